@@ -1,0 +1,29 @@
+# `make parity` and `make test` set up all they need in .venv; each alone is enough on a fresh machine.
+# PYTHON=/path/to/python picks the interpreter, ARGS="..." goes to run_parity.py or pytest.
+SHELL := /bin/bash
+BOOT := $(or $(PYTHON),python3)
+VENV := .venv/bin/python
+
+# The user's own paths must not leak in. One thread a test worker: the workers share the cores.
+unexport PYTHONPATH PYTHONHOME
+test: export OMP_NUM_THREADS := 1
+
+.PHONY: parity test lint bench setup clean
+
+parity: setup
+	@$(VENV) run_parity.py $(ARGS)
+
+test: lint
+	@$(VENV) -m pytest $(ARGS)
+
+lint: setup
+	@$(VENV) -m ruff check .
+
+setup:
+	@$(BOOT) -c 'import sys; sys.exit(sys.version_info < (3, 8))' \
+	  || { echo "$(BOOT) is missing or too old. Name another: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(BOOT) -I tools/setup_env.py $(PYTHON)
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis portable/build portable/src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
