@@ -1,0 +1,208 @@
+"""From a YAML file to a :class:`CaseConfig`, with errors that a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import reprlib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from configs.schema import CaseConfig
+
+_FOLDER = Path(__file__).parent
+_SUFFIXES = (".yaml", ".yml")
+
+
+class ConfigError(ValueError):
+    """A case that cannot be used. The message has one line a problem: field, value, fix."""
+
+
+def list_cases() -> tuple[str, ...]:
+    """Names of the cases that come with the project, in alphabetical order."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+def load_case(name_or_path: str | Path) -> CaseConfig:
+    """Reads a case by its name, or from a YAML file of the caller's own.
+
+    Text that ends in .yaml or .yml, or that contains a path separator, is a path; all else is a name.
+
+    Raises:
+        ConfigError: unknown name (the closest is suggested), unreadable file, text that is not YAML or
+            not a mapping, a key given twice, and every problem of the values in one message.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(_SUFFIXES) or "/" in text or "\\" in text:
+        return _parse(Path(name_or_path))
+    if text not in list_cases():
+        raise ConfigError(
+            f"case: {text!r} is not known; {_closest(text, list_cases())}"
+            f"use one of {', '.join(list_cases())}, or the path of a .yaml file"
+        )
+    return _parse(_FOLDER / f"{text}.yaml")
+
+
+def with_input(case: CaseConfig, **changes: Any) -> CaseConfig:
+    """The same case with some fields of its input changed, and checked again as a whole.
+
+    Explicit lengths belong to a batch size: changing ``batch_size`` alone drops them.
+
+    Raises:
+        ConfigError: as for a file that had these values.
+    """
+    values = case.model_dump()
+    if "batch_size" in changes and changes["batch_size"] != case.input.batch_size:
+        values["input"]["lengths"] = None
+    values["input"].update(changes)
+    return _validate(values, source=f"case {case.name}")
+
+
+def _parse(path: Path) -> CaseConfig:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(
+            f"case: {str(path)!r} cannot be read ({reason}); give the path of a readable YAML file"
+        ) from error
+    try:
+        values = yaml.load(text, Loader=_CaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        # YAML's own text carries the line and column, over several lines.
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"case: {str(path)!r} is not valid YAML ({reason}); correct that line") from error
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"case: {str(path)!r} holds {_kind(values)}, not a mapping; "
+            f"start it with {', '.join(f'{key}:' for key in CaseConfig.model_fields)}"
+        )
+    return _validate(values, source=str(path))
+
+
+def _validate(values: dict[str, Any], source: str) -> CaseConfig:
+    try:
+        return CaseConfig.model_validate(values)
+    except ValidationError as error:
+        lines = [line for detail in error.errors(include_url=False) for line in _explain(detail)]
+        raise ConfigError("\n".join([f"{source}: {len(lines)} to correct", *lines])) from error
+
+
+class _CaseLoader(yaml.SafeLoader):
+    """Safe YAML that refuses a key given twice and reads 1e-6 as the number that it looks like."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue  # the parent class reports keys that cannot be hashed
+            key, line = key_node.value, key_node.start_mark.line + 1
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key!r} is given twice, on lines {seen[key]} and {line}: remove one"
+                )
+            seen[key] = line
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1, which PyYAML follows, wants a dot in a float: without this, 1e-6 is text.
+_CaseLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def _explain(detail: ErrorDetails) -> list[str]:
+    """One line a problem, in the form ``field: value what is wrong; what to do``."""
+    location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+    field, given = _dotted(location), detail["input"]
+    value = reprlib.repr(given)
+    if kind == "missing":
+        return [f"{field}: missing; give {_description(location) or 'it'}"]
+    if kind in ("extra_forbidden", "invalid_key"):
+        known = list(_model_at(location[:-1]).model_fields)
+        if kind == "invalid_key":
+            return [
+                f"{field}: {value} is {_kind(given)}, and keys are text; the keys here are {', '.join(known)}"
+            ]
+        return [
+            f"{field}: {value} is under an unknown key; {_closest(str(location[-1]), known)}"
+            f"the keys here are {', '.join(known)}"
+        ]
+    if kind == "value_error":
+        # Raised by the schema, which has written field, value and fix; it knows no outer field names.
+        lines = str(context["error"]).split("\n")
+        if location and location[-1] in _model_at(location[:-1]).model_fields and not _is_model(location):
+            return [f"{field}: {line}" for line in lines]
+        return [f"{field}.{line}" if field else line for line in lines]
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", context["expected"])
+        return [
+            f"{field}: {value} is not a choice; {_closest(str(detail['input']), choices)}"
+            f"use one of {', '.join(choices)}"
+        ]
+    bounds = {
+        "greater_than_equal": ("below", "at least", "ge"),
+        "greater_than": ("not above", "more than", "gt"),
+        "less_than_equal": ("above", "at most", "le"),
+        "less_than": ("not below", "less than", "lt"),
+    }
+    if kind in bounds:
+        relation, advice, key = bounds[kind]
+        return [f"{field}: {value} is {relation} {context[key]}; give {advice} {context[key]}"]
+    wanted = {
+        "int_type": "a whole number, without quotes or a point",
+        "int_from_float": "a whole number, without quotes or a point",
+        "float_type": "a number, without quotes",
+        "finite_number": "a finite number",
+        "bool_type": "true or false",
+        "string_type": "text",
+        "tuple_type": "a list",
+        "model_type": "a mapping",
+    }.get(kind, _description(location) or detail["msg"])
+    return [f"{field}: {value} ({_kind(detail['input'])}) does not fit; give {wanted}"]
+
+
+def _model_at(location: tuple[int | str, ...]) -> type[BaseModel]:
+    model: type[BaseModel] = CaseConfig
+    for part in location:
+        annotation = model.model_fields[part].annotation
+        assert isinstance(annotation, type), location
+        model = annotation
+    return model
+
+
+def _is_model(location: tuple[int | str, ...]) -> bool:
+    annotation = _model_at(location[:-1]).model_fields[location[-1]].annotation
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _description(location: tuple[int | str, ...]) -> str | None:
+    names = [part for part in location if isinstance(part, str)]
+    return _model_at(tuple(names[:-1])).model_fields[names[-1]].description if names else None
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".")
+
+
+def _closest(word: str, known: tuple[str, ...] | list[str]) -> str:
+    match = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {match[0]!r}? " if match else ""
+
+
+def _kind(value: Any) -> str:
+    names = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        list: "a list",
+        dict: "a mapping",
+        type(None): "nothing",
+    }
+    return names.get(type(value), type(value).__name__)
