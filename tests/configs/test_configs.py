@@ -88,10 +88,9 @@ def test_a_case_is_frozen():
 
 
 def test_head_widths_default_to_an_even_split(write):
-    model = configs.load_case(
-        write(model__attention_dim=..., model__linear_dim=..., model__num_heads=4)
-    ).model
-    assert (case.model.attention_dim, case.model.linear_dim) == (4, 4)
+    path = write(model__attention_dim=..., model__linear_dim=..., model__num_heads=4)
+    model = configs.load_case(path).model
+    assert (model.attention_dim, model.linear_dim) == (4, 4)
 
 
 def test_numbers_in_exponent_form_are_numbers(tmp_path):
