@@ -1,0 +1,28 @@
+"""Initializers. Source: generative_recommenders/research/modeling/initialization.py."""
+
+from __future__ import annotations
+
+import torch
+
+
+def truncated_normal(x: torch.Tensor, mean: float, std: float) -> torch.Tensor:
+    """Fill ``x`` in place from N(mean, std^2) cut at two standard deviations, and return it.
+
+    As the public code does it: of four draws an element keeps the first within the cut; all four fall outside
+    for about 4 elements in a million, which keep the first draw.
+    """
+    with torch.no_grad():
+        draws = x.new_empty(x.shape + (4,)).normal_()
+        within = ((draws > -2) & (draws < 2)).to(torch.int8)
+        # argmax of 0/1 is the first 1, and 0 where there is none.
+        first = within.max(dim=-1, keepdim=True).indices
+        x.copy_(draws.gather(-1, first).squeeze(-1) * std + mean)
+    return x
+
+
+def init_mlp_xavier_weights_zero_bias(m: torch.nn.Module) -> None:
+    """For ``module.apply``: Xavier-uniform weight and zero bias of every Linear."""
+    if isinstance(m, torch.nn.Linear):
+        torch.nn.init.xavier_uniform_(m.weight)
+        if m.bias is not None:
+            torch.nn.init.zeros_(m.bias)

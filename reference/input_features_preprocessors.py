@@ -1,0 +1,220 @@
+"""Input feature preprocessors: item vectors to the encoder's input.
+
+Source: generative_recommenders/research/modeling/sequential/input_features_preprocessors.py. Departure: the mask
+has the embeddings' dtype, where the public float32 mask would turn a half or double model's input to float32.
+
+Legend: B batch, N sequence, D embedding, I item embedding, R rating embedding.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+
+import torch
+
+from reference.initialization import truncated_normal
+from reference.validation import require_positive, require_rate
+
+RATINGS_KEY = "ratings"
+Preprocessed = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class InputFeaturesPreprocessorModule(torch.nn.Module):
+    """Interface. `embedding_dim` is the width of the output, `positions_per_item` the positions an item takes."""
+
+    positions_per_item: int = 1
+
+    @property
+    @abc.abstractmethod
+    def embedding_dim(self) -> int:
+        """D, the width of the output."""
+
+    @abc.abstractmethod
+    def debug_str(self) -> str:
+        """Short name."""
+
+    @abc.abstractmethod
+    def forward(
+        self,
+        past_lengths: torch.Tensor,
+        past_ids: torch.Tensor,
+        past_embeddings: torch.Tensor,
+        past_payloads: dict[str, torch.Tensor],
+    ) -> Preprocessed:
+        """
+        Args:
+            past_lengths: (B,) int.
+            past_ids: (B, N) int, 0 for no item.
+            past_embeddings: (B, N, I).
+            past_payloads: "ratings" (B, N) int in [0, num_ratings) where ratings are used.
+
+        Returns:
+            lengths (B,) int, embeddings (B, N, D) with rows of item 0 set to zero, and the 0/1 mask (B, N, 1) of
+            the other rows in the embeddings' dtype. N counts positions: positions_per_item of them an item.
+        """
+
+
+class LearnablePositionalEmbeddingInputFeaturesPreprocessor(InputFeaturesPreprocessorModule):
+    """Item vector * sqrt(D) + learned position, counted from the left."""
+
+    def __init__(self, max_sequence_len: int, embedding_dim: int, dropout_rate: float) -> None:
+        super().__init__()
+        require_positive(max_sequence_len=max_sequence_len, embedding_dim=embedding_dim)
+        require_rate(dropout_rate=dropout_rate)
+        self._embedding_dim = embedding_dim
+        self._pos_emb = torch.nn.Embedding(max_sequence_len, embedding_dim)
+        self._dropout_rate = dropout_rate
+        self._emb_dropout = torch.nn.Dropout(p=dropout_rate)
+        self.reset_state()
+
+    @property
+    def embedding_dim(self) -> int:
+        return self._embedding_dim
+
+    def debug_str(self) -> str:
+        return f"posi_d{self._dropout_rate}"
+
+    def reset_state(self) -> None:
+        """Truncated normal, std 1 / sqrt(D)."""
+        truncated_normal(self._pos_emb.weight.data, mean=0.0, std=math.sqrt(1.0 / self._embedding_dim))
+
+    def forward(
+        self,
+        past_lengths: torch.Tensor,
+        past_ids: torch.Tensor,
+        past_embeddings: torch.Tensor,
+        past_payloads: dict[str, torch.Tensor],
+    ) -> Preprocessed:
+        position = torch.arange(past_ids.size(1), device=past_ids.device).unsqueeze(0)
+        x_BND = past_embeddings * self._embedding_dim**0.5 + self._pos_emb(position)
+        x_BND = self._emb_dropout(x_BND)
+        valid_mask = (past_ids != 0).unsqueeze(-1).to(x_BND.dtype)
+        return past_lengths, x_BND * valid_mask, valid_mask
+
+
+class LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor(InputFeaturesPreprocessorModule):
+    """[item vector, rating vector] * sqrt(D) + learned position, with D = I + R."""
+
+    def __init__(
+        self,
+        max_sequence_len: int,
+        item_embedding_dim: int,
+        dropout_rate: float,
+        rating_embedding_dim: int,
+        num_ratings: int,
+    ) -> None:
+        super().__init__()
+        require_positive(
+            max_sequence_len=max_sequence_len,
+            item_embedding_dim=item_embedding_dim,
+            rating_embedding_dim=rating_embedding_dim,
+            num_ratings=num_ratings,
+        )
+        require_rate(dropout_rate=dropout_rate)
+        self._embedding_dim = item_embedding_dim + rating_embedding_dim
+        self._pos_emb = torch.nn.Embedding(max_sequence_len, self._embedding_dim)
+        self._dropout_rate = dropout_rate
+        self._emb_dropout = torch.nn.Dropout(p=dropout_rate)
+        self._rating_emb = torch.nn.Embedding(num_ratings, rating_embedding_dim)
+        self.reset_state()
+
+    @property
+    def embedding_dim(self) -> int:
+        return self._embedding_dim
+
+    def debug_str(self) -> str:
+        return f"posir_d{self._dropout_rate}"
+
+    def reset_state(self) -> None:
+        """Truncated normal, std 1 / sqrt(D)."""
+        std = math.sqrt(1.0 / self._embedding_dim)
+        truncated_normal(self._pos_emb.weight.data, mean=0.0, std=std)
+        truncated_normal(self._rating_emb.weight.data, mean=0.0, std=std)
+
+    def forward(
+        self,
+        past_lengths: torch.Tensor,
+        past_ids: torch.Tensor,
+        past_embeddings: torch.Tensor,
+        past_payloads: dict[str, torch.Tensor],
+    ) -> Preprocessed:
+        position = torch.arange(past_ids.size(1), device=past_ids.device).unsqueeze(0)
+        rated_BND = torch.cat([past_embeddings, self._rating_emb(past_payloads[RATINGS_KEY])], dim=-1)
+        x_BND = rated_BND * self._embedding_dim**0.5 + self._pos_emb(position)
+        x_BND = self._emb_dropout(x_BND)
+        valid_mask = (past_ids != 0).unsqueeze(-1).to(x_BND.dtype)
+        return past_lengths, x_BND * valid_mask, valid_mask
+
+
+class CombinedItemAndRatingInputFeaturesPreprocessor(InputFeaturesPreprocessorModule):
+    """Items and ratings interleaved, [item_0, rating_0, item_1, rating_1, ...]: twice the length, D = I."""
+
+    positions_per_item = 2
+
+    def __init__(
+        self, max_sequence_len: int, item_embedding_dim: int, dropout_rate: float, num_ratings: int
+    ) -> None:
+        super().__init__()
+        require_positive(
+            max_sequence_len=max_sequence_len, item_embedding_dim=item_embedding_dim, num_ratings=num_ratings
+        )
+        require_rate(dropout_rate=dropout_rate)
+        self._embedding_dim = item_embedding_dim
+        self._pos_emb = torch.nn.Embedding(max_sequence_len * 2, item_embedding_dim)
+        self._dropout_rate = dropout_rate
+        self._emb_dropout = torch.nn.Dropout(p=dropout_rate)
+        self._rating_emb = torch.nn.Embedding(num_ratings, item_embedding_dim)
+        self.reset_state()
+
+    @property
+    def embedding_dim(self) -> int:
+        return self._embedding_dim
+
+    def debug_str(self) -> str:
+        return f"combir_d{self._dropout_rate}"
+
+    def reset_state(self) -> None:
+        """Truncated normal, std 1 / sqrt(D)."""
+        std = math.sqrt(1.0 / self._embedding_dim)
+        truncated_normal(self._pos_emb.weight.data, mean=0.0, std=std)
+        truncated_normal(self._rating_emb.weight.data, mean=0.0, std=std)
+
+    def get_preprocessed_ids(
+        self,
+        past_lengths: torch.Tensor,
+        past_ids: torch.Tensor,
+        past_embeddings: torch.Tensor,
+        past_payloads: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        """(B, 2N) in past_ids' dtype: item and rating ids interleaved."""
+        b, n = past_ids.size()
+        ratings = past_payloads[RATINGS_KEY].to(past_ids.dtype)
+        return torch.stack([past_ids, ratings], dim=2).reshape(b, 2 * n)
+
+    def get_preprocessed_masks(
+        self,
+        past_lengths: torch.Tensor,
+        past_ids: torch.Tensor,
+        past_embeddings: torch.Tensor,
+        past_payloads: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        """(B, 2N) bool: False for both positions of item 0."""
+        b, n = past_ids.size()
+        return (past_ids != 0).unsqueeze(2).expand(b, n, 2).reshape(b, 2 * n)
+
+    def forward(
+        self,
+        past_lengths: torch.Tensor,
+        past_ids: torch.Tensor,
+        past_embeddings: torch.Tensor,
+        past_payloads: dict[str, torch.Tensor],
+    ) -> Preprocessed:
+        b, n = past_ids.size()
+        position = torch.arange(2 * n, device=past_ids.device).unsqueeze(0)
+        pair_BN2D = torch.stack([past_embeddings, self._rating_emb(past_payloads[RATINGS_KEY])], dim=2)
+        x_BND = (pair_BN2D * self._embedding_dim**0.5).reshape(b, 2 * n, self._embedding_dim)
+        x_BND = self._emb_dropout(x_BND + self._pos_emb(position))
+        valid_mask = self.get_preprocessed_masks(past_lengths, past_ids, past_embeddings, past_payloads)
+        valid_mask = valid_mask.unsqueeze(2).to(x_BND.dtype)
+        return past_lengths * 2, x_BND * valid_mask, valid_mask

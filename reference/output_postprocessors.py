@@ -1,0 +1,61 @@
+"""Output postprocessors. Source: generative_recommenders/research/modeling/sequential/output_postprocessors.py.
+
+Both keep the first ``embedding_dim`` columns: with ratings concatenated, the item's share of the state.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import torch
+import torch.nn.functional as F
+
+from reference.validation import require, require_positive
+
+
+class OutputPostprocessorModule(torch.nn.Module):
+    """Interface: the encoder's output to states that are compared with item embeddings."""
+
+    @abc.abstractmethod
+    def debug_str(self) -> str:
+        """Short name."""
+
+    @abc.abstractmethod
+    def forward(self, output_embeddings: torch.Tensor) -> torch.Tensor:
+        """(..., at least embedding_dim) -> (..., embedding_dim)."""
+
+
+class L2NormEmbeddingPostprocessor(OutputPostprocessorModule):
+    """Divides by the Euclidean norm, which is taken as at least eps."""
+
+    def __init__(self, embedding_dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        require_positive(embedding_dim=embedding_dim)
+        require(eps > 0, "eps", eps, "must be positive")
+        self._embedding_dim = embedding_dim
+        self._eps = eps
+
+    def debug_str(self) -> str:
+        return "l2"
+
+    def forward(self, output_embeddings: torch.Tensor) -> torch.Tensor:
+        x = output_embeddings[..., : self._embedding_dim]
+        return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=self._eps)
+
+
+class LayerNormEmbeddingPostprocessor(OutputPostprocessorModule):
+    """Layer norm without weight and bias."""
+
+    def __init__(self, embedding_dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        require_positive(embedding_dim=embedding_dim)
+        require(eps > 0, "eps", eps, "must be positive")
+        self._embedding_dim = embedding_dim
+        self._eps = eps
+
+    def debug_str(self) -> str:
+        return "ln"
+
+    def forward(self, output_embeddings: torch.Tensor) -> torch.Tensor:
+        x = output_embeddings[..., : self._embedding_dim]
+        return F.layer_norm(x, normalized_shape=(self._embedding_dim,), eps=self._eps)

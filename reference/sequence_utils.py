@@ -1,0 +1,104 @@
+"""Gathers, scatters and padding of batched sequences.
+
+Source: generative_recommenders/research/modeling/sequential/utils.py. `zero_padded_rows` and
+`clear_padded_timestamps` are ours: they give the dense layout what the jagged one has by construction.
+
+Legend: B batch, N sequence, D embedding, X rows to choose from, L total jagged length.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from reference.jagged_ops import complete_cumsum, dense_to_jagged, jagged_to_padded_dense
+
+
+def batch_gather_embeddings(rowwise_indices: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+    """Pick rows of each batch element.
+
+    Args:
+        rowwise_indices: (B, N) int, each in [0, X).
+        embeddings: (B, X, D).
+
+    Returns:
+        (B, N, D) with [b, n] = embeddings[b, rowwise_indices[b, n]].
+    """
+    b, x, d = embeddings.size()
+    row_start = torch.arange(b, dtype=rowwise_indices.dtype, device=rowwise_indices.device) * x
+    flat_BN = rowwise_indices + row_start.unsqueeze(1)
+    return embeddings.reshape(b * x, d)[flat_BN]
+
+
+def batch_scatter_embeddings(
+    dst_embeddings: torch.Tensor, rowwise_indices: torch.Tensor, src_embeddings: torch.Tensor
+) -> torch.Tensor:
+    """Replace one row of each batch element.
+
+    The public function writes into ``dst_embeddings``; ours returns a new tensor, so that a cache that is handed
+    in can be used again and the function can be exported.
+
+    Args:
+        dst_embeddings: (B, N, D).
+        rowwise_indices: (B,) int, each in [0, N).
+        src_embeddings: (B, D).
+
+    Returns:
+        (B, N, D), a copy of dst_embeddings with [b, rowwise_indices[b]] = src_embeddings[b].
+    """
+    position = torch.arange(dst_embeddings.size(1), dtype=rowwise_indices.dtype, device=rowwise_indices.device)
+    replaced_BN1 = (position == rowwise_indices.unsqueeze(1)).unsqueeze(2)
+    return torch.where(replaced_BN1, src_embeddings.unsqueeze(1), dst_embeddings)
+
+
+def get_current_embeddings(lengths: torch.Tensor, encoded_embeddings: torch.Tensor) -> torch.Tensor:
+    """The row of the latest event.
+
+    Args:
+        lengths: (B,) int, each in [1, N].
+        encoded_embeddings: (B, N, D).
+
+    Returns:
+        (B, D) with [b] = encoded_embeddings[b, lengths[b] - 1].
+    """
+    return batch_gather_embeddings((lengths - 1).unsqueeze(1), encoded_embeddings).squeeze(1)
+
+
+def zero_padded_rows(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """(B, N, D) with every row at or past its length set to zero, whatever it held (NaN included).
+
+    What ``jagged_to_padded_dense(..., padding_value=0)`` gives in the public code.
+    """
+    position = torch.arange(x.size(1), dtype=lengths.dtype, device=lengths.device)
+    padded_BN1 = (position >= lengths.unsqueeze(1)).unsqueeze(2)
+    return x.masked_fill(padded_BN1, 0.0)
+
+
+def clear_padded_timestamps(all_timestamps: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """(B, N) int64 with every timestamp past the query time (index ``length``) set to zero.
+
+    The public loader fills with zeros there. It matters to softmax_rel_bias alone, whose denominator runs over
+    the padding as well.
+    """
+    position = torch.arange(all_timestamps.size(1), dtype=lengths.dtype, device=lengths.device)
+    return all_timestamps.masked_fill(position > lengths.unsqueeze(1), 0)
+
+
+def jagged_or_dense_repeat_interleave_dim0(
+    x: torch.Tensor, lengths: torch.Tensor, repeats: int, backend: str = "auto"
+) -> torch.Tensor:
+    """Repeat each batch element ``repeats`` times: (B, N, D) dense, or (L, D) jagged with (B,) lengths."""
+    if x.dim() == 3:
+        return x.repeat_interleave(repeats, dim=0)
+    index = torch.arange(lengths.size(0), device=lengths.device).repeat_interleave(repeats)
+    return jagged_or_dense_index_select_dim0(x, lengths, index, backend)
+
+
+def jagged_or_dense_index_select_dim0(
+    x: torch.Tensor, lengths: torch.Tensor, indices: torch.Tensor, backend: str = "auto"
+) -> torch.Tensor:
+    """Pick batch elements by ``indices``: (B, N, D) dense, or (L, D) jagged with (B,) lengths."""
+    if x.dim() == 3:
+        return x[indices]
+    assert x.dim() == 2, f"dense (B, N, D) or jagged (L, D), not {tuple(x.shape)}"
+    padded = jagged_to_padded_dense(x, complete_cumsum(lengths, backend), int(lengths.max()), 0.0, backend)
+    return dense_to_jagged(padded[indices], complete_cumsum(lengths[indices], backend), backend)
