@@ -1,0 +1,240 @@
+"""DLRM after facebookresearch/dlrm: the deep learning recommendation model of arXiv:1906.00091.
+
+Dense features go through a bottom MLP, sparse features through sum-pooled embedding tables over jagged bags;
+the resulting vectors, all of one width, interact; a top MLP turns the interactions into a click probability.
+State-dict keys are those of the public ``DLRM_Net`` (``emb_l.N.*``, ``bot_l.N.*``, ``top_l.N.*``, and
+``v_W_l.N`` with learned pooling weights), so its checkpoints load strictly.
+
+Departures from the public code:
+
+* the interaction is a module of its own, without parameters, so that it can be observed;
+* ``sum``, which the public README defines among the operators and the public code refuses, is implemented:
+  the vectors are added;
+* inputs are checked before they are looked up, with the table, the value and the fix in the message;
+* tables below the mixed-dimension threshold have the common width (the public code cannot build them);
+* no multi-device code and no quantisation.
+
+``python -m reference.dlrm --mini-batch-size 2 --data-size 6 --debug`` prints the public README's sample run.
+
+Legend: B batch, T tables, L total number of indices of a table, D embedding, F = T + 1 interacting vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from reference.dlrm_layers import MLP_INITS, FeatureInteraction, create_mlp, interaction_width
+from reference.embedding_bags import BagInputError, EmbeddingBag, NumpyRandom, check_bags
+from reference.md_embedding_bag import PrEmbeddingBag
+from reference.qr_embedding_bag import QREmbeddingBag
+from reference.validation import require, require_choice, require_positive
+
+IndexTensors = torch.Tensor | Sequence[torch.Tensor]
+
+
+def _check_mlp(name: str, sizes: Sequence[int], sigmoid_name: str, sigmoid_layer: int) -> None:
+    require(len(sizes) >= 2, name, list(sizes), "give an input and at least one output width")
+    require_positive(**{f"{name}[{layer}]": size for layer, size in enumerate(sizes)})
+    last = len(sizes) - 2
+    require(-1 <= sigmoid_layer <= last, sigmoid_name, sigmoid_layer, f"choose -1 for none, or 0 to {last}")
+
+
+def create_emb(
+    m_spa: int | Sequence[int],
+    ln_emb: Sequence[int],
+    qr_flag: bool,
+    qr_operation: str,
+    qr_collisions: int,
+    qr_threshold: int,
+    md_flag: bool,
+    md_threshold: int,
+    sparse: bool,
+    rng: NumpyRandom,
+) -> nn.ModuleList:
+    """Make one table for each entry of ``ln_emb``; the arguments are those of `DLRM_Net`."""
+    require(len(ln_emb) > 0, "ln_emb", list(ln_emb), "give at least one table")
+    require(not (qr_flag and md_flag), "qr_flag", qr_flag, "cannot be combined with md_flag")
+    require(md_flag or isinstance(m_spa, int), "m_spa", m_spa, "must be an integer unless md_flag is set")
+    dims = [m_spa] * len(ln_emb) if isinstance(m_spa, int) else list(m_spa)
+    require(len(dims) == len(ln_emb), "m_spa", dims, f"give one dimension for each of {len(ln_emb)} tables")
+    tables = nn.ModuleList()
+    for rows, dim in zip(ln_emb, dims, strict=True):
+        if qr_flag and rows > qr_threshold:
+            tables.append(QREmbeddingBag(rows, dim, qr_collisions, qr_operation, sparse, rng))
+        elif md_flag and rows > md_threshold:
+            tables.append(PrEmbeddingBag(rows, dim, max(dims), sparse, rng))
+        else:
+            tables.append(EmbeddingBag(rows, max(dims), sparse, rng))
+    return tables
+
+
+class DLRM_Net(nn.Module):
+    """The model. Constructor arguments have the public names; sizes are plain sequences of integers.
+
+    Args:
+        m_spa: columns D of the tables; with ``md_flag`` one number for each table (see `mixed_dimensions`),
+            of which the largest is the common width.
+        ln_emb: rows of each of the T tables.
+        ln_bot: widths of the bottom MLP, the number of dense features first, the common width last.
+        ln_top: widths of the top MLP; the first must be `interaction_width`.
+        arch_interaction_op: "dot", "cat" or "sum", see `FeatureInteraction`.
+        arch_interaction_itself: whether "dot" pairs each vector with itself too.
+        sigmoid_bot: index of the bottom MLP's linear layer that a sigmoid follows instead of a ReLU; -1 for
+            none.
+        sigmoid_top: the same for the top MLP; the public programs use the last layer, ``len(ln_top) - 2``.
+        loss_threshold: between 0 and 1, clamp the output to [threshold, 1 - threshold]; 0 does not clamp.
+        qr_flag: quotient-remainder tables where a table has more than ``qr_threshold`` rows.
+        qr_operation: "mult", "add" or "concat"; with "concat" a table's output has 2 ``m_spa`` columns.
+        qr_collisions: categories that share a quotient row.
+        qr_threshold: see ``qr_flag``.
+        md_flag: mixed-dimension tables where a table has more than ``md_threshold`` rows.
+        md_threshold: see ``md_flag``.
+        weighted_pooling: None, or "learned" for one trainable weight for each row of each table (``v_W_l``),
+            or "fixed" for weights of one, which the public code keeps out of the state dict.
+        sparse: whether tables get sparse gradients, as in the public code.
+        validate_inputs: check every input of an eager call. Checks read values back from the device: turn
+            them off for timing, after `check_inputs` has accepted the inputs once. They never enter a traced
+            graph.
+        mlp_init: see `create_mlp`.
+        rng: draws the initial values, tables first, then the bottom MLP, then the top MLP; ``numpy.random``
+            itself unless given. Nothing is drawn on the meta device, where a model is made to be loaded with
+            ``load_state_dict(..., assign=True)``: so no table is ever held twice.
+
+    Raises:
+        ValueError: naming the argument and what would be valid.
+    """
+
+    def __init__(
+        self,
+        m_spa: int | Sequence[int],
+        ln_emb: Sequence[int],
+        ln_bot: Sequence[int],
+        ln_top: Sequence[int],
+        arch_interaction_op: str = "dot",
+        arch_interaction_itself: bool = False,
+        sigmoid_bot: int = -1,
+        sigmoid_top: int = -1,
+        loss_threshold: float = 0.0,
+        qr_flag: bool = False,
+        qr_operation: str = "mult",
+        qr_collisions: int = 4,
+        qr_threshold: int = 200,
+        md_flag: bool = False,
+        md_threshold: int = 200,
+        weighted_pooling: str | None = None,
+        sparse: bool = True,
+        validate_inputs: bool = True,
+        mlp_init: str = "normal",
+        rng: NumpyRandom | None = None,
+    ) -> None:
+        super().__init__()
+        rng = rng or np.random
+        _check_mlp("ln_bot", ln_bot, "sigmoid_bot", sigmoid_bot)
+        _check_mlp("ln_top", ln_top, "sigmoid_top", sigmoid_top)
+        require(0.0 <= loss_threshold < 0.5, "loss_threshold", loss_threshold, "choose from [0, 0.5)")
+        require_choice("mlp_init", mlp_init, MLP_INITS)
+        if weighted_pooling is not None:
+            require_choice("weighted_pooling", weighted_pooling, ("learned", "fixed"))
+            require(not (qr_flag or md_flag), "weighted_pooling", weighted_pooling, "needs plain tables")
+
+        self.arch_interaction_op = arch_interaction_op
+        self.arch_interaction_itself = arch_interaction_itself
+        self.loss_threshold = loss_threshold
+        self.validate_inputs = validate_inputs
+        self.emb_l = create_emb(
+            m_spa,
+            ln_emb,
+            qr_flag,
+            qr_operation,
+            qr_collisions,
+            qr_threshold,
+            md_flag,
+            md_threshold,
+            sparse,
+            rng,
+        )
+        learned = weighted_pooling == "learned"
+        self.v_W_l = nn.ParameterList(torch.ones(rows) for rows in ln_emb) if learned else None
+        self.bot_l = create_mlp(ln_bot, sigmoid_bot, mlp_init, rng)
+        self.interaction = FeatureInteraction(arch_interaction_op, len(ln_emb) + 1, arch_interaction_itself)
+        self.top_l = create_mlp(ln_top, sigmoid_top, mlp_init, rng)
+
+        for table, bag in enumerate(self.emb_l):
+            fix = f"must be {bag.output_dim}, the columns that table {table} ({ln_emb[table]} rows) gives"
+            require(bag.output_dim == ln_bot[-1], "ln_bot[-1]", ln_bot[-1], fix)
+        width = interaction_width(arch_interaction_op, len(ln_emb) + 1, ln_bot[-1], arch_interaction_itself)
+        require(ln_top[0] == width, "ln_top[0]", ln_top[0], f"must be {width}, the width of the interaction")
+
+    def check_inputs(
+        self,
+        dense_x: torch.Tensor,
+        lS_o: IndexTensors,
+        lS_i: IndexTensors,
+        lS_w: Sequence[torch.Tensor] | None = None,
+    ) -> None:
+        """Raise `BagInputError` unless `forward` can take these inputs. Reads values: eager mode only."""
+        width = self.bot_l[0].in_features
+        if dense_x.dim() != 2 or dense_x.shape[1] != width:
+            raise BagInputError(f"dense_x has shape {tuple(dense_x.shape)}: give (batch, {width})")
+        tables = len(self.emb_l)
+        for name, given in (("lS_o", lS_o), ("lS_i", lS_i), ("lS_w", lS_w)):
+            if given is not None and len(given) != tables:
+                raise BagInputError(f"{name} has {len(given)} entries: give one for each of {tables} tables")
+        for table, bag in enumerate(self.emb_l):
+            weights_L = None if lS_w is None else lS_w[table]
+            check_bags(table, bag.num_embeddings, lS_i[table], lS_o[table], weights_L)
+            if lS_o[table].shape[0] != dense_x.shape[0]:
+                raise BagInputError(
+                    f"table {table}: {lS_o[table].shape[0]} bags for {dense_x.shape[0]} rows of dense_x: "
+                    "give one offset for each row"
+                )
+
+    def apply_emb(
+        self, lS_o: IndexTensors, lS_i: IndexTensors, lS_w: Sequence[torch.Tensor] | None = None
+    ) -> list[torch.Tensor]:
+        """Return each table's pooled output, T tensors of (B, D)."""
+        pooled = []
+        for table, bag in enumerate(self.emb_l):
+            weights_L = None if lS_w is None else lS_w[table]
+            if self.v_W_l is not None:
+                learned_L = self.v_W_l[table].index_select(0, lS_i[table])
+                weights_L = learned_L if weights_L is None else learned_L * weights_L
+            pooled.append(bag(lS_i[table], lS_o[table], weights_L))
+        return pooled
+
+    def forward(
+        self,
+        dense_x: torch.Tensor,
+        lS_o: IndexTensors,
+        lS_i: IndexTensors,
+        lS_w: Sequence[torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """Return click probabilities, (B, 1) for the usual ``ln_top`` that ends in 1.
+
+        Args:
+            dense_x: (B, number of dense features), in the model's dtype.
+            lS_o: offsets of each table's bags, T vectors of (B,), or one (T, B) tensor.
+            lS_i: indices of each table's bags, T vectors of any lengths, or one (T, L) tensor.
+            lS_w: one weight for each index, multiplied with learned pooling weights where there are both.
+
+        Raises:
+            BagInputError: where `check_inputs` refuses the inputs.
+        """
+        if self.validate_inputs and not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
+            self.check_inputs(dense_x, lS_o, lS_i, lS_w)
+        dense_BD = self.bot_l(dense_x)
+        features_BFD = torch.stack((dense_BD, *self.apply_emb(lS_o, lS_i, lS_w)), dim=1)
+        click_B1 = self.top_l(self.interaction(features_BFD))
+        if self.loss_threshold > 0.0:
+            click_B1 = click_B1.clamp(self.loss_threshold, 1.0 - self.loss_threshold)
+        return click_B1
+
+
+if __name__ == "__main__":
+    from reference.dlrm_sample_run import main
+
+    main()
