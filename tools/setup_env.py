@@ -3,9 +3,9 @@
     python3 tools/setup_env.py [PYTHON]
 
 Does nothing, in a fraction of a second, while `.venv` is complete and was made from the requirement files,
-the Python and the checkout path that are there now; otherwise makes it anew. PYTHON is the interpreter to make
-it with; without it, the first supported one of: the interpreter that runs this file, python3.11, python3.12,
-python3.10. Runs before anything is installed, on whatever `python3` is: standard library only.
+the Python and the checkout path that are there now; otherwise makes it anew. PYTHON is the interpreter to
+make it with; without it, the first supported one of: the interpreter that runs this file, python3.11,
+python3.12, python3.10. Runs before anything is installed, on whatever `python3` is: standard library only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Iterable, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = ((3, 11), (3, 12), (3, 10))
@@ -33,10 +33,10 @@ INPUTS = (*REQUIREMENTS, "portable/pyproject.toml", "tools/setup_env.py")
 
 # A user's paths must not leak into the environment, nor pip settings that send its packages elsewhere.
 # Those that say where packages come from (index, proxy, certificates) stay.
-SCRUBBED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_CONSTRAINT")
+SCRUBBED = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_CONSTRAINT")
 
-# `base` is the interpreter behind a virtual environment: with .venv itself activated, `python3` is the one that
-# goes away when .venv is made anew.
+# `base` is the interpreter behind a virtual environment: with .venv itself activated, `python3` is the one
+# that goes away when .venv is made anew.
 PROBE = """
 import json, sys
 from importlib.metadata import distributions
@@ -45,10 +45,7 @@ base = getattr(sys, "_base_executable", sys.executable)
 print(json.dumps({"version": sys.version_info[:3], "base": base, "names": [name for name in names if name]}))
 """
 
-SMOKE = """
-import mlir_tensorrt, nvtripy, torch
-assert mlir_tensorrt.__portable__ is True
-"""
+SMOKE = "import mlir_tensorrt, nvtripy, torch; assert mlir_tensorrt.__portable__ is True"
 
 
 class SetupError(Exception):
@@ -75,7 +72,8 @@ class Interpreter:
 
 def load_guard() -> ModuleType:
     """The portable package's own rule of what is native, from its file: nothing is installed yet."""
-    spec = importlib.util.spec_from_file_location("portable_guard", ROOT / "portable/src/tripy_portable/guard.py")
+    path = ROOT / "portable/src/tripy_portable/guard.py"
+    spec = importlib.util.spec_from_file_location("portable_guard", path)
     guard = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(guard)
     return guard
@@ -86,8 +84,8 @@ def refuse_native(interpreter: Interpreter) -> None:
     is_native = load_guard().is_native_distribution
     if native := sorted({name for name in interpreter.names if is_native(name)}):
         raise SetupError(
-            f"{interpreter.command} ({interpreter.label}) has NVIDIA's native packages: {', '.join(native)}.\n"
-            "The portable stand-ins are not for this machine. Run natively:\n"
+            f"{interpreter.command} ({interpreter.label}) has the native packages {', '.join(native)},\n"
+            "for which .venv would hold portable stand-ins. Run on the real ones instead:\n"
             "    pip install -r requirements.txt && python run_parity.py"
         )
 
@@ -98,7 +96,7 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def probe(command: str) -> Interpreter | None:
-    """Asks `command` which Python it is. None if it does not answer, as a version manager's idle shim doesn't."""
+    """Asks `command` which Python it is. None if it does not answer, as an idle shim of pyenv's doesn't."""
     try:
         answer = subprocess.run(
             [command, "-I", "-c", PROBE],
@@ -149,7 +147,7 @@ def fingerprint(root: Path, version: tuple[int, ...]) -> str:
 
 
 def is_current(root: Path, requested: Interpreter | None) -> bool:
-    """Whether the environment of `root` is complete, made from the present inputs, and by `requested` if given."""
+    """Whether the environment of `root` is complete, of the present inputs, and of `requested` if given."""
     venv = root / ".venv"
     stamp = venv / "complete"
     if not stamp.is_file():
@@ -185,9 +183,10 @@ def build(root: Path, interpreter: Interpreter) -> None:
         "Debian and Ubuntu keep venv in a package of its own: apt install python3-venv.",
     )
     python = str(venv / "bin/python")
-    pip = [python, "-I", "-m", "pip", "--quiet", "--disable-pip-version-check", "--log", str(venv / "setup.log")]
+    log = venv / "setup.log"
+    pip = [python, "-I", "-m", "pip", "--quiet", "--disable-pip-version-check", "--log", str(log)]
     install = [*pip, "install", "--constraint", "constraints.txt"]
-    hint = f"The log is {venv / 'setup.log'}; the next make starts afresh."
+    hint = f"The log is {log}; the next make starts afresh."
     run([*install, "-r", "requirements-dev.txt", "fbgemm-gpu-cpu", "colored"], root, hint)
     # nvtripy's metadata asks for the native packages, which portable/ stands in for.
     run([*install, "--no-deps", "nvtripy"], root, hint)
@@ -198,7 +197,7 @@ def build(root: Path, interpreter: Interpreter) -> None:
 
 
 def ensure(root: Path, requested: str | None) -> None:
-    """Makes the environment of `root` if it is missing, incomplete or stale; says so on stdout when it does."""
+    """Makes the environment of `root` if it is missing, incomplete or stale, and says so on stdout."""
     wanted = choose_interpreter(requested) if requested else None
     if is_current(root, wanted):
         return
@@ -207,8 +206,8 @@ def ensure(root: Path, requested: str | None) -> None:
     packages = ", ".join(f"{name} {pins[name]}" for name in ANNOUNCED)
     state = "out of date" if (root / ".venv/complete").exists() else "missing or incomplete"
     print(
-        f".venv is {state}. Installing with {interpreter.label}: {packages}, the portable runtime and test tools.\n"
-        "The first time takes minutes (mostly torch); log in .venv/setup.log",
+        f".venv is {state}. Installing with {interpreter.label}: {packages}, portable runtime, test tools.\n"
+        "The first time takes minutes, mostly for torch. Log: .venv/setup.log",
         flush=True,
     )
     start = time.monotonic()
