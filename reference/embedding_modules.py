@@ -35,7 +35,7 @@ class EmbeddingModule(torch.nn.Module):
 
 
 class LocalEmbeddingModule(EmbeddingModule):
-    """One row for each item. Row 0 is drawn like the others, as in the public code: padding is masked later."""
+    """One row for each item. Row 0 is drawn like the others, as in the public code."""
 
     def __init__(self, num_items: int, item_embedding_dim: int) -> None:
         super().__init__()

@@ -1,15 +1,15 @@
 """Research HSTU with dense (B, N, D) tensors: masks in place of ragged rows, no data-dependent Python.
 
-Source: "Actions Speak Louder than Words" (ICML'24, arXiv 2402.17152), section 3 and section 4.1.1; public code:
+Source: "Actions Speak Louder than Words" (ICML'24, arXiv 2402.17152), sections 3 and 4.1.1; public code:
 generative_recommenders/research/modeling/sequential/hstu.py. Departures from the public code:
 
-* Dense only, for export and for runtimes without ragged tensors; `reference.hstu` is the jagged layout. Padded
-  rows enter every block and leave the last one as zeros, which is what jagged_to_padded_dense gives.
+* Dense only, for export and for runtimes without ragged tensors; `reference.hstu` is the jagged layout.
+  Padded rows enter every block and leave the last one as zeros, which is what jagged_to_padded_dense gives.
 * The input may be trimmed to N <= W. The divisor stays W, the width of the public mask. softmax_rel_bias sums
   over all W columns, so a trimmed input is padded back to W for it.
 * Timestamps past the query time are read as zero, as the public loader writes them.
 * Normalization, mask and attention are parameterless submodules, so that each can be observed by its name.
-* The cache is replaced, never written in place; a step of the incremental forward computes one row of attention.
+* The cache is replaced, never written in place; an incremental step computes one row of attention.
 * The settings of the time buckets, eps and the kind of relative bias are constructor parameters.
 
 Legend: B batch, N sequence, W max_sequence_len + max_output_len (twice that for interleaved ratings),
@@ -17,8 +17,6 @@ D embedding, X candidate items.
 """
 
 from __future__ import annotations
-
-from typing import Optional, Union
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +56,7 @@ RELATIVE_ATTENTION_BIASES = ("bucketed_time_and_position", "positional", "none")
 
 
 class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
-    """Item ids, ratings and timestamps -> a state for each position, and similarities of items to the last one.
+    """Item ids, ratings and timestamps -> a state for each position; similarities of items to the last state.
 
     Args:
         max_sequence_len, max_output_len: longest history and room for the query time and generated items.
@@ -72,7 +70,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
     """
 
     unit_class: type[SequentialTransductionUnitDense] = SequentialTransductionUnitDense
-    encoder_class: type[HSTUDense] = HSTUDense
+    encoder_class: type[torch.nn.Module] = HSTUDense
 
     def __init__(
         self,
@@ -127,7 +125,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         self._valid_attn_mask = AttentionMask()
         units = []
         for _ in range(num_blocks):
-            rel_attn_bias: Optional[RelativeAttentionBiasModule] = None
+            rel_attn_bias: RelativeAttentionBiasModule | None = None
             if relative_attention_bias == "positional":
                 rel_attn_bias = RelativePositionalBias(self._sequence_width)
             elif relative_attention_bias == "bucketed_time_and_position":
@@ -159,7 +157,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         self.reset_params()
 
     def reset_params(self) -> None:
-        """Xavier-normal matrices in the pre- and postprocessor; blocks and embeddings keep their own values."""
+        """Xavier-normal matrices outside the blocks and item embeddings, which keep their own values."""
         for name, params in self.named_parameters():
             if "_hstu" not in name and "_embedding_module" not in name and params.dim() >= 2:
                 torch.nn.init.xavier_normal_(params.data)
@@ -187,8 +185,8 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         past_ids: torch.Tensor,
         past_embeddings: torch.Tensor,
         past_payloads: dict[str, torch.Tensor],
-        delta_x_offsets: Optional[torch.Tensor] = None,
-        cache: Optional[list[HSTUCacheState]] = None,
+        delta_x_offsets: torch.Tensor | None = None,
+        cache: list[HSTUCacheState] | None = None,
         return_cache_states: bool = False,
     ) -> tuple[torch.Tensor, list[HSTUCacheState]]:
         """States of all positions. With interleaved ratings the inner width is 2 * N, below written N.
@@ -197,11 +195,12 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
             past_lengths: (B,) int, each in [1, N]; anything may follow in the padding.
             past_ids: (B, N) int, 0 for no item. N <= W, and N > every length unless N == W.
             past_embeddings: (B, N, item_embedding_dim).
-            past_payloads: "timestamps" (B, N) int64 seconds with the query time at index ``length``; "ratings"
-                (B, N) int where the preprocessor uses them.
-            delta_x_offsets, cache, return_cache_states: see `SequentialTransductionUnitDense.forward`; one step
-                adds one position. Equal to the full forward under rel_bias and hstu_rel_bias; under
-                softmax_rel_bias with one block only, because its denominators see later positions.
+            past_payloads: "timestamps" (B, N) int64 seconds with the query time at index ``length``;
+                "ratings" (B, N) int where the preprocessor uses them, N not doubled.
+            delta_x_offsets, cache, return_cache_states: see `SequentialTransductionUnitDense.forward`; one
+                step adds one position. The new row equals the full forward's under rel_bias and
+                hstu_rel_bias. Under softmax_rel_bias, whose denominators see later positions, it does so
+                with one block only, as in the public code.
 
         Returns:
             (B, N, output dim) with padded rows zero, and the cache states (empty unless return_cache_states).
@@ -226,7 +225,24 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
             x = F.pad(x, (0, 0, 0, self._sequence_width - n))
             if all_timestamps is not None:
                 all_timestamps = F.pad(all_timestamps, (0, self._sequence_width - n))
-        encoded, cache_states = self._hstu(
+        encoded, cache_states = self._run_blocks(
+            x, x_lengths, all_timestamps, delta_x_offsets, cache, return_cache_states
+        )
+        return self._output_postproc(encoded[:, :n]), cache_states
+
+    def _needs_full_width(self) -> bool:
+        return self._normalization == "softmax_rel_bias"
+
+    def _run_blocks(
+        self,
+        x: torch.Tensor,
+        x_lengths: torch.Tensor,
+        all_timestamps: torch.Tensor | None,
+        delta_x_offsets: torch.Tensor | None,
+        cache: list[HSTUCacheState] | None,
+        return_cache_states: bool,
+    ) -> tuple[torch.Tensor, list[HSTUCacheState]]:
+        return self._hstu(
             x=x,
             x_lengths=x_lengths,
             all_timestamps=all_timestamps,
@@ -235,10 +251,6 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
             cache=cache,
             return_cache_states=return_cache_states,
         )
-        return self._output_postproc(encoded[:, :n]), cache_states
-
-    def _needs_full_width(self) -> bool:
-        return self._normalization == "softmax_rel_bias"
 
     def forward(
         self,
@@ -256,16 +268,22 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         past_ids: torch.Tensor,
         past_embeddings: torch.Tensor,
         past_payloads: dict[str, torch.Tensor],
-        delta_x_offsets: Optional[torch.Tensor] = None,
-        cache: Optional[list[HSTUCacheState]] = None,
+        delta_x_offsets: torch.Tensor | None = None,
+        cache: list[HSTUCacheState] | None = None,
         return_cache_states: bool = False,
-    ) -> Union[torch.Tensor, tuple[torch.Tensor, list[HSTUCacheState]]]:
+    ) -> torch.Tensor | tuple[torch.Tensor, list[HSTUCacheState]]:
         """`generate_user_embeddings`, of which row past_lengths - 1 is kept: (B, output dim).
 
         With interleaved ratings, too, the public code counts that row in items, not in positions.
         """
         encoded, cache_states = self.generate_user_embeddings(
-            past_lengths, past_ids, past_embeddings, past_payloads, delta_x_offsets, cache, return_cache_states
+            past_lengths,
+            past_ids,
+            past_embeddings,
+            past_payloads,
+            delta_x_offsets,
+            cache,
+            return_cache_states,
         )
         current = get_current_embeddings(past_lengths, encoded)
         return (current, cache_states) if return_cache_states else current

@@ -1,7 +1,7 @@
 """Input feature preprocessors: item vectors to the encoder's input.
 
-Source: generative_recommenders/research/modeling/sequential/input_features_preprocessors.py. Departure: the mask
-has the embeddings' dtype, where the public float32 mask would turn a half or double model's input to float32.
+Source: generative_recommenders/research/modeling/sequential/input_features_preprocessors.py. Departure: the
+mask has the embeddings' dtype, where the public float32 mask would turn a half model's input to float32.
 
 Legend: B batch, N sequence, D embedding, I item embedding, R rating embedding.
 """
@@ -21,7 +21,7 @@ Preprocessed = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class InputFeaturesPreprocessorModule(torch.nn.Module):
-    """Interface. `embedding_dim` is the width of the output, `positions_per_item` the positions an item takes."""
+    """Interface. `positions_per_item` is the number of positions that an item takes in the output."""
 
     positions_per_item: int = 1
 
@@ -50,8 +50,9 @@ class InputFeaturesPreprocessorModule(torch.nn.Module):
             past_payloads: "ratings" (B, N) int in [0, num_ratings) where ratings are used.
 
         Returns:
-            lengths (B,) int, embeddings (B, N, D) with rows of item 0 set to zero, and the 0/1 mask (B, N, 1) of
-            the other rows in the embeddings' dtype. N counts positions: positions_per_item of them an item.
+            lengths (B,) int, embeddings (B, N, D) with rows of item 0 set to zero, and the 0/1 mask
+            (B, N, 1) of the other rows in the embeddings' dtype; lengths and N count positions here,
+            positions_per_item for each item.
         """
 
 
@@ -140,7 +141,7 @@ class LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor(InputFeaturesPr
         past_payloads: dict[str, torch.Tensor],
     ) -> Preprocessed:
         position = torch.arange(past_ids.size(1), device=past_ids.device).unsqueeze(0)
-        rated_BND = torch.cat([past_embeddings, self._rating_emb(past_payloads[RATINGS_KEY])], dim=-1)
+        rated_BND = torch.cat([past_embeddings, self._rating_emb(past_payloads[RATINGS_KEY].int())], dim=-1)
         x_BND = rated_BND * self._embedding_dim**0.5 + self._pos_emb(position)
         x_BND = self._emb_dropout(x_BND)
         valid_mask = (past_ids != 0).unsqueeze(-1).to(x_BND.dtype)
@@ -212,7 +213,7 @@ class CombinedItemAndRatingInputFeaturesPreprocessor(InputFeaturesPreprocessorMo
     ) -> Preprocessed:
         b, n = past_ids.size()
         position = torch.arange(2 * n, device=past_ids.device).unsqueeze(0)
-        pair_BN2D = torch.stack([past_embeddings, self._rating_emb(past_payloads[RATINGS_KEY])], dim=2)
+        pair_BN2D = torch.stack([past_embeddings, self._rating_emb(past_payloads[RATINGS_KEY].int())], dim=2)
         x_BND = (pair_BN2D * self._embedding_dim**0.5).reshape(b, 2 * n, self._embedding_dim)
         x_BND = self._emb_dropout(x_BND + self._pos_emb(position))
         valid_mask = self.get_preprocessed_masks(past_lengths, past_ids, past_embeddings, past_payloads)

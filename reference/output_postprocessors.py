@@ -1,4 +1,6 @@
-"""Output postprocessors. Source: generative_recommenders/research/modeling/sequential/output_postprocessors.py.
+"""Output postprocessors.
+
+Source: generative_recommenders/research/modeling/sequential/output_postprocessors.py.
 
 Both keep the first ``embedding_dim`` columns: with ratings concatenated, the item's share of the state.
 """

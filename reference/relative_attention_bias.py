@@ -20,7 +20,7 @@ from reference.validation import require, require_positive
 
 
 def time_bucket(delta: torch.Tensor, num_buckets: int, bucket_divisor: float) -> torch.Tensor:
-    """Logarithmic bucket of a time difference: floor(ln(max(|delta|, 1)) / bucket_divisor), cut at num_buckets.
+    """Bucket of a time difference: floor(ln(max(|delta|, 1)) / bucket_divisor), at most num_buckets.
 
     Args:
         delta: int64, any shape, seconds. The sign does not matter.
@@ -31,8 +31,9 @@ def time_bucket(delta: torch.Tensor, num_buckets: int, bucket_divisor: float) ->
         int64, same shape, each element in [0, num_buckets].
 
     The logarithm and the division are float32 whatever the model's dtype, because the public code takes
-    ``torch.log`` of an int64 tensor, which is float32 under a float64 or half model too. The bucket is part of
-    the function: a float64 logarithm gives other buckets where ln(delta) / bucket_divisor is close to an integer.
+    ``torch.log`` of an int64 tensor, which is float32 under a float64 or half model too. The bucket is part
+    of the function: a float64 logarithm gives other buckets where ln(delta) / bucket_divisor is close to an
+    integer.
     """
     magnitude = delta.abs().clamp(min=1).to(torch.float32)
     return (torch.log(magnitude) / bucket_divisor).to(torch.int64).clamp(min=0, max=num_buckets)
@@ -66,17 +67,18 @@ class RelativePositionalBias(RelativeAttentionBiasModule):
         self._max_seq_len = max_seq_len
         self._w = torch.nn.Parameter(torch.empty(2 * max_seq_len - 1).normal_(mean=0, std=0.02))
 
-    def forward(self, all_timestamps: torch.Tensor) -> torch.Tensor:
-        """(B, N) int64, of which only the width is used -> (1, N, N)."""
-        return _positional_bias(self._w, all_timestamps.size(1), self._max_seq_len)
+    def forward(self, all_timestamps: torch.Tensor | None) -> torch.Tensor:
+        """(B, N) int64, of which only the width is used, N = W without it -> (1, N, N)."""
+        n = self._max_seq_len if all_timestamps is None else all_timestamps.size(1)
+        return _positional_bias(self._w, n, self._max_seq_len)
 
 
 class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
     """A learned weight for each relative position plus one for each bucket of elapsed time.
 
-    Row i, column j uses ts[i + 1] - ts[j]: the time from the event j to the event that row i predicts. The row of
-    the last event therefore reads the query time, which the caller puts at index ``length``; only a row without
-    a successor (N == W) repeats its own timestamp.
+    Row i, column j uses ts[i + 1] - ts[j]: the time from event j to the event that row i predicts. The row of
+    the last event therefore reads the query time, which the caller puts at index ``length``; a row without a
+    successor (a full row, N == W) repeats its own timestamp.
 
     Args:
         max_seq_len: W, the largest N.

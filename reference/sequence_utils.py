@@ -34,8 +34,8 @@ def batch_scatter_embeddings(
 ) -> torch.Tensor:
     """Replace one row of each batch element.
 
-    The public function writes into ``dst_embeddings``; ours returns a new tensor, so that a cache that is handed
-    in can be used again and the function can be exported.
+    The public function writes into ``dst_embeddings``; ours returns a new tensor, so that a cache that is
+    handed in can be used again and the function can be exported.
 
     Args:
         dst_embeddings: (B, N, D).
@@ -45,7 +45,7 @@ def batch_scatter_embeddings(
     Returns:
         (B, N, D), a copy of dst_embeddings with [b, rowwise_indices[b]] = src_embeddings[b].
     """
-    position = torch.arange(dst_embeddings.size(1), dtype=rowwise_indices.dtype, device=rowwise_indices.device)
+    position = torch.arange(dst_embeddings.size(1), device=dst_embeddings.device)
     replaced_BN1 = (position == rowwise_indices.unsqueeze(1)).unsqueeze(2)
     return torch.where(replaced_BN1, src_embeddings.unsqueeze(1), dst_embeddings)
 
@@ -68,7 +68,7 @@ def zero_padded_rows(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
     What ``jagged_to_padded_dense(..., padding_value=0)`` gives in the public code.
     """
-    position = torch.arange(x.size(1), dtype=lengths.dtype, device=lengths.device)
+    position = torch.arange(x.size(1), device=x.device)
     padded_BN1 = (position >= lengths.unsqueeze(1)).unsqueeze(2)
     return x.masked_fill(padded_BN1, 0.0)
 
@@ -76,10 +76,10 @@ def zero_padded_rows(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 def clear_padded_timestamps(all_timestamps: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """(B, N) int64 with every timestamp past the query time (index ``length``) set to zero.
 
-    The public loader fills with zeros there. It matters to softmax_rel_bias alone, whose denominator runs over
-    the padding as well.
+    The public loader fills with zeros there. It matters to softmax_rel_bias alone, whose denominator runs
+    over the padding as well.
     """
-    position = torch.arange(all_timestamps.size(1), dtype=lengths.dtype, device=lengths.device)
+    position = torch.arange(all_timestamps.size(1), device=lengths.device)
     return all_timestamps.masked_fill(position > lengths.unsqueeze(1), 0)
 
 

@@ -1,8 +1,8 @@
 """Similarity of user states and items.
 
 Source: generative_recommenders/research/rails/similarities/ (module.py, dot_product_similarity_fn.py) and
-research/modeling/similarity_module.py. The public modules return (similarity, auxiliary losses); ours return the
-similarity, since no dot product has an auxiliary loss.
+research/modeling/similarity_module.py. The public modules return (similarity, auxiliary losses); ours return
+the similarity, since a dot product has no auxiliary loss.
 
 Legend: B batch, X items, D embedding, r queries an item set.
 """

@@ -12,7 +12,6 @@ D embedding, H heads, K attention dim, V linear dim.
 from __future__ import annotations
 
 import math
-from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -69,9 +68,9 @@ class AttentionMask(torch.nn.Module):
 class HSTUAttentionDense(torch.nn.Module):
     """Pointwise aggregated attention, or its softmax variant.
 
-    rel_bias, hstu_rel_bias: SiLU(q k^T + bias) / divisor, a head at a time, then the mask (paper, equation 2).
-    softmax_rel_bias: softmax((q k^T + bias) / sqrt(K)) over all columns, then the mask. As in the public code it
-    takes one dot product over all heads and its denominator includes the columns that the mask removes.
+    rel_bias, hstu_rel_bias: SiLU(q k^T + bias) / divisor, a head at a time, then the mask (paper, eq. 2).
+    softmax_rel_bias: softmax((q k^T + bias) / sqrt(K)) over all columns, then the mask. As in the public code
+    it takes one dot product over all heads, and its denominator includes the columns that the mask removes.
 
     Args:
         num_heads, attention_dim, linear_dim: H, K, V.
@@ -98,7 +97,7 @@ class HSTUAttentionDense(torch.nn.Module):
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        attn_bias: Optional[torch.Tensor],
+        attn_bias: torch.Tensor | None,
         valid_attn_mask: torch.Tensor,
     ) -> torch.Tensor:
         """
@@ -132,7 +131,7 @@ class HSTUAttentionDense(torch.nn.Module):
 
 
 class SequentialTransductionUnitDense(torch.nn.Module):
-    """One HSTU block: projection to u, v, q, k; spatial aggregation; gated pointwise transformation (section 3.1).
+    """One HSTU block: projection to u, v, q, k; spatial aggregation; gated pointwise transformation.
 
     Args:
         embedding_dim, linear_hidden_dim, attention_dim, num_heads: D, V, K, H.
@@ -156,7 +155,7 @@ class SequentialTransductionUnitDense(torch.nn.Module):
         num_heads: int,
         linear_activation: str,
         divisor: int,
-        relative_attention_bias_module: Optional[RelativeAttentionBiasModule] = None,
+        relative_attention_bias_module: RelativeAttentionBiasModule | None = None,
         normalization: str = "rel_bias",
         linear_config: str = "uvqk",
         concat_ua: bool = False,
@@ -196,8 +195,8 @@ class SequentialTransductionUnitDense(torch.nn.Module):
         projected = self._norm_input(x) @ self._uvqk
         if self._linear_activation == "silu":
             projected = F.silu(projected)
-        linear_size, attention_size = self._num_heads * self._linear_dim, self._num_heads * self._attention_dim
-        return torch.split(projected, [linear_size, linear_size, attention_size, attention_size], dim=-1)
+        hv, hk = self._num_heads * self._linear_dim, self._num_heads * self._attention_dim
+        return torch.split(projected, [hv, hv, hk, hk], dim=-1)
 
     def _transform(self, u: torch.Tensor, attn_output: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """u, attn_output (..., H * V) and the block's input x (..., D) -> (..., D)."""
@@ -205,8 +204,8 @@ class SequentialTransductionUnitDense(torch.nn.Module):
         o_input = torch.cat([u, a, u * a], dim=-1) if self._concat_ua else u * a
         return self._o(F.dropout(o_input, p=self._dropout_ratio, training=self.training)) + x
 
-    def _attn_bias(self, all_timestamps: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-        """(1 or B, N, N), or None. Without timestamps the public code drops the bias, except before a softmax."""
+    def _attn_bias(self, all_timestamps: torch.Tensor | None) -> torch.Tensor | None:
+        """(1 or B, N, N) or None. Without timestamps the public code drops the bias; a softmax keeps it."""
         if self._rel_attn_bias is None:
             return None
         if all_timestamps is None and self._normalization != "softmax_rel_bias":
@@ -216,12 +215,12 @@ class SequentialTransductionUnitDense(torch.nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        all_timestamps: Optional[torch.Tensor],
+        all_timestamps: torch.Tensor | None,
         valid_attn_mask: torch.Tensor,
-        delta_x_offsets: Optional[torch.Tensor] = None,
-        cache: Optional[HSTUCacheState] = None,
+        delta_x_offsets: torch.Tensor | None = None,
+        cache: HSTUCacheState | None = None,
         return_cache_states: bool = False,
-    ) -> tuple[torch.Tensor, Optional[HSTUCacheState]]:
+    ) -> tuple[torch.Tensor, HSTUCacheState | None]:
         """
         Args:
             x: (B, N, D), padded rows zero.
@@ -270,10 +269,10 @@ class HSTUDense(torch.nn.Module):
         self,
         x: torch.Tensor,
         x_lengths: torch.Tensor,
-        all_timestamps: Optional[torch.Tensor],
+        all_timestamps: torch.Tensor | None,
         valid_attn_mask: torch.Tensor,
-        delta_x_offsets: Optional[torch.Tensor] = None,
-        cache: Optional[list[HSTUCacheState]] = None,
+        delta_x_offsets: torch.Tensor | None = None,
+        cache: list[HSTUCacheState] | None = None,
         return_cache_states: bool = False,
     ) -> tuple[torch.Tensor, list[HSTUCacheState]]:
         """

@@ -1,0 +1,110 @@
+"""Builds the reference models from their configurations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from reference.embedding_modules import (
+    CategoricalEmbeddingModule,
+    EmbeddingModule,
+    LocalEmbeddingModule,
+)
+from reference.hstu import HSTU
+from reference.hstu_dense import HSTUDenseModel
+from reference.input_features_preprocessors import (
+    CombinedItemAndRatingInputFeaturesPreprocessor,
+    InputFeaturesPreprocessorModule,
+    LearnablePositionalEmbeddingInputFeaturesPreprocessor,
+    LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor,
+)
+from reference.output_postprocessors import (
+    L2NormEmbeddingPostprocessor,
+    LayerNormEmbeddingPostprocessor,
+    OutputPostprocessorModule,
+)
+from reference.similarity import DotProductSimilarity
+from reference.validation import require_choice
+
+if TYPE_CHECKING:
+    from configs import HSTUConfig
+
+LAYOUTS = ("dense", "jagged")
+
+
+def build_hstu(config: HSTUConfig, layout: str = "dense", jagged_backend: str = "auto") -> HSTUDenseModel:
+    """Research HSTU in eval mode, float32, with the public code's initial values.
+
+    Args:
+        config: the sizes and choices.
+        layout: "dense" gives `HSTUDenseModel`, "jagged" its subclass `HSTU`; state-dict keys are the same.
+        jagged_backend: see `reference.jagged_ops`; jagged layout only.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    require_choice("layout", layout, LAYOUTS)
+    arguments = {
+        "max_sequence_len": config.max_sequence_len,
+        "max_output_len": config.max_output_len,
+        "embedding_dim": config.embedding_dim,
+        "num_blocks": config.num_blocks,
+        "num_heads": config.num_heads,
+        "linear_dim": config.linear_dim,
+        "attention_dim": config.attention_dim,
+        "normalization": config.normalization,
+        "linear_config": config.linear_config,
+        "linear_activation": config.linear_activation,
+        "linear_dropout_rate": config.linear_dropout_rate,
+        "attn_dropout_rate": config.attn_dropout_rate,
+        "embedding_module": _embedding_module(config),
+        "similarity_module": DotProductSimilarity(),
+        "input_features_preproc_module": _input_preprocessor(config),
+        "output_postproc_module": _output_postprocessor(config),
+        "relative_attention_bias": config.relative_attention_bias,
+        "num_buckets": config.num_buckets,
+        "bucket_divisor": config.bucket_divisor,
+        "concat_ua": config.concat_ua,
+        "epsilon": config.epsilon,
+    }
+    if layout == "jagged":
+        return HSTU(jagged_backend=jagged_backend, **arguments).eval()
+    return HSTUDenseModel(**arguments).eval()
+
+
+def _embedding_module(config: HSTUConfig) -> EmbeddingModule:
+    require_choice("embedding", config.embedding, ("local", "categorical"))
+    if config.embedding == "local":
+        return LocalEmbeddingModule(config.num_items, config.item_embedding_dim)
+    # The map is a buffer of the checkpoint; until one is loaded, items take the categories in turn.
+    category_ids = torch.arange(config.num_items) % config.num_categories
+    return CategoricalEmbeddingModule(config.num_items, config.item_embedding_dim, category_ids)
+
+
+def _input_preprocessor(config: HSTUConfig) -> InputFeaturesPreprocessorModule:
+    require_choice("input_preprocessor", config.input_preprocessor, ("positional", "rated", "combined"))
+    # The public configurations drop inputs and projections at the same rate.
+    dropout_rate = config.linear_dropout_rate
+    if config.input_preprocessor == "positional":
+        return LearnablePositionalEmbeddingInputFeaturesPreprocessor(
+            config.padded_length, config.item_embedding_dim, dropout_rate
+        )
+    if config.input_preprocessor == "rated":
+        return LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor(
+            config.padded_length,
+            config.item_embedding_dim,
+            dropout_rate,
+            config.rating_embedding_dim,
+            config.num_ratings,
+        )
+    return CombinedItemAndRatingInputFeaturesPreprocessor(
+        config.padded_length, config.item_embedding_dim, dropout_rate, config.num_ratings
+    )
+
+
+def _output_postprocessor(config: HSTUConfig) -> OutputPostprocessorModule:
+    require_choice("output_postprocessor", config.output_postprocessor, ("l2_norm", "layer_norm"))
+    if config.output_postprocessor == "l2_norm":
+        return L2NormEmbeddingPostprocessor(config.item_embedding_dim)
+    return LayerNormEmbeddingPostprocessor(config.item_embedding_dim)
