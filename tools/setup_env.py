@@ -165,9 +165,13 @@ def pinned_versions(constraints: str) -> dict[str, str]:
 
 def run(command: list[str], root: Path, hint: str) -> None:
     """Runs one step of the set-up in `root`. Raises SetupError with `hint` if it fails."""
-    result = subprocess.run(command, cwd=root, env=clean_environment(os.environ))
-    if result.returncode:
-        raise SetupError(f"Set-up failed: `{' '.join(command)}` ended with {result.returncode}. {hint}")
+    environment = clean_environment(os.environ)
+    done = subprocess.run(
+        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        said = "\n".join(done.stdout.splitlines()[-15:])
+        raise SetupError(f"{said}\nSet-up failed: `{' '.join(command)}` ended with {done.returncode}. {hint}")
 
 
 def build(root: Path, interpreter: Interpreter) -> None:

@@ -192,8 +192,9 @@ class TestFreshness:
         assert not leftover.exists()
 
     def test_a_failing_step_says_which_and_what_next(self, checkout: Path) -> None:
-        with pytest.raises(SetupError, match=r"`false` ended with 1\. See the log"):
-            setup_env.run(["false"], checkout, "See the log")
+        said = r"no such wheel\nSet-up failed: `sh (.|\n)*ended with 3\. See the log"
+        with pytest.raises(SetupError, match=said):
+            setup_env.run(["sh", "-c", "echo no such wheel >&2; exit 3"], checkout, "See the log")
 
 
 def test_what_would_divert_an_installation_is_dropped() -> None:
