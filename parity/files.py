@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from parity.errors import UserError
@@ -26,16 +25,12 @@ def write_new(path: Path, content: bytes) -> None:
             raise UserError(
                 "output", str(path), "exists with other content", "remove it, or choose another folder"
             )
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(content)
-            # mkstemp makes files private to the owner; results are as readable as any other new file.
-            os.chmod(temporary, 0o666 & ~_umask())
-            # A link fails where a file appeared in the meantime; a rename would write over it.
-            os.link(temporary, path)
+            temporary.write_bytes(content)
+            temporary.replace(path)
         finally:
-            os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(
             "output",
@@ -43,9 +38,3 @@ def write_new(path: Path, content: bytes) -> None:
             f"cannot be written ({error.strerror})",
             "choose a folder that you can write to",
         ) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -264,7 +264,7 @@ def load(path: Path) -> CaseInputs:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get("parity", "{}"))
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, no mapping
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
     except OSError as error:
         raise UserError("inputs", str(path), f"cannot be read ({error.strerror or error})", fix) from error
     except (safetensors.SafetensorError, ValueError) as error:
