@@ -1,0 +1,1 @@
+"""The harness: case -> inputs + weights -> runners -> captures -> comparison -> verdict -> report."""

@@ -1,0 +1,342 @@
+"""From captures to verdicts: which module diverges first, and by how much.
+
+Every comparison reads only what the runners saved, so that a replayed run gives the same verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from parity.captures import Capture, ModuleCall
+from parity.precision import Precision
+from parity.verdict import Verdict, bound_for, failure, judge
+
+MAX_BOUNDARY_FRACTION = 0.01
+"""A tap that loses more than this share of its own elements to a discontinuity has not been tested."""
+MAX_FLIPPED_FRACTION = 0.5
+"""Likewise for what lies behind it: a single flip early in a sequence reaches every later row."""
+
+
+@dataclass
+class Evidence:
+    """All that is known about one batch in one precision, apart from the runner that is judged.
+
+    Attributes:
+        precision: The tested precision.
+        entry: Name of the entry point; its outputs are the taps `entry.*`.
+        reference: The reference's tapped run, with its calls.
+        oracle: The oracle's taps, accumulated.
+        oracle_isolated: The oracle's taps, each module alone on the reference's inputs.
+        reference_incremental: The reference's incremental outputs; empty where there are none.
+        incremental_outputs: The tap of the full forward that each of them must equal.
+        valid: For each size that a padded axis can have, the (B, size) mask of what counts.
+        batch_size: B.
+        boundary: By tap, the elements within round-off of a discontinuity.
+        gaps: Classes of the reference that the port cannot have, with the reason.
+    """
+
+    precision: Precision
+    entry: str
+    reference: Capture
+    oracle: Mapping[str, torch.Tensor]
+    oracle_isolated: Mapping[str, torch.Tensor]
+    reference_incremental: Mapping[str, torch.Tensor]
+    incremental_outputs: Mapping[str, str]
+    valid: Mapping[int, np.ndarray]
+    batch_size: int
+    boundary: Mapping[str, np.ndarray] = field(default_factory=dict)
+    gaps: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.kinds = {name: call for call in self.reference.calls for name in call.outputs}
+        lengths = self.reference.longest_sums
+        self.model_longest_sum = max(lengths.values(), default=1)
+
+    def longest_sum(self, tap: str) -> int:
+        call = self.kinds.get(tap)
+        return self.reference.longest_sums[call.path] if call else self.model_longest_sum
+
+    def mask(self, shape: tuple[int, ...]) -> np.ndarray | None:
+        """What counts in a tensor of this shape: an axis as long as the sequence is masked by the lengths."""
+        if len(shape) < 2 or shape[0] != self.batch_size:
+            return None
+        keep = None
+        for axis, size in enumerate(shape[1:], start=1):
+            if size in self.valid:
+                extended = [self.batch_size] + [1] * (len(shape) - 1)
+                extended[axis] = size
+                rows = self.valid[size].reshape(extended)
+                keep = rows if keep is None else keep & rows
+        return keep
+
+    def is_gap(self, call: ModuleCall) -> str:
+        """Why the port cannot have this module, or nothing."""
+        return self.gaps.get(call.kind, "")
+
+
+@dataclass
+class Results:
+    """What the judged runner saved for one batch in one precision."""
+
+    untapped: Mapping[str, torch.Tensor]
+    tapped: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    isolated: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    isolated_problems: Mapping[str, str] = field(default_factory=dict)
+    poisoned: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    incremental: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    taps_modules: bool = True
+    appends: bool = True
+
+
+@dataclass
+class TapRow:
+    """One tap of one runner: both verdicts, or the reason why the port has no such module."""
+
+    tap: str
+    path: str
+    kind: str
+    accumulated: Verdict | None
+    isolated: Verdict | None
+    gap: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.gap) or all(v.passed for v in (self.accumulated, self.isolated) if v is not None)
+
+
+@dataclass
+class Diagnosis:
+    """Where a runner diverges first, in words.
+
+    `kind` is "none", "module" (a module is wrong on its own), "amplification" (every module is right on
+    its own and the error grows on the way) or "check" (a check other than the taps failed).
+    """
+
+    kind: str = "none"
+    tap: str = ""
+    text: str = ""
+    amplification: float | None = None
+
+
+@dataclass
+class Comparison:
+    """The verdict on one runner for one batch in one precision."""
+
+    rows: list[TapRow]
+    checks: dict[str, Verdict]
+    padding_leak: str
+    observer_difference: float
+    diagnosis: Diagnosis
+
+    @property
+    def passed(self) -> bool:
+        return self.diagnosis.kind == "none"
+
+
+def compare(evidence: Evidence, results: Results) -> Comparison:
+    """Judge one runner against the reference and the oracle."""
+    flips = _flipped_rows(evidence, results)
+    rows = [_tap_row(evidence, results, tap, flips) for tap in _taps_in_order(evidence, results)]
+    checks = {
+        tap: _judge_one(
+            evidence,
+            tap,
+            evidence.oracle.get(evidence.incremental_outputs[tap]),
+            reference,
+            results.incremental.get(tap),
+            _row_mask(flips, reference),
+        )
+        for tap, reference in evidence.reference_incremental.items()
+        if results.appends
+    }
+    leak = first_padding_leak(evidence, results) if results.taps_modules else ""
+    observer = _largest_difference(results) if results.taps_modules else 0.0
+    return Comparison(rows, checks, leak, observer, diagnose(rows, checks, leak, evidence.entry))
+
+
+def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:
+    """The reference's taps in the order in which modules finish, then those that only the runner has."""
+    if not results.taps_modules:
+        expected = [tap for tap in evidence.reference.tensors if tap.startswith(f"{evidence.entry}.")]
+        return expected + [tap for tap in results.untapped if tap not in expected]
+    expected = list(evidence.reference.tensors)
+    known = set(expected)
+    extra = {*results.tapped, *results.isolated, *results.untapped} - known
+    return expected + sorted(extra)
+
+
+def _tap_row(evidence: Evidence, results: Results, tap: str, flips: np.ndarray | None) -> TapRow:
+    call = evidence.kinds.get(tap)
+    is_output = tap.startswith(f"{evidence.entry}.")
+    path = call.path if call else tap
+    row = TapRow(tap, path, call.kind if call else ("model output" if is_output else "unknown"), None, None)
+    if tap not in evidence.reference.tensors:
+        bound = bound_for(evidence.precision, 1)
+        row.accumulated = failure("extra: the reference has no such module or output", bound)
+        return row
+    reference = evidence.reference.tensors[tap]
+    # What ships is the untapped model, so its outputs are the ones to judge.
+    port = results.untapped.get(tap) if is_output else results.tapped.get(tap)
+    if call and port is None and results.isolated.get(tap) is None and (reason := evidence.is_gap(call)):
+        row.gap = reason
+        return row
+    contaminated = _row_mask(flips, reference)
+    row.accumulated = _judge_one(evidence, tap, evidence.oracle.get(tap), reference, port, contaminated)
+    if call and results.taps_modules:
+        problem = results.isolated_problems.get(call.tap)
+        if problem:
+            row.isolated = failure(f"the module failed: {problem}", bound_for(evidence.precision, 1))
+        else:
+            contains_flip = any(flipped.startswith(f"{path}.") for flipped in evidence.boundary)
+            row.isolated = _judge_one(
+                evidence,
+                tap,
+                evidence.oracle_isolated.get(tap),
+                reference,
+                results.isolated.get(tap),
+                contaminated if contains_flip else None,
+            )
+    return row
+
+
+def _judge_one(
+    evidence: Evidence,
+    tap: str,
+    oracle: torch.Tensor | None,
+    reference: torch.Tensor,
+    port: torch.Tensor | None,
+    contaminated: np.ndarray | None,
+) -> Verdict:
+    longest_sum = evidence.longest_sum(tap)
+    bound = bound_for(evidence.precision, longest_sum)
+    if port is None:
+        return failure("missing: the port has no such module or output", bound)
+    if oracle is None:
+        return failure("missing: the oracle has no such tap", bound)
+    boundary, allowed = evidence.boundary.get(tap), MAX_BOUNDARY_FRACTION
+    if boundary is None:
+        boundary, allowed = contaminated, MAX_FLIPPED_FRACTION
+    verdict = judge(
+        oracle,
+        reference,
+        port,
+        evidence.precision,
+        longest_sum,
+        evidence.mask(tuple(reference.shape)),
+        boundary,
+    )
+    lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
+    if verdict.passed and lost > allowed:
+        reason = f"{verdict.boundary} elements depend on a discontinuity, more than {allowed:.0%} of all"
+        return failure(reason, bound)
+    return verdict
+
+
+def _flipped_rows(evidence: Evidence, results: Results) -> np.ndarray | None:
+    """(B, N) rows that depend on a boundary element which the runner put on the other side.
+
+    Attention is causal: a flip in row n of a bias reaches rows n and later of its sequence.
+    """
+    rows = None
+    for tap, boundary in evidence.boundary.items():
+        port, reference = results.tapped.get(tap), evidence.reference.tensors[tap]
+        if port is None or port.shape != reference.shape:
+            continue
+        flipped = boundary & (port != reference).numpy()
+        reached = np.logical_or.accumulate(flipped.any(axis=-1), axis=-1)
+        rows = reached if rows is None else rows | reached
+    return rows if rows is not None and rows.any() else None
+
+
+def _row_mask(rows: np.ndarray | None, tensor: torch.Tensor) -> np.ndarray | None:
+    """Flipped (B, N) rows as a mask of a tensor's elements; a (B, ...) tensor loses whole batch rows."""
+    shape = tuple(tensor.shape)
+    if rows is None or not shape or shape[0] != rows.shape[0]:
+        return None
+    if len(shape) > 1 and shape[1] == rows.shape[1]:
+        reduced = rows.reshape(rows.shape + (1,) * (len(shape) - 2))
+    else:
+        reduced = rows.any(axis=1).reshape((rows.shape[0],) + (1,) * (len(shape) - 1))
+    return np.broadcast_to(reduced, shape)
+
+
+def first_padding_leak(evidence: Evidence, results: Results) -> str:
+    """The first tap with a valid element that changed when only the padding did, or nothing."""
+    for tap in evidence.reference.tensors:
+        clean, poisoned = results.tapped.get(tap), results.poisoned.get(tap)
+        if clean is None and poisoned is None:
+            continue
+        if clean is None or poisoned is None or clean.shape != poisoned.shape:
+            return tap
+        keep = evidence.mask(tuple(clean.shape))
+        changed = _bits(clean) != _bits(poisoned)
+        if (changed if keep is None else changed & keep).any():
+            return tap
+    return ""
+
+
+def _bits(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor's elements as integers, so that NaN equals itself and -0.0 differs from 0.0."""
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.contiguous().view(integer).numpy()
+
+
+def _largest_difference(results: Results) -> float:
+    """Largest absolute change that tapping made to any output."""
+    largest = 0.0
+    for tap, plain in results.untapped.items():
+        observed = results.tapped.get(tap)
+        if observed is not None and observed.shape == plain.shape and plain.numel():
+            difference = (observed.double() - plain.double()).abs()
+            largest = max(largest, float(difference.max()))
+    return largest
+
+
+def diagnose(rows: list[TapRow], checks: Mapping[str, Verdict], leak: str, entry: str) -> Diagnosis:
+    """Name the first module that diverges.
+
+    Rows are in the order in which modules finish, a module after the modules inside it, so that the first
+    isolated failure is the innermost one.
+    """
+    for row in rows:
+        if row.isolated is not None and not row.isolated.passed:
+            return Diagnosis(
+                "module", row.tap, f"{row.path} ({row.kind}) diverges on its own: {row.isolated.reason}"
+            )
+    structural = next(
+        (
+            r
+            for r in rows
+            if r.accumulated is not None and np.isnan(r.accumulated.err_port_l2) and not r.accumulated.passed
+        ),
+        None,
+    )
+    if structural is not None:
+        assert structural.accumulated is not None
+        return Diagnosis("module", structural.tap, f"{structural.tap}: {structural.accumulated.reason}")
+    for row in rows:
+        if row.accumulated is None or row.accumulated.passed:
+            continue
+        if row.isolated is None:
+            return Diagnosis("module", row.tap, f"{row.tap} ({row.kind}): {row.accumulated.reason}")
+        alone = row.isolated.err_port_l2
+        factor = row.accumulated.err_port_l2 / alone if alone else None
+        grown = f"{factor:.3g} times its own error" if factor else "its own error is zero"
+        return Diagnosis(
+            "amplification",
+            row.tap,
+            f"every module is right on its own; the error carried into {row.path} exceeds its limit ({grown})",
+            factor,
+        )
+    if leak:
+        return Diagnosis(
+            "check", leak, f"padding leaks: garbage in padded positions changes valid bits at {leak}"
+        )
+    for name, verdict in checks.items():
+        if not verdict.passed:
+            return Diagnosis("check", name, f"{name}: {verdict.reason}")
+    return Diagnosis()

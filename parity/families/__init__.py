@@ -1,0 +1,19 @@
+"""Model families: everything that the harness must know about one architecture, in one file each.
+
+To add a model, write its configuration (`configs/schema.py`), its reference, its port, and one file here
+after the example of `parity/families/hstu.py`.
+"""
+
+from __future__ import annotations
+
+from parity.families.base import Family
+
+
+def get_family(name: str) -> Family:
+    """The family named in a case's `family` field, which `configs` has validated."""
+    from parity.families.hstu import HSTU_FAMILY
+
+    return {HSTU_FAMILY.name: HSTU_FAMILY}[name]
+
+
+__all__ = ["Family", "get_family"]

@@ -1,0 +1,156 @@
+"""Research HSTU: `reference.hstu` (jagged) and `reference.hstu_dense` against `tripy_port.hstu_dense`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from configs import HSTUConfig
+from parity.captures import ModuleCall, TensorKey
+from parity.families import hstu_jagged
+from parity.families.base import Arrays, Family
+
+CACHE_TENSORS = 4
+"""Tensors of one block's cache state: v, padded q, padded k, outputs."""
+
+
+class HSTUFamily(Family):
+    """Sequences of items in, a state for each position, the latest state, and similarities out."""
+
+    name = "hstu"
+    layouts = ("dense", "jagged")
+    entry = "score"
+    outputs = ("encoded", "current", "similarity")
+    incremental_outputs = {"incremental.current": "score.current"}
+
+    def build_reference(self, config: HSTUConfig, layout: str) -> torch.nn.Module:
+        from reference.build import build_hstu
+
+        return build_hstu(config, layout)
+
+    def build_port(self, config: HSTUConfig, dtype: Any) -> Any:
+        from tripy_port.build import build_hstu
+
+        return build_hstu(config, dtype)
+
+    def gaps(self) -> Mapping[str, str]:
+        from tripy_port.gaps import GAPS
+
+        return GAPS
+
+    def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
+        return {
+            "past_lengths": arrays["past_lengths"],
+            "past_ids": arrays["past_ids"],
+            "past_payloads": {"timestamps": arrays["timestamps"], "ratings": arrays["ratings"]},
+            "item_ids": arrays["item_ids"],
+        }
+
+    def batch_size(self, arrays: Arrays) -> int:
+        return arrays["past_lengths"].shape[0]
+
+    def _lengths(self, arrays: Arrays) -> torch.Tensor:
+        """(B,) positions that each row takes: its items, twice that where ratings follow items."""
+        positions = arrays["timestamps"].shape[1] // arrays["past_ids"].shape[1]
+        return torch.tensor(arrays["past_lengths"]) * positions
+
+    def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
+        lengths = arrays["past_lengths"][:, None]
+        masks = {}
+        items, positions = arrays["past_ids"].shape[1], arrays["timestamps"].shape[1]
+        for size in {items, positions}:
+            masks[size] = np.arange(size)[None, :] < lengths * (size // items)
+        return masks
+
+    def other_sizes(self, config: HSTUConfig) -> set[int]:
+        heads = config.num_heads
+        split = (config.linear_dim * heads, config.attention_dim * heads)
+        return {
+            config.item_embedding_dim,
+            config.embedding_dim,
+            heads,
+            *split,
+            config.linear_dim,
+            config.attention_dim,
+            2 * sum(split),
+        }
+
+    def boundary(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], config: HSTUConfig
+    ) -> np.ndarray | None:
+        """The time bucket of a pair is floor(ln(max(|dt|, 1)) / divisor) in float32, clamped above.
+
+        Its pre-image is within round-off of an integer when logarithm and division, each good to one
+        ulp, could land on either side: relative distance up to 4 * 2^-24, as both factors round twice.
+        """
+        if call.kind != "RelativeBucketedTimeAndPositionBasedBias":
+            return None
+        argument = call.args[0] if call.args else call.kwargs["all_timestamps"]
+        assert isinstance(argument, TensorKey)
+        ts_BN = inputs[argument.key].numpy()
+        next_BN = np.concatenate([ts_BN[:, 1:], ts_BN[:, -1:]], axis=1)
+        delta_BNM = np.abs(next_BN[:, :, None] - ts_BN[:, None, :])
+        bucket_BNM = np.log(np.maximum(delta_BNM, 1).astype(np.float64)) / config.bucket_divisor
+        nearest_BNM = np.rint(bucket_BNM)
+        close = np.abs(bucket_BNM - nearest_BNM) <= 4 * 2.0**-24 * bucket_BNM
+        # Zero is exact (ln 1), and past the last bucket both sides clamp to the same one.
+        return close & (nearest_BNM >= 1) & (nearest_BNM <= config.num_buckets)
+
+    def incremental_arguments(self, arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        if arrays["timestamps"].shape != arrays["past_ids"].shape:
+            # An item and its rating are two positions; the incremental forward appends one.
+            return None
+        arguments = self.entry_arguments(arrays)
+        del arguments["item_ids"]
+        lengths = arrays["past_lengths"]
+        before = arguments | {"past_lengths": np.maximum(lengths - 1, 1)}
+        return before, arguments | {"delta_x_offsets": lengths - 1}
+
+    def prefill(self, model: Any, past_lengths: Any, past_ids: Any, past_payloads: dict) -> list:
+        """Run the history and return the cache: a list of (v, q, k, outputs) for the blocks. Either side."""
+        _, cache = model.encode(
+            past_lengths=past_lengths,
+            past_ids=past_ids,
+            past_embeddings=model.get_item_embeddings(past_ids),
+            past_payloads=past_payloads,
+            return_cache_states=True,
+        )
+        return cache
+
+    def extend(
+        self,
+        model: Any,
+        cache: list,
+        past_lengths: Any,
+        past_ids: Any,
+        past_payloads: dict,
+        delta_x_offsets: Any,
+    ) -> tuple[Any]:
+        """Append one item to each row; return its (B, D) state as in `incremental_outputs`. Either side."""
+        return (
+            model.encode(
+                past_lengths=past_lengths,
+                past_ids=past_ids,
+                past_embeddings=model.get_item_embeddings(past_ids),
+                past_payloads=past_payloads,
+                delta_x_offsets=delta_x_offsets,
+                cache=cache,
+            ),
+        )
+
+    def unflatten_cache(self, tensors: Mapping[str, torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+        """Rebuild the cache from the tensors that `prefill` returned, in order."""
+        flat = list(tensors.values())
+        return [tuple(flat[start : start + CACHE_TENSORS]) for start in range(0, len(flat), CACHE_TENSORS)]
+
+    def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
+        return hstu_jagged.pad_taps(tensors, self._lengths(arrays), arrays["timestamps"].shape[1])
+
+    def jagged_arguments(self, path: str, args: list, kwargs: dict, arrays: Arrays) -> tuple[list, dict]:
+        return hstu_jagged.jagged_arguments(path, args, kwargs, self._lengths(arrays))
+
+
+HSTU_FAMILY = HSTUFamily()

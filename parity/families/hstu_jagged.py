@@ -1,0 +1,69 @@
+"""Between the taps of the dense HSTU and of its jagged twin.
+
+Inside `_hstu`, the jagged model keeps the valid rows of all users in one (L, ...) tensor; its taps and
+the arguments of its modules are padded and unpadded here, so that both layouts compare tap by tap.
+
+Legend: B batch, N sequence, L total jagged length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_STACK = "_hstu"
+_ATTENTION = "_attn"
+
+
+def pad_taps(
+    tensors: Mapping[str, torch.Tensor], lengths_B: torch.Tensor, width: int
+) -> dict[str, torch.Tensor]:
+    """Rename and pad the taps of a jagged run as the dense model would have them.
+
+    Args:
+        tensors: Taps of the jagged model.
+        lengths_B: Positions of each row.
+        width: N.
+    """
+    padded = {}
+    for tap, tensor in tensors.items():
+        if f".{_ATTENTION}[" in tap:
+            # The jagged attention also returns the padded q and k that its cache wants.
+            if not tap.endswith("[0]"):
+                continue
+            tap = tap.removesuffix("[0]")
+        if tap.startswith(f"{_STACK}.") and tensor.dim() == 2:
+            tensor = _pad(tensor, lengths_B, width)
+        padded[tap] = tensor
+    return padded
+
+
+def jagged_arguments(path: str, args: list, kwargs: dict, lengths_B: torch.Tensor) -> tuple[list, dict]:
+    """Arguments of the dense module at `path` as those of its jagged twin."""
+    offsets = torch.cat([lengths_B.new_zeros(1), lengths_B.cumsum(0)])
+    if path == _STACK:
+        kwargs = {name: value for name, value in kwargs.items() if name != "x_lengths"}
+        return args, kwargs | {"x_offsets": offsets}
+    if path.endswith(f".{_ATTENTION}"):
+        q, k, v, *others = args
+        return [*(_unpad(x, lengths_B) for x in (q, k, v)), *others, offsets], kwargs
+    if path.split(".")[-1].isdigit():
+        return args, kwargs | {"x": _unpad(kwargs["x"], lengths_B), "x_offsets": offsets}
+    # Norms, projections and biases are the same classes on the same tensors in both layouts.
+    return args, kwargs
+
+
+def _valid(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
+    return torch.arange(width) < lengths_B[:, None]
+
+
+def _pad(values: torch.Tensor, lengths_B: torch.Tensor, width: int) -> torch.Tensor:
+    padded = values.new_zeros(lengths_B.numel(), width, *values.shape[1:])
+    padded[_valid(lengths_B, width)] = values
+    return padded
+
+
+def _unpad(padded: Any, lengths_B: torch.Tensor) -> torch.Tensor:
+    return padded[_valid(lengths_B, padded.shape[1]).to(padded.device)]

@@ -1,0 +1,322 @@
+"""A run from request to report: the one function behind `run_parity.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from configs import CaseConfig
+from parity import judging, weights
+from parity.collect import ORACLE, REFERENCE, Progress, Runners, collect, write_inputs
+from parity.environment import environment
+from parity.errors import UserError
+from parity.families import Family, get_family
+from parity.inputs import CaseInputs, poison, validate
+from parity.movielens import Ratings, read_ratings, user_batches
+from parity.precision import PRECISIONS, Precision
+from parity.report import CaseReport, PrecisionReport, Report, RunnerReport, write_report
+from parity.runners import RUNNERS
+from parity.synthetic import synthetic
+from parity.worker import Status
+
+POISON_SEED = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, every name checked.
+
+    Attributes:
+        cases: Cases to run.
+        precisions: Names in `PRECISIONS`.
+        runners: Runners to judge; the reference and the oracle always run.
+        runners_asked: Whether the user named them: then one that is unavailable is an error.
+        data: A file of recorded interactions in place of synthetic input.
+        checkpoint: Trained weights in place of the sensitive initial ones.
+        save: Folder that keeps everything, or None.
+        limit: Seconds that one step of one runner may take.
+        command: The command line, for the report.
+    """
+
+    cases: tuple[CaseConfig, ...]
+    precisions: tuple[str, ...]
+    runners: tuple[str, ...]
+    runners_asked: bool
+    data: Path | None
+    checkpoint: Path | None
+    save: Path | None
+    limit: float
+    command: str
+
+
+def run(request: Request, progress: Progress) -> Report:
+    """Run every case in every precision on every runner and judge them.
+
+    Raises:
+        UserError: Something given cannot be used; nothing has been written then.
+    """
+    recorded = read_ratings(request.data) if request.data else None
+    # All bad input is found before the first runner starts.
+    prepared = [_prepare(case, request, recorded) for case in request.cases]
+    with _folder(request.save) as folder:
+        runners = Runners(folder, request.limit)
+        try:
+            cases = tuple(_run_case(case, request, folder, runners, progress) for case in prepared)
+        finally:
+            runners.stop()
+        report = _report(cases, request.command, request.runners if request.runners_asked else ())
+        if request.save:
+            (folder / "request.json").write_text(json.dumps({"runners_asked": report.requested_runners}))
+            write_report(report, folder / "report.json")
+    return report
+
+
+def replay(folder: Path, command: str, progress: Progress) -> Report:
+    """Judge a saved run again, from its captures alone."""
+    try:
+        request = json.loads((folder / "request.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            "--replay", str(folder), "holds no complete saved run", "give the folder of a run with --save"
+        ) from error
+    cases = []
+    for case_folder in sorted(path.parent for path in folder.glob("*/case.json")):
+        description = _Description(**json.loads((case_folder / "case.json").read_text()))
+        case = CaseConfig.model_validate_json(description.case)
+        batches = sorted(case_folder.glob("batch_*"))
+        precisions = []
+        for precision in description.precisions:
+            judged = [judging.judge_batch(case, batch / precision, n) for n, batch in enumerate(batches)]
+            precisions.append(PrecisionReport(precision=precision, runners=judging.merge_batches(judged)))
+            progress(f"{case.name} {precision}")
+        cases.append((description.position, _case_report(case, description, tuple(precisions))))
+    ordered = tuple(report for _, report in sorted(cases, key=lambda item: item[0]))
+    return _report(ordered, command, tuple(request["runners_asked"]))
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What a replay needs to know of a case besides its captures."""
+
+    case: str
+    position: int
+    precisions: list[str]
+    source: str
+    weights_source: str
+    weights_digest: str
+    inputs_digests: list[str]
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    case: CaseConfig
+    position: int
+    batches: list[CaseInputs]
+    source: str
+    counts: dict[str, int]
+    weights: Mapping[str, torch.Tensor]
+    weights_source: str
+
+
+def _prepare(case: CaseConfig, request: Request, recorded: Ratings | None) -> _Prepared:
+    family = get_family(case.family)
+    batches, source, counts = _inputs(case, recorded)
+    for inputs in batches:
+        validate(inputs, case.model)
+        _check_axes(case, family, inputs)
+    model = family.build_reference(case.model, "dense")
+    if request.checkpoint is None:
+        tensors, weights_source = (
+            weights.initial_weights(model, case.input.seed),
+            f"initial, seed {case.input.seed}",
+        )
+    else:
+        expected = weights.layout(model.state_dict())
+        tensors, weights_source = (
+            weights.load_checkpoint(request.checkpoint, expected),
+            str(request.checkpoint),
+        )
+    return _Prepared(case, request.cases.index(case), batches, source, counts, tensors, weights_source)
+
+
+def _inputs(case: CaseConfig, recorded: Ratings | None) -> tuple[list[CaseInputs], str, dict[str, int]]:
+    """A case's batches, where they come from, and counts that add up to what was given."""
+    if recorded is None:
+        inputs = synthetic(case)
+        history = int(inputs["past_lengths"].sum())
+        return (
+            [inputs],
+            f"synthetic, seed {case.input.seed}",
+            {"users": inputs.batch_size, "history": history},
+        )
+    wanted = case.input
+    found = list(user_batches(recorded, case.model, wanted.batch_size, wanted.num_candidates, wanted.seed))
+    counts = {
+        "users": sum(batch.inputs.batch_size for batch in found),
+        "users_in_file": recorded.num_users,
+        "users_without_history": recorded.without_history.size,
+        "history": sum(int(batch.inputs["past_lengths"].sum()) for batch in found),
+        "targets": sum(batch.targets.size for batch in found),
+        "truncated": sum(int(batch.truncated.sum()) for batch in found),
+        "ratings_in_file": recorded.num_ratings,
+    }
+    return [batch.inputs for batch in found], f"{recorded.path.name} ({recorded.format})", counts
+
+
+def _check_axes(case: CaseConfig, family: Family, inputs: CaseInputs) -> None:
+    """Padding is masked by axis length, so no other axis may be as long as the sequence."""
+    clash = set(family.valid_rows(inputs.arrays)) & {
+        family.batch_size(inputs.arrays),
+        *family.other_sizes(case.model),
+    }
+    if clash:
+        raise UserError(
+            f"{case.name}: padded length",
+            clash.pop(),
+            "is also the size of the batch or of another axis, so that padding cannot be told apart",
+            "choose another batch size or max_output_len",
+        )
+
+
+def _run_case(
+    prepared: _Prepared, request: Request, root: Path, runners: Runners, progress: Progress
+) -> CaseReport:
+    case = prepared.case
+    folder = root / case.name
+    weights_folder = folder / "weights"
+    weights.export(prepared.weights, weights_folder)
+    by_precision: dict[str, list[Mapping[str, RunnerReport]]] = {name: [] for name in request.precisions}
+    for number, inputs in enumerate(prepared.batches):
+        batch = folder / f"batch_{number:04d}"
+        write_inputs(inputs, poison(inputs, POISON_SEED), batch)
+        for precision in _ordered(request.precisions):
+            collect(
+                case,
+                precision,
+                request.runners,
+                batch,
+                weights_folder,
+                runners,
+                timed=number == 0,
+                progress=progress,
+            )
+            by_precision[precision.name].append(judging.judge_batch(case, batch / precision.name, number))
+            if request.save is None:
+                shutil.rmtree(batch / precision.name)
+    description = _Description(
+        case=case.model_dump_json(),
+        position=prepared.position,
+        precisions=list(request.precisions),
+        source=prepared.source,
+        weights_source=prepared.weights_source,
+        weights_digest=weights.digest(prepared.weights),
+        inputs_digests=[inputs.digest for inputs in prepared.batches],
+        counts=prepared.counts,
+    )
+    (folder / "case.json").write_text(json.dumps(description.__dict__))
+    precisions = tuple(
+        PrecisionReport(precision=name, runners=judging.merge_batches(reports))
+        for name, reports in by_precision.items()
+    )
+    return _case_report(case, description, precisions)
+
+
+def _ordered(names: Iterable[str]) -> Iterator[Precision]:
+    return (PRECISIONS[name] for name in names)
+
+
+def _case_report(
+    case: CaseConfig, description: _Description, precisions: tuple[PrecisionReport, ...]
+) -> CaseReport:
+    return CaseReport(
+        case=case,
+        source=description.source,
+        weights_source=description.weights_source,
+        weights_digest=description.weights_digest,
+        inputs_digests=tuple(description.inputs_digests),
+        batches=len(description.inputs_digests),
+        counts=description.counts,
+        precisions=precisions,
+    )
+
+
+def _report(cases: tuple[CaseReport, ...], command: str, asked: tuple[str, ...]) -> Report:
+    report = Report(
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        command=command,
+        environment=environment(),
+        requested_runners=asked,
+        cases=cases,
+        exit_code=0,
+    )
+    return report.model_copy(update={"exit_code": _exit_code(report)})
+
+
+def _exit_code(report: Report) -> int:
+    """0 all pass; 1 a verdict or a runner failed; 2 a runner that was asked for cannot run here."""
+    entries = [entry for _, _, entry in report.runner_reports()]
+    failed = any(
+        entry.verdict == "FAIL" or (entry.status not in (Status.OK.value, Status.UNAVAILABLE.value))
+        for entry in entries
+    )
+    if failed:
+        return 1
+    needed = {*report.requested_runners, REFERENCE, ORACLE}
+    if any(entry.status == Status.UNAVAILABLE.value and entry.runner in needed for entry in entries):
+        return 2
+    # A run that judged nothing proves nothing.
+    judged = [entry for entry in entries if entry.verdict == "PASS" and entry.runner != REFERENCE]
+    return 0 if judged else 1
+
+
+@contextlib.contextmanager
+def _folder(save: Path | None) -> Iterator[Path]:
+    if save is None:
+        with tempfile.TemporaryDirectory(prefix="parity-") as name:
+            yield Path(name)
+        return
+    try:
+        save.mkdir(parents=True, exist_ok=True)
+        occupied = any(save.iterdir())
+        if not occupied:
+            probe = save / "request.json"
+            probe.touch()
+            probe.unlink()
+    except OSError as error:
+        raise UserError(
+            "--save",
+            str(save),
+            f"cannot be written ({error.strerror})",
+            "choose a folder that you can write to",
+        ) from error
+    if occupied:
+        raise UserError("--save", str(save), "is not empty", "choose a new folder; nothing is written over")
+    yield save
+
+
+def check_names(kind: str, given: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Names without doubles, in the order given. Raises `UserError` for one that is not known."""
+    import difflib
+
+    known = tuple(known)
+    names = tuple(dict.fromkeys(given))
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}? known: " if near else "use "
+            raise UserError(kind, name, "is not known", hint + ", ".join(known))
+    return names
+
+
+def selectable_runners() -> tuple[str, ...]:
+    """Runners that can be asked for: all but the oracle, which always runs."""
+    return tuple(name for name in RUNNERS if name != ORACLE)

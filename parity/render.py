@@ -1,0 +1,202 @@
+"""A report as text for a terminal, drawn by rich.
+
+One table a case. Its first rows are whole models, a row a runner; below them are the port's modules in
+the model's tree. A cell shows the margin, which is the error divided by the limit that the verdict rule
+derives (up to 1 passes, 0 is bit for bit equal), and the median latency with half its interquartile range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from parity.collect import REFERENCE
+from parity.report import CaseReport, LatencyReport, ModuleReport, Report, RunnerReport, VerdictReport
+
+PORT = "tripy"
+
+
+def render(report: Report) -> RenderableType:
+    """The whole report: a table a case, the failures in detail, and one sentence at the end."""
+    parts: list[RenderableType] = []
+    for case in report.cases:
+        parts += [_case_table(case), Text()]
+    parts += list(_failures(report))
+    parts.append(summary(report))
+    return Group(*parts)
+
+
+def summary(report: Report) -> Text:
+    """The verdict in one sentence."""
+    entries = [entry for _, _, entry in report.runner_reports()]
+    judged = [entry for entry in entries if entry.verdict != "NONE" and entry.runner != REFERENCE]
+    failed = [entry for entry in entries if entry.verdict == "FAIL"]
+    broken = [entry for entry in entries if entry.verdict == "NONE"]
+    asked = [
+        entry for entry in broken if entry.runner in report.requested_runners or entry.status != "UNAVAILABLE"
+    ]
+    modules = [module for entry in judged for module in entry.modules]
+    gaps = sum(module.status == "GAP" for module in modules)
+    compared = f"{len(modules) - gaps} module verdicts of {len(judged)} runs"
+    notes = f"; {gaps} gaps, each with its reason" if gaps else ""
+    notes += f"; {len(broken)} runs without a verdict" if broken else ""
+    if failed:
+        return Text(f"FAIL: {len(failed)} of {len(judged)} runs diverge{notes}.", style="bold red")
+    if asked or not judged:
+        return Text(f"INCOMPLETE: what ran passes, {compared}{notes}.", style="bold yellow")
+    worst = max(modules, key=lambda module: module.margin)
+    return Text(
+        f"PASS: {compared}; the closest to its limit is {worst.tap} at {worst.margin:.2f}{notes}.",
+        style="bold green",
+    )
+
+
+def _case_table(case: CaseReport) -> Table:
+    precisions = [precision.precision for precision in case.precisions]
+    table = Table(
+        title=_title(case),
+        title_justify="left",
+        header_style="bold",
+        pad_edge=False,
+        expand=False,
+    )
+    table.add_column("whole model by runner,\nthen the port's modules", no_wrap=True, overflow="ellipsis")
+    for precision in precisions:
+        table.add_column(f"{precision}\nerr/limit", justify="right", no_wrap=True)
+        table.add_column(f"{precision}\nms", justify="right", no_wrap=True)
+    names = list(dict.fromkeys(entry.runner for p in case.precisions for entry in p.runners))
+    for name in names:
+        entries = [next((r for r in p.runners if r.runner == name), None) for p in case.precisions]
+        label = next((entry.label for entry in entries if entry is not None), name)
+        cells: list[RenderableType] = []
+        for entry in entries:
+            cells += _runner_cells(entry)
+        table.add_row(Text(label, style="bold"), *cells)
+    table.add_section()
+    by_precision = [
+        {module.tap: module for r in p.runners if r.runner == PORT for module in r.modules}
+        for p in case.precisions
+    ]
+    for tap in dict.fromkeys(tap for modules in by_precision for tap in modules):
+        cells = []
+        for modules in by_precision:
+            cells += _module_cells(modules.get(tap))
+        table.add_row(Text(_indented(tap)), *cells)
+    return table
+
+
+def _title(case: CaseReport) -> str:
+    batches = f"{case.batches} {'batch' if case.batches == 1 else 'batches'}"
+    counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in case.counts.items())
+    return f"{case.case.name}: {case.source}; {batches}: {counts}; weights: {case.weights_source}"
+
+
+def _indented(tap: str) -> str:
+    """A tap as a line of the module tree: indented by depth, an index kept with its list's name."""
+    parts = tap.split(".")
+    joined: list[str] = []
+    for part in parts:
+        if joined and part.split("[")[0].split("@")[0].isdigit():
+            joined[-1] += f".{part}"
+        else:
+            joined.append(part)
+    return "  " * (len(joined) - 1) + joined[-1]
+
+
+def _runner_cells(entry: RunnerReport | None) -> list[RenderableType]:
+    if entry is None:
+        return [Text("-"), Text("-")]
+    if entry.verdict == "NONE":
+        return [Text(entry.status, style="yellow"), Text("-")]
+    if entry.runner == REFERENCE:
+        shown = Text("reference") if entry.verdict == "PASS" else Text("FAIL", style="bold red")
+    else:
+        margin = max((module.margin for module in entry.modules), default=0.0)
+        shown = _margin(entry.verdict, margin)
+    return [shown, Text(_milliseconds(entry.latency))]
+
+
+def _module_cells(module: ModuleReport | None) -> list[RenderableType]:
+    if module is None:
+        return [Text("-"), Text("-")]
+    if module.status == "GAP":
+        return [Text("GAP", style="yellow"), Text("-")]
+    return [_margin(module.status, module.margin), Text(_milliseconds(module.latency))]
+
+
+def _margin(status: str, margin: float) -> Text:
+    number = "inf" if math.isinf(margin) else f"{margin:.2f}" if margin < 100 else f"{margin:.0e}"
+    return Text(f"{status} {number}", style="green" if status == "PASS" else "bold red")
+
+
+def _milliseconds(latency: LatencyReport | None) -> str:
+    if latency is None:
+        return ""
+    half_spread = (latency.p75 - latency.p25) / 2
+    return f"{latency.median * 1e3:.3g} ±{half_spread * 1e3:.1g}"
+
+
+def _failures(report: Report) -> Iterator[RenderableType]:
+    for case, precision, entry in report.runner_reports():
+        where = f"{case.case.name}, {precision.precision}, {entry.label}"
+        if entry.verdict == "NONE":
+            yield Text(f"{entry.status}: {where}: {entry.reason}", style="yellow")
+        elif entry.verdict == "FAIL" and entry.diagnosis is not None:
+            yield Text(f"FAIL: {where}: {entry.diagnosis.text}", style="bold red")
+            module = next((m for m in entry.modules if m.tap == entry.diagnosis.tap), None)
+            if module is not None:
+                yield from _module_detail(module)
+            yield Text()
+        if entry.timing_reason:
+            yield Text(f"no latency: {where}: {entry.timing_reason}", style="yellow")
+    gaps = {
+        module.kind: module.gap
+        for _, _, entry in report.runner_reports()
+        for module in entry.modules
+        if module.gap
+    }
+    for kind, reason in gaps.items():
+        yield Text(f"GAP: {kind}: {reason}", style="yellow")
+
+
+def _module_detail(module: ModuleReport) -> Iterator[RenderableType]:
+    verdicts = (("alone", module.isolated), ("in the model", module.accumulated))
+    failing = [(name, v) for name, v in verdicts if v is not None and v.status == "FAIL"]
+    for name, verdict in failing[:1]:
+        yield Text(verdict_lines(f"{module.tap} {name}", verdict))
+
+
+def verdict_lines(what: str, verdict: VerdictReport) -> str:
+    """A verdict in full: both errors, the bound and where it comes from, and the worst elements."""
+    lines = [
+        f"  {what}: {verdict.status}" + (f" ({verdict.reason})" if verdict.reason else ""),
+        f"    relative L2 error:  port {verdict.err_port_l2:.3e}, reference {verdict.err_ref_l2:.3e}, "
+        f"limit {verdict.limit_l2:.3e}",
+        f"    relative max error: port {verdict.err_port_max:.3e}, reference {verdict.err_ref_max:.3e}, "
+        f"limit {verdict.limit_max:.3e}",
+        f"    {verdict.bound}",
+        f"    {verdict.checked} elements compared, {verdict.boundary} left out at a discontinuity",
+    ]
+    if verdict.worst:
+        lines.append(f"    worst elements: {'index':<22}{'oracle':>16}{'reference':>16}{'port':>16}")
+    lines += [
+        f"                    {str(list(e.index)):<22}{e.oracle:>16.8g}{e.reference:>16.8g}{e.port:>16.8g}"
+        for e in verdict.worst
+    ]
+    return "\n".join(lines)
+
+
+def render_list(
+    rows: Iterable[tuple[str, bool, str]], precisions: Iterable[str], runners: Iterable[str]
+) -> Group:
+    """What can be run: cases with their descriptions, precisions, runners."""
+    table = Table(header_style="bold", pad_edge=False)
+    for title in ("case", "default", "description"):
+        table.add_column(title)
+    for name, default, description in rows:
+        table.add_row(name, "yes" if default else "", description)
+    return Group(table, Text(f"precisions: {', '.join(precisions)}"), Text(f"runners: {', '.join(runners)}"))

@@ -1,0 +1,209 @@
+"""The result of a run as typed data: what `report.json` holds and what the terminal shows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+
+from configs import CaseConfig
+from parity.compare import Comparison, TapRow
+from parity.errors import UserError
+from parity.files import write_new
+from parity.verdict import Verdict
+
+SCHEMA = "parity.report/1"
+
+# JSON has no NaN and no infinity: they travel as text, so that any reader can load the file.
+Number = Annotated[
+    float,
+    BeforeValidator(lambda value: float(value)),
+    PlainSerializer(lambda value: value if math.isfinite(value) else str(value), when_used="json"),
+]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ElementReport(_Part):
+    """One of a tap's worst elements."""
+
+    index: tuple[int, ...]
+    oracle: Number
+    reference: Number
+    port: Number
+
+
+class VerdictReport(_Part):
+    """A verdict with its numbers; see `parity.verdict` for their meaning. Errors are relative."""
+
+    status: Literal["PASS", "FAIL"]
+    reason: str
+    err_ref_l2: Number
+    err_port_l2: Number
+    limit_l2: Number
+    err_ref_max: Number
+    err_port_max: Number
+    limit_max: Number
+    margin: Number
+    checked: int
+    boundary: int
+    k: float
+    floor: float
+    longest_sum: int
+    bound: str
+    worst: tuple[ElementReport, ...]
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> VerdictReport:
+        return cls(
+            status=verdict.status,
+            reason=verdict.reason,
+            err_ref_l2=verdict.err_ref_l2,
+            err_port_l2=verdict.err_port_l2,
+            limit_l2=verdict.limit_l2,
+            err_ref_max=verdict.err_ref_max,
+            err_port_max=verdict.err_port_max,
+            limit_max=verdict.limit_max,
+            margin=verdict.margin,
+            checked=verdict.checked,
+            boundary=verdict.boundary,
+            k=verdict.bound.k,
+            floor=verdict.bound.floor,
+            longest_sum=verdict.bound.longest_sum,
+            bound=verdict.bound.explain(),
+            worst=tuple(
+                ElementReport(index=e.index, oracle=e.oracle, reference=e.reference, port=e.port)
+                for e in verdict.worst
+            ),
+        )
+
+
+class LatencyReport(_Part):
+    """Synchronised wall-clock times in seconds; the spread is the interquartile range."""
+
+    median: float
+    p25: float
+    p75: float
+    runs: int
+
+
+class ModuleReport(_Part):
+    """One tap: the module's verdict inside the model and on its own, and its latency."""
+
+    tap: str
+    path: str
+    kind: str
+    status: Literal["PASS", "FAIL", "GAP"]
+    gap: str
+    accumulated: VerdictReport | None
+    isolated: VerdictReport | None
+    worst_batch: int
+    latency: LatencyReport | None
+
+    @classmethod
+    def of(cls, row: TapRow, batch: int, latency: LatencyReport | None) -> ModuleReport:
+        return cls(
+            tap=row.tap,
+            path=row.path,
+            kind=row.kind,
+            status="GAP" if row.gap else "PASS" if row.passed else "FAIL",
+            gap=row.gap,
+            accumulated=VerdictReport.of(row.accumulated) if row.accumulated else None,
+            isolated=VerdictReport.of(row.isolated) if row.isolated else None,
+            worst_batch=batch,
+            latency=latency,
+        )
+
+    @property
+    def margin(self) -> float:
+        """The worse of both verdicts' margins; NaN counts as infinitely bad."""
+        margins = [v.margin for v in (self.accumulated, self.isolated) if v is not None]
+        return max((math.inf if math.isnan(m) else m for m in margins), default=0.0)
+
+
+class DiagnosisReport(_Part):
+    """Where a runner diverges first."""
+
+    kind: Literal["none", "module", "amplification", "check"]
+    tap: str
+    text: str
+    amplification: float | None
+    batch: int
+
+    @classmethod
+    def of(cls, comparison: Comparison, batch: int) -> DiagnosisReport:
+        found = comparison.diagnosis
+        return cls(
+            kind=found.kind, tap=found.tap, text=found.text, amplification=found.amplification, batch=batch
+        )
+
+
+class RunnerReport(_Part):
+    """One runner in one precision of one case."""
+
+    runner: str
+    label: str
+    status: str
+    reason: str
+    verdict: Literal["PASS", "FAIL", "NONE"]
+    diagnosis: DiagnosisReport | None = None
+    modules: tuple[ModuleReport, ...] = ()
+    checks: dict[str, VerdictReport] = {}
+    padding_leak: str = ""
+    observer_difference: float = 0.0
+    latency: LatencyReport | None = None
+    timing_reason: str = ""
+
+
+class PrecisionReport(_Part):
+    """All runners of a case in one precision."""
+
+    precision: str
+    runners: tuple[RunnerReport, ...]
+
+
+class CaseReport(_Part):
+    """One case: what was run, on what, with which weights."""
+
+    case: CaseConfig
+    source: str
+    weights_source: str
+    weights_digest: str
+    inputs_digests: tuple[str, ...]
+    batches: int
+    counts: dict[str, int]
+    precisions: tuple[PrecisionReport, ...]
+
+
+class Report(_Part):
+    """A whole run."""
+
+    schema_version: Literal["parity.report/1"] = SCHEMA
+    created: str
+    command: str
+    environment: dict[str, str]
+    requested_runners: tuple[str, ...]
+    cases: tuple[CaseReport, ...]
+    exit_code: int
+
+    def runner_reports(self) -> list[tuple[CaseReport, PrecisionReport, RunnerReport]]:
+        return [(c, p, r) for c in self.cases for p in c.precisions for r in p.runners]
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write `report.json`, whole or not at all. Raises `UserError` where the folder cannot be written."""
+    write_new(path, (report.model_dump_json(indent=2) + "\n").encode())
+
+
+def read_report(path: Path) -> Report:
+    """Read a report. Raises `UserError` naming the file if it is none of this schema."""
+    try:
+        return Report.model_validate_json(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            "report", str(path), f"is not a report of schema {SCHEMA}", "give a report.json"
+        ) from error

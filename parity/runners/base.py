@@ -1,0 +1,67 @@
+"""What every runner offers."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from configs import CaseConfig
+from parity.captures import Capture, ModuleCall
+from parity.precision import Precision
+
+
+class Unavailable(Exception):
+    """This runner cannot run here or in this precision; the message is the reason that users read."""
+
+
+class Runner(abc.ABC):
+    """Runs one case in one precision; made once and loaded once per case and precision.
+
+    Tensors cross this interface as host `torch.Tensor`s in the runner's own precision, inputs as
+    read-only NumPy arrays of the case.
+    """
+
+    taps_modules = True
+    """Whether `run_tapped`, `run_call` and `time_call` exist; False for runners that fuse modules."""
+    appends = True
+    """Whether `run_incremental` exists."""
+
+    @abc.abstractmethod
+    def label(self) -> str:
+        """The runner's full name in reports, such as `tripy (portable, cpu)`."""
+
+    @abc.abstractmethod
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        """Build the model with float32 `weights`, rounded to the precision. Raises `Unavailable`."""
+
+    @abc.abstractmethod
+    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        """Run the untapped model. Returns the entry point's outputs by tap name."""
+
+    @abc.abstractmethod
+    def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
+        """Seconds of `repeats` synchronised runs of the untapped model, inputs already in place."""
+
+    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
+        """Run with a tap on every module; `record_calls` also keeps the calls and their inputs."""
+        raise NotImplementedError
+
+    def run_call(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
+    ) -> dict[str, torch.Tensor]:
+        """Run one module alone on the inputs that the reference's module saw. Returns its taps."""
+        raise NotImplementedError
+
+    def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
+        """Seconds of `repeats` synchronised runs of one module that `run_call` has run before."""
+        raise NotImplementedError
+
+    def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        """Fill the cache with all but each row's last item, then append that item.
+
+        Returns the last step's outputs by tap name, or nothing where the case has no such path.
+        """
+        raise NotImplementedError

@@ -1,0 +1,196 @@
+"""PyTorch runners: the reference, its jagged and compiled forms, and the float64 oracle."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from configs import CaseConfig
+from parity.captures import Capture, ModuleCall, TensorKey, map_tree, tensor_leaves
+from parity.families import Family, get_family
+from parity.precision import Precision
+from parity.runners.base import Runner, Unavailable
+from parity.torch_taps import tapped
+from parity.weights import rounded
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+class TorchRunner(Runner):
+    """PyTorch eager on the dense reference: the truth that ports are compared with."""
+
+    layout = "dense"
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model: torch.nn.Module
+        self.family: Family
+        self.dtype: torch.dtype
+        self._modules: dict[str, torch.nn.Module] = {}
+
+    def label(self) -> str:
+        return f"torch {self.layout} (eager, {self.device.type})"
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        if precision.needs_cuda and self.device.type != "cuda":
+            raise Unavailable(f"{precision.name} needs a CUDA device and PyTorch sees none")
+        torch.backends.cuda.matmul.allow_tf32 = precision.name == "tf32"
+        torch.backends.cudnn.allow_tf32 = precision.name == "tf32"
+        self._load(case, precision.dtype, rounded(weights, precision.dtype))
+
+    def _load(self, case: CaseConfig, dtype: torch.dtype, weights: Mapping[str, torch.Tensor]) -> None:
+        self.family = get_family(case.family)
+        self.dtype = dtype
+        self.model = self.family.build_reference(case.model, self.layout).to(dtype)
+        self.model.load_state_dict(dict(weights), strict=True)
+        self.model.eval().to(self.device)
+        self._modules = dict(self.model.named_modules())
+
+    def _place(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.tensor(array)
+        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
+
+    def _entry(self, model: torch.nn.Module, arguments: dict) -> dict[str, torch.Tensor]:
+        outputs = getattr(model, self.family.entry)(**arguments)
+        return {
+            f"{self.family.entry}.{name}": out for name, out in zip(self.family.outputs, outputs, strict=True)
+        }
+
+    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        with torch.inference_mode():
+            outputs = self._entry(self.model, map_tree(self.family.entry_arguments(arrays), self._place))
+        return {name: out.cpu() for name, out in outputs.items()}
+
+    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
+        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+        with torch.inference_mode(), tapped(self.model, record_calls) as capture:
+            outputs = self._entry(self.model, arguments)
+        capture.tensors |= {name: out.cpu() for name, out in outputs.items()}
+        return capture
+
+    def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
+        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+        return self._time(lambda: self._entry(self.model, arguments), repeats)
+
+    def _time(self, function: Any, repeats: int) -> list[float]:
+        seconds = []
+        with torch.inference_mode():
+            for _ in range(repeats):
+                start = time.perf_counter()
+                function()
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize()
+                seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def _call_arguments(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[list, dict]:
+        def fetch(leaf: Any) -> Any:
+            if not isinstance(leaf, TensorKey):
+                return leaf
+            tensor = inputs[leaf.key]
+            # A copy: a module may overwrite its input, and others need it.
+            return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
+
+        return map_tree(call.args, fetch), map_tree(call.kwargs, fetch)
+
+    def run_call(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
+    ) -> dict[str, torch.Tensor]:
+        args, kwargs = self._call_arguments(call, inputs)
+        with torch.inference_mode():
+            return self._run_module(call, args, kwargs, arrays)
+
+    def _run_module(
+        self, call: ModuleCall, args: list, kwargs: dict, arrays: Mapping[str, np.ndarray]
+    ) -> dict:
+        result = self._modules[call.path](*args, **kwargs)
+        return {call.tap + suffix: tensor.cpu() for suffix, tensor in tensor_leaves(result, _is_tensor)}
+
+    def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
+        args, kwargs = self._call_arguments(call, inputs)
+        return self._time(lambda: self._modules[call.path](*args, **kwargs), repeats)
+
+    def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        steps = self.family.incremental_arguments(arrays)
+        if steps is None:
+            return {}
+        before, last = steps
+        with torch.inference_mode():
+            cache = self.family.prefill(self.model, **map_tree(before, self._place))
+            outputs = self.family.extend(self.model, cache=cache, **map_tree(last, self._place))
+        return {name: out.cpu() for name, out in zip(self.family.incremental_outputs, outputs, strict=True)}
+
+
+class OracleRunner(TorchRunner):
+    """The dense reference in float64, on weights and inputs rounded to the tested precision first.
+
+    What is measured against it is therefore the computing, not the storing.
+    """
+
+    # Appending is judged against the oracle's full forward.
+    appends = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        # float64 on a GPU is no more exact and often slower; one oracle serves every machine.
+        self.device = torch.device("cpu")
+
+    def label(self) -> str:
+        return "oracle (float64, cpu)"
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        self._load(case, torch.float64, rounded(rounded(weights, precision.dtype), torch.float64))
+
+
+class TorchJaggedRunner(TorchRunner):
+    """PyTorch eager on the jagged reference, its results padded so that taps compare with the dense ones."""
+
+    layout = "jagged"
+    # Its cache makes the caller move rows about; tests/reference compares it with the full forward.
+    appends = False
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        if self.layout not in get_family(case.family).layouts:
+            raise Unavailable(f"the {case.family} reference has no jagged layout")
+        super().load(case, precision, weights)
+
+    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
+        capture = super().run_tapped(arrays, record_calls)
+        capture.tensors = self.family.pad_taps(capture.tensors, arrays)
+        return capture
+
+    def _run_module(
+        self, call: ModuleCall, args: list, kwargs: dict, arrays: Mapping[str, np.ndarray]
+    ) -> dict:
+        args, kwargs = self.family.jagged_arguments(call.path, args, kwargs, arrays)
+        return self.family.pad_taps(super()._run_module(call, args, kwargs, arrays), arrays)
+
+
+class TorchCompileRunner(TorchRunner):
+    """torch.compile on the dense reference. It fuses modules, so only the model's outputs are compared."""
+
+    taps_modules = False
+    appends = False
+
+    def label(self) -> str:
+        return f"torch.compile dense (inductor, {self.device.type})"
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        if self.device.type == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
+            raise Unavailable("torch.compile needs a C++ compiler on the CPU and none is on the PATH")
+        super().load(case, precision, weights)
+        torch._dynamo.reset()
+        self._compiled = torch.compile(getattr(self.model, self.family.entry), fullgraph=True, dynamic=False)
+
+    def _entry(self, model: torch.nn.Module, arguments: dict) -> dict[str, torch.Tensor]:
+        outputs = self._compiled(**arguments)
+        return {
+            f"{self.family.entry}.{name}": out for name, out in zip(self.family.outputs, outputs, strict=True)
+        }

@@ -1,0 +1,250 @@
+"""The port, run by nvtripy: on NVIDIA's TensorRT where it is installed, else on the portable runtime."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from configs import CaseConfig
+from parity.captures import Capture, ModuleCall, TensorKey, map_tree, tensor_leaves
+from parity.families import Family, get_family
+from parity.precision import Precision
+from parity.runners.base import Runner, Unavailable
+from parity.weights import rounded
+
+try:
+    import mlir_tensorrt
+    import nvtripy as tp
+    import tensorrt
+except ImportError as error:
+    raise Unavailable(
+        f"nvtripy cannot be imported ({error}); run inside NVIDIA's Tripy container, or use `make parity`"
+    ) from error
+
+from parity.tripy_taps import is_tripy_tensor, named_modules, tapped
+
+_TRIPY_DTYPES = {
+    torch.float32: tp.float32,
+    torch.float16: tp.float16,
+    torch.bfloat16: tp.bfloat16,
+    torch.int32: tp.int32,
+    torch.int64: tp.int64,
+    torch.bool: tp.bool,
+}
+
+
+class _Compiled:
+    """A traced function as one executable, its results by tap name.
+
+    A result that is an input handed through needs no graph, and one tensor under several names is
+    returned once: neither is an output of the engine.
+    """
+
+    def __init__(self, function: Callable[..., dict[str, tp.Tensor]], arguments: Any, dynamic_batch: int = 0):
+        self._slots: dict[str, int] = {}
+        self._passed_through: dict[str, list] = {}
+        self._executable: tp.Executable | None = None
+        infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_batch))
+
+        def traced(arguments: Any) -> list[tp.Tensor]:
+            inputs: dict[int, list] = {}
+            _index_leaves(arguments, [], inputs)
+            outputs: dict[int, tp.Tensor] = {}
+            for name, tensor in function(arguments).items():
+                identity = id(tensor.trace_tensor)
+                if identity in inputs:
+                    self._passed_through[name] = inputs[identity]
+                    continue
+                outputs.setdefault(identity, tensor)
+                self._slots[name] = list(outputs).index(identity)
+            if not outputs:
+                raise _NothingToCompile
+            return list(outputs.values())
+
+        try:
+            self._executable = tp.compile(traced, args=[infos])
+        except _NothingToCompile:
+            pass
+
+    def launch(self, arguments: Any) -> list[tp.Tensor]:
+        """Run on device tensors and wait for the result."""
+        if self._executable is None:
+            return []
+        outputs = self._executable(arguments)
+        self._executable.stream.synchronize()
+        return outputs
+
+    def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
+        outputs = self.launch(arguments)
+        results = {name: outputs[slot] for name, slot in self._slots.items()}
+        for name, steps in self._passed_through.items():
+            value = arguments
+            for step in steps:
+                value = value[step]
+            results[name] = value
+        return results
+
+
+class _NothingToCompile(Exception):
+    """Every result of a traced function is one of its inputs."""
+
+
+def _index_leaves(value: Any, steps: list, found: dict[int, list]) -> None:
+    if is_tripy_tensor(value):
+        found[id(value.trace_tensor)] = steps
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _index_leaves(item, [*steps, key], found)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _index_leaves(item, [*steps, index], found)
+
+
+def _input_info(tensor: Any, dynamic_batch: int) -> Any:
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    shape: list[Any] = list(tensor.shape)
+    if dynamic_batch > 1 and shape and shape[0] == dynamic_batch:
+        shape[0] = (1, dynamic_batch, dynamic_batch)
+    return tp.InputInfo(tuple(shape), dtype=_TRIPY_DTYPES[tensor.dtype])
+
+
+def _to_device(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return tp.copy(tp.Tensor(leaf.contiguous()), tp.device("gpu"))
+
+
+def _to_host(tensor: tp.Tensor) -> torch.Tensor:
+    return torch.from_dlpack(tensor).cpu().clone()
+
+
+class TripyRunner(Runner):
+    """The port in Tripy: the whole model with a dynamic batch, and every module as its own executable."""
+
+    def __init__(self) -> None:
+        self.family: Family
+        self.model: tp.Module
+        self.dtype: torch.dtype
+        self._modules: dict[str, tp.Module] = {}
+        self._executables: dict[Any, _Compiled] = {}
+
+    def label(self) -> str:
+        if getattr(mlir_tensorrt, "__portable__", False):
+            return f"tripy (portable, {'cuda' if torch.cuda.is_available() else 'cpu'})"
+        return f"tripy (native TensorRT {tensorrt.__version__})"
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        if precision.needs_cuda and not torch.cuda.is_available():
+            raise Unavailable(f"{precision.name} needs a CUDA device and none is visible")
+        self.family = get_family(case.family)
+        self.dtype = precision.dtype
+        self.model = self.family.build_port(case.model, _TRIPY_DTYPES[precision.dtype])
+        state = {
+            name: tp.Tensor(tensor.contiguous()) for name, tensor in rounded(weights, precision.dtype).items()
+        }
+        self.model.load_state_dict(state, strict=True)
+        self._modules = dict(named_modules(self.model))
+        self._executables = {}
+
+    def _host(self, leaf: Any) -> Any:
+        tensor = torch.tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            tensor = tensor.to(self.dtype)
+        return tensor
+
+    def _compiled(self, key: Any, function: Callable, arguments: Any, batch: int = 0) -> _Compiled:
+        shapes: list = []
+        map_tree(arguments, lambda leaf: shapes.append(tuple(getattr(leaf, "shape", ()))))
+        whole_key = (key, tuple(shapes))
+        if whole_key not in self._executables:
+            self._executables[whole_key] = _Compiled(function, arguments, batch)
+        return self._executables[whole_key]
+
+    def _entry(self, arguments: dict) -> dict[str, tp.Tensor]:
+        outputs = getattr(self.model, self.family.entry)(**arguments)
+        return {
+            f"{self.family.entry}.{name}": out for name, out in zip(self.family.outputs, outputs, strict=True)
+        }
+
+    def _entry_tapped(self, arguments: dict) -> dict[str, tp.Tensor]:
+        with tapped(self.model) as taps:
+            outputs = self._entry(arguments)
+        return {**taps, **outputs}
+
+    def _run_entry(self, arrays: Mapping[str, np.ndarray], function: Callable) -> dict[str, torch.Tensor]:
+        arguments = map_tree(self.family.entry_arguments(arrays), self._host)
+        compiled = self._compiled(function.__name__, function, arguments, self.family.batch_size(arrays))
+        return {name: _to_host(out) for name, out in compiled(map_tree(arguments, _to_device)).items()}
+
+    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        return self._run_entry(arrays, self._entry)
+
+    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
+        return Capture(tensors=self._run_entry(arrays, self._entry_tapped))
+
+    def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
+        arguments = map_tree(self.family.entry_arguments(arrays), self._host)
+        compiled = self._compiled("_entry", self._entry, arguments, self.family.batch_size(arrays))
+        return _time(compiled, map_tree(arguments, _to_device), repeats)
+
+    def _call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[_Compiled, Any]:
+        if call.path not in self._modules:
+            raise LookupError(f"the port has no module {call.path}")
+        module = self._modules[call.path]
+
+        def fetch(leaf: Any) -> Any:
+            return self._host(inputs[leaf.key]) if isinstance(leaf, TensorKey) else leaf
+
+        arguments = {"args": map_tree(call.args, fetch), "kwargs": map_tree(call.kwargs, fetch)}
+
+        def function(arguments: dict) -> dict[str, tp.Tensor]:
+            result = module(*arguments["args"], **arguments["kwargs"])
+            return {call.tap + suffix: tensor for suffix, tensor in tensor_leaves(result, is_tripy_tensor)}
+
+        return self._compiled(call.tap, function, arguments), arguments
+
+    def run_call(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
+    ) -> dict[str, torch.Tensor]:
+        compiled, arguments = self._call(call, inputs)
+        return {name: _to_host(out) for name, out in compiled(map_tree(arguments, _to_device)).items()}
+
+    def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
+        compiled, arguments = self._call(call, inputs)
+        return _time(compiled, map_tree(arguments, _to_device), repeats)
+
+    def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        steps = self.family.incremental_arguments(arrays)
+        if steps is None:
+            return {}
+        before, last = steps
+        cache = self._run_step("prefill", self._prefill, map_tree(before, self._host))
+        # The cache crosses between the two executables as a server would keep it: as tensors.
+        last = map_tree(last, self._host) | {"cache": self.family.unflatten_cache(cache)}
+        return self._run_step("extend", self._extend, last)
+
+    def _run_step(self, key: str, function: Callable, arguments: dict) -> dict[str, torch.Tensor]:
+        compiled = self._compiled(key, function, arguments)
+        return {name: _to_host(out) for name, out in compiled(map_tree(arguments, _to_device)).items()}
+
+    def _prefill(self, arguments: dict) -> dict[str, tp.Tensor]:
+        cache = self.family.prefill(self.model, **arguments)
+        return dict(tensor_leaves(cache, is_tripy_tensor))
+
+    def _extend(self, arguments: dict) -> dict[str, tp.Tensor]:
+        outputs = self.family.extend(self.model, **arguments)
+        return dict(zip(self.family.incremental_outputs, outputs, strict=True))
+
+
+def _time(compiled: _Compiled, arguments: Any, repeats: int) -> list[float]:
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        compiled.launch(arguments)
+        seconds.append(time.perf_counter() - start)
+    return seconds

@@ -1,0 +1,253 @@
+"""Runners in processes of their own, so that one that crashes, hangs or eats all memory is only a row.
+
+The parent talks to a `RunnerProcess` by commands over a pipe; tensors travel as files in the run's
+folder, the same files that `--save` keeps. The child's own output goes to a log file beside them.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from enum import Enum
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from parity.captures import Capture, load_capture, save_capture
+
+
+class Status(str, Enum):
+    """How a runner ended."""
+
+    OK = "OK"
+    UNAVAILABLE = "UNAVAILABLE"
+    CRASHED = "CRASHED"
+    TIMED_OUT = "TIMED OUT"
+    OUT_OF_MEMORY = "OUT OF MEMORY"
+    ERROR = "ERROR"
+
+
+class RunnerFailure(Exception):
+    """A runner did not answer with a result; `status` says how, the message why."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(f"{status.value}: {reason}")
+        self.status = status
+        self.reason = reason
+
+
+class RunnerProcess:
+    """One runner in a child process.
+
+    Args:
+        name: A name in `parity.runners.RUNNERS`.
+        log: File that receives the child's stdout and stderr.
+        limit: Seconds that one command may take.
+        environment: Variables that the child needs before it imports anything.
+    """
+
+    def __init__(self, name: str, log: Path, limit: float, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.limit = limit
+        self._log = log
+        context = multiprocessing.get_context("spawn")
+        self._pipe, child_end = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(name, child_end, str(log), dict(environment)), daemon=True
+        )
+        self._process.start()
+        child_end.close()
+
+    def request(self, command: str, *arguments: Any) -> Any:
+        """Run one of `_Commands` in the child. Raises `RunnerFailure`; after it the child is gone or idle."""
+        try:
+            self._pipe.send((command, arguments))
+            if not self._pipe.poll(self.limit):
+                self.stop()
+                raise RunnerFailure(
+                    Status.TIMED_OUT, f"no answer to '{command}' within {self.limit:g} s; stopped"
+                )
+            status, payload = self._pipe.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._process.join(timeout=10)
+            raise self._death(command) from None
+        if status != Status.OK:
+            raise RunnerFailure(status, payload)
+        return payload
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def stop(self) -> None:
+        """End the child, if it still runs."""
+        self._process.kill()
+        self._process.join()
+
+    def _death(self, command: str) -> RunnerFailure:
+        code = self._process.exitcode
+        if code == -signal.SIGKILL:
+            reason = f"killed during '{command}', most likely by the system for lack of memory"
+            return RunnerFailure(Status.OUT_OF_MEMORY, reason)
+        cause = (
+            f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        )
+        last = _last_line(self._log)
+        return RunnerFailure(Status.CRASHED, f"{cause} during '{command}'" + (f": {last}" if last else ""))
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
+    return next((line for line in reversed(lines) if line), "")
+
+
+def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -> None:
+    """The child: redirect output, then answer commands until the parent is gone."""
+    os.environ.update(environment)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+    faulthandler.enable()
+    # An interrupt at the terminal reaches the whole group; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    commands = _Commands(name)
+    while True:
+        try:
+            command, arguments = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_answer(commands, command, arguments))
+
+
+def _answer(commands: _Commands, command: str, arguments: tuple) -> tuple[Status, Any]:
+    from parity.runners.base import Unavailable
+
+    try:
+        return Status.OK, getattr(commands, command)(*arguments)
+    except Unavailable as error:
+        return Status.UNAVAILABLE, str(error)
+    except MemoryError:
+        return Status.OUT_OF_MEMORY, f"allocation failed during '{command}'"
+    except Exception as error:  # noqa: BLE001, whatever a runner raises becomes its row
+        traceback.print_exc()
+        if _is_allocation_failure(error):
+            return Status.OUT_OF_MEMORY, _first_line(error)
+        return Status.ERROR, f"{type(error).__name__}: {_first_line(error)}"
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+
+
+def _is_allocation_failure(error: Exception) -> bool:
+    import torch
+
+    text = str(error)
+    return (
+        isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in text or "out of memory" in text
+    )
+
+
+class _Commands:
+    """What the parent may ask for; each method runs in the child and returns something small."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._runner: Any = None
+        self._arrays: dict[str, Mapping] = {}
+        self._captures: dict[str, Capture] = {}
+
+    def start(self, threads: int) -> dict[str, Any]:
+        """Create the runner. Returns its label and what it can do."""
+        import torch
+
+        from parity.runners import make_runner
+
+        torch.set_num_threads(threads)
+        if self._runner is None:
+            self._runner = make_runner(self._name)
+        return {
+            "label": self._runner.label(),
+            "taps_modules": self._runner.taps_modules,
+            "appends": self._runner.appends,
+        }
+
+    def load(self, case_json: str, precision: str, weights: str) -> None:
+        """Load a case in a precision with exported weights."""
+        from configs import CaseConfig
+        from parity.precision import PRECISIONS
+        from parity.weights import load_export
+
+        self._captures.clear()
+        case = CaseConfig.model_validate_json(case_json)
+        self._runner.load(case, PRECISIONS[precision], load_export(Path(weights)))
+
+    def run(self, inputs: str, stem: str) -> None:
+        """Untapped outputs to `stem`."""
+        save_capture(Capture(tensors=self._runner.run(self._inputs(inputs))), Path(stem))
+
+    def run_tapped(self, inputs: str, stem: str, record_calls: bool) -> None:
+        """Tapped outputs, and the calls if asked for, to `stem`."""
+        save_capture(self._runner.run_tapped(self._inputs(inputs), record_calls), Path(stem))
+
+    def run_isolated(self, inputs: str, calls: str, stem: str) -> dict[str, str]:
+        """Every recorded call alone, results to `stem`. Returns the calls that raised, with the reason."""
+        arrays, recorded = self._inputs(inputs), self._calls(calls)
+        capture, problems = Capture(), {}
+        for call in recorded.calls:
+            try:
+                capture.tensors |= self._runner.run_call(call, recorded.call_inputs, arrays)
+            except MemoryError:
+                raise
+            except Exception as error:
+                if _is_allocation_failure(error):
+                    raise
+                traceback.print_exc()
+                problems[call.tap] = f"{type(error).__name__}: {_first_line(error)}"
+        save_capture(capture, Path(stem))
+        return problems
+
+    def run_incremental(self, inputs: str, stem: str) -> None:
+        """The last step of the incremental forward to `stem`; nothing where the case has none."""
+        outputs = self._runner.run_incremental(self._inputs(inputs))
+        if outputs:
+            save_capture(Capture(tensors=outputs), Path(stem))
+
+    def time(self, inputs: str, repeats: int) -> list[float]:
+        """Seconds of whole-model runs."""
+        return self._runner.time(self._inputs(inputs), repeats)
+
+    def time_calls(self, calls: str, repeats: int) -> dict[str, list[float]]:
+        """Seconds of each recorded call, by tap."""
+        recorded = self._calls(calls)
+        return {
+            call.tap: self._runner.time_call(call, recorded.call_inputs, repeats) for call in recorded.calls
+        }
+
+    def hang(self) -> None:
+        """Never answer; for the tests of time limits."""
+        while True:
+            time.sleep(1)
+
+    def crash(self) -> None:
+        """Die as native code does; for the tests of crashes."""
+        os.abort()
+
+    def _inputs(self, path: str) -> Mapping:
+        from parity.inputs import load
+
+        if path not in self._arrays:
+            self._arrays = {path: load(Path(path)).arrays}
+        return self._arrays[path]
+
+    def _calls(self, stem: str) -> Capture:
+        if stem not in self._captures:
+            self._captures = {stem: load_capture(Path(stem))}
+        return self._captures[stem]

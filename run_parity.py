@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Compare the Tripy port with its PyTorch reference, module by module. `--help` lists the options.
+
+Exit code: 0 everything passes, 1 something diverges or breaks, 2 bad input or a runner that was asked
+for and is unavailable.
+"""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from configs import ConfigError, list_cases, load_case, with_input
+from parity import render
+from parity.errors import UserError
+from parity.pipeline import Request, check_names, replay, run, selectable_runners
+from parity.precision import DEFAULT_PRECISIONS, PRECISIONS
+from parity.report import Report, write_report
+
+BAD_INPUT = 2
+REPORTS = Path("parity_reports")
+PIPED_WIDTH = 110
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--list", "list_only", is_flag=True, help="List cases, precisions and runners, and stop.")
+@click.option(
+    "--case", "cases", metavar="NAMES", help="Cases or YAML files, comma separated. [default: see --list]"
+)
+@click.option(
+    "--precision", metavar="NAMES", help=f"Comma separated. [default: {','.join(DEFAULT_PRECISIONS)}]"
+)
+@click.option("--runners", metavar="NAMES", help="Comma separated. [default: every runner that can run here]")
+@click.option("--batch", type=int, help="Users in a batch. [default: the case's]")
+@click.option("--seed", type=int, help="Seed of synthetic input and initial weights. [default: the case's]")
+@click.option("--data", type=click.Path(path_type=Path), help="MovieLens u.data, ratings.dat or ratings.csv.")
+@click.option(
+    "--weights", type=click.Path(path_type=Path), help="Checkpoint: .safetensors, or a state dict in .pt."
+)
+@click.option(
+    "--save", type=click.Path(path_type=Path), help="New folder for inputs, weights, captures, report."
+)
+@click.option("--replay", "replay_from", type=click.Path(path_type=Path), help="Judge a saved run again.")
+@click.option(
+    "--time-limit", type=float, default=600.0, show_default=True, help="Seconds for a runner's step."
+)
+def main(
+    list_only: bool,
+    cases: str | None,
+    precision: str | None,
+    runners: str | None,
+    batch: int | None,
+    seed: int | None,
+    data: Path | None,
+    weights: Path | None,
+    save: Path | None,
+    replay_from: Path | None,
+    time_limit: float,
+) -> None:
+    """Compare the Tripy port with its PyTorch reference, module by module."""
+    # Files and pipes have no width; a module table needs this much.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    try:
+        if list_only:
+            rows = [(name, (case := load_case(name)).default, case.description) for name in list_cases()]
+            console.print(render.render_list(rows, PRECISIONS, selectable_runners()))
+            return
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        with _progress() as advance:
+            if replay_from is not None:
+                report = replay(replay_from, command, advance)
+            else:
+                request = _request(
+                    cases, precision, runners, batch, seed, data, weights, save, time_limit, command
+                )
+                report = run(request, advance)
+        console.print(render.render(report))
+        console.print(f"report: {_written(report, save)}")
+    except (UserError, ConfigError) as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"error: {error}", style="bold red", markup=False
+        )
+        sys.exit(BAD_INPUT)
+    sys.exit(report.exit_code)
+
+
+def _request(
+    cases: str | None,
+    precision: str | None,
+    runners: str | None,
+    batch: int | None,
+    seed: int | None,
+    data: Path | None,
+    weights: Path | None,
+    save: Path | None,
+    time_limit: float,
+    command: str,
+) -> Request:
+    if time_limit <= 0:
+        raise UserError(
+            "--time-limit", time_limit, "is not a positive number of seconds", "give a positive number"
+        )
+    named = _names(cases)
+    selected = [load_case(name) for name in named or list_cases()]
+    if not named:
+        selected = [case for case in selected if case.default]
+    changes = {"batch_size": batch, "seed": seed}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if changes:
+        selected = [with_input(case, **changes) for case in selected]
+    asked = check_names("--runners", _names(runners), selectable_runners())
+    return Request(
+        cases=tuple(selected),
+        precisions=check_names("--precision", _names(precision) or DEFAULT_PRECISIONS, PRECISIONS),
+        runners=asked or selectable_runners(),
+        runners_asked=bool(asked),
+        data=data,
+        checkpoint=weights,
+        save=save,
+        limit=time_limit,
+        command=command,
+    )
+
+
+def _written(report: Report, save: Path | None) -> Path:
+    """Where the report is: in the saved run, or in a new file of its own."""
+    if save is not None:
+        return save / "report.json"
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    path = REPORTS / stamp / "report.json"
+    write_report(report, path)
+    return path
+
+
+class _progress:  # noqa: N801, used as a context manager with a function's name
+    """A spinner with the latest step on a terminal; silent elsewhere."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None, pulse_style="dim"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self):
+        self._progress.start()
+        self._task = self._progress.add_task("starting", total=None)
+        return lambda text: self._progress.update(self._task, description=text)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+if __name__ == "__main__":
+    main()
