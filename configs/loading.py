@@ -115,6 +115,25 @@ _CaseLoader.add_implicit_resolver(
 )
 
 
+#: By pydantic's kind of error: what the value is, the advice, and where pydantic keeps the bound.
+_BOUNDS = {
+    "greater_than_equal": ("below", "at least", "ge"),
+    "greater_than": ("not above", "more than", "gt"),
+    "less_than_equal": ("above", "at most", "le"),
+    "less_than": ("not below", "less than", "lt"),
+}
+_WANTED = {
+    "int_type": "a whole number, without quotes or a point",
+    "int_from_float": "a whole number, without quotes or a point",
+    "float_type": "a number, without quotes",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "model_type": "a mapping",
+}
+
+
 def _explain(detail: ErrorDetails) -> list[str]:
     """One line a problem, in the form ``field: value what is wrong; what to do``."""
     location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
@@ -141,29 +160,14 @@ def _explain(detail: ErrorDetails) -> list[str]:
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
         return [
-            f"{field}: {value} is not a choice; {_closest(str(detail['input']), choices)}"
+            f"{field}: {value} is not a choice; {_closest(str(given), choices)}"
             f"use one of {', '.join(choices)}"
         ]
-    bounds = {
-        "greater_than_equal": ("below", "at least", "ge"),
-        "greater_than": ("not above", "more than", "gt"),
-        "less_than_equal": ("above", "at most", "le"),
-        "less_than": ("not below", "less than", "lt"),
-    }
-    if kind in bounds:
-        relation, advice, key = bounds[kind]
+    if kind in _BOUNDS:
+        relation, advice, key = _BOUNDS[kind]
         return [f"{field}: {value} is {relation} {context[key]}; give {advice} {context[key]}"]
-    wanted = {
-        "int_type": "a whole number, without quotes or a point",
-        "int_from_float": "a whole number, without quotes or a point",
-        "float_type": "a number, without quotes",
-        "finite_number": "a finite number",
-        "bool_type": "true or false",
-        "string_type": "text",
-        "tuple_type": "a list",
-        "model_type": "a mapping",
-    }.get(kind, _description(location) or detail["msg"])
-    return [f"{field}: {value} ({_kind(detail['input'])}) does not fit; give {wanted}"]
+    wanted = _WANTED.get(kind, _description(location) or detail["msg"])
+    return [f"{field}: {value} ({_kind(given)}) does not fit; give {wanted}"]
 
 
 def _model_at(location: tuple[int | str, ...]) -> type[BaseModel]:

@@ -87,7 +87,7 @@ def read_ratings(path: Path) -> Ratings:
     broken = _BrokenLines(path)
     try:
         with path.open("rb") as stream:
-            layout = _sniff(path, stream.readline())
+            layout = _sniff(path, stream.readline(256))
             line = 2 if layout == "ml-20m" else 1
             if line == 1:
                 stream.seek(0)
