@@ -1,0 +1,66 @@
+"""Stand-in for `mlir_tensorrt.compiler.ir`."""
+
+from tripy_portable.diagnostics import MLIRError
+from tripy_portable.ir.attributes import (
+    ArrayAttr,
+    Attribute,
+    BoolAttr,
+    DenseElementsAttr,
+    DenseF32ArrayAttr,
+    DenseI32ArrayAttr,
+    DenseI64ArrayAttr,
+    DictAttr,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    TypeAttr,
+)
+from tripy_portable.ir.context import Context, InsertionPoint, Location
+from tripy_portable.ir.operations import Block, BlockArgument, Module, Operation, OpResult, Value
+from tripy_portable.ir.types import (
+    BF16Type,
+    F16Type,
+    F32Type,
+    F64Type,
+    Float8E4M3FNType,
+    FunctionType,
+    IntegerType,
+    RankedTensorType,
+    ShapedType,
+    Type,
+)
+
+__all__ = [
+    "ArrayAttr",
+    "Attribute",
+    "BF16Type",
+    "Block",
+    "BlockArgument",
+    "BoolAttr",
+    "Context",
+    "DenseElementsAttr",
+    "DenseF32ArrayAttr",
+    "DenseI32ArrayAttr",
+    "DenseI64ArrayAttr",
+    "DictAttr",
+    "F16Type",
+    "F32Type",
+    "F64Type",
+    "Float8E4M3FNType",
+    "FloatAttr",
+    "FunctionType",
+    "InsertionPoint",
+    "IntegerAttr",
+    "IntegerType",
+    "Location",
+    "MLIRError",
+    "Module",
+    "OpResult",
+    "Operation",
+    "RankedTensorType",
+    "ShapedType",
+    "StringAttr",
+    "Type",
+    "TypeAttr",
+    "Value",
+]

@@ -1,0 +1,36 @@
+"""A stand-in for the `tensorrt` package: the few names that nvtripy imports. It builds no engines."""
+
+import enum
+
+from tripy_portable.guard import check_nvtripy_version, refuse_to_shadow_import
+
+refuse_to_shadow_import()
+check_nvtripy_version()
+
+__portable__ = True
+__version__ = "0.0.0+portable"
+
+
+class DataType(enum.Enum):
+    """Element types, for nvtripy's table of plugin types."""
+
+    FLOAT = 0
+    HALF = 1
+    INT8 = 2
+    INT32 = 3
+    BOOL = 4
+    FP8 = 6
+    BF16 = 7
+    INT64 = 8
+    INT4 = 9
+
+
+float32 = DataType.FLOAT
+float16 = DataType.HALF
+int8 = DataType.INT8
+int32 = DataType.INT32
+bool = DataType.BOOL
+fp8 = DataType.FP8
+bfloat16 = DataType.BF16
+int64 = DataType.INT64
+int4 = DataType.INT4

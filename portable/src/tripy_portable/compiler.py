@@ -1,0 +1,84 @@
+"""What nvtripy uses of `mlir_tensorrt.compiler.api`: from a module to an executable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tripy_portable.diagnostics import UnsupportedOperation
+from tripy_portable.ir.context import Context
+from tripy_portable.planner import compact, fold, verify
+from tripy_portable.program import Program, from_module
+from tripy_portable.runtime.executable import Executable
+
+
+class CompilerClient:
+    """Makes compilation tasks."""
+
+    def __init__(self, context: Context):
+        self.context = context
+
+    def get_compilation_task(self, pipeline: str, options: Sequence[str]) -> CompilationTask:
+        """The task of a named pipeline.
+
+        Raises:
+            UnsupportedOperation: for a pipeline other than `tensorrt-to-executable`.
+        """
+        if pipeline != "tensorrt-to-executable":
+            raise UnsupportedOperation(f"pipeline {pipeline} is not supported by the portable runtime")
+        return CompilationTask(options)
+
+
+class CompilationTask:
+    """Verifies and folds a module. TensorRT's builder options have no meaning here and are kept unread."""
+
+    def __init__(self, options: Sequence[str]):
+        self.options = tuple(options)
+
+    def run(self, module_operation: Any) -> None:
+        """Compiles a module; the result is attached to it for `translate_mlir_to_executable`.
+
+        Raises:
+            MTRTException: where the module is not legal; the located error is on file descriptor 2.
+        """
+        module_operation.compiled = compile_program(from_module(module_operation.module))
+
+
+def compile_program(program: Program) -> Executable:
+    """Verifies a recorded program, folds it, and plans it for its typical shapes.
+
+    Raises:
+        MTRTException: where the program is not legal; the located error is on file descriptor 2.
+    """
+    verify(program)
+    folded = compact(fold(program))
+    verify(folded)
+    return Executable.from_program(folded)
+
+
+def translate_mlir_to_executable(module_operation: Any) -> Executable:
+    """The executable of a module that a compilation task has run on."""
+    return module_operation.compiled
+
+
+class PluginFieldType:
+    """Kinds of plugin fields, for nvtripy's tables; plugins themselves cannot run here."""
+
+    CHAR, DIMS, UNKNOWN = "CHAR", "DIMS", "UNKNOWN"
+    FLOAT64, FLOAT32, FLOAT16, BF16, FP8 = "FLOAT64", "FLOAT32", "FLOAT16", "BF16", "FP8"
+    INT64, INT32, INT16, INT8, INT4 = "INT64", "INT32", "INT16", "INT8", "INT4"
+
+
+class PluginFieldInfo:
+    """Description of a plugin field."""
+
+
+def get_tensorrt_plugin_field_schema(name: str, version: str, namespace: str, dso_path: str) -> dict[str, Any]:
+    """Always raises: plugins are native TensorRT code.
+
+    Raises:
+        UnsupportedOperation: naming the plugin.
+    """
+    raise UnsupportedOperation(
+        f"plugin '{namespace}::{name}' (version {version}) is native TensorRT code, which the portable runtime cannot run"
+    )

@@ -1,0 +1,49 @@
+"""Errors, in the texts that nvtripy reads to point at the user's line.
+
+nvtripy redirects file descriptor 2 while it compiles and searches what arrived there for locations; an
+exception with `error_diagnostics` adds more. Both carry `loc(fused<"...">["inputs;;<out>;;outputs"])`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tripy_portable.ir.context import Location
+
+
+class MTRTException(Exception):
+    """A failure of the compiler or the runtime, under the name that nvtripy catches."""
+
+
+@dataclass(frozen=True)
+class DiagnosticInfo:
+    """One diagnostic of an `MLIRError`."""
+
+    message: str
+    location: Location
+
+
+class MLIRError(Exception):
+    """An operation that could not be built; `error_diagnostics` say where."""
+
+    def __init__(self, message: str, error_diagnostics: list[DiagnosticInfo]):
+        details = "".join(f"\nerror: {info.message}" for info in error_diagnostics)
+        super().__init__(f"{message}:{details}" if details else message)
+        self.message = message
+        self.error_diagnostics = error_diagnostics
+
+
+class VerificationError(ValueError):
+    """An operation whose operands, attributes or types break the dialect's definition."""
+
+
+class UnsupportedOperation(NotImplementedError):
+    """An operation that exists in TensorRT and not here; the message names it."""
+
+
+def emit_error(location: Location, message: str) -> None:
+    """Writes a located error to file descriptor 2, where nvtripy listens while it compiles."""
+    os.write(2, f"{location}: error: {message}\n".encode())

@@ -1,0 +1,1 @@
+"""The TensorRT dialect: its operations' definitions (`definitions`), and their builders (`builders`)."""

@@ -1,0 +1,323 @@
+"""The dialect's builders, with the call forms of the native Python bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tripy_portable.diagnostics import DiagnosticInfo, MLIRError, VerificationError
+from tripy_portable.dialect.enums import EnumAttr, SliceModeAttr
+from tripy_portable.dialect.inference import OpView, infer
+from tripy_portable.ir.attributes import Attribute, DenseElementsAttr
+from tripy_portable.ir.context import current_location
+from tripy_portable.ir.operations import Operation, OpResult, Value
+from tripy_portable.ir.types import RankedTensorType, tensor_type
+
+
+def _plain(value: Any) -> Any:
+    """Attributes and sequences as plain values that a program can store."""
+    if isinstance(value, Attribute):
+        return value.value
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    return value
+
+
+def _build(
+    name: str,
+    operands: Sequence[Value | None],
+    attrs: dict[str, Any],
+    declared: Sequence[RankedTensorType] = (),
+) -> list[OpResult]:
+    attrs = {key: _plain(value) for key, value in attrs.items()}
+    types = [None if operand is None else operand.type for operand in operands]
+    try:
+        results = infer(OpView(name, types, attrs, declared, [None] * len(types)))
+    except VerificationError as error:
+        location = current_location()
+        message = f"'tensorrt.{name}' op {error}"
+        info = DiagnosticInfo(f"{location}: {message}", location)
+        raise MLIRError("Operation creation failed", [info]) from error
+    return Operation(name, operands, attrs, results).results
+
+
+def constant(weights: DenseElementsAttr) -> OpResult:
+    """A tensor of given data."""
+    tensor = weights.value
+    return _build("constant", (), {"data": tensor}, [tensor_type(tuple(tensor.shape), weights.type.element)])[0]
+
+
+def cast(result: RankedTensorType, input: Value) -> OpResult:
+    """Changes the element type."""
+    return _build("cast", [input], {}, [result])[0]
+
+
+def unary(input: Value, unary_operation: EnumAttr) -> OpResult:
+    """Applies a unary function."""
+    return _build("unary", [input], {"operation": unary_operation})[0]
+
+
+def activation(input: Value, activation_type: EnumAttr, alpha: Any = None, beta: Any = None) -> OpResult:
+    """Applies an activation function."""
+    attrs = {"activation_type": activation_type, "alpha": alpha, "beta": beta}
+    return _build("activation", [input], attrs)[0]
+
+
+def element_wise(input1: Value, input2: Value, elementwise_operation: EnumAttr) -> OpResult:
+    """Applies a binary function, with extents of 1 broadcast."""
+    return _build("element_wise", [input1, input2], {"operation": elementwise_operation})[0]
+
+
+def select(condition: Value, then_input: Value, else_input: Value) -> OpResult:
+    """Chooses between two tensors."""
+    return _build("select", [condition, then_input, else_input], {})[0]
+
+
+def matrix_multiply(input0: Value, input1: Value, op0: EnumAttr, op1: EnumAttr) -> OpResult:
+    """Multiplies matrices, with batch extents of 1 broadcast."""
+    return _build("matrix_multiply", [input0, input1], {"op0": op0, "op1": op1})[0]
+
+
+def softmax(input: Value, axis: int) -> OpResult:
+    """Normalises exponentials along an axis."""
+    return _build("softmax", [input], {"axis": axis})[0]
+
+
+def reduce(
+    input: Value, reduce_axes: Any, reduce_operation: EnumAttr, *, keep_dimensions: bool | None = None
+) -> OpResult:
+    """Reduces over axes."""
+    attrs = {"axes": reduce_axes, "operation": reduce_operation, "keep_dimensions": bool(keep_dimensions)}
+    return _build("reduce", [input], attrs)[0]
+
+
+def normalization(
+    input: Value, scale: Value, bias: Value, axis: Any, *, eps: Any = None, num_groups: Any = None
+) -> OpResult:
+    """Normalises to zero mean and unit variance over axes, then scales and shifts."""
+    attrs = {
+        "axis": axis,
+        "eps": 1e-5 if eps is None else eps,
+        "num_groups": 1 if num_groups is None else num_groups,
+    }
+    return _build("normalization", [input, scale, bias], attrs)[0]
+
+
+def top_k(input: Value, k: int, axis: int, topk_operation: EnumAttr) -> list[OpResult]:
+    """The k greatest or least values along an axis, and their indices."""
+    return _build("top_k", [input], {"k": k, "axis": axis, "operation": topk_operation})
+
+
+def concatenation(inputs: Sequence[Value], axis: int) -> OpResult:
+    """Joins tensors along an axis."""
+    return _build("concatenation", list(inputs), {"axis": axis})[0]
+
+
+def gather(data: Value, indices: Value, axis: int, *, num_broadcast_dims: int | None = None) -> OpResult:
+    """Selects slices of an axis by index."""
+    if num_broadcast_dims:
+        location = current_location()
+        message = "'tensorrt.gather' op: num_broadcast_dims other than 0 is not supported"
+        raise MLIRError("Operation creation failed", [DiagnosticInfo(f"{location}: {message}", location)])
+    return _build("gather", [data, indices], {"axis": axis})[0]
+
+
+def slice(
+    input: Value,
+    *,
+    fill: Value | None = None,
+    start: Value | None = None,
+    size: Value | None = None,
+    stride: Value | None = None,
+    static_start: Sequence[int] | None = None,
+    static_size: Sequence[int] | None = None,
+    static_stride: Sequence[int] | None = None,
+    mode: EnumAttr | None = None,
+) -> OpResult:
+    """Cuts a strided box out of a tensor; modes say what lies outside of it."""
+    attrs = {
+        "static_start": static_start,
+        "static_size": static_size,
+        "static_stride": static_stride,
+        "mode": mode if mode is not None else SliceModeAttr.get("kDEFAULT"),
+    }
+    return _build("slice", [input, start, size, stride, fill], attrs)[0]
+
+
+def shape(input: Value) -> OpResult:
+    """A tensor's shape, as a rank-1 int32 tensor."""
+    return _build("shape", [input], {})[0]
+
+
+def reshape(result: RankedTensorType, input: Value, *, shape: Value | None = None) -> OpResult:
+    """Changes the shape and keeps the elements in row-major order."""
+    return _build("reshape", [input, shape], {}, [result])[0]
+
+
+def collapse_rank(result: RankedTensorType, input: Value) -> OpResult:
+    """Drops dimensions of extent 1."""
+    return _build("collapse_rank", [input], {}, [result])[0]
+
+
+def broadcast(
+    result: RankedTensorType, input: Value, broadcast_dims: Any, *, shape: Value | None = None
+) -> OpResult:
+    """Repeats a tensor along new dimensions and along those of extent 1."""
+    return _build("broadcast", [input, shape], {"broadcast_dims": broadcast_dims}, [result])[0]
+
+
+def transpose(input: Value, permutation: Any) -> OpResult:
+    """Permutes dimensions."""
+    return _build("transpose", [input], {"permutation": permutation.permutation}, ())[0]
+
+
+def linspace(
+    result: RankedTensorType, *, shape: Value | None = None, start: Value | None = None, step: Value | None = None
+) -> OpResult:
+    """An arithmetic sequence along each dimension: start + sum of index times step."""
+    return _build("linspace", [shape, start, step], {}, [result])[0]
+
+
+def quantize(result: RankedTensorType, input: Value, scale: Value, *, axis: Any = None) -> OpResult:
+    """Divides by a scale, rounds and saturates."""
+    return _build("quantize", [input, scale], {"axis": axis}, [result])[0]
+
+
+def dequantize(result: RankedTensorType, input: Value, scale: Value, *, axis: Any = None) -> OpResult:
+    """Multiplies by a scale."""
+    return _build("dequantize", [input, scale], {"axis": axis}, [result])[0]
+
+
+def convolution(
+    input: Value,
+    stride: Any,
+    pre_padding: Any,
+    post_padding: Any,
+    *,
+    kernel: Value | None = None,
+    bias: Value | None = None,
+    num_groups: int | None = None,
+    dilation: Any = None,
+) -> OpResult:
+    """Correlates with a kernel."""
+    attrs = _window_attrs(stride, pre_padding, post_padding, num_groups, dilation)
+    return _build("convolution", [input, kernel, bias], attrs)[0]
+
+
+def deconvolution(
+    input: Value,
+    stride: Any,
+    pre_padding: Any,
+    post_padding: Any,
+    *,
+    kernel_weights: Value | None = None,
+    bias_weights: Value | None = None,
+    num_groups: int | None = None,
+    dilation: Any = None,
+) -> OpResult:
+    """The gradient of a convolution with respect to its input."""
+    attrs = _window_attrs(stride, pre_padding, post_padding, num_groups, dilation)
+    return _build("deconvolution", [input, kernel_weights, bias_weights], attrs)[0]
+
+
+def _window_attrs(stride: Any, pre_padding: Any, post_padding: Any, num_groups: Any, dilation: Any) -> dict[str, Any]:
+    return {
+        "stride": stride,
+        "pre_padding": pre_padding,
+        "post_padding": post_padding,
+        "num_groups": 1 if num_groups is None else num_groups,
+        "dilation": dilation if dilation is not None else (1,) * len(stride),
+    }
+
+
+def pooling(
+    input: Value,
+    window_size: Any,
+    stride: Any,
+    pre_padding: Any,
+    post_padding: Any,
+    pooling_type: EnumAttr,
+    *,
+    average_count_excludes_padding: Any = None,
+) -> OpResult:
+    """Reduces windows to their maximum or mean."""
+    attrs = {
+        "window_size": window_size,
+        "stride": stride,
+        "pre_padding": pre_padding,
+        "post_padding": post_padding,
+        "pooling_type": pooling_type,
+        "average_count_excludes_padding": average_count_excludes_padding,
+    }
+    return _build("pooling", [input], attrs)[0]
+
+
+def resize_nearest(
+    result: RankedTensorType,
+    input: Value,
+    coordinate_transformation: EnumAttr,
+    nearest_rounding: EnumAttr,
+    selector_for_single_pixel: EnumAttr,
+    *,
+    output_shape: Value | None = None,
+    scales: Any = None,
+) -> OpResult:
+    """Resizes by the nearest element."""
+    attrs = {
+        "coordinates": coordinate_transformation,
+        "rounding": nearest_rounding,
+        "selector": selector_for_single_pixel,
+        "scales": scales,
+    }
+    return _build("resize_nearest", [input, output_shape], attrs, [result])[0]
+
+
+def resize_linear(
+    result: RankedTensorType,
+    input: Value,
+    coordinate_transformation: EnumAttr,
+    selector_for_single_pixel: EnumAttr,
+    *,
+    output_shape: Value | None = None,
+    scales: Any = None,
+) -> OpResult:
+    """Resizes by linear interpolation."""
+    attrs = {"coordinates": coordinate_transformation, "selector": selector_for_single_pixel, "scales": scales}
+    return _build("resize_linear", [input, output_shape], attrs, [result])[0]
+
+
+def resize_cubic(
+    result: RankedTensorType,
+    input: Value,
+    coordinate_transformation: EnumAttr,
+    selector_for_single_pixel: EnumAttr,
+    cubic_coeff: Any,
+    *,
+    output_shape: Value | None = None,
+    scales: Any = None,
+) -> OpResult:
+    """Resizes by cubic interpolation."""
+    attrs = {
+        "coordinates": coordinate_transformation,
+        "selector": selector_for_single_pixel,
+        "cubic_coeff": cubic_coeff,
+        "scales": scales,
+    }
+    return _build("resize_cubic", [input, output_shape], attrs, [result])[0]
+
+
+def opaque_plugin(
+    results: Sequence[RankedTensorType],
+    plugin_name: str,
+    plugin_version: str,
+    plugin_namespace: str,
+    creator_params: Any,
+    inputs: Sequence[Value],
+) -> list[OpResult]:
+    """A TensorRT plugin. Plugins are native code, so this always fails, and says which was asked for."""
+    location = current_location()
+    message = (
+        f"'tensorrt.opaque_plugin' op: plugin '{plugin_namespace}::{plugin_name}' (version {plugin_version}) is "
+        "native TensorRT code, which the portable runtime cannot run"
+    )
+    raise MLIRError("Operation creation failed", [DiagnosticInfo(f"{location}: {message}", location)])

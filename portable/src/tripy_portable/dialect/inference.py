@@ -1,0 +1,336 @@
+"""Result types of each operation, from operand types, attributes and the operand values that are known.
+
+While IR is built, dimensions may be unknown (`DYNAMIC`) and no values are known; when a plan is made, all
+dimensions are known, and so are the values of shape operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tripy_portable.diagnostics import VerificationError
+from tripy_portable.dtypes import I1, I32, ElementType
+from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
+
+
+@dataclass
+class OpView:
+    """An operation as inference and lowering see it.
+
+    `values[i]` is operand i's tensor where it is a known constant. `declared` are the result types known so
+    far: they carry the element type and rank of operations whose result type is given.
+    """
+
+    name: str
+    types: Sequence[RankedTensorType | None]
+    attrs: dict[str, Any]
+    declared: Sequence[RankedTensorType]
+    values: Sequence[torch.Tensor | None]
+
+    def ints(self, index: int) -> list[int] | None:
+        """The values of a shape operand, or None while unknown."""
+        value = self.values[index] if index < len(self.values) else None
+        return value.tolist() if value is not None else None
+
+
+InferFn = Callable[[OpView], list[RankedTensorType]]
+_INFER: dict[str, InferFn] = {}
+
+
+def _infers(*names: str) -> Callable[[InferFn], InferFn]:
+    def register(fn: InferFn) -> InferFn:
+        for name in names:
+            _INFER[name] = fn
+        return fn
+
+    return register
+
+
+def infer(view: OpView) -> list[RankedTensorType]:
+    """The result types, merged with the declared ones.
+
+    Raises:
+        VerificationError: where shapes don't fit each other or the declared result type.
+    """
+    inferred = _INFER[view.name](view)
+    if not view.declared:
+        return inferred
+    return [_merge(view.name, a, b) for a, b in zip(inferred, view.declared)]
+
+
+def _merge(name: str, inferred: RankedTensorType, declared: RankedTensorType) -> RankedTensorType:
+    if inferred is declared:
+        return inferred
+    compatible = inferred.element is declared.element and inferred.rank == declared.rank
+    if compatible:
+        dims = tuple(b if a == DYNAMIC else a for a, b in zip(inferred.dims, declared.dims))
+        compatible = all(b in (DYNAMIC, d) for d, b in zip(dims, declared.dims))
+    if not compatible:
+        raise VerificationError(
+            f"inferred type(s) '{inferred}' are incompatible with return type(s) of operation '{declared}'"
+        )
+    return tensor_type(dims, inferred.element)
+
+
+def broadcast_dims(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that equal-rank shapes broadcast to: extents must be equal or 1.
+
+    Raises:
+        VerificationError: naming the dimension and the shapes.
+    """
+    if len({len(shape) for shape in shapes}) != 1:
+        raise VerificationError(f"requires all operands to have the same rank, but got shapes {_show(shapes)}")
+    result = []
+    for axis, extents in enumerate(zip(*shapes)):
+        wide = {extent for extent in extents if extent not in (1, DYNAMIC)}
+        if len(wide) > 1:
+            raise VerificationError(
+                f"failed to determine expected shape: broadcast dimensions must be conformable, but dimension "
+                f"{axis} of shapes {_show(shapes)} is neither equal nor 1"
+            )
+        result.append(wide.pop() if wide else (DYNAMIC if DYNAMIC in extents else 1))
+    return tuple(result)
+
+
+def _show(shapes: Sequence[tuple[int, ...]]) -> str:
+    texts = ["[" + ", ".join("?" if d == DYNAMIC else str(d) for d in shape) + "]" for shape in shapes]
+    return " and ".join(texts)
+
+
+@_infers("constant")
+def _constant(view: OpView) -> list[RankedTensorType]:
+    return list(view.declared)
+
+
+@_infers("unary", "activation", "softmax")
+def _same(view: OpView) -> list[RankedTensorType]:
+    if view.name == "softmax" and not 0 <= view.attrs["axis"] < view.types[0].rank:
+        raise VerificationError(f"expected axis to be non-negative and less than {view.types[0].rank}")
+    return [view.types[0]]
+
+
+@_infers("normalization")
+def _normalization(view: OpView) -> list[RankedTensorType]:
+    data, scale, bias = view.types
+    if not data.rank == scale.rank == bias.rank:
+        raise VerificationError(
+            f"failed to verify that all of {{input, scale, bias}} have the same rank: got '{data}', '{scale}', '{bias}'"
+        )
+    axes = view.attrs["axis"]
+    if not axes or axes[-1] >= data.rank:
+        raise VerificationError(f"`axis` value {axes} is out of bounds for an input tensor of rank {data.rank}")
+    for affine in (scale, bias):
+        if broadcast_dims(data.dims, affine.dims) != data.dims and data.has_static_shape:
+            raise VerificationError(f"scale and bias must broadcast to the input: got '{data}' and '{affine}'")
+    return [data]
+
+
+@_infers("cast", "quantize", "dequantize")
+def _retyped(view: OpView) -> list[RankedTensorType]:
+    return [tensor_type(view.types[0].dims, view.declared[0].element)]
+
+
+@_infers("element_wise")
+def _element_wise(view: OpView) -> list[RankedTensorType]:
+    left, right = view.types
+    compares = view.attrs["operation"] in ("kEQUAL", "kGREATER", "kLESS")
+    element: ElementType = I1 if compares else left.element
+    return [tensor_type(broadcast_dims(left.dims, right.dims), element)]
+
+
+@_infers("select")
+def _select(view: OpView) -> list[RankedTensorType]:
+    condition, then, otherwise = view.types
+    return [tensor_type(broadcast_dims(condition.dims, then.dims, otherwise.dims), then.element)]
+
+
+@_infers("concatenation")
+def _concatenation(view: OpView) -> list[RankedTensorType]:
+    first, axis = view.types[0], view.attrs["axis"]
+    if not 0 <= axis < first.rank:
+        raise VerificationError("expected axis to be in the range of [0, input rank)")
+    dims = list(first.dims)
+    for index, type in enumerate(view.types[1:], start=1):
+        if type.rank != first.rank:
+            raise VerificationError("all inputs must have equal rank")
+        for d, (a, b) in enumerate(zip(dims, type.dims)):
+            if d == axis:
+                dims[d] = DYNAMIC if DYNAMIC in (a, b) else a + b
+            elif a == DYNAMIC:
+                dims[d] = b
+            elif b not in (DYNAMIC, a):
+                raise VerificationError(
+                    f"input tensor[{index}] has size {b} at dimension {d}, which doesn't match size {a} of the "
+                    f"preceding inputs; all dimensions but the concatenation axis {axis} must be equal"
+                )
+    return [tensor_type(tuple(dims), first.element)]
+
+
+@_infers("matrix_multiply")
+def _matrix_multiply(view: OpView) -> list[RankedTensorType]:
+    a, b = view.types
+    a_vector, b_vector = view.attrs["op0"] == "kVECTOR", view.attrs["op1"] == "kVECTOR"
+    a_keep, b_keep = (1 if a_vector else 2), (1 if b_vector else 2)
+    if a.rank < a_keep or b.rank < b_keep:
+        raise VerificationError(f"operands have too few dimensions: got '{a}' and '{b}'")
+    batch_a, batch_b = a.dims[: a.rank - a_keep], b.dims[: b.rank - b_keep]
+    inner_a = a.dims[-2] if view.attrs["op0"] == "kTRANSPOSE" else a.dims[-1]
+    inner_b = b.dims[-1] if b_vector or view.attrs["op1"] == "kTRANSPOSE" else b.dims[-2]
+    if DYNAMIC not in (inner_a, inner_b) and inner_a != inner_b:
+        raise VerificationError(
+            "operand shapes do not have consistent sizes for the contraction dimension: "
+            f"got '{a}' and '{b}', with sizes {inner_a} and {inner_b}"
+        )
+    if len(batch_a) != len(batch_b) and not (a_vector or b_vector):
+        raise VerificationError(f"collection (batch) dimensions must have equal rank: got '{a}' and '{b}'")
+    batch = broadcast_dims(batch_a, batch_b) if len(batch_a) == len(batch_b) else max(batch_a, batch_b, key=len)
+    rows = () if a_vector else (a.dims[-1] if view.attrs["op0"] == "kTRANSPOSE" else a.dims[-2],)
+    columns = () if b_vector else (b.dims[-2] if view.attrs["op1"] == "kTRANSPOSE" else b.dims[-1],)
+    return [tensor_type((*batch, *rows, *columns), a.element)]
+
+
+@_infers("reduce")
+def _reduce(view: OpView) -> list[RankedTensorType]:
+    data, axes = view.types[0], view.attrs["axes"]
+    if any(not 0 <= axis < data.rank for axis in axes):
+        raise VerificationError(f"expected reduction axes {list(axes)} to be within the rank {data.rank}")
+    if view.attrs["keep_dimensions"]:
+        dims = tuple(1 if d in axes else extent for d, extent in enumerate(data.dims))
+    else:
+        dims = tuple(extent for d, extent in enumerate(data.dims) if d not in axes)
+    return [tensor_type(dims, data.element)]
+
+
+@_infers("top_k")
+def _top_k(view: OpView) -> list[RankedTensorType]:
+    data, axis, k = view.types[0], view.attrs["axis"], view.attrs["k"]
+    if not 0 <= axis < data.rank:
+        raise VerificationError(f'"axis" attribute is {axis}, but this is out of bounds for input of rank {data.rank}')
+    if data.dims[axis] != DYNAMIC and data.dims[axis] < k:
+        raise VerificationError(
+            f'expected K attribute value {k} to be smaller than the dimension specified by "axis", {data.dims[axis]}'
+        )
+    dims = tuple(k if d == axis else extent for d, extent in enumerate(data.dims))
+    return [tensor_type(dims, data.element), tensor_type(dims, I32)]
+
+
+@_infers("gather")
+def _gather(view: OpView) -> list[RankedTensorType]:
+    data, indices = view.types
+    axis = view.attrs["axis"]
+    if not 0 <= axis < data.rank:
+        raise VerificationError("axis must obey 0 <= axis < rank(input).")
+    return [tensor_type((*data.dims[:axis], *indices.dims, *data.dims[axis + 1 :]), data.element)]
+
+
+@_infers("shape")
+def _shape(view: OpView) -> list[RankedTensorType]:
+    return [tensor_type((view.types[0].rank,), I32)]
+
+
+@_infers("transpose")
+def _transpose(view: OpView) -> list[RankedTensorType]:
+    data, permutation = view.types[0], view.attrs["permutation"]
+    if sorted(permutation) != list(range(data.rank)):
+        raise VerificationError(f'expected "permutation" to be a permutation of rank {data.rank}')
+    return [tensor_type(tuple(data.dims[d] for d in permutation), data.element)]
+
+
+@_infers("collapse_rank")
+def _collapse_rank(view: OpView) -> list[RankedTensorType]:
+    data, result = view.types[0], view.declared[0]
+    if data.has_static_shape:
+        kept = tuple(extent for extent in data.dims if extent != 1)
+        if result.rank > data.rank or kept != tuple(d for d in result.dims if d not in (1, DYNAMIC)):
+            raise VerificationError(f"expected to only drop unit-dims from the shape: got '{data}' and '{result}'")
+    return [result]
+
+
+@_infers("reshape")
+def _reshape(view: OpView) -> list[RankedTensorType]:
+    data, result, target = view.types[0], view.declared[0], view.ints(1)
+    if target is None:
+        return [result]
+    if target.count(-1) > 1:
+        raise VerificationError(f"only one dimension of a reshape may be -1, but got {target}")
+    if any(extent < -1 for extent in target):
+        raise VerificationError(f"dimensions of a reshape must be at least -1, but got {target}")
+    dims = list(target)
+    if data.has_static_shape:
+        volume = _volume(data.dims)
+        known = _volume([extent for extent in dims if extent != -1])
+        if -1 in dims:
+            if known == 0 and volume != 0 or known and volume % known:
+                raise VerificationError(f"reshape would change volume: cannot reshape '{data}' to {target}")
+            dims[dims.index(-1)] = volume // known if known else 0
+        elif known != volume:
+            raise VerificationError(f"reshape would change volume: cannot reshape '{data}' to {target}")
+    return [tensor_type(tuple(DYNAMIC if extent == -1 else extent for extent in dims), data.element)]
+
+
+def _volume(dims: Sequence[int]) -> int:
+    volume = 1
+    for extent in dims:
+        volume *= extent
+    return volume
+
+
+@_infers("broadcast")
+def _broadcast(view: OpView) -> list[RankedTensorType]:
+    data, result, target = view.types[0], view.declared[0], view.ints(1)
+    dims = view.attrs["broadcast_dims"]
+    if len(dims) != data.rank:
+        raise VerificationError(f"expected broadcast_dims size to equal input type rank ({data.rank})")
+    extents = tuple(target) if target is not None else result.dims
+    for source, position in enumerate(dims):
+        if not 0 <= position < result.rank:
+            raise VerificationError(f"all broadcast_dims values must be in the range [0,{result.rank})")
+        extent = data.dims[source]
+        if extent not in (1, DYNAMIC) and extents[position] not in (extent, DYNAMIC):
+            raise VerificationError(
+                f"expected input shape dimension {source} ({extent}) to be broadcastable to result type dimension "
+                f"{position} ({extents[position]})"
+            )
+    return [tensor_type(extents, data.element)]
+
+
+@_infers("linspace")
+def _linspace(view: OpView) -> list[RankedTensorType]:
+    result, target = view.declared[0], view.ints(0)
+    return [tensor_type(tuple(target) if target is not None else result.dims, result.element)]
+
+
+@_infers("slice")
+def _slice(view: OpView) -> list[RankedTensorType]:
+    data = view.types[0]
+    start, size, stride = slice_bounds(view)
+    for what, values in (("start", start), ("size", size), ("stride", stride)):
+        if values is not None and len(values) != data.rank:
+            raise VerificationError(
+                f"expected {what} to have one value for each of the input's {data.rank} dimensions, got {values}"
+            )
+    if size is None:
+        return [tensor_type((DYNAMIC,) * data.rank, data.element)]
+    if any(extent < 0 for extent in size):
+        raise VerificationError(f"slice size must be non-negative, but got {size}")
+    if view.attrs["mode"] == "kDEFAULT" and start is not None and stride is not None:
+        for axis, (first, count, step, extent) in enumerate(zip(start, size, stride, data.dims)):
+            last = first + step * (count - 1)
+            if count and extent != DYNAMIC and not (0 <= first < extent and 0 <= last < extent):
+                raise VerificationError(
+                    f"slice is out of bounds: dimension {axis} has size {extent}, but the slice reads indices "
+                    f"{first} to {last} (start {start}, size {size}, stride {stride})"
+                )
+    return [tensor_type(tuple(size), data.element)]
+
+
+def slice_bounds(view: OpView) -> tuple[list[int] | None, list[int] | None, list[int] | None]:
+    """Start, size and stride of a slice, each None while unknown."""
+    return tuple(
+        list(view.attrs[f"static_{what}"]) if view.attrs.get(f"static_{what}") is not None else view.ints(index)
+        for index, what in ((1, "start"), (2, "size"), (3, "stride"))
+    )

@@ -1,0 +1,156 @@
+"""Values, operations, blocks, functions and modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tripy_portable.ir.attributes import ArrayAttr, Attribute
+from tripy_portable.ir.context import InsertionPoint, Location, current_insertion_point, current_location
+from tripy_portable.ir.types import FunctionType, RankedTensorType
+
+
+class Value:
+    """An SSA value: a function argument or an operation's result."""
+
+    __slots__ = ("index", "owner", "type")
+
+    def __init__(self, type: RankedTensorType, owner: Any, index: int):
+        self.type = type
+        self.owner = owner
+        self.index = index
+
+    def set_type(self, type: RankedTensorType) -> None:
+        """Replaces the type, usually by one with more known dimensions."""
+        self.type = type
+
+
+class BlockArgument(Value):
+    """A function's argument."""
+
+    __slots__ = ()
+
+
+class OpResult(Value):
+    """A result of an operation."""
+
+    __slots__ = ()
+
+
+class Operation:
+    """One recorded operation. `attrs` are plain values; `operands` may hold None for an absent optional one."""
+
+    __slots__ = ("attrs", "location", "name", "operands", "results")
+
+    def __init__(
+        self,
+        name: str,
+        operands: Sequence[Value | None],
+        attrs: dict[str, Any],
+        result_types: Sequence[RankedTensorType],
+        location: Location | None = None,
+    ):
+        self.name = name
+        self.operands = list(operands)
+        self.attrs = attrs
+        self.location = location if location is not None else current_location()
+        self.results = [OpResult(type, self, index) for index, type in enumerate(result_types)]
+        insertion_point = current_insertion_point()
+        if insertion_point is not None:
+            insertion_point.block.operations.append(self)
+
+    def __str__(self) -> str:
+        attrs = ", ".join(f"{key} = {_short(value)}" for key, value in self.attrs.items())
+        operands = ", ".join(str(operand.type) for operand in self.operands if operand is not None)
+        return f"tensorrt.{self.name} {{{attrs}}} ({operands}) -> ({', '.join(str(r.type) for r in self.results)})"
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+class Block:
+    """A list of operations and the arguments they may use."""
+
+    def __init__(self, argument_types: Sequence[RankedTensorType] = ()):
+        self.arguments = [BlockArgument(type, self, index) for index, type in enumerate(argument_types)]
+        self.operations: list[Any] = []
+        self.func: FuncOp | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.operations)
+
+
+class FuncOp:
+    """A function: its type, its body, and the attributes of its arguments."""
+
+    def __init__(self, name: str, type: FunctionType, *, visibility: str | None = None, ip: InsertionPoint | None = None):
+        self.name = name
+        self.type = type
+        self.attributes: dict[str, Attribute] = {}
+        self.arg_attrs: ArrayAttr = ArrayAttr([])
+        self.body: Block | None = None
+        self.returned: list[Value] = []
+        insertion_point = ip if ip is not None else current_insertion_point()
+        if insertion_point is not None:
+            insertion_point.block.operations.append(self)
+
+    def add_entry_block(self) -> Block:
+        self.body = Block(self.type.inputs)
+        self.body.func = self
+        return self.body
+
+
+class ReturnOp:
+    """The values that the function around it returns."""
+
+    def __init__(self, operands: Sequence[Value]):
+        insertion_point = current_insertion_point()
+        if insertion_point is None:
+            raise ValueError("func.return must be built inside a function's body.")
+        insertion_point.block.func.returned = list(operands)
+
+
+class ModuleOperation:
+    """The operation behind a module: its attributes, and its text."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.attributes: dict[str, Attribute] = {}
+
+    def get_asm(self, large_elements_limit: int | None = None, **_: Any) -> str:
+        """A readable listing of the module, one operation a line."""
+        lines = []
+        for func in self.module.body:
+            lines.append(f"func.func @{func.name}{func.type} {{")
+            numbers: dict[int, int] = {}
+            for value in func.body.arguments:
+                numbers[id(value)] = len(numbers)
+            for op in func.body:
+                for result in op.results:
+                    numbers[id(result)] = len(numbers)
+                names = ", ".join(f"%{numbers[id(result)]}" for result in op.results)
+                uses = ", ".join(f"%{numbers[id(v)]}" for v in op.operands if v is not None)
+                lines.append(f"  {names} = {op} [{uses}]")
+            lines.append("  return " + ", ".join(f"%{numbers[id(v)]}" for v in func.returned))
+            lines.append("}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.get_asm()
+
+
+class Module:
+    """A list of functions; nvtripy puts one in, named `main`."""
+
+    def __init__(self) -> None:
+        self.body = Block()
+        self.operation = ModuleOperation(self)
+
+    @staticmethod
+    def create(loc: Location | None = None) -> Module:
+        return Module()
+
+    def __str__(self) -> str:
+        return self.operation.get_asm()

@@ -1,0 +1,12 @@
+"""What each operation computes: one lowering an operation, the living definition of its semantics."""
+
+from tripy_portable.kernels import (  # noqa: F401  (importing registers the lowerings)
+    contraction,
+    layout,
+    normalization,
+    pointwise,
+    reduction,
+)
+from tripy_portable.kernels.registry import Lowered, lower
+
+__all__ = ["Lowered", "lower"]

@@ -1,0 +1,189 @@
+"""Operations that move elements: shapes, views, slices, gathers, sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+
+from tripy_portable.dialect.inference import OpView, slice_bounds
+from tripy_portable.kernels.registry import Lowered, identity, known, lowers
+
+Tensor = torch.Tensor
+
+
+@lowers("shape")
+def _shape(view: OpView) -> Lowered:
+    dims = torch.tensor(view.types[0].dims, dtype=torch.int32)
+    return Lowered(lambda: dims.clone(), uses=())
+
+
+@lowers("reshape", "collapse_rank")
+def _reshape(view: OpView) -> Lowered:
+    dims = view.declared[0].dims
+    if dims == view.types[0].dims:
+        return Lowered(identity, uses=(0,), is_view=True)
+    return Lowered(lambda x: x.reshape(dims), uses=(0,), is_view=True)
+
+
+@lowers("broadcast")
+def _broadcast(view: OpView) -> Lowered:
+    source, target, positions = view.types[0].dims, view.declared[0].dims, view.attrs["broadcast_dims"]
+    if source == target:
+        return Lowered(identity, uses=(0,), is_view=True)
+    leading = len(target) - len(source)
+    if tuple(positions) == tuple(range(leading, len(target))):
+        return Lowered(lambda x: x.expand(target), uses=(0,), is_view=True)
+    aligned = [1] * len(target)
+    for axis, position in enumerate(positions):
+        aligned[position] = source[axis]
+    order = sorted(range(len(positions)), key=lambda axis: positions[axis])
+    return Lowered(lambda x: x.permute(order).reshape(aligned).expand(target), uses=(0,), is_view=True)
+
+
+@lowers("transpose")
+def _transpose(view: OpView) -> Lowered:
+    permutation = tuple(view.attrs["permutation"])
+    if permutation == tuple(range(len(permutation))):
+        return Lowered(identity, is_view=True)
+    return Lowered(lambda x: x.permute(permutation), is_view=True)
+
+
+@lowers("concatenation")
+def _concatenation(view: OpView) -> Lowered:
+    axis = view.attrs["axis"]
+    if len(view.types) == 1:
+        return Lowered(identity, is_view=True)
+    if view.types[0].element.bits == 8 and view.types[0].element.is_float:
+        # torch has no float8 concatenation: join the bytes.
+        return Lowered(lambda *xs: torch.cat([x.view(torch.uint8) for x in xs], axis).view(xs[0].dtype))
+    return Lowered(lambda *xs: torch.cat(xs, axis))
+
+
+@lowers("gather")
+def _gather(view: OpView) -> Lowered:
+    axis = view.attrs["axis"]
+    extent, dims = view.types[0].dims[axis], view.declared[0].dims
+    if extent == 0:
+        return Lowered(lambda data, indices: data.new_zeros(dims))
+    is_table = axis == 0 and view.types[0].rank == 2 and view.types[0].element.is_float
+
+    def take(data: Tensor, indices: Tensor) -> Tensor:
+        if is_table:
+            return F.embedding(indices, data)
+        return data.index_select(axis, indices.reshape(-1)).reshape(dims)
+
+    indices = view.values[1]
+    if indices is not None and not _outside(indices, extent).any():
+        return Lowered(take)
+    mask_dims = [1] * len(dims)
+    mask_dims[axis : axis + view.types[1].rank] = view.types[1].dims
+
+    def gather(data: Tensor, indices: Tensor) -> Tensor:
+        outside = _outside(indices, extent)
+        if outside.is_cpu and not outside.any():
+            return take(data, indices)
+        taken = take(data, torch.where(outside, 0, indices).to(indices.dtype))
+        return torch.where(outside.reshape(mask_dims), 0, taken).to(data.dtype)
+
+    return Lowered(gather)
+
+
+def _outside(indices: Tensor, extent: int) -> Tensor:
+    return (indices < 0) | (indices >= extent)
+
+
+@lowers("linspace")
+def _linspace(view: OpView) -> Lowered:
+    dims = view.declared[0].dims
+
+    def linspace(start: Tensor, step: Tensor) -> Tensor:
+        result = start.expand(dims).clone() if dims else start.clone()
+        for axis, extent in enumerate(dims):
+            line = torch.arange(extent, dtype=step.dtype, device=step.device) * step[axis]
+            result += line.reshape([-1] + [1] * (len(dims) - axis - 1))
+        return result
+
+    return Lowered(linspace, uses=(1, 2))
+
+
+@lowers("slice")
+def _slice(view: OpView) -> Lowered:
+    start, size, stride = slice_bounds(view)
+    for index, values in ((1, start), (2, size), (3, stride)):
+        if values is None:
+            known(view, index)
+    source, mode = view.types[0].dims, view.attrs["mode"]
+    if 0 in size:
+        dtype = view.types[0].element.torch
+        return Lowered(lambda x: torch.empty(size, dtype=dtype, device=x.device), uses=(0,))
+    inside = all(
+        0 <= a < extent and 0 <= a + s * (n - 1) < extent for a, n, s, extent in zip(start, size, stride, source)
+    )
+    if inside:
+        return _inner_slice(source, start, size, stride)
+    if mode == "kFILL":
+        return _filled_slice(view, start, size, stride)
+    indices = [
+        _outer_indices(mode, a, n, s, extent) for a, n, s, extent in zip(start, size, stride, source)
+    ]
+    return Lowered(lambda x: _index_each_axis(x, indices), uses=(0,))
+
+
+def _inner_slice(source: Sequence[int], start: list[int], size: list[int], stride: list[int]) -> Lowered:
+    """A box that lies inside: a view where all strides are positive."""
+    if all(a == 0 and s == 1 or n == extent == 1 for a, n, s, extent in zip(start, size, stride, source)):
+        if list(source) == size:
+            return Lowered(identity, uses=(0,), is_view=True)
+    if all(s > 0 or n == 1 for s, n in zip(stride, size)):
+        box = tuple(
+            slice(a, a + max(s, 1) * (n - 1) + 1, max(s, 1)) for a, n, s in zip(start, size, stride)
+        )
+        return Lowered(lambda x: x[box], uses=(0,), is_view=True)
+    indices = [torch.tensor([a + s * i for i in range(n)]) for a, n, s in zip(start, size, stride)]
+    return Lowered(lambda x: _index_each_axis(x, indices), uses=(0,))
+
+
+def _index_each_axis(x: Tensor, indices: Sequence[Tensor]) -> Tensor:
+    for axis, index in enumerate(indices):
+        x = x.index_select(axis, index.to(x.device))
+    return x
+
+
+def _outer_indices(mode: str, start: int, count: int, stride: int, extent: int) -> Tensor:
+    """Where each element of an axis is read from when the slice leaves the tensor."""
+    index = start + stride * torch.arange(count)
+    if mode == "kCLAMP":
+        return index.clamp(0, extent - 1)
+    if mode == "kWRAP":
+        return index % extent
+    # Reflection repeats no edge: ... 2 1 0 1 2 ... with period 2 * (extent - 1).
+    period = max(2 * (extent - 1), 1)
+    index = index % period
+    return torch.where(index >= extent, period - index, index)
+
+
+def _filled_slice(view: OpView, start: list[int], size: list[int], stride: list[int]) -> Lowered:
+    source = view.types[0].dims
+    has_fill = len(view.types) > 4 and view.types[4] is not None
+    fill_of: Callable[[tuple[Tensor, ...]], Tensor | int] = (lambda fill: fill[0]) if has_fill else (lambda _: 0)
+    uses = (0, 4) if has_fill else (0,)
+    axes = []
+    for a, n, s, extent in zip(start, size, stride, source):
+        index = a + s * torch.arange(n)
+        valid = (index >= 0) & (index < extent)
+        axes.append((index[valid], valid))
+    is_inside = torch.ones(size, dtype=torch.bool)
+    for axis, (_, valid) in enumerate(axes):
+        is_inside &= valid.reshape([-1] + [1] * (len(size) - axis - 1))
+
+    def filled(x: Tensor, *fill: Tensor) -> Tensor:
+        value = fill_of(fill)
+        result = torch.empty(size, dtype=x.dtype, device=x.device)
+        result[...] = value.reshape(()) if has_fill else value
+        inner = _index_each_axis(x, [index for index, _ in axes])
+        result[is_inside.to(x.device)] = inner.reshape(-1)
+        return result
+
+    return Lowered(filled, uses=uses)

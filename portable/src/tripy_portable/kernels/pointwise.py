@@ -1,0 +1,154 @@
+"""Element-wise operations: casts, unary and binary functions, activations, select."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from tripy_portable.diagnostics import UnsupportedOperation
+from tripy_portable.dialect.inference import OpView
+from tripy_portable.dtypes import BY_TORCH, ElementType
+from tripy_portable.kernels.registry import Lowered, identity, lowers
+
+Tensor = torch.Tensor
+
+
+def saturating_to_integer(x: Tensor, element: ElementType) -> Tensor:
+    """Truncates floats towards zero; values out of range saturate, NaN becomes 0.
+
+    torch's own conversion is undefined out of range.
+    """
+    low, high = -(2 ** (element.bits - 1)), 2 ** (element.bits - 1) - 1
+    wide = x.to(torch.float64)
+    # The double nearest to 2**63 - 1 is 2**63, which doesn't fit: such values are set apart.
+    inside = torch.where((wide >= low) & (wide < high + 1), wide, 0.0).to(element.torch)
+    saturated = torch.where(wide >= high + 1, high, inside)
+    return torch.where(wide < low, low, saturated).to(element.torch)
+
+
+@lowers("cast")
+def _cast(view: OpView) -> Lowered:
+    source, target = view.types[0].element, view.declared[0].element
+    if source is target:
+        return Lowered(identity, is_view=True)
+    if target.is_bool:
+        return Lowered(lambda x: x != 0)
+    if source.is_float and target.is_integer:
+        return Lowered(lambda x: saturating_to_integer(x, target))
+    dtype = target.torch
+    return Lowered(lambda x: x.to(dtype))
+
+
+_UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "kEXP": torch.exp,
+    "kLOG": torch.log,
+    "kSQRT": torch.sqrt,
+    "kRECIP": torch.reciprocal,
+    "kABS": torch.abs,
+    "kNEG": torch.neg,
+    "kSIN": torch.sin,
+    "kCOS": torch.cos,
+    "kTAN": torch.tan,
+    "kSINH": torch.sinh,
+    "kCOSH": torch.cosh,
+    "kASIN": torch.asin,
+    "kACOS": torch.acos,
+    "kATAN": torch.atan,
+    "kASINH": torch.asinh,
+    "kACOSH": torch.acosh,
+    "kATANH": torch.atanh,
+    "kCEIL": torch.ceil,
+    "kFLOOR": torch.floor,
+    "kERF": torch.erf,
+    "kNOT": torch.logical_not,
+    "kSIGN": torch.sign,
+    "kROUND": torch.round,
+}
+
+
+@lowers("unary")
+def _unary(view: OpView) -> Lowered:
+    return Lowered(_UNARY[view.attrs["operation"]])
+
+
+_ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
+    "kRELU": torch.relu,
+    "kSIGMOID": torch.sigmoid,
+    "kTANH": torch.tanh,
+    "kGELU_ERF": F.gelu,
+    "kGELU_TANH": lambda x: F.gelu(x, approximate="tanh"),
+    "kSOFTSIGN": F.softsign,
+}
+
+
+@lowers("activation")
+def _activation(view: OpView) -> Lowered:
+    name, element = view.attrs["activation_type"], view.types[0].element
+    if name not in _ACTIVATION:
+        raise UnsupportedOperation(f"tensorrt.activation {name} is not supported by the portable runtime")
+    if element.is_integer and name != "kRELU":
+        raise UnsupportedOperation(
+            f"tensorrt.activation {name} on {element} needs quantization scales, which the portable runtime has not"
+        )
+    return Lowered(_ACTIVATION[name])
+
+
+def _integer_divide(view: OpView, rounding: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Integer division that never traps: x / 0 is 0, and the least value divided by -1 wraps."""
+    divisor = view.values[1]
+    if divisor is not None and not ((divisor == 0) | (divisor == -1)).any():
+        return lambda a, b: torch.div(a, b, rounding_mode=rounding)
+
+    def divide(a: Tensor, b: Tensor) -> Tensor:
+        quotient = torch.div(a, torch.where((b == 0) | (b == -1), 1, b), rounding_mode=rounding)
+        quotient = torch.where(b == -1, -a, quotient)
+        return torch.where(b == 0, 0, quotient).to(a.dtype)
+
+    return divide
+
+
+def _float_floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    # Not rounding_mode="floor", which corrects by the remainder: 1.0 // 0.1 would be 9 where floor(1.0 / 0.1) is 10.
+    return torch.floor(torch.div(a, b))
+
+
+def _integer_pow(a: Tensor, b: Tensor) -> Tensor:
+    return saturating_to_integer(torch.pow(a.to(torch.float64), b.to(torch.float64)), BY_TORCH[a.dtype])
+
+
+_ELEMENT_WISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "kSUM": torch.add,
+    "kSUB": torch.sub,
+    "kPROD": torch.mul,
+    "kMAX": torch.maximum,
+    "kMIN": torch.minimum,
+    "kDIV": torch.div,
+    "kFLOOR_DIV": _float_floor_divide,
+    "kPOW": torch.pow,
+    "kAND": torch.logical_and,
+    "kOR": torch.logical_or,
+    "kXOR": torch.logical_xor,
+    "kEQUAL": torch.eq,
+    "kGREATER": torch.gt,
+    "kLESS": torch.lt,
+}
+
+
+@lowers("element_wise")
+def _element_wise(view: OpView) -> Lowered:
+    operation = view.attrs["operation"]
+    if view.types[0].element.is_integer:
+        if operation == "kDIV":
+            return Lowered(_integer_divide(view, "trunc"))
+        if operation == "kFLOOR_DIV":
+            return Lowered(_integer_divide(view, "floor"))
+        if operation == "kPOW":
+            return Lowered(_integer_pow)
+    return Lowered(_ELEMENT_WISE[operation])
+
+
+@lowers("select")
+def _select(view: OpView) -> Lowered:
+    return Lowered(torch.where)

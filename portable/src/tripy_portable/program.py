@@ -1,0 +1,221 @@
+"""A recorded graph as plain data: what is compiled, planned, saved and loaded.
+
+The file format is a JSON header followed by the constants' raw little-endian bytes. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tripy_portable.diagnostics import MTRTException
+from tripy_portable.dtypes import BY_CODE
+from tripy_portable.ir.attributes import DictAttr, MemorySpaceAttr, ShapeProfileAttr
+from tripy_portable.ir.operations import FuncOp, Module
+from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
+
+MAGIC = b"TRIPYPRT"
+FORMAT_VERSION = 1
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least, typical and greatest extents (or values) of an input."""
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What is known of a program's input beyond its type.
+
+    `on_host` inputs are shape arithmetic: `value_bounds` bounds their values. `dimension_names` maps a
+    dimension to a name; dimensions of one name must be equal at run time.
+    """
+
+    shape_bounds: Bounds | None = None
+    value_bounds: Bounds | None = None
+    dimension_names: dict[int, str] = field(default_factory=dict)
+    on_host: bool = False
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation: operands and results are value numbers; an absent optional operand is None.
+
+    `label` is nvtripy's `inputs;;<out>;;outputs` and `location` the full text that error messages carry.
+    """
+
+    op: str
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    attrs: dict[str, Any]
+    label: str = ""
+    location: Any = None
+
+
+@dataclass
+class Program:
+    """A graph in execution order. `types[v]` is the type of value `v`; `constants` holds those with data."""
+
+    types: list[RankedTensorType]
+    inputs: list[int]
+    outputs: list[int]
+    nodes: list[Node]
+    constants: dict[int, torch.Tensor]
+    specs: list[InputSpec]
+
+    def to_bytes(self) -> bytes:
+        """The program's file format."""
+        blobs: list[bytes] = []
+        offset = 0
+        constants = {}
+        for value, tensor in self.constants.items():
+            blob = _raw(tensor)
+            constants[str(value)] = {"offset": offset, "shape": list(tensor.shape)}
+            padding = -len(blob) % _ALIGNMENT
+            blobs.append(blob + b"\0" * padding)
+            offset += len(blob) + padding
+        header = {
+            "types": [[list(type.dims), type.element.code] for type in self.types],
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "nodes": [[n.op, n.inputs, n.outputs, n.attrs, n.label] for n in self.nodes],
+            "constants": constants,
+            "specs": [_spec_to_json(spec) for spec in self.specs],
+        }
+        encoded = json.dumps(header, separators=(",", ":")).encode()
+        return b"".join((MAGIC, struct.pack("<IQ", FORMAT_VERSION, len(encoded)), encoded, *blobs))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Program:
+        """Reads what `to_bytes` wrote.
+
+        Raises:
+            MTRTException: where the data is not a program, is of another version, or is cut short.
+        """
+        prefix = len(MAGIC) + struct.calcsize("<IQ")
+        if data[: len(MAGIC)] != MAGIC or len(data) < prefix:
+            raise MTRTException("InvalidArgument: not an executable of the portable runtime")
+        version, length = struct.unpack_from("<IQ", data, len(MAGIC))
+        if version != FORMAT_VERSION:
+            raise MTRTException(
+                f"InvalidArgument: executable has format version {version}, this runtime reads {FORMAT_VERSION}; "
+                "compile it again"
+            )
+        try:
+            header = json.loads(data[prefix : prefix + length])
+        except ValueError as error:
+            raise MTRTException("InvalidArgument: the executable's header is damaged or cut short") from error
+        types = [tensor_type(tuple(dims), BY_CODE[code]) for dims, code in header["types"]]
+        start = prefix + length
+        constants = {}
+        for value, entry in header["constants"].items():
+            constants[int(value)] = _tensor(data, start + entry["offset"], entry["shape"], types[int(value)])
+        nodes = [
+            Node(op, tuple(inputs), tuple(outputs), _tuples(attrs), label)
+            for op, inputs, outputs, attrs, label in header["nodes"]
+        ]
+        specs = [_spec_from_json(spec) for spec in header["specs"]]
+        return Program(types, header["inputs"], header["outputs"], nodes, constants, specs)
+
+
+def _raw(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def _tensor(data: bytes, offset: int, shape: list[int], type: RankedTensorType) -> torch.Tensor:
+    dtype = type.element.torch
+    count = 1
+    for extent in shape:
+        count *= extent
+    end = offset + count * dtype.itemsize
+    if end > len(data):
+        raise MTRTException("InvalidArgument: the executable's constants are cut short")
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data[offset:end]), dtype=dtype).reshape(shape)
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return value
+
+
+def _bounds_to_json(bounds: Bounds | None) -> list[tuple[int, ...]] | None:
+    return None if bounds is None else [bounds.min, bounds.opt, bounds.max]
+
+
+def _spec_to_json(spec: InputSpec) -> dict[str, Any]:
+    return {
+        "shape": _bounds_to_json(spec.shape_bounds),
+        "value": _bounds_to_json(spec.value_bounds),
+        "names": {str(dim): name for dim, name in spec.dimension_names.items()},
+        "on_host": spec.on_host,
+    }
+
+
+def _spec_from_json(data: dict[str, Any]) -> InputSpec:
+    shape, value = (None if data[key] is None else Bounds(*map(tuple, data[key])) for key in ("shape", "value"))
+    return InputSpec(shape, value, {int(dim): name for dim, name in data["names"].items()}, data["on_host"])
+
+
+def from_module(module: Module) -> Program:
+    """The program of a module's `main` function."""
+    func: FuncOp = next(func for func in module.body if func.name == "main")
+    numbers: dict[int, int] = {}
+    types: list[RankedTensorType] = []
+
+    def number(value: Any) -> int:
+        numbers[id(value)] = len(types)
+        types.append(value.type)
+        return numbers[id(value)]
+
+    inputs = [number(argument) for argument in func.body.arguments]
+    nodes: list[Node] = []
+    constants: dict[int, torch.Tensor] = {}
+    for op in func.body:
+        outputs = tuple(number(result) for result in op.results)
+        if op.name == "constant":
+            constants[outputs[0]] = op.attrs["data"]
+            continue
+        operands = tuple(None if operand is None else numbers[id(operand)] for operand in op.operands)
+        nodes.append(Node(op.name, operands, outputs, op.attrs, op.location.label, op.location))
+    outputs = [numbers[id(value)] for value in func.returned]
+    specs = [_spec(type, attr) for type, attr in zip((types[v] for v in inputs), func.arg_attrs.value)]
+    return Program(types, inputs, outputs, nodes, constants, specs)
+
+
+def _spec(type: RankedTensorType, attrs: DictAttr) -> InputSpec:
+    profile: ShapeProfileAttr | None = attrs.value.get("tensorrt.shape_profile")
+    values: ShapeProfileAttr | None = attrs.value.get("tensorrt.value_bounds")
+    names = attrs.value.get("tensorrt.dimension_names")
+    space: MemorySpaceAttr | None = attrs.value.get("plan.memory_space")
+    if profile is not None:
+        shape_bounds = Bounds(profile.min, profile.opt, profile.max)
+    elif type.has_static_shape:
+        shape_bounds = Bounds(type.dims, type.dims, type.dims)
+    else:
+        shape_bounds = None
+    return InputSpec(
+        shape_bounds,
+        None if values is None else Bounds(values.min, values.opt, values.max),
+        {} if names is None else {int(dim): name.value for dim, name in names.value.items()},
+        space is not None and space.value == "host",
+    )
+
+
+def is_static(type: RankedTensorType) -> bool:
+    """Whether all of a type's dimensions are known."""
+    return DYNAMIC not in type.dims

@@ -1,0 +1,1 @@
+"""What nvtripy uses of `mlir_tensorrt.runtime.api`: memory, streams, executables, sessions."""

@@ -1,0 +1,122 @@
+"""Memory: host and device tensors as nvtripy sees them.
+
+With no GPU, "device" memory is host memory flagged as device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tripy_portable.dtypes import ElementType
+from tripy_portable.runtime.types import PointerType, ScalarTypeCode
+
+
+class MemRefValue:
+    """A contiguous tensor in host or device memory."""
+
+    __slots__ = ()
+    _tensor: torch.Tensor
+    _element: ElementType
+    address_space: PointerType
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The data."""
+        return self._tensor
+
+    @property
+    def shape(self) -> list[int]:
+        return list(self._tensor.shape)
+
+    @property
+    def strides(self) -> list[int]:
+        """In elements."""
+        return list(self._tensor.stride())
+
+    @property
+    def dtype(self) -> ScalarTypeCode:
+        return ScalarTypeCode.of(self._element)
+
+    @property
+    def element(self) -> ElementType:
+        """The element type."""
+        return self._element
+
+    @property
+    def ptr(self) -> int:
+        """The address of the first element."""
+        return self._tensor.data_ptr()
+
+    def __dlpack__(self, stream: Any = None, **_: Any) -> Any:
+        self._is_exposed = True
+        return torch.utils.dlpack.to_dlpack(self._tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return tuple(int(part) for part in self._tensor.__dlpack_device__())
+
+    def frozen_tensor(self) -> torch.Tensor:
+        """The data as a constant: copied where someone else could still write to it."""
+        return self._tensor.clone() if self._is_exposed else self._tensor
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"MemRefValue(shape={self.shape}, dtype={self.dtype.name}, address_space={self.address_space.name})"
+
+
+class DeviceMemRef(MemRefValue):
+    """Device memory. It exports no buffer: copy it to the host first."""
+
+    __slots__ = ("_element", "_is_exposed", "_tensor")
+    address_space = PointerType.device
+
+    def __init__(self, tensor: torch.Tensor, element: ElementType, is_exposed: bool = False):
+        self._tensor = tensor
+        self._element = element
+        self._is_exposed = is_exposed
+
+
+class HostMemRef(MemRefValue, np.ndarray):
+    """Host memory.
+
+    Before Python 3.12 only a type written in C can export the buffer protocol, which nvtripy uses
+    (`memoryview(memref)`); being an ndarray over the tensor's memory does that.
+    """
+
+    address_space = PointerType.host
+
+    def __new__(cls, tensor: torch.Tensor, element: ElementType, is_exposed: bool = False) -> HostMemRef:
+        memref = _as_array(tensor).view(cls)
+        memref.flags.writeable = False
+        memref._tensor = tensor
+        memref._element = element
+        memref._is_exposed = is_exposed
+        return memref
+
+    def __bool__(self) -> bool:
+        return True
+
+    __str__ = MemRefValue.__repr__
+    __repr__ = MemRefValue.__repr__
+    __eq__ = MemRefValue.__eq__
+    __ne__ = MemRefValue.__ne__
+    __hash__ = MemRefValue.__hash__
+
+
+_BITS = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8}
+
+
+def _as_array(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor's memory; types that NumPy lacks appear as their bits."""
+    stand_in = _BITS.get(tensor.dtype)
+    return (tensor.view(stand_in) if stand_in is not None else tensor).numpy()

@@ -1,0 +1,129 @@
+"""Sessions: executables that run, with a plan for each set of input shapes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from tripy_portable.diagnostics import MTRTException
+from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
+from tripy_portable.planner import Plan, fold
+from tripy_portable.runtime.client import RuntimeClient, device_of
+from tripy_portable.runtime.executable import Executable
+from tripy_portable.runtime.memref import DeviceMemRef, MemRefValue
+
+MAX_PLANS = 32
+
+
+class RuntimeSessionOptions:
+    """Which devices a session uses."""
+
+    def __init__(
+        self, num_devices: int = 1, device_id: int = 0, nccl_uuid: str = "", features: list[str] | None = None
+    ):
+        if num_devices != 1:
+            raise MTRTException(f"InvalidArgument: num_devices must be 1, but got {num_devices}")
+        self.num_devices = num_devices
+        self.device_id = device_id
+
+
+class RuntimeSession:
+    """Runs an executable.
+
+    nvtripy 0.1.7 calls `RuntimeSession(options, executable)`; the newer interface is
+    `RuntimeSession(client, options, executable)`.
+    """
+
+    def __init__(self, *args: Any):
+        if len(args) == 3 and isinstance(args[0], RuntimeClient):
+            args = args[1:]
+        if len(args) != 2 or not isinstance(args[1], Executable):
+            raise TypeError("RuntimeSession takes (options, executable) or (client, options, executable).")
+        self.options, self.executable = args
+        self._program = self.executable.program
+        self._device = device_of(self.options.device_id)
+        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._host_inputs = [i for i, spec in enumerate(self._program.specs) if spec.on_host]
+        self._types = [self._program.types[v] for v in self._program.inputs]
+
+    def execute_function(
+        self,
+        name: str,
+        in_args: Sequence[MemRefValue],
+        out_args: Sequence[MemRefValue] | None = None,
+        stream: Any = None,
+        client: Any = None,
+    ) -> list[MemRefValue]:
+        """Runs `main` on memrefs and returns freshly allocated device memrefs.
+
+        Raises:
+            MTRTException: where an argument's element type, rank, shape or value is not as compiled.
+        """
+        tensors = [memref.tensor for memref in in_args]
+        key: Any = tuple(
+            (*tensor.shape, tensor.dtype, memref.element.bits) for tensor, memref in zip(tensors, in_args)
+        )
+        if self._host_inputs:
+            key = (key, *(tensors[i].item() for i in self._host_inputs))
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._make_plan(key, in_args)
+        else:
+            self._plans.move_to_end(key)
+        results = plan.run(tensors)
+        return [DeviceMemRef(tensor, type.element) for tensor, type in zip(results, plan.result_types)]
+
+    def _make_plan(self, key: Any, arguments: Sequence[MemRefValue]) -> Plan:
+        self._check(arguments)
+        types = [tensor_type(tuple(memref.shape), memref.element) for memref in arguments]
+        values = {i: arguments[i].tensor.cpu() for i in self._host_inputs}
+        plan = Plan(fold(self._program, types, values), self._device)
+        self._plans[key] = plan
+        if len(self._plans) > MAX_PLANS:
+            self._plans.popitem(last=False)
+        return plan
+
+    def _check(self, arguments: Sequence[MemRefValue]) -> None:
+        if len(arguments) != len(self._types):
+            raise MTRTException(
+                f"InvalidArgument: function expects {len(self._types)} args but received {len(arguments)}"
+            )
+        for index, (memref, type) in enumerate(zip(arguments, self._types)):
+            if memref.element is not type.element:
+                raise MTRTException(
+                    f"InvalidArgument: Input argument {index} validation failed against corresponding function "
+                    f"signature arg {index}. Reason: function expects a memref type with element type "
+                    f"{type.element} but receives {memref.element}"
+                )
+        extents: dict[str, int] = {}
+        for index, (memref, type, spec) in enumerate(zip(arguments, self._types, self._program.specs)):
+            self._check_shape(index, memref, type)
+            for dim, name in spec.dimension_names.items():
+                expected = extents.setdefault(name, memref.shape[dim])
+                if memref.shape[dim] != expected:
+                    raise MTRTException(
+                        f"InternalError: failed to set input shape: dimension {dim} of input {index} is named "
+                        f"'{name}' and has size {memref.shape[dim]}, but another dimension of that name has "
+                        f"size {expected}"
+                    )
+
+    def _check_shape(self, index: int, memref: MemRefValue, type: RankedTensorType) -> None:
+        spec = self._program.specs[index]
+        shape = memref.shape
+        matches = len(shape) == type.rank and all(d in (DYNAMIC, e) for e, d in zip(shape, type.dims))
+        if matches and spec.shape_bounds is not None:
+            bounds = spec.shape_bounds
+            matches = all(low <= e <= high for low, e, high in zip(bounds.min, shape, bounds.max))
+        if not matches:
+            raise MTRTException(
+                f"InvalidArgument: Input argument {index} validation failed: Runtime shape mismatch. Expected "
+                f"{type} within {spec.shape_bounds} but received {shape}"
+            )
+        if spec.value_bounds is not None:
+            value, bounds = int(memref.tensor.item()), spec.value_bounds
+            if not bounds.min[0] <= value <= bounds.max[0]:
+                raise MTRTException(
+                    f"InvalidArgument: dimension input {index} has value {value}, which is not within the bounds "
+                    f"[{bounds.min[0]}, {bounds.max[0]}]"
+                )
