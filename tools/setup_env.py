@@ -190,7 +190,8 @@ def build(root: Path, interpreter: Interpreter) -> None:
     log = venv / "setup.log"
     pip = [python, "-I", "-m", "pip", "--quiet", "--disable-pip-version-check", "--log", str(log)]
     install = [*pip, "install", "--constraint", "constraints.txt"]
-    hint = f"The log is {log}; the next make starts afresh."
+    # pip calls it a conflict when it cannot reach its index.
+    hint = f"Is pip's package index reachable? The log is {log}; the next make starts afresh."
     run([*install, "-r", "requirements-dev.txt", "fbgemm-gpu-cpu", "colored"], root, hint)
     # nvtripy's metadata asks for the native packages, which portable/ stands in for.
     run([*install, "--no-deps", "nvtripy"], root, hint)
