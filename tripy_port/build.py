@@ -1,0 +1,109 @@
+"""Builds the ported models from their configurations. Counterpart of reference/build.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import nvtripy as tp
+
+from tripy_port.embedding_modules import (
+    CategoricalEmbeddingModule,
+    EmbeddingModule,
+    LocalEmbeddingModule,
+)
+from tripy_port.hstu_dense import HSTUDenseModel
+from tripy_port.input_features_preprocessors import (
+    CombinedItemAndRatingInputFeaturesPreprocessor,
+    InputFeaturesPreprocessorModule,
+    LearnablePositionalEmbeddingInputFeaturesPreprocessor,
+    LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor,
+)
+from tripy_port.output_postprocessors import (
+    L2NormEmbeddingPostprocessor,
+    LayerNormEmbeddingPostprocessor,
+    OutputPostprocessorModule,
+)
+from tripy_port.similarity import DotProductSimilarity
+from tripy_port.validation import require, require_choice
+
+if TYPE_CHECKING:
+    from configs import HSTUConfig
+
+DTYPES = (tp.float32, tp.float16, tp.bfloat16)
+
+
+def build_hstu(config: HSTUConfig, dtype: tp.dtype = tp.float32) -> HSTUDenseModel:
+    """Research HSTU without values: give it a state dict before calling it.
+
+    Args:
+        config: the sizes and choices.
+        dtype: of all floating-point weights and of the computation, one of `DTYPES`.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    require(dtype in DTYPES, "dtype", dtype, f"choose one of {', '.join(str(choice) for choice in DTYPES)}")
+    return HSTUDenseModel(
+        max_sequence_len=config.max_sequence_len,
+        max_output_len=config.max_output_len,
+        embedding_dim=config.embedding_dim,
+        num_blocks=config.num_blocks,
+        num_heads=config.num_heads,
+        linear_dim=config.linear_dim,
+        attention_dim=config.attention_dim,
+        normalization=config.normalization,
+        linear_config=config.linear_config,
+        linear_activation=config.linear_activation,
+        linear_dropout_rate=config.linear_dropout_rate,
+        attn_dropout_rate=config.attn_dropout_rate,
+        embedding_module=_embedding_module(config, dtype),
+        similarity_module=DotProductSimilarity(),
+        input_features_preproc_module=_input_preprocessor(config, dtype),
+        output_postproc_module=_output_postprocessor(config),
+        relative_attention_bias=config.relative_attention_bias,
+        num_buckets=config.num_buckets,
+        bucket_divisor=config.bucket_divisor,
+        concat_ua=config.concat_ua,
+        epsilon=config.epsilon,
+        dtype=dtype,
+    )
+
+
+def _embedding_module(config: HSTUConfig, dtype: tp.dtype) -> EmbeddingModule:
+    require_choice("embedding", config.embedding, ("local", "categorical"))
+    if config.embedding == "local":
+        return LocalEmbeddingModule(config.num_items, config.item_embedding_dim, dtype=dtype)
+    # The map is a buffer of the checkpoint; until one is loaded, items take the categories in turn.
+    category_ids = tp.Tensor([item % config.num_categories for item in range(config.num_items)])
+    return CategoricalEmbeddingModule(
+        config.num_items, config.item_embedding_dim, tp.cast(category_ids, tp.int64), dtype=dtype
+    )
+
+
+def _input_preprocessor(config: HSTUConfig, dtype: tp.dtype) -> InputFeaturesPreprocessorModule:
+    require_choice("input_preprocessor", config.input_preprocessor, ("positional", "rated", "combined"))
+    # The public configurations drop inputs and projections at the same rate.
+    dropout_rate = config.linear_dropout_rate
+    if config.input_preprocessor == "positional":
+        return LearnablePositionalEmbeddingInputFeaturesPreprocessor(
+            config.padded_length, config.item_embedding_dim, dropout_rate, dtype=dtype
+        )
+    if config.input_preprocessor == "rated":
+        return LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor(
+            config.padded_length,
+            config.item_embedding_dim,
+            dropout_rate,
+            config.rating_embedding_dim,
+            config.num_ratings,
+            dtype=dtype,
+        )
+    return CombinedItemAndRatingInputFeaturesPreprocessor(
+        config.padded_length, config.item_embedding_dim, dropout_rate, config.num_ratings, dtype=dtype
+    )
+
+
+def _output_postprocessor(config: HSTUConfig) -> OutputPostprocessorModule:
+    require_choice("output_postprocessor", config.output_postprocessor, ("l2_norm", "layer_norm"))
+    if config.output_postprocessor == "l2_norm":
+        return L2NormEmbeddingPostprocessor(config.item_embedding_dim)
+    return LayerNormEmbeddingPostprocessor(config.item_embedding_dim)

@@ -1,0 +1,46 @@
+"""Operations of PyTorch that Tripy spells differently, rounded where PyTorch rounds.
+
+PyTorch computes an elementwise operation on half tensors in float32 and rounds once, also where the operation
+is composed (SiLU) or has a Python number as an operand, which stays unrounded. Tripy runs strongly typed:
+every step and every number takes the tensor's dtype, so ``tp.silu(x)`` rounds twice and ``x / 1011`` divides
+by 1012 in bfloat16. The functions below widen, compute, and round where PyTorch does. For float32 tensors the
+casts vanish while tracing and the plain operation is left.
+"""
+
+from __future__ import annotations
+
+import nvtripy as tp
+
+
+def silu(x: tp.Tensor) -> tp.Tensor:
+    """x * sigmoid(x), elementwise, rounded once to x's dtype."""
+    return tp.cast(tp.silu(tp.cast(x, tp.float32)), x.dtype)
+
+
+def scale(x: tp.Tensor, factor: float) -> tp.Tensor:
+    """x * factor, elementwise, with the factor in float32."""
+    return tp.cast(tp.cast(x, tp.float32) * float(factor), x.dtype)
+
+
+def divide(x: tp.Tensor, divisor: float) -> tp.Tensor:
+    """x / divisor, elementwise, with the divisor in float32."""
+    return tp.cast(tp.cast(x, tp.float32) / float(divisor), x.dtype)
+
+
+def vector_norm(x: tp.Tensor) -> tp.Tensor:
+    """Euclidean norm over the last axis, which is kept with size 1; accumulated in float32, rounded once."""
+    wide = tp.cast(x, tp.float32)
+    return tp.cast(tp.sqrt(tp.sum(wide * wide, dim=-1, keepdim=True)), x.dtype)
+
+
+def layer_norm(x: tp.Tensor, normalized_dim: int, eps: float) -> tp.Tensor:
+    """Layer norm over the last axis, of size normalized_dim, without weight and bias.
+
+    One normalization operation, which accumulates in float32 as PyTorch does. TensorRT's cannot go without
+    the affine part, so it is given constants; they are made here, not kept on a module, where they would
+    become parameters with names of their own in the state dict.
+    """
+    norm = tp.LayerNorm(normalized_dim, dtype=x.dtype, eps=eps)
+    norm.weight = tp.cast(tp.Tensor([1.0] * normalized_dim), x.dtype)
+    norm.bias = tp.cast(tp.Tensor([0.0] * normalized_dim), x.dtype)
+    return norm(x)
