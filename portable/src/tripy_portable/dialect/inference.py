@@ -41,7 +41,9 @@ InferFn = Callable[[OpView], list[RankedTensorType]]
 _INFER: dict[str, InferFn] = {}
 
 
-def _infers(*names: str) -> Callable[[InferFn], InferFn]:
+def infers(*names: str) -> Callable[[InferFn], InferFn]:
+    """Registers the inference of operations."""
+
     def register(fn: InferFn) -> InferFn:
         for name in names:
             _INFER[name] = fn
@@ -101,19 +103,19 @@ def _show(shapes: Sequence[tuple[int, ...]]) -> str:
     return " and ".join(texts)
 
 
-@_infers("constant")
+@infers("constant")
 def _constant(view: OpView) -> list[RankedTensorType]:
     return list(view.declared)
 
 
-@_infers("unary", "activation", "softmax")
+@infers("unary", "activation", "softmax")
 def _same(view: OpView) -> list[RankedTensorType]:
     if view.name == "softmax" and not 0 <= view.attrs["axis"] < view.types[0].rank:
         raise VerificationError(f"expected axis to be non-negative and less than {view.types[0].rank}")
     return [view.types[0]]
 
 
-@_infers("normalization")
+@infers("normalization")
 def _normalization(view: OpView) -> list[RankedTensorType]:
     data, scale, bias = view.types
     if not data.rank == scale.rank == bias.rank:
@@ -129,12 +131,12 @@ def _normalization(view: OpView) -> list[RankedTensorType]:
     return [data]
 
 
-@_infers("cast", "quantize", "dequantize")
-def _retyped(view: OpView) -> list[RankedTensorType]:
+@infers("cast")
+def _cast(view: OpView) -> list[RankedTensorType]:
     return [tensor_type(view.types[0].dims, view.declared[0].element)]
 
 
-@_infers("element_wise")
+@infers("element_wise")
 def _element_wise(view: OpView) -> list[RankedTensorType]:
     left, right = view.types
     compares = view.attrs["operation"] in ("kEQUAL", "kGREATER", "kLESS")
@@ -142,13 +144,13 @@ def _element_wise(view: OpView) -> list[RankedTensorType]:
     return [tensor_type(broadcast_dims(left.dims, right.dims), element)]
 
 
-@_infers("select")
+@infers("select")
 def _select(view: OpView) -> list[RankedTensorType]:
     condition, then, otherwise = view.types
     return [tensor_type(broadcast_dims(condition.dims, then.dims, otherwise.dims), then.element)]
 
 
-@_infers("concatenation")
+@infers("concatenation")
 def _concatenation(view: OpView) -> list[RankedTensorType]:
     first, axis = view.types[0], view.attrs["axis"]
     if not 0 <= axis < first.rank:
@@ -170,7 +172,7 @@ def _concatenation(view: OpView) -> list[RankedTensorType]:
     return [tensor_type(tuple(dims), first.element)]
 
 
-@_infers("matrix_multiply")
+@infers("matrix_multiply")
 def _matrix_multiply(view: OpView) -> list[RankedTensorType]:
     a, b = view.types
     a_vector, b_vector = view.attrs["op0"] == "kVECTOR", view.attrs["op1"] == "kVECTOR"
@@ -193,7 +195,7 @@ def _matrix_multiply(view: OpView) -> list[RankedTensorType]:
     return [tensor_type((*batch, *rows, *columns), a.element)]
 
 
-@_infers("reduce")
+@infers("reduce")
 def _reduce(view: OpView) -> list[RankedTensorType]:
     data, axes = view.types[0], view.attrs["axes"]
     if any(not 0 <= axis < data.rank for axis in axes):
@@ -205,7 +207,7 @@ def _reduce(view: OpView) -> list[RankedTensorType]:
     return [tensor_type(dims, data.element)]
 
 
-@_infers("top_k")
+@infers("top_k")
 def _top_k(view: OpView) -> list[RankedTensorType]:
     data, axis, k = view.types[0], view.attrs["axis"], view.attrs["k"]
     if not 0 <= axis < data.rank:
@@ -218,7 +220,7 @@ def _top_k(view: OpView) -> list[RankedTensorType]:
     return [tensor_type(dims, data.element), tensor_type(dims, I32)]
 
 
-@_infers("gather")
+@infers("gather")
 def _gather(view: OpView) -> list[RankedTensorType]:
     data, indices = view.types
     axis = view.attrs["axis"]
@@ -227,12 +229,12 @@ def _gather(view: OpView) -> list[RankedTensorType]:
     return [tensor_type((*data.dims[:axis], *indices.dims, *data.dims[axis + 1 :]), data.element)]
 
 
-@_infers("shape")
+@infers("shape")
 def _shape(view: OpView) -> list[RankedTensorType]:
     return [tensor_type((view.types[0].rank,), I32)]
 
 
-@_infers("transpose")
+@infers("transpose")
 def _transpose(view: OpView) -> list[RankedTensorType]:
     data, permutation = view.types[0], view.attrs["permutation"]
     if sorted(permutation) != list(range(data.rank)):
@@ -240,7 +242,7 @@ def _transpose(view: OpView) -> list[RankedTensorType]:
     return [tensor_type(tuple(data.dims[d] for d in permutation), data.element)]
 
 
-@_infers("collapse_rank")
+@infers("collapse_rank")
 def _collapse_rank(view: OpView) -> list[RankedTensorType]:
     data, result = view.types[0], view.declared[0]
     if data.has_static_shape:
@@ -250,7 +252,7 @@ def _collapse_rank(view: OpView) -> list[RankedTensorType]:
     return [result]
 
 
-@_infers("reshape")
+@infers("reshape")
 def _reshape(view: OpView) -> list[RankedTensorType]:
     data, result, target = view.types[0], view.declared[0], view.ints(1)
     if target is None:
@@ -279,7 +281,7 @@ def _volume(dims: Sequence[int]) -> int:
     return volume
 
 
-@_infers("broadcast")
+@infers("broadcast")
 def _broadcast(view: OpView) -> list[RankedTensorType]:
     data, result, target = view.types[0], view.declared[0], view.ints(1)
     dims = view.attrs["broadcast_dims"]
@@ -298,13 +300,13 @@ def _broadcast(view: OpView) -> list[RankedTensorType]:
     return [tensor_type(extents, data.element)]
 
 
-@_infers("linspace")
+@infers("linspace")
 def _linspace(view: OpView) -> list[RankedTensorType]:
     result, target = view.declared[0], view.ints(0)
     return [tensor_type(tuple(target) if target is not None else result.dims, result.element)]
 
 
-@_infers("slice")
+@infers("slice")
 def _slice(view: OpView) -> list[RankedTensorType]:
     data = view.types[0]
     start, size, stride = slice_bounds(view)

@@ -5,7 +5,9 @@ from tripy_portable.kernels import (  # noqa: F401  (importing registers the low
     layout,
     normalization,
     pointwise,
+    quantization,
     reduction,
+    window,
 )
 from tripy_portable.kernels.registry import Lowered, lower
 
