@@ -1,7 +1,7 @@
 """Input feature preprocessors: item vectors to the encoder's input.
 
 Source: generative_recommenders/research/modeling/sequential/input_features_preprocessors.py. Departure: the
-mask has the embeddings' dtype, where the public float32 mask would turn a half model's input to float32.
+returned mask has the embeddings' dtype; the public one is float32 under any model.
 
 Legend: B batch, N sequence, D embedding, I item embedding, R rating embedding.
 """
