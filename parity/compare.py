@@ -329,7 +329,7 @@ def diagnose(rows: list[TapRow], checks: Mapping[str, Verdict], leak: str, entry
         return Diagnosis(
             "amplification",
             row.tap,
-            f"every module is right on its own; the error carried into {row.path} exceeds its limit ({grown})",
+            f"every module is right on its own; the error carried into {row.path} is over its limit ({grown})",
             factor,
         )
     if leak:

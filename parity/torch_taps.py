@@ -32,14 +32,16 @@ def tapped(model: torch.nn.Module, record_calls: bool = False) -> Iterator[Captu
 
     def before(path: str, args: tuple, kwargs: dict) -> None:
         if sums is not None:
-            sums.enter(path)
             # Inputs are copied now: a module may overwrite them.
             pending.append((path, map_tree(args, _freeze), map_tree(kwargs, _freeze)))
+            sums.enter(path)
 
     def _freeze(leaf: Any) -> Any:
         return capture.intern(leaf) if _is_tensor(leaf) else leaf
 
     def after(path: str, kind: str, result: Any) -> None:
+        if sums is not None:
+            sums.leave()
         count = seen.get(path, 0)
         seen[path] = count + 1
         tap = path if count == 0 else f"{path}@{count}"
@@ -48,7 +50,6 @@ def tapped(model: torch.nn.Module, record_calls: bool = False) -> Iterator[Captu
             outputs.append(tap + suffix)
             capture.tensors[tap + suffix] = tensor.detach().cpu().clone()
         if sums is not None:
-            sums.leave()
             _, args, kwargs = pending.pop()
             capture.calls.append(ModuleCall(path, tap, kind, list(args), kwargs, tuple(outputs)))
 

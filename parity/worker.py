@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Mapping
 from enum import Enum
@@ -80,6 +79,10 @@ class RunnerProcess:
         if status != Status.OK:
             raise RunnerFailure(status, payload)
         return payload
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -230,15 +233,6 @@ class _Commands:
         return {
             call.tap: self._runner.time_call(call, recorded.call_inputs, repeats) for call in recorded.calls
         }
-
-    def hang(self) -> None:
-        """Never answer; for the tests of time limits."""
-        while True:
-            time.sleep(1)
-
-    def crash(self) -> None:
-        """Die as native code does; for the tests of crashes."""
-        os.abort()
 
     def _inputs(self, path: str) -> Mapping:
         from parity.inputs import load

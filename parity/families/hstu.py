@@ -99,9 +99,14 @@ class HSTUFamily(Family):
         # Zero is exact (ln 1), and past the last bucket both sides clamp to the same one.
         return close & (nearest_BNM >= 1) & (nearest_BNM <= config.num_buckets)
 
-    def incremental_arguments(self, arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        if arrays["timestamps"].shape != arrays["past_ids"].shape:
+    def incremental_arguments(
+        self, config: HSTUConfig, arrays: Arrays
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        if config.positions_per_item > 1:
             # An item and its rating are two positions; the incremental forward appends one.
+            return None
+        if config.normalization == "softmax_rel_bias" and config.num_blocks > 1:
+            # Its denominators run over later positions too, so that appending changes earlier rows.
             return None
         arguments = self.entry_arguments(arrays)
         del arguments["item_ids"]

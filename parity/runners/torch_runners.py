@@ -32,6 +32,7 @@ class TorchRunner(Runner):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model: torch.nn.Module
         self.family: Family
+        self.config: Any = None
         self.dtype: torch.dtype
         self._modules: dict[str, torch.nn.Module] = {}
 
@@ -47,6 +48,7 @@ class TorchRunner(Runner):
 
     def _load(self, case: CaseConfig, dtype: torch.dtype, weights: Mapping[str, torch.Tensor]) -> None:
         self.family = get_family(case.family)
+        self.config = case.model
         self.dtype = dtype
         self.model = self.family.build_reference(case.model, self.layout).to(dtype)
         self.model.load_state_dict(dict(weights), strict=True)
@@ -118,7 +120,7 @@ class TorchRunner(Runner):
         return self._time(lambda: self._modules[call.path](*args, **kwargs), repeats)
 
     def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        steps = self.family.incremental_arguments(arrays)
+        steps = self.family.incremental_arguments(self.config, arrays)
         if steps is None:
             return {}
         before, last = steps

@@ -128,6 +128,7 @@ class TripyRunner(Runner):
 
     def __init__(self) -> None:
         self.family: Family
+        self.config: Any = None
         self.model: tp.Module
         self.dtype: torch.dtype
         self._modules: dict[str, tp.Module] = {}
@@ -142,6 +143,7 @@ class TripyRunner(Runner):
         if precision.needs_cuda and not torch.cuda.is_available():
             raise Unavailable(f"{precision.name} needs a CUDA device and none is visible")
         self.family = get_family(case.family)
+        self.config = case.model
         self.dtype = precision.dtype
         self.model = self.family.build_port(case.model, _TRIPY_DTYPES[precision.dtype])
         state = {
@@ -219,7 +221,7 @@ class TripyRunner(Runner):
         return _time(compiled, map_tree(arguments, _to_device), repeats)
 
     def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        steps = self.family.incremental_arguments(arrays)
+        steps = self.family.incremental_arguments(self.config, arrays)
         if steps is None:
             return {}
         before, last = steps

@@ -1,0 +1,164 @@
+"""The verdict rule: what it accepts, what it refuses, and that its bound follows from its derivation."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from parity.precision import PRECISIONS
+from parity.verdict import ROUNDINGS_PER_OPERATION, bound_for, judge
+
+FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
+
+
+@pytest.fixture
+def product():
+    """A matrix product in float64 and rounded to float32 twice, in different summation orders."""
+    generator = torch.Generator().manual_seed(3)
+    a = torch.randn(40, 211, generator=generator)
+    b = torch.randn(211, 30, generator=generator)
+    reordered = torch.randperm(211, generator=generator)
+    return a.double() @ b.double(), a @ b, a[:, reordered] @ b[reordered]
+
+
+def test_two_summation_orders_pass(product):
+    verdict = judge(*product, FP32, longest_sum=211)
+    assert verdict.passed
+    assert verdict.checked == 1200
+    assert 0 < verdict.margin <= 1
+
+
+def test_a_relative_change_of_one_in_a_hundred_thousand_fails(product):
+    oracle, reference, port = product
+    verdict = judge(oracle, reference, port * (1 + 1e-5), FP32, longest_sum=211)
+    assert not verdict.passed
+    assert "exceeds" in verdict.reason
+
+
+def test_one_wrong_element_fails_in_the_max_norm(product):
+    oracle, reference, port = product
+    port = port.clone()
+    port[7, 3] += 1e-4 * oracle.abs().max()
+    verdict = judge(oracle, reference, port, FP32, longest_sum=211)
+    assert not verdict.passed
+    assert verdict.worst[0].index == (7, 3)
+    assert verdict.worst[0].port == pytest.approx(float(port[7, 3]))
+
+
+@pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
+@pytest.mark.parametrize("terms", [1, 50, 1000])
+def test_bound_is_the_derivation(precision, terms):
+    u, a = precision.unit_roundoff, precision.accumulation_roundoff
+    bound = bound_for(precision, terms)
+    ratio = (u**2 + terms * a**2) / (u**2 + math.log2(terms + 1) * a**2)
+    assert bound.k == pytest.approx(math.sqrt(ROUNDINGS_PER_OPERATION * ratio), rel=1e-12)
+    assert bound.floor == pytest.approx(math.sqrt(ROUNDINGS_PER_OPERATION) * u, rel=1e-12)
+    assert f"{terms} terms" in bound.explain()
+
+
+def test_half_precision_products_are_bounded_by_storage_not_by_length():
+    assert bound_for(BF16, 1000).k == pytest.approx(bound_for(BF16, 1).k, rel=1e-3)
+    assert bound_for(FP32, 1000).k > 5 * bound_for(FP32, 1).k
+
+
+def test_moving_data_must_be_exact():
+    values = torch.randn(6, 5)
+    assert judge(values.double(), values, values.clone(), FP32, longest_sum=0).passed
+    off = values.clone()
+    off[2, 2] = torch.nextafter(off[2, 2], torch.tensor(math.inf))
+    verdict = judge(values.double(), values, off, FP32, longest_sum=0)
+    assert not verdict.passed
+    assert math.isinf(verdict.margin)
+
+
+def test_integers_must_be_equal():
+    values = torch.arange(12).reshape(3, 4)
+    assert judge(values, values, values.clone(), FP32, longest_sum=1).passed
+    off = values.clone()
+    off[1, 1] += 1
+    verdict = judge(values, values, off, FP32, longest_sum=1)
+    assert not verdict.passed
+    assert "1 of 12" in verdict.reason
+    assert verdict.worst[0].index == (1, 1)
+
+
+def test_a_reference_that_is_wrong_in_integers_fails():
+    values = torch.arange(4)
+    assert not judge(values, values + 1, values, FP32, longest_sum=1).passed
+
+
+@pytest.mark.parametrize("side", ["oracle", "reference", "port"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_non_finite_on_any_side_fails(side, value):
+    sides = {"oracle": torch.ones(3).double(), "reference": torch.ones(3), "port": torch.ones(3)}
+    sides[side] = sides[side].clone()
+    sides[side][1] = value
+    verdict = judge(**sides, precision=FP32, longest_sum=1)
+    assert not verdict.passed
+    assert side in verdict.reason
+
+
+def test_a_shared_overflow_is_no_match():
+    huge = torch.tensor([1.0, 1e6])
+    half = huge.half()
+    assert not judge(huge.double(), half, half, FP16, longest_sum=1).passed
+
+
+@pytest.mark.parametrize(
+    ("port", "reason"),
+    [
+        (torch.ones(2, 3), "shape"),
+        (torch.ones(3, 2, dtype=torch.float64), "dtype"),
+        (torch.ones(3, 2, dtype=torch.int32), "dtype"),
+    ],
+    ids=["shape", "wider", "integer"],
+)
+def test_another_shape_or_type_fails(port, reason):
+    one = torch.ones(3, 2)
+    verdict = judge(one.double(), one, port, FP32, longest_sum=1)
+    assert not verdict.passed
+    assert reason in verdict.reason
+
+
+def test_nothing_to_compare_fails():
+    empty = torch.ones(0, 4)
+    assert not judge(empty.double(), empty, empty, FP32, longest_sum=1).passed
+    one = torch.ones(2, 2)
+    masked = judge(one.double(), one, one, FP32, longest_sum=1, valid=np.zeros((2, 2), bool))
+    assert not masked.passed
+    assert "nothing to compare" in masked.reason
+
+
+def test_only_valid_elements_count():
+    oracle = torch.ones(2, 3).double()
+    port = torch.ones(2, 3)
+    port[1, 2] = math.nan
+    valid = np.ones((2, 3), bool)
+    valid[1, 2] = False
+    assert judge(oracle, torch.ones(2, 3), port, FP32, 1, valid=valid).passed
+    assert not judge(oracle, torch.ones(2, 3), port, FP32, 1).passed
+
+
+def test_boundary_elements_are_counted_and_left_out():
+    oracle = torch.ones(2, 3).double()
+    port = torch.ones(2, 3)
+    port[0, 0] = 2.0
+    boundary = np.zeros((2, 3), bool)
+    boundary[0, 0] = True
+    verdict = judge(oracle, torch.ones(2, 3), port, FP32, 1, boundary=boundary)
+    assert verdict.passed
+    assert (verdict.boundary, verdict.checked) == (1, 5)
+
+
+def test_an_all_zero_oracle_accepts_only_zero():
+    zero = torch.zeros(4)
+    assert judge(zero.double(), zero, zero, FP32, 1).passed
+    assert not judge(zero.double(), zero, zero + 1e-30, FP32, 1).passed
+
+
+def test_scalars_have_an_empty_index():
+    one = torch.tensor(1.0)
+    verdict = judge(one.double(), one, torch.tensor(2.0), FP32, 1)
+    assert not verdict.passed
+    assert verdict.worst[0].index == ()
