@@ -175,7 +175,7 @@ def preprocess(
         spec: how sparse values become rows.
         cache: an ``.npz``, which is used where it was made from the same files (by name, size and time of
             change) in the same way, and is made again where it was not. Its arrays are mapped. Without it,
-            the result is in memory.
+            the result is in memory, and the system's folder for temporary files holds the columns meanwhile.
         max_broken: broken lines to accept; they are in the result's report.
 
     Raises:

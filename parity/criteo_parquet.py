@@ -43,10 +43,9 @@ def read_parquet(path: Path, report: ReadReport) -> Iterator[RawRows]:
     try:
         import pyarrow
         from pyarrow import parquet
-    except ModuleNotFoundError as error:
-        raise UserError(
-            "data", str(path), "is parquet, which needs pyarrow", "pip install pyarrow, or give a text file"
-        ) from error
+    except ImportError as error:  # also where pyarrow is there, but not made for the numpy that is
+        problem = f"is parquet, which needs pyarrow ({error})"
+        raise UserError("data", str(path), problem, "pip install pyarrow, or give a text file") from error
     try:
         file = parquet.ParquetFile(path)
     except pyarrow.ArrowInvalid as error:

@@ -98,15 +98,17 @@ class ReadReport:
         """One line for a report: rows, broken lines, and the number of each of them."""
         if not self.broken:
             return f"{self.rows} rows, no broken lines"
-        return f"{self.rows} rows, {len(self.broken)} broken lines: {'; '.join(map(str, self.broken))}"
+        lines = "line" if len(self.broken) == 1 else "lines"
+        return f"{self.rows} rows, {len(self.broken)} broken {lines}: {'; '.join(map(str, self.broken))}"
 
     def _raise(self, path: Path, how_exact: str) -> None:
         shown = "; ".join(map(str, self.broken[:_SHOWN_LINES]))
         more = "; and more" if len(self.broken) > _SHOWN_LINES else ""
+        lines = "line" if len(self.broken) == 1 else "lines"
         raise UserError(
             "data",
             str(path),
-            f"has {how_exact}{len(self.broken)} broken lines ({shown}{more})",
+            f"has {how_exact}{len(self.broken)} broken {lines} ({shown}{more})",
             f"correct or remove them, or allow more than {self.max_broken} with max_broken",
         )
 

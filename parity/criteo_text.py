@@ -26,6 +26,7 @@ MAX_LINE_BYTES = 1 << 16
 _SHOWN_BYTES = 40
 
 _NEWLINE, _RETURN, _MINUS, _POINT, _ZERO = b"\n\r-.0"
+_POWERS_OF_TEN = 10.0 ** np.arange(16)  # all exact
 _NIBBLE = np.full(256, 255, dtype=np.uint8)
 for _digit, _letters in enumerate(zip("0123456789abcdef", "0123456789ABCDEF", strict=True)):
     for _letter in _letters:
@@ -207,7 +208,7 @@ def parse_decimals(text: np.ndarray, start: np.ndarray, length: np.ndarray) -> t
         position += 1
         live = live[length[live] > position]
     bad |= (length > 0) & ((digits == 0) | (digits > 15))
-    values = np.where(negative, -mantissa, mantissa) / 10.0**decimals
+    values = np.where(negative, -mantissa, mantissa) / _POWERS_OF_TEN[decimals]
     values[length == 0] = np.nan
     return values.reshape(shape), bad.reshape(shape)
 

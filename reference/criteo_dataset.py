@@ -30,10 +30,9 @@ class CriteoParquetDataset(Dataset):
     def __init__(self, file_path: str | Path) -> None:
         try:
             from pyarrow import parquet
-        except ModuleNotFoundError as error:
-            raise ValueError(
-                f"file_path={str(file_path)!r}: parquet needs pyarrow: pip install pyarrow"
-            ) from error
+        except ImportError as error:  # also where pyarrow is there, but not made for the numpy that is
+            fix = f"parquet needs pyarrow ({error}): pip install pyarrow"
+            raise ValueError(f"file_path={str(file_path)!r}: {fix}") from error
         table = parquet.read_table(file_path)
         self.path = Path(file_path)
         columns = {name: table.column(name) for name in table.column_names}

@@ -200,10 +200,8 @@ def test_broken_lines_are_kept_with_the_cache(train, tmp_path):
     cache = tmp_path / "criteo.npz"
     for _ in range(2):
         data = preprocess([train], Preprocessing(), cache, max_broken=1)
-        assert data.report.describe() == "8 rows, 1 broken lines: train.txt line 8: 2 fields, not 40"
-    with pytest.raises(
-        UserError, match=r"has 1 broken lines \(train.txt line 8: 2 fields, not 40\); correct"
-    ):
+        assert data.report.describe() == "8 rows, 1 broken line: train.txt line 8: 2 fields, not 40"
+    with pytest.raises(UserError, match=r"has 1 broken line \(train.txt line 8: 2 fields, not 40\); correct"):
         preprocess([train], Preprocessing(), cache)
 
 

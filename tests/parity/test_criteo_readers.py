@@ -230,10 +230,17 @@ def test_hopeless_files_are_given_up_early(tmp_path, monkeypatch):
         read(path)
 
 
-def write_parquet(path, names=COLUMNS, repeat=2, **columns):
-    pa = pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
-    from pyarrow import parquet
+def import_pyarrow():
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        pytest.skip(f"parquet needs pyarrow: {error}")
+    return pyarrow, parquet
 
+
+def write_parquet(path, names=COLUMNS, repeat=2, **columns):
+    pa, parquet = import_pyarrow()
     values = {"label": [1] * repeat}
     for name, text in zip(COLUMNS[1:], FIELDS[1:], strict=True):
         base = 16 if name.startswith("C") else 10
@@ -251,7 +258,7 @@ def test_parquet_of_numbers(tmp_path, names):
 
 
 def test_parquet_of_text_and_of_floats(tmp_path):
-    pa = pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
+    pa, _ = import_pyarrow()
     texts = {name: [text or None] * 2 for name, text in zip(COLUMNS[14:], SPARSE, strict=True)}
     texts["C1"] = pa.array(texts["C1"]).dictionary_encode()
     texts["C3"] = pa.array(texts["C3"], type=pa.large_string())
@@ -283,9 +290,7 @@ def test_broken_parquet_rows_are_reported_with_their_number(tmp_path, monkeypatc
 
 
 def test_parquet_without_a_column_or_a_whole_file_is_refused(tmp_path):
-    pa = pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
-    from pyarrow import parquet
-
+    pa, parquet = import_pyarrow()
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({name: [1] for name in COLUMNS if name != "I9"}), path)
     with pytest.raises(UserError, match="has no column I9; give the columns label"):
@@ -299,5 +304,5 @@ def test_parquet_without_pyarrow_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = tmp_path / "rows.parquet"
     path.write_bytes(b"PAR1")
-    with pytest.raises(UserError, match="is parquet, which needs pyarrow; pip install pyarrow"):
+    with pytest.raises(UserError, match="is parquet, which needs pyarrow .*; pip install pyarrow"):
         read(path)
