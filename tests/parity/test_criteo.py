@@ -181,6 +181,16 @@ def test_a_failed_build_leaves_the_old_cache_and_nothing_else(train, tmp_path, m
     assert sorted(file.name for file in tmp_path.iterdir()) == ["criteo.npz", "train.txt"]
 
 
+def test_data_that_is_in_use_survives_a_new_cache(train, tmp_path):
+    cache = tmp_path / "criteo.npz"
+    data = preprocess([train], Preprocessing(), cache)
+    before = np.array(data.sparse_TN)
+    inode = cache.stat().st_ino
+    assert preprocess([train], Preprocessing(hash_size=4), cache).table_sizes == (4,) * 26
+    assert cache.stat().st_ino != inode
+    assert np.array_equal(data.sparse_TN, before)
+
+
 def test_a_damaged_cache_is_refused(train, tmp_path):
     cache = tmp_path / "criteo.npz"
     cache.write_bytes(b"no archive")

@@ -83,6 +83,13 @@ def test_decimals_are_read_as_python_reads_them(texts):
                 assert value == expected, text
 
 
+def test_decimals_have_at_most_fifteen_digits():
+    texts = ["123456789012345", "-12345678901234.5", "1234567890123456", "0.123456789012345", "-1.2.3", "1-2"]
+    values, bad = parse_decimals(*fields_of(texts))
+    assert bad.tolist() == [False, False, True, True, True, True]
+    assert values[:2].tolist() == [123456789012345.0, -12345678901234.5]
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.text("0123456789abcdefABCDEFg-x \xff", max_size=10), min_size=1, max_size=8))
 def test_hexadecimals_are_read_as_python_reads_them(texts):
