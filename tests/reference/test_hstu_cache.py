@@ -43,7 +43,7 @@ def rows_at(encoded, position):
 
 
 def incremental_rows(model, config, layout):
-    """For every added position: its index in each row, the batch, the whole output."""
+    """For every added position: its index in each row, the batch, the whole output, the new cache."""
     everything = make_full_batch(config, len(START_LENGTHS), seed=3)
     per_item = config.positions_per_item
     lengths = torch.tensor(START_LENGTHS)
@@ -65,7 +65,7 @@ def incremental_rows(model, config, layout):
             for state, copy in zip(cache, kept, strict=True):
                 assert all(torch.equal(a, b) for a, b in zip(state, copy, strict=True))
             cache = new_cache
-            yield position, longer, output
+            yield position, longer, output, cache
         lengths = lengths + 1
 
 
@@ -84,7 +84,7 @@ def test_new_rows_equal_the_full_forward(preprocessor, attention, layout):
     )
     low_model, model = make_model(config, layout), make_model(config, layout).double()
     count = 0
-    for position, batch, output in incremental_rows(model, config, layout):
+    for position, batch, output, _ in incremental_rows(model, config, layout):
         if softmax and config.positions_per_item == 2 and bool((position % 2 == 0).all()):
             # The full forward's denominator has the rating already that this half of the step lacks.
             continue
@@ -99,14 +99,21 @@ def test_new_rows_equal_the_full_forward(preprocessor, attention, layout):
 @pytest.mark.parametrize("attention", ATTENTIONS[:2], ids="-".join)
 @pytest.mark.parametrize("preprocessor", PREPROCESSORS)
 def test_the_other_rows_come_from_the_cache(preprocessor, attention):
-    """All rows reached so far equal the full forward's: history and query times have not changed."""
+    """All rows reached so far, and the caches, equal the full forward's: the history has not changed."""
     normalization, bias = attention
     config = small_config(preprocessor, normalization=normalization, relative_attention_bias=bias)
     low_model, model = make_model(config), make_model(config).double()
-    for position, batch, output in incremental_rows(model, config, "dense"):
+    for position, batch, output, cache in incremental_rows(model, config, "dense"):
         reached = (torch.arange(output.size(1)) <= position.unsqueeze(1)).unsqueeze(2)
-        full, low = full_forward(model, batch)[0] * reached, full_forward(low_model, batch)[0] * reached
-        assert max_difference(output * reached, full) <= rounding_bound(config, low, full)
+        full, full_cache = full_forward(model, batch, return_cache_states=True)
+        low, low_cache = full_forward(low_model, batch, return_cache_states=True)
+        names = ["output", *(f"{i}.{name}" for i in range(3) for name in ("v", "q", "k", "outputs"))]
+        actual = [output, *(tensor for state in cache for tensor in state)]
+        expected = [full, *(tensor for state in full_cache for tensor in state)]
+        in_float32 = [low, *(tensor for state in low_cache for tensor in state)]
+        for name, a, b, c in zip(names, actual, expected, in_float32, strict=True):
+            a, b, c = a * reached, b * reached, c * reached
+            assert max_difference(a, b) <= rounding_bound(config, c, b), name
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS, ids="-".join)
@@ -122,7 +129,7 @@ def test_dense_and_jagged_caches_agree(attention):
         incremental_rows(low_model, config, "dense"),
         strict=True,
     )
-    for (_, _, dense_output), (_, _, jagged_output), (_, _, low) in steps:
+    for (_, _, dense_output, _), (_, _, jagged_output, _), (_, _, low, _) in steps:
         assert max_difference(dense_output, jagged_output) <= rounding_bound(config, low, dense_output)
 
 
