@@ -1,5 +1,5 @@
 # `make parity` and `make test` set up all they need in .venv; each alone is enough on a fresh machine.
-# PYTHON=/path/to/python picks the interpreter, ARGS="..." goes to run_parity.py or pytest.
+# PYTHON=/path/to/python picks the interpreter, ARGS="..." goes to run_parity.py, pytest or the benchmark.
 SHELL := /bin/bash
 BOOT := $(or $(PYTHON),python3)
 VENV := .venv/bin/python
@@ -15,6 +15,9 @@ parity: setup
 
 test: lint
 	@$(VENV) -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+bench: setup
+	@$(VENV) portable/benchmarks/run.py $(ARGS)
 
 lint: setup
 	@$(VENV) -m ruff check .

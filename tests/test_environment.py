@@ -85,7 +85,6 @@ INDEX: dict[str, dict[str, tuple[str, ...]]] = {
     "rich": {"15.0.0": ()},
     "click": {"8.5.1": ()},
     "safetensors": {"0.8.0": ()},
-    "psutil": {"7.2.2": ()},
 }
 
 
