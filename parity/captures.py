@@ -61,6 +61,9 @@ class Capture:
     calls: list[ModuleCall] = field(default_factory=list)
     call_inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     longest_sums: dict[str, int] = field(default_factory=dict)
+    """Terms of the longest sum inside the module at each path; see `parity.sums`."""
+    longest_sums_before: dict[str, int] = field(default_factory=dict)
+    """Likewise of everything that had run when the tap was taken, by tap."""
 
     def intern(self, tensor: torch.Tensor) -> TensorKey:
         """Keep one copy of an input tensor, however many calls receive it."""
@@ -120,6 +123,7 @@ def save_capture(capture: Capture, stem: Path) -> None:
     description = {
         "order": list(capture.tensors),
         "longest_sums": capture.longest_sums,
+        "longest_sums_before": capture.longest_sums_before,
         "calls": [
             {
                 "path": call.path,
@@ -138,7 +142,9 @@ def save_capture(capture: Capture, stem: Path) -> None:
 def load_capture(stem: Path) -> Capture:
     """Read what `save_capture` wrote. Raises `FileNotFoundError` if a part is missing."""
     description = json.loads(stem.with_suffix(".json").read_text())
-    capture = Capture(longest_sums=description["longest_sums"])
+    capture = Capture(
+        longest_sums=description["longest_sums"], longest_sums_before=description["longest_sums_before"]
+    )
     with safe_open(stem.with_suffix(".safetensors"), framework="pt") as file:
         for name in description["order"]:
             capture.tensors[name] = file.get_tensor(f"tap:{name}")

@@ -53,12 +53,15 @@ class Evidence:
 
     def __post_init__(self) -> None:
         self.kinds = {name: call for call in self.reference.calls for name in call.outputs}
-        lengths = self.reference.longest_sums
-        self.model_longest_sum = max(lengths.values(), default=1)
+        self.model_longest_sum = max(self.reference.longest_sums.values(), default=1)
 
-    def longest_sum(self, tap: str) -> int:
+    def longest_sum(self, tap: str, isolated: bool) -> int:
+        """Terms of the longest sum that a tap's error comes from: its module's, or all that ran before it."""
         call = self.kinds.get(tap)
-        return self.reference.longest_sums[call.path] if call else self.model_longest_sum
+        if call is None:
+            return self.model_longest_sum
+        reference = self.reference
+        return reference.longest_sums[call.path] if isolated else reference.longest_sums_before[tap]
 
     def mask(self, shape: tuple[int, ...]) -> np.ndarray | None:
         """What counts in a tensor of this shape: an axis as long as the sequence is masked by the lengths."""
@@ -199,6 +202,7 @@ def _tap_row(evidence: Evidence, results: Results, tap: str, flips: np.ndarray |
                 reference,
                 results.isolated.get(tap),
                 contaminated if contains_flip else None,
+                isolated=True,
             )
     return row
 
@@ -210,8 +214,9 @@ def _judge_one(
     reference: torch.Tensor,
     port: torch.Tensor | None,
     contaminated: np.ndarray | None,
+    isolated: bool = False,
 ) -> Verdict:
-    longest_sum = evidence.longest_sum(tap)
+    longest_sum = evidence.longest_sum(tap, isolated)
     bound = bound_for(evidence.precision, longest_sum)
     if port is None:
         return failure("missing: the port has no such module or output", bound)
@@ -329,7 +334,7 @@ def diagnose(rows: list[TapRow], checks: Mapping[str, Verdict], leak: str, entry
         return Diagnosis(
             "amplification",
             row.tap,
-            f"every module is right on its own; the error carried into {row.path} is over its limit ({grown})",
+            f"every module is right on its own; the error carried into {row.path} is over its limit: {grown}",
             factor,
         )
     if leak:

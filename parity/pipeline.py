@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import queue
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +17,12 @@ import torch
 
 from configs import CaseConfig
 from parity import judging, weights
-from parity.collect import ORACLE, REFERENCE, Progress, Runners, collect, write_inputs
+from parity.collect import ORACLE, REFERENCE, Progress, collect, write_inputs
 from parity.environment import environment
 from parity.errors import UserError
 from parity.families import Family, get_family
 from parity.inputs import CaseInputs, poison, validate
+from parity.machine import Machine, Runners
 from parity.movielens import Ratings, read_ratings, user_batches
 from parity.precision import PRECISIONS, Precision
 from parity.report import CaseReport, PrecisionReport, Report, RunnerReport, write_report
@@ -67,11 +70,7 @@ def run(request: Request, progress: Progress) -> Report:
     # All bad input is found before the first runner starts.
     prepared = [_prepare(case, request, recorded) for case in request.cases]
     with _folder(request.save) as folder:
-        runners = Runners(folder, request.limit)
-        try:
-            cases = tuple(_run_case(case, request, folder, runners, progress) for case in prepared)
-        finally:
-            runners.stop()
+        cases = _run_cases(prepared, request, folder, progress)
         report = _report(cases, request.command, request.runners if request.runners_asked else ())
         if request.save:
             (folder / "request.json").write_text(json.dumps({"runners_asked": report.requested_runners}))
@@ -114,6 +113,19 @@ class _Description:
     weights_digest: str
     inputs_digests: list[str]
     counts: dict[str, int]
+
+    @classmethod
+    def of(cls, prepared: _Prepared, precisions: Iterable[str]) -> _Description:
+        return cls(
+            case=prepared.case.model_dump_json(),
+            position=prepared.position,
+            precisions=list(precisions),
+            source=prepared.source,
+            weights_source=prepared.weights_source,
+            weights_digest=weights.digest(prepared.weights),
+            inputs_digests=[inputs.digest for inputs in prepared.batches],
+            counts=prepared.counts,
+        )
 
 
 @dataclass(frozen=True)
@@ -187,51 +199,81 @@ def _check_axes(case: CaseConfig, family: Family, inputs: CaseInputs) -> None:
         )
 
 
-def _run_case(
-    prepared: _Prepared, request: Request, root: Path, runners: Runners, progress: Progress
-) -> CaseReport:
-    case = prepared.case
-    folder = root / case.name
-    weights_folder = folder / "weights"
-    weights.export(prepared.weights, weights_folder)
-    by_precision: dict[str, list[Mapping[str, RunnerReport]]] = {name: [] for name in request.precisions}
-    for number, inputs in enumerate(prepared.batches):
-        batch = folder / f"batch_{number:04d}"
-        write_inputs(inputs, poison(inputs, POISON_SEED), batch)
-        for precision in _ordered(request.precisions):
-            collect(
-                case,
-                precision,
-                request.runners,
-                batch,
-                weights_folder,
-                runners,
-                timed=number == 0,
-                progress=progress,
-            )
-            by_precision[precision.name].append(judging.judge_batch(case, batch / precision.name, number))
-            if request.save is None:
-                shutil.rmtree(batch / precision.name)
-    description = _Description(
-        case=case.model_dump_json(),
-        position=prepared.position,
-        precisions=list(request.precisions),
-        source=prepared.source,
-        weights_source=prepared.weights_source,
-        weights_digest=weights.digest(prepared.weights),
-        inputs_digests=[inputs.digest for inputs in prepared.batches],
-        counts=prepared.counts,
-    )
-    (folder / "case.json").write_text(json.dumps(description.__dict__))
-    precisions = tuple(
-        PrecisionReport(precision=name, runners=judging.merge_batches(reports))
-        for name, reports in by_precision.items()
-    )
-    return _case_report(case, description, precisions)
+def _run_cases(
+    prepared: list[_Prepared], request: Request, root: Path, progress: Progress
+) -> tuple[CaseReport, ...]:
+    """Every case in every precision, a few of these pairs side by side."""
+    for each in prepared:
+        folder = root / each.case.name
+        weights.export(each.weights, folder / "weights")
+        for number, inputs in enumerate(each.batches):
+            write_inputs(inputs, poison(inputs, POISON_SEED), _batch_folder(folder, number))
+    machine = Machine()
+    free: queue.SimpleQueue[Runners] = queue.SimpleQueue()
+    lanes = [Runners(root / f"lane_{number}", request.limit) for number in range(machine.lanes)]
+    for lane in lanes:
+        free.put(lane)
+
+    def work(each: _Prepared, name: str) -> tuple[RunnerReport, ...]:
+        runners = free.get()
+        try:
+            return _run_precision(each, PRECISIONS[name], request, root, runners, machine, progress)
+        finally:
+            free.put(runners)
+
+    units = [(each, name) for each in prepared for name in request.precisions]
+    try:
+        with ThreadPoolExecutor(max_workers=machine.lanes) as pool:
+            results = list(pool.map(lambda unit: work(*unit), units))
+    finally:
+        for lane in lanes:
+            lane.stop()
+    reports = []
+    for each in prepared:
+        precisions = tuple(
+            PrecisionReport(precision=name, runners=runners)
+            for (unit, name), runners in zip(units, results, strict=True)
+            if unit is each
+        )
+        description = _Description.of(each, request.precisions)
+        (root / each.case.name / "case.json").write_text(json.dumps(description.__dict__))
+        reports.append(_case_report(each.case, description, precisions))
+    return tuple(reports)
 
 
-def _ordered(names: Iterable[str]) -> Iterator[Precision]:
-    return (PRECISIONS[name] for name in names)
+def _run_precision(
+    each: _Prepared,
+    precision: Precision,
+    request: Request,
+    root: Path,
+    runners: Runners,
+    machine: Machine,
+    progress: Progress,
+) -> tuple[RunnerReport, ...]:
+    """All batches of a case in one precision, on the same loaded models."""
+    folder = root / each.case.name
+    judged = []
+    for number in range(len(each.batches)):
+        batch = _batch_folder(folder, number)
+        collect(
+            each.case,
+            precision,
+            request.runners,
+            batch,
+            folder / "weights",
+            runners,
+            machine,
+            timed=number == 0,
+            progress=progress,
+        )
+        judged.append(judging.judge_batch(each.case, batch / precision.name, number))
+        if request.save is None:
+            shutil.rmtree(batch / precision.name)
+    return judging.merge_batches(judged)
+
+
+def _batch_folder(case_folder: Path, number: int) -> Path:
+    return case_folder / f"batch_{number:04d}"
 
 
 def _case_report(

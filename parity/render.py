@@ -8,8 +8,11 @@ derives (up to 1 passes, 0 is bit for bit equal), and the median latency with ha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -58,16 +61,12 @@ def summary(report: Report) -> Text:
 def _case_table(case: CaseReport) -> Table:
     precisions = [precision.precision for precision in case.precisions]
     table = Table(
-        title=_title(case),
-        title_justify="left",
-        header_style="bold",
-        pad_edge=False,
-        expand=False,
+        title=_title(case), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )
     table.add_column("whole model by runner,\nthen the port's modules", no_wrap=True, overflow="ellipsis")
     for precision in precisions:
         table.add_column(f"{precision}\nerr/limit", justify="right", no_wrap=True)
-        table.add_column(f"{precision}\nms", justify="right", no_wrap=True)
+        table.add_column("\nms", justify="right", no_wrap=True)
     names = list(dict.fromkeys(entry.runner for p in case.precisions for entry in p.runners))
     for name in names:
         entries = [next((r for r in p.runners if r.runner == name), None) for p in case.precisions]
@@ -81,11 +80,12 @@ def _case_table(case: CaseReport) -> Table:
         {module.tap: module for r in p.runners if r.runner == PORT for module in r.modules}
         for p in case.precisions
     ]
-    for tap in dict.fromkeys(tap for modules in by_precision for tap in modules):
+    for depth, name, tap in _tree(dict.fromkeys(tap for modules in by_precision for tap in modules)):
         cells = []
-        for modules in by_precision:
-            cells += _module_cells(modules.get(tap))
-        table.add_row(Text(_indented(tap)), *cells)
+        if tap:
+            for modules in by_precision:
+                cells += _module_cells(modules.get(tap))
+        table.add_row(Text("  " * depth + name), *cells)
     return table
 
 
@@ -95,16 +95,34 @@ def _title(case: CaseReport) -> str:
     return f"{case.case.name}: {case.source}; {batches}: {counts}; weights: {case.weights_source}"
 
 
-def _indented(tap: str) -> str:
-    """A tap as a line of the module tree: indented by depth, an index kept with its list's name."""
-    parts = tap.split(".")
-    joined: list[str] = []
-    for part in parts:
-        if joined and part.split("[")[0].split("@")[0].isdigit():
-            joined[-1] += f".{part}"
-        else:
-            joined.append(part)
-    return "  " * (len(joined) - 1) + joined[-1]
+def _tree(taps: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+    """Taps as the lines `(depth, name, tap)` of the model's tree, modules above the modules inside them.
+
+    A list and its index are one name; a line without a tap is a container that is never called.
+    """
+    root: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for tap in taps:
+        node, path = root, ""
+        for part in _INDEX.sub(r"#\1", tap).split("."):
+            name = part.replace("#", ".")
+            path = f"{path}.{name}" if path else name
+            node = node.setdefault(name, {})
+        names[path] = tap
+    yield from _lines(root, names, "", 0)
+
+
+_INDEX = re.compile(r"\.(\d+)(?=[.@\[]|$)")
+"""The index of a module in a list, such as the 0 of `_attention_layers.0`."""
+
+
+def _lines(
+    node: dict[str, Any], names: Mapping[str, str], prefix: str, depth: int
+) -> Iterator[tuple[int, str, str]]:
+    for name, inner in node.items():
+        path = f"{prefix}.{name}" if prefix else name
+        yield depth, name, names.get(path, "")
+        yield from _lines(inner, names, path, depth + 1)
 
 
 def _runner_cells(entry: RunnerReport | None) -> list[RenderableType]:
@@ -130,14 +148,18 @@ def _module_cells(module: ModuleReport | None) -> list[RenderableType]:
 
 def _margin(status: str, margin: float) -> Text:
     number = "inf" if math.isinf(margin) else f"{margin:.2f}" if margin < 100 else f"{margin:.0e}"
-    return Text(f"{status} {number}", style="green" if status == "PASS" else "bold red")
+    if status == "PASS":
+        return Text(number, style="green")
+    return Text(f"FAIL {number}", style="bold red")
 
 
 def _milliseconds(latency: LatencyReport | None) -> str:
     if latency is None:
         return ""
-    half_spread = (latency.p75 - latency.p25) / 2
-    return f"{latency.median * 1e3:.3g} ±{half_spread * 1e3:.1g}"
+    spread = (latency.p75 - latency.p25) / 2 / latency.median
+    milliseconds = latency.median * 1e3
+    digits = max(0, 2 - math.floor(math.log10(milliseconds)))
+    return f"{milliseconds:.{digits}f} ±{spread:.0%}"
 
 
 def _failures(report: Report) -> Iterator[RenderableType]:

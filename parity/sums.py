@@ -29,12 +29,14 @@ class LongestSums(TorchDispatchMode):
     """Records, for each open module path, the longest sum among the operations run inside it.
 
     Use as a context manager around a forward pass; the tap hooks call `enter` and `leave`. Afterwards
-    `lengths[path]` is 0 for a module without floating-point arithmetic and at least 1 otherwise.
+    `lengths[path]` is 0 for a module without floating-point arithmetic and at least 1 otherwise, and
+    `longest_so_far` is the same for everything that ran since the start.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.lengths: dict[str, int] = {}
+        self.longest_so_far = 0
         self._open: list[str] = []
 
     def enter(self, path: str) -> None:
@@ -51,6 +53,7 @@ class LongestSums(TorchDispatchMode):
                 return func.decompose(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         length = _terms(func.overloadpacket.__name__, args, result)
+        self.longest_so_far = max(self.longest_so_far, length)
         for path in self._open:
             self.lengths[path] = max(self.lengths[path], length)
         return result

@@ -49,6 +49,8 @@ def tapped(model: torch.nn.Module, record_calls: bool = False) -> Iterator[Captu
         for suffix, tensor in tensor_leaves(result, _is_tensor):
             outputs.append(tap + suffix)
             capture.tensors[tap + suffix] = tensor.detach().cpu().clone()
+            if sums is not None:
+                capture.longest_sums_before[tap + suffix] = sums.longest_so_far
         if sums is not None:
             _, args, kwargs = pending.pop()
             capture.calls.append(ModuleCall(path, tap, kind, list(args), kwargs, tuple(outputs)))

@@ -29,9 +29,10 @@ squares, hence
     k     = sqrt(ROUNDINGS_PER_OPERATION) * sqrt((u^2 + n a^2) / (u^2 + log2(n + 1) a^2))
     floor = sqrt(ROUNDINGS_PER_OPERATION) * u.
 
-The floor is what a port may lose where the reference happens to be exact. A module that only moves
-data (a lookup, a mask, a reshape: no arithmetic at all, n = 0) has k = floor = 0: its port must be
-equal bit for bit. Integers and booleans must be equal everywhere.
+For a module on its own, n is its longest sum; for the same tap inside the model, the longest of all
+that ran before. The floor is what a port may lose where the reference happens to be exact. What only
+moves data (a lookup, a mask, a reshape: no arithmetic, n = 0) has k = floor = 0: its port must be equal
+bit for bit. Integers and booleans must be equal everywhere.
 """
 
 from __future__ import annotations

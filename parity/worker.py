@@ -164,6 +164,7 @@ class _Commands:
     def __init__(self, name: str) -> None:
         self._name = name
         self._runner: Any = None
+        self._loaded: tuple | None = None
         self._arrays: dict[str, Mapping] = {}
         self._captures: dict[str, Capture] = {}
 
@@ -183,14 +184,19 @@ class _Commands:
         }
 
     def load(self, case_json: str, precision: str, weights: str) -> None:
-        """Load a case in a precision with exported weights."""
+        """Load a case in a precision with exported weights, unless they are loaded already."""
         from configs import CaseConfig
         from parity.precision import PRECISIONS
         from parity.weights import load_export
 
+        loaded = (case_json, precision, weights)
+        if self._loaded == loaded:
+            return
         self._captures.clear()
         case = CaseConfig.model_validate_json(case_json)
+        self._loaded = None
         self._runner.load(case, PRECISIONS[precision], load_export(Path(weights)))
+        self._loaded = loaded
 
     def run(self, inputs: str, stem: str) -> None:
         """Untapped outputs to `stem`."""

@@ -63,7 +63,9 @@ class Family(abc.ABC):
     ) -> np.ndarray | None:
         """Elements of a module's output whose pre-image lies within round-off of a discontinuity."""
 
-    def incremental_arguments(self, config: Any, arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def incremental_arguments(
+        self, config: Any, arrays: Arrays
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Keyword arguments of `prefill` and of `extend`, less its cache; None where there are none."""
         return None
 

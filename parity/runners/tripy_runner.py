@@ -164,18 +164,20 @@ class TripyRunner(Runner):
         map_tree(arguments, lambda leaf: shapes.append(tuple(getattr(leaf, "shape", ()))))
         whole_key = (key, tuple(shapes))
         if whole_key not in self._executables:
-            self._executables[whole_key] = _Compiled(function, arguments, batch)
+            with tapped(self.model) as taps:
+                self._executables[whole_key] = _Compiled(
+                    lambda arguments: function(arguments, taps), arguments, batch
+                )
         return self._executables[whole_key]
 
-    def _entry(self, arguments: dict) -> dict[str, tp.Tensor]:
+    def _entry(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
         outputs = getattr(self.model, self.family.entry)(**arguments)
         return {
             f"{self.family.entry}.{name}": out for name, out in zip(self.family.outputs, outputs, strict=True)
         }
 
-    def _entry_tapped(self, arguments: dict) -> dict[str, tp.Tensor]:
-        with tapped(self.model) as taps:
-            outputs = self._entry(arguments)
+    def _entry_tapped(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
+        outputs = self._entry(arguments, taps)
         return {**taps, **outputs}
 
     def _run_entry(self, arrays: Mapping[str, np.ndarray], function: Callable) -> dict[str, torch.Tensor]:
@@ -204,7 +206,7 @@ class TripyRunner(Runner):
 
         arguments = {"args": map_tree(call.args, fetch), "kwargs": map_tree(call.kwargs, fetch)}
 
-        def function(arguments: dict) -> dict[str, tp.Tensor]:
+        def function(arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
             result = module(*arguments["args"], **arguments["kwargs"])
             return {call.tap + suffix: tensor for suffix, tensor in tensor_leaves(result, is_tripy_tensor)}
 
@@ -234,11 +236,11 @@ class TripyRunner(Runner):
         compiled = self._compiled(key, function, arguments)
         return {name: _to_host(out) for name, out in compiled(map_tree(arguments, _to_device)).items()}
 
-    def _prefill(self, arguments: dict) -> dict[str, tp.Tensor]:
+    def _prefill(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
         cache = self.family.prefill(self.model, **arguments)
         return dict(tensor_leaves(cache, is_tripy_tensor))
 
-    def _extend(self, arguments: dict) -> dict[str, tp.Tensor]:
+    def _extend(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
         outputs = self.family.extend(self.model, **arguments)
         return dict(zip(self.family.incremental_outputs, outputs, strict=True))
 

@@ -69,6 +69,8 @@ def test_calls_keep_arguments_and_share_equal_tensors(capture):
 def test_longest_sums_are_observed(capture):
     # Linear adds a bias to sums of 4; a lookup and a reshape do no arithmetic; the sum has 3 terms.
     assert capture.longest_sums == {"lookup": 0, "lookup.table": 0, "mix": 5, "pair": 3}
+    assert capture.longest_sums_before["lookup"] == 0
+    assert capture.longest_sums_before["pair[0]"] == 5
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,7 @@ def test_saved_captures_come_back_bit_for_bit(tmp_path, capture):
     assert list(back.tensors) == list(capture.tensors)
     assert back.calls == capture.calls
     assert back.longest_sums == capture.longest_sums
+    assert back.longest_sums_before == capture.longest_sums_before
     for name, tensor in capture.tensors.items():
         assert back.tensors[name].dtype == tensor.dtype
         assert torch.equal(back.tensors[name].contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8))

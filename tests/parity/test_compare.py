@@ -36,6 +36,7 @@ def evidence(exact):
         tensors={name: _noise(tensor, 1) for name, tensor in exact.items()},
         calls=calls,
         longest_sums={"a.inner": 1, "a": 5, "b": 5},
+        longest_sums_before={"a.inner": 1, "a": 5, "b": 5},
     )
     return Evidence(
         precision=PRECISIONS["fp32"],

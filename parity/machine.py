@@ -1,0 +1,74 @@
+"""Sharing one machine: runner processes, and who may use the cores when."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from parity.precision import Precision
+from parity.worker import RunnerProcess
+
+MAX_LANES = 2
+"""Cases and precisions worked on side by side: each keeps models and executables in memory."""
+
+
+class Machine:
+    """Lets captures share the cores, and timings have them alone."""
+
+    def __init__(self) -> None:
+        cores = os.cpu_count() or 1
+        self.lanes = min(MAX_LANES, cores)
+        self.threads_shared = max(1, cores // self.lanes)
+        self.threads_alone = cores
+        self._slots = threading.Semaphore(self.lanes)
+        self._taking_all = threading.Lock()
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Use a part of the machine."""
+        with self._slots:
+            yield
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until nothing runs, and keep it so."""
+        with self._taking_all, contextlib.ExitStack() as held:
+            for _ in range(self.lanes):
+                held.enter_context(self._slots)
+            yield
+
+
+class Runners:
+    """The runner processes of a run: started on demand, replaced when they die.
+
+    Args:
+        folder: Where their logs go.
+        limit: Seconds that one command may take.
+    """
+
+    def __init__(self, folder: Path, limit: float) -> None:
+        self._folder = folder
+        self._limit = limit
+        self._processes: dict[tuple, RunnerProcess] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str, precision: Precision) -> RunnerProcess:
+        """The live process of a runner, whose environment fits the precision."""
+        # TensorRT and cuBLAS read this once, when they start: only tf32 runs may round factors to tf32.
+        environment = {} if precision.name == "tf32" else {"NVIDIA_TF32_OVERRIDE": "0"}
+        key = (name, *environment)
+        with self._lock:
+            process = self._processes.get(key)
+            if process is None or not process.alive:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                log = self._folder / f"{name}.log"
+                process = RunnerProcess(name, log, self._limit, environment)
+                self._processes[key] = process
+        return process
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            process.stop()
