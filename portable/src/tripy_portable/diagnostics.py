@@ -47,3 +47,19 @@ class UnsupportedOperation(NotImplementedError):
 def emit_error(location: Location, message: str) -> None:
     """Writes a located error to file descriptor 2, where nvtripy listens while it compiles."""
     os.write(2, f"{location}: error: {message}\n".encode())
+
+
+class MissingNative(AttributeError):
+    """A name that only NVIDIA's native packages have."""
+
+    def __init__(self, message: str, error_diagnostics: list[DiagnosticInfo]):
+        super().__init__(message)
+        self.error_diagnostics = error_diagnostics
+
+
+def missing_native(name: str) -> MissingNative:
+    """The error for a name that the stand-ins lack; while an operation is being built, located at it."""
+    from tripy_portable.ir.context import current_location
+
+    message = f"the portable stand-in has no '{name}': TensorRT's engines and plugins need NVIDIA's native packages"
+    return MissingNative(message, [DiagnosticInfo(message, current_location())])

@@ -17,10 +17,13 @@ from tripy_portable.diagnostics import MTRTException, UnsupportedOperation, Veri
 from tripy_portable.dialect import legality
 from tripy_portable.dialect.inference import OpView, infer
 from tripy_portable.ir.types import RankedTensorType
-from tripy_portable.kernels import lower
+from tripy_portable.kernels import Lowered, lower
 from tripy_portable.program import Node, Program, is_static
 
 Tensor = torch.Tensor
+
+# Constants up to this many elements are compared by content; larger ones are weights, which differ anyway.
+MERGED_CONSTANT_ELEMENTS = 1024
 
 
 def verify(program: Program) -> None:
@@ -45,7 +48,7 @@ def _located(node: Node | None, fn: Callable[..., Any], *args: Any) -> Any:
         text = str(error) if str(error).startswith("tensorrt.") else f"'tensorrt.{name}' op {error}"
         if node is not None and node.location is not None:
             emit_error(node.location, text)
-            raise MTRTException("InternalError: failed to run compilation on module") from error
+            raise MTRTException("InternalError: failed to run pass pipeline") from error
         raise MTRTException(f"InternalError: {text}") from error
 
 
@@ -72,7 +75,11 @@ def fold(
         if input_values is not None and position in input_values:
             constants[value] = input_values[position]
 
+    # Equal small constants become one value, so that operations on them are found equal.
+    merged: dict[Any, int] = {}
     renamed = list(range(len(types)))
+    for value, tensor in constants.items():
+        renamed[value] = merged.setdefault(_content(tensor, types[value]) or value, value)
     seen: dict[Any, tuple[int, ...]] = {}
     nodes: list[Node] = []
     for node in program.nodes:
@@ -97,9 +104,18 @@ def fold(
         if computed is None:
             nodes.append(replace(node, inputs=inputs))
         else:
-            constants.update(zip(node.outputs, computed))
+            for value, tensor in zip(node.outputs, computed):
+                constants[value] = tensor
+                renamed[value] = merged.setdefault(_content(tensor, types[value]) or value, value)
     outputs = [renamed[v] for v in program.outputs]
     return _without_dead(Program(types, program.inputs, outputs, nodes, constants, program.specs))
+
+
+def _content(tensor: Tensor, type: RankedTensorType) -> Any:
+    """A key of a small constant's bits."""
+    if tensor.numel() > MERGED_CONSTANT_ELEMENTS or tensor.numel() == 0:
+        return None
+    return type, tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _hashable(attrs: dict[str, Any]) -> tuple[Any, ...]:
@@ -166,6 +182,7 @@ def compact(program: Program) -> Program:
 class Step:
     """One call: `slots[outputs] = run(*slots[inputs])`, after which the slots in `frees` are cleared."""
 
+    node: Node
     run: Callable[..., Any]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -185,50 +202,34 @@ class Plan:
         self._template: list[Tensor | None] = [None] * len(program.types)
         for value, tensor in program.constants.items():
             self._template[value] = tensor.to(device)
-        self._inputs = list(program.inputs)
-        self._outputs = list(program.outputs)
+        self._inputs = tuple(program.inputs)
+        self._outputs = tuple(program.outputs)
         self.result_types = [program.types[v] for v in program.outputs]
 
-        lowered = []
+        lowered = [self._lower(program, node) for node in program.nodes]
         roots = list(range(len(program.types)))
-        last_use: dict[int, int] = {}
-        for index, node in enumerate(program.nodes):
-            view = OpView(
-                node.op,
-                [None if v is None else program.types[v] for v in node.inputs],
-                node.attrs,
-                [program.types[v] for v in node.outputs],
-                [None if v is None else program.constants.get(v) for v in node.inputs],
-            )
-            step = _located(node, lower, view)
-            positions = step.uses if step.uses is not None else _present(view.types)
-            inputs = tuple(node.inputs[i] for i in positions)
+        for node, step, inputs in lowered:
             if step.is_view:
                 roots[node.outputs[0]] = roots[inputs[0]]
-            for value in (*inputs, *node.outputs):
-                last_use[value] = index
-            lowered.append((step.run, inputs, node.outputs))
-
-        kept = {*self._outputs, *program.constants}
-        dying: dict[int, list[int]] = {}
-        for value, index in last_use.items():
-            if value not in kept:
-                dying.setdefault(index, []).append(value)
-        self.steps = [
-            Step(run, inputs, outputs, tuple(dying.get(index, ())))
-            for index, (run, inputs, outputs) in enumerate(lowered)
+        self.steps = _schedule(program, lowered, roots)
+        self._calls = [
+            (step.run, step.inputs, step.outputs, step.outputs[0], len(step.outputs) == 1, step.frees)
+            for step in self.steps
         ]
-        self._single = [(step.run, step.inputs, step.outputs[0], step.frees, len(step.outputs) == 1) for step in self.steps]
-        self._copies = self._outputs_to_copy(program, roots)
+        self._finish = _finishers(program, roots)
 
-    def _outputs_to_copy(self, program: Program, roots: list[int]) -> list[bool]:
-        """Which results must be copied: they would share memory with an input, a constant or another result."""
-        taken = {*program.inputs, *program.constants}
-        copies = []
-        for value in self._outputs:
-            copies.append(roots[value] in taken)
-            taken.add(roots[value])
-        return copies
+    @staticmethod
+    def _lower(program: Program, node: Node) -> tuple[Node, Lowered, tuple[int, ...]]:
+        view = OpView(
+            node.op,
+            [None if v is None else program.types[v] for v in node.inputs],
+            node.attrs,
+            [program.types[v] for v in node.outputs],
+            [None if v is None else program.constants.get(v) for v in node.inputs],
+        )
+        step = _located(node, lower, view)
+        positions = step.uses if step.uses is not None else _present(view.types)
+        return node, step, tuple(node.inputs[i] for i in positions)
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Runs the steps.
@@ -243,16 +244,66 @@ class Plan:
         for value, tensor in zip(self._inputs, inputs):
             slots[value] = tensor
         with torch.inference_mode():
-            for run, arguments, output, frees, is_single in self._single:
+            for run, arguments, outputs, output, is_single, frees in self._calls:
                 result = run(*[slots[v] for v in arguments])
                 if is_single:
                     slots[output] = result
                 else:
-                    for offset, part in enumerate(result):
-                        slots[output + offset] = part
+                    for value, part in zip(outputs, result):
+                        slots[value] = part
                 for value in frees:
                     slots[value] = None
-            return [
-                slots[value].clone(memory_format=torch.contiguous_format) if copied else slots[value].contiguous()
-                for value, copied in zip(self._outputs, self._copies)
-            ]
+            return [finish(slots[value]) for value, finish in zip(self._outputs, self._finish)]
+
+
+def _schedule(
+    program: Program, lowered: list[tuple[Node, Lowered, tuple[int, ...]]], roots: list[int]
+) -> list[Step]:
+    """Decides when values die, and which steps write over the memory of an argument that dies."""
+    last_use: dict[int, int] = {}
+    last_use_of_memory: dict[int, int] = {}
+    for index, (node, _, inputs) in enumerate(lowered):
+        for value in (*inputs, *node.outputs):
+            last_use[value] = index
+            last_use_of_memory[roots[value]] = index
+    kept = {*program.outputs, *program.constants}
+    kept_memory = {*program.inputs, *(roots[value] for value in kept)}
+    dying: dict[int, list[int]] = {}
+    for value, index in last_use.items():
+        if value not in kept:
+            dying.setdefault(index, []).append(value)
+
+    steps = []
+    for index, (node, step, inputs) in enumerate(lowered):
+        run = step.run
+        if step.takes_out:
+            result = program.types[node.outputs[0]]
+            for position, value in enumerate(inputs):
+                memory_dies = last_use_of_memory[roots[value]] == index and roots[value] not in kept_memory
+                is_alone = all(other == value or roots[other] != roots[value] for other in inputs)
+                if roots[value] == value and memory_dies and is_alone and program.types[value] is result:
+                    run = _writing_over(step.run, position)
+                    break
+        steps.append(Step(node, run, inputs, node.outputs, tuple(dying.get(index, ()))))
+    return steps
+
+
+def _writing_over(run: Callable[..., Tensor], position: int) -> Callable[..., Tensor]:
+    """The same function, with its result in the memory of the argument at `position`."""
+    if position == 0:
+        return lambda first, *rest: run(first, *rest, out=first)
+    return lambda first, second: run(first, second, out=second)
+
+
+def _finishers(program: Program, roots: list[int]) -> list[Callable[[Tensor], Tensor]]:
+    """How each result becomes its caller's own: copied where it shares memory with something else."""
+    taken = {*program.inputs, *program.constants}
+    finishers = []
+    for value in program.outputs:
+        finishers.append(_copied if roots[value] in taken else torch.Tensor.contiguous)
+        taken.add(roots[value])
+    return finishers
+
+
+def _copied(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)

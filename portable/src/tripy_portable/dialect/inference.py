@@ -125,9 +125,13 @@ def _normalization(view: OpView) -> list[RankedTensorType]:
     axes = view.attrs["axis"]
     if not axes or axes[-1] >= data.rank:
         raise VerificationError(f"`axis` value {axes} is out of bounds for an input tensor of rank {data.rank}")
-    for affine in (scale, bias):
-        if broadcast_dims(data.dims, affine.dims) != data.dims and data.has_static_shape:
-            raise VerificationError(f"scale and bias must broadcast to the input: got '{data}' and '{affine}'")
+    for what, affine in (("scale", scale), ("bias", bias)):
+        for dim, (extent, given) in enumerate(zip(data.dims, affine.dims)):
+            if DYNAMIC not in (extent, given) and given not in (1, extent, view.attrs["num_groups"]):
+                raise VerificationError(
+                    f"The normalization {what} is not broadcast-compatible with the input at dimension {dim}: "
+                    f"got '{affine}' for '{data}'"
+                )
     return [data]
 
 
@@ -166,8 +170,8 @@ def _concatenation(view: OpView) -> list[RankedTensorType]:
                 dims[d] = b
             elif b not in (DYNAMIC, a):
                 raise VerificationError(
-                    f"input tensor[{index}] has size {b} at dimension {d}, which doesn't match size {a} of the "
-                    f"preceding inputs; all dimensions but the concatenation axis {axis} must be equal"
+                    "all concat input tensors must have the same dimensions except on the concatenation axis "
+                    f"{axis}, but input tensor[{index}] has size {b} at dimension {d} where those before have {a}"
                 )
     return [tensor_type(tuple(dims), first.element)]
 
@@ -183,9 +187,12 @@ def _matrix_multiply(view: OpView) -> list[RankedTensorType]:
     inner_a = a.dims[-2] if view.attrs["op0"] == "kTRANSPOSE" else a.dims[-1]
     inner_b = b.dims[-1] if b_vector or view.attrs["op1"] == "kTRANSPOSE" else b.dims[-2]
     if DYNAMIC not in (inner_a, inner_b) and inner_a != inner_b:
+        side_a = "second to last" if view.attrs["op0"] == "kTRANSPOSE" else "last"
+        side_b = "last" if b_vector or view.attrs["op1"] == "kTRANSPOSE" else "second to last"
         raise VerificationError(
             "operand shapes do not have consistent sizes for the contraction dimension: "
-            f"got '{a}' and '{b}', with sizes {inner_a} and {inner_b}"
+            f"{side_a} dimension of input0 = {inner_a} and {side_b} dimension of input1 = {inner_b} but must match: "
+            f"got '{a}' and '{b}'"
         )
     if len(batch_a) != len(batch_b) and not (a_vector or b_vector):
         raise VerificationError(f"collection (batch) dimensions must have equal rank: got '{a}' and '{b}'")
@@ -267,11 +274,17 @@ def _reshape(view: OpView) -> list[RankedTensorType]:
         known = _volume([extent for extent in dims if extent != -1])
         if -1 in dims:
             if known == 0 and volume != 0 or known and volume % known:
-                raise VerificationError(f"reshape would change volume: cannot reshape '{data}' to {target}")
+                raise VerificationError(_volume_message(volume, known, data, target))
             dims[dims.index(-1)] = volume // known if known else 0
         elif known != volume:
-            raise VerificationError(f"reshape would change volume: cannot reshape '{data}' to {target}")
+            raise VerificationError(_volume_message(volume, known, data, target))
     return [tensor_type(tuple(DYNAMIC if extent == -1 else extent for extent in dims), data.element)]
+
+
+def _volume_message(volume: int, target_volume: int, data: RankedTensorType, target: list[int]) -> str:
+    is_multiple = volume and target_volume and (volume % target_volume == 0 or target_volume % volume == 0)
+    text = "reshape changes volume to multiple of original non-zero volume" if is_multiple else "reshape changes volume"
+    return f"{text}: cannot reshape '{data}' with {volume} elements to {target}"
 
 
 def _volume(dims: Sequence[int]) -> int:
@@ -324,8 +337,8 @@ def _slice(view: OpView) -> list[RankedTensorType]:
             last = first + step * (count - 1)
             if count and extent != DYNAMIC and not (0 <= first < extent and 0 <= last < extent):
                 raise VerificationError(
-                    f"slice is out of bounds: dimension {axis} has size {extent}, but the slice reads indices "
-                    f"{first} to {last} (start {start}, size {size}, stride {stride})"
+                    f"out of bounds access: dimension {axis} has size {extent}, but the slice reads indices {first} to "
+                    f"{last} (start {start}, size {size}, stride {stride})"
                 )
     return [tensor_type(tuple(size), data.element)]
 

@@ -34,7 +34,8 @@ _UNARY_REST = frozenset({F16, F32})
 
 _ELEMENT_WISE = {
     **dict.fromkeys(("kSUM", "kPROD", "kMAX", "kMIN", "kSUB", "kDIV", "kFLOOR_DIV"), NUMERIC),
-    **dict.fromkeys(("kEQUAL", "kLESS", "kGREATER"), FLOAT | {I32, I64}),
+    "kEQUAL": FLOAT | {I1, I8, I32, I64},
+    **dict.fromkeys(("kLESS", "kGREATER"), FLOAT | {I8, I32, I64}),
     "kPOW": FLOAT | {I8},
     **dict.fromkeys(("kAND", "kOR", "kXOR"), BOOL),
 }

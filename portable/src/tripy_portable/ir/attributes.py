@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -100,7 +100,18 @@ class FloatAttr(_TypedNumberAttr):
         return FloatAttr(type, float(value))
 
 
-class ArrayAttr(Attribute):
+class _SequenceAttr(Attribute):
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.value)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.value[index]
+
+
+class ArrayAttr(_SequenceAttr):
     """A list of attributes."""
 
     @staticmethod
@@ -116,7 +127,7 @@ class DictAttr(Attribute):
         return DictAttr(dict(value or {}))
 
 
-class DenseI64ArrayAttr(Attribute):
+class DenseI64ArrayAttr(_SequenceAttr):
     """A list of 64-bit integers."""
 
     @staticmethod
@@ -124,7 +135,7 @@ class DenseI64ArrayAttr(Attribute):
         return DenseI64ArrayAttr(tuple(int(v) for v in value))
 
 
-class DenseI32ArrayAttr(Attribute):
+class DenseI32ArrayAttr(_SequenceAttr):
     """A list of 32-bit integers."""
 
     @staticmethod
@@ -132,7 +143,7 @@ class DenseI32ArrayAttr(Attribute):
         return DenseI32ArrayAttr(tuple(int(v) for v in value))
 
 
-class DenseF32ArrayAttr(Attribute):
+class DenseF32ArrayAttr(_SequenceAttr):
     """A list of 32-bit floating-point numbers."""
 
     @staticmethod
@@ -170,6 +181,12 @@ class DenseElementsAttr(Attribute):
             raise ValueError("DenseElementsAttr.get needs the element type of the data: pass type=.")
         data = array.frozen_tensor()
         return DenseElementsAttr(data.reshape(tuple(shape)) if shape is not None else data, type)
+
+    def __len__(self) -> int:
+        return self.value.numel()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.value.reshape(-1).tolist())
 
     def __eq__(self, other: object) -> bool:
         return self is other

@@ -75,15 +75,15 @@ def _gather(view: OpView) -> Lowered:
         return data.index_select(axis, indices.reshape(-1)).reshape(dims)
 
     indices = view.values[1]
-    if indices is not None and not _outside(indices, extent).any():
+    if indices is not None and _all_inside(indices, extent):
         return Lowered(take)
     mask_dims = [1] * len(dims)
     mask_dims[axis : axis + view.types[1].rank] = view.types[1].dims
 
     def gather(data: Tensor, indices: Tensor) -> Tensor:
-        outside = _outside(indices, extent)
-        if outside.is_cpu and not outside.any():
+        if indices.is_cpu and _all_inside(indices, extent):
             return take(data, indices)
+        outside = _outside(indices, extent)
         taken = take(data, torch.where(outside, 0, indices).to(indices.dtype))
         return torch.where(outside.reshape(mask_dims), 0, taken).to(data.dtype)
 
@@ -92,6 +92,14 @@ def _gather(view: OpView) -> Lowered:
 
 def _outside(indices: Tensor, extent: int) -> Tensor:
     return (indices < 0) | (indices >= extent)
+
+
+def _all_inside(indices: Tensor, extent: int) -> bool:
+    """Reads data, so only for host tensors."""
+    if indices.numel() == 0:
+        return True
+    least, greatest = torch.aminmax(indices)
+    return bool(least >= 0) and bool(greatest < extent)
 
 
 @lowers("linspace")

@@ -15,12 +15,22 @@ from tripy_portable.kernels.registry import Lowered, identity, lowers
 Tensor = torch.Tensor
 
 
+def _lies_within(x: Tensor, low: float, high: float) -> bool:
+    """Whether all values lie strictly between the limits; NaN doesn't. Reads data, so only for host tensors."""
+    if x.numel() == 0:
+        return True
+    least, greatest = torch.aminmax(x)
+    return bool(least > low) and bool(greatest < high)
+
+
 def saturating_to_integer(x: Tensor, element: ElementType) -> Tensor:
     """Truncates floats towards zero; values out of range saturate, NaN becomes 0.
 
-    torch's own conversion is undefined out of range.
+    torch's own conversion is undefined out of range, and right within.
     """
     low, high = -(2 ** (element.bits - 1)), 2 ** (element.bits - 1) - 1
+    if x.is_cpu and _lies_within(x, low, high):
+        return x.to(element.torch)
     wide = x.to(torch.float64)
     # The double nearest to 2**63 - 1 is 2**63, which doesn't fit: such values are set apart.
     inside = torch.where((wide >= low) & (wide < high + 1), wide, 0.0).to(element.torch)
@@ -70,7 +80,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 
 @lowers("unary")
 def _unary(view: OpView) -> Lowered:
-    return Lowered(_UNARY[view.attrs["operation"]])
+    return Lowered(_UNARY[view.attrs["operation"]], takes_out=True)
 
 
 _ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
@@ -92,7 +102,7 @@ def _activation(view: OpView) -> Lowered:
         raise UnsupportedOperation(
             f"tensorrt.activation {name} on {element} needs quantization scales, which the portable runtime has not"
         )
-    return Lowered(_ACTIVATION[name])
+    return Lowered(_ACTIVATION[name], takes_out=name in ("kSIGMOID", "kTANH"))
 
 
 def _integer_divide(view: OpView, rounding: str) -> Callable[[Tensor, Tensor], Tensor]:
@@ -146,7 +156,7 @@ def _element_wise(view: OpView) -> Lowered:
             return Lowered(_integer_divide(view, "floor"))
         if operation == "kPOW":
             return Lowered(_integer_pow)
-    return Lowered(_ELEMENT_WISE[operation])
+    return Lowered(_ELEMENT_WISE[operation], takes_out=operation != "kFLOOR_DIV")
 
 
 @lowers("select")

@@ -15,12 +15,14 @@ class Lowered:
     """What a plan runs for one operation.
 
     `run` takes the operands at positions `uses` (all present ones where that is None). `is_view` says that the
-    result may share memory with its first argument.
+    result may share memory with its first argument. `takes_out` says that `run` writes element by element and
+    accepts torch's `out=`, so that the memory of an argument that dies can be reused.
     """
 
     run: Callable[..., Any]
     uses: tuple[int, ...] | None = None
     is_view: bool = False
+    takes_out: bool = False
 
 
 LoweringFn = Callable[[OpView], Lowered]
