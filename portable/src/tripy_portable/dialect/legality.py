@@ -1,7 +1,8 @@
 """Which element types each operation accepts.
 
-The sets are facts of the dialect's definition (`TensorRTOps.td`) together with its table for TensorRT 10
-(`TensorRTVersionCompatibility.cpp`), in the public TensorRT-Incubator repository.
+The sets are facts of the dialect's definition (`TensorRTOps.td`), narrowed or widened to what TensorRT 10 is
+known to accept where the public TensorRT-Incubator repository shows that: by the dialect's table of versions
+(`TensorRTVersionCompatibility.cpp`), and by nvtripy's own operator checks, which run against TensorRT.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _ELEMENT_WISE = {
     **dict.fromkeys(("kSUM", "kPROD", "kMAX", "kMIN", "kSUB", "kDIV", "kFLOOR_DIV"), NUMERIC),
     "kEQUAL": FLOAT | {I1, I8, I32, I64},
     **dict.fromkeys(("kLESS", "kGREATER"), FLOAT | {I8, I32, I64}),
-    "kPOW": FLOAT | {I8},
+    "kPOW": FLOAT | {I8, I64},
     **dict.fromkeys(("kAND", "kOR", "kXOR"), BOOL),
 }
 
@@ -46,7 +47,7 @@ def _activation(attrs: dict[str, Any]) -> frozenset[ElementType]:
 
 
 def _slice(attrs: dict[str, Any]) -> frozenset[ElementType]:
-    return TENSOR if attrs["mode"] in ("kDEFAULT", "kWRAP") else frozenset({I1, I8, I32, F16, F32})
+    return TENSOR if attrs["mode"] in ("kDEFAULT", "kWRAP") else frozenset({I1, I32, I64, F16, F32})
 
 
 # For each operation, the legal element types of each operand, by position. A callable reads the attributes;
@@ -58,19 +59,19 @@ OPERANDS: dict[str, tuple[Any, ...]] = {
     "element_wise": (lambda attrs: _ELEMENT_WISE[attrs["operation"]],) * 2,
     "cast": (TENSOR,),
     "concatenation": (ANY - {I4},),
-    "select": (BOOL, TENSOR - {I8}, TENSOR - {I8}),
+    "select": (BOOL, NUMERIC, NUMERIC),
     "matrix_multiply": (FLOAT, FLOAT),
     "softmax": (FLOAT,),
-    "reduce": (NUMERIC,),
+    "reduce": (FLOAT | INDEX,),
     "normalization": (FLOAT, FLOAT, FLOAT),
     "top_k": (FLOAT | INDEX,),
     "gather": (TENSOR, INDEX),
     "slice": (_slice, SHAPE, SHAPE, SHAPE, TENSOR),
     "shape": (ANY,),
-    "reshape": (ANY, SHAPE),
-    "collapse_rank": (ANY,),
-    "broadcast": (ANY, SHAPE),
-    "transpose": (ANY,),
+    "reshape": (TENSOR | {I4}, SHAPE),
+    "collapse_rank": (TENSOR | {I4},),
+    "broadcast": (TENSOR - {I8}, SHAPE),
+    "transpose": (TENSOR | {I4},),
     "linspace": (INDEX, frozenset({I32, I64, F32}), frozenset({I32, I64, F32})),
     "quantize": (FLOAT, FLOAT),
     "dequantize": (frozenset({I8, F8, I4}), FLOAT),

@@ -38,6 +38,12 @@ def saturating_to_integer(x: Tensor, element: ElementType) -> Tensor:
     return torch.where(wide < low, low, saturated).to(element.torch)
 
 
+def rounded_to_integer(x: Tensor, element: ElementType) -> Tensor:
+    """Rounds half to even and saturates; NaN becomes 0. An int8 is a number quantized with a scale of 1."""
+    low, high = -(2 ** (element.bits - 1)), 2 ** (element.bits - 1) - 1
+    return torch.nan_to_num(torch.round(x), nan=0.0).clamp(low, high).to(element.torch)
+
+
 @lowers("cast")
 def _cast(view: OpView) -> Lowered:
     source, target = view.types[0].element, view.declared[0].element
@@ -99,9 +105,8 @@ def _activation(view: OpView) -> Lowered:
     if name not in _ACTIVATION:
         raise UnsupportedOperation(f"tensorrt.activation {name} is not supported by the portable runtime")
     if element.is_integer and name != "kRELU":
-        raise UnsupportedOperation(
-            f"tensorrt.activation {name} on {element} needs quantization scales, which the portable runtime has not"
-        )
+        function = _ACTIVATION[name]
+        return Lowered(lambda x: rounded_to_integer(function(x.to(torch.float32)), element))
     return Lowered(_ACTIVATION[name], takes_out=name in ("kSIGMOID", "kTANH"))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from tripy_portable.dialect.inference import OpView
-from tripy_portable.dtypes import F8, ElementType
+from tripy_portable.dtypes import F8
+from tripy_portable.kernels.pointwise import rounded_to_integer
 from tripy_portable.kernels.registry import Lowered, lowers
 
 Tensor = torch.Tensor
@@ -35,14 +36,9 @@ def _quantize(view: OpView) -> Lowered:
 
     def quantize(x: Tensor, scale: Tensor) -> Tensor:
         scaled = x.to(torch.float32) / _aligned_scale(scale, dims, axis)
-        return to_float8(scaled) if target is F8 else _to_integer(scaled, target)
+        return to_float8(scaled) if target is F8 else rounded_to_integer(scaled, target)
 
     return Lowered(quantize)
-
-
-def _to_integer(x: Tensor, target: ElementType) -> Tensor:
-    low, high = -(2 ** (target.bits - 1)), 2 ** (target.bits - 1) - 1
-    return torch.nan_to_num(torch.round(x), nan=0.0).clamp(low, high).to(target.torch)
 
 
 @lowers("dequantize")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from tripy_portable.diagnostics import UnsupportedOperation
 from tripy_portable.dialect.inference import OpView
+from tripy_portable.kernels.pointwise import rounded_to_integer
 from tripy_portable.kernels.registry import Lowered, identity, lowers
 
 Tensor = torch.Tensor
@@ -38,19 +39,18 @@ def _convolution(view: OpView) -> Lowered:
 @lowers("deconvolution")
 def _deconvolution(view: OpView) -> Lowered:
     attrs, element = view.attrs, view.types[0].element
-    if element.is_integer:
-        raise UnsupportedOperation(
-            f"tensorrt.deconvolution on {element} needs quantization scales, which the portable runtime has not"
-        )
     deconvolve = F.conv_transpose2d if view.types[0].rank == 4 else F.conv_transpose3d
     pre, extents = attrs["pre_padding"], view.declared[0].dims[2:]
     crop = (slice(None), slice(None), *(slice(low, low + extent) for low, extent in zip(pre, extents)))
 
     def run(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
+        operands = (x, kernel, bias)
+        if element.is_integer:
+            operands = tuple(None if t is None else t.to(torch.float32) for t in operands)
         full = deconvolve(
-            x, kernel, bias, stride=attrs["stride"], dilation=attrs["dilation"], groups=attrs["num_groups"]
-        )
-        return full[crop]
+            *operands, stride=attrs["stride"], dilation=attrs["dilation"], groups=attrs["num_groups"]
+        )[crop]
+        return rounded_to_integer(full, element) if element.is_integer else full
 
     return Lowered(run)
 
@@ -72,9 +72,9 @@ def _pooling(view: OpView) -> Lowered:
             return pool(_pad_spatial(wide, pre, post, lowest), window, stride).to(dtype)
 
         return Lowered(pool_max)
-    if attrs["pooling_type"] != "kAVERAGE" or element.is_integer:
+    if attrs["pooling_type"] != "kAVERAGE":
         raise UnsupportedOperation(
-            f"tensorrt.pooling {attrs['pooling_type']} on {element} is not supported by the portable runtime"
+            f"tensorrt.pooling {attrs['pooling_type']} is not supported by the portable runtime"
         )
     average = F.avg_pool2d if planar else F.avg_pool3d
     volume = math.prod(window)
@@ -87,7 +87,7 @@ def _pooling(view: OpView) -> Lowered:
             ones = torch.ones((1, 1, *x.shape[2:]), device=x.device)
             count = average(_pad_spatial(ones, pre, post), window, stride) * volume
             means = means * volume / count
-        return means.to(dtype)
+        return means.to(dtype) if element.is_float else rounded_to_integer(means, element)
 
     return Lowered(pool_average)
 
@@ -180,6 +180,6 @@ def _resize_interpolating(view: OpView) -> Lowered:
             )
         if element.is_float:
             return wide.to(x.dtype)
-        return torch.round(wide).clamp(-128, 127).to(x.dtype)
+        return rounded_to_integer(wide, element)
 
     return Lowered(resize, uses=(0,))
