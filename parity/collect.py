@@ -138,7 +138,10 @@ class _Session:
             try:
                 calls = self._calls.result()
             except RunnerFailure as failure:
-                raise RunnerFailure(Status.ERROR, f"the reference did not run ({failure})") from failure
+                # Without a measure nothing can be judged; where it is unavailable, nothing has broken.
+                unavailable = failure.status is Status.UNAVAILABLE
+                status = Status.UNAVAILABLE if unavailable else Status.ERROR
+                raise RunnerFailure(status, f"the reference did not run ({failure})") from failure
             record.problems = self._ask(name, "run_isolated", self._inputs, calls, str(stem / "isolated"))
 
     def time(self, records: dict[str, RunnerRecord]) -> None:

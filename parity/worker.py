@@ -55,6 +55,8 @@ class RunnerProcess:
         self.name = name
         self.limit = limit
         self._log = log
+        # The log may hold what an earlier process of this runner wrote.
+        self._log_start = log.stat().st_size if log.exists() else 0
         context = multiprocessing.get_context("spawn")
         self._pipe, child_end = context.Pipe()
         self._process = context.Process(
@@ -101,13 +103,15 @@ class RunnerProcess:
         cause = (
             f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         )
-        last = _last_line(self._log)
+        last = _last_line(self._log, self._log_start)
         return RunnerFailure(Status.CRASHED, f"{cause} during '{command}'" + (f": {last}" if last else ""))
 
 
-def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
-    return next((line for line in reversed(lines) if line), "")
+def _last_line(log: Path, start: int) -> str:
+    """The last line behind byte `start` that is not part of a stack dump of faulthandler."""
+    written = log.read_bytes()[start:].decode(errors="replace") if log.exists() else ""
+    before_dump = written.split("Fatal Python error:")[0]
+    return next((line.strip() for line in reversed(before_dump.splitlines()) if line.strip()), "")
 
 
 def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -> None:
@@ -116,7 +120,8 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+    # By lines: what a process that crashes has printed is in its log.
+    sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
     faulthandler.enable()
     # An interrupt at the terminal reaches the whole group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
