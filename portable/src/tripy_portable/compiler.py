@@ -53,7 +53,7 @@ def compile_program(program: Program) -> Executable:
     verify(program)
     folded = compact(fold(program))
     verify(folded)
-    return Executable.from_program(folded)
+    return Executable.from_program(folded, recorded=program)
 
 
 def translate_mlir_to_executable(module_operation: Any) -> Executable:

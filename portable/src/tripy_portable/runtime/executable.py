@@ -36,16 +36,21 @@ class FunctionSignature:
 
 
 class Executable:
-    """A compiled function, `main`. `Executable(bytes)` reads what `serialize` wrote."""
+    """A compiled function, `main`. `Executable(bytes)` reads what `serialize` wrote.
+
+    `recorded` is the program before folding, with source locations; a saved executable has none.
+    """
 
     def __init__(self, buffer: bytes):
         self.program = Program.from_bytes(buffer)
+        self.recorded: Program | None = None
 
     @classmethod
-    def from_program(cls, program: Program) -> Executable:
+    def from_program(cls, program: Program, recorded: Program | None = None) -> Executable:
         """An executable of a folded program."""
         executable = cls.__new__(cls)
         executable.program = program
+        executable.recorded = recorded
         return executable
 
     def serialize(self) -> bytes:

@@ -1,0 +1,181 @@
+"""Builds an engine from a recorded program, with or without a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tripy_portable
+from tripy_portable.program import Program
+from tripy_portable.trt import contraction, layout, pointwise  # noqa: F401  (importing registers converters)
+from tripy_portable.trt import library as libraries
+from tripy_portable.trt.inspector import read_listing
+from tripy_portable.trt.messages import Message, Recorder, Refused
+from tripy_portable.trt.network import Translation
+
+TRANSLATION_VERSION = 1
+"""Raised when the translation of any operation changes, so that engines of before are not taken for those of now."""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Options of TensorRT's builder.
+
+    Attributes:
+        tf32: whether float32 matrix products may round their factors to TF32, on GPUs that have it.
+        optimization_level: 0 builds fastest, 5 searches longest.
+    """
+
+    tf32: bool = False
+    optimization_level: int = 3
+
+
+@dataclass(frozen=True)
+class EngineBuild:
+    """An engine and what is known of it.
+
+    Attributes:
+        engine_bytes: the serialized engine.
+        layers: layers of the network that TensorRT was given.
+        engine_layers: layers of the engine that TensorRT made of them.
+        seconds: of translating and building, without recording.
+        inspector: the engine's layers with the dtype of each tensor; see `inspector.read_listing`.
+        messages: TensorRT's errors and warnings, each with the operation and the user's line where known.
+        key: see `cache_key`.
+        library: name and version of the TensorRT that built it.
+    """
+
+    engine_bytes: bytes = field(repr=False)
+    layers: int
+    engine_layers: int
+    seconds: float
+    inspector: dict[str, Any] = field(repr=False)
+    messages: tuple[Message, ...]
+    key: str
+    library: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of the serialized engine."""
+        return len(self.engine_bytes)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Writes `<key>.engine`, and beside it `<key>.json` with everything else.
+
+        Args:
+            folder: made where it is missing.
+
+        Returns:
+            The engine's path.
+        """
+        path = Path(folder) / f"{self.key}.engine"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        facts = {
+            "library": self.library,
+            "layers": self.layers,
+            "engine_layers": self.engine_layers,
+            "size": self.size,
+            "seconds": self.seconds,
+            "messages": [asdict(message) for message in self.messages],
+            "inspector": self.inspector,
+        }
+        path.with_suffix(".json").write_text(json.dumps(facts, indent=1))
+        path.write_bytes(self.engine_bytes)
+        return path
+
+
+def program_of(executable: Any) -> Program:
+    """The program that nvtripy recorded for an executable: the graph that TensorRT should see.
+
+    Args:
+        executable: what `nvtripy.compile` returned, or what `nvtripy.Executable.load` read. A saved executable
+            keeps the program after folding, and Tripy's names without the user's lines.
+
+    Raises:
+        TypeError: where it was not made by the portable runtime.
+    """
+    inner = getattr(executable, "_executable", executable)
+    program = getattr(inner, "recorded", None) or getattr(inner, "program", None)
+    if not isinstance(program, Program):
+        raise TypeError(
+            f"{type(executable).__name__} was not compiled by the portable runtime; compile with nvtripy on "
+            "tripy-portable"
+        )
+    return program
+
+
+def cache_key(program: Program, options: BuildOptions | None = None) -> str:
+    """Hexadecimal SHA-256 over all that an engine depends on.
+
+    That is: the weights' bytes, the graph, shapes and profiles, every value's dtype, the builder's options, the
+    translation, and the versions of TensorRT and of this package. Not the source lines.
+
+    Raises:
+        NoTensorRT: where there is none whose version could be part of the key.
+    """
+    digest = hashlib.sha256()
+    facts = {
+        "library": libraries.describe(),
+        "tripy_portable": tripy_portable.__version__,
+        "translation": TRANSLATION_VERSION,
+        "options": asdict(options or BuildOptions()),
+        "types": [[type.dims, type.element.code] for type in program.types],
+        "inputs": program.inputs,
+        "outputs": program.outputs,
+        "specs": [asdict(spec) for spec in program.specs],
+        "nodes": [[node.op, node.inputs, node.outputs, node.attrs] for node in program.nodes],
+        "constants": [[value, list(tensor.shape)] for value, tensor in program.constants.items()],
+    }
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    for tensor in program.constants.values():
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            digest.update(memoryview(flat.view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+def build(program: Program, options: BuildOptions | None = None) -> EngineBuild:
+    """Builds an engine.
+
+    Args:
+        program: from `program_of`, or `Program.from_bytes`.
+        options: of the builder.
+
+    Raises:
+        NoTensorRT: where there is no TensorRT library.
+        Refused: where TensorRT does not accept the graph, with its message and the user's line.
+    """
+    options = options or BuildOptions()
+    library = libraries.load()
+    recorder = Recorder(library)
+    start = time.perf_counter()
+    builder = library.Builder(recorder.logger)
+    translation = Translation(library, builder, recorder, program)
+    translation.run()
+    config = builder.create_builder_config()
+    config.builder_optimization_level = options.optimization_level
+    config.profiling_verbosity = library.ProfilingVerbosity.DETAILED
+    (config.set_flag if options.tf32 else config.clear_flag)(library.BuilderFlag.TF32)
+    translation.add_profile(builder, config)
+    serialized = builder.build_serialized_network(translation.network, config)
+    seconds = time.perf_counter() - start
+    if serialized is None:
+        raise Refused("TensorRT refuses the graph", recorder.messages)
+    inspector = read_listing(recorder.verbose)
+    return EngineBuild(
+        engine_bytes=bytes(serialized),
+        layers=translation.network.num_layers,
+        engine_layers=len(inspector["layers"]),
+        seconds=seconds,
+        inspector=inspector,
+        messages=recorder.messages,
+        key=cache_key(program, options),
+        library=libraries.describe(),
+    )

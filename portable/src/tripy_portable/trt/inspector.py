@@ -1,0 +1,73 @@
+"""What the built engine consists of, as TensorRT's own inspector tells it.
+
+An engine can be inspected once it is deserialized, which needs a GPU. But a builder that is asked for detailed
+profiling also writes the inspector's listing to its log, GPU or not: that text is read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+_LISTING = "Layers:\n"
+_LAYER = re.compile(
+    r"^Name: (?P<name>.*?), LayerType: (?P<type>\w+), Inputs: \[(?P<inputs>.*?)\], Constants: \[(?P<constants>.*?)\], "
+    r"Outputs: \[(?P<outputs>.*?)\], TacticName: (?P<tactic>.*?), StreamId: \d+, Metadata: ?(?P<metadata>.*)$"
+)
+_TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: \[([^\]]*)\],.*?Datatype: (\w+)")
+_BINDING = re.compile(r"^ Name: (.*?), IOMode: (\w+), DataType: (\w+), Dimensions: \[([^\]]*)\], Location: (\w+)")
+
+
+def read_listing(log: Sequence[str]) -> dict[str, Any]:
+    """The engine's layers and bindings from a builder's log.
+
+    Args:
+        log: TensorRT's verbose messages.
+
+    Returns:
+        `layers`, each with name, type, tactic, metadata (Tripy's tensors and the user's lines that were fused
+        into it) and the inputs, constants and outputs with shape and dtype; `bindings`; and `text`, the listing
+        as TensorRT wrote it. Empty where TensorRT wrote none.
+    """
+    text = next((entry for entry in reversed(log) if entry.startswith(_LISTING)), "")
+    layers, bindings = [], []
+    for line in text.splitlines():
+        layer, binding = _LAYER.match(line), _BINDING.match(line)
+        if layer:
+            layers.append(
+                {
+                    "name": layer["name"],
+                    "type": layer["type"],
+                    "tactic": layer["tactic"],
+                    "metadata": [part for part in re.split("[\x1e\x1f]", layer["metadata"]) if part],
+                    **{part: _tensors(layer[part]) for part in ("inputs", "constants", "outputs")},
+                }
+            )
+        elif binding:
+            name, mode, dtype, dims, location = binding.groups()
+            bindings.append(
+                {"name": name, "mode": mode, "dtype": dtype, "shape": _dims(dims), "location": location}
+            )
+    return {"layers": layers, "bindings": bindings, "text": text}
+
+
+def dtypes(listing: dict[str, Any]) -> list[str]:
+    """Names of all element types that the engine's layers read or write, sorted."""
+    found = {
+        tensor["dtype"]
+        for layer in listing["layers"]
+        for part in ("inputs", "constants", "outputs")
+        for tensor in layer[part]
+    }
+    return sorted(found)
+
+
+def _tensors(text: str) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "shape": _dims(dims), "dtype": dtype} for name, dims, dtype in _TENSOR.findall(text)
+    ]
+
+
+def _dims(text: str) -> list[int]:
+    return [int(extent) for extent in text.split(",") if extent]

@@ -1,0 +1,148 @@
+"""What TensorRT says, and which operation and which line of the user's it is about.
+
+The recorded operations carry nvtripy's locations: `loc(fused<"<TraceOp: ..., Stack Info: --> file:line in
+function() --> ... >, ">["inputs;;<out>;;outputs"])`. A program that was loaded from a file has the names only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from tripy_portable.program import Node
+
+_FRAME = re.compile(r"--> (.+?):(\d+) in ([^\s()]+)\(\)")
+_TRACE_OPERATION = re.compile(r"<TraceOp: (.*?), Stack Info:", re.DOTALL)
+_OUT = ";;<out>;;"
+_KEPT = ("INTERNAL_ERROR", "ERROR", "WARNING")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One of TensorRT's messages.
+
+    `operation` is the dialect operation that it is about with Tripy's names of its results, `user_line` the line
+    of the user's (`file:line in function`), `traced` Tripy's own operation; each empty where it is not known.
+    """
+
+    severity: str
+    text: str
+    operation: str = ""
+    user_line: str = ""
+    traced: str = ""
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity.endswith("ERROR")
+
+    def __str__(self) -> str:
+        where = f" [{self.operation}]" if self.operation else ""
+        line = f" at {self.user_line}" if self.user_line else ""
+        return f"{self.severity}{where}{line}: {self.text}"
+
+
+class Refused(ValueError):
+    """TensorRT does not accept the graph. `messages` hold what it said, the message names the user's line."""
+
+    def __init__(self, what: str, messages: tuple[Message, ...]):
+        errors = [message for message in messages if message.is_error]
+        located = next((message for message in errors if message.operation), None)
+        lines = [what]
+        if located is not None:
+            lines[0] += f" in tensorrt.{located.operation}"
+            if located.user_line:
+                lines.append(f"  your line: {located.user_line}")
+            if located.traced:
+                lines.append(f"  Tripy's operation: {located.traced}")
+        lines += [f"  TensorRT: {message.text}" for message in errors]
+        super().__init__("\n".join(lines))
+        self.messages = messages
+        self.located = located
+
+
+def result_names(node: Node) -> str:
+    """Tripy's names of a node's results."""
+    return node.label.partition(_OUT)[2] or "unnamed"
+
+
+@lru_cache(maxsize=1)
+def _nvtripy_folders() -> tuple[str, ...]:
+    """Prefixes of the paths of nvtripy's own files."""
+    spec = importlib.util.find_spec("nvtripy")
+    locations = spec.submodule_search_locations if spec is not None else None
+    return tuple(os.path.join(folder, "") for folder in locations or ())
+
+
+def user_frame(node: Node) -> tuple[str, int, str] | None:
+    """File, line and function of the innermost frame outside of nvtripy, where the node has a location."""
+    for file, line, function in _FRAME.findall(str(node.location or "")):
+        if not file.startswith(_nvtripy_folders()):
+            return file, int(line), function
+    return None
+
+
+def about(node: Node, severity: str, text: str) -> Message:
+    """A message about a node."""
+    frame = user_frame(node)
+    traced = _TRACE_OPERATION.search(str(node.location or ""))
+    return Message(
+        severity,
+        text,
+        f"{node.op} ({result_names(node)})",
+        "" if frame is None else f"{frame[0]}:{frame[1]} in {frame[2]}",
+        "" if traced is None else traced.group(1),
+    )
+
+
+class Recorder:
+    """Collects TensorRT's messages. `logger` is the object to hand to TensorRT.
+
+    While `current` is set, errors are about that node; otherwise about the node whose layer the text names.
+    """
+
+    def __init__(self, library: ModuleType):
+        self.logger = _make_logger(library, self._log)
+        self.current: Node | None = None
+        self.nodes_by_layer: dict[str, Node] = {}
+        self.verbose: list[str] = []
+        self._messages: list[Message] = []
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Errors and warnings in order."""
+        return tuple(self._messages)
+
+    @property
+    def has_error(self) -> bool:
+        return any(message.is_error for message in self._messages)
+
+    def _log(self, severity: str, text: str) -> None:
+        if severity not in _KEPT:
+            self.verbose.append(text)
+            return
+        node = self.current or self._named_in(text)
+        message = Message(severity, text) if node is None else about(node, severity, text)
+        # TensorRT repeats itself, once a pass over the network.
+        if message not in self._messages:
+            self._messages.append(message)
+
+    def _named_in(self, text: str) -> Node | None:
+        """The node of the longest layer name in a text: shorter names may be parts of longer ones."""
+        named = [name for name in self.nodes_by_layer if name in text]
+        return self.nodes_by_layer[max(named, key=len)] if named else None
+
+
+def _make_logger(library: ModuleType, log: Any) -> Any:
+    class Logger(library.ILogger):
+        def __init__(self) -> None:
+            library.ILogger.__init__(self)
+
+        def log(self, severity: Any, text: str) -> None:
+            log(severity.name, text)
+
+    return Logger()
