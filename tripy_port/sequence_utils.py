@@ -78,8 +78,8 @@ def clear_padded_timestamps(all_timestamps: tp.Tensor, lengths: tp.Tensor) -> tp
 def pad_sequence(x: tp.Tensor, width: int) -> tp.Tensor:
     """(B, N, ...) -> (B, width, ...) with zeros from row N on.
 
-    Not `tp.pad`: neither bfloat16 nor, in TensorRT, int64 can be padded by it. The last row is repeated and the
-    repetitions are replaced.
+    Not `tp.pad`: neither bfloat16 nor, in TensorRT, int64 can be padded by it. The last row is repeated and
+    the repetitions are replaced.
     """
     n = x.shape[1]
     position = tp.iota((width,), dtype=tp.int32)

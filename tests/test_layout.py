@@ -1,0 +1,294 @@
+"""The shape of the repository: who imports whom, and that the port mirrors the reference name by name.
+
+The sources are read, not imported, where that is enough: an import hidden in a function counts as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nvtripy as tp
+import pytest
+import torch
+
+from configs import list_cases, load_case
+from reference.build import build_hstu as build_reference
+from tripy_port.build import build_hstu as build_port
+from tripy_port.gaps import GAPS
+
+ROOT = Path(__file__).resolve().parents[1]
+OURS = frozenset({"configs", "reference", "tripy_port", "parity", "run_parity", "tests", "tools"})
+PORTABLE = frozenset({"tripy_portable", "mlir_tensorrt", "tensorrt"})
+
+
+@dataclass(frozen=True)
+class ImportRule:
+    """What the files of a folder may import: these packages of ours, and anything else that is not forbidden.
+
+    With ``only``, nothing else but the standard library and these.
+    """
+
+    folder: str
+    ours: frozenset[str]
+    forbidden: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
+
+    def allows(self, package: str) -> bool:
+        if package in OURS:
+            return package in self.ours
+        if self.only is not None:
+            return package in self.only or package in sys.stdlib_module_names
+        return package not in self.forbidden
+
+
+RULES = (
+    ImportRule("configs", frozenset({"configs"}), PORTABLE | {"torch", "nvtripy"}),
+    ImportRule("reference", frozenset({"reference", "configs"}), PORTABLE | {"nvtripy"}),
+    ImportRule("tripy_port", frozenset({"tripy_port", "configs"}), only=frozenset({"nvtripy"})),
+    ImportRule(
+        "parity", frozenset({"parity", "configs", "reference", "tripy_port"}), frozenset({"tripy_portable"})
+    ),
+    ImportRule("portable", frozenset()),
+)
+
+
+def imported_packages(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, top-level package) of every import, also in functions and through importlib."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.lineno, node.module.split(".")[0]
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.lineno, node.args[0].value.split(".")[0]
+
+
+def sources(folder: str) -> dict[str, ast.Module]:
+    """Parsed files by path from the root; tests and what is built below a folder are left out."""
+    paths = [p.relative_to(ROOT) for p in (ROOT / folder).rglob("*.py")]
+    own = [
+        p
+        for p in paths
+        if not {"build", "tests", "__pycache__"} & set(p.parts) and not p.parts[0].startswith(".")
+    ]
+    return {str(p): ast.parse((ROOT / p).read_text()) for p in sorted(own)}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.folder)
+def test_imports_stay_within_the_house_rules(rule):
+    files = sources(rule.folder)
+    assert files, f"no sources in {rule.folder}"
+    broken = [
+        f"{path}:{line} imports {package}"
+        for path, tree in files.items()
+        for line, package in imported_packages(tree)
+        if not rule.allows(package)
+    ]
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch",
+        "import torch.nn as nn",
+        "from torch import Tensor",
+        "def f():\n    import torch",
+        "import importlib\nimportlib.import_module('torch.nn')",
+        "from reference.hstu_dense import HSTUDense",
+        "from tripy_portable import guard",
+        "import numpy",
+    ],
+)
+def test_a_forbidden_import_in_the_port_is_seen(source):
+    rule = next(rule for rule in RULES if rule.folder == "tripy_port")
+    assert not all(rule.allows(package) for _, package in imported_packages(ast.parse(source)))
+
+
+def private_tripy(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, expression) of what reaches behind Tripy's public API."""
+    public = {name.removeprefix("nvtripy.") for name in tp.__all__}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "nvtripy":
+            yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, a.name) for a in node.names if a.name.startswith("nvtripy."))
+        elif isinstance(node, ast.Attribute):
+            owner = ast.unparse(node.value)
+            behind = node.attr.startswith("_") and not node.attr.endswith("__") and owner != "self"
+            if behind or node.attr == "trace_tensor" or (owner == "tp" and node.attr not in public):
+                yield node.lineno, ast.unparse(node)
+
+
+def test_the_port_uses_public_tripy_only():
+    found = [
+        f"{path}:{line} {what}"
+        for path, tree in sources("tripy_port").items()
+        for line, what in private_tripy(tree)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from nvtripy.trace.ops import gather",
+        "import nvtripy.frontend",
+        "tp.frontend.ops",
+        "x.trace_tensor",
+        "x._stack",
+    ],
+)
+def test_private_tripy_is_seen(source):
+    assert list(private_tripy(ast.parse(source)))
+
+
+# A signature: whether it is a property, what it returns, and (name, annotation, default) of each parameter.
+Signature = tuple[bool, str, dict[str, tuple[str, str]]]
+
+
+def public_names(folder: str) -> dict[str, Signature | None]:
+    """ "file.function", "file.Class" (without a signature) and "file.Class.method" of the public names."""
+    names: dict[str, Signature | None] = {}
+    for path, tree in sources(folder).items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                names[f"{Path(path).stem}.{node.name}"] = None
+                for member in node.body:
+                    if isinstance(member, ast.FunctionDef) and _is_public(member.name):
+                        names[f"{Path(path).stem}.{node.name}.{member.name}"] = _signature(member)
+            elif isinstance(node, ast.FunctionDef) and _is_public(node.name):
+                names[f"{Path(path).stem}.{node.name}"] = _signature(node)
+    return names
+
+
+def _is_public(name: str) -> bool:
+    return name == "__init__" or not name.startswith("_")
+
+
+def _signature(node: ast.FunctionDef) -> Signature:
+    def text(expression: ast.expr | None) -> str:
+        return (
+            ""
+            if expression is None
+            else ast.unparse(expression).replace("torch.nn.", "tp.").replace("torch.", "tp.")
+        )
+
+    positional = node.args.posonlyargs + node.args.args
+    defaults = [None] * (len(positional) - len(node.args.defaults)) + list(node.args.defaults)
+    parameters = [*zip(positional, defaults, strict=True)]
+    parameters += zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    parameters += [(variadic, None) for variadic in (node.args.vararg, node.args.kwarg) if variadic]
+    is_property = any(text(decorator) == "property" for decorator in node.decorator_list)
+    return is_property, text(node.returns), {a.arg: (text(a.annotation), text(d)) for a, d in parameters}
+
+
+def covered(name: str) -> bool:
+    """Whether `GAPS` lists a name or something that contains it."""
+    parts = name.split(".")
+    return any(".".join(parts[: i + 1]) in GAPS for i in range(len(parts)))
+
+
+def mismatches(reference: dict[str, Signature | None], port: dict[str, Signature | None]) -> Iterator[str]:
+    """What is neither mirrored nor listed. The port may add a last parameter ``dtype``."""
+    for name, signature in reference.items():
+        if covered(name):
+            continue
+        if name not in port:
+            yield f"{name} has no counterpart and is not in GAPS"
+        elif signature is not None:
+            is_property, returns, parameters = signature
+            kept = {key: value for key, value in parameters.items() if not covered(f"{name}.{key}")}
+            port_property, port_returns, port_parameters = port[name]
+            if "dtype" not in parameters and list(port_parameters)[-1:] == ["dtype"]:
+                port_parameters = {k: v for k, v in port_parameters.items() if k != "dtype"}
+            wanted, found = (
+                (is_property, returns, list(kept.items())),
+                (port_property, port_returns, list(port_parameters.items())),
+            )
+            if wanted != found:
+                yield f"{name}\n  reference {wanted}\n  port      {found}"
+
+
+def test_the_port_mirrors_every_public_name_and_signature():
+    found = list(mismatches(public_names("reference"), public_names("tripy_port")))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("change", ["missing", "renamed parameter", "default", "order", "property"])
+def test_a_departure_of_the_port_is_seen(change):
+    reference = public_names("reference")
+    name = "similarity.DotProductSimilarity.forward"
+    is_property, returns, parameters = reference[name]
+    first, *rest = parameters.items()
+    port = dict(reference)
+    if change == "missing":
+        del port[name]
+    else:
+        port[name] = {
+            "renamed parameter": (is_property, returns, {"me": first[1], **dict(rest)}),
+            "default": (is_property, returns, {**parameters, first[0]: ("", "None")}),
+            "order": (is_property, returns, dict([*rest, first])),
+            "property": (True, returns, parameters),
+        }[change]
+    assert any(found.startswith(name) for found in mismatches(reference, port))
+
+
+def test_every_listed_gap_is_one():
+    reference, port = public_names("reference"), public_names("tripy_port")
+    for gap, reason in GAPS.items():
+        assert reason
+        parents = {name for name in reference if name == gap or name.startswith(f"{gap}.")}
+        owner, _, parameter = gap.rpartition(".")
+        is_parameter = (
+            owner in reference and reference[owner] is not None and parameter in reference[owner][2]
+        )
+        assert parents or is_parameter, f"{gap} names nothing in reference"
+        assert not parents & set(port), f"{gap} has a counterpart"
+
+
+def test_validation_says_the_same_on_both_sides():
+    files = [sources(folder)[f"{folder}/validation.py"].body[1:] for folder in ("reference", "tripy_port")]
+    assert ast.dump(ast.Module(files[0], [])) == ast.dump(ast.Module(files[1], []))
+
+
+def small_tables(case: str):
+    """The model of a case with few items: no key depends on their number."""
+    model = load_case(case).model
+    return model.model_copy(update={"num_items": min(model.num_items, 100)})
+
+
+@pytest.mark.parametrize("dtype", [tp.float32, tp.float16, tp.bfloat16], ids=str)
+@pytest.mark.parametrize("case", list_cases())
+def test_state_dicts_have_the_same_names_shapes_and_dtypes(case, dtype):
+    config = small_tables(case)
+    reference = build_reference(config).to(getattr(torch, str(dtype))).state_dict()
+    port = build_port(config, dtype).state_dict()
+    described = {
+        name: (tuple(map(int, parameter.shape)), f"torch.{parameter.dtype}")
+        for name, parameter in port.items()
+    }
+    assert described == {name: (tuple(value.shape), str(value.dtype)) for name, value in reference.items()}
+
+
+def module_tree(module: tp.Module, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, child in module.named_children():
+        yield prefix + name, type(child).__name__
+        yield from module_tree(child, f"{prefix}{name}.")
+
+
+@pytest.mark.parametrize("case", list_cases())
+def test_module_trees_have_the_same_paths_and_classes(case):
+    config = small_tables(case)
+    reference = {
+        path: type(module).__name__
+        for path, module in build_reference(config).named_modules()
+        if path and not isinstance(module, torch.nn.ModuleList)
+    }
+    assert dict(module_tree(build_port(config))) == reference
