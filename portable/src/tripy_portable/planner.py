@@ -18,7 +18,7 @@ from tripy_portable.dialect import legality
 from tripy_portable.dialect.inference import OpView, infer
 from tripy_portable.ir.types import RankedTensorType
 from tripy_portable.kernels import Lowered, lower
-from tripy_portable.program import Node, Program, is_static
+from tripy_portable.program import Node, Program, is_static, raw_bytes
 
 Tensor = torch.Tensor
 
@@ -115,7 +115,7 @@ def _content(tensor: Tensor, type: RankedTensorType) -> Any:
     """A key of a small constant's bits."""
     if tensor.numel() > MERGED_CONSTANT_ELEMENTS or tensor.numel() == 0:
         return None
-    return type, tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return type, raw_bytes(tensor)
 
 
 def _hashable(attrs: dict[str, Any]) -> tuple[Any, ...]:

@@ -78,7 +78,7 @@ class Program:
         offset = 0
         constants = {}
         for value, tensor in self.constants.items():
-            blob = _raw(tensor)
+            blob = raw_bytes(tensor)
             constants[str(value)] = {"offset": offset, "shape": list(tensor.shape)}
             padding = -len(blob) % _ALIGNMENT
             blobs.append(blob + b"\0" * padding)
@@ -127,8 +127,10 @@ class Program:
         return Program(types, header["inputs"], header["outputs"], nodes, constants, specs)
 
 
-def _raw(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().contiguous().reshape(-1)
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    """A host tensor's elements in row-major order."""
+    # A clone, because a tensor of one element may have a stride that no byte view accepts.
+    flat = tensor.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 

@@ -332,6 +332,10 @@ def _slice(view: OpView) -> list[RankedTensorType]:
         return [tensor_type((DYNAMIC,) * data.rank, data.element)]
     if any(extent < 0 for extent in size):
         raise VerificationError(f"slice size must be non-negative, but got {size}")
+    if view.attrs["mode"] in ("kCLAMP", "kWRAP", "kREFLECT"):
+        for axis, (count, extent) in enumerate(zip(size, data.dims)):
+            if extent == 0 and count > 0:
+                raise VerificationError(f"mode {view.attrs['mode']} has nothing to read in dimension {axis} of size 0")
     if view.attrs["mode"] == "kDEFAULT" and start is not None and stride is not None:
         for axis, (first, count, step, extent) in enumerate(zip(start, size, stride, data.dims)):
             last = first + step * (count - 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from tripy_portable.dialect.inference import OpView
@@ -19,8 +21,8 @@ def _matrix_multiply(view: OpView) -> Lowered:
     dims = view.declared[0].dims
     if plain and a.rank == b.rank and a.rank > 2 and all(extent == 1 for extent in b.dims[:-2]):
         # One matrix for the whole batch: a single product instead of one for each batch entry.
-        inner, columns = b.dims[-2:]
-        return Lowered(lambda x, y: torch.mm(x.reshape(-1, inner), y.reshape(inner, columns)).reshape(dims))
+        rows, (inner, columns) = math.prod(a.dims[:-1]), b.dims[-2:]
+        return Lowered(lambda x, y: torch.mm(x.reshape(rows, inner), y.reshape(inner, columns)).reshape(dims))
 
     def multiply(x: Tensor, y: Tensor) -> Tensor:
         x = x.transpose(-1, -2) if transpose_a else x

@@ -63,6 +63,7 @@ def _concatenation(view: OpView) -> Lowered:
 
 @lowers("gather")
 def _gather(view: OpView) -> Lowered:
+    """A negative index counts from the end; what is still out of bounds reads zero."""
     axis = view.attrs["axis"]
     extent, dims = view.types[0].dims[axis], view.declared[0].dims
     if extent == 0:
@@ -83,19 +84,16 @@ def _gather(view: OpView) -> Lowered:
     def gather(data: Tensor, indices: Tensor) -> Tensor:
         if indices.is_cpu and _all_inside(indices, extent):
             return take(data, indices)
-        outside = _outside(indices, extent)
-        taken = take(data, torch.where(outside, 0, indices).to(indices.dtype))
+        indices = torch.where(indices < 0, indices + extent, indices)
+        outside = (indices < 0) | (indices >= extent)
+        taken = take(data, torch.where(outside, 0, indices))
         return torch.where(outside.reshape(mask_dims), 0, taken).to(data.dtype)
 
     return Lowered(gather)
 
 
-def _outside(indices: Tensor, extent: int) -> Tensor:
-    return (indices < 0) | (indices >= extent)
-
-
 def _all_inside(indices: Tensor, extent: int) -> bool:
-    """Reads data, so only for host tensors."""
+    """Whether no index is negative or too great. Reads data, so only for host tensors."""
     if indices.numel() == 0:
         return True
     least, greatest = torch.aminmax(indices)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -23,18 +25,21 @@ def _normalization(view: OpView) -> Lowered:
             lambda x, weight, bias: F.layer_norm(x, inner, weight.reshape(inner), bias.reshape(inner), eps)
         )
     dims = source.dims
+    if groups == 1:
+        return Lowered(lambda x, weight, bias: _normalize(x, weight, bias, axes, eps))
+    grouped = (dims[0], groups, math.prod(dims[1:]) // groups)
 
-    def normalize(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        wide = x.to(torch.float32)
-        if groups > 1:
-            wide = wide.reshape(dims[0], groups, -1)
-            over: tuple[int, ...] = (-1,)
-        else:
-            over = axes
-        mean = wide.mean(dim=over, keepdim=True)
-        centred = wide - mean
-        variance = (centred * centred).mean(dim=over, keepdim=True)
-        normalized = (centred * torch.rsqrt(variance + eps)).reshape(dims)
-        return (normalized * weight + bias).to(x.dtype)
+    def by_group(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        # One scale and bias a group: the groups become the channels.
+        affine = (1, groups, 1)
+        x = x.reshape(grouped)
+        return _normalize(x, weight.reshape(affine), bias.reshape(affine), (2,), eps).reshape(dims)
 
-    return Lowered(normalize)
+    return Lowered(by_group)
+
+
+def _normalize(x: Tensor, weight: Tensor, bias: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    wide = x.to(torch.float32)
+    centred = wide - wide.mean(dim=axes, keepdim=True)
+    variance = (centred * centred).mean(dim=axes, keepdim=True)
+    return (centred * torch.rsqrt(variance + eps) * weight + bias).to(x.dtype)

@@ -44,13 +44,10 @@ def _deconvolution(view: OpView) -> Lowered:
     crop = (slice(None), slice(None), *(slice(low, low + extent) for low, extent in zip(pre, extents)))
 
     def run(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
-        operands = (x, kernel, bias)
-        if element.is_integer:
-            operands = tuple(None if t is None else t.to(torch.float32) for t in operands)
-        full = deconvolve(
-            *operands, stride=attrs["stride"], dilation=attrs["dilation"], groups=attrs["num_groups"]
-        )[crop]
-        return rounded_to_integer(full, element) if element.is_integer else full
+        # torch's CPU kernel accumulates 16-bit floats in their own type, so the sums are taken in float32.
+        wide = (None if t is None else t.to(torch.float32) for t in (x, kernel, bias))
+        full = deconvolve(*wide, stride=attrs["stride"], dilation=attrs["dilation"], groups=attrs["num_groups"])[crop]
+        return rounded_to_integer(full, element) if element.is_integer else full.to(x.dtype)
 
     return Lowered(run)
 

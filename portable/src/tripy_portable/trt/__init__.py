@@ -7,7 +7,7 @@ The library is `tensorrt` where that is installed, else `tensorrt_rtx`; `availab
 engine can be built without a GPU, and run by `Engine` where there is one that it supports.
 """
 
-from tripy_portable.trt.build import BuildOptions, EngineBuild, build, cache_key, program_of
+from tripy_portable.trt.builder import BuildOptions, EngineBuild, build, cache_key, program_of
 from tripy_portable.trt.library import NoTensorRT, available, describe
 from tripy_portable.trt.messages import Message, Refused
 

@@ -152,8 +152,8 @@ class Translation:
         """Compares what TensorRT infers with what the dialect says; asking for the shape makes it infer."""
         try:
             rank = len(tensor.shape)
-        except ValueError:
-            # Dimensions of an invalid tensor have a negative count.
+        except (RuntimeError, ValueError):
+            # How the versions' bindings answer for a tensor whose shape cannot be inferred.
             rank = -1
         if rank < 0 or self.recorder.has_error:
             raise self._refusal("TensorRT refuses the operation", node)
