@@ -126,14 +126,14 @@ class _Session:
             self._ask(name, "run_tapped", self._inputs, str(stem / "tapped"), True)
             self._calls.set_result(str(stem / "tapped"))
         elif record.taps_modules:
-            self._ask(name, "run_tapped", self._inputs, str(stem / "tapped"), False)
+            self._try(record, name, "run_tapped", self._inputs, str(stem / "tapped"), False)
         if record.appends:
-            self._ask(name, "run_incremental", self._inputs, str(stem / "incremental"))
+            self._try(record, name, "run_incremental", self._inputs, str(stem / "incremental"))
         if name != ORACLE:
-            self._ask(name, "run", self._inputs, str(stem / "untapped"))
+            self._try(record, name, "run", self._inputs, str(stem / "untapped"))
         if record.taps_modules and name != ORACLE:
             poisoned = str(self._folder / "poisoned.safetensors")
-            self._ask(name, "run_tapped", poisoned, str(stem / "poisoned"), False)
+            self._try(record, name, "run_tapped", poisoned, str(stem / "poisoned"), False)
         if record.taps_modules and name != REFERENCE:
             try:
                 calls = self._calls.result()
@@ -143,6 +143,16 @@ class _Session:
                 status = Status.UNAVAILABLE if unavailable else Status.ERROR
                 raise RunnerFailure(status, f"the reference did not run ({failure})") from failure
             record.problems = self._ask(name, "run_isolated", self._inputs, calls, str(stem / "isolated"))
+
+    def _try(self, record: RunnerRecord, name: str, command: str, *arguments: object) -> None:
+        """One step of several: after an exception the others still tell which module is to blame."""
+        try:
+            self._ask(name, command, *arguments)
+        except RunnerFailure as failure:
+            if failure.status is not Status.ERROR:
+                raise
+            record.status = Status.ERROR
+            record.reason = record.reason or f"{command}: {failure.reason}"
 
     def time(self, records: dict[str, RunnerRecord]) -> None:
         """Time every runner that works, with nothing else running."""

@@ -11,7 +11,7 @@ import numpy as np
 from configs import CaseConfig
 from parity.captures import Capture, load_capture
 from parity.collect import ORACLE, REFERENCE, Record, RunnerRecord
-from parity.compare import Comparison, Evidence, Results, compare
+from parity.compare import Comparison, Diagnosis, Evidence, Results, compare
 from parity.families import get_family
 from parity.inputs import load
 from parity.precision import PRECISIONS
@@ -37,12 +37,15 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
     for name, runner in record.runners.items():
         if name == ORACLE and runner.status is Status.OK:
             continue
-        if evidence is None or runner.status is not Status.OK:
+        # A runner that raised in one step has still answered the others, which tell the module to blame.
+        answered = runner.status is Status.OK or (folder / name / "isolated.json").exists()
+        if evidence is None or not answered:
             reports[name] = _without_verdict(name, runner, blocked)
         else:
-            reports[name] = _judged(
-                name, runner, compare(evidence, _results(folder / name, name, runner)), batch
-            )
+            comparison = compare(evidence, _results(folder / name, name, runner))
+            if runner.status is not Status.OK:
+                comparison.diagnosis = _blamed(comparison, runner)
+            reports[name] = _judged(name, runner, comparison, batch)
     return reports
 
 
@@ -125,10 +128,10 @@ def _optional(stem: Path) -> Capture:
 
 
 def _results(folder: Path, name: str, record: RunnerRecord) -> Results:
-    untapped = load_capture(folder / "untapped").tensors
+    untapped = _optional(folder / "untapped").tensors
     if not record.taps_modules:
         return Results(untapped=untapped, taps_modules=False, appends=False)
-    tapped = load_capture(folder / "tapped").tensors
+    tapped = _optional(folder / "tapped").tensors
     # On its own inputs the reference is its own isolated run.
     isolated = tapped if name == REFERENCE else load_capture(folder / "isolated").tensors
     return Results(
@@ -136,10 +139,19 @@ def _results(folder: Path, name: str, record: RunnerRecord) -> Results:
         tapped=tapped,
         isolated=isolated,
         isolated_problems=record.problems,
-        poisoned=load_capture(folder / "poisoned").tensors,
+        poisoned=_optional(folder / "poisoned").tensors,
         incremental=_optional(folder / "incremental").tensors,
         appends=record.appends,
     )
+
+
+def _blamed(comparison: Comparison, record: RunnerRecord) -> Diagnosis:
+    """Where a runner that raised goes wrong: in a module on its own, or only as a whole."""
+    found = comparison.diagnosis
+    row = next((row for row in comparison.rows if row.tap == found.tap), None)
+    if row is not None and row.isolated is not None and not row.isolated.passed:
+        return found
+    return Diagnosis("check", "", f"every module is right on its own, and {record.reason}")
 
 
 def _without_verdict(name: str, record: RunnerRecord, blocked: str) -> RunnerReport:
@@ -167,7 +179,7 @@ def _judged(name: str, record: RunnerRecord, comparison: Comparison, batch: int)
         runner=name,
         label=record.label,
         status=record.status.value,
-        reason="",
+        reason=record.reason,
         verdict="PASS" if comparison.passed else "FAIL",
         diagnosis=DiagnosisReport.of(comparison, batch),
         modules=tuple(modules),

@@ -104,7 +104,7 @@ def _tree(taps: Iterable[str]) -> Iterator[tuple[int, str, str]]:
     names: dict[str, str] = {}
     for tap in taps:
         node, path = root, ""
-        for part in _INDEX.sub(r"#\1", tap).split("."):
+        for part in _INDEX.sub(r"#\1", tap).replace("[", ".[").split("."):
             name = part.replace("#", ".")
             path = f"{path}.{name}" if path else name
             node = node.setdefault(name, {})
@@ -158,7 +158,8 @@ def _milliseconds(latency: LatencyReport | None) -> str:
         return ""
     spread = (latency.p75 - latency.p25) / 2 / latency.median
     milliseconds = latency.median * 1e3
-    digits = max(0, 2 - math.floor(math.log10(milliseconds)))
+    # Three significant digits, down to a tenth of a microsecond.
+    digits = min(4, max(0, 2 - math.floor(math.log10(milliseconds))))
     return f"{milliseconds:.{digits}f} ±{spread:.0%}"
 
 
