@@ -26,10 +26,15 @@ from parity.report import Report, write_report
 BAD_INPUT = 2
 REPORTS = Path("parity_reports")
 PIPED_WIDTH = 110
+MAX_TIME_LIMIT = 7 * 24 * 3600.0
 
 
-def _names(text: str | None) -> list[str]:
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+def _names(option: str, text: str | None) -> list[str]:
+    """The names in a list; none if the option was left out. Raises `UserError` for a list of nothing."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise UserError(option, repr(text), "names nothing", "give a name, or leave the option out")
+    return names
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -78,6 +83,18 @@ def main(
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         with _progress() as advance:
             if replay_from is not None:
+                _refuse_with_replay(
+                    {
+                        "--case": cases,
+                        "--precision": precision,
+                        "--runners": runners,
+                        "--batch": batch,
+                        "--seed": seed,
+                        "--data": data,
+                        "--weights": weights,
+                        "--save": save,
+                    }
+                )
                 report = replay(replay_from, command, advance)
             else:
                 request = _request(
@@ -94,6 +111,17 @@ def main(
     sys.exit(report.exit_code)
 
 
+def _refuse_with_replay(options: dict[str, object]) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise UserError(
+            "--replay",
+            "together with " + ", ".join(given),
+            "has no meaning: a replay judges what was saved",
+            "leave the other options out",
+        )
+
+
 def _request(
     cases: str | None,
     precision: str | None,
@@ -106,11 +134,14 @@ def _request(
     time_limit: float,
     command: str,
 ) -> Request:
-    if time_limit <= 0:
+    if not 0 < time_limit <= MAX_TIME_LIMIT:
         raise UserError(
-            "--time-limit", time_limit, "is not a positive number of seconds", "give a positive number"
+            "--time-limit",
+            time_limit,
+            "is not a positive number of seconds, or more than a week",
+            f"give more than 0 and at most {MAX_TIME_LIMIT:.0f}",
         )
-    named = _names(cases)
+    named = list(dict.fromkeys(_names("--case", cases)))
     selected = [load_case(name) for name in named or list_cases()]
     if not named:
         selected = [case for case in selected if case.default]
@@ -118,10 +149,11 @@ def _request(
     changes = {name: value for name, value in changes.items() if value is not None}
     if changes:
         selected = [with_input(case, **changes) for case in selected]
-    asked = check_names("--runners", _names(runners), selectable_runners())
+    asked = check_names("--runners", _names("--runners", runners), selectable_runners())
+    precisions = _names("--precision", precision) or DEFAULT_PRECISIONS
     return Request(
         cases=tuple(selected),
-        precisions=check_names("--precision", _names(precision) or DEFAULT_PRECISIONS, PRECISIONS),
+        precisions=check_names("--precision", precisions, PRECISIONS),
         runners=asked or selectable_runners(),
         runners_asked=bool(asked),
         data=data,

@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+
+from parity.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -140,17 +142,20 @@ def save_capture(capture: Capture, stem: Path) -> None:
 
 
 def load_capture(stem: Path) -> Capture:
-    """Read what `save_capture` wrote. Raises `FileNotFoundError` if a part is missing."""
-    description = json.loads(stem.with_suffix(".json").read_text())
-    capture = Capture(
-        longest_sums=description["longest_sums"], longest_sums_before=description["longest_sums_before"]
-    )
-    with safe_open(stem.with_suffix(".safetensors"), framework="pt") as file:
-        for name in description["order"]:
-            capture.tensors[name] = file.get_tensor(f"tap:{name}")
-        for name in file.keys():
-            if name.startswith("input:"):
-                capture.call_inputs[name.removeprefix("input:")] = file.get_tensor(name)
+    """Read what `save_capture` wrote. Raises `UserError` if a part is missing or damaged."""
+    try:
+        description = json.loads(stem.with_suffix(".json").read_text())
+        capture = Capture(
+            longest_sums=description["longest_sums"], longest_sums_before=description["longest_sums_before"]
+        )
+        with safe_open(stem.with_suffix(".safetensors"), framework="pt") as file:
+            for name in description["order"]:
+                capture.tensors[name] = file.get_tensor(f"tap:{name}")
+            for name in file.keys():
+                if name.startswith("input:"):
+                    capture.call_inputs[name.removeprefix("input:")] = file.get_tensor(name)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError("capture", str(stem), f"is missing or damaged ({error})", "run again") from error
     for call in description["calls"]:
         capture.calls.append(
             ModuleCall(

@@ -12,6 +12,7 @@ from configs import CaseConfig
 from parity.captures import Capture, load_capture
 from parity.collect import ORACLE, REFERENCE, Record, RunnerRecord
 from parity.compare import Comparison, Diagnosis, Evidence, Results, compare
+from parity.errors import UserError
 from parity.families import get_family
 from parity.inputs import load
 from parity.precision import PRECISIONS
@@ -29,8 +30,11 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
 
     Returns:
         A report for each runner except the oracle, which is the measure.
+
+    Raises:
+        UserError: A file of the batch is missing or damaged.
     """
-    record = Record.model_validate_json((folder / "record.json").read_text())
+    record = _record(folder / "record.json")
     blocked = _why_no_evidence(record)
     evidence = None if blocked else _evidence(case, folder, record)
     reports = {}
@@ -47,6 +51,13 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
                 comparison.diagnosis = _blamed(comparison, runner)
             reports[name] = _judged(name, runner, comparison, batch)
     return reports
+
+
+def _record(path: Path) -> Record:
+    try:
+        return Record.model_validate_json(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError("record", str(path), "is missing or damaged", "run again") from error
 
 
 def merge_batches(batches: Iterable[Mapping[str, RunnerReport]]) -> tuple[RunnerReport, ...]:

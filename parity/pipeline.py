@@ -66,6 +66,10 @@ def run(request: Request, progress: Progress) -> Report:
     Raises:
         UserError: Something given cannot be used; nothing has been written then.
     """
+    names = [case.name for case in request.cases]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError("--case", name, "is the name of two cases", "give each a name of its own")
     recorded = read_ratings(request.data) if request.data else None
     # All bad input is found before the first runner starts.
     prepared = [_prepare(case, request, recorded) for case in request.cases]
@@ -79,18 +83,27 @@ def run(request: Request, progress: Progress) -> Report:
 
 
 def replay(folder: Path, command: str, progress: Progress) -> Report:
-    """Judge a saved run again, from its captures alone."""
+    """Judge a saved run again, from its captures alone.
+
+    Raises:
+        UserError: The folder holds no run that is complete, or a file of it is missing or damaged.
+    """
     try:
-        request = json.loads((folder / "request.json").read_text())
-    except (OSError, ValueError) as error:
+        asked = tuple(json.loads((folder / "request.json").read_text())["runners_asked"])
+        saved = [
+            (path.parent, _Description(**json.loads(path.read_text())))
+            for path in sorted(folder.glob("*/case.json"))
+        ]
+        if not saved:
+            raise FileNotFoundError("case.json")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             "--replay", str(folder), "holds no complete saved run", "give the folder of a run with --save"
         ) from error
     cases = []
-    for case_folder in sorted(path.parent for path in folder.glob("*/case.json")):
-        description = _Description(**json.loads((case_folder / "case.json").read_text()))
+    for case_folder, description in saved:
         case = CaseConfig.model_validate_json(description.case)
-        batches = sorted(case_folder.glob("batch_*"))
+        batches = [_batch_folder(case_folder, number) for number in range(len(description.inputs_digests))]
         precisions = []
         for precision in description.precisions:
             judged = [judging.judge_batch(case, batch / precision, n) for n, batch in enumerate(batches)]
@@ -98,7 +111,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
             progress(f"{case.name} {precision}")
         cases.append((description.position, _case_report(case, description, tuple(precisions))))
     ordered = tuple(report for _, report in sorted(cases, key=lambda item: item[0]))
-    return _report(ordered, command, tuple(request["runners_asked"]))
+    return _report(ordered, command, asked)
 
 
 @dataclass(frozen=True)
@@ -188,6 +201,7 @@ def _check_axes(case: CaseConfig, family: Family, inputs: CaseInputs) -> None:
     """Padding is masked by axis length, so no other axis may be as long as the sequence."""
     clash = set(family.valid_rows(inputs.arrays)) & {
         family.batch_size(inputs.arrays),
+        case.input.num_candidates,
         *family.other_sizes(case.model),
     }
     if clash:
@@ -195,7 +209,7 @@ def _check_axes(case: CaseConfig, family: Family, inputs: CaseInputs) -> None:
             f"{case.name}: padded length",
             clash.pop(),
             "is also the size of the batch or of another axis, so that padding cannot be told apart",
-            "choose another batch size or max_output_len",
+            "choose another batch size, num_candidates or max_output_len",
         )
 
 
