@@ -1,16 +1,17 @@
 """Every operation of the dialect in every element type that it allows, one small graph each, for TensorRT.
 
-    python portable/tools/trt_survey.py > table.md
+    python portable/tools/trt_survey.py
 
-prints, for each operation, the element types with which TensorRT builds an engine, and what it says to the
-others. portable/TENSORRT.md keeps the table; the tests build the same graphs and compare the outcome.
+prints a table: for each operation the element types with which TensorRT builds an engine, and what it says to
+the others. portable/TENSORRT.md keeps the table; the tests build the same graphs and compare.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,9 @@ def constant(values: Any, element: ElementType = I32) -> Value:
     return dialect.constant(DenseElementsAttr(data, element_type(element)))
 
 
-def record(inputs: Sequence[RankedTensorType], body: Body, extents: tuple[int, int, int] = (2, 3, 4)) -> Program:
+def record(
+    inputs: Sequence[RankedTensorType], body: Body, extents: tuple[int, int, int] = (2, 3, 4)
+) -> Program:
     """The program of a function of tensors.
 
     Args:
@@ -87,7 +90,9 @@ class Case:
         return record(self.inputs, self.body)
 
 
-def _legal(operation: str, attrs: dict[str, Any], candidates: Sequence[ElementType] = ANY) -> list[ElementType]:
+def _legal(
+    operation: str, attrs: dict[str, Any], candidates: Sequence[ElementType] = ANY
+) -> list[ElementType]:
     rule = legality.OPERANDS[operation][0]
     legal = rule(attrs) if callable(rule) else rule
     return [element for element in candidates if element in legal]
@@ -96,7 +101,10 @@ def _legal(operation: str, attrs: dict[str, Any], candidates: Sequence[ElementTy
 def _pointwise() -> Iterator[Case]:
     for source, target in itertools.permutations(TENSOR, 2):
         yield Case(
-            "cast", f"to {target}", str(source), (tensor(source, -1, 3),),
+            "cast",
+            f"to {target}",
+            str(source),
+            (tensor(source, -1, 3),),
             lambda x, t=target: [dialect.cast(tensor(t, -1, 3), x)],
         )
     for name in enums.UnaryOperationAttr.cases:
@@ -107,14 +115,20 @@ def _pointwise() -> Iterator[Case]:
         for e in _legal("activation", {"activation_type": name}):
             attr = enums.ActivationTypeAttr.get(name)
             yield Case(
-                "activation", name, str(e), (tensor(e, -1, 3),),
+                "activation",
+                name,
+                str(e),
+                (tensor(e, -1, 3),),
                 lambda x, a=attr: [dialect.activation(x, a, alpha=0.5, beta=1.0)],
             )
     for name in enums.ElementWiseOperationAttr.cases:
         for e in _legal("element_wise", {"operation": name}):
             attr = enums.ElementWiseOperationAttr.get(name)
             yield Case(
-                "element_wise", name, str(e), (tensor(e, -1, 3), tensor(e, 1, 3)),
+                "element_wise",
+                name,
+                str(e),
+                (tensor(e, -1, 3), tensor(e, 1, 3)),
                 lambda x, y, a=attr: [dialect.element_wise(x, y, a)],
             )
     for e in TENSOR:
@@ -129,7 +143,10 @@ def _reducing() -> Iterator[Case]:
             attr = enums.ReduceOperationAttr.get(name)
             for keep in (False, True):
                 yield Case(
-                    "reduce", f"{name}{' keep' if keep else ''}", str(e), (tensor(e, -1, 3, 2),),
+                    "reduce",
+                    f"{name}{' keep' if keep else ''}",
+                    str(e),
+                    (tensor(e, -1, 3, 2),),
                     lambda x, a=attr, k=keep: [dialect.reduce(x, (0, 2), a, keep_dimensions=k)],
                 )
     for name in enums.TopKOperationAttr.cases:
@@ -139,16 +156,26 @@ def _reducing() -> Iterator[Case]:
                 "top_k", name, str(e), (tensor(e, -1, 5),), lambda x, a=attr: dialect.top_k(x, 2, 1, a)
             )
             yield Case(
-                "top_k", f"{name} of rank 1", str(e), (tensor(e, 5),), lambda x, a=attr: dialect.top_k(x, 2, 0, a)
+                "top_k",
+                f"{name} of rank 1",
+                str(e),
+                (tensor(e, 5),),
+                lambda x, a=attr: dialect.top_k(x, 2, 0, a),
             )
     for e in FLOATS:
         yield Case("softmax", "", str(e), (tensor(e, -1, 3),), lambda x: [dialect.softmax(x, 1)])
         yield Case(
-            "normalization", "layer", str(e), (tensor(e, -1, 4, 6), tensor(e, 1, 1, 6), tensor(e, 1, 1, 6)),
+            "normalization",
+            "layer",
+            str(e),
+            (tensor(e, -1, 4, 6), tensor(e, 1, 1, 6), tensor(e, 1, 1, 6)),
             lambda x, s, b: [dialect.normalization(x, s, b, (2,), eps=1e-5, num_groups=1)],
         )
         yield Case(
-            "normalization", "instance", str(e), (tensor(e, -1, 4, 6, 6), tensor(e, 1, 4, 1, 1), tensor(e, 1, 4, 1, 1)),
+            "normalization",
+            "instance",
+            str(e),
+            (tensor(e, -1, 4, 6, 6), tensor(e, 1, 4, 1, 1), tensor(e, 1, 4, 1, 1)),
             lambda x, s, b: [dialect.normalization(x, s, b, (2, 3), eps=1e-5, num_groups=4)],
         )
         for left, right, op0, op1 in (
@@ -160,7 +187,10 @@ def _reducing() -> Iterator[Case]:
         ):
             modes = [enums.MatrixOperationAttr.get(op) for op in (op0, op1)]
             yield Case(
-                "matrix_multiply", f"{op0} {op1}", str(e), (tensor(e, *left), tensor(e, *right)),
+                "matrix_multiply",
+                f"{op0} {op1}",
+                str(e),
+                (tensor(e, *left), tensor(e, *right)),
                 lambda x, y, m=modes: [dialect.matrix_multiply(x, y, *m)],
             )
 
@@ -169,42 +199,69 @@ def _moving() -> Iterator[Case]:
     for e in ANY:
         if e is not I4:
             yield Case(
-                "concatenation", "", str(e), (tensor(e, -1, 4), tensor(e, -1, 4)),
+                "concatenation",
+                "",
+                str(e),
+                (tensor(e, -1, 4), tensor(e, -1, 4)),
                 lambda *xs: [dialect.concatenation(xs, 1)],
             )
         yield Case("constant", "", str(e), (), lambda e=e: [constant([[1, 0], [1, 1]], e)])
         yield Case("shape", "", str(e), (tensor(e, -1, 4),), lambda x: [dialect.shape(x)])
         yield Case(
-            "transpose", "", str(e), (tensor(e, -1, 4, 2),),
+            "transpose",
+            "",
+            str(e),
+            (tensor(e, -1, 4, 2),),
             lambda x: [dialect.transpose(x, AffineMap.get_permutation((2, 0, 1)))],
         )
         yield Case(
-            "reshape", "", str(e), (tensor(e, -1, 4),),
+            "reshape",
+            "",
+            str(e),
+            (tensor(e, -1, 4),),
             lambda x, e=e: [dialect.reshape(tensor(e, -1, -1), x, shape=constant([2, -1]))],
         )
         yield Case(
-            "reshape", "by a computed shape", str(e), (tensor(e, -1, 4), tensor(F32, -1, 1, 4)),
+            "reshape",
+            "by a computed shape",
+            str(e),
+            (tensor(e, -1, 4), tensor(F32, -1, 1, 4)),
             lambda x, y, e=e: [dialect.reshape(tensor(e, -1, -1, -1), x, shape=dialect.shape(y))],
         )
         yield Case(
-            "collapse_rank", "", str(e), (tensor(e, 1, -1, 4),),
+            "collapse_rank",
+            "",
+            str(e),
+            (tensor(e, 1, -1, 4),),
             lambda x, e=e: [dialect.collapse_rank(tensor(e, -1, 4), x)],
         )
         yield Case(
-            "broadcast", "", str(e), (tensor(e, 1, 4),),
+            "broadcast",
+            "",
+            str(e),
+            (tensor(e, 1, 4),),
             lambda x, e=e: [dialect.broadcast(tensor(e, 3, 2, 4), x, (1, 2), shape=constant([3, 2, 4]))],
         )
         yield Case(
-            "broadcast", "of unknown extents", str(e), (tensor(e, -1, -1), tensor(F32, 3, -1, -1)),
+            "broadcast",
+            "of unknown extents",
+            str(e),
+            (tensor(e, -1, -1), tensor(F32, 3, -1, -1)),
             lambda x, y, e=e: [dialect.broadcast(tensor(e, 3, -1, -1), x, (1, 2), shape=dialect.shape(y))],
         )
         yield Case(
-            "broadcast", "of a scalar", str(e), (tensor(e),),
+            "broadcast",
+            "of a scalar",
+            str(e),
+            (tensor(e),),
             lambda x, e=e: [dialect.broadcast(tensor(e, 3, 2), x, (), shape=constant([3, 2]))],
         )
     for e, i in itertools.product(TENSOR, (I32, I64)):
         yield Case(
-            "gather", f"by {i}", str(e), (tensor(e, 5, 4), tensor(i, -1, 2)),
+            "gather",
+            f"by {i}",
+            str(e),
+            (tensor(e, 5, 4), tensor(i, -1, 2)),
             lambda x, y: [dialect.gather(x, y, 0, num_broadcast_dims=0)],
         )
     for mode in enums.SliceModeAttr.cases:
@@ -222,13 +279,19 @@ def _moving() -> Iterator[Case]:
     for e in (F32, I32, I64):
         zero = {"start": lambda e=e: constant(0, e), "step": lambda e=e: constant([1, 2], e)}
         yield Case(
-            "linspace", "", str(e), (),
+            "linspace",
+            "",
+            str(e),
+            (),
             lambda e=e, z=zero: [
                 dialect.linspace(tensor(e, 3, 4), shape=constant([3, 4]), **{k: v() for k, v in z.items()})
             ],
         )
         yield Case(
-            "linspace", "of a computed shape", str(e), (tensor(F32, -1, 4),),
+            "linspace",
+            "of a computed shape",
+            str(e),
+            (tensor(F32, -1, 4),),
             lambda x, e=e, z=zero: [
                 dialect.linspace(tensor(e, -1, -1), shape=dialect.shape(x), **{k: v() for k, v in z.items()})
             ],
@@ -249,13 +312,21 @@ def _quantizing() -> Iterator[Case]:
             return constant(torch.tensor(scale).reshape(dims), e)
 
         yield Case(
-            "quantize", f"{layout} to {q}, and back", str(e), (tensor(e, 4, 4),),
+            "quantize",
+            f"{layout} to {q}, and back",
+            str(e),
+            (tensor(e, 4, 4),),
             lambda x, e=e, q=q, s=scales, a=axis: [
-                dialect.dequantize(tensor(e, 4, 4), dialect.quantize(tensor(q, 4, 4), x, s(), axis=a), s(), axis=a)
+                dialect.dequantize(
+                    tensor(e, 4, 4), dialect.quantize(tensor(q, 4, 4), x, s(), axis=a), s(), axis=a
+                )
             ],
         )
         yield Case(
-            "dequantize", f"a constant, {layout}, from {q}", str(e), (),
+            "dequantize",
+            f"a constant, {layout}, from {q}",
+            str(e),
+            (),
             lambda e=e, q=q, s=scales, a=axis: [
                 dialect.dequantize(tensor(e, 4, 4), constant([[1] * 4] * 4, q), s(), axis=a)
             ],
@@ -271,13 +342,18 @@ def _windows() -> Iterator[Case]:
             build = getattr(dialect, operation)
             names = ("kernel", "bias") if operation == "convolution" else ("kernel_weights", "bias_weights")
             yield Case(
-                operation, f"{spatial}D, 2 groups", str(e), (tensor(e, *data),),
+                operation,
+                f"{spatial}D, 2 groups",
+                str(e),
+                (tensor(e, *data),),
                 lambda x, b=build, n=names, e=e, k=kernel, o=ones: [
                     b(x, o, o, o, **{n[0]: constant(torch.ones(k), e)}, num_groups=2, dilation=o)
                 ],
             )
             yield Case(
-                operation, f"{spatial}D, stride 2, bias, weights as inputs", str(e),
+                operation,
+                f"{spatial}D, stride 2, bias, weights as inputs",
+                str(e),
                 (tensor(e, *data), tensor(e, 4, 4, *(3,) * spatial), tensor(e, 4)),
                 lambda x, k, c, b=build, n=names, o=ones: [
                     b(x, [2] * len(o), o, o, **{n[0]: k, n[1]: c}, num_groups=1, dilation=o)
@@ -287,15 +363,22 @@ def _windows() -> Iterator[Case]:
             attr = enums.PoolingTypeAttr.get(name)
             excludes = None if name == "kMAX" else False
             yield Case(
-                "pooling", f"{name} {spatial}D", str(e), (tensor(e, *data),),
+                "pooling",
+                f"{name} {spatial}D",
+                str(e),
+                (tensor(e, *data),),
                 lambda x, a=attr, o=ones, c=excludes: [
-                    dialect.pooling(
-                        x, [2] * len(o), [2] * len(o), o, o, a, average_count_excludes_padding=c
-                    )
+                    dialect.pooling(x, [2] * len(o), [2] * len(o), o, o, a, average_count_excludes_padding=c)
                 ],
             )
-    half, single = enums.ResizeCoordinateTransformationAttr.get("kHALF_PIXEL"), enums.ResizeSelectorAttr.get("kFORMULA")
-    flat, floor = enums.ResizeCoordinateTransformationAttr.get("kASYMMETRIC"), enums.ResizeRoundModeAttr.get("kFLOOR")
+    half, single = (
+        enums.ResizeCoordinateTransformationAttr.get("kHALF_PIXEL"),
+        enums.ResizeSelectorAttr.get("kFORMULA"),
+    )
+    flat, floor = (
+        enums.ResizeCoordinateTransformationAttr.get("kASYMMETRIC"),
+        enums.ResizeRoundModeAttr.get("kFLOOR"),
+    )
     for e, by_shape in itertools.product((F32, F16, I8), (False, True)):
         variant = "by shape" if by_shape else "by scales"
 
@@ -304,39 +387,84 @@ def _windows() -> Iterator[Case]:
 
         source, result = tensor(e, 2, 3, 4, 4), tensor(e, 2, 3, 8, 8)
         yield Case(
-            "resize_nearest", variant, str(e), (source,),
+            "resize_nearest",
+            variant,
+            str(e),
+            (source,),
             lambda x, r=result, t=target: [dialect.resize_nearest(r, x, flat, floor, single, **t())],
         )
         yield Case(
-            "resize_linear", variant, str(e), (source,),
+            "resize_linear",
+            variant,
+            str(e),
+            (source,),
             lambda x, r=result, t=target: [dialect.resize_linear(r, x, half, single, **t())],
         )
         yield Case(
-            "resize_cubic", variant, str(e), (source,),
+            "resize_cubic",
+            variant,
+            str(e),
+            (source,),
             lambda x, r=result, t=target: [dialect.resize_cubic(r, x, half, single, -0.75, **t())],
         )
 
 
 def cases() -> list[Case]:
-    """All graphs."""
-    return [*_pointwise(), *_reducing(), *_moving(), *_quantizing(), *_windows()]
+    """All graphs, by operation."""
+    found = [*_pointwise(), *_reducing(), *_moving(), *_quantizing(), *_windows()]
+    return sorted(found, key=lambda case: case.operation)
 
 
 def outcome(case: Case) -> str:
-    """What TensorRT said: nothing where it built an engine, else its first error."""
+    """What TensorRT said: nothing where it built an engine, else its first error without its internals."""
     try:
         trt.build(case.program())
     except trt.Refused as refused:
-        return next(message.text for message in refused.messages if message.is_error)
+        said = next(message.text for message in refused.messages if message.is_error)
+        said = re.sub(r"^.*?Error Code \d+: ", "", said).replace("|", "or")
+        said = re.sub(r"for operation:\s+\d+: (\w+):.*", r"for operation \1", said, flags=re.DOTALL)
+        return re.sub(r"\(Unnamed Layer\* \d+\) ", "", said.partition(" In ")[0]).rstrip(".")
     return ""
 
 
+def row(operation: str, said: Mapping[Case, str]) -> str:
+    """One operation's line of the table.
+
+    Args:
+        operation: the dialect's name.
+        said: outcomes of all of its cases.
+    """
+    built = sum(not text for text in said.values())
+    refused: dict[str, list[Case]] = {}
+    for case, text in said.items():
+        if text:
+            refused.setdefault(text, []).append(case)
+    accepted = _summary(case for case, text in said.items() if not text)
+    refusals = "; ".join(f"{_summary(cases)}: \u201c{text}\u201d" for text, cases in refused.items())
+    return f"| {operation} | {built} of {len(said)} | {accepted} | {refusals} |"
+
+
+def _summary(cases: Iterable[Case]) -> str:
+    """Cases by variant, those that differ in element types only joined."""
+    elements: dict[str, list[str]] = {}
+    for case in cases:
+        elements.setdefault(case.variant, []).append(case.element)
+    variants: dict[tuple[str, ...], list[str]] = {}
+    for variant, names in elements.items():
+        variants.setdefault(tuple(names), []).append(variant)
+    return "; ".join(
+        f"{', '.join(filter(None, names))} ({' '.join(types)})".strip() for types, names in variants.items()
+    )
+
+
 def main() -> None:
-    """Prints the outcome of every case, one a line: name, tab, what TensorRT said."""
-    for case in cases():
-        said = outcome(case)
-        sys.stdout.write(f"{case.name}\t{said}\n")
-        sys.stdout.flush()
+    """Prints the table, an operation a line."""
+    sys.stdout.write(
+        "| operation | built | in variants and element types | refused, and what TensorRT says |\n"
+    )
+    sys.stdout.write("|---|---|---|---|\n")
+    for operation, group in itertools.groupby(cases(), key=lambda case: case.operation):
+        sys.stdout.write(row(operation, {case: outcome(case) for case in group}) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tripy_portable.diagnostics import UnsupportedOperation
+from tripy_portable.diagnostics import GraphError, MTRTException, UnsupportedOperation, emit_error
 from tripy_portable.ir.context import Context
 from tripy_portable.planner import compact, fold, verify
 from tripy_portable.program import Program, from_module
@@ -41,19 +41,31 @@ class CompilationTask:
         Raises:
             MTRTException: where the module is not legal; the located error is on file descriptor 2.
         """
-        module_operation.compiled = compile_program(from_module(module_operation.module))
+        program = from_module(module_operation.module)
+        module_operation.compiled = compile_program(program)
+        module_operation.compiled.recorded = program
 
 
 def compile_program(program: Program) -> Executable:
     """Verifies a recorded program, folds it, and plans it for its typical shapes.
 
     Raises:
-        MTRTException: where the program is not legal; the located error is on file descriptor 2.
+        MTRTException: where the program is not legal, or doesn't work for its typical shapes; the located
+            error is on file descriptor 2, where nvtripy reads it.
     """
-    verify(program)
-    folded = compact(fold(program))
-    verify(folded)
-    return Executable.from_program(folded, recorded=program)
+    try:
+        verify(program)
+        folded = fold(program)
+        verify(folded)
+        executable = Executable.from_program(folded)
+        executable.plan_for_typical_shapes()
+    except GraphError as error:
+        if error.location is None:
+            raise
+        emit_error(error.location, error.text)
+        raise MTRTException("InternalError: failed to run pass pipeline") from error
+    executable.program = compact(folded)
+    return executable
 
 
 def translate_mlir_to_executable(module_operation: Any) -> Executable:

@@ -40,6 +40,16 @@ class VerificationError(ValueError):
     """An operation whose operands, attributes or types break the dialect's definition."""
 
 
+class GraphError(MTRTException):
+    """An operation of a program that cannot be planned: what is wrong, and where it came from."""
+
+    def __init__(self, text: str, location: Location | None, origin: str):
+        where = f"\nThe operation was recorded at {origin}" if origin else ""
+        super().__init__(f"InternalError: {text}{where}")
+        self.text = text
+        self.location = location
+
+
 class UnsupportedOperation(NotImplementedError):
     """An operation that exists in TensorRT and not here; the message names it."""
 

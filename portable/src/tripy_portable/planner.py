@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tripy_portable.diagnostics import MTRTException, UnsupportedOperation, VerificationError, emit_error
+from tripy_portable.diagnostics import GraphError, UnsupportedOperation, VerificationError
 from tripy_portable.dialect import legality
 from tripy_portable.dialect.inference import OpView, infer
 from tripy_portable.ir.types import RankedTensorType
@@ -30,26 +30,28 @@ def verify(program: Program) -> None:
     """Checks every operation against the dialect's definition.
 
     Raises:
-        MTRTException: after writing the located error to file descriptor 2.
+        GraphError: naming the operation, what is legal and what was found.
     """
     for value in program.constants:
-        _located(None, legality.check, "constant", (), {}, (program.types[value],))
+        _checked(None, legality.check, "constant", (), {}, (program.types[value],))
     for node in program.nodes:
         operands = [None if v is None else program.types[v] for v in node.inputs]
-        _located(node, legality.check, node.op, operands, node.attrs, [program.types[v] for v in node.outputs])
+        _checked(node, legality.check, node.op, operands, node.attrs, [program.types[v] for v in node.outputs])
 
 
-def _located(node: Node | None, fn: Callable[..., Any], *args: Any) -> Any:
-    """Calls `fn`; a failure is written to file descriptor 2 with the node's location, and raised as MTRT's."""
+def _checked(node: Node | None, fn: Callable[..., Any], *args: Any) -> Any:
+    """Calls `fn`; what it finds wrong becomes a `GraphError` that knows the node."""
     try:
         return fn(*args)
-    except (VerificationError, UnsupportedOperation) as error:
-        name = node.op if node is not None else "constant"
-        text = str(error) if str(error).startswith("tensorrt.") else f"'tensorrt.{name}' op {error}"
-        if node is not None and node.location is not None:
-            emit_error(node.location, text)
-            raise MTRTException("InternalError: failed to run pass pipeline") from error
-        raise MTRTException(f"InternalError: {text}") from error
+    except UnsupportedOperation as error:
+        text = str(error)
+        cause: Exception = error
+    except VerificationError as error:
+        text = f"'tensorrt.{node.op if node is not None else 'constant'}' op {error}"
+        cause = error
+    location = node.location if node is not None else None
+    origin = location.origin if location is not None else node.origin if node is not None else ""
+    raise GraphError(text, location, origin) from cause
 
 
 def fold(
@@ -65,7 +67,7 @@ def fold(
         input_values: by position, the values of inputs that are part of the shape arithmetic.
 
     Raises:
-        MTRTException: where shapes don't fit; the located error is on file descriptor 2.
+        GraphError: where shapes don't fit, naming the operation.
     """
     types = list(program.types)
     constants = dict(program.constants)
@@ -91,7 +93,7 @@ def fold(
             [types[v] for v in node.outputs],
             [None if v is None else constants.get(v) for v in inputs],
         )
-        results = _located(node, infer, view)
+        results = _checked(node, infer, view)
         for value, type in zip(node.outputs, results):
             types[value] = type
         key = (node.op, inputs, _hashable(node.attrs), tuple(results))
@@ -132,7 +134,7 @@ def _evaluate(node: Node, view: OpView, results: list[RankedTensorType]) -> tupl
     elif any(type is not None and value is None for type, value in zip(view.types, view.values)):
         return None
     view.declared = results
-    lowered = _located(node, lower, view)
+    lowered = _checked(node, lower, view)
     positions = lowered.uses if lowered.uses is not None else _present(view.types)
     computed = lowered.run(*(view.values[i] for i in positions))
     return computed if isinstance(computed, tuple) else (computed,)
@@ -154,7 +156,10 @@ def _without_dead(program: Program) -> Program:
 
 
 def compact(program: Program) -> Program:
-    """The program with values numbered anew, so that types of dropped values are not kept."""
+    """The program with values numbered anew, so that types of dropped values are not kept.
+
+    Locations are reduced to the user's line: their full text is large, and only compiling needs it.
+    """
     used = dict.fromkeys(program.inputs)
     used.update(dict.fromkeys(program.constants))
     for node in program.nodes:
@@ -165,6 +170,8 @@ def compact(program: Program) -> Program:
             node,
             inputs=tuple(None if v is None else number[v] for v in node.inputs),
             outputs=tuple(number[v] for v in node.outputs),
+            origin=node.location.origin if node.location is not None else node.origin,
+            location=None,
         )
         for node in program.nodes
     ]
@@ -227,7 +234,7 @@ class Plan:
             [program.types[v] for v in node.outputs],
             [None if v is None else program.constants.get(v) for v in node.inputs],
         )
-        step = _located(node, lower, view)
+        step = _checked(node, lower, view)
         positions = step.uses if step.uses is not None else _present(view.types)
         return node, step, tuple(node.inputs[i] for i in positions)
 

@@ -15,6 +15,7 @@ import torch
 from tripy_portable.diagnostics import MTRTException
 from tripy_portable.dtypes import BY_CODE
 from tripy_portable.ir.attributes import DictAttr, MemorySpaceAttr, ShapeProfileAttr
+from tripy_portable.ir.context import Location
 from tripy_portable.ir.operations import FuncOp, Module
 from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
 
@@ -50,15 +51,15 @@ class InputSpec:
 class Node:
     """One operation: operands and results are value numbers; an absent optional operand is None.
 
-    `label` is nvtripy's `inputs;;<out>;;outputs` and `location` the full text that error messages carry.
+    `origin` is the user's line. While a program is compiled, `location` is all that the recording knew.
     """
 
     op: str
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
     attrs: dict[str, Any]
-    label: str = ""
-    location: Any = None
+    origin: str = ""
+    location: Location | None = None
 
 
 @dataclass
@@ -87,7 +88,7 @@ class Program:
             "types": [[list(type.dims), type.element.code] for type in self.types],
             "inputs": self.inputs,
             "outputs": self.outputs,
-            "nodes": [[n.op, n.inputs, n.outputs, n.attrs, n.label] for n in self.nodes],
+            "nodes": [[n.op, n.inputs, n.outputs, n.attrs, n.origin] for n in self.nodes],
             "constants": constants,
             "specs": [_spec_to_json(spec) for spec in self.specs],
         }
@@ -120,8 +121,8 @@ class Program:
         for value, entry in header["constants"].items():
             constants[int(value)] = _tensor(data, start + entry["offset"], entry["shape"], types[int(value)])
         nodes = [
-            Node(op, tuple(inputs), tuple(outputs), _tuples(attrs), label)
-            for op, inputs, outputs, attrs, label in header["nodes"]
+            Node(op, tuple(inputs), tuple(outputs), _tuples(attrs), origin)
+            for op, inputs, outputs, attrs, origin in header["nodes"]
         ]
         specs = [_spec_from_json(spec) for spec in header["specs"]]
         return Program(types, header["inputs"], header["outputs"], nodes, constants, specs)
@@ -193,7 +194,7 @@ def from_module(module: Module) -> Program:
             constants[outputs[0]] = op.attrs["data"]
             continue
         operands = tuple(None if operand is None else numbers[id(operand)] for operand in op.operands)
-        nodes.append(Node(op.name, operands, outputs, op.attrs, op.location.label, op.location))
+        nodes.append(Node(op.name, operands, outputs, op.attrs, location=op.location))
     outputs = [numbers[id(value)] for value in func.returned]
     specs = [_spec(type, attr) for type, attr in zip((types[v] for v in inputs), func.arg_attrs.value)]
     return Program(types, inputs, outputs, nodes, constants, specs)

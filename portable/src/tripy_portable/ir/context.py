@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -73,6 +74,12 @@ class Location:
             return self._children[0].label if self._children else ""
         return self._name
 
+    @property
+    def origin(self) -> str:
+        """The user's line, as nvtripy writes it into a fused location's metadata; empty where there is none."""
+        match = _STACK_FRAME.search(self._metadata)
+        return match.group(1) if match else ""
+
     def __str__(self) -> str:
         return f"loc({self._body()})"
 
@@ -90,6 +97,9 @@ def _quoted(text: str) -> str:
         text = text.replace("\\", "\\5C").replace('"', "\\22").replace("\n", "\\0A")
     return f'"{text}"'
 
+
+# nvtripy: "... Stack Info:   --> /path/file.py:24 in function() ..."
+_STACK_FRAME = re.compile(r"--> (\S+:\d+ in \S+)")
 
 _UNKNOWN = Location("unknown")
 

@@ -118,6 +118,7 @@ class ModuleOperation:
     def __init__(self, module: Module):
         self.module = module
         self.attributes: dict[str, Attribute] = {}
+        self.compiled: Any = None
 
     def get_asm(self, large_elements_limit: int | None = None, **_: Any) -> str:
         """A readable listing of the module, one operation a line."""

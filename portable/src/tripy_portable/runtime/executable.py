@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from tripy_portable.ir.types import RankedTensorType
-from tripy_portable.program import Program
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from tripy_portable.ir.types import RankedTensorType, tensor_type
+from tripy_portable.planner import Plan, fold
+from tripy_portable.program import Program, is_static
+from tripy_portable.runtime.client import device_of
+
+# A loop over sequence lengths needs a plan each; what it holds beyond the constants is small.
+MAX_PLANS = 32
 
 
 class FunctionSignature:
@@ -38,20 +48,65 @@ class FunctionSignature:
 class Executable:
     """A compiled function, `main`. `Executable(bytes)` reads what `serialize` wrote.
 
-    `recorded` is the program before folding, with source locations; a saved executable has none.
+    Its plans are kept by the inputs' shapes, element types and host values: those of the most recent calls.
     """
 
     def __init__(self, buffer: bytes):
-        self.program = Program.from_bytes(buffer)
-        self.recorded: Program | None = None
+        self._own(Program.from_bytes(buffer))
 
     @classmethod
-    def from_program(cls, program: Program, recorded: Program | None = None) -> Executable:
+    def from_program(cls, program: Program) -> Executable:
         """An executable of a folded program."""
         executable = cls.__new__(cls)
-        executable.program = program
-        executable.recorded = recorded
+        executable._own(program)
         return executable
+
+    def _own(self, program: Program) -> None:
+        self.program = program
+        # As nvtripy recorded it, for `trt`: before folding, with locations. A file doesn't keep it.
+        self.recorded: Program | None = None
+        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+
+    def plan(self, key: Any) -> Plan | None:
+        """The plan that was made for a key, if it is still kept."""
+        plan = self._plans.get(key)
+        if plan is not None:
+            self._plans.move_to_end(key)
+        return plan
+
+    def make_plan(
+        self, key: Any, types: list[RankedTensorType], values: dict[int, torch.Tensor], device: torch.device
+    ) -> Plan:
+        """Plans for concrete input types and host values, and keeps the plan under a key.
+
+        Raises:
+            GraphError: where the shapes don't fit, naming the operation.
+        """
+        plan = Plan(fold(self.program, types, values), device)
+        self._plans[key] = plan
+        if len(self._plans) > MAX_PLANS:
+            self._plans.popitem(last=False)
+        return plan
+
+    def plan_for_typical_shapes(self) -> None:
+        """Makes the plan for the inputs' typical shapes, so that what doesn't fit fails while compiling.
+
+        Raises:
+            GraphError: naming the operation.
+        """
+        types, values = [], {}
+        for index, (value, spec) in enumerate(zip(self.program.inputs, self.program.specs)):
+            type = self.program.types[value]
+            if spec.shape_bounds is not None:
+                type = tensor_type(spec.shape_bounds.opt, type.element)
+            if not is_static(type):
+                return
+            if spec.on_host:
+                extent = spec.value_bounds.opt[0] if spec.value_bounds is not None else 1
+                values[index] = torch.full(type.dims, extent, dtype=type.element.torch)
+            types.append(type)
+        key = plan_key([(*type.dims, type.element.code) for type in types], [v.item() for v in values.values()])
+        self.make_plan(key, types, values, device_of(0))
 
     def serialize(self) -> bytes:
         """The executable's file format; see `program`."""
@@ -69,3 +124,8 @@ class Executable:
     def get_data_segments(self) -> list[tuple[str, bytes]]:
         """One segment: the serialized program. It is not a TensorRT engine, and starts with its own magic bytes."""
         return [("portable-program", self.serialize())]
+
+
+def plan_key(types: list[tuple[Any, ...]], host_values: list[int]) -> Any:
+    """What a plan is made for: each input's dimensions and element type code, and the values on the host."""
+    return (*types, *host_values)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 from tripy_portable.diagnostics import MTRTException
 from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
-from tripy_portable.planner import Plan, fold
 from tripy_portable.runtime.client import RuntimeClient, device_of
-from tripy_portable.runtime.executable import Executable
+from tripy_portable.runtime.executable import Executable, plan_key
 from tripy_portable.runtime.memref import DeviceMemRef, MemRefValue
-
-MAX_PLANS = 32
 
 
 class RuntimeSessionOptions:
@@ -43,7 +39,6 @@ class RuntimeSession:
         self.options, self.executable = args
         self._program = self.executable.program
         self._device = device_of(self.options.device_id)
-        self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._host_inputs = [i for i, spec in enumerate(self._program.specs) if spec.on_host]
         self._types = [self._program.types[v] for v in self._program.inputs]
 
@@ -61,28 +56,18 @@ class RuntimeSession:
             MTRTException: where an argument's element type, rank, shape or value is not as compiled.
         """
         tensors = [memref.tensor for memref in in_args]
-        key: Any = tuple(
-            (*tensor.shape, tensor.dtype, memref.element.bits) for tensor, memref in zip(tensors, in_args)
+        key = plan_key(
+            [(*tensor.shape, memref.element.code) for tensor, memref in zip(tensors, in_args)],
+            [tensors[i].item() for i in self._host_inputs if i < len(tensors)],
         )
-        if self._host_inputs:
-            key = (key, *(tensors[i].item() for i in self._host_inputs))
-        plan = self._plans.get(key)
+        plan = self.executable.plan(key)
         if plan is None:
-            plan = self._make_plan(key, in_args)
-        else:
-            self._plans.move_to_end(key)
+            self._check(in_args)
+            types = [tensor_type(tuple(memref.shape), memref.element) for memref in in_args]
+            values = {i: tensors[i].cpu() for i in self._host_inputs}
+            plan = self.executable.make_plan(key, types, values, self._device)
         results = plan.run(tensors)
         return [DeviceMemRef(tensor, type.element) for tensor, type in zip(results, plan.result_types)]
-
-    def _make_plan(self, key: Any, arguments: Sequence[MemRefValue]) -> Plan:
-        self._check(arguments)
-        types = [tensor_type(tuple(memref.shape), memref.element) for memref in arguments]
-        values = {i: arguments[i].tensor.cpu() for i in self._host_inputs}
-        plan = Plan(fold(self._program, types, values), self._device)
-        self._plans[key] = plan
-        if len(self._plans) > MAX_PLANS:
-            self._plans.popitem(last=False)
-        return plan
 
     def _check(self, arguments: Sequence[MemRefValue]) -> None:
         if len(arguments) != len(self._types):

@@ -8,11 +8,14 @@ engine can be built without a GPU, and run by `Engine` where there is one that i
 """
 
 from tripy_portable.trt.builder import BuildOptions, EngineBuild, build, cache_key, program_of
+from tripy_portable.trt.engine import CannotRun, Engine
 from tripy_portable.trt.library import NoTensorRT, available, describe
 from tripy_portable.trt.messages import Message, Refused
 
 __all__ = [
     "BuildOptions",
+    "CannotRun",
+    "Engine",
     "EngineBuild",
     "Message",
     "NoTensorRT",

@@ -1,7 +1,7 @@
 """What TensorRT says, and which operation and which line of the user's it is about.
 
 The recorded operations carry nvtripy's locations: `loc(fused<"<TraceOp: ..., Stack Info: --> file:line in
-function() --> ... >, ">["inputs;;<out>;;outputs"])`. A program that was loaded from a file has the names only.
+function() --> ... >, ">["inputs;;<out>;;outputs"])`. A program from a file has the innermost line only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from tripy_portable.program import Node
 
-_FRAME = re.compile(r"--> (.+?):(\d+) in ([^\s()]+)\(\)")
+_FRAME = re.compile(r"--> (.+?):(\d+) in ([^\s()]+)")
 _TRACE_OPERATION = re.compile(r"<TraceOp: (.*?), Stack Info:", re.DOTALL)
 _OUT = ";;<out>;;"
 _KEPT = ("INTERNAL_ERROR", "ERROR", "WARNING")
@@ -59,15 +59,18 @@ class Refused(ValueError):
                 lines.append(f"  your line: {located.user_line}")
             if located.traced:
                 lines.append(f"  Tripy's operation: {located.traced}")
-        lines += [f"  TensorRT: {message.text}" for message in errors]
+        # What comes without an operation is the machinery unwinding.
+        told = [message for message in errors if message.operation] or errors
+        lines += [f"  TensorRT: {message.text}" for message in told]
         super().__init__("\n".join(lines))
         self.messages = messages
         self.located = located
 
 
 def result_names(node: Node) -> str:
-    """Tripy's names of a node's results."""
-    return node.label.partition(_OUT)[2] or "unnamed"
+    """Tripy's names of a node's results; a program from a file has value numbers only."""
+    label = "" if node.location is None else node.location.label
+    return label.partition(_OUT)[2] or ", ".join(f"v{value}" for value in node.outputs)
 
 
 @lru_cache(maxsize=1)
@@ -79,8 +82,9 @@ def _nvtripy_folders() -> tuple[str, ...]:
 
 
 def user_frame(node: Node) -> tuple[str, int, str] | None:
-    """File, line and function of the innermost frame outside of nvtripy, where the node has a location."""
-    for file, line, function in _FRAME.findall(str(node.location or "")):
+    """File, line and function of the innermost frame outside of nvtripy, where one is known."""
+    text = f"--> {node.origin}" if node.location is None else str(node.location)
+    for file, line, function in _FRAME.findall(text):
         if not file.startswith(_nvtripy_folders()):
             return file, int(line), function
     return None
