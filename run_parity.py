@@ -13,15 +13,16 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from configs import ConfigError, list_cases, load_case, with_input
 from parity import render
 from parity.errors import UserError
-from parity.pipeline import Request, check_names, replay, run, selectable_runners
+from parity.pipeline import Request, check_names, replay, run
 from parity.precision import DEFAULT_PRECISIONS, PRECISIONS
 from parity.report import Report, write_report
+from parity.runners import RUNNERS, default_runners
 
 BAD_INPUT = 2
 REPORTS = Path("parity_reports")
@@ -45,7 +46,7 @@ def _names(option: str, text: str | None) -> list[str]:
 @click.option(
     "--precision", metavar="NAMES", help=f"Comma separated. [default: {','.join(DEFAULT_PRECISIONS)}]"
 )
-@click.option("--runners", metavar="NAMES", help="Comma separated. [default: every runner that can run here]")
+@click.option("--runners", metavar="NAMES", help="Comma separated. [default: see --list]")
 @click.option("--batch", type=int, help="Users in a batch. [default: the case's]")
 @click.option("--seed", type=int, help="Seed of synthetic input and initial weights. [default: the case's]")
 @click.option("--data", type=click.Path(path_type=Path), help="MovieLens u.data, ratings.dat or ratings.csv.")
@@ -77,8 +78,7 @@ def main(
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     try:
         if list_only:
-            rows = [(name, (case := load_case(name)).default, case.description) for name in list_cases()]
-            console.print(render.render_list(rows, PRECISIONS, selectable_runners()))
+            console.print(_everything())
             return
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         with _progress() as advance:
@@ -122,6 +122,19 @@ def _refuse_with_replay(options: dict[str, object]) -> None:
         )
 
 
+def _everything() -> RenderableType:
+    """What can be run, for --list."""
+    cases = [load_case(name) for name in list_cases()]
+    return render.render_list(
+        [(case.name, case.default, case.description) for case in cases],
+        [(name, name in default_runners(), description) for name, description in RUNNERS.items()],
+        [
+            (name, name in DEFAULT_PRECISIONS, f"unit round-off {precision.unit_roundoff:.2g}")
+            for name, precision in PRECISIONS.items()
+        ],
+    )
+
+
 def _request(
     cases: str | None,
     precision: str | None,
@@ -149,12 +162,12 @@ def _request(
     changes = {name: value for name, value in changes.items() if value is not None}
     if changes:
         selected = [with_input(case, **changes) for case in selected]
-    asked = check_names("--runners", _names("--runners", runners), selectable_runners())
+    asked = check_names("--runners", _names("--runners", runners), RUNNERS)
     precisions = _names("--precision", precision) or DEFAULT_PRECISIONS
     return Request(
         cases=tuple(selected),
         precisions=check_names("--precision", precisions, PRECISIONS),
-        runners=asked or selectable_runners(),
+        runners=asked or default_runners(),
         runners_asked=bool(asked),
         data=data,
         checkpoint=weights,

@@ -26,7 +26,6 @@ from parity.machine import Machine, Runners
 from parity.movielens import Ratings, read_ratings, user_batches
 from parity.precision import PRECISIONS, Precision
 from parity.report import CaseReport, PrecisionReport, Report, RunnerReport, write_report
-from parity.runners import RUNNERS
 from parity.synthetic import synthetic
 from parity.worker import Status
 
@@ -371,8 +370,3 @@ def check_names(kind: str, given: Iterable[str], known: Iterable[str]) -> tuple[
             hint = f"did you mean {near[0]!r}? known: " if near else "use "
             raise UserError(kind, name, "is not known", hint + ", ".join(known))
     return names
-
-
-def selectable_runners() -> tuple[str, ...]:
-    """Runners that can be asked for: all but the oracle, which always runs."""
-    return tuple(name for name in RUNNERS if name != ORACLE)

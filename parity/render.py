@@ -214,12 +214,18 @@ def verdict_lines(what: str, verdict: VerdictReport) -> str:
 
 
 def render_list(
-    rows: Iterable[tuple[str, bool, str]], precisions: Iterable[str], runners: Iterable[str]
+    cases: Iterable[tuple[str, bool, str]],
+    runners: Iterable[tuple[str, bool, str]],
+    precisions: Iterable[tuple[str, bool, str]],
 ) -> Group:
-    """What can be run: cases with their descriptions, precisions, runners."""
-    table = Table(header_style="bold", pad_edge=False)
-    for title in ("case", "default", "description"):
-        table.add_column(title)
-    for name, default, description in rows:
-        table.add_row(name, "yes" if default else "", description)
-    return Group(table, Text(f"precisions: {', '.join(precisions)}"), Text(f"runners: {', '.join(runners)}"))
+    """What can be run: `(name, whether by default, description)` of cases, runners and precisions."""
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("default")
+    table.add_column("description")
+    for title, rows in (("--case", cases), ("--runners", runners), ("--precision", precisions)):
+        table.add_row(Text(title, style="bold"), "", "")
+        for name, default, description in rows:
+            table.add_row(f"  {name}", "yes" if default else "", description)
+        table.add_section()
+    return Group(table)

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import torch
+
 from parity.runners.base import Runner, Unavailable
 
-RUNNERS = ("torch", "torch_jagged", "torch_compile", "oracle", "tripy")
-"""Every runner's name. `torch` is the reference and `oracle` its float64 double: both always run."""
+RUNNERS: dict[str, str] = {
+    "torch": "PyTorch eager on the dense reference; always runs, the others are compared with it",
+    "torch_jagged": "PyTorch eager on the jagged reference",
+    "torch_compile": "torch.compile on the dense reference; without a GPU only when it is asked for",
+    "tripy": "the Tripy port: on TensorRT in NVIDIA's containers, on the portable runtime elsewhere",
+}
+"""Runners that can be asked for. The float64 oracle is none of them: it always runs and is never judged."""
+
+
+def default_runners() -> tuple[str, ...]:
+    """What a run that names no runner uses.
+
+    Without a GPU, inductor's C++ takes minutes to compile, several times as long as all else in a run, and
+    has no bearing on where the port will run.
+    """
+    return tuple(name for name in RUNNERS if name != "torch_compile" or torch.cuda.is_available())
 
 
 def make_runner(name: str) -> Runner:
@@ -24,4 +40,4 @@ def make_runner(name: str) -> Runner:
     }[name]()
 
 
-__all__ = ["RUNNERS", "Runner", "Unavailable", "make_runner"]
+__all__ = ["RUNNERS", "Runner", "Unavailable", "default_runners", "make_runner"]
