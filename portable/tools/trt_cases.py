@@ -243,7 +243,7 @@ def _quantizing() -> Iterator[Case]:
 
         yield Case(
             "quantize",
-            f"{layout} to {q}, and back",
+            f"{layout} to {q} and back",
             str(e),
             (tensor(e, 4, 4),),
             lambda x, e=e, q=q, s=scales, a=axis: [
@@ -254,7 +254,7 @@ def _quantizing() -> Iterator[Case]:
         )
         yield Case(
             "dequantize",
-            f"a constant, {layout}, from {q}",
+            f"a constant {layout} from {q}",
             str(e),
             (),
             lambda e=e, q=q, s=scales, a=axis: [
@@ -273,7 +273,7 @@ def _windows() -> Iterator[Case]:
             names = ("kernel", "bias") if operation == "convolution" else ("kernel_weights", "bias_weights")
             yield Case(
                 operation,
-                f"{spatial}D, 2 groups",
+                f"{spatial}D with 2 groups",
                 str(e),
                 (tensor(e, *data),),
                 lambda x, b=build, n=names, e=e, k=kernel, o=ones: [
@@ -282,7 +282,7 @@ def _windows() -> Iterator[Case]:
             )
             yield Case(
                 operation,
-                f"{spatial}D, stride 2, bias, weights as inputs",
+                f"{spatial}D with stride 2 and bias",
                 str(e),
                 (tensor(e, *data), tensor(e, 4, 4, *(3,) * spatial), tensor(e, 4)),
                 lambda x, k, c, b=build, n=names, o=ones: [

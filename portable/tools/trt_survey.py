@@ -18,7 +18,6 @@ from trt_graphs import Case
 
 from tripy_portable import trt
 
-
 _NOISE = (
     # The function and the kind of error, in front; where in TensorRT's source, at the end.
     (r"^.*?Error Code \d+: [^(]*\((\[[^\]]*\] ?)?", ""),

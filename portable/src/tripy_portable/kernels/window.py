@@ -38,7 +38,7 @@ def _convolution(view: OpView) -> Lowered:
 
 @lowers("deconvolution")
 def _deconvolution(view: OpView) -> Lowered:
-    attrs, element = view.attrs, view.types[0].element
+    attrs = view.attrs
     deconvolve = F.conv_transpose2d if view.types[0].rank == 4 else F.conv_transpose3d
     pre, extents = attrs["pre_padding"], view.declared[0].dims[2:]
     crop = (slice(None), slice(None), *(slice(low, low + extent) for low, extent in zip(pre, extents)))
@@ -46,8 +46,8 @@ def _deconvolution(view: OpView) -> Lowered:
     def run(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
         # torch's CPU kernel accumulates 16-bit floats in their own type, so the sums are taken in float32.
         wide = (None if t is None else t.to(torch.float32) for t in (x, kernel, bias))
-        full = deconvolve(*wide, stride=attrs["stride"], dilation=attrs["dilation"], groups=attrs["num_groups"])[crop]
-        return rounded_to_integer(full, element) if element.is_integer else full.to(x.dtype)
+        full = deconvolve(*wide, stride=attrs["stride"], dilation=attrs["dilation"], groups=attrs["num_groups"])
+        return full[crop].to(x.dtype)
 
     return Lowered(run)
 
