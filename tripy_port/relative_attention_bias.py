@@ -40,8 +40,8 @@ def time_bucket(delta: tp.Tensor, num_buckets: int, bucket_divisor: float) -> tp
 
 def _positional_bias(weight: tp.Tensor, n: tp.types.IntLike, max_seq_len: int) -> tp.Tensor:
     """(2W - 1,) weights -> (1, n, n) with [0, i, j] = weight[W - 1 + j - i]."""
-    # Gathered at full width, the bias depends on nothing but the weights: the compiler folds it into a
-    # constant and a call with a dynamic n is left with a slice of it.
+    # At full width the bias depends on nothing but the weights, so that it can be folded into a constant; a
+    # dynamic n is left with a slice of it.
     row_WW, column_WW = (tp.iota((max_seq_len, max_seq_len), dim=dim, dtype=tp.int32) for dim in (0, 1))
     bias_WW = tp.gather(weight, 0, column_WW - row_WW + (max_seq_len - 1))
     return tp.unsqueeze(bias_WW[:n, :n], 0)
