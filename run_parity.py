@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from configs import ConfigError, list_cases, load_case, with_input
 from parity import render
@@ -102,7 +103,8 @@ def main(
                 )
                 report = run(request, advance)
         console.print(render.render(report))
-        console.print(f"report: {_written(report, save)}")
+        # Whole and as it is: a path is for copying, and may hold what looks like markup.
+        console.print(Text(f"report: {_written(report, save)}"), soft_wrap=True)
     except (UserError, ConfigError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"error: {error}", style="bold red", markup=False

@@ -61,7 +61,11 @@ def summary(report: Report) -> Text:
 def _case_table(case: CaseReport) -> Table:
     precisions = [precision.precision for precision in case.precisions]
     table = Table(
-        title=_title(case), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+        title=Text(_title(case), style="table.title"),
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
     )
     table.add_column("whole model by runner,\nthen the port's modules", no_wrap=True, overflow="ellipsis")
     for precision in precisions:

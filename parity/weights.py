@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -221,7 +222,10 @@ def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
         problem = "starts like neither of the two kinds of checkpoint" if start else "is empty"
         raise UserError("weights", str(path), problem, fix)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # What a warning would say about the file, the error below says.
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler raises whatever a broken or hostile file leads it to
         reason = str(error).strip().split("\n")[0]
         problem = f"is cut short, or holds objects other than tensors ({type(error).__name__}: {reason})"
