@@ -14,12 +14,14 @@ from tripy_portable.trt.network import converted_operations
 PORTABLE = Path(__file__).parents[1]
 sys.path.insert(0, str(PORTABLE / "tools"))
 
-from trt_cases import cases  # noqa: E402  (beside the tool that prints the table)
-from trt_survey import outcome, row  # noqa: E402
+from trt_cases import cases
+from trt_survey import outcome, row
 
 DOCUMENT = (PORTABLE / "TENSORRT.md").read_text()
 TOLD_OF = re.search(r"what (tensorrt\S* \S+) builds", DOCUMENT).group(1)
-BY_OPERATION = {name: list(group) for name, group in itertools.groupby(cases(), key=lambda case: case.operation)}
+BY_OPERATION = {
+    name: list(group) for name, group in itertools.groupby(cases(), key=lambda case: case.operation)
+}
 
 reason = trt.available()
 if reason is None and trt.describe() != TOLD_OF:
@@ -38,4 +40,6 @@ def test_every_operation_of_the_dialect_is_translated_and_surveyed():
 def test_outcomes_are_the_documented_ones(operation):
     found = row(operation, {case: outcome(case) for case in BY_OPERATION[operation]})
     documented = next(line for line in DOCUMENT.splitlines() if line.startswith(f"| {operation} |"))
-    assert found == documented, "if this is TensorRT's answer: python portable/tools/trt_survey.py, and TENSORRT.md"
+    assert found == documented, (
+        "if this is TensorRT's answer: python portable/tools/trt_survey.py, and TENSORRT.md"
+    )
