@@ -7,9 +7,11 @@ for and is unavailable.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import shlex
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -189,28 +191,22 @@ def _written(report: Report, save: Path | None) -> Path:
     return path
 
 
-class _progress:  # noqa: N801, used as a context manager with a function's name
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
     """A spinner with the latest step on a terminal; silent elsewhere."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None, pulse_style="dim"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-
-    def __enter__(self):
-        self._progress.start()
-        self._task = self._progress.add_task("starting", total=None)
-        return lambda text: self._progress.update(self._task, description=text)
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+    console = Console(stderr=True)
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None, pulse_style="dim"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda text: bar.update(task, description=text)
 
 
 if __name__ == "__main__":
