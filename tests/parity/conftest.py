@@ -1,5 +1,6 @@
 """One real run of the command, saved, that several tests look at; and how tests type commands."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,6 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 import run_parity
+from configs import load_case
+from parity.families import get_family
+from parity.report import read_report
+from parity.weights import initial_weights
 
 
 @dataclass(frozen=True)
@@ -57,3 +62,63 @@ def _content(folder):
 @pytest.fixture(scope="session")
 def content():
     return _content
+
+
+@pytest.fixture
+def refused(command, content, tmp_path, monkeypatch):
+    """Runs a command in an empty folder of its own and returns the message that it was refused with."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("parity.pipeline.Runners", None)  # bad input is found before a runner starts
+
+    def run(*arguments):
+        before = content(tmp_path)
+        ended = command(*arguments)
+        assert isinstance(ended.error, SystemExit), ended.error
+        assert ended.code == 2
+        assert ended.out == ""
+        assert "Traceback" not in ended.err
+        assert ended.err.startswith("error: ")
+        assert ended.err.count("error: ") == 1
+        assert content(tmp_path) == before
+        return ended.err.removeprefix("error: ").strip()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def report(saved_run):
+    return read_report(saved_run.folder / "report.json")
+
+
+@pytest.fixture(scope="session")
+def runners_of():
+    """`runners_of(report)`: the runners of a report of one case in one precision, by name."""
+
+    def runners(report):
+        (case,) = report.cases
+        (precision,) = case.precisions
+        return {runner.runner: runner for runner in precision.runners}
+
+    return runners
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The case hstu_tiny, its reference model and its initial weights."""
+    case = load_case("hstu_tiny")
+    model = get_family(case.family).build_reference(case.model, "dense")
+    return case, model, initial_weights(model, case.input.seed)
+
+
+@pytest.fixture
+def replayed(command, tmp_path, monkeypatch):
+    """Replays a folder; returns the exit code, the report and what was printed."""
+
+    def replay(folder):
+        monkeypatch.chdir(tmp_path)
+        shutil.rmtree(tmp_path / "parity_reports", ignore_errors=True)
+        ended = command("--replay", folder)
+        (path,) = (tmp_path / "parity_reports").glob("*/report.json")
+        return ended.code, read_report(path), ended.out
+
+    return replay

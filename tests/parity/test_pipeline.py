@@ -1,0 +1,242 @@
+"""Whole runs: what a report holds, that a replay judges alike, and that batches are all looked at."""
+
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import parity.machine
+from configs import load_case
+from parity.captures import load_capture, save_capture
+from parity.pipeline import Request, run
+from parity.report import SCHEMA, read_report
+from parity.synthetic import synthetic
+from parity.weights import digest
+from parity.worker import RunnerProcess
+
+ATTENTION = "_hstu._attention_layers.1._attn"
+
+
+def test_a_run_ends_with_its_verdict_and_its_report(saved_run, report):
+    assert (saved_run.ended.code, saved_run.ended.err) == (0, "")
+    assert "\nPASS: " in saved_run.ended.out
+    assert saved_run.ended.out.endswith(f"report: {saved_run.folder / 'report.json'}\n")
+    assert report.schema_version == SCHEMA == "parity.report/1"
+    assert report.exit_code == 0
+    assert report.requested_runners == ("torch", "torch_jagged")
+    assert {"python", "torch", "numpy", "processor", "cores"} <= report.environment.keys()
+
+
+def test_a_report_says_what_was_run(report, tiny):
+    case, _, weights = tiny
+    (reported,) = report.cases
+    inputs = synthetic(case)
+    assert reported.case == case
+    assert (reported.source, reported.weights_source) == ("synthetic, seed 0", "initial, seed 0")
+    assert reported.inputs_digests == (inputs.digest,)
+    assert reported.weights_digest == digest(weights)
+    assert reported.counts == {"users": 5, "history": int(inputs["past_lengths"].sum())}
+    assert reported.batches == 1
+
+
+def test_every_module_has_both_verdicts_with_their_numbers(report, tiny, runners_of):
+    _, model, _ = tiny
+    runners = runners_of(report)
+    assert list(runners) == ["torch", "torch_jagged"]
+    called = {
+        path for path, module in model.named_modules() if path and type(module).__name__ != "ModuleList"
+    }
+    for runner in runners.values():
+        assert runner.verdict == "PASS"
+        assert runner.diagnosis.kind == "none"
+        assert {module.path for module in runner.modules if not module.tap.startswith("score.")} == called
+        outputs = [module.tap for module in runner.modules if module.tap.startswith("score.")]
+        assert outputs == ["score.encoded", "score.current", "score.similarity"]
+        for module in runner.modules:
+            verdicts = [module.accumulated] + ([] if module.tap in outputs else [module.isolated])
+            for verdict in verdicts:
+                assert verdict.status == "PASS"
+                assert verdict.checked > 0
+                assert 0 <= verdict.margin <= 1
+                assert verdict.err_port_l2 <= verdict.k * verdict.err_ref_l2 + verdict.floor
+                assert verdict.err_port_max <= verdict.k * verdict.err_ref_max + verdict.floor
+
+
+def test_latencies_are_of_models_and_of_modules(report, runners_of):
+    runners = runners_of(report)
+    timed = [module.latency for module in runners["torch"].modules if module.latency]
+    assert len(timed) >= 20
+    for measured in (runners["torch"].latency, runners["torch_jagged"].latency, *timed):
+        assert 0 < measured.p25 <= measured.median <= measured.p75
+        assert measured.runs >= 7
+
+
+def _judged(report):
+    """All of a report but what belongs to the moment and the command."""
+    return report.model_dump(exclude={"created", "command", "environment"})
+
+
+def test_a_replay_gives_the_identical_verdicts(replayed, saved_run, report, content):
+    before = content(saved_run.folder)
+    code, again, _ = replayed(saved_run.folder)
+    assert code == 0
+    assert _judged(again) == _judged(report)
+    assert content(saved_run.folder) == before
+
+
+@pytest.fixture
+def changed(saved_run, tmp_path):
+    """A copy of the saved run; `changed("tapped", function)` changes that capture of torch_jagged."""
+    folder = tmp_path / "changed"
+    shutil.copytree(saved_run.folder, folder)
+
+    def change(kind, function, batch=0):
+        stem = folder / "hstu_tiny" / f"batch_{batch:04d}" / "fp32" / "torch_jagged" / kind
+        capture = load_capture(stem)
+        function(capture.tensors)
+        save_capture(capture, stem)
+        return folder
+
+    return change
+
+
+def _nudge(tap, *index):
+    def function(tensors):
+        tensors[tap][index] += 0.01
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "diagnosis", "tap", "text"),
+    [
+        ("isolated", _nudge(ATTENTION, 0, 0, 0), "module", ATTENTION, "diverges on its own: relative "),
+        ("tapped", _nudge(ATTENTION, 0, 0, 0), "amplification", ATTENTION, "is right on its own; the error"),
+        ("untapped", _nudge("score.current", 0, 0), "module", "score.current", "(model output): relative "),
+        ("poisoned", _nudge(ATTENTION, 0, 0, 0), "check", ATTENTION, "garbage in padded positions changes"),
+        ("isolated", lambda t: t.pop(ATTENTION), "module", ATTENTION, "missing: the port has no such module"),
+        (
+            "tapped",
+            lambda t: t.update(_more=t[ATTENTION].clone()),
+            "module",
+            "_more",
+            "extra: the reference has no such module",
+        ),
+        (
+            "isolated",
+            lambda t: t.update({ATTENTION: t[ATTENTION].double()}),
+            "module",
+            ATTENTION,
+            "dtype torch.float64 differs from the reference's torch.float32",
+        ),
+        (
+            "isolated",
+            lambda t: t.update({ATTENTION: t[ATTENTION][:, :-1].contiguous()}),
+            "module",
+            ATTENTION,
+            "shape (5, 26, 20) differs",
+        ),
+    ],
+    ids=["alone", "inside", "output", "padding", "missing", "extra", "type", "shape"],
+)
+def test_one_change_ends_with_1_and_names_its_module(
+    replayed, changed, kind, function, diagnosis, tap, text, runners_of
+):
+    code, report, out = replayed(changed(kind, function))
+    assert code == report.exit_code == 1
+    runners = runners_of(report)
+    assert runners["torch"].verdict == "PASS"
+    assert runners["torch_jagged"].verdict == "FAIL"
+    found = runners["torch_jagged"].diagnosis
+    assert (found.kind, found.tap) == (diagnosis, tap)
+    assert text in found.text
+    assert "FAIL: hstu_tiny, fp32, torch jagged (eager" in out
+
+
+def test_padding_is_not_compared(replayed, changed, saved_run):
+    inputs = synthetic(load_case("hstu_tiny"))
+    row = int(np.argmin(inputs["past_lengths"]))
+    padded = _nudge(ATTENTION, row, int(inputs["past_lengths"][row]), 0)
+    changed("poisoned", padded)
+    changed("isolated", padded)
+    assert replayed(changed("tapped", padded))[0] == 0
+
+
+@pytest.fixture(scope="module")
+def unavailable_run(command, tmp_path_factory, tiny):
+    """A checkpoint in safetensors; in fp32, and in tf32, which the CPU has not."""
+    if torch.cuda.is_available():
+        pytest.skip("a GPU has tf32, so that nothing is unavailable")
+    folder = tmp_path_factory.mktemp("unavailable")
+    safetensors.torch.save_file(tiny[2], folder / "initial.safetensors")
+    ended = command(
+        *("--case", "hstu_tiny", "--precision", "fp32,tf32", "--runners", "torch,torch_jagged"),
+        *("--weights", folder / "initial.safetensors", "--save", folder / "run"),
+    )
+    return ended, read_report(folder / "run" / "report.json")
+
+
+def test_a_precision_that_cannot_run_here_is_rows_and_ends_with_2(unavailable_run):
+    ended, report = unavailable_run
+    assert ended.code == report.exit_code == 2
+    rows = {runner.runner: runner for runner in report.cases[0].precisions[1].runners}
+    assert set(rows) == {"torch", "torch_jagged", "oracle"}
+    assert {(runner.status, runner.verdict) for runner in rows.values()} == {("UNAVAILABLE", "NONE")}
+    assert rows["torch"].reason == "tf32 needs a CUDA device and PyTorch sees none"
+    assert "UNAVAILABLE: hstu_tiny, tf32, torch dense (eager, cpu): tf32 needs a CUDA device" in ended.out
+    assert "\nINCOMPLETE: what ran passes, " in ended.out
+
+
+def test_a_checkpoint_in_safetensors_is_run_and_the_other_precision_finishes(unavailable_run, tiny):
+    (case,) = unavailable_run[1].cases
+    assert case.weights_source.endswith("initial.safetensors")
+    assert case.weights_digest == digest(tiny[2])
+    assert {runner.verdict for runner in case.precisions[0].runners} == {"PASS"}
+
+
+def test_runners_that_die_are_rows_and_the_others_finish(tmp_path, monkeypatch):
+    """In fp32 the jagged runner aborts; in fp16 the system kills the reference."""
+    deaths = {("torch_jagged", "fp32", "run"): "SIGABRT", ("torch", "fp16", "run_tapped"): "SIGKILL"}
+
+    class Mortal(RunnerProcess):
+        precision = ""
+
+        def request(self, command, *arguments):
+            if command == "load":
+                self.precision = arguments[1]
+            if name := deaths.get((self.name, self.precision, command)):
+                os.kill(self.pid, signal.Signals[name])
+            return super().request(command, *arguments)
+
+    monkeypatch.setattr(parity.machine, "RunnerProcess", Mortal)
+    report = run(
+        Request(
+            cases=(load_case("hstu_tiny"),),
+            precisions=("fp32", "fp16"),
+            runners=("torch", "torch_jagged"),
+            runners_asked=True,
+            data=None,
+            checkpoint=None,
+            save=tmp_path / "run",
+            limit=300.0,
+            command="test",
+        ),
+        progress=lambda _: None,
+    )
+    assert report.exit_code == 1
+    fp32, fp16 = (
+        {runner.runner: (runner.verdict, runner.status, runner.reason) for runner in precision.runners}
+        for precision in report.cases[0].precisions
+    )
+    assert fp32["torch"] == ("PASS", "OK", "")
+    assert fp32["torch_jagged"] == ("NONE", "CRASHED", "signal SIGABRT during 'run'")
+    assert fp16["torch"][:2] == ("NONE", "OUT OF MEMORY")
+    for name in ("oracle", "torch_jagged"):
+        verdict, status, reason = fp16[name]
+        assert (verdict, status) == ("NONE", "ERROR")
+        assert reason.startswith("the reference did not run (OUT OF MEMORY: killed during 'run_tapped'")
+    assert read_report(tmp_path / "run" / "report.json") == report
