@@ -118,7 +118,9 @@ def compile_time() -> dict[str, Any]:
     total = sum(own.values())
     return {
         "seconds": {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)},
-        "share": {package: share / total for package, share in sorted(own.items(), key=lambda item: -item[1])},
+        "share": {
+            package: share / total for package, share in sorted(own.items(), key=lambda item: -item[1])
+        },
         "operations_after_folding": len(compiled._executable.program.nodes),
     }
 
@@ -231,7 +233,8 @@ def table(results: dict[str, Any]) -> str:
     if "memory" in results:
         row = results["memory"]
         lines.append(
-            f"peak memory B{row['batch']}: torch {row['torch_mb']:.1f} MB, portable {row['portable_mb']:.1f} MB, "
+            f"peak memory B{row['batch']}: torch {row['torch_mb']:.1f} MB, portable "
+            f"{row['portable_mb']:.1f} MB, "
             f"ratio {row['ratio']:.2f}"
         )
     return "\n".join(lines)
@@ -239,7 +242,9 @@ def table(results: dict[str, Any]) -> str:
 
 def main() -> None:
     """Parses arguments, measures, prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 32])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--parts", nargs="+", default=["latency", "compile", "overhead", "memory"])
@@ -253,7 +258,11 @@ def main() -> None:
     module, _, function = options.pair.partition(":")
     results: dict[str, Any] = {"environment": environment()}
     if "latency" in options.parts:
-        make_pair = hstu_pair if options.pair == "run:hstu_pair" else getattr(importlib.import_module(module), function)
+        make_pair = (
+            hstu_pair
+            if options.pair == "run:hstu_pair"
+            else getattr(importlib.import_module(module), function)
+        )
         results["latency"] = latency(make_pair, options.batch, options.rounds)
     if "compile" in options.parts:
         results["compile"] = compile_time()

@@ -57,7 +57,9 @@ def _blocks(docstring: str) -> Iterator[str]:
         while index < len(lines) and (not lines[index].strip() or _indent(lines[index]) > indent):
             block.append(lines[index])
             index += 1
-        code = textwrap.dedent("\n".join(line for line in block if not line.strip().startswith((":linenos:", ":caption:"))))
+        code = textwrap.dedent(
+            "\n".join(line for line in block if not line.strip().startswith((":linenos:", ":caption:")))
+        )
         yield code.strip("\n")
 
 
@@ -96,4 +98,7 @@ def run(example: Example) -> None:
     import torch
 
     code = example.code.replace('torch.device("cuda")', 'torch.device("cpu")')
-    exec(compile(code, example.name, "exec"), {"tp": tp, "np": np, "cp": cupy, "torch": torch, "__name__": "example"})
+    exec(
+        compile(code, example.name, "exec"),
+        {"tp": tp, "np": np, "cp": cupy, "torch": torch, "__name__": "example"},
+    )

@@ -59,7 +59,9 @@ def session(executable: Any) -> RuntimeSession:
     return RuntimeSession(RuntimeSessionOptions(num_devices=1, device_id=0), executable)
 
 
-def memrefs(tensors: Sequence[torch.Tensor], elements: Sequence[ElementType] | None = None) -> list[DeviceMemRef]:
+def memrefs(
+    tensors: Sequence[torch.Tensor], elements: Sequence[ElementType] | None = None
+) -> list[DeviceMemRef]:
     """Device memrefs of tensors."""
     elements = elements if elements is not None else [BY_TORCH[t.dtype] for t in tensors]
     return [DeviceMemRef(t, element) for t, element in zip(tensors, elements)]
@@ -77,7 +79,8 @@ def run(build: Build, *arrays: Any) -> Any:
     profiles = [(tuple(0 for _ in t.shape), tuple(t.shape), tuple(t.shape)) for t in tensors]
     again = execute(compile_graph(build, dynamic, profiles), tensors)
     for first, second in zip(results, again, strict=True):
-        assert first.dtype == second.dtype and first.shape == second.shape
+        assert first.dtype == second.dtype
+        assert first.shape == second.shape
         assert torch.equal(_bits(first), _bits(second))
     return results[0] if len(results) == 1 else results
 
@@ -100,7 +103,9 @@ def constant(values: Any, dtype: torch.dtype = torch.int32) -> Value:
     tensor = torch.tensor(values, dtype=dtype)
     element = BY_TORCH[dtype]
     memref = RuntimeClient().create_memref(
-        tensor.contiguous().reshape(-1).view(torch.uint8).numpy(), shape=list(tensor.shape), dtype=ScalarTypeCode.of(element)
+        tensor.contiguous().reshape(-1).view(torch.uint8).numpy(),
+        shape=list(tensor.shape),
+        dtype=ScalarTypeCode.of(element),
     )
     return tensorrt.constant(
         ir.DenseElementsAttr.get(array=memref, type=ir_type(element), shape=list(tensor.shape))
@@ -125,7 +130,7 @@ def float64(tensor: Any) -> np.ndarray:
 
 
 def assert_within_ulps(actual: torch.Tensor, exact: np.ndarray, ulps: float) -> None:
-    """Each element within `ulps` units in the last place of its type from the exact value; NaN matches NaN."""
+    """Each element within `ulps` units in the last place of its type; NaN matches NaN."""
     info = torch.finfo(actual.dtype)
     values, exact = float64(actual), np.asarray(exact)
     assert values.shape == exact.shape

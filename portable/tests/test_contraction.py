@@ -6,8 +6,9 @@ import torch
 from harness import float64, run
 from hypothesis import given
 from hypothesis import strategies as st
-from mlir_tensorrt.compiler.dialects import tensorrt
 from strategies import FEW, FLOATS, floats, shapes
+
+from mlir_tensorrt.compiler.dialects import tensorrt
 
 
 def multiply(op0, op1):
@@ -18,7 +19,9 @@ def multiply(op0, op1):
 def assert_accumulated_in_float32(actual, a, b, dtype):
     """|error| <= n * u32 * |a| @ |b|, and one rounding to the type."""
     exact = a @ b
-    bound = a.shape[-1] * np.finfo(np.float32).eps * (np.abs(a) @ np.abs(b)) + torch.finfo(dtype).eps * np.abs(exact)
+    bound = a.shape[-1] * np.finfo(np.float32).eps * (np.abs(a) @ np.abs(b)) + torch.finfo(
+        dtype
+    ).eps * np.abs(exact)
     assert float64(actual).shape == exact.shape
     assert (np.abs(float64(actual) - exact) <= bound + 1e-30).all()
 

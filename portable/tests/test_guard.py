@@ -5,13 +5,20 @@ import sys
 import types
 from pathlib import Path
 
-import mlir_tensorrt
 import pytest
-import tensorrt
 
+import mlir_tensorrt
+import tensorrt
 from tripy_portable import guard
 
-NATIVE = ["tensorrt", "tensorrt-cu12", "tensorrt_cu13_libs", "mlir-tensorrt-compiler", "mlir_tensorrt_runtime", "tensorrt-libs"]
+NATIVE = [
+    "tensorrt",
+    "tensorrt-cu12",
+    "tensorrt_cu13_libs",
+    "mlir-tensorrt-compiler",
+    "mlir_tensorrt_runtime",
+    "tensorrt-libs",
+]
 HARMLESS = ["tensorrt-rtx-cu13", "tensorrt_rtx", "torch-tensorrt", "tripy-portable", "nvtripy", "tensorrtx"]
 
 

@@ -39,7 +39,8 @@ def assert_close(actual, expected, dtype):
 def test_static_shapes_match_torch_float64(model, dtype):
     ids, ts = sample(SMALL, batch=3, length=12)
     compiled = tp.compile(
-        tripy_from_torch(model, dtype), args=[tp.InputInfo((3, 12), tp.int32), tp.InputInfo((3, 12), tp.int64)]
+        tripy_from_torch(model, dtype),
+        args=[tp.InputInfo((3, 12), tp.int32), tp.InputInfo((3, 12), tp.int64)],
     )
     rounded = TorchHSTU(SMALL).to(DTYPES[dtype])
     rounded.load_state_dict(model.state_dict())
@@ -48,7 +49,9 @@ def test_static_shapes_match_torch_float64(model, dtype):
 
 def dynamic(model):
     dims = ((1, 2, 4), (2, 7, 12))
-    return tp.compile(tripy_from_torch(model), args=[tp.InputInfo(dims, tp.int32), tp.InputInfo(dims, tp.int64)])
+    return tp.compile(
+        tripy_from_torch(model), args=[tp.InputInfo(dims, tp.int32), tp.InputInfo(dims, tp.int64)]
+    )
 
 
 def test_dynamic_shapes_over_the_whole_profile(model):

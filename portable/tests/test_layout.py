@@ -6,9 +6,9 @@ import torch
 from harness import compile_graph, constant, execute, ranked, run
 from hypothesis import given
 from hypothesis import strategies as st
-from mlir_tensorrt.compiler.dialects import affine, tensorrt
 from strategies import FEW, integers, shapes
 
+from mlir_tensorrt.compiler.dialects import affine, tensorrt
 from tripy_portable.dtypes import F32, I32
 from tripy_portable.ir.types import DYNAMIC, tensor_type
 
@@ -49,7 +49,10 @@ def test_reshape(dtype, data):
 
 
 def test_reshape_keeps_a_zero_extent():
-    actual = run(lambda v: tensorrt.reshape(ranked(2, torch.float32), v, shape=constant([3, 0])), np.zeros((0, 2), np.float32))
+    actual = run(
+        lambda v: tensorrt.reshape(ranked(2, torch.float32), v, shape=constant([3, 0])),
+        np.zeros((0, 2), np.float32),
+    )
     assert tuple(actual.shape) == (3, 0)
 
 
@@ -68,14 +71,19 @@ def test_broadcast(data):
     x = numbered(tuple(source), np.float32)
     dims = list(range(len(target) - rank, len(target)))
     actual = run(
-        lambda v: tensorrt.broadcast(ranked(len(target), torch.float32), v, dims, shape=constant(list(target))), x
+        lambda v: tensorrt.broadcast(
+            ranked(len(target), torch.float32), v, dims, shape=constant(list(target))
+        ),
+        x,
     )
     np.testing.assert_array_equal(actual.numpy(), np.broadcast_to(x, target))
 
 
 def test_broadcast_to_chosen_dimensions():
     x = numbered((2, 3), np.float32)
-    actual = run(lambda v: tensorrt.broadcast(ranked(3, torch.float32), v, [2, 0], shape=constant([3, 4, 2])), x)
+    actual = run(
+        lambda v: tensorrt.broadcast(ranked(3, torch.float32), v, [2, 0], shape=constant([3, 4, 2])), x
+    )
     np.testing.assert_array_equal(actual.numpy(), np.broadcast_to(x.T[:, None, :], (3, 4, 2)))
 
 
@@ -191,7 +199,10 @@ def test_linspace(dtype, data):
     step = data.draw(st.lists(st.integers(-3, 3), min_size=len(shape), max_size=len(shape)))
     executable = compile_graph(
         lambda: tensorrt.linspace(
-            ranked(len(shape), dtype), shape=constant(list(shape)), start=constant(5, dtype), step=constant(step, dtype)
+            ranked(len(shape), dtype),
+            shape=constant(list(shape)),
+            start=constant(5, dtype),
+            step=constant(step, dtype),
         ),
         [],
     )
@@ -214,4 +225,6 @@ def test_shapes_at_the_ends_of_a_profile():
     executable = compile_graph(build, [tensor_type((DYNAMIC, DYNAMIC), F32)], [((0, 1), (2, 3), (4, 5))])
     for shape in ((0, 1), (2, 3), (4, 5), (0, 5), (4, 1)):
         x = numbered(shape, np.float32)
-        np.testing.assert_array_equal(execute(executable, [torch.from_numpy(x)])[0].numpy(), x.reshape(shape[::-1]))
+        np.testing.assert_array_equal(
+            execute(executable, [torch.from_numpy(x)])[0].numpy(), x.reshape(shape[::-1])
+        )

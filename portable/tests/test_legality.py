@@ -3,10 +3,10 @@
 import pytest
 import torch
 from harness import compile_graph, constant, ranked
+
 from mlir_tensorrt.compiler import ir
 from mlir_tensorrt.compiler.dialects import tensorrt
 from mlir_tensorrt.runtime.api import MTRTException
-
 from tripy_portable.dialect.legality import OPERANDS, RESULTS
 from tripy_portable.dtypes import ALL, BF16, F8, F16, F32, F64, I1, I4, I8, I16, I32, I64
 from tripy_portable.ir.types import tensor_type
@@ -48,14 +48,20 @@ def cases():
     yield "concatenation", lambda x: tensorrt.concatenation([x, x], axis=0), floats | index | {I1, I8, F8}
     yield "shape", tensorrt.shape, floats | index | {I1, I4, I8, F8}
     yield "cast", lambda x: tensorrt.cast(tensor_type(x.type.dims, F32), x), floats | index | {I1, I8}
-    yield "dequantize", lambda x: tensorrt.dequantize(tensor_type(x.type.dims, F32), x, _scale()), {I8, I4, F8}
+    yield (
+        "dequantize",
+        lambda x: tensorrt.dequantize(tensor_type(x.type.dims, F32), x, _scale()),
+        {I8, I4, F8},
+    )
 
 
 def _scale():
     return constant(1.0, torch.float32)
 
 
-@pytest.mark.parametrize(("name", "build", "legal"), cases(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "build", "legal"), cases(), ids=lambda value: value if isinstance(value, str) else ""
+)
 @pytest.mark.parametrize("element", ALL, ids=str)
 def test_element_types(name, build, legal, element, capfd):
     def compile_it():
@@ -101,7 +107,9 @@ def test_rank_above_eight_is_rejected(capfd):
         (lambda x: tensorrt.concatenation([x, x], axis=2), "axis to be in the range"),
         (lambda x: tensorrt.broadcast(ranked(2, torch.float32), x, [0]), "broadcast_dims size"),
         (
-            lambda x: tensorrt.reduce(x, ir.DenseI64ArrayAttr.get([4]), tensorrt.ReduceOperationAttr.get("kSUM")),
+            lambda x: tensorrt.reduce(
+                x, ir.DenseI64ArrayAttr.get([4]), tensorrt.ReduceOperationAttr.get("kSUM")
+            ),
             "reduction axes",
         ),
     ],

@@ -1,11 +1,11 @@
 """Folding, merging, freeing and reuse of memory: what a plan leaves out cannot be observed."""
 
+import nvtripy as tp
 import torch
 from dense_hstu import Shape, TorchHSTU, tripy_from_torch
 from harness import compile_graph, constant, execute, ranked
-from mlir_tensorrt.compiler.dialects import affine, tensorrt
 
-import nvtripy as tp
+from mlir_tensorrt.compiler.dialects import affine, tensorrt
 from tripy_portable.dtypes import F32
 from tripy_portable.ir.types import DYNAMIC, tensor_type
 
@@ -23,7 +23,9 @@ def steps(executable):
 def test_constants_fold_and_dead_operations_go():
     def build(x):
         tensorrt.unary(x, EXP)
-        weight = tensorrt.transpose(constant([[1.0, 2.0], [3.0, 4.0]], torch.float32), affine.AffineMap.get_permutation([1, 0]))
+        weight = tensorrt.transpose(
+            constant([[1.0, 2.0], [3.0, 4.0]], torch.float32), affine.AffineMap.get_permutation([1, 0])
+        )
         return tensorrt.element_wise(x, weight, ADD)
 
     executable = compile_graph(build, [tensor_type((2, 2), F32)])
@@ -111,7 +113,8 @@ def test_memory_is_reused_only_where_nobody_can_see_it():
     kept = x.clone()
     total, same = execute(executable, [x])
     torch.testing.assert_close(total, (2 * kept).exp() + (2 * kept).t())
-    assert torch.equal(x, kept) and torch.equal(same, kept)
+    assert torch.equal(x, kept)
+    assert torch.equal(same, kept)
 
 
 def test_memory_of_a_dead_value_is_reused():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
-from list_public_api import counts  # noqa: E402
+from list_public_api import counts
 
 
 def test_no_public_name_is_without_a_test():

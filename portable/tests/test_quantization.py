@@ -6,9 +6,9 @@ import torch
 from harness import compile_graph, memrefs, run, session
 from hypothesis import given
 from hypothesis import strategies as st
-from mlir_tensorrt.compiler.dialects import tensorrt
 from strategies import FEW, floats
 
+from mlir_tensorrt.compiler.dialects import tensorrt
 from tripy_portable.dtypes import F8, F32, I4, I8
 from tripy_portable.ir.types import tensor_type
 
@@ -43,7 +43,10 @@ def test_per_channel():
 
 
 def test_int4_blocks():
-    x, scale = torch.tensor([[0.0, 1.0], [2.0, 30.0], [4.0, 5.0], [6.0, -90.0]]), torch.tensor([[1.0, 2.0], [2.0, 10.0]])
+    x, scale = (
+        torch.tensor([[0.0, 1.0], [2.0, 30.0], [4.0, 5.0], [6.0, -90.0]]),
+        torch.tensor([[1.0, 2.0], [2.0, 10.0]]),
+    )
     executable = compile_graph(quantize(I4), [tensor_type((4, 2), F32), tensor_type((2, 2), F32)])
     result = session(executable).execute_function("main", memrefs([x, scale]))[0]
     assert result.element is I4
@@ -53,7 +56,9 @@ def test_int4_blocks():
     assert values.tensor.tolist() == [[0, 0], [2, 14], [4, 0], [6, -80]]
 
 
-@pytest.mark.parametrize(("value", "expected"), [(1.0, 1.0), (500.0, 448.0), (-1e9, -448.0), (0.07, 0.0703125)])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(1.0, 1.0), (500.0, 448.0), (-1e9, -448.0), (0.07, 0.0703125)]
+)
 def test_float8_rounds_and_saturates(value, expected):
     quantized = run(quantize(F8), np.float32([value]), np.float32(1))
     assert quantized.to(torch.float32).item() == expected
@@ -61,4 +66,6 @@ def test_float8_rounds_and_saturates(value, expected):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_inputs(dtype):
-    assert run(quantize(I8), torch.tensor([3.0, -2.0], dtype=dtype), torch.tensor(0.5, dtype=dtype)).tolist() == [6, -4]
+    assert run(
+        quantize(I8), torch.tensor([3.0, -2.0], dtype=dtype), torch.tensor(0.5, dtype=dtype)
+    ).tolist() == [6, -4]

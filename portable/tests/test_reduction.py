@@ -6,9 +6,10 @@ import torch
 from harness import float64, run
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import FEW, FLOATS, floats, integers, shapes
+
 from mlir_tensorrt.compiler import ir
 from mlir_tensorrt.compiler.dialects import tensorrt
-from strategies import FEW, FLOATS, floats, integers, shapes
 
 
 def reduce(operation, axes, keep):
@@ -36,7 +37,12 @@ def test_float_sum_and_average_accumulate_in_float32(dtype, data):
     with np.errstate(all="ignore"):
         for operation, exact in (
             ("kSUM", float64(x).sum(axes, keepdims=keep)),
-            ("kAVG", float64(x).sum(axes, keepdims=keep) / count if count else np.sum(float64(x), axes, keepdims=keep) * np.nan),
+            (
+                "kAVG",
+                float64(x).sum(axes, keepdims=keep) / count
+                if count
+                else np.sum(float64(x), axes, keepdims=keep) * np.nan,
+            ),
         ):
             actual = float64(run(reduce(operation, axes, keep), x))
             np.testing.assert_array_equal(np.isnan(actual), np.isnan(exact))

@@ -8,6 +8,7 @@ import nvtripy as tp
 import pytest
 import torch
 from harness import compile_graph, execute, memrefs, session
+
 from mlir_tensorrt.compiler.dialects import tensorrt
 from mlir_tensorrt.runtime.api import (
     Executable,
@@ -18,7 +19,6 @@ from mlir_tensorrt.runtime.api import (
     RuntimeSessionOptions,
     ScalarTypeCode,
 )
-
 from tripy_portable.dtypes import F32, I32
 from tripy_portable.ir.types import DYNAMIC, tensor_type
 from tripy_portable.program import FORMAT_VERSION, MAGIC
@@ -65,8 +65,12 @@ def test_unknown_dlpack_type_is_rejected():
 
 
 def test_non_canonical_strides_are_rejected_and_extents_of_one_are_free():
-    with pytest.raises(MTRTException, match=r"Given strides \[1, 2\] do not match canonical strides \[3, 1\]"):
-        CLIENT.create_memref_view_from_dlpack(torch.zeros(3, 2).t().__dlpack__(), assert_canonical_strides=True)
+    with pytest.raises(
+        MTRTException, match=r"Given strides \[1, 2\] do not match canonical strides \[3, 1\]"
+    ):
+        CLIENT.create_memref_view_from_dlpack(
+            torch.zeros(3, 2).t().__dlpack__(), assert_canonical_strides=True
+        )
     free = torch.zeros(5, 1, 2)[:, :, :].as_strided((1, 2), (99, 1))
     memref = CLIENT.create_memref_view_from_dlpack(free.__dlpack__(), assert_canonical_strides=True)
     assert memref.shape == [1, 2]
@@ -148,7 +152,9 @@ def test_wrong_arguments():
     executable = compile_graph(doubled, [tensor_type((2,), F32)])
     with pytest.raises(MTRTException, match="expects 1 args but received 0"):
         execute(executable, [])
-    with pytest.raises(MTRTException, match="function expects a memref type with element type f32 but receives i32"):
+    with pytest.raises(
+        MTRTException, match="function expects a memref type with element type f32 but receives i32"
+    ):
         execute(executable, [torch.ones(2, dtype=torch.int32)])
     with pytest.raises(MTRTException, match="Runtime shape mismatch"):
         execute(executable, [torch.ones(3)])
@@ -202,7 +208,9 @@ def test_damaged_files_are_rejected(saved):
 def test_cut_constants_are_rejected():
     from harness import constant
 
-    data = compile_graph(lambda x: tensorrt.element_wise(x, constant([1.0, 2.0], torch.float32), ADD), [tensor_type((2,), F32)])
+    data = compile_graph(
+        lambda x: tensorrt.element_wise(x, constant([1.0, 2.0], torch.float32), ADD), [tensor_type((2,), F32)]
+    )
     with pytest.raises(MTRTException, match="constants are cut short"):
         Executable(data.serialize()[:-64])
 

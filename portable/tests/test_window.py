@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from harness import constant, float64, ranked, run
+
 from mlir_tensorrt.compiler import ir
 from mlir_tensorrt.compiler.dialects import tensorrt
 
@@ -35,7 +36,8 @@ def convolve(x, kernel, stride, pre, post, dilation, groups):
     padded = np.pad(x, [(0, 0), (0, 0), *zip(pre, post)])
     window = kernel.shape[2:]
     out = [
-        (extent - d * (w - 1) - 1) // s + 1 for extent, w, s, d in zip(padded.shape[2:], window, stride, dilation)
+        (extent - d * (w - 1) - 1) // s + 1
+        for extent, w, s, d in zip(padded.shape[2:], window, stride, dilation)
     ]
     result = np.zeros((x.shape[0], kernel.shape[0], *out))
     per_group = kernel.shape[0] // groups
@@ -44,10 +46,13 @@ def convolve(x, kernel, stride, pre, post, dilation, groups):
         first = channel // per_group * channels
         for position in itertools.product(*map(range, out)):
             box = tuple(
-                slice(p * s, p * s + d * (w - 1) + 1, d) for p, s, d, w in zip(position, stride, dilation, window)
+                slice(p * s, p * s + d * (w - 1) + 1, d)
+                for p, s, d, w in zip(position, stride, dilation, window)
             )
             patch = padded[(slice(None), slice(first, first + channels), *box)]
-            result[(slice(None), channel, *position)] = (patch * kernel[channel]).reshape(x.shape[0], -1).sum(1)
+            result[(slice(None), channel, *position)] = (
+                (patch * kernel[channel]).reshape(x.shape[0], -1).sum(1)
+            )
     return result
 
 
@@ -59,7 +64,14 @@ def test_convolution(case, dtype):
     bias = random((8,), dtype, 2)
     actual = run(
         lambda a, k, b: tensorrt.convolution(
-            a, stride, pre_padding=pre, post_padding=post, kernel=k, bias=b, num_groups=groups, dilation=dilation
+            a,
+            stride,
+            pre_padding=pre,
+            post_padding=post,
+            kernel=k,
+            bias=b,
+            num_groups=groups,
+            dilation=dilation,
         ),
         x,
         kernel,
@@ -86,7 +98,8 @@ def deconvolve(x, kernel, stride, pre, post, dilation, groups):
         first = channel // channels * per_group
         for position in np.ndindex(*x.shape[2:]):
             box = tuple(
-                slice(p * s, p * s + d * (w - 1) + 1, d) for p, s, d, w in zip(position, stride, dilation, window)
+                slice(p * s, p * s + d * (w - 1) + 1, d)
+                for p, s, d, w in zip(position, stride, dilation, window)
             )
             value = x[(slice(None), channel, *position)].reshape([-1] + [1] * (1 + len(window)))
             result[(slice(None), slice(first, first + per_group), *box)] += value * kernel[channel][None]
@@ -95,13 +108,21 @@ def deconvolve(x, kernel, stride, pre, post, dilation, groups):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("case", CASES[:1] + CASES[3:] + [((4, 3), (3, 3), (2, 2), (1, 0), (0, 2), (1, 1), 2)])
+@pytest.mark.parametrize(
+    "case", CASES[:1] + CASES[3:] + [((4, 3), (3, 3), (2, 2), (1, 0), (0, 2), (1, 1), 2)]
+)
 def test_deconvolution(case, dtype):
     extents, window, stride, pre, post, dilation, groups = case
     x, kernel = random((2, 4, *extents), dtype, 0), random((4, 3, *window), dtype, 1)
     actual = run(
         lambda a, k: tensorrt.deconvolution(
-            a, stride, pre_padding=pre, post_padding=post, kernel_weights=k, num_groups=groups, dilation=dilation
+            a,
+            stride,
+            pre_padding=pre,
+            post_padding=post,
+            kernel_weights=k,
+            num_groups=groups,
+            dilation=dilation,
         ),
         x,
         kernel,
@@ -135,13 +156,17 @@ def test_pooling(case, dtype):
     extents, window, stride, pre, post = case
     x = random((2, 3, *extents), dtype, 0)
     greatest = run(pool("kMAX", window, stride, pre, post), x)
-    np.testing.assert_array_equal(float64(greatest), pooled(float64(x), window, stride, pre, post, np.max, -np.inf))
+    np.testing.assert_array_equal(
+        float64(greatest), pooled(float64(x), window, stride, pre, post, np.max, -np.inf)
+    )
     for excludes in (False, True):
         actual = run(pool("kAVERAGE", window, stride, pre, post, excludes), x)
         with np.errstate(all="ignore"):
             mean = np.nanmean if excludes else np.mean
             exact = pooled(float64(x), window, stride, pre, post, mean, np.nan if excludes else 0.0)
-            absolute = pooled(np.abs(float64(x)), window, stride, pre, post, mean, np.nan if excludes else 0.0)
+            absolute = pooled(
+                np.abs(float64(x)), window, stride, pre, post, mean, np.nan if excludes else 0.0
+            )
         assert_sum_of(actual, exact, absolute, int(np.prod(window)), dtype)
 
 
@@ -200,13 +225,18 @@ def resize(kind, target, align):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("target", [(1, 2, 7, 3), (1, 2, 2, 9), (1, 2, 1, 1), (1, 2, 4, 5)])
-@pytest.mark.parametrize(("kind", "align"), [("nearest", False), ("linear", False), ("linear", True), ("cubic", False), ("cubic", True)])
+@pytest.mark.parametrize(
+    ("kind", "align"),
+    [("nearest", False), ("linear", False), ("linear", True), ("cubic", False), ("cubic", True)],
+)
 def test_resize(kind, align, target, dtype):
     x = random((1, 2, 4, 5), dtype, 0)
     exact = resized(float64(x), target, kind, align)
     actual = float64(run(resize(kind, target, align), x))
     # Weights of magnitude up to 1.4 a tap, rounded to float32.
-    assert (np.abs(actual - exact) <= 64 * np.finfo(np.float32).eps + torch.finfo(dtype).eps * np.abs(exact)).all()
+    assert (
+        np.abs(actual - exact) <= 64 * np.finfo(np.float32).eps + torch.finfo(dtype).eps * np.abs(exact)
+    ).all()
 
 
 def test_resize_by_scales():
@@ -216,6 +246,9 @@ def test_resize_by_scales():
     scales = ir.DenseF32ArrayAttr.get([1.0, 1.0, 2.0, 1.5])
     x = torch.arange(8.0).reshape(1, 1, 2, 4)
     actual = run(
-        lambda v: tensorrt.resize_nearest(ranked(4, torch.float32), v, coordinates, rounding, selector, scales=scales), x
+        lambda v: tensorrt.resize_nearest(
+            ranked(4, torch.float32), v, coordinates, rounding, selector, scales=scales
+        ),
+        x,
     )
     assert actual[0, 0].tolist() == [[0, 0, 1, 2, 2, 3]] * 2 + [[4, 4, 5, 6, 6, 7]] * 2

@@ -17,9 +17,9 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
-import nvtripy as tp  # noqa: E402  (the path above makes the next import possible)
-from docstrings import examples  # noqa: E402
-from nvtripy.export import PUBLIC_APIS  # noqa: E402
+import nvtripy as tp
+from docstrings import examples
+from nvtripy.export import PUBLIC_APIS
 
 _BINARY = {
     ast.Add: "add",
@@ -63,7 +63,9 @@ def public_names() -> list[str]:
         owner = api.qualname.removeprefix("nvtripy.")
         for name, member in vars(api.obj).items():
             function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-            is_documented = (inspect.isfunction(function) or isinstance(member, property)) and inspect.getdoc(function)
+            is_documented = (inspect.isfunction(function) or isinstance(member, property)) and inspect.getdoc(
+                function
+            )
             if is_documented and (not name.startswith("_") or name.startswith("__")) and name != "__init__":
                 names[f"{owner}.{name}"] = None
     return list(names)
@@ -135,7 +137,9 @@ def main() -> int:
     for name, number in total.items():
         print(f"{name:<{width}} {number}")
     missing = [name for name, number in total.items() if number == 0]
-    print(f"{len(total)} names, {len(missing)} without a test" + (f": {', '.join(missing)}" if missing else ""))
+    print(
+        f"{len(total)} names, {len(missing)} without a test" + (f": {', '.join(missing)}" if missing else "")
+    )
     return 1 if missing else 0
 
 

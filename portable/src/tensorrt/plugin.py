@@ -13,7 +13,8 @@ class _Namespace:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise UnsupportedOperation(
-            f"plugin '{self._name}::{name}' is compiled into TensorRT engines, which the portable runtime cannot run"
+            f"plugin '{self._name}::{name}' is compiled into TensorRT engines, which the portable runtime "
+            "cannot run"
         )
 
 

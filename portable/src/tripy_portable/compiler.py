@@ -85,12 +85,15 @@ class PluginFieldInfo:
     """Description of a plugin field."""
 
 
-def get_tensorrt_plugin_field_schema(name: str, version: str, namespace: str, dso_path: str) -> dict[str, Any]:
+def get_tensorrt_plugin_field_schema(
+    name: str, version: str, namespace: str, dso_path: str
+) -> dict[str, Any]:
     """Always raises: plugins are native TensorRT code.
 
     Raises:
         UnsupportedOperation: naming the plugin.
     """
     raise UnsupportedOperation(
-        f"plugin '{namespace}::{name}' (version {version}) is native TensorRT code, which the portable runtime cannot run"
+        f"plugin '{namespace}::{name}' (version {version}) is native TensorRT code, which the portable "
+        "runtime cannot run"
     )

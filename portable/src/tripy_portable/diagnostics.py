@@ -71,5 +71,7 @@ def missing_native(name: str) -> MissingNative:
     """The error for a name that the stand-ins lack; while an operation is being built, located at it."""
     from tripy_portable.ir.context import current_location
 
-    message = f"the portable stand-in has no '{name}': TensorRT's engines and plugins need NVIDIA's native packages"
+    message = (
+        f"the portable stand-in has no '{name}': TensorRT's engines and plugins need NVIDIA's native packages"
+    )
     return MissingNative(message, [DiagnosticInfo(message, current_location())])

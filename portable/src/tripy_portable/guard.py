@@ -13,7 +13,8 @@ from pathlib import Path
 
 SUPPORTED_NVTRIPY = ("0.1.7",)
 
-# `tensorrt` itself, its CUDA-specific and split distributions (tensorrt-cu12, tensorrt_libs...), and MLIR-TensorRT.
+# `tensorrt` itself, its CUDA-specific and split distributions (tensorrt-cu12, tensorrt_libs...), and
+# MLIR-TensorRT.
 # `tensorrt-rtx*` is left out on purpose: it provides `tensorrt_rtx`, a name that the stand-ins don't take.
 _NATIVE_NAME = re.compile(r"mlir[-_]tensorrt[-_](compiler|runtime)$|tensorrt([-_](?!rtx).*)?$", re.IGNORECASE)
 

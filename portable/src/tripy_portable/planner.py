@@ -36,7 +36,9 @@ def verify(program: Program) -> None:
         _checked(None, legality.check, "constant", (), {}, (program.types[value],))
     for node in program.nodes:
         operands = [None if v is None else program.types[v] for v in node.inputs]
-        _checked(node, legality.check, node.op, operands, node.attrs, [program.types[v] for v in node.outputs])
+        _checked(
+            node, legality.check, node.op, operands, node.attrs, [program.types[v] for v in node.outputs]
+        )
 
 
 def _checked(node: Node | None, fn: Callable[..., Any], *args: Any) -> Any:

@@ -108,7 +108,8 @@ class Program:
         version, length = struct.unpack_from("<IQ", data, len(MAGIC))
         if version != FORMAT_VERSION:
             raise MTRTException(
-                f"InvalidArgument: executable has format version {version}, this runtime reads {FORMAT_VERSION}; "
+                f"InvalidArgument: executable has format version {version}, this runtime reads "
+                f"{FORMAT_VERSION}; "
                 "compile it again"
             )
         try:
@@ -170,7 +171,9 @@ def _spec_to_json(spec: InputSpec) -> dict[str, Any]:
 
 
 def _spec_from_json(data: dict[str, Any]) -> InputSpec:
-    shape, value = (None if data[key] is None else Bounds(*map(tuple, data[key])) for key in ("shape", "value"))
+    shape, value = (
+        None if data[key] is None else Bounds(*map(tuple, data[key])) for key in ("shape", "value")
+    )
     return InputSpec(shape, value, {int(dim): name for dim, name in data["names"].items()}, data["on_host"])
 
 

@@ -44,7 +44,9 @@ def _build(
 def constant(weights: DenseElementsAttr) -> OpResult:
     """A tensor of given data."""
     tensor = weights.value
-    return _build("constant", (), {"data": tensor}, [tensor_type(tuple(tensor.shape), weights.type.element)])[0]
+    return _build("constant", (), {"data": tensor}, [tensor_type(tuple(tensor.shape), weights.type.element)])[
+        0
+    ]
 
 
 def cast(result: RankedTensorType, input: Value) -> OpResult:
@@ -172,7 +174,11 @@ def transpose(input: Value, permutation: Any) -> OpResult:
 
 
 def linspace(
-    result: RankedTensorType, *, shape: Value | None = None, start: Value | None = None, step: Value | None = None
+    result: RankedTensorType,
+    *,
+    shape: Value | None = None,
+    start: Value | None = None,
+    step: Value | None = None,
 ) -> OpResult:
     """An arithmetic sequence along each dimension: start + sum of index times step."""
     return _build("linspace", [shape, start, step], {}, [result])[0]
@@ -220,7 +226,9 @@ def deconvolution(
     return _build("deconvolution", [input, kernel_weights, bias_weights], attrs)[0]
 
 
-def _window_attrs(stride: Any, pre_padding: Any, post_padding: Any, num_groups: Any, dilation: Any) -> dict[str, Any]:
+def _window_attrs(
+    stride: Any, pre_padding: Any, post_padding: Any, num_groups: Any, dilation: Any
+) -> dict[str, Any]:
     return {
         "stride": stride,
         "pre_padding": pre_padding,
@@ -282,7 +290,11 @@ def resize_linear(
     scales: Any = None,
 ) -> OpResult:
     """Resizes by linear interpolation."""
-    attrs = {"coordinates": coordinate_transformation, "selector": selector_for_single_pixel, "scales": scales}
+    attrs = {
+        "coordinates": coordinate_transformation,
+        "selector": selector_for_single_pixel,
+        "scales": scales,
+    }
     return _build("resize_linear", [input, output_shape], attrs, [result])[0]
 
 
@@ -317,7 +329,8 @@ def opaque_plugin(
     """A TensorRT plugin. Plugins are native code, so this always fails, and says which was asked for."""
     location = current_location()
     message = (
-        f"'tensorrt.opaque_plugin' op: plugin '{plugin_namespace}::{plugin_name}' (version {plugin_version}) is "
+        f"'tensorrt.opaque_plugin' op: plugin '{plugin_namespace}::{plugin_name}' (version "
+        f"{plugin_version}) is "
         "native TensorRT code, which the portable runtime cannot run"
     )
     raise MLIRError("Operation creation failed", [DiagnosticInfo(f"{location}: {message}", location)])

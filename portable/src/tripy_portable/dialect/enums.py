@@ -18,20 +18,68 @@ class EnumAttr(Attribute):
 
 
 class ActivationTypeAttr(EnumAttr):
-    cases = tuple(
-        ["kRELU", "kSIGMOID", "kTANH", "kLEAKY_RELU", "kELU", "kSELU", "kSOFTSIGN", "kSOFTPLUS", "kCLIP", "kHARD_SIGMOID", "kSCALED_TANH", "kTHRESHOLDED_RELU", "kGELU_ERF", "kGELU_TANH"]
+    cases = (
+        "kRELU",
+        "kSIGMOID",
+        "kTANH",
+        "kLEAKY_RELU",
+        "kELU",
+        "kSELU",
+        "kSOFTSIGN",
+        "kSOFTPLUS",
+        "kCLIP",
+        "kHARD_SIGMOID",
+        "kSCALED_TANH",
+        "kTHRESHOLDED_RELU",
+        "kGELU_ERF",
+        "kGELU_TANH",
     )
 
 
 class UnaryOperationAttr(EnumAttr):
-    cases = tuple(
-        ["kEXP", "kLOG", "kSQRT", "kRECIP", "kABS", "kNEG", "kSIN", "kCOS", "kTAN", "kSINH", "kCOSH", "kASIN", "kACOS", "kATAN", "kASINH", "kACOSH", "kATANH", "kCEIL", "kFLOOR", "kERF", "kNOT", "kSIGN", "kROUND"]
+    cases = (
+        "kEXP",
+        "kLOG",
+        "kSQRT",
+        "kRECIP",
+        "kABS",
+        "kNEG",
+        "kSIN",
+        "kCOS",
+        "kTAN",
+        "kSINH",
+        "kCOSH",
+        "kASIN",
+        "kACOS",
+        "kATAN",
+        "kASINH",
+        "kACOSH",
+        "kATANH",
+        "kCEIL",
+        "kFLOOR",
+        "kERF",
+        "kNOT",
+        "kSIGN",
+        "kROUND",
     )
 
 
 class ElementWiseOperationAttr(EnumAttr):
-    cases = tuple(
-        ["kSUM", "kPROD", "kMAX", "kMIN", "kSUB", "kDIV", "kPOW", "kFLOOR_DIV", "kAND", "kOR", "kXOR", "kEQUAL", "kGREATER", "kLESS"]
+    cases = (
+        "kSUM",
+        "kPROD",
+        "kMAX",
+        "kMIN",
+        "kSUB",
+        "kDIV",
+        "kPOW",
+        "kFLOOR_DIV",
+        "kAND",
+        "kOR",
+        "kXOR",
+        "kEQUAL",
+        "kGREATER",
+        "kLESS",
     )
 
 

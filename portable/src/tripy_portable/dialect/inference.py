@@ -85,13 +85,16 @@ def broadcast_dims(*shapes: tuple[int, ...]) -> tuple[int, ...]:
         VerificationError: naming the dimension and the shapes.
     """
     if len({len(shape) for shape in shapes}) != 1:
-        raise VerificationError(f"requires all operands to have the same rank, but got shapes {_show(shapes)}")
+        raise VerificationError(
+            f"requires all operands to have the same rank, but got shapes {_show(shapes)}"
+        )
     result = []
     for axis, extents in enumerate(zip(*shapes)):
         wide = {extent for extent in extents if extent not in (1, DYNAMIC)}
         if len(wide) > 1:
             raise VerificationError(
-                f"failed to determine expected shape: broadcast dimensions must be conformable, but dimension "
+                "failed to determine expected shape: broadcast dimensions must be conformable, but "
+                "dimension "
                 f"{axis} of shapes {_show(shapes)} is neither equal nor 1"
             )
         result.append(wide.pop() if wide else (DYNAMIC if DYNAMIC in extents else 1))
@@ -120,16 +123,20 @@ def _normalization(view: OpView) -> list[RankedTensorType]:
     data, scale, bias = view.types
     if not data.rank == scale.rank == bias.rank:
         raise VerificationError(
-            f"failed to verify that all of {{input, scale, bias}} have the same rank: got '{data}', '{scale}', '{bias}'"
+            f"failed to verify that all of {{input, scale, bias}} have the same rank: got '{data}', "
+            f"'{scale}', '{bias}'"
         )
     axes = view.attrs["axis"]
     if not axes or axes[-1] >= data.rank:
-        raise VerificationError(f"`axis` value {axes} is out of bounds for an input tensor of rank {data.rank}")
+        raise VerificationError(
+            f"`axis` value {axes} is out of bounds for an input tensor of rank {data.rank}"
+        )
     for what, affine in (("scale", scale), ("bias", bias)):
         for dim, (extent, given) in enumerate(zip(data.dims, affine.dims)):
             if DYNAMIC not in (extent, given) and given not in (1, extent, view.attrs["num_groups"]):
                 raise VerificationError(
-                    f"The normalization {what} is not broadcast-compatible with the input at dimension {dim}: "
+                    f"The normalization {what} is not broadcast-compatible with the input at dimension "
+                    f"{dim}: "
                     f"got '{affine}' for '{data}'"
                 )
     return [data]
@@ -171,7 +178,8 @@ def _concatenation(view: OpView) -> list[RankedTensorType]:
             elif b not in (DYNAMIC, a):
                 raise VerificationError(
                     "all concat input tensors must have the same dimensions except on the concatenation axis "
-                    f"{axis}, but input tensor[{index}] has size {b} at dimension {d} where those before have {a}"
+                    f"{axis}, but input tensor[{index}] has size {b} at dimension {d} where those before "
+                    f"have {a}"
                 )
     return [tensor_type(tuple(dims), first.element)]
 
@@ -191,12 +199,15 @@ def _matrix_multiply(view: OpView) -> list[RankedTensorType]:
         side_b = "last" if b_vector or view.attrs["op1"] == "kTRANSPOSE" else "second to last"
         raise VerificationError(
             "operand shapes do not have consistent sizes for the contraction dimension: "
-            f"{side_a} dimension of input0 = {inner_a} and {side_b} dimension of input1 = {inner_b} but must match: "
+            f"{side_a} dimension of input0 = {inner_a} and {side_b} dimension of input1 = {inner_b} but "
+            "must match: "
             f"got '{a}' and '{b}'"
         )
     if len(batch_a) != len(batch_b) and not (a_vector or b_vector):
         raise VerificationError(f"collection (batch) dimensions must have equal rank: got '{a}' and '{b}'")
-    batch = broadcast_dims(batch_a, batch_b) if len(batch_a) == len(batch_b) else max(batch_a, batch_b, key=len)
+    batch = (
+        broadcast_dims(batch_a, batch_b) if len(batch_a) == len(batch_b) else max(batch_a, batch_b, key=len)
+    )
     rows = () if a_vector else (a.dims[-1] if view.attrs["op0"] == "kTRANSPOSE" else a.dims[-2],)
     columns = () if b_vector else (b.dims[-2] if view.attrs["op1"] == "kTRANSPOSE" else b.dims[-1],)
     return [tensor_type((*batch, *rows, *columns), a.element)]
@@ -218,10 +229,13 @@ def _reduce(view: OpView) -> list[RankedTensorType]:
 def _top_k(view: OpView) -> list[RankedTensorType]:
     data, axis, k = view.types[0], view.attrs["axis"], view.attrs["k"]
     if not 0 <= axis < data.rank:
-        raise VerificationError(f'"axis" attribute is {axis}, but this is out of bounds for input of rank {data.rank}')
+        raise VerificationError(
+            f'"axis" attribute is {axis}, but this is out of bounds for input of rank {data.rank}'
+        )
     if data.dims[axis] != DYNAMIC and data.dims[axis] < k:
         raise VerificationError(
-            f'expected K attribute value {k} to be smaller than the dimension specified by "axis", {data.dims[axis]}'
+            f'expected K attribute value {k} to be smaller than the dimension specified by "axis", '
+            f"{data.dims[axis]}"
         )
     dims = tuple(k if d == axis else extent for d, extent in enumerate(data.dims))
     return [tensor_type(dims, data.element), tensor_type(dims, I32)]
@@ -255,7 +269,9 @@ def _collapse_rank(view: OpView) -> list[RankedTensorType]:
     if data.has_static_shape:
         kept = tuple(extent for extent in data.dims if extent != 1)
         if result.rank > data.rank or kept != tuple(d for d in result.dims if d not in (1, DYNAMIC)):
-            raise VerificationError(f"expected to only drop unit-dims from the shape: got '{data}' and '{result}'")
+            raise VerificationError(
+                f"expected to only drop unit-dims from the shape: got '{data}' and '{result}'"
+            )
     return [result]
 
 
@@ -283,7 +299,11 @@ def _reshape(view: OpView) -> list[RankedTensorType]:
 
 def _volume_message(volume: int, target_volume: int, data: RankedTensorType, target: list[int]) -> str:
     is_multiple = volume and target_volume and (volume % target_volume == 0 or target_volume % volume == 0)
-    text = "reshape changes volume to multiple of original non-zero volume" if is_multiple else "reshape changes volume"
+    text = (
+        "reshape changes volume to multiple of original non-zero volume"
+        if is_multiple
+        else "reshape changes volume"
+    )
     return f"{text}: cannot reshape '{data}' with {volume} elements to {target}"
 
 
@@ -307,7 +327,8 @@ def _broadcast(view: OpView) -> list[RankedTensorType]:
         extent = data.dims[source]
         if extent not in (1, DYNAMIC) and extents[position] not in (extent, DYNAMIC):
             raise VerificationError(
-                f"expected input shape dimension {source} ({extent}) to be broadcastable to result type dimension "
+                f"expected input shape dimension {source} ({extent}) to be broadcastable to result type "
+                "dimension "
                 f"{position} ({extents[position]})"
             )
     return [tensor_type(extents, data.element)]
@@ -326,7 +347,8 @@ def _slice(view: OpView) -> list[RankedTensorType]:
     for what, values in (("start", start), ("size", size), ("stride", stride)):
         if values is not None and len(values) != data.rank:
             raise VerificationError(
-                f"expected {what} to have one value for each of the input's {data.rank} dimensions, got {values}"
+                f"expected {what} to have one value for each of the input's {data.rank} dimensions, got "
+                f"{values}"
             )
     if size is None:
         return [tensor_type((DYNAMIC,) * data.rank, data.element)]
@@ -335,13 +357,16 @@ def _slice(view: OpView) -> list[RankedTensorType]:
     if view.attrs["mode"] in ("kCLAMP", "kWRAP", "kREFLECT"):
         for axis, (count, extent) in enumerate(zip(size, data.dims)):
             if extent == 0 and count > 0:
-                raise VerificationError(f"mode {view.attrs['mode']} has nothing to read in dimension {axis} of size 0")
+                raise VerificationError(
+                    f"mode {view.attrs['mode']} has nothing to read in dimension {axis} of size 0"
+                )
     if view.attrs["mode"] == "kDEFAULT" and start is not None and stride is not None:
         for axis, (first, count, step, extent) in enumerate(zip(start, size, stride, data.dims)):
             last = first + step * (count - 1)
             if count and extent != DYNAMIC and not (0 <= first < extent and 0 <= last < extent):
                 raise VerificationError(
-                    f"out of bounds access: dimension {axis} has size {extent}, but the slice reads indices {first} to "
+                    f"out of bounds access: dimension {axis} has size {extent}, but the slice reads "
+                    f"indices {first} to "
                     f"{last} (start {start}, size {size}, stride {stride})"
                 )
     return [tensor_type(tuple(size), data.element)]
@@ -350,6 +375,8 @@ def _slice(view: OpView) -> list[RankedTensorType]:
 def slice_bounds(view: OpView) -> tuple[list[int] | None, list[int] | None, list[int] | None]:
     """Start, size and stride of a slice, each None while unknown."""
     return tuple(
-        list(view.attrs[f"static_{what}"]) if view.attrs.get(f"static_{what}") is not None else view.ints(index)
+        list(view.attrs[f"static_{what}"])
+        if view.attrs.get(f"static_{what}") is not None
+        else view.ints(index)
         for index, what in ((1, "start"), (2, "size"), (3, "stride"))
     )

@@ -112,7 +112,10 @@ def _names(legal: frozenset[ElementType]) -> str:
 
 
 def check(
-    name: str, operands: Sequence[RankedTensorType | None], attrs: dict[str, Any], results: Sequence[RankedTensorType]
+    name: str,
+    operands: Sequence[RankedTensorType | None],
+    attrs: dict[str, Any],
+    results: Sequence[RankedTensorType],
 ) -> None:
     """Checks an operation's element types and ranks against the dialect's definition.
 
@@ -139,7 +142,8 @@ def check(
             )
     elif name == "concatenation" and len({type.element for type in operands}) > 1:
         raise VerificationError(
-            "requires the same element type for all operands, but got " + ", ".join(f"'{t}'" for t in operands)
+            "requires the same element type for all operands, but got "
+            + ", ".join(f"'{t}'" for t in operands)
         )
     for index, type in enumerate(results):
         legal = RESULTS.get(name)

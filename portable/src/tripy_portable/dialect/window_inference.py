@@ -1,4 +1,4 @@
-"""Result types of operations with windows: convolutions, pooling, resizing; and the checks of quantization."""
+"""Result types of convolutions, pooling, resizing and quantization."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
 def _check_spatial(view: OpView, *names: str) -> int:
     rank = view.types[0].rank
     if rank not in (4, 5):
-        raise VerificationError(f"input must be 4D or 5D (2 or 3 spatial dimensions), but got '{view.types[0]}'")
+        raise VerificationError(
+            f"input must be 4D or 5D (2 or 3 spatial dimensions), but got '{view.types[0]}'"
+        )
     for name in names:
         if len(view.attrs[name]) != rank - 2:
             raise VerificationError(
@@ -23,7 +25,9 @@ def _check_spatial(view: OpView, *names: str) -> int:
 
 def _static(view: OpView, extent: int, what: str) -> int:
     if extent < 0:
-        raise VerificationError(f"failed to compute the output shape: {what} would be negative for '{view.types[0]}'")
+        raise VerificationError(
+            f"failed to compute the output shape: {what} would be negative for '{view.types[0]}'"
+        )
     return extent
 
 
@@ -52,12 +56,14 @@ def _check_channels(input_channels: int, kernel_channels: int, groups: int, outp
         return
     if input_channels % groups or output_channels % groups:
         raise VerificationError(
-            f"both input channels ({input_channels}) and output channels ({output_channels}) must be divisible by "
+            f"both input channels ({input_channels}) and output channels ({output_channels}) must be "
+            "divisible by "
             f"num_groups ({groups})"
         )
     if input_channels // groups != kernel_channels:
         raise VerificationError(
-            f"for num_groups = {groups} and input channels = {input_channels}, second (idx = 1) kernel dimension "
+            f"for num_groups = {groups} and input channels = {input_channels}, second (idx = 1) kernel "
+            "dimension "
             f"should be {input_channels // groups}, but got {kernel_channels}"
         )
 
@@ -119,11 +125,15 @@ def _resize(view: OpView) -> list[RankedTensorType]:
     data, target, scales = view.types[0], view.ints(1), view.attrs["scales"]
     if scales is not None:
         if len(scales) != data.rank:
-            raise VerificationError(f"scales must have one value a dimension: got {list(scales)} for '{data}'")
+            raise VerificationError(
+                f"scales must have one value a dimension: got {list(scales)} for '{data}'"
+            )
         dims = tuple(DYNAMIC if e == DYNAMIC else int(e * scale) for e, scale in zip(data.dims, scales))
     elif target is not None:
         if len(target) != data.rank:
-            raise VerificationError(f"output_shape must have one value a dimension: got {target} for '{data}'")
+            raise VerificationError(
+                f"output_shape must have one value a dimension: got {target} for '{data}'"
+            )
         dims = tuple(target)
     else:
         dims = (DYNAMIC,) * data.rank
@@ -144,7 +154,8 @@ def _quantization(view: OpView) -> list[RankedTensorType]:
             raise VerificationError(f"expected axis to be non-negative and less than {data.rank}")
         if DYNAMIC not in (data.dims[axis], scale.dims[0]) and data.dims[axis] != scale.dims[0]:
             raise VerificationError(
-                f"for a per-channel scale, expected its size ({scale.dims[0]}) to match the input's dimension "
+                f"for a per-channel scale, expected its size ({scale.dims[0]}) to match the input's "
+                "dimension "
                 f"{axis} ({data.dims[axis]})"
             )
     elif scale.rank == data.rank and axis is None:
@@ -154,7 +165,8 @@ def _quantization(view: OpView) -> list[RankedTensorType]:
         _check_blocks(data, scale)
     else:
         raise VerificationError(
-            "scale must be a scalar (per-tensor), 1D with an axis (per-channel), or of the input's rank without "
+            "scale must be a scalar (per-tensor), 1D with an axis (per-channel), or of the input's rank "
+            "without "
             f"an axis (block): got '{scale}' with axis {axis} for '{data}'"
         )
     return [tensor_type(data.dims, element)]
@@ -167,7 +179,8 @@ def _check_blocks(data: RankedTensorType, scale: RankedTensorType) -> None:
             continue
         if count == 0 or extent % count:
             raise VerificationError(
-                f"the scale's dimension {axis} ({count}) must divide the input's ({extent}) for block quantization"
+                f"the scale's dimension {axis} ({count}) must divide the input's ({extent}) for block "
+                "quantization"
             )
         blocked.append(axis)
     if len(blocked) > 1 or any(axis < data.rank - 2 for axis in blocked):

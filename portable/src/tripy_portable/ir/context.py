@@ -76,7 +76,7 @@ class Location:
 
     @property
     def origin(self) -> str:
-        """The user's line, as nvtripy writes it into a fused location's metadata; empty where there is none."""
+        """The user's line, which nvtripy writes into a fused location's metadata; empty if there is none."""
         match = _STACK_FRAME.search(self._metadata)
         return match.group(1) if match else ""
 
@@ -98,7 +98,7 @@ def _quoted(text: str) -> str:
     return f'"{text}"'
 
 
-# nvtripy: "... Stack Info:   --> /path/file.py:24 in function() ..."
+# In a location of nvtripy, an arrow precedes each stack frame, the user's own first.
 _STACK_FRAME = re.compile(r"--> (\S+:\d+ in \S+)")
 
 _UNKNOWN = Location("unknown")

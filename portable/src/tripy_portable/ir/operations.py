@@ -38,7 +38,7 @@ class OpResult(Value):
 
 
 class Operation:
-    """One recorded operation. `attrs` are plain values; `operands` may hold None for an absent optional one."""
+    """One recorded operation. `attrs` are plain values; an absent optional operand is None."""
 
     __slots__ = ("attrs", "location", "name", "operands", "results")
 
@@ -62,7 +62,8 @@ class Operation:
     def __str__(self) -> str:
         attrs = ", ".join(f"{key} = {_short(value)}" for key, value in self.attrs.items())
         operands = ", ".join(str(operand.type) for operand in self.operands if operand is not None)
-        return f"tensorrt.{self.name} {{{attrs}}} ({operands}) -> ({', '.join(str(r.type) for r in self.results)})"
+        results = ", ".join(str(result.type) for result in self.results)
+        return f"tensorrt.{self.name} {{{attrs}}} ({operands}) -> ({results})"
 
 
 def _short(value: Any) -> str:
@@ -85,7 +86,14 @@ class Block:
 class FuncOp:
     """A function: its type, its body, and the attributes of its arguments."""
 
-    def __init__(self, name: str, type: FunctionType, *, visibility: str | None = None, ip: InsertionPoint | None = None):
+    def __init__(
+        self,
+        name: str,
+        type: FunctionType,
+        *,
+        visibility: str | None = None,
+        ip: InsertionPoint | None = None,
+    ):
         self.name = name
         self.type = type
         self.attributes: dict[str, Attribute] = {}

@@ -117,7 +117,9 @@ class RankedTensorType(Type):
         return self.dims[index]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RankedTensorType) and self.dims == other.dims and self.element == other.element
+        return (
+            isinstance(other, RankedTensorType) and self.dims == other.dims and self.element == other.element
+        )
 
     def __hash__(self) -> int:
         return hash((self.dims, self.element.code))

@@ -125,15 +125,14 @@ def _slice(view: OpView) -> Lowered:
         dtype = view.types[0].element.torch
         return Lowered(lambda x: torch.empty(size, dtype=dtype, device=x.device), uses=(0,))
     inside = all(
-        0 <= a < extent and 0 <= a + s * (n - 1) < extent for a, n, s, extent in zip(start, size, stride, source)
+        0 <= a < extent and 0 <= a + s * (n - 1) < extent
+        for a, n, s, extent in zip(start, size, stride, source)
     )
     if inside:
         return _inner_slice(source, start, size, stride)
     if mode == "kFILL":
         return _filled_slice(view, start, size, stride)
-    indices = [
-        _outer_indices(mode, a, n, s, extent) for a, n, s, extent in zip(start, size, stride, source)
-    ]
+    indices = [_outer_indices(mode, a, n, s, extent) for a, n, s, extent in zip(start, size, stride, source)]
     return Lowered(lambda x: _index_each_axis(x, indices), uses=(0,))
 
 
@@ -143,9 +142,7 @@ def _inner_slice(source: Sequence[int], start: list[int], size: list[int], strid
         if list(source) == size:
             return Lowered(identity, uses=(0,), is_view=True)
     if all(s > 0 or n == 1 for s, n in zip(stride, size)):
-        box = tuple(
-            slice(a, a + max(s, 1) * (n - 1) + 1, max(s, 1)) for a, n, s in zip(start, size, stride)
-        )
+        box = tuple(slice(a, a + max(s, 1) * (n - 1) + 1, max(s, 1)) for a, n, s in zip(start, size, stride))
         return Lowered(lambda x: x[box], uses=(0,), is_view=True)
     indices = [torch.tensor([a + s * i for i in range(n)]) for a, n, s in zip(start, size, stride)]
     return Lowered(lambda x: _index_each_axis(x, indices), uses=(0,))
@@ -173,7 +170,9 @@ def _outer_indices(mode: str, start: int, count: int, stride: int, extent: int) 
 def _filled_slice(view: OpView, start: list[int], size: list[int], stride: list[int]) -> Lowered:
     source = view.types[0].dims
     has_fill = len(view.types) > 4 and view.types[4] is not None
-    fill_of: Callable[[tuple[Tensor, ...]], Tensor | int] = (lambda fill: fill[0]) if has_fill else (lambda _: 0)
+    fill_of: Callable[[tuple[Tensor, ...]], Tensor | int] = (
+        (lambda fill: fill[0]) if has_fill else (lambda _: 0)
+    )
     uses = (0, 4) if has_fill else (0,)
     axes = []
     for a, n, s, extent in zip(start, size, stride, source):

@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 def _lies_within(x: Tensor, low: float, high: float) -> bool:
-    """Whether all values lie strictly between the limits; NaN doesn't. Reads data, so only for host tensors."""
+    """Whether all values lie strictly between the limits. Reads data, so only for host tensors."""
     if x.numel() == 0:
         return True
     least, greatest = torch.aminmax(x)
@@ -125,7 +125,8 @@ def _integer_divide(view: OpView, rounding: str) -> Callable[[Tensor, Tensor], T
 
 
 def _float_floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    # Not rounding_mode="floor", which corrects by the remainder: 1.0 // 0.1 would be 9 where floor(1.0 / 0.1) is 10.
+    # Not rounding_mode="floor", which corrects by the remainder: 1.0 // 0.1 would be 9 where floor(1.0 /
+    # 0.1) is 10.
     return torch.floor(torch.div(a, b))
 
 

@@ -13,7 +13,7 @@ Tensor = torch.Tensor
 
 
 def _aligned_scale(scale: Tensor, dims: tuple[int, ...], axis: int | None) -> Tensor:
-    """The scale in float32, in a shape that broadcasts to the input's: per tensor, per channel or per block."""
+    """The scale in float32, in a shape that broadcasts to the input's."""
     scale = scale.to(torch.float32)
     if scale.ndim == 0:
         return scale

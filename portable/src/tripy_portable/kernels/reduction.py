@@ -20,7 +20,9 @@ def _reduce(view: OpView) -> Lowered:
     if not axes:
         return Lowered(identity, is_view=True)
     is_empty = any(source.dims[axis] == 0 for axis in axes)
-    return Lowered(_REDUCE[view.attrs["operation"]](source.element, axes, keep, is_empty, view.declared[0].dims))
+    return Lowered(
+        _REDUCE[view.attrs["operation"]](source.element, axes, keep, is_empty, view.declared[0].dims)
+    )
 
 
 def _sum(element: ElementType, axes: tuple[int, ...], keep: bool, *_: object) -> Callable[[Tensor], Tensor]:

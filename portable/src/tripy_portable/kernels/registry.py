@@ -14,9 +14,9 @@ from tripy_portable.dialect.inference import OpView
 class Lowered:
     """What a plan runs for one operation.
 
-    `run` takes the operands at positions `uses` (all present ones where that is None). `is_view` says that the
-    result may share memory with its first argument. `takes_out` says that `run` writes element by element and
-    accepts torch's `out=`, so that the memory of an argument that dies can be reused.
+    `run` takes the operands at positions `uses` (all present ones where that is None). `is_view` says that
+    the result may share memory with its first argument. `takes_out` says that `run` writes element by
+    element and accepts torch's `out=`, so that the memory of an argument that dies can be reused.
     """
 
     run: Callable[..., Any]

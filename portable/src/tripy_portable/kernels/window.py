@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +47,9 @@ def _deconvolution(view: OpView) -> Lowered:
     def run(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
         # torch's CPU kernel accumulates 16-bit floats in their own type, so the sums are taken in float32.
         wide = (None if t is None else t.to(torch.float32) for t in (x, kernel, bias))
-        full = deconvolve(*wide, stride=attrs["stride"], dilation=attrs["dilation"], groups=attrs["num_groups"])
+        full = deconvolve(
+            *wide, stride=attrs["stride"], dilation=attrs["dilation"], groups=attrs["num_groups"]
+        )
         return full[crop].to(x.dtype)
 
     return Lowered(run)
@@ -164,7 +167,9 @@ def _resize_interpolating(view: OpView) -> Lowered:
             if view.name == "resize_linear"
             else _cubic_taps(position, view.attrs["cubic_coeff"])
         )
-        taps[axis] = [(index.clamp(0, last).to(torch.int64), weight.to(torch.float32)) for index, weight in pairs]
+        taps[axis] = [
+            (index.clamp(0, last).to(torch.int64), weight.to(torch.float32)) for index, weight in pairs
+        ]
     element = view.types[0].element
 
     def resize(x: Tensor) -> Tensor:

@@ -87,7 +87,8 @@ class RuntimeClient:
             dims = tuple(shape) if shape is not None else (flat.numel(),)
             if flat.numel() != _volume(dims):
                 raise MTRTException(
-                    f"InvalidArgument: array has {flat.numel()} elements, which doesn't fit shape {list(dims)}"
+                    f"InvalidArgument: array has {flat.numel()} elements, which doesn't fit shape "
+                    f"{list(dims)}"
                 )
             tensor = flat.reshape(dims)
         if device is not None:
@@ -100,8 +101,8 @@ class RuntimeClient:
         """A memref that shares memory with a DLPack capsule.
 
         Raises:
-            MTRTException: for an element type that nvtripy has not, and, where canonical strides are asserted,
-                for a tensor that is not row-major contiguous.
+            MTRTException: for an element type that nvtripy has not, and, where canonical strides are
+                asserted, for a tensor that is not row-major contiguous.
         """
         tensor = torch.utils.dlpack.from_dlpack(dltensor)
         element = BY_TORCH.get(tensor.dtype)
@@ -116,7 +117,8 @@ class RuntimeClient:
             )
             if differs:
                 raise MTRTException(
-                    f"InvalidArgument: Given strides [{_join(tensor.stride())}] do not match canonical strides "
+                    f"InvalidArgument: Given strides [{_join(tensor.stride())}] do not match canonical "
+                    "strides "
                     f"[{_join(canonical)}] for shape [{_join(tensor.shape)}]"
                 )
         memref_type = HostMemRef if tensor.device.type == "cpu" else DeviceMemRef

@@ -105,7 +105,9 @@ class Executable:
                 extent = spec.value_bounds.opt[0] if spec.value_bounds is not None else 1
                 values[index] = torch.full(type.dims, extent, dtype=type.element.torch)
             types.append(type)
-        key = plan_key([(*type.dims, type.element.code) for type in types], [v.item() for v in values.values()])
+        key = plan_key(
+            [(*type.dims, type.element.code) for type in types], [v.item() for v in values.values()]
+        )
         self.make_plan(key, types, values, device_of(0))
 
     def serialize(self) -> bytes:
@@ -122,7 +124,7 @@ class Executable:
         )
 
     def get_data_segments(self) -> list[tuple[str, bytes]]:
-        """One segment: the serialized program. It is not a TensorRT engine, and starts with its own magic bytes."""
+        """One segment: the serialized program. It is no TensorRT engine, and its first bytes say so."""
         return [("portable-program", self.serialize())]
 
 

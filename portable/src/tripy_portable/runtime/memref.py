@@ -71,7 +71,7 @@ class MemRefValue:
         return id(self)
 
     def __repr__(self) -> str:
-        return f"MemRefValue(shape={self.shape}, dtype={self.dtype.name}, address_space={self.address_space.name})"
+        return f"MemRefValue({self.shape}, {self.dtype.name}, {self.address_space.name})"
 
 
 class DeviceMemRef(MemRefValue):

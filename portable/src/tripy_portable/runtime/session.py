@@ -77,7 +77,8 @@ class RuntimeSession:
         for index, (memref, type) in enumerate(zip(arguments, self._types)):
             if memref.element is not type.element:
                 raise MTRTException(
-                    f"InvalidArgument: Input argument {index} validation failed against corresponding function "
+                    f"InvalidArgument: Input argument {index} validation failed against corresponding "
+                    "function "
                     f"signature arg {index}. Reason: function expects a memref type with element type "
                     f"{type.element} but receives {memref.element}"
                 )
@@ -88,7 +89,8 @@ class RuntimeSession:
                 expected = extents.setdefault(name, memref.shape[dim])
                 if memref.shape[dim] != expected:
                     raise MTRTException(
-                        f"InternalError: failed to set input shape: dimension {dim} of input {index} is named "
+                        f"InternalError: failed to set input shape: dimension {dim} of input {index} is "
+                        "named "
                         f"'{name}' and has size {memref.shape[dim]}, but another dimension of that name has "
                         f"size {expected}"
                     )
@@ -102,13 +104,15 @@ class RuntimeSession:
             matches = all(low <= e <= high for low, e, high in zip(bounds.min, shape, bounds.max))
         if not matches:
             raise MTRTException(
-                f"InvalidArgument: Input argument {index} validation failed: Runtime shape mismatch. Expected "
+                f"InvalidArgument: Input argument {index} validation failed: Runtime shape mismatch. "
+                "Expected "
                 f"{type} within {spec.shape_bounds} but received {shape}"
             )
         if spec.value_bounds is not None:
             value, bounds = int(memref.tensor.item()), spec.value_bounds
             if not bounds.min[0] <= value <= bounds.max[0]:
                 raise MTRTException(
-                    f"InvalidArgument: dimension input {index} has value {value}, which is not within the bounds "
+                    f"InvalidArgument: dimension input {index} has value {value}, which is not within the "
+                    "bounds "
                     f"[{bounds.min[0]}, {bounds.max[0]}]"
                 )
