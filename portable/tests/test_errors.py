@@ -6,6 +6,8 @@ import numpy as np
 import nvtripy as tp
 import pytest
 
+import tensorrt
+
 
 def message_of(function):
     """The error's text without its colours."""
@@ -194,10 +196,16 @@ def test_a_tensor_that_is_not_contiguous():
 
 def test_a_native_plugin_is_named():
     def user():
-        return tp.plugin(
-            name="CustomGelu", inputs=[tp.ones((1,))], output_info=[(1, tp.float32)]
-        ).eval()  # plug
+        out = tp.plugin(name="CustomGelu", inputs=[tp.ones((1,))], output_info=[(1, tp.float32)])  # plug
+        return out.eval()
 
+    # nvtripy asks for TensorRT's plugin library once, and for the plugin itself every time.
+    message_of(user)
     message = message_of(user)
-    assert "NVIDIA's native packages" in message
+    assert "plugin 'CustomGelu' (version 1) is native TensorRT code" in message
     assert_points_at(message, "# plug")
+
+
+def test_tensorrt_itself_is_named_as_missing():
+    with pytest.raises(AttributeError, match="stand-in has no 'tensorrt.Builder'"):
+        tensorrt.Builder  # noqa: B018

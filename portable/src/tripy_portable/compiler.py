@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tripy_portable.diagnostics import GraphError, MTRTException, UnsupportedOperation, emit_error
+from tripy_portable.diagnostics import (
+    GraphError,
+    MTRTException,
+    UnsupportedOperation,
+    emit_error,
+    unsupported_plugin,
+)
 from tripy_portable.ir.context import Context
 from tripy_portable.planner import compact, fold, verify
 from tripy_portable.program import Program, from_module
@@ -93,7 +99,4 @@ def get_tensorrt_plugin_field_schema(
     Raises:
         UnsupportedOperation: naming the plugin.
     """
-    raise UnsupportedOperation(
-        f"plugin '{namespace}::{name}' (version {version}) is native TensorRT code, which the portable "
-        "runtime cannot run"
-    )
+    raise unsupported_plugin(namespace, name, version)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tripy_portable.ir.context import Location
+from tripy_portable.ir.context import Location, current_location
 
 
 class MTRTException(Exception):
@@ -51,7 +49,22 @@ class GraphError(MTRTException):
 
 
 class UnsupportedOperation(NotImplementedError):
-    """An operation that exists in TensorRT and not here; the message names it."""
+    """An operation that exists in TensorRT and not here; the message names it.
+
+    `error_diagnostics` point at the operation that was being built, if any.
+    """
+
+    def __init__(self, message: str, error_diagnostics: list[DiagnosticInfo] | None = None):
+        super().__init__(message)
+        self.error_diagnostics = error_diagnostics or []
+
+
+def unsupported_plugin(namespace: str, name: str, version: str) -> UnsupportedOperation:
+    """The error for a plugin, located at the operation that asks for it."""
+    plugin = f"{namespace}::{name}" if namespace else name
+    code = "native TensorRT code, which the portable runtime cannot run"
+    message = f"plugin '{plugin}' (version {version}) is {code}"
+    return UnsupportedOperation(message, [DiagnosticInfo(message, current_location())])
 
 
 def emit_error(location: Location, message: str) -> None:
@@ -69,8 +82,6 @@ class MissingNative(AttributeError):
 
 def missing_native(name: str) -> MissingNative:
     """The error for a name that the stand-ins lack; while an operation is being built, located at it."""
-    from tripy_portable.ir.context import current_location
-
     message = (
         f"the portable stand-in has no '{name}': TensorRT's engines and plugins need NVIDIA's native packages"
     )

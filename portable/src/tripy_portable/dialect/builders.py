@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tripy_portable.diagnostics import DiagnosticInfo, MLIRError, VerificationError
+from tripy_portable.diagnostics import (
+    DiagnosticInfo,
+    MLIRError,
+    VerificationError,
+    unsupported_plugin,
+)
 from tripy_portable.dialect.enums import EnumAttr, SliceModeAttr
 from tripy_portable.dialect.inference import OpView, infer
 from tripy_portable.ir.attributes import Attribute, DenseElementsAttr
@@ -326,11 +331,9 @@ def opaque_plugin(
     creator_params: Any,
     inputs: Sequence[Value],
 ) -> list[OpResult]:
-    """A TensorRT plugin. Plugins are native code, so this always fails, and says which was asked for."""
-    location = current_location()
-    message = (
-        f"'tensorrt.opaque_plugin' op: plugin '{plugin_namespace}::{plugin_name}' (version "
-        f"{plugin_version}) is "
-        "native TensorRT code, which the portable runtime cannot run"
-    )
-    raise MLIRError("Operation creation failed", [DiagnosticInfo(f"{location}: {message}", location)])
+    """A TensorRT plugin.
+
+    Raises:
+        UnsupportedOperation: always, naming the plugin: plugins are native code.
+    """
+    raise unsupported_plugin(plugin_namespace, plugin_name, plugin_version)
