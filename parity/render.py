@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -21,13 +23,14 @@ from parity.collect import REFERENCE
 from parity.report import CaseReport, LatencyReport, ModuleReport, Report, RunnerReport, VerdictReport
 
 PORT = "tripy"
+UNLIMITED = 10_000
 
 
 def render(report: Report) -> RenderableType:
     """The whole report: a table a case, the failures in detail, and one sentence at the end."""
     parts: list[RenderableType] = []
     for case in report.cases:
-        parts += [_case_table(case), Text()]
+        parts += [_CaseTables(case), Text()]
     parts += list(_failures(report))
     parts.append(summary(report))
     return Group(*parts)
@@ -48,7 +51,8 @@ def summary(report: Report) -> Text:
     notes = f"; {gaps} gaps, each with its reason" if gaps else ""
     notes += f"; {len(broken)} runs without a verdict" if broken else ""
     if failed:
-        return Text(f"FAIL: {len(failed)} of {len(judged)} runs diverge{notes}.", style="bold red")
+        with_verdict = sum(entry.verdict != "NONE" for entry in entries)
+        return Text(f"FAIL: {len(failed)} of {with_verdict} runs diverge{notes}.", style="bold red")
     if asked or not judged:
         return Text(f"INCOMPLETE: what ran passes, {compared}{notes}.", style="bold yellow")
     worst = max(modules, key=lambda module: module.margin)
@@ -58,16 +62,32 @@ def summary(report: Report) -> Text:
     )
 
 
+@dataclass(frozen=True)
+class _CaseTables:
+    """A case's precisions side by side in one table, or in one each where the terminal is too narrow."""
+
+    case: CaseReport
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(_title(self.case), style="table.title")
+        table = _case_table(self.case)
+        if Measurement.get(console, options.update(max_width=UNLIMITED), table).maximum <= options.max_width:
+            yield table
+            return
+        for precision in self.case.precisions:
+            yield _case_table(self.case.model_copy(update={"precisions": (precision,)}))
+
+
 def _case_table(case: CaseReport) -> Table:
     precisions = [precision.precision for precision in case.precisions]
     table = Table(
-        title=Text(_title(case), style="table.title"),
-        title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        collapse_padding=True,
     )
-    table.add_column("whole model by runner,\nthen the port's modules", no_wrap=True, overflow="ellipsis")
+    # Only names may be cut where a terminal is narrow: a column that can wrap gives way first.
+    table.add_column("whole model by runner,\nthen the port's modules", overflow="ellipsis")
     for precision in precisions:
         table.add_column(f"{precision}\nerr/limit", justify="right", no_wrap=True)
         table.add_column("\nms", justify="right", no_wrap=True)
@@ -78,7 +98,7 @@ def _case_table(case: CaseReport) -> Table:
         cells: list[RenderableType] = []
         for entry in entries:
             cells += _runner_cells(entry)
-        table.add_row(Text(label, style="bold"), *cells)
+        table.add_row(_name(label, style="bold"), *cells)
     table.add_section()
     by_precision = [
         {module.tap: module for r in p.runners if r.runner == PORT for module in r.modules}
@@ -89,8 +109,12 @@ def _case_table(case: CaseReport) -> Table:
         if tap:
             for modules in by_precision:
                 cells += _module_cells(modules.get(tap))
-        table.add_row(Text("  " * depth + name), *cells)
+        table.add_row(_name("  " * depth + name), *cells)
     return table
+
+
+def _name(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _title(case: CaseReport) -> str:
@@ -173,10 +197,14 @@ def _failures(report: Report) -> Iterator[RenderableType]:
         if entry.verdict == "NONE":
             yield Text(f"{entry.status}: {where}: {entry.reason}", style="yellow")
         elif entry.verdict == "FAIL" and entry.diagnosis is not None:
-            yield Text(f"FAIL: {where}: {entry.diagnosis.text}", style="bold red")
-            module = next((m for m in entry.modules if m.tap == entry.diagnosis.tap), None)
+            found = entry.diagnosis
+            batch = f", batch {found.batch}" if case.batches > 1 else ""
+            yield Text(f"FAIL: {where}{batch}: {found.text}", style="bold red")
+            module = next((m for m in entry.modules if m.tap == found.tap), None)
             if module is not None:
                 yield from _module_detail(module)
+            elif found.tap in entry.checks:
+                yield Text(verdict_lines(found.tap, entry.checks[found.tap]))
             yield Text()
         if entry.timing_reason:
             yield Text(f"no latency: {where}: {entry.timing_reason}", style="yellow")
@@ -209,9 +237,9 @@ def verdict_lines(what: str, verdict: VerdictReport) -> str:
         f"    {verdict.checked} elements compared, {verdict.boundary} left out at a discontinuity",
     ]
     if verdict.worst:
-        lines.append(f"    worst elements: {'index':<22}{'oracle':>16}{'reference':>16}{'port':>16}")
+        lines.append(f"    {'worst at':<24}{'oracle':>16}{'reference':>16}{'port':>16}")
     lines += [
-        f"                    {str(list(e.index)):<22}{e.oracle:>16.8g}{e.reference:>16.8g}{e.port:>16.8g}"
+        f"    {str(list(e.index)):<24}{e.oracle:>16.8g}{e.reference:>16.8g}{e.port:>16.8g}"
         for e in verdict.worst
     ]
     return "\n".join(lines)

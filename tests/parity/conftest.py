@@ -48,6 +48,7 @@ def saved_run(tmp_path_factory, command):
     ended = command(
         *("--case", "hstu_tiny", "--precision", "fp32", "--runners", "torch,torch_jagged", "--save", folder)
     )
+    assert ended.code == 0, ended
     return SavedRun(folder, ended)
 
 
