@@ -60,7 +60,7 @@ def _scale():
 
 
 @pytest.mark.parametrize(
-    ("name", "build", "legal"), cases(), ids=lambda value: value if isinstance(value, str) else ""
+    ("name", "build", "legal"), list(cases()), ids=lambda value: value if isinstance(value, str) else ""
 )
 @pytest.mark.parametrize("element", ALL, ids=str)
 def test_element_types(name, build, legal, element, capfd):
