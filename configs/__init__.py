@@ -4,14 +4,18 @@ Both the reference and the port are built from what is read here, so a mistake i
 once, here, as a :class:`ConfigError` whose message has one line a problem: the field, its value, the fix.
 """
 
+from configs.dlrm import DLRMConfig
+from configs.hstu import HSTUConfig
 from configs.loading import ConfigError, list_cases, load_case, with_input
-from configs.schema import CaseConfig, HSTUConfig, InputConfig
+from configs.schema import AnyCase, CaseConfig, case_from_json
 
 __all__ = [
+    "AnyCase",
     "CaseConfig",
     "ConfigError",
+    "DLRMConfig",
     "HSTUConfig",
-    "InputConfig",
+    "case_from_json",
     "list_cases",
     "load_case",
     "with_input",

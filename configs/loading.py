@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from configs.schema import CaseConfig
+from configs.schema import CASE_TYPES, CaseConfig
 
 _FOLDER = Path(__file__).parent
 _SUFFIXES = (".yaml", ".yml")
@@ -57,7 +57,7 @@ def with_input(case: CaseConfig, **changes: Any) -> CaseConfig:
     """
     values = case.model_dump()
     if "batch_size" in changes and changes["batch_size"] != case.input.batch_size:
-        values["input"]["lengths"] = None
+        values["input"].pop("lengths", None)
     values["input"].update(changes)
     return _validate(values, source=f"case {case.name}")
 
@@ -85,10 +85,18 @@ def _parse(path: Path) -> CaseConfig:
 
 
 def _validate(values: dict[str, Any], source: str) -> CaseConfig:
+    given = values.get("family")
+    if not isinstance(given, str) or given not in CASE_TYPES:
+        # Which keys there are depends on the family: nothing else can be judged.
+        known = tuple(CASE_TYPES)
+        problem = "missing; " if "family" not in values else f"{reprlib.repr(given)} is not a choice; "
+        hint = _closest(given, known) if isinstance(given, str) else ""
+        raise ConfigError(f"{source}: 1 to correct\nfamily: {problem}{hint}use one of {', '.join(known)}")
+    case_type = CASE_TYPES[given]
     try:
-        return CaseConfig.model_validate(values)
+        return case_type.model_validate(values)
     except ValidationError as error:
-        lines = [line for detail in error.errors(include_url=False) for line in _explain(detail)]
+        lines = [line for detail in error.errors(include_url=False) for line in _explain(detail, case_type)]
         raise ConfigError("\n".join([f"{source}: {len(lines)} to correct", *lines])) from error
 
 
@@ -113,6 +121,11 @@ class _CaseLoader(yaml.SafeLoader):
 _CaseLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
+# Widths such as 1024-64-16 look like a day of the calendar to YAML 1.1.
+_CaseLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _CaseLoader.yaml_implicit_resolvers.items()
+}
 
 
 #: By pydantic's kind of error: what the value is, the advice, and where pydantic keeps the bound.
@@ -134,15 +147,15 @@ _WANTED = {
 }
 
 
-def _explain(detail: ErrorDetails) -> list[str]:
-    """One line a problem, in the form ``field: value what is wrong; what to do``."""
+def _explain(detail: ErrorDetails, root: type[BaseModel]) -> list[str]:
+    """One line a problem, in the form ``field: value what is wrong; what to do``. ``root``: the case's."""
     location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
     field, given = _dotted(location), detail["input"]
     value = reprlib.repr(given)
     if kind == "missing":
-        return [f"{field}: missing; give {_description(location) or 'it'}"]
+        return [f"{field}: missing; give {_description(location, root) or 'it'}"]
     if kind in ("extra_forbidden", "invalid_key"):
-        known = list(_model_at(location[:-1]).model_fields)
+        known = list(_model_at(location[:-1], root).model_fields)
         if kind == "invalid_key":
             return [
                 f"{field}: {value} is {_kind(given)}, and keys are text; the keys here are {', '.join(known)}"
@@ -154,7 +167,11 @@ def _explain(detail: ErrorDetails) -> list[str]:
     if kind == "value_error":
         # Raised by the schema, which has written field, value and fix; it knows no outer field names.
         lines = str(context["error"]).split("\n")
-        if location and location[-1] in _model_at(location[:-1]).model_fields and not _is_model(location):
+        if (
+            location
+            and location[-1] in _model_at(location[:-1], root).model_fields
+            and not _is_model(location, root)
+        ):
             return [f"{field}: {line}" for line in lines]
         return [f"{field}.{line}" if field else line for line in lines]
     if kind == "literal_error":
@@ -166,12 +183,12 @@ def _explain(detail: ErrorDetails) -> list[str]:
     if kind in _BOUNDS:
         relation, advice, key = _BOUNDS[kind]
         return [f"{field}: {value} is {relation} {context[key]}; give {advice} {context[key]}"]
-    wanted = _WANTED.get(kind, _description(location) or detail["msg"])
+    wanted = _WANTED.get(kind, _description(location, root) or detail["msg"])
     return [f"{field}: {value} ({_kind(given)}) does not fit; give {wanted}"]
 
 
-def _model_at(location: tuple[int | str, ...]) -> type[BaseModel]:
-    model: type[BaseModel] = CaseConfig
+def _model_at(location: tuple[int | str, ...], root: type[BaseModel]) -> type[BaseModel]:
+    model = root
     for part in location:
         annotation = model.model_fields[part].annotation
         assert isinstance(annotation, type), location
@@ -179,14 +196,14 @@ def _model_at(location: tuple[int | str, ...]) -> type[BaseModel]:
     return model
 
 
-def _is_model(location: tuple[int | str, ...]) -> bool:
-    annotation = _model_at(location[:-1]).model_fields[location[-1]].annotation
+def _is_model(location: tuple[int | str, ...], root: type[BaseModel]) -> bool:
+    annotation = _model_at(location[:-1], root).model_fields[location[-1]].annotation
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def _description(location: tuple[int | str, ...]) -> str | None:
+def _description(location: tuple[int | str, ...], root: type[BaseModel]) -> str | None:
     names = [part for part in location if isinstance(part, str)]
-    return _model_at(tuple(names[:-1])).model_fields[names[-1]].description if names else None
+    return _model_at(tuple(names[:-1]), root).model_fields[names[-1]].description if names else None
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

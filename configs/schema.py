@@ -4,157 +4,40 @@ A case is one YAML file: a model, and the shape of the synthetic input it is run
 strict (no text taken for a number, no unknown key) and checked once, when it is read, so that the code
 that builds models needs no checks of its own. Sizes are counts of items unless said otherwise.
 
-Public sources of the field names and of their meaning: meta-recsys/generative-recommenders,
-``generative_recommenders/research/modeling/sequential/{hstu,encoder_utils}.py``.
+Each family has its own model and input, in a file of its own, and its own case below.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, RootModel, model_validator
 
-#: The attention mask is a square of this side in memory, and so are the scores of each head.
-MAX_SEQUENCE_LEN = 16_384
-
-Count = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
-PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+from configs.dlrm import DLRMConfig, DLRMInput
+from configs.fields import Strict, raise_problems
+from configs.hstu import HSTUConfig, HSTUInput
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class HSTUConfig(_Strict):
-    """The research HSTU of "Actions Speak Louder than Words" (ICML'24, arXiv 2402.17152).
-
-    ``attention_dim`` and ``linear_dim`` (a head's query/key and value widths) may be left out; each is
-    then ``embedding_dim / num_heads``, as in every public configuration, and has to divide.
-    """
-
-    num_items: Count = Field(description="largest item id; ids are 1..num_items and 0 is padding")
-    max_sequence_len: int = Field(ge=1, le=MAX_SEQUENCE_LEN, description="longest history of a user")
-    max_output_len: Count = Field(
-        description="positions kept behind the history; at least one, which carries the query's timestamp"
-    )
-    item_embedding_dim: Count = Field(description="width of an item's embedding")
-    embedding: Literal["local", "categorical"] = Field(
-        default="local", description="one row an item, or one row a category of items"
-    )
-    num_categories: Count | None = Field(default=None, description="categories; categorical embedding only")
-    input_preprocessor: Literal["positional", "rated", "combined"] = Field(
-        default="positional",
-        description="positions only; ratings concatenated to items; items and ratings interleaved",
-    )
-    rating_embedding_dim: Count | None = Field(default=None, description="rating width; rated input only")
-    num_ratings: int = Field(default=6, ge=2, description="rating levels: 0..num_ratings-1")
-    num_blocks: Count = Field(description="transduction units, one after the other")
-    num_heads: Count = Field(description="attention heads of a block")
-    attention_dim: Count = Field(default=None, validate_default=True, description="query/key width of a head")
-    linear_dim: Count = Field(default=None, validate_default=True, description="value width of a head")
-    normalization: Literal["rel_bias", "hstu_rel_bias", "softmax_rel_bias"] = "rel_bias"
-    linear_config: Literal["uvqk"] = "uvqk"
-    linear_activation: Literal["silu", "none"] = "silu"
-    concat_ua: bool = Field(default=False, description="project [u, a, u * a] in place of u * a")
-    relative_attention_bias: Literal["bucketed_time_and_position", "positional", "none"] = (
-        "bucketed_time_and_position"
-    )
-    num_buckets: Count = Field(default=128, description="time buckets above the first")
-    bucket_divisor: PositiveFloat = Field(default=0.301, description="width of a time bucket in ln(seconds)")
-    epsilon: PositiveFloat = Field(default=1e-6, description="added to the variance in the layer norms")
-    output_postprocessor: Literal["l2_norm", "layer_norm"] = "l2_norm"
-    linear_dropout_rate: Rate = Field(default=0.0, description="training only; kept for the record")
-    attn_dropout_rate: Rate = Field(default=0.0, description="training only; kept for the record")
-
-    @property
-    def embedding_dim(self) -> int:
-        """Width of the residual stream: the item's, plus the rating's where the two are concatenated."""
-        return self.item_embedding_dim + (self.rating_embedding_dim or 0)
-
-    @property
-    def positions_per_item(self) -> int:
-        """Sequence positions that one item takes: two where its rating follows it."""
-        return 2 if self.input_preprocessor == "combined" else 1
-
-    @property
-    def padded_length(self) -> int:
-        """Items in a padded row of input."""
-        return self.max_sequence_len + self.max_output_len
-
-    @property
-    def sequence_width(self) -> int:
-        """W: positions in a padded row, side of the attention mask, divisor of the attention weights."""
-        return self.padded_length * self.positions_per_item
-
-    @field_validator("attention_dim", "linear_dim", mode="before")
-    @classmethod
-    def _default_head_width(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is not None:
-            return value
-        seen = info.data
-        width, heads = seen.get("item_embedding_dim"), seen.get("num_heads")
-        if width is None or heads is None:
-            return 1  # the field that is wrong has its own error already, and no model will be built
-        width += seen.get("rating_embedding_dim") or 0
-        if width % heads:
-            divisors = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
-            raise ValueError(
-                f"missing, and embedding_dim {width} is not divisible by num_heads {heads}; "
-                f"give {info.field_name}, or a num_heads among {divisors}"
-            )
-        return width // heads
-
-    @model_validator(mode="after")
-    def _fields_agree(self) -> HSTUConfig:
-        problems = [
-            *_goes_with("num_categories", self.num_categories, "embedding", self.embedding, "categorical"),
-            *_goes_with(
-                "rating_embedding_dim",
-                self.rating_embedding_dim,
-                "input_preprocessor",
-                self.input_preprocessor,
-                "rated",
-            ),
-        ]
-        if self.num_categories is not None and self.num_categories > self.num_items:
-            problems.append(
-                f"num_categories: {self.num_categories} is more than num_items {self.num_items}; "
-                f"give at most {self.num_items}"
-            )
-        if self.relative_attention_bias == "none" and self.normalization != "softmax_rel_bias":
-            problems.append(
-                f"relative_attention_bias: 'none' does not go with normalization '{self.normalization}', "
-                "which adds a bias; use 'positional' or 'bucketed_time_and_position', "
-                "or normalization 'softmax_rel_bias'"
-            )
-        _raise(problems)
-        return self
-
-
-class InputConfig(_Strict):
-    """The synthetic input of a case."""
-
-    batch_size: Count = Field(description="users in the batch")
-    num_candidates: Count = Field(description="items scored for each user")
-    seed: int = Field(default=0, ge=0, description="of everything that is drawn: input and weights")
-    lengths: Annotated[tuple[Count, ...], Field(strict=False)] | None = Field(
-        default=None, description="history length of each user; left out: long-tailed, both ends present"
-    )
-
-
-class CaseConfig(_Strict):
-    """One case: a model, its input, and whether a plain run includes it."""
+class CaseConfig(Strict):
+    """One case: a model, its input, and whether a plain run includes it. Made as one of the classes below."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="lower case letters, digits and underscores")
     description: str = Field(min_length=1, description="one line for --list")
-    family: Literal["hstu"] = Field(description="hstu")
-    model: HSTUConfig = Field(description="the mapping of the model's sizes and choices")
-    input: InputConfig = Field(description="the mapping of the input's sizes and seed")
+    family: str
+    model: Strict = Field(description="the mapping of the model's sizes and choices")
+    input: Strict = Field(description="the mapping of the input's sizes and seed")
     default: bool = Field(default=False, description="whether a run that names no case includes this one")
 
+
+class HSTUCase(CaseConfig):
+    """A case of research HSTU."""
+
+    family: Literal["hstu"]
+    model: HSTUConfig = Field(description="the mapping of the model's sizes and choices")
+    input: HSTUInput = Field(description="the mapping of the input's sizes and seed")
+
     @model_validator(mode="after")
-    def _input_fits_model(self) -> CaseConfig:
+    def _input_fits_model(self) -> HSTUCase:
         problems = []
         if self.input.num_candidates > self.model.num_items:
             problems.append(
@@ -173,19 +56,39 @@ class CaseConfig(_Strict):
                     f"input.lengths[{row}]: {length} is above model.max_sequence_len "
                     f"{self.model.max_sequence_len}; give at most {self.model.max_sequence_len}"
                 )
-        _raise(problems)
+        raise_problems(problems)
         return self
 
 
-def _goes_with(field: str, value: int | None, choice: str, chosen: str, needed: str) -> list[str]:
-    """A field that one value of another field requires, and that every other value excludes."""
-    if chosen == needed and value is None:
-        return [f"{field}: missing, and {choice} is '{needed}'; give {field}"]
-    if chosen != needed and value is not None:
-        return [f"{field}: {value} has no effect with {choice} '{chosen}'; remove it, or use '{needed}'"]
-    return []
+class DLRMCase(CaseConfig):
+    """A case of DLRM."""
+
+    family: Literal["dlrm"]
+    model: DLRMConfig = Field(description="the mapping of the model's sizes and choices")
+    input: DLRMInput = Field(description="the mapping of the input's sizes and seed")
+
+    @model_validator(mode="after")
+    def _input_fits_model(self) -> DLRMCase:
+        longest, limit = self.input.longest_bag, self.model.max_bag_size
+        if limit is not None and longest > limit:
+            raise_problems(
+                [
+                    f"input.longest_bag: {longest} is above model.max_bag_size {limit}; "
+                    f"give at most {limit}, or leave max_bag_size out"
+                ]
+            )
+        return self
 
 
-def _raise(problems: list[str]) -> None:
-    if problems:
-        raise ValueError("\n".join(problems))
+AnyCase = Annotated[HSTUCase | DLRMCase, Field(discriminator="family")]
+#: By the `family` of a case, in alphabetical order.
+CASE_TYPES: dict[str, type[CaseConfig]] = {"dlrm": DLRMCase, "hstu": HSTUCase}
+
+
+class SavedCase(RootModel[AnyCase]):
+    """A case of any family, as it stands in a file that the harness wrote."""
+
+
+def case_from_json(text: str | bytes) -> CaseConfig:
+    """A case as its ``model_dump_json`` wrote it. Raises ``pydantic.ValidationError``."""
+    return SavedCase.model_validate_json(text).root

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from configs import CaseConfig
+from configs import CaseConfig, case_from_json
 from parity import judging, weights
 from parity.collect import ORACLE, REFERENCE, Progress, collect, write_inputs
 from parity.environment import environment
@@ -101,7 +101,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
         ) from error
     cases = []
     for case_folder, description in saved:
-        case = CaseConfig.model_validate_json(description.case)
+        case = case_from_json(description.case)
         batches = [_batch_folder(case_folder, number) for number in range(len(description.inputs_digests))]
         precisions = []
         for precision in description.precisions:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
-from configs import CaseConfig
+from configs import AnyCase
 from parity.compare import Comparison, TapRow
 from parity.errors import UserError
 from parity.files import write_new
@@ -169,7 +169,7 @@ class PrecisionReport(_Part):
 class CaseReport(_Part):
     """One case: what was run, on what, with which weights."""
 
-    case: CaseConfig
+    case: AnyCase
     source: str
     weights_source: str
     weights_digest: str

@@ -190,7 +190,7 @@ class _Commands:
 
     def load(self, case_json: str, precision: str, weights: str) -> None:
         """Load a case in a precision with exported weights, unless they are loaded already."""
-        from configs import CaseConfig
+        from configs import case_from_json
         from parity.precision import PRECISIONS
         from parity.weights import load_export
 
@@ -198,7 +198,7 @@ class _Commands:
         if self._loaded == loaded:
             return
         self._captures.clear()
-        case = CaseConfig.model_validate_json(case_json)
+        case = case_from_json(case_json)
         self._loaded = None
         self._runner.load(case, PRECISIONS[precision], load_export(Path(weights)))
         self._loaded = loaded

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from reference.dlrm import DLRM_Net
+from reference.dlrm_layers import interaction_width
 from reference.embedding_modules import (
     CategoricalEmbeddingModule,
     EmbeddingModule,
@@ -19,6 +21,7 @@ from reference.input_features_preprocessors import (
     LearnablePositionalEmbeddingInputFeaturesPreprocessor,
     LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor,
 )
+from reference.md_embedding_bag import mixed_dimensions
 from reference.output_postprocessors import (
     L2NormEmbeddingPostprocessor,
     LayerNormEmbeddingPostprocessor,
@@ -28,7 +31,7 @@ from reference.similarity import DotProductSimilarity
 from reference.validation import require_choice
 
 if TYPE_CHECKING:
-    from configs import HSTUConfig
+    from configs import DLRMConfig, HSTUConfig
 
 LAYOUTS = ("dense", "jagged")
 
@@ -108,3 +111,39 @@ def _output_postprocessor(config: HSTUConfig) -> OutputPostprocessorModule:
     if config.output_postprocessor == "l2_norm":
         return L2NormEmbeddingPostprocessor(config.item_embedding_dim)
     return LayerNormEmbeddingPostprocessor(config.item_embedding_dim)
+
+
+def build_dlrm(config: DLRMConfig, validate_inputs: bool = True) -> DLRM_Net:
+    """DLRM in eval mode, float32, with the public code's initial values.
+
+    Args:
+        config: the sizes and choices.
+        validate_inputs: see `DLRM_Net`.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    rows, width, bottom = config.table_rows, config.arch_sparse_feature_size, config.bottom_widths
+    mixed = mixed_dimensions(rows, config.md_temperature, width, config.md_round_dims)
+    interaction = interaction_width(
+        config.arch_interaction_op, len(rows) + 1, bottom[-1], config.arch_interaction_itself
+    )
+    return DLRM_Net(
+        m_spa=mixed if config.md_flag else width,
+        ln_emb=rows,
+        ln_bot=bottom,
+        ln_top=(interaction, *config.top_widths),
+        arch_interaction_op=config.arch_interaction_op,
+        arch_interaction_itself=config.arch_interaction_itself,
+        sigmoid_bot=config.sigmoid_bot,
+        sigmoid_top=config.top_sigmoid,
+        loss_threshold=config.loss_threshold,
+        qr_flag=config.qr_flag,
+        qr_operation=config.qr_operation,
+        qr_collisions=config.qr_collisions,
+        qr_threshold=config.qr_threshold,
+        md_flag=config.md_flag,
+        md_threshold=config.md_threshold,
+        weighted_pooling=config.weighted_pooling,
+        validate_inputs=validate_inputs,
+    ).eval()

@@ -7,7 +7,8 @@ State-dict keys are those of the public ``DLRM_Net`` (``emb_l.N.*``, ``bot_l.N.*
 
 Departures from the public code:
 
-* the interaction is a module of its own, without parameters, so that it can be observed;
+* the interaction, and the tables as a whole, are modules of their own, so that they can be observed;
+* `DLRM_Net.predict` takes counts: the logarithm that the public preprocessing takes is part of the model;
 * ``sum``, which the public README defines among the operators and the public code refuses, is implemented:
   the vectors are added;
 * inputs are checked before they are looked up, with the table, the value and the fix in the message;
@@ -27,7 +28,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from reference.dlrm_layers import MLP_INITS, FeatureInteraction, create_mlp, interaction_width
+from reference.dlrm_layers import (
+    MLP_INITS,
+    FeatureInteraction,
+    LogCounts,
+    create_mlp,
+    interaction_width,
+)
 from reference.embedding_bags import BagInputError, EmbeddingBag, NumpyRandom, check_bags
 from reference.md_embedding_bag import PrEmbeddingBag
 from reference.qr_embedding_bag import QREmbeddingBag
@@ -43,6 +50,25 @@ def _check_mlp(name: str, sizes: Sequence[int], sigmoid_name: str, sigmoid_layer
     require(-1 <= sigmoid_layer <= last, sigmoid_name, sigmoid_layer, f"choose -1 for none, or 0 to {last}")
 
 
+class EmbeddingTables(nn.ModuleList):
+    """The tables, in order. Keys: those of each table behind its number."""
+
+    def forward(
+        self,
+        lS_o: Sequence[torch.Tensor],
+        lS_i: Sequence[torch.Tensor],
+        lS_w: Sequence[torch.Tensor] | None = None,
+    ) -> list[torch.Tensor]:
+        """Offsets, indices and weights of T tables, see `DLRM_Net.forward` -> T tensors of (B, D)."""
+        return [
+            bag(lS_i[table], lS_o[table], None if lS_w is None else lS_w[table])
+            for table, bag in enumerate(self)
+        ]
+
+    def _get_name(self) -> str:
+        return "ModuleList"  # as the public model is printed
+
+
 def create_emb(
     m_spa: int | Sequence[int],
     ln_emb: Sequence[int],
@@ -54,14 +80,14 @@ def create_emb(
     md_threshold: int,
     sparse: bool,
     rng: NumpyRandom,
-) -> nn.ModuleList:
+) -> EmbeddingTables:
     """Make one table for each entry of ``ln_emb``; the arguments are those of `DLRM_Net`."""
     require(len(ln_emb) > 0, "ln_emb", list(ln_emb), "give at least one table")
     require(not (qr_flag and md_flag), "qr_flag", qr_flag, "cannot be combined with md_flag")
     require(md_flag or isinstance(m_spa, int), "m_spa", m_spa, "must be an integer unless md_flag is set")
     dims = [m_spa] * len(ln_emb) if isinstance(m_spa, int) else list(m_spa)
     require(len(dims) == len(ln_emb), "m_spa", dims, f"give one dimension for each of {len(ln_emb)} tables")
-    tables = nn.ModuleList()
+    tables = EmbeddingTables()
     for rows, dim in zip(ln_emb, dims, strict=True):
         if qr_flag and rows > qr_threshold:
             tables.append(QREmbeddingBag(rows, dim, qr_collisions, qr_operation, sparse, rng))
@@ -159,6 +185,7 @@ class DLRM_Net(nn.Module):
         )
         learned = weighted_pooling == "learned"
         self.v_W_l = nn.ParameterList(torch.ones(rows) for rows in ln_emb) if learned else None
+        self.log_counts = LogCounts()
         self.bot_l = create_mlp(ln_bot, sigmoid_bot, mlp_init, rng)
         self.interaction = FeatureInteraction(arch_interaction_op, len(ln_emb) + 1, arch_interaction_itself)
         self.top_l = create_mlp(ln_top, sigmoid_top, mlp_init, rng)
@@ -197,14 +224,12 @@ class DLRM_Net(nn.Module):
         self, lS_o: IndexTensors, lS_i: IndexTensors, lS_w: Sequence[torch.Tensor] | None = None
     ) -> list[torch.Tensor]:
         """Return each table's pooled output, T tensors of (B, D)."""
-        pooled = []
-        for table, bag in enumerate(self.emb_l):
-            weights_L = None if lS_w is None else lS_w[table]
-            if self.v_W_l is not None:
-                learned_L = self.v_W_l[table].index_select(0, lS_i[table])
-                weights_L = learned_L if weights_L is None else learned_L * weights_L
-            pooled.append(bag(lS_i[table], lS_o[table], weights_L))
-        return pooled
+        if self.v_W_l is not None:
+            learned = [
+                v_W.index_select(0, indices_L) for v_W, indices_L in zip(self.v_W_l, lS_i, strict=True)
+            ]
+            lS_w = learned if lS_w is None else [w * v_W for w, v_W in zip(lS_w, learned, strict=True)]
+        return self.emb_l(lS_o, lS_i, lS_w)
 
     def forward(
         self,
@@ -232,6 +257,21 @@ class DLRM_Net(nn.Module):
         if self.loss_threshold > 0.0:
             click_B1 = click_B1.clamp(self.loss_threshold, 1.0 - self.loss_threshold)
         return click_B1
+
+    def predict(
+        self,
+        counts: torch.Tensor,
+        lS_o: IndexTensors,
+        lS_i: IndexTensors,
+        lS_w: Sequence[torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """Click probabilities for dense features as they are counted: `forward` behind a logarithm.
+
+        Args:
+            counts: (B, number of dense features) integers; gaps are 0, and so is what is negative.
+            lS_o: see `forward`, as for ``lS_i`` and ``lS_w``.
+        """
+        return self(self.log_counts(counts, self.bot_l[0].weight), lS_o, lS_i, lS_w)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The layers of DLRM that are not tables: its MLPs and the interaction of features. See `reference.dlrm`.
 
-Legend: B batch, D embedding, F interacting vectors, P interacting pairs.
+Legend: B batch, C dense features, D embedding, F interacting vectors, P interacting pairs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,18 @@ def interaction_width(op: str, num_vectors: int, dim: int, itself: bool = False)
     if op == "dot":
         return dim + num_vectors * (num_vectors + (1 if itself else -1)) // 2
     return num_vectors * dim if op == "cat" else dim
+
+
+class LogCounts(nn.Module):
+    """Counts as dense features: log(max(x, 0) + 1), as the public preprocessing has it. No parameters."""
+
+    def forward(self, counts_BC: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Integers (B, C) -> (B, C) in ``like``'s dtype, computed at least in float32.
+
+        Counts come as integers, since the larger ones of Criteo exceed float16.
+        """
+        wide = torch.promote_types(like.dtype, torch.float32)
+        return torch.log((counts_BC.clamp(min=0) + 1).to(wide)).to(like.dtype)
 
 
 class FeatureInteraction(nn.Module):

@@ -6,6 +6,7 @@ The sources are read, not imported, where that is enough: an import hidden in a 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ import nvtripy as tp
 import pytest
 import torch
 
+import reference.build
+import tripy_port.build
 from configs import list_cases, load_case
-from reference.build import build_hstu as build_reference
-from tripy_port.build import build_hstu as build_port
-from tripy_port.gaps import GAPS
+from tripy_port.gaps import ADDITIONS, GAPS
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = frozenset({"configs", "reference", "tripy_port", "parity", "run_parity", "tests", "tools"})
@@ -177,7 +178,7 @@ def _signature(node: ast.FunctionDef) -> Signature:
         return (
             ""
             if expression is None
-            else ast.unparse(expression).replace("torch.nn.", "tp.").replace("torch.", "tp.")
+            else re.sub(r"\b(torch\.nn|torch|nn)\.", "tp.", ast.unparse(expression))
         )
 
     positional = node.args.posonlyargs + node.args.args
@@ -196,7 +197,7 @@ def covered(name: str) -> bool:
 
 
 def mismatches(reference: dict[str, Signature | None], port: dict[str, Signature | None]) -> Iterator[str]:
-    """What is neither mirrored nor listed. The port may add a last parameter ``dtype``."""
+    """What is neither mirrored nor listed. The port may add `ADDITIONS` and a last parameter ``dtype``."""
     for name, signature in reference.items():
         if covered(name):
             continue
@@ -206,6 +207,7 @@ def mismatches(reference: dict[str, Signature | None], port: dict[str, Signature
             is_property, returns, parameters = signature
             kept = {key: value for key, value in parameters.items() if not covered(f"{name}.{key}")}
             port_property, port_returns, port_parameters = port[name]
+            port_parameters = {k: v for k, v in port_parameters.items() if f"{name}.{k}" not in ADDITIONS}
             if "dtype" not in parameters and list(port_parameters)[-1:] == ["dtype"]:
                 port_parameters = {k: v for k, v in port_parameters.items() if k != "dtype"}
             wanted, found = (
@@ -253,23 +255,44 @@ def test_every_listed_gap_is_one():
         assert not parents & set(port), f"{gap} has a counterpart"
 
 
+def test_every_listed_addition_is_one():
+    reference, port = public_names("reference"), public_names("tripy_port")
+    for addition, reason in ADDITIONS.items():
+        owner, _, parameter = addition.rpartition(".")
+        assert reason
+        assert parameter in port[owner][2], f"{addition} names nothing in the port"
+        assert parameter not in reference[owner][2], f"{addition} is in the reference, too"
+
+
 def test_validation_says_the_same_on_both_sides():
     files = [sources(folder)[f"{folder}/validation.py"].body[1:] for folder in ("reference", "tripy_port")]
     assert ast.dump(ast.Module(files[0], [])) == ast.dump(ast.Module(files[1], []))
 
 
 def small_tables(case: str):
-    """The model of a case with few items: no key depends on their number."""
-    model = load_case(case).model
-    return model.model_copy(update={"num_items": min(model.num_items, 100)})
+    """A case with few items, or rows of a table: no key depends on their number."""
+    case = load_case(case)
+    if case.family == "hstu":
+        few = {"num_items": min(case.model.num_items, 100)}
+    else:
+        few = {"max_rows_per_table": min(max(case.model.table_rows), 300)}
+    return case.model_copy(update={"model": case.model.model_copy(update=few)})
+
+
+def build_reference(case) -> torch.nn.Module:
+    return getattr(reference.build, f"build_{case.family}")(case.model)
+
+
+def build_port(case, dtype: tp.dtype = tp.float32) -> tp.Module:
+    return getattr(tripy_port.build, f"build_{case.family}")(case.model, dtype)
 
 
 @pytest.mark.parametrize("dtype", [tp.float32, tp.float16, tp.bfloat16], ids=str)
 @pytest.mark.parametrize("case", list_cases())
 def test_state_dicts_have_the_same_names_shapes_and_dtypes(case, dtype):
-    config = small_tables(case)
-    reference = build_reference(config).to(getattr(torch, str(dtype))).state_dict()
-    port = build_port(config, dtype).state_dict()
+    case = small_tables(case)
+    reference = build_reference(case).to(getattr(torch, str(dtype))).state_dict()
+    port = build_port(case, dtype).state_dict()
     described = {
         name: (tuple(map(int, parameter.shape)), f"torch.{parameter.dtype}")
         for name, parameter in port.items()
@@ -285,10 +308,11 @@ def module_tree(module: tp.Module, prefix: str = "") -> Iterator[tuple[str, str]
 
 @pytest.mark.parametrize("case", list_cases())
 def test_module_trees_have_the_same_paths_and_classes(case):
-    config = small_tables(case)
+    case = small_tables(case)
+    # Lists of PyTorch are lists of Python in the port, unless they have a forward.
     reference = {
         path: type(module).__name__
-        for path, module in build_reference(config).named_modules()
-        if path and not isinstance(module, torch.nn.ModuleList)
+        for path, module in build_reference(case).named_modules()
+        if path and type(module) not in (torch.nn.ModuleList, torch.nn.ParameterList)
     }
-    assert dict(module_tree(build_port(config))) == reference
+    assert dict(module_tree(build_port(case))) == reference

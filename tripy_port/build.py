@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import nvtripy as tp
 
+from tripy_port.dlrm import DLRM_Net
+from tripy_port.dlrm_layers import interaction_width
 from tripy_port.embedding_modules import (
     CategoricalEmbeddingModule,
     EmbeddingModule,
@@ -18,6 +20,7 @@ from tripy_port.input_features_preprocessors import (
     LearnablePositionalEmbeddingInputFeaturesPreprocessor,
     LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor,
 )
+from tripy_port.md_embedding_bag import mixed_dimensions
 from tripy_port.output_postprocessors import (
     L2NormEmbeddingPostprocessor,
     LayerNormEmbeddingPostprocessor,
@@ -27,7 +30,7 @@ from tripy_port.similarity import DotProductSimilarity
 from tripy_port.validation import require, require_choice
 
 if TYPE_CHECKING:
-    from configs import HSTUConfig
+    from configs import DLRMConfig, HSTUConfig
 
 DTYPES = (tp.float32, tp.float16, tp.bfloat16)
 
@@ -107,3 +110,41 @@ def _output_postprocessor(config: HSTUConfig) -> OutputPostprocessorModule:
     if config.output_postprocessor == "l2_norm":
         return L2NormEmbeddingPostprocessor(config.item_embedding_dim)
     return LayerNormEmbeddingPostprocessor(config.item_embedding_dim)
+
+
+def build_dlrm(config: DLRMConfig, dtype: tp.dtype = tp.float32) -> DLRM_Net:
+    """DLRM without values: give it a state dict before calling it.
+
+    Args:
+        config: the sizes and choices.
+        dtype: of all floating-point weights and of the computation, one of `DTYPES`.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    require(dtype in DTYPES, "dtype", dtype, f"choose one of {', '.join(str(choice) for choice in DTYPES)}")
+    rows, width, bottom = config.table_rows, config.arch_sparse_feature_size, config.bottom_widths
+    mixed = mixed_dimensions(rows, config.md_temperature, width, config.md_round_dims)
+    interaction = interaction_width(
+        config.arch_interaction_op, len(rows) + 1, bottom[-1], config.arch_interaction_itself
+    )
+    return DLRM_Net(
+        m_spa=mixed if config.md_flag else width,
+        ln_emb=rows,
+        ln_bot=bottom,
+        ln_top=(interaction, *config.top_widths),
+        arch_interaction_op=config.arch_interaction_op,
+        arch_interaction_itself=config.arch_interaction_itself,
+        sigmoid_bot=config.sigmoid_bot,
+        sigmoid_top=config.top_sigmoid,
+        loss_threshold=config.loss_threshold,
+        qr_flag=config.qr_flag,
+        qr_operation=config.qr_operation,
+        qr_collisions=config.qr_collisions,
+        qr_threshold=config.qr_threshold,
+        md_flag=config.md_flag,
+        md_threshold=config.md_threshold,
+        weighted_pooling=config.weighted_pooling,
+        max_bag_size=config.max_bag_size,
+        dtype=dtype,
+    )

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 _NO_RAGGED_TENSORS = "Tripy has no ragged tensors; the dense layout computes the same function"
 _NO_TRAINING = "Tripy runs inference: every value comes from a shared state dict, none is drawn"
-_NOT_YET = "DLRM has not been ported yet"
+_NO_GRADIENTS = "Tripy runs inference: there are no gradients, sparse or dense"
+_PRINTING = "it prints PyTorch modules"
+_TRACED = "forward is traced, when there are no values: check_inputs is called on the arguments beforehand"
 
 GAPS: dict[str, str] = {
     "hstu": _NO_RAGGED_TENSORS,
@@ -30,12 +32,45 @@ GAPS: dict[str, str] = {
         )
     },
     "hstu_dense.HSTUDenseModel.reset_params": _NO_TRAINING,
-    "criteo_dataset": _NOT_YET,
-    "dlrm": _NOT_YET,
-    "dlrm_layers": _NOT_YET,
-    "dlrm_sample_run": _NOT_YET,
-    "embedding_bags": _NOT_YET,
-    "lecture_dlrm": _NOT_YET,
-    "md_embedding_bag": _NOT_YET,
-    "qr_embedding_bag": _NOT_YET,
+    "build.build_dlrm.validate_inputs": _TRACED,
+    "criteo_dataset": "it reads files for training; Tripy has no data sets",
+    "dlrm_sample_run": _NO_TRAINING,
+    "embedding_bags.NumpyRandom": _NO_TRAINING,
+    "embedding_bags.fill_uniform": _NO_TRAINING,
+    "embedding_bags.bags_from_lists": "it makes the sample run's input; the caller makes an executable's",
+    "embedding_bags.pool_bags.sparse": _NO_GRADIENTS,
+    "dlrm_layers.create_mlp.init": _NO_TRAINING,
+    "dlrm_layers.create_mlp.rng": _NO_TRAINING,
+    "dlrm_layers.FeatureInteraction.extra_repr": _PRINTING,
+    "dlrm.DLRM_Net.__init__.mlp_init": _NO_TRAINING,
+    "dlrm.DLRM_Net.__init__.validate_inputs": _TRACED,
+    **{
+        f"{maker}.{parameter}": reason
+        for maker in (
+            "dlrm.DLRM_Net.__init__",
+            "dlrm.create_emb",
+            "embedding_bags.EmbeddingBag.__init__",
+            "md_embedding_bag.PrEmbeddingBag.__init__",
+            "qr_embedding_bag.QREmbeddingBag.__init__",
+        )
+        for parameter, reason in (("sparse", _NO_GRADIENTS), ("rng", _NO_TRAINING))
+    },
+    "embedding_bags.EmbeddingBag.extra_repr": _PRINTING,
+    "qr_embedding_bag.QREmbeddingBag.extra_repr": _PRINTING,
+}
+
+_STATIC_SHAPES = "the shapes of a graph cannot follow from the values in it, such as the longest bag's length"
+
+#: Parameters that the port has and the reference has not, each with the reason.
+ADDITIONS: dict[str, str] = {
+    f"{owner}.max_bag_size": _STATIC_SHAPES
+    for owner in (
+        "dlrm.DLRM_Net.__init__",
+        "dlrm.create_emb",
+        "embedding_bags.EmbeddingBag.__init__",
+        "embedding_bags.check_bags",
+        "embedding_bags.pool_bags",
+        "md_embedding_bag.PrEmbeddingBag.__init__",
+        "qr_embedding_bag.QREmbeddingBag.__init__",
+    )
 }

@@ -152,7 +152,9 @@ def test_numbers_in_exponent_form_are_numbers(tmp_path):
         ({"input__lengths": [1, 2]}, "input.lengths: 2 lengths for input.batch_size 5; give one for each"),
         ({"input__lengths": [1, 2, 3, 4, 0]}, "input.lengths[4]: 0 is below 1; give at least 1"),
         ({"name": "Foo bar"}, "name: 'Foo bar' (text) does not fit; give lower case letters"),
-        ({"family": "dlrm"}, "family: 'dlrm' is not a choice; use one of hstu"),
+        ({"family": "hstuu"}, "family: 'hstuu' is not a choice; did you mean 'hstu'? use one of dlrm, hstu"),
+        ({"family": ["hstu"]}, "family: ['hstu'] is not a choice; use one of dlrm, hstu"),
+        ({"family": ...}, "family: missing; use one of dlrm, hstu"),
     ],
 )
 def test_a_wrong_value_names_field_value_and_fix(write, changes, line):

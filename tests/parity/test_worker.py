@@ -80,7 +80,7 @@ def test_results_come_back(process):
 def test_an_exception_is_an_error_with_its_first_line_and_the_process_lives_on(process):
     failure = _failure(process, "load", "{", "fp32", "nowhere")
     assert failure.status is Status.ERROR
-    assert failure.reason == "ValidationError: 1 validation error for CaseConfig"
+    assert failure.reason == "ValidationError: 1 validation error for SavedCase"
     assert str(failure) == f"ERROR: {failure.reason}"
     assert process.request("start", 1)["label"]
 

@@ -1,0 +1,23 @@
+"""What the schemas of all families share: strictness, common types, and errors of several problems."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """Frozen; no text is taken for a number, and no key is unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def raise_problems(problems: list[str]) -> None:
+    """Raise one ``ValueError`` for all problems, a line each: ``field: value what is wrong; what to do``."""
+    if problems:
+        raise ValueError("\n".join(problems))

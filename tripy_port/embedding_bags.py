@@ -1,0 +1,183 @@
+"""Sum-pooled embedding tables over jagged bags: the sparse half of DLRM. Counterpart of
+reference/embedding_bags.py.
+
+Tripy has neither ragged tensors nor a scatter or segment sum, and the shape of a tensor cannot follow from
+the values of another. A graph that takes bags of any lengths therefore has two ways to sum them:
+
+* **membership** (``max_bag_size=None``): all L rows are looked up once, and a (B, L) matrix that is 1, or the
+  index's weight, where an index belongs to a bag, multiplies them. Any lengths, any L and B. It costs B x L
+  elements and B x L x D multiplications: right for many short batches, wrong for B = 16,384 with one index
+  each (a matrix of 1 GB in float32).
+* **padding** (``max_bag_size=P``): each bag's first P places are looked up, those behind its end count as
+  nothing. It costs B x P x D elements, exactly the rows that are needed where all bags have P indices; with
+  P = 1, the Criteo data sets' case, it is a plain lookup, exact in every precision. `check_bags` refuses
+  longer bags; in the graph, what lies behind P would be left out.
+
+Neither pads on the host or reads a neighbour's row: an empty bag has an empty row in the matrix, or no valid
+place. The other ways were tried on paper: differences of prefix sums cancel (and Tripy's cumsum is a matrix
+product of L x L), pairwise sums over powers of two take some 30 operations a table, B x L x D broadcasts take
+memory by the gigabyte.
+
+Legend: B batch (bags), L total number of indices, P places of a bag, D embedding, T tables.
+"""
+
+from __future__ import annotations
+
+import nvtripy as tp
+
+from tripy_port.parameters import parameter
+from tripy_port.validation import require_positive
+
+INDEX_DTYPES = (tp.int32, tp.int64)
+
+
+class BagInputError(ValueError):
+    """A bag's indices, offsets or weights cannot be looked up; the message names the table and the value."""
+
+
+def pool_bags(
+    weight_ND: tp.Tensor,
+    indices_L: tp.Tensor,
+    offsets_B: tp.Tensor,
+    per_sample_weights_L: tp.Tensor | None = None,
+    max_bag_size: int | None = None,
+) -> tp.Tensor:
+    """Sum the rows of each bag, each row multiplied by its weight if weights are given.
+
+    The one place where tables are read. Values are not looked at: see `check_bags`.
+
+    Args:
+        weight_ND: the table.
+        indices_L: integer rows of all bags.
+        offsets_B: integer start of each bag.
+        per_sample_weights_L: one weight for each index, in the table's dtype.
+        max_bag_size: P; None for bags of any size.
+
+    Returns:
+        (B, D), zero for empty bags.
+    """
+    length = indices_L.shape[0]
+    starts_B = tp.cast(offsets_B, tp.int64)
+    total_1 = tp.cast(tp.Tensor([0]) + length, tp.int64)
+    ends_B = tp.concatenate([starts_B[1:], total_1], dim=0)
+    starts_B1, ends_B1 = tp.unsqueeze(starts_B, 1), tp.unsqueeze(ends_B, 1)
+    if max_bag_size is None:
+        place_1L = tp.cast(tp.iota((1, length), dim=1, dtype=tp.int32), tp.int64)
+        has_begun_BL, has_ended_BL = place_1L >= starts_B1, place_1L >= ends_B1
+        # 1 - 0 inside the bag, 0 - 0 before it, 1 - 1 behind it.
+        member_BL = tp.cast(has_begun_BL, weight_ND.dtype) - tp.cast(has_ended_BL, weight_ND.dtype)
+        if per_sample_weights_L is not None:
+            member_BL = member_BL * tp.unsqueeze(per_sample_weights_L, 0)
+        return member_BL @ tp.gather(weight_ND, 0, indices_L)
+    places_P = tp.cast(tp.iota((1, max_bag_size), dim=1, dtype=tp.int32), tp.int64)
+    place_BP = starts_B1 + places_P
+    is_valid_BP = place_BP < ends_B1
+    # One index more than there are: what a place behind the last bag may read, also where there are none.
+    spare_1 = tp.cast(tp.Tensor([0]), indices_L.dtype)
+    place_BP = tp.minimum(place_BP, total_1)
+    indices_BP = tp.gather(tp.concatenate([indices_L, spare_1], dim=0), 0, place_BP)
+    # PyTorch accumulates half tensors in float32 and rounds once.
+    rows_BPD = tp.cast(tp.gather(weight_ND, 0, indices_BP), tp.float32)
+    if per_sample_weights_L is not None:
+        spare_1 = tp.cast(tp.Tensor([0.0]), per_sample_weights_L.dtype)
+        weights_BP = tp.gather(tp.concatenate([per_sample_weights_L, spare_1], dim=0), 0, place_BP)
+        rows_BPD = rows_BPD * tp.unsqueeze(tp.cast(weights_BP, tp.float32), 2)
+    rows_BPD = tp.where(tp.unsqueeze(is_valid_BP, 2), rows_BPD, 0.0)
+    return tp.cast(tp.sum(rows_BPD, dim=1), weight_ND.dtype)
+
+
+def check_bags(
+    table: int | str,
+    num_rows: int,
+    indices_L: tp.Tensor,
+    offsets_B: tp.Tensor,
+    per_sample_weights_L: tp.Tensor | None = None,
+    max_bag_size: int | None = None,
+) -> None:
+    """Refuse bags that no table of ``num_rows`` rows can answer. Reads values: not for use in a graph.
+
+    In a graph, an index out of range would not fail: TensorRT reads zero, or another row.
+
+    Raises:
+        BagInputError: naming the table, what is wrong, and the value.
+    """
+    for name, tensor in (("indices", indices_L), ("offsets", offsets_B)):
+        if tensor.rank != 1 or tensor.dtype not in INDEX_DTYPES:
+            raise BagInputError(
+                f"table {table}: {name} have shape {_shape(tensor)} and dtype {tensor.dtype}: "
+                "give a vector of int32 or int64"
+            )
+    indices, offsets = indices_L.tolist(), offsets_B.tolist()
+    if not offsets:
+        raise BagInputError(f"table {table}: no bags: give at least one, with its offset")
+    if offsets[0] != 0:
+        raise BagInputError(f"table {table}: offsets begin at {offsets[0]}: the first bag begins at 0")
+    for bag, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        if end < start:
+            raise BagInputError(
+                f"table {table}: offset {start} of bag {bag} is followed by {end}: offsets must not decrease"
+            )
+    if offsets[-1] > len(indices):
+        raise BagInputError(
+            f"table {table}: the last bag begins at {offsets[-1]}, beyond the {len(indices)} indices given"
+        )
+    for position, index in enumerate(indices):
+        if not 0 <= index < num_rows:
+            raise BagInputError(
+                f"table {table}: index {index} at position {position} is out of range: "
+                f"the table has {num_rows} rows, so indices run from 0 to {num_rows - 1}"
+            )
+    if max_bag_size is not None:
+        for bag, (start, end) in enumerate(zip(offsets, [*offsets[1:], len(indices)], strict=True)):
+            if end - start > max_bag_size:
+                raise BagInputError(
+                    f"table {table}: bag {bag} has {end - start} indices: "
+                    f"the graph takes at most max_bag_size={max_bag_size}"
+                )
+    if per_sample_weights_L is not None and _shape(per_sample_weights_L) != _shape(indices_L):
+        raise BagInputError(
+            f"table {table}: {_shape(per_sample_weights_L)} per-sample weights for "
+            f"{_shape(indices_L)} indices: give one weight for each index"
+        )
+
+
+def _shape(tensor: tp.Tensor) -> tuple[int, ...]:
+    return tuple(int(size) for size in tensor.shape)
+
+
+class EmbeddingBag(tp.Module):
+    """A plain table. Key: ``weight`` (num_embeddings, embedding_dim).
+
+    Args:
+        num_embeddings: rows.
+        embedding_dim: columns.
+        max_bag_size: the longest bag that a graph of this module takes; None for any. See above.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_bag_size: int | None = None,
+        dtype: tp.dtype = tp.float32,
+    ) -> None:
+        super().__init__()
+        require_positive(num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.max_bag_size = max_bag_size
+        self.weight = parameter((num_embeddings, embedding_dim), dtype)
+
+    @property
+    def output_dim(self) -> int:
+        """Columns of the pooled output."""
+        return self.embedding_dim
+
+    def forward(
+        self,
+        indices_L: tp.Tensor,
+        offsets_B: tp.Tensor,
+        per_sample_weights_L: tp.Tensor | None = None,
+    ) -> tp.Tensor:
+        """Return each bag's (weighted) sum of rows, (B, D). See `pool_bags`."""
+        return pool_bags(self.weight, indices_L, offsets_B, per_sample_weights_L, self.max_bag_size)

@@ -1,0 +1,276 @@
+"""The DLRM of the "Fused Kernels" lecture in Tripy. Counterpart of reference/lecture_dlrm.py.
+
+One dense MLP, one embedding for each sparse feature (one index, no bags), an interaction that is the
+flattened outer product of all features with themselves, and a prediction MLP under a sigmoid. State-dict keys
+are those of the lecture's ``model.py``. Cardinalities and tokenizers are constants of the graph.
+
+Legend: B batch, D dense features, T sparse features, O outputs of the dense MLP, C concatenated features,
+K tokens of a feature.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+import nvtripy as tp
+
+from tripy_port.dlrm_layers import ReLU, Sigmoid
+from tripy_port.validation import require, require_positive
+
+
+class SparseFeatureMetadata(TypedDict):
+    """What the metadata file says of one sparse feature.
+
+    Attributes:
+        cardinality: rows of the feature's embedding.
+        tokenizer_values: the raw values, of which the position is the row.
+    """
+
+    cardinality: int
+    tokenizer_values: list[int]
+
+
+Metadata = Mapping[str, SparseFeatureMetadata]
+
+
+def read_metadata(metadata_path: str | Path) -> dict[str, SparseFeatureMetadata]:
+    """Read a metadata file: JSON, one entry for each feature, ``SPARSE_0`` first.
+
+    Raises:
+        ValueError: naming the file, and the feature whose entry is missing or incomplete.
+    """
+    try:
+        metadata = json.loads(Path(metadata_path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"metadata_path={str(metadata_path)!r}: is not JSON: {error}") from error
+    if not isinstance(metadata, dict):
+        raise ValueError(f"metadata_path={str(metadata_path)!r}: must hold one entry for each feature")
+    check_metadata(metadata)
+    return metadata
+
+
+def check_metadata(metadata: Metadata) -> None:
+    """Raise ``ValueError`` unless ``SPARSE_0``, ``SPARSE_1``... each have a complete entry, in this order."""
+    names = [f"SPARSE_{feature}" for feature in range(len(metadata))]
+    require(len(names) > 0, "metadata", dict(metadata), "give at least one sparse feature")
+    require(
+        list(metadata) == names, "metadata", list(metadata), f"must be {names[0]} to {names[-1]}, in order"
+    )
+    for name, entry in metadata.items():
+        for key in ("cardinality", "tokenizer_values"):
+            present = isinstance(entry, Mapping) and key in entry
+            require(present, f"metadata[{name!r}]", entry, f"needs {key!r}")
+        require_positive(**{f"metadata[{name!r}]['cardinality']": entry["cardinality"]})
+
+
+class MLP(tp.Module):
+    """Linear layers with ReLUs between them and none at the end. Keys: ``fc_layers.N.weight``, ``.bias``."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_sizes: Sequence[int],
+        output_size: int,
+        dtype: tp.dtype = tp.float32,
+    ) -> None:
+        super().__init__()
+        sizes = (input_size, *hidden_sizes, output_size)
+        require_positive(**{f"layer size {number}": size for number, size in enumerate(sizes)})
+        layers: list[tp.Module] = [tp.Linear(sizes[0], sizes[1], dtype=dtype)]
+        for fan_in, fan_out in zip(sizes[1:-1], sizes[2:], strict=True):
+            layers += [ReLU(), tp.Linear(fan_in, fan_out, dtype=dtype)]
+        self.fc_layers = tp.Sequential(*layers)
+
+    def forward(self, x: tp.Tensor) -> tp.Tensor:
+        """(B, input_size) -> (B, output_size)."""
+        return self.fc_layers(x)
+
+
+class DenseArch(tp.Module):
+    """The MLP over dense features. They enter as they are: the lecture takes no logarithm."""
+
+    def __init__(
+        self,
+        dense_feature_count: int,
+        dense_hidden_layers_sizes: Sequence[int],
+        output_size: int,
+        dtype: tp.dtype = tp.float32,
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(dense_feature_count, dense_hidden_layers_sizes, output_size, dtype)
+
+    def forward(self, inputs: tp.Tensor) -> tp.Tensor:
+        """(B, D) -> (B, O)."""
+        return self.mlp(inputs)
+
+
+class SparseFeatureLayer(tp.Module):
+    """One feature's table. Key: ``embedding.weight`` (cardinality, embedding_size)."""
+
+    def __init__(self, cardinality: int, embedding_size: int, dtype: tp.dtype = tp.float32) -> None:
+        super().__init__()
+        self.embedding = tp.Embedding(cardinality, embedding_size, dtype=dtype)
+
+    def forward(self, inputs: tp.Tensor) -> tp.Tensor:
+        """Row numbers (B,) -> (B, embedding_size)."""
+        return self.embedding(inputs)
+
+
+class SparseArch(tp.Module):
+    """Hash raw sparse values to rows, and look the rows up.
+
+    Args:
+        metadata: see `read_metadata`.
+        embedding_sizes: columns of each feature's table.
+        use_modulus_hash: `modulus_hash`, where the lecture ended; else `index_hash`, where it began.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        embedding_sizes: Mapping[str, int],
+        use_modulus_hash: bool = True,
+        dtype: tp.dtype = tp.float32,
+    ) -> None:
+        super().__init__()
+        check_metadata(metadata)
+        named = sorted(embedding_sizes)
+        require(named == sorted(metadata), "embedding_sizes", named, "must name each feature of the metadata")
+        self.num_sparse_features = len(metadata)
+        self.use_modulus_hash = use_modulus_hash
+        self.sparse_layers = [
+            SparseFeatureLayer(entry["cardinality"], embedding_sizes[name], dtype)
+            for name, entry in metadata.items()
+        ]
+        # Lists, since tensors would become parameters, with keys that the lecture's checkpoints lack.
+        self.cardinalities = [entry["cardinality"] for entry in metadata.values()]
+        self.tokenizer_values: list[list[int]] = []
+        if not use_modulus_hash:
+            for feature, entry in enumerate(metadata.values()):
+                values = list(entry["tokenizer_values"])
+                fix = f"must be 1 to {entry['cardinality']}, the feature's cardinality"
+                require(
+                    1 <= len(values) <= entry["cardinality"], f"SPARSE_{feature} tokens", len(values), fix
+                )
+                self.tokenizer_values.append(values)
+
+    @staticmethod
+    def index_hash(tensor: tp.Tensor, tokenizer_values: tp.Tensor) -> tp.Tensor:
+        """The position of each value (B,) among ``tokenizer_values`` (K,); 0 for values that are not there.
+
+        Compares every value with every token, B x K. Not by ``argmax``: which of several equal maxima
+        TensorRT returns is undocumented, and where nothing matches they are all equal.
+        """
+        num_tokens = tokenizer_values.shape[0]
+        position_1K = tp.iota((1, num_tokens), dim=1, dtype=tp.int32)
+        matches_BK = tp.unsqueeze(tensor, 1) == tp.unsqueeze(tokenizer_values, 0)
+        first_B = tp.min(tp.where(matches_BK, position_1K, num_tokens), dim=1)
+        return tp.cast(tp.where(first_B == num_tokens, 0, first_B), tp.int64)
+
+    @staticmethod
+    def modulus_hash(tensor: tp.Tensor, cardinality: tp.Tensor | int) -> tp.Tensor:
+        """(x + 1) mod cardinality, elementwise: never negative for a positive cardinality."""
+        shifted = tensor + 1
+        return shifted - (shifted // cardinality) * cardinality
+
+    def hash_indices(self, inputs: tp.Tensor) -> tp.Tensor:
+        """Raw values (B, T) int64 -> row numbers (B, T) int64."""
+        if self.use_modulus_hash:
+            return self.modulus_hash(inputs, tp.cast(tp.Tensor(self.cardinalities), tp.int64))
+        columns = [
+            self.index_hash(
+                tp.squeeze(inputs[:, feature : feature + 1], 1), tp.cast(tp.Tensor(values), tp.int64)
+            )
+            for feature, values in enumerate(self.tokenizer_values)
+        ]
+        return tp.stack(columns, dim=1)
+
+    def forward(self, inputs: tp.Tensor) -> list[tp.Tensor]:
+        """Raw values (B, T) int64 -> each feature's embedding, T tensors of (B, its embedding size)."""
+        rows_BT = self.hash_indices(inputs)
+        return [
+            layer(tp.squeeze(rows_BT[:, feature : feature + 1], 1))
+            for feature, layer in enumerate(self.sparse_layers)
+        ]
+
+
+class DenseSparseInteractionLayer(tp.Module):
+    """All products of two numbers among the concatenated features. No parameters."""
+
+    def forward(self, dense_out: tp.Tensor, sparse_out: Sequence[tp.Tensor]) -> tp.Tensor:
+        """(B, O) and T tensors of (B, size) -> (B, C * C), row by row; C is O plus the sizes."""
+        concat_BC = tp.concatenate([dense_out, *sparse_out], dim=-1)
+        return tp.flatten(tp.unsqueeze(concat_BC, 2) * tp.unsqueeze(concat_BC, 1), start_dim=1)
+
+
+class PredictionLayer(tp.Module):
+    """The MLP over interactions, and a sigmoid."""
+
+    def __init__(
+        self,
+        dense_out_size: int,
+        sparse_out_sizes: Sequence[int],
+        hidden_sizes: Sequence[int],
+        dtype: tp.dtype = tp.float32,
+    ) -> None:
+        super().__init__()
+        concat_size = dense_out_size + sum(sparse_out_sizes)
+        self.mlp = MLP(concat_size * concat_size, hidden_sizes, 1, dtype)
+        self.sigmoid = Sigmoid()
+
+    def forward(self, inputs: tp.Tensor) -> tp.Tensor:
+        """(B, C * C) -> click probabilities (B, 1)."""
+        return self.sigmoid(self.mlp(inputs))
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Sizes of the lecture's model, with the names of its hyperparameter files.
+
+    Attributes:
+        dense_input_feature_size: dense features D.
+        sparse_embedding_sizes: columns of each sparse feature's table.
+        dense_mlp: ``hidden_layer_sizes``, a list, and ``output_size``.
+        prediction_hidden_sizes: hidden widths of the prediction MLP.
+        use_modulus_hash: see `SparseArch`.
+    """
+
+    dense_input_feature_size: int
+    sparse_embedding_sizes: Mapping[str, int]
+    dense_mlp: Mapping[str, Sequence[int] | int]
+    prediction_hidden_sizes: Sequence[int]
+    use_modulus_hash: bool = True
+
+
+class DLRM(tp.Module):
+    """The lecture's whole model: dense and sparse parts, interaction, prediction."""
+
+    def __init__(self, metadata: Metadata, parameters: Parameters, dtype: tp.dtype = tp.float32) -> None:
+        super().__init__()
+        output_size = parameters.dense_mlp["output_size"]
+        self.dense_layer = DenseArch(
+            parameters.dense_input_feature_size,
+            parameters.dense_mlp["hidden_layer_sizes"],
+            output_size,
+            dtype,
+        )
+        self.sparse_layer = SparseArch(
+            metadata, parameters.sparse_embedding_sizes, parameters.use_modulus_hash, dtype
+        )
+        self.interaction_layer = DenseSparseInteractionLayer()
+        self.prediction_layer = PredictionLayer(
+            output_size,
+            [parameters.sparse_embedding_sizes[name] for name in metadata],
+            parameters.prediction_hidden_sizes,
+            dtype,
+        )
+
+    def forward(self, dense_features: tp.Tensor, sparse_features: tp.Tensor) -> tp.Tensor:
+        """(B, D) and raw values (B, T) int64 -> click probabilities (B,)."""
+        dense_out = self.dense_layer(dense_features)
+        sparse_out = self.sparse_layer(sparse_features)
+        return tp.squeeze(self.prediction_layer(self.interaction_layer(dense_out, sparse_out)), 1)
