@@ -253,8 +253,11 @@ class _Visitor:
     def is_inside(self, seconds):
         return self.entered.wait(seconds)
 
-    def leave(self):
+    def may_leave(self):
         self._leave.set()
+
+    def leave(self):
+        self.may_leave()
         self._thread.join(30)
         return not self._thread.is_alive()
 
@@ -291,9 +294,13 @@ def test_alone_waits_for_shared_users_and_keeps_them_out(machine):
     assert not late.is_inside(AT_ONCE)
     assert not second_timer.is_inside(AT_ONCE)
     assert timer.leave()
-    # Either may be next; neither blocks the other for good.
+    # Either may be next, and both have their turn.
+    late.may_leave()
+    second_timer.may_leave()
     assert late.leave()
     assert second_timer.leave()
+    assert late.is_inside(AT_ONCE)
+    assert second_timer.is_inside(AT_ONCE)
 
 
 def test_an_error_while_alone_gives_the_machine_back(machine):
