@@ -130,7 +130,9 @@ def test_saved_captures_come_back_bit_for_bit(tmp_path, capture):
     assert back.longest_sums_before == capture.longest_sums_before
     for name, tensor in capture.tensors.items():
         assert back.tensors[name].dtype == tensor.dtype
-        assert torch.equal(back.tensors[name].contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8))
+        assert torch.equal(
+            back.tensors[name].contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8)
+        )
 
 
 def test_what_cannot_be_compared_is_refused():

@@ -14,7 +14,9 @@ LENGTHS = np.array([7, 4, 1])
 
 def _noise(tensor, seed, scale=2.0**-25):
     generator = torch.Generator().manual_seed(seed)
-    return (tensor * (1 + scale * torch.randn(tensor.shape, generator=generator, dtype=torch.float64))).float()
+    return (
+        tensor * (1 + scale * torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
+    ).float()
 
 
 @pytest.fixture
@@ -54,7 +56,9 @@ def evidence(exact):
 @pytest.fixture
 def results(exact):
     port, alone = ({name: _noise(tensor, 2) for name, tensor in exact.items()} for _ in range(2))
-    return Results(untapped={"score.out": port["score.out"]}, tapped=port, isolated=alone, poisoned=dict(port))
+    return Results(
+        untapped={"score.out": port["score.out"]}, tapped=port, isolated=alone, poisoned=dict(port)
+    )
 
 
 def test_a_good_port_passes(evidence, results):
