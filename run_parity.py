@@ -30,6 +30,8 @@ from parity.runners import RUNNERS, default_runners
 BAD_INPUT = 2
 REPORTS = Path("parity_reports")
 PIPED_WIDTH = 110
+# The public configurations train and evaluate 128 users at a time.
+RECORDED_BATCH = 128
 MAX_TIME_LIMIT = 7 * 24 * 3600.0
 
 
@@ -50,7 +52,7 @@ def _names(option: str, text: str | None) -> list[str]:
     "--precision", metavar="NAMES", help=f"Comma separated. [default: {','.join(DEFAULT_PRECISIONS)}]"
 )
 @click.option("--runners", metavar="NAMES", help="Comma separated. [default: see --list]")
-@click.option("--batch", type=int, help="Users in a batch. [default: the case's]")
+@click.option("--batch", type=int, help="Users in a batch. [default: the case's, 128 with --data]")
 @click.option("--seed", type=int, help="Seed of synthetic input and initial weights. [default: the case's]")
 @click.option("--data", type=click.Path(path_type=Path), help="MovieLens u.data, ratings.dat or ratings.csv.")
 @click.option(
@@ -162,6 +164,8 @@ def _request(
     selected = [load_case(name) for name in named or list_cases()]
     if not named:
         selected = [case for case in selected if case.default]
+    if data is not None and batch is None:
+        batch = RECORDED_BATCH
     changes = {"batch_size": batch, "seed": seed}
     changes = {name: value for name, value in changes.items() if value is not None}
     if changes:
