@@ -7,9 +7,9 @@ import numpy as np
 import nvtripy as tp
 import pytest
 import torch
-from harness import compile_graph, execute, memrefs, session
+from harness import compile_graph, constant, execute, memrefs, session
 
-from mlir_tensorrt.compiler.dialects import tensorrt
+from mlir_tensorrt.compiler.dialects import affine, tensorrt
 from mlir_tensorrt.runtime.api import (
     Executable,
     MTRTException,
@@ -186,6 +186,28 @@ def test_a_file_gives_the_same_program(saved):
         loaded.get_signature("other")
 
 
+def test_a_file_keeps_the_layout_of_constants():
+    """A repeated constant stays small, a permuted one permuted: sums over it keep their order and their bits."""
+
+    def build(x):
+        repeated = tensorrt.broadcast(
+            tensor_type((1000, 1000), F32), constant([1.0], torch.float32), [0], shape=constant([1000] * 2)
+        )
+        permuted = tensorrt.transpose(
+            constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], torch.float32),
+            affine.AffineMap.get_permutation([1, 0]),
+        )
+        return [tensorrt.element_wise(x, repeated, ADD), permuted]
+
+    executable = compile_graph(build, [tensor_type((1000, 1000), F32)])
+    data = executable.serialize()
+    assert len(data) < 2000
+    loaded = Executable(data)
+    for number, tensor in executable.program.constants.items():
+        assert loaded.program.constants[number].stride() == tensor.stride()
+        assert torch.equal(loaded.program.constants[number], tensor)
+
+
 def test_a_file_is_json_and_raw_bytes(saved):
     version, length = struct.unpack_from("<IQ", saved, len(MAGIC))
     header = json.loads(saved[len(MAGIC) + 12 : len(MAGIC) + 12 + length])
@@ -206,8 +228,6 @@ def test_damaged_files_are_rejected(saved):
 
 
 def test_cut_constants_are_rejected():
-    from harness import constant
-
     data = compile_graph(
         lambda x: tensorrt.element_wise(x, constant([1.0, 2.0], torch.float32), ADD), [tensor_type((2,), F32)]
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,8 +80,9 @@ class Program:
         offset = 0
         constants = {}
         for value, tensor in self.constants.items():
-            blob = raw_bytes(tensor)
-            constants[str(value)] = {"offset": offset, "shape": list(tensor.shape)}
+            flat, strides = _dense(tensor)
+            blob = raw_bytes(flat)
+            constants[str(value)] = {"offset": offset, "shape": list(tensor.shape), "strides": list(strides)}
             padding = -len(blob) % _ALIGNMENT
             blobs.append(blob + b"\0" * padding)
             offset += len(blob) + padding
@@ -120,7 +122,10 @@ class Program:
         start = prefix + length
         constants = {}
         for value, entry in header["constants"].items():
-            constants[int(value)] = _tensor(data, start + entry["offset"], entry["shape"], types[int(value)])
+            dtype = types[int(value)].element.torch
+            constants[int(value)] = _tensor(
+                data, start + entry["offset"], dtype, entry["shape"], entry["strides"]
+            )
         nodes = [
             Node(op, tuple(inputs), tuple(outputs), _tuples(attrs), origin)
             for op, inputs, outputs, attrs, origin in header["nodes"]
@@ -136,17 +141,33 @@ def raw_bytes(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
-def _tensor(data: bytes, offset: int, shape: list[int], type: RankedTensorType) -> torch.Tensor:
-    dtype = type.element.torch
-    count = 1
-    for extent in shape:
-        count *= extent
-    end = offset + count * dtype.itemsize
+def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """The memory of a tensor as a vector, and its strides in there.
+
+    A tensor that is spread over more memory than it has elements is made contiguous; a permuted or repeated
+    one stays as it is, because the layout of an operand decides the order of the sums over it.
+    """
+    if tensor.numel() == 0 or _span(tensor.shape, tensor.stride()) > tensor.numel():
+        tensor = tensor.contiguous()
+    span = _span(tensor.shape, tensor.stride()) if tensor.numel() else 0
+    return tensor.as_strided((span,), (1,)), tensor.stride()
+
+
+def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+
+
+def _tensor(
+    data: bytes, offset: int, dtype: torch.dtype, shape: list[int], strides: list[int]
+) -> torch.Tensor:
+    if 0 in shape:
+        return torch.empty(shape, dtype=dtype)
+    end = offset + _span(shape, strides) * dtype.itemsize
     if end > len(data):
         raise MTRTException("InvalidArgument: the executable's constants are cut short")
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(bytearray(data[offset:end]), dtype=dtype).reshape(shape)
+    # A clone, because kernels add in another order where memory is not aligned as PyTorch aligns its own.
+    memory = torch.frombuffer(bytearray(data[offset:end]), dtype=dtype).clone()
+    return memory.as_strided(shape, strides)
 
 
 def _tuples(value: Any) -> Any:
