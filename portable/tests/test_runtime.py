@@ -187,7 +187,7 @@ def test_a_file_gives_the_same_program(saved):
 
 
 def test_a_file_keeps_the_layout_of_constants():
-    """A repeated constant stays small, a permuted one permuted: sums over it keep their order and their bits."""
+    """A repeated constant stays small, a permuted one permuted: sums over it keep their order and bits."""
 
     def build(x):
         repeated = tensorrt.broadcast(
