@@ -2,6 +2,7 @@
 
     <batch>/<precision>/record.json                     labels, statuses, timings
     <batch>/<precision>/<runner>/untapped|tapped|poisoned|isolated|incremental .safetensors + .json
+    <batch>/<precision>/tensorrt/<key>.engine|json      engines, with TensorRT's listing of their layers
 
 Verdicts are made from these files alone (`parity.judging`), so that a saved run replays identically.
 """
@@ -19,6 +20,7 @@ from parity import latency
 from parity.inputs import CaseInputs, save
 from parity.machine import Machine, Runners
 from parity.precision import Precision
+from parity.report import BuildReport
 from parity.worker import RunnerFailure, Status
 
 REFERENCE = "torch"
@@ -39,6 +41,7 @@ class RunnerRecord(BaseModel):
     seconds: list[float] = []
     module_seconds: dict[str, list[float]] = {}
     timing_reason: str = ""
+    builds: list[BuildReport] = []
 
 
 class Record(BaseModel):
@@ -122,6 +125,9 @@ class _Session:
         record.taps_modules, record.appends = started["taps_modules"], started["appends"]
         self._ask(name, "load", self._case.model_dump_json(), self._precision.name, str(self._weights))
         stem = self._folder / self._precision.name / name
+        if started["builds"]:
+            built = self._ask(name, "build", self._inputs, str(stem))
+            record.builds = [BuildReport(**facts) for facts in built]
         if name == REFERENCE:
             self._ask(name, "run_tapped", self._inputs, str(stem / "tapped"), True)
             self._calls.set_result(str(stem / "tapped"))

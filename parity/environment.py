@@ -17,6 +17,7 @@ _DISTRIBUTIONS = (
     "tripy-portable",
     "tensorrt",
     "tensorrt-cu12",
+    "tensorrt-rtx-cu13",
     "mlir-tensorrt-compiler",
     "mlir-tensorrt-runtime",
 )

@@ -44,7 +44,7 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
         # A runner that raised in one step has still answered the others, which tell the module to blame.
         answered = runner.status is Status.OK or (folder / name / "isolated.json").exists()
         if evidence is None or not answered:
-            reports[name] = _without_verdict(name, runner, blocked)
+            reports[name] = _without_verdict(name, runner, blocked, batch)
         else:
             comparison = compare(evidence, _results(folder / name, name, runner))
             if runner.status is not Status.OK:
@@ -165,14 +165,20 @@ def _blamed(comparison: Comparison, record: RunnerRecord) -> Diagnosis:
     return Diagnosis("check", "", f"every module is right on its own, and {record.reason}")
 
 
-def _without_verdict(name: str, record: RunnerRecord, blocked: str) -> RunnerReport:
+def _without_verdict(name: str, record: RunnerRecord, blocked: str, batch: int) -> RunnerReport:
     status = record.status if record.status is not Status.OK else Status.ERROR
+    refused = status is Status.REFUSED
     return RunnerReport(
         runner=name,
         label=record.label or name,
         status=status.value,
         reason=record.reason or blocked,
-        verdict="NONE",
+        # That the graph is refused is the port's fault, which needs no comparison to be found.
+        verdict="FAIL" if refused else "NONE",
+        diagnosis=DiagnosisReport(kind="check", tap="", text=record.reason, amplification=None, batch=batch)
+        if refused
+        else None,
+        builds=tuple(record.builds),
     )
 
 
@@ -199,6 +205,7 @@ def _judged(name: str, record: RunnerRecord, comparison: Comparison, batch: int)
         observer_difference=comparison.observer_difference,
         latency=latency_of(record.seconds) if record.seconds else None,
         timing_reason=record.timing_reason,
+        builds=tuple(record.builds),
     )
 
 

@@ -320,7 +320,7 @@ def _exit_code(report: Report) -> int:
     """0 all pass; 1 a verdict or a runner failed; 2 a runner that was asked for cannot run here."""
     entries = [entry for _, _, entry in report.runner_reports()]
     failed = any(
-        entry.verdict == "FAIL" or (entry.status not in (Status.OK.value, Status.UNAVAILABLE.value))
+        entry.verdict == "FAIL" or entry.status not in (Status.OK, Status.UNAVAILABLE, Status.BUILT)
         for entry in entries
     )
     if failed:
@@ -328,8 +328,12 @@ def _exit_code(report: Report) -> int:
     needed = {*report.requested_runners, REFERENCE, ORACLE}
     if any(entry.status == Status.UNAVAILABLE.value and entry.runner in needed for entry in entries):
         return 2
-    # A run that judged nothing proves nothing.
-    judged = [entry for entry in entries if entry.verdict == "PASS" and entry.runner != REFERENCE]
+    # A run that judged nothing proves nothing, except that what was to be built could be.
+    judged = [
+        entry
+        for entry in entries
+        if entry.status == Status.BUILT or (entry.verdict == "PASS" and entry.runner != REFERENCE)
+    ]
     return 0 if judged else 1
 
 

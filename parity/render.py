@@ -20,10 +20,20 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.collect import REFERENCE
-from parity.report import CaseReport, LatencyReport, ModuleReport, Report, RunnerReport, VerdictReport
+from parity.report import (
+    BuildReport,
+    CaseReport,
+    LatencyReport,
+    ModuleReport,
+    Report,
+    RunnerReport,
+    VerdictReport,
+)
+from parity.worker import Status
 
 PORT = "tripy"
 UNLIMITED = 10_000
+BUILT = Status.BUILT.value
 
 
 def render(report: Report) -> RenderableType:
@@ -41,7 +51,8 @@ def summary(report: Report) -> Text:
     entries = [entry for _, _, entry in report.runner_reports()]
     judged = [entry for entry in entries if entry.verdict != "NONE" and entry.runner != REFERENCE]
     failed = [entry for entry in entries if entry.verdict == "FAIL"]
-    broken = [entry for entry in entries if entry.verdict == "NONE"]
+    built = sum(len(entry.builds) for entry in entries if entry.status == BUILT)
+    broken = [entry for entry in entries if entry.verdict == "NONE" and entry.status != BUILT]
     asked = [
         entry for entry in broken if entry.runner in report.requested_runners or entry.status != "UNAVAILABLE"
     ]
@@ -49,10 +60,13 @@ def summary(report: Report) -> Text:
     gaps = sum(module.status == "GAP" for module in modules)
     compared = f"{len(modules) - gaps} module verdicts of {len(judged)} runs"
     notes = f"; {gaps} gaps, each with its reason" if gaps else ""
+    notes += f"; {built} engines built and not run" if built else ""
     notes += f"; {len(broken)} runs without a verdict" if broken else ""
     if failed:
         with_verdict = sum(entry.verdict != "NONE" for entry in entries)
         return Text(f"FAIL: {len(failed)} of {with_verdict} runs diverge{notes}.", style="bold red")
+    if built and not judged and not asked:
+        return Text(f"BUILT: every graph; nothing was compared{notes}.", style="bold green")
     if asked or not judged:
         return Text(f"INCOMPLETE: what ran passes, {compared}{notes}.", style="bold yellow")
     worst = max(modules, key=lambda module: module.margin)
@@ -156,8 +170,12 @@ def _lines(
 def _runner_cells(entry: RunnerReport | None) -> list[RenderableType]:
     if entry is None:
         return [Text("-"), Text("-")]
+    if entry.status == BUILT:
+        return [Text(entry.status), Text("-")]
     if entry.verdict == "NONE":
         return [Text(entry.status, style="yellow"), Text("-")]
+    if entry.status == Status.REFUSED.value:
+        return [Text(f"FAIL {entry.status}", style="bold red"), Text("-")]
     if entry.runner == REFERENCE:
         shown = Text("reference") if entry.verdict == "PASS" else Text("FAIL", style="bold red")
     else:
@@ -194,7 +212,10 @@ def _milliseconds(latency: LatencyReport | None) -> str:
 def _failures(report: Report) -> Iterator[RenderableType]:
     for case, precision, entry in report.runner_reports():
         where = f"{case.case.name}, {precision.precision}, {entry.label}"
-        if entry.verdict == "NONE":
+        if entry.builds:
+            how = f" (not run: {entry.reason})" if entry.status == BUILT else ""
+            yield Text(f"BUILT{how}: {where}: {'; '.join(map(_engine, entry.builds))}")
+        if entry.verdict == "NONE" and entry.status != BUILT:
             yield Text(f"{entry.status}: {where}: {entry.reason}", style="yellow")
         elif entry.verdict == "FAIL" and entry.diagnosis is not None:
             found = entry.diagnosis
@@ -216,6 +237,13 @@ def _failures(report: Report) -> Iterator[RenderableType]:
     }
     for kind, reason in gaps.items():
         yield Text(f"GAP: {kind}: {reason}", style="yellow")
+
+
+def _engine(build: BuildReport) -> str:
+    return (
+        f"{build.shape}: {build.layers} layers ({build.engine_layers} in the engine), "
+        f"{build.bytes / 1e6:.1f} MB, {build.seconds:.1f} s, {'/'.join(build.dtypes)}"
+    )
 
 
 def _module_detail(module: ModuleReport) -> Iterator[RenderableType]:

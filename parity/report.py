@@ -142,6 +142,30 @@ class DiagnosisReport(_Part):
         )
 
 
+class BuildReport(_Part):
+    """An engine that was built of a whole model.
+
+    Attributes:
+        shape: "static", or "dynamic batch" from 1 to the case's.
+        library: what built it.
+        layers: of the network that the builder was given.
+        engine_layers: what it made of them.
+        bytes: of the serialized engine.
+        seconds: of building it from what nvtripy recorded.
+        dtypes: that the engine's layers read and write.
+        key: name of its files in a saved run, `.engine` and `.json`; the latter lists the layers.
+    """
+
+    shape: str
+    library: str
+    layers: int
+    engine_layers: int
+    bytes: int
+    seconds: float
+    dtypes: tuple[str, ...]
+    key: str
+
+
 class RunnerReport(_Part):
     """One runner in one precision of one case."""
 
@@ -157,6 +181,7 @@ class RunnerReport(_Part):
     observer_difference: float = 0.0
     latency: LatencyReport | None = None
     timing_reason: str = ""
+    builds: tuple[BuildReport, ...] = ()
 
 
 class PrecisionReport(_Part):

@@ -30,6 +30,8 @@ class Status(str, Enum):
     TIMED_OUT = "TIMED OUT"
     OUT_OF_MEMORY = "OUT OF MEMORY"
     ERROR = "ERROR"
+    BUILT = "BUILT"
+    REFUSED = "REFUSED"
 
 
 class RunnerFailure(Exception):
@@ -135,12 +137,16 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
 
 
 def _answer(commands: _Commands, command: str, arguments: tuple) -> tuple[Status, Any]:
-    from parity.runners.base import Unavailable
+    from parity.runners.base import BuiltOnly, Refused, Unavailable
 
     try:
         return Status.OK, getattr(commands, command)(*arguments)
     except Unavailable as error:
         return Status.UNAVAILABLE, str(error)
+    except BuiltOnly as error:
+        return Status.BUILT, str(error)
+    except Refused as error:
+        return Status.REFUSED, str(error)
     except MemoryError:
         return Status.OUT_OF_MEMORY, f"allocation failed during '{command}'"
     except Exception as error:  # noqa: BLE001, whatever a runner raises becomes its row
@@ -186,6 +192,7 @@ class _Commands:
             "label": self._runner.label(),
             "taps_modules": self._runner.taps_modules,
             "appends": self._runner.appends,
+            "builds": self._runner.builds,
         }
 
     def load(self, case_json: str, precision: str, weights: str) -> None:
@@ -202,6 +209,10 @@ class _Commands:
         self._loaded = None
         self._runner.load(case, PRECISIONS[precision], load_export(Path(weights)))
         self._loaded = loaded
+
+    def build(self, inputs: str, folder: str) -> list[dict]:
+        """What is known of the engines that were built, which are in `folder`."""
+        return self._runner.build(self._inputs(inputs), Path(folder))
 
     def run(self, inputs: str, stem: str) -> None:
         """Untapped outputs to `stem`."""

@@ -11,6 +11,7 @@ RUNNERS: dict[str, str] = {
     "torch_jagged": "PyTorch eager on the jagged reference",
     "torch_compile": "torch.compile on the dense reference; without a GPU only when it is asked for",
     "tripy": "the Tripy port: on TensorRT in NVIDIA's containers, on the portable runtime elsewhere",
+    "tensorrt": "the Tripy port's graphs built by TensorRT, on any machine; run where it supports the GPU",
 }
 """Runners that can be asked for. The float64 oracle is none of them: it always runs and is never judged."""
 
@@ -30,6 +31,10 @@ def make_runner(name: str) -> Runner:
         from parity.runners.tripy_runner import TripyRunner
 
         return TripyRunner()
+    if name == "tensorrt":
+        from parity.runners.tensorrt_runner import TensorRTRunner
+
+        return TensorRTRunner()
     from parity.runners import torch_runners
 
     return {

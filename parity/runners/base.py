@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +18,14 @@ class Unavailable(Exception):
     """This runner cannot run here or in this precision; the message is the reason that users read."""
 
 
+class BuiltOnly(Exception):
+    """What was built cannot run here; the message is the reason that users read."""
+
+
+class Refused(Exception):
+    """The graph was refused by what should run it; the message says by whom, why, and which line's it is."""
+
+
 class Runner(abc.ABC):
     """Runs one case in one precision; made once and loaded once per case and precision.
 
@@ -28,6 +37,8 @@ class Runner(abc.ABC):
     """Whether `run_tapped`, `run_call` and `time_call` exist; False for runners that fuse modules."""
     appends = True
     """Whether `run_incremental` exists."""
+    builds = False
+    """Whether `build` exists: the engine is a result of its own, wherever it can run."""
 
     @abc.abstractmethod
     def label(self) -> str:
@@ -44,6 +55,14 @@ class Runner(abc.ABC):
     @abc.abstractmethod
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
         """Seconds of `repeats` synchronised runs of the untapped model, inputs already in place."""
+
+    def build(self, arrays: Mapping[str, np.ndarray], folder: Path) -> list[dict]:
+        """Build engines of the untapped model for these shapes, and keep them in `folder`.
+
+        Returns the fields of a `BuildReport` for each. Raises `Refused`. Where the engines cannot run, all
+        running raises `BuiltOnly`.
+        """
+        raise NotImplementedError
 
     def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
         """Run with a tap on every module; `record_calls` also keeps the calls and their inputs."""

@@ -37,7 +37,7 @@ _TRIPY_DTYPES = {
 }
 
 
-class _Compiled:
+class Compiled:
     """A traced function as one executable, its results by tap name.
 
     A result that is an input handed through needs no graph, and one tensor under several names is
@@ -47,7 +47,7 @@ class _Compiled:
     def __init__(self, function: Callable[..., dict[str, tp.Tensor]], arguments: Any, dynamic_batch: int = 0):
         self._slots: dict[str, int] = {}
         self._passed_through: dict[str, list] = {}
-        self._executable: tp.Executable | None = None
+        self.executable: tp.Executable | None = None
         infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_batch))
 
         def traced(arguments: Any) -> list[tp.Tensor]:
@@ -66,21 +66,21 @@ class _Compiled:
             return list(outputs.values())
 
         try:
-            self._executable = tp.compile(traced, args=[infos])
+            self.executable = tp.compile(traced, args=[infos])
         except _NothingToCompile:
             pass
 
     @property
     def is_empty(self) -> bool:
         """Whether every result is an input, so that nothing runs."""
-        return self._executable is None
+        return self.executable is None
 
     def launch(self, arguments: Any) -> list[tp.Tensor]:
         """Run on device tensors and wait for the result."""
-        if self._executable is None:
+        if self.executable is None:
             return []
-        outputs = self._executable(arguments)
-        self._executable.stream.synchronize()
+        outputs = self.executable(arguments)
+        self.executable.stream.synchronize()
         return outputs
 
     def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
@@ -137,7 +137,7 @@ class TripyRunner(Runner):
         self.model: tp.Module
         self.dtype: torch.dtype
         self._modules: dict[str, tp.Module] = {}
-        self._executables: dict[Any, _Compiled] = {}
+        self._executables: dict[Any, Compiled] = {}
 
     def label(self) -> str:
         if getattr(mlir_tensorrt, "__portable__", False):
@@ -163,16 +163,24 @@ class TripyRunner(Runner):
             tensor = tensor.to(self.dtype)
         return tensor
 
-    def _compiled(self, key: Any, function: Callable, arguments: Any, batch: int = 0) -> _Compiled:
+    def _compiled(self, key: Any, function: Callable, arguments: Any, batch: int = 0) -> Compiled:
         shapes: list = []
         map_tree(arguments, lambda leaf: shapes.append(tuple(getattr(leaf, "shape", ()))))
         whole_key = (key, tuple(shapes))
         if whole_key not in self._executables:
             with tapped(self.model) as taps:
-                self._executables[whole_key] = _Compiled(
+                self._executables[whole_key] = self._compile(
                     lambda arguments: function(arguments, taps), arguments, batch
                 )
         return self._executables[whole_key]
+
+    def _compile(self, function: Callable, arguments: Any, batch: int) -> Compiled:
+        return Compiled(function, arguments, batch)
+
+    def _record(self, function: Callable, arguments: Any, batch: int) -> Compiled:
+        """The function as nvtripy compiles it, whatever `_compile` makes of it."""
+        with tapped(self.model) as taps:
+            return Compiled(lambda arguments: function(arguments, taps), arguments, batch)
 
     def _entry(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
         outputs = getattr(self.model, self.family.entry)(**arguments)
@@ -200,7 +208,7 @@ class TripyRunner(Runner):
         compiled = self._compiled("_entry", self._entry, arguments, self.family.batch_size(arrays))
         return _time(compiled, map_tree(arguments, _to_device), repeats)
 
-    def _call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[_Compiled, Any]:
+    def _call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[Compiled, Any]:
         if call.path not in self._modules:
             raise LookupError(f"the port has no module {call.path}")
         module = self._modules[call.path]
@@ -249,7 +257,7 @@ class TripyRunner(Runner):
         return dict(zip(self.family.incremental_outputs, outputs, strict=True))
 
 
-def _time(compiled: _Compiled, arguments: Any, repeats: int) -> list[float]:
+def _time(compiled: Compiled, arguments: Any, repeats: int) -> list[float]:
     if compiled.is_empty:
         return []
     seconds = []

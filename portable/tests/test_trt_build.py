@@ -27,7 +27,7 @@ SMALL = Shape(num_items=40, max_len=12, dim=8, heads=2, head_dim=4, blocks=1)
 
 
 def program(function, *infos):
-    # In a thread, whose stack is short: nvtripy records the whole stack of each operation, with pytest's frames.
+    # In a thread, whose stack is short: nvtripy records the whole stack of each operation, pytest's too.
     with ThreadPoolExecutor(1) as pool:
         return trt.program_of(pool.submit(tp.compile, function, args=list(infos)).result())
 

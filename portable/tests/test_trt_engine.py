@@ -1,4 +1,4 @@
-"""Running engines: why not, where that is so; and the binding of tensors, on a stand-in for TensorRT's runtime."""
+"""Running engines: why not, where that is so; and binding tensors, on a stand-in for TensorRT's runtime."""
 
 import ctypes
 import enum

@@ -58,7 +58,7 @@ def record(
 
 @dataclass(frozen=True)
 class Case:
-    """One graph: an operation, its variant (an enumeration's case, a mode, dynamic shapes), an element type."""
+    """One graph: an operation, its variant (an enumeration's case, a mode, a layout), an element type."""
 
     operation: str
     variant: str

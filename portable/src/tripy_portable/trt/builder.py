@@ -6,14 +6,15 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import tripy_portable
-from tripy_portable.program import Program
+from tripy_portable.ir.types import tensor_type
+from tripy_portable.program import Bounds, Program
 from tripy_portable.trt import contraction, layout, pointwise  # noqa: F401  (importing registers converters)
 from tripy_portable.trt import library as libraries
 from tripy_portable.trt.inspector import read_listing
@@ -21,7 +22,7 @@ from tripy_portable.trt.messages import Message, Recorder, Refused
 from tripy_portable.trt.network import Translation
 
 TRANSLATION_VERSION = 1
-"""Raised when the translation of any operation changes, so that engines of before are not taken for those of now."""
+"""Raised when the translation of any operation changes: engines of before are not those of now."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ def program_of(executable: Any) -> Program:
     """The program that nvtripy recorded for an executable: the graph that TensorRT should see.
 
     Args:
-        executable: what `nvtripy.compile` returned, or what `nvtripy.Executable.load` read. A saved executable
-            keeps the program after folding, and Tripy's names without the user's lines.
+        executable: what `nvtripy.compile` returned, or what `nvtripy.Executable.load` read. A saved one
+            keeps the program after folding, and of each location the innermost line only.
 
     Raises:
         TypeError: where it was not made by the portable runtime.
@@ -111,11 +112,23 @@ def program_of(executable: Any) -> Program:
     return program
 
 
+def at_typical_shapes(program: Program) -> Program:
+    """The program with every unknown extent of its inputs fixed at the typical one. Dimension inputs stay."""
+    types, specs = list(program.types), []
+    for value, spec in zip(program.inputs, program.specs):
+        if spec.shape_bounds is not None:
+            dims = spec.shape_bounds.opt
+            types[value] = tensor_type(dims, types[value].element)
+            spec = replace(spec, shape_bounds=Bounds(dims, dims, dims), dimension_names={})
+        specs.append(spec)
+    return replace(program, types=types, specs=specs)
+
+
 def cache_key(program: Program, options: BuildOptions | None = None) -> str:
     """Hexadecimal SHA-256 over all that an engine depends on.
 
-    That is: the weights' bytes, the graph, shapes and profiles, every value's dtype, the builder's options, the
-    translation, and the versions of TensorRT and of this package. Not the source lines.
+    That is: the weights' bytes, the graph, shapes and profiles, every value's dtype, the builder's options,
+    the translation, and the versions of TensorRT and of this package. Not the source lines.
 
     Raises:
         NoTensorRT: where there is none whose version could be part of the key.

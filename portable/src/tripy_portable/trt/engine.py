@@ -114,7 +114,8 @@ class Engine:
     def _receive(self, name: str) -> torch.Tensor:
         shape = tuple(self._context.get_tensor_shape(name))
         is_on_host = self._engine.get_tensor_location(name) == self._library.TensorLocation.HOST
-        tensor = torch.empty(shape, dtype=self._torch_dtype(name), device="cpu" if is_on_host else self._device)
+        device = "cpu" if is_on_host else self._device
+        tensor = torch.empty(shape, dtype=self._torch_dtype(name), device=device)
         self._context.set_tensor_address(name, self._address(tensor))
         return tensor
 

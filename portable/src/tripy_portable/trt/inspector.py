@@ -1,7 +1,7 @@
 """What the built engine consists of, as TensorRT's own inspector tells it.
 
-An engine can be inspected once it is deserialized, which needs a GPU. But a builder that is asked for detailed
-profiling also writes the inspector's listing to its log, GPU or not: that text is read here.
+An engine can be inspected once it is deserialized, which needs a GPU. But a builder that is asked for
+detailed profiling also writes the inspector's listing to its log, GPU or not: that text is read here.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Any
 
 _LISTING = "Layers:\n"
 _LAYER = re.compile(
-    r"^Name: (?P<name>.*?), LayerType: (?P<type>\w+), Inputs: \[(?P<inputs>.*?)\], Constants: \[(?P<constants>.*?)\], "
-    r"Outputs: \[(?P<outputs>.*?)\], TacticName: (?P<tactic>.*?), StreamId: \d+, Metadata: ?(?P<metadata>.*)$"
+    r"^Name: (?P<name>.*?), LayerType: (?P<type>\w+), Inputs: \[(?P<inputs>.*?)\], "
+    r"Constants: \[(?P<constants>.*?)\], Outputs: \[(?P<outputs>.*?)\], "
+    r"TacticName: (?P<tactic>.*?), StreamId: \d+, Metadata: ?(?P<metadata>.*)$"
 )
 _TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: \[([^\]]*)\],.*?Datatype: (\w+)")
-_BINDING = re.compile(r"^ Name: (.*?), IOMode: (\w+), DataType: (\w+), Dimensions: \[([^\]]*)\], Location: (\w+)")
+_BINDING = re.compile(
+    r"^ Name: (.*?), IOMode: (\w+), DataType: (\w+), Dimensions: \[([^\]]*)\], Location: (\w+)"
+)
 
 
 def read_listing(log: Sequence[str]) -> dict[str, Any]:
@@ -26,9 +29,9 @@ def read_listing(log: Sequence[str]) -> dict[str, Any]:
         log: TensorRT's verbose messages.
 
     Returns:
-        `layers`, each with name, type, tactic, metadata (Tripy's tensors and the user's lines that were fused
-        into it) and the inputs, constants and outputs with shape and dtype; `bindings`; and `text`, the listing
-        as TensorRT wrote it. Empty where TensorRT wrote none.
+        `layers`, each with name, type, tactic, metadata (Tripy's tensors and the user's lines that were
+        fused into it) and the inputs, constants and outputs with shape and dtype; `bindings`; and `text`,
+        the listing as TensorRT wrote it. Empty where TensorRT wrote none.
     """
     text = next((entry for entry in reversed(log) if entry.startswith(_LISTING)), "")
     layers, bindings = [], []

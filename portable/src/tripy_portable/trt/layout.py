@@ -105,11 +105,9 @@ def _broadcast(op: Conversion) -> list[Any]:
     size = op.ints(1) if op.operand(1) is not None else list(op.result_types[0].dims)
     strides = [-1 if extent == -1 else int(extent != 1) for extent in tuple(tensor.shape)]
     placeholder = (1,) * rank
-    layer = op.layer(
-        op.network.add_slice(
-            tensor, (0,) * rank, placeholder if size is None else tuple(size), placeholder if -1 in strides else strides
-        )
-    )
+    fixed_size = placeholder if size is None else tuple(size)
+    fixed_strides = placeholder if -1 in strides else tuple(strides)
+    layer = op.layer(op.network.add_slice(tensor, (0,) * rank, fixed_size, fixed_strides))
     layer.mode = op.library.SampleMode.STRICT_BOUNDS
     if size is None:
         layer.set_input(2, op.operand(1))

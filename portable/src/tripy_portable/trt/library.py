@@ -32,8 +32,8 @@ def load() -> ModuleType:
         return library
     raise NoTensorRT(
         f"no TensorRT library can be imported ({'; '.join(reasons)}); "
-        "`pip install setuptools wheel && pip install --no-build-isolation tensorrt-rtx-cu13` installs one that "
-        "builds engines without a GPU"
+        "`pip install setuptools wheel && pip install --no-build-isolation tensorrt-rtx-cu13` installs one "
+        "that builds engines without a GPU"
     )
 
 

@@ -26,8 +26,8 @@ _KEPT = ("INTERNAL_ERROR", "ERROR", "WARNING")
 class Message:
     """One of TensorRT's messages.
 
-    `operation` is the dialect operation that it is about with Tripy's names of its results, `user_line` the line
-    of the user's (`file:line in function`), `traced` Tripy's own operation; each empty where it is not known.
+    `operation` is the dialect operation that it is about with Tripy's names of its results, `user_line` the
+    user's (`file:line in function`), `traced` Tripy's own operation; each empty where it is not known.
     """
 
     severity: str

@@ -1,8 +1,8 @@
 """From a recorded program to a TensorRT network: values become tensors, constants weights, inputs profiles.
 
-Converters of single operations are registered by `converts`, in `pointwise`, `layout` and `contraction`. They
-translate one operation to the layers that MLIR-TensorRT translates it to, and nothing else: where TensorRT refuses
-those, the native compiler would be refused, too.
+Converters of single operations are registered by `converts`, in `pointwise`, `layout` and `contraction`.
+They translate one operation to the layers that MLIR-TensorRT translates it to, and nothing else: where
+TensorRT refuses those, the native compiler would be refused, too.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Translation:
             raise self._refusal(message, node)
 
     def _name_layers(self, node: Node) -> None:
-        """Names the layers added since the last call, so that messages and the inspector lead back to the node."""
+        """Names the layers added since the last call: messages and the inspector then lead to the node."""
         names, frame = result_names(node), user_frame(node)
         for index in range(self._named_layers, self.network.num_layers):
             layer = self.network.get_layer(index)

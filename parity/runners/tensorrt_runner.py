@@ -1,0 +1,119 @@
+"""The port's graphs through a real TensorRT builder, run where TensorRT supports the GPU.
+
+nvtripy records the graphs on the portable runtime; `tripy_portable.trt` gives them to TensorRT as they were
+recorded. Where the engines cannot run, that TensorRT accepts the graphs is the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from configs import CaseConfig
+from parity.captures import map_tree
+from parity.precision import Precision
+from parity.runners.base import BuiltOnly, Refused, Unavailable
+from parity.runners.tripy_runner import Compiled, TripyRunner, mlir_tensorrt
+
+if not getattr(mlir_tensorrt, "__portable__", False):
+    raise Unavailable("nvtripy compiles with TensorRT itself here: runner tripy is the TensorRT run")
+
+from tripy_portable import trt
+from tripy_portable.trt.inspector import dtypes
+
+if reason := trt.available():
+    raise Unavailable(reason)
+
+
+class _OnEngine(Compiled):
+    """A traced function that runs as a TensorRT engine."""
+
+    def __init__(
+        self, function: Callable, arguments: Any, dynamic_batch: int, options: trt.BuildOptions
+    ) -> None:
+        super().__init__(function, arguments, dynamic_batch)
+        self._engine: trt.Engine | None = None
+        if not self.is_empty:
+            self._engine = trt.Engine(_built(trt.program_of(self.executable), options).engine_bytes)
+
+    def launch(self, arguments: Any) -> list[torch.Tensor]:
+        if self._engine is None:
+            return []
+        # nvtripy numbers the inputs in the order in which the tensors stand in the nested arguments.
+        inputs: list[torch.Tensor] = []
+        map_tree(arguments, lambda leaf: inputs.append(torch.from_dlpack(leaf)) if _is_tensor(leaf) else None)
+        outputs = self._engine(inputs)
+        torch.cuda.synchronize()
+        return outputs
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return hasattr(leaf, "__dlpack__")
+
+
+def _built(program: Any, options: trt.BuildOptions) -> trt.EngineBuild:
+    try:
+        return trt.build(program, options)
+    except trt.Refused as refused:
+        raise Refused(str(refused)) from refused
+
+
+class TensorRTRunner(TripyRunner):
+    """The port as TensorRT engines: the whole model, and each module alone, where the GPU allows."""
+
+    builds = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._options = trt.BuildOptions()
+        self._facts: dict[Any, list[dict]] = {}
+        self._why_not_run = ""
+
+    def label(self) -> str:
+        return f"tensorrt ({trt.describe()})"
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        super().load(case, precision, weights)
+        self._options = trt.BuildOptions(tf32=precision.name == "tf32")
+        self._facts = {}
+
+    def build(self, arrays: Mapping[str, np.ndarray], folder: Path) -> list[dict]:
+        """Build the entry with a dynamic and with a static batch, keep engines and listings in `folder`."""
+        arguments = map_tree(self.family.entry_arguments(arrays), self._host)
+        batch = self.family.batch_size(arrays)
+        shapes = tuple(array.shape for array in arrays.values())
+        if shapes not in self._facts:
+            recorded = trt.program_of(self._record(self._entry, arguments, batch).executable)
+            programs = {"static": trt.at_typical_shapes(recorded)}
+            if batch > 1:
+                programs = {"dynamic batch": recorded, **programs}
+            self._facts[shapes] = [
+                self._keep(shape, _built(each, self._options), folder) for shape, each in programs.items()
+            ]
+        return self._facts[shapes]
+
+    def _keep(self, shape: str, built: trt.EngineBuild, folder: Path) -> dict:
+        try:
+            trt.Engine(built.engine_bytes)
+        except trt.CannotRun as why:
+            self._why_not_run = str(why)
+        built.save(folder)
+        return {
+            "shape": shape,
+            "library": built.library,
+            "layers": built.layers,
+            "engine_layers": built.engine_layers,
+            "bytes": built.size,
+            "seconds": built.seconds,
+            "dtypes": dtypes(built.inspector),
+            "key": built.key,
+        }
+
+    def _compile(self, function: Callable, arguments: Any, batch: int) -> Compiled:
+        if self._why_not_run:
+            raise BuiltOnly(self._why_not_run)
+        return _OnEngine(function, arguments, batch, self._options)
