@@ -138,7 +138,7 @@ def _evaluate(node: Node, view: OpView, results: list[RankedTensorType]) -> tupl
     view.declared = results
     lowered = _checked(node, lower, view)
     positions = lowered.uses if lowered.uses is not None else _present(view.types)
-    computed = lowered.run(*(view.values[i] for i in positions))
+    computed = lowered.run(*(view.values[i] for i in positions), *lowered.tables)
     return computed if isinstance(computed, tuple) else (computed,)
 
 
@@ -189,29 +189,26 @@ def compact(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class Step:
-    """One call: `slots[outputs] = run(*slots[inputs])`, after which the slots in `frees` are cleared."""
+    """One call: `slots[outputs] = run(*slots[inputs], *tables)`; then the slots in `frees` are cleared."""
 
     node: Node
     run: Callable[..., Any]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     frees: tuple[int, ...]
+    tables: tuple[Tensor, ...] = ()
 
 
 class Plan:
     """A program's steps for one set of concrete input shapes."""
 
-    def __init__(self, program: Program, device: torch.device):
+    def __init__(self, program: Program, place: Callable[[Tensor], Tensor]):
         """Schedules a program whose shapes are all known.
 
         Args:
             program: the folded program.
-            device: where the data lives.
+            place: takes a host tensor to where the plan computes. Shapes, read by lowering, stay behind.
         """
-        self._template: list[Tensor | None] = [None] * len(program.types)
-        for value, tensor in program.constants.items():
-            self._template[value] = tensor.to(device)
-        self._inputs = tuple(program.inputs)
         self._outputs = tuple(program.outputs)
         self.result_types = [program.types[v] for v in program.outputs]
 
@@ -221,10 +218,25 @@ class Plan:
             if step.is_view:
                 roots[node.outputs[0]] = roots[inputs[0]]
         self.steps = _schedule(program, lowered, roots)
-        self._calls = [
-            (step.run, step.inputs, step.outputs, step.outputs[0], len(step.outputs) == 1, step.frees)
-            for step in self.steps
+        used = {*self._outputs, *(value for step in self.steps for value in step.inputs)}
+        self._template: list[Tensor | None] = [None] * len(program.types)
+        for value in used.intersection(program.constants):
+            self._template[value] = place(program.constants[value])
+        # An input whose value is known has become a constant.
+        self._inputs = [
+            (position, value)
+            for position, value in enumerate(program.inputs)
+            if value in used and value not in program.constants
         ]
+        self.input_positions = [position for position, _ in self._inputs]
+        self._calls = []
+        for step in self.steps:
+            first_table = len(self._template)
+            self._template += [place(table) for table in step.tables]
+            arguments = (*step.inputs, *range(first_table, len(self._template)))
+            self._calls.append(
+                (step.run, arguments, step.outputs, step.outputs[0], len(step.outputs) == 1, step.frees)
+            )
         self._finish = _finishers(program, roots)
 
     @staticmethod
@@ -244,14 +256,15 @@ class Plan:
         """Runs the steps.
 
         Args:
-            inputs: tensors of exactly the shapes that the plan was made for.
+            inputs: tensors of exactly the shapes that the plan was made for. Only those at `input_positions`
+                are read.
 
         Returns:
             Freshly allocated, contiguous results.
         """
         slots = self._template.copy()
-        for value, tensor in zip(self._inputs, inputs):
-            slots[value] = tensor
+        for position, value in self._inputs:
+            slots[value] = inputs[position]
         with torch.inference_mode():
             for run, arguments, outputs, output, is_single, frees in self._calls:
                 result = run(*[slots[v] for v in arguments])
@@ -263,6 +276,12 @@ class Plan:
                 for value in frees:
                     slots[value] = None
             return [finish(slots[value]) for value, finish in zip(self._outputs, self._finish)]
+
+    def record_stream(self, queue: torch.cuda.Stream) -> None:
+        """Keeps the constants' memory from being reused before the work in a CUDA stream is done."""
+        for tensor in self._template:
+            if tensor is not None:
+                tensor.record_stream(queue)
 
 
 def _schedule(
@@ -293,7 +312,7 @@ def _schedule(
                 if roots[value] == value and memory_dies and is_alone and program.types[value] is result:
                     run = _writing_over(step.run, position)
                     break
-        steps.append(Step(node, run, inputs, node.outputs, tuple(dying.get(index, ()))))
+        steps.append(Step(node, run, inputs, node.outputs, tuple(dying.get(index, ())), step.tables))
     return steps
 
 

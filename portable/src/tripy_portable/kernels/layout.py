@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -133,7 +133,7 @@ def _slice(view: OpView) -> Lowered:
     if mode == "kFILL":
         return _filled_slice(view, start, size, stride)
     indices = [_outer_indices(mode, a, n, s, extent) for a, n, s, extent in zip(start, size, stride, source)]
-    return Lowered(lambda x: _index_each_axis(x, indices), uses=(0,))
+    return Lowered(_index_each_axis, uses=(0,), tables=tuple(indices))
 
 
 def _inner_slice(source: Sequence[int], start: list[int], size: list[int], stride: list[int]) -> Lowered:
@@ -145,12 +145,12 @@ def _inner_slice(source: Sequence[int], start: list[int], size: list[int], strid
         box = tuple(slice(a, a + max(s, 1) * (n - 1) + 1, max(s, 1)) for a, n, s in zip(start, size, stride))
         return Lowered(lambda x: x[box], uses=(0,), is_view=True)
     indices = [torch.tensor([a + s * i for i in range(n)]) for a, n, s in zip(start, size, stride)]
-    return Lowered(lambda x: _index_each_axis(x, indices), uses=(0,))
+    return Lowered(_index_each_axis, uses=(0,), tables=tuple(indices))
 
 
-def _index_each_axis(x: Tensor, indices: Sequence[Tensor]) -> Tensor:
+def _index_each_axis(x: Tensor, *indices: Tensor) -> Tensor:
     for axis, index in enumerate(indices):
-        x = x.index_select(axis, index.to(x.device))
+        x = x.index_select(axis, index)
     return x
 
 
@@ -168,27 +168,22 @@ def _outer_indices(mode: str, start: int, count: int, stride: int, extent: int) 
 
 
 def _filled_slice(view: OpView, start: list[int], size: list[int], stride: list[int]) -> Lowered:
-    source = view.types[0].dims
     has_fill = len(view.types) > 4 and view.types[4] is not None
-    fill_of: Callable[[tuple[Tensor, ...]], Tensor | int] = (
-        (lambda fill: fill[0]) if has_fill else (lambda _: 0)
-    )
-    uses = (0, 4) if has_fill else (0,)
-    axes = []
-    for a, n, s, extent in zip(start, size, stride, source):
+    box, indices = [], []
+    for a, n, s, extent in zip(start, size, stride, view.types[0].dims):
         index = a + s * torch.arange(n)
-        valid = (index >= 0) & (index < extent)
-        axes.append((index[valid], valid))
-    is_inside = torch.ones(size, dtype=torch.bool)
-    for axis, (_, valid) in enumerate(axes):
-        is_inside &= valid.reshape([-1] + [1] * (len(size) - axis - 1))
+        inside = torch.nonzero((index >= 0) & (index < extent)).flatten()
+        # The positions of an axis that lie inside follow each other, whatever the stride.
+        box.append(slice(int(inside[0]), int(inside[-1]) + 1) if inside.numel() else slice(0, 0))
+        indices.append(index[inside])
 
-    def filled(x: Tensor, *fill: Tensor) -> Tensor:
-        value = fill_of(fill)
-        result = torch.empty(size, dtype=x.dtype, device=x.device)
-        result[...] = value.reshape(()) if has_fill else value
-        inner = _index_each_axis(x, [index for index, _ in axes])
-        result[is_inside.to(x.device)] = inner.reshape(-1)
+    def filled(x: Tensor, *rest: Tensor) -> Tensor:
+        if has_fill:
+            fill, *inner = rest
+            result = fill.reshape(()).expand(size).clone(memory_format=torch.contiguous_format)
+        else:
+            inner, result = list(rest), x.new_zeros(size)
+        result[tuple(box)] = _index_each_axis(x, *inner)
         return result
 
-    return Lowered(filled, uses=uses)
+    return Lowered(filled, uses=(0, 4) if has_fill else (0,), tables=tuple(indices))

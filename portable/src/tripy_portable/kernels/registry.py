@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from tripy_portable.diagnostics import UnsupportedOperation
 from tripy_portable.dialect.inference import OpView
 
@@ -14,15 +16,17 @@ from tripy_portable.dialect.inference import OpView
 class Lowered:
     """What a plan runs for one operation.
 
-    `run` takes the operands at positions `uses` (all present ones where that is None). `is_view` says that
-    the result may share memory with its first argument. `takes_out` says that `run` writes element by
-    element and accepts torch's `out=`, so that the memory of an argument that dies can be reused.
+    `run` takes the operands at positions `uses` (all present ones where that is None), and after them
+    `tables`: tensors that lowering computed on the host, which a plan keeps where it computes. `is_view`
+    says that the result may share memory with its first argument. `takes_out` says that `run` writes element
+    by element and accepts torch's `out=`, so that the memory of an argument that dies can be reused.
     """
 
     run: Callable[..., Any]
     uses: tuple[int, ...] | None = None
     is_view: bool = False
     takes_out: bool = False
+    tables: tuple[torch.Tensor, ...] = ()
 
 
 LoweringFn = Callable[[OpView], Lowered]

@@ -132,18 +132,20 @@ def _resize_nearest(view: OpView) -> Lowered:
         raise UnsupportedOperation(
             f"tensorrt.resize_nearest {view.attrs['rounding']} is not supported by the portable runtime"
         )
-    indices = {}
-    for axis in _resized_axes(view):
+    axes, indices = _resized_axes(view), []
+    for axis in axes:
         # A position that is exact in real numbers may come out just below the integer.
         position = torch.floor(_coordinates(view, axis) + 1e-9)
-        indices[axis] = position.clamp(0, view.types[0].dims[axis] - 1).to(torch.int64)
+        indices.append(position.clamp(0, view.types[0].dims[axis] - 1).to(torch.int64))
 
-    def resize(x: Tensor) -> Tensor:
-        for axis, index in indices.items():
-            x = x.index_select(axis, index.to(x.device))
+    def resize(x: Tensor, *indices: Tensor) -> Tensor:
+        for axis, index in zip(axes, indices):
+            x = x.index_select(axis, index)
         return x
 
-    return Lowered(resize if indices else identity, uses=(0,), is_view=not indices)
+    if not axes:
+        return Lowered(identity, uses=(0,), is_view=True)
+    return Lowered(resize, uses=(0,), tables=tuple(indices))
 
 
 def _resized_axes(view: OpView) -> list[int]:
@@ -158,8 +160,8 @@ def _resized_axes(view: OpView) -> list[int]:
 @lowers("resize_linear", "resize_cubic")
 def _resize_interpolating(view: OpView) -> Lowered:
     """Separable interpolation, computed in float32; positions beyond the border read the border element."""
-    taps: dict[int, list[tuple[Tensor, Tensor]]] = {}
-    for axis in _resized_axes(view):
+    axes, tables = _resized_axes(view), []
+    for axis in axes:
         position = _coordinates(view, axis)
         last = view.types[0].dims[axis] - 1
         pairs = (
@@ -167,21 +169,19 @@ def _resize_interpolating(view: OpView) -> Lowered:
             if view.name == "resize_linear"
             else _cubic_taps(position, view.attrs["cubic_coeff"])
         )
-        taps[axis] = [
-            (index.clamp(0, last).to(torch.int64), weight.to(torch.float32)) for index, weight in pairs
-        ]
+        tail = [1] * (view.types[0].rank - axis - 1)
+        for index, weight in pairs:
+            tables += [index.clamp(0, last).to(torch.int64), weight.to(torch.float32).reshape([-1, *tail])]
     element = view.types[0].element
 
-    def resize(x: Tensor) -> Tensor:
+    def resize(x: Tensor, *tables: Tensor) -> Tensor:
         wide = x.to(torch.float32)
-        for axis, pairs in taps.items():
-            shape = [-1] + [1] * (wide.ndim - axis - 1)
-            wide = sum(
-                wide.index_select(axis, index.to(x.device)) * weight.to(x.device).reshape(shape)
-                for index, weight in pairs
-            )
+        per_axis = len(tables) // max(len(axes), 1)
+        for number, axis in enumerate(axes):
+            own = tables[number * per_axis : (number + 1) * per_axis]
+            wide = sum(wide.index_select(axis, index) * weight for index, weight in zip(own[::2], own[1::2]))
         if element.is_float:
             return wide.to(x.dtype)
         return rounded_to_integer(wide, element)
 
-    return Lowered(resize, uses=(0,))
+    return Lowered(resize, uses=(0,), tables=tuple(tables))

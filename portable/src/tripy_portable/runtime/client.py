@@ -1,4 +1,8 @@
-"""The runtime client: devices, streams, allocation, copies, DLPack."""
+"""The runtime client: devices, streams, allocation, copies, DLPack.
+
+A copy without a stream is complete when the call returns. With one it is queued, and complete when the stream
+is: a copy to the host is then in pinned memory, whose values must not be read before.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,9 @@ import torch
 
 from tripy_portable.diagnostics import MTRTException
 from tripy_portable.dtypes import BY_TORCH
-from tripy_portable.runtime.memref import DeviceMemRef, HostMemRef, MemRefValue
+from tripy_portable.runtime.memref import DeviceMemRef, HostMemRef, MemRefValue, make_ready
+from tripy_portable.runtime.streams import Stream, create_stream, device_of, queue_of
 from tripy_portable.runtime.types import ScalarTypeCode
-
-
-def device_of(index: int) -> torch.device:
-    """Where device memory with this index lives."""
-    return torch.device("cpu")
-
-
-class Stream:
-    """An ordered queue of work. On the CPU, work is done when a call returns."""
-
-    @property
-    def ptr(self) -> int:
-        """A number that identifies the stream."""
-        return id(self)
-
-    def sync(self) -> None:
-        """Waits for the work queued so far."""
 
 
 class Device:
@@ -35,7 +23,6 @@ class Device:
 
     def __init__(self, index: int):
         self.index = index
-        self.stream = Stream()
 
     def get_name(self) -> str:
         return f"portable:{self.index}"
@@ -53,7 +40,7 @@ class RuntimeClient:
 
     def create_stream(self) -> Stream:
         """A new stream."""
-        return Stream()
+        return create_stream(device_of(0))
 
     def create_memref(
         self,
@@ -72,6 +59,7 @@ class RuntimeClient:
             shape: the shape; the array's length by default.
             dtype: the element type.
             device: the device; the host by default.
+            stream: where the copy to the device is queued.
 
         Raises:
             MTRTException: where the array's size doesn't fit the shape.
@@ -91,9 +79,17 @@ class RuntimeClient:
                     f"{list(dims)}"
                 )
             tensor = flat.reshape(dims)
-        if device is not None:
-            return DeviceMemRef(tensor.to(device_of(device.index)), dtype.element)
-        return HostMemRef(tensor, dtype.element)
+        host = HostMemRef(tensor, dtype.element)
+        return host if device is None else self._to_device(host, device, stream, is_owned=True)
+
+    def _to_device(
+        self, host: MemRefValue, device: Device, stream: Stream | None, is_owned: bool
+    ) -> DeviceMemRef:
+        target = device_of(device.index)
+        queue = queue_of(stream, target)
+        with torch.cuda.stream(queue):
+            tensor = host.tensor.to(target, copy=not is_owned, non_blocking=stream is not None)
+        return DeviceMemRef(tensor, host.element, queue=queue)
 
     def create_memref_view_from_dlpack(
         self, dltensor: Any = None, assert_canonical_strides: bool | None = None
@@ -108,6 +104,11 @@ class RuntimeClient:
         element = BY_TORCH.get(tensor.dtype)
         if element is None:
             raise MTRTException(f"InvalidArgument: DLPack element type {tensor.dtype} is not supported")
+        if tensor.is_cuda and tensor.device != device_of(0):
+            raise MTRTException(
+                f"InvalidArgument: DLPack tensor is on {tensor.device}, but only {device_of(0)} can be used: "
+                "copy it there"
+            )
         canonical = _canonical_strides(tensor.shape)
         if assert_canonical_strides and tensor.numel() > 0:
             differs = any(
@@ -127,8 +128,8 @@ class RuntimeClient:
     def copy_to_device(
         self, host_memref: MemRefValue, device: Device, stream: Stream | None = None
     ) -> MemRefValue:
-        """A copy in device memory."""
-        return DeviceMemRef(host_memref.tensor.to(device_of(device.index), copy=True), host_memref.element)
+        """A copy in device memory; see above for what a stream means."""
+        return self._to_device(host_memref, device, stream, is_owned=False)
 
     def copy_to_host(
         self,
@@ -136,11 +137,18 @@ class RuntimeClient:
         existing_host_memref: MemRefValue | None = None,
         stream: Stream | None = None,
     ) -> MemRefValue | None:
-        """A copy in host memory: a new memref, or into an existing one."""
-        if existing_host_memref is not None:
-            existing_host_memref.tensor.copy_(device_memref.tensor)
-            return None
-        return HostMemRef(device_memref.tensor.to("cpu", copy=True), device_memref.element)
+        """A copy in host memory: a new memref, or into an existing one; see above for what a stream means."""
+        source, is_queued = device_memref.tensor, stream is not None and device_memref.tensor.is_cuda
+        queue = queue_of(stream, source.device)
+        shared = make_ready([device_memref], queue) if queue is not None else []
+        target = None if existing_host_memref is None else existing_host_memref.tensor
+        with torch.cuda.stream(queue):
+            if target is None:
+                target = torch.empty(source.shape, dtype=source.dtype, pin_memory=is_queued)
+            target.copy_(source, non_blocking=is_queued)
+        for other in shared:
+            other.wait_stream(queue)
+        return HostMemRef(target, device_memref.element) if existing_host_memref is None else None
 
 
 def _volume(dims: Sequence[int]) -> int:

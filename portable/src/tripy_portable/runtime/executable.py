@@ -10,7 +10,10 @@ import torch
 from tripy_portable.ir.types import RankedTensorType, tensor_type
 from tripy_portable.planner import Plan, fold
 from tripy_portable.program import Program, is_static
-from tripy_portable.runtime.client import device_of
+from tripy_portable.runtime.cuda_plan import CudaPlan
+from tripy_portable.runtime.options import Options
+from tripy_portable.runtime.placement import Placement
+from tripy_portable.runtime.streams import device_of
 
 # A loop over sequence lengths needs a plan each; what it holds beyond the constants is small.
 MAX_PLANS = 32
@@ -63,11 +66,14 @@ class Executable:
 
     def _own(self, program: Program) -> None:
         self.program = program
+        self.device = device_of(0)
+        self.options = Options.from_environment()
+        self._place = Placement(self.device, program.constants.values())
         # As nvtripy recorded it, for `trt`: before folding, with locations. A file doesn't keep it.
         self.recorded: Program | None = None
-        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._plans: OrderedDict[Any, Plan | CudaPlan] = OrderedDict()
 
-    def plan(self, key: Any) -> Plan | None:
+    def plan(self, key: Any) -> Plan | CudaPlan | None:
         """The plan that was made for a key, if it is still kept."""
         plan = self._plans.get(key)
         if plan is not None:
@@ -75,14 +81,16 @@ class Executable:
         return plan
 
     def make_plan(
-        self, key: Any, types: list[RankedTensorType], values: dict[int, torch.Tensor], device: torch.device
-    ) -> Plan:
+        self, key: Any, types: list[RankedTensorType], values: dict[int, torch.Tensor]
+    ) -> Plan | CudaPlan:
         """Plans for concrete input types and host values, and keeps the plan under a key.
 
         Raises:
             GraphError: where the shapes don't fit, naming the operation.
         """
-        plan = Plan(fold(self.program, types, values), device)
+        plan: Plan | CudaPlan = Plan(fold(self.program, types, values), self._place)
+        if self.device.type == "cuda":
+            plan = CudaPlan(plan, self.options)
         self._plans[key] = plan
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
@@ -108,7 +116,7 @@ class Executable:
         key = plan_key(
             [(*type.dims, type.element.code) for type in types], [v.item() for v in values.values()]
         )
-        self.make_plan(key, types, values, device_of(0))
+        self.make_plan(key, types, values)
 
     def serialize(self) -> bytes:
         """The executable's file format; see `program`."""

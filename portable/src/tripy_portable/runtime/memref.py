@@ -1,16 +1,19 @@
 """Memory: host and device tensors as nvtripy sees them.
 
-With no GPU, "device" memory is host memory flagged as device.
+With no GPU, "device" memory is host memory flagged as device. With one, device memory knows the CUDA stream
+in which it is written, and those that use it: see `streams`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
 from tripy_portable.dtypes import ElementType
+from tripy_portable.runtime.streams import consumers, torch_queues
 from tripy_portable.runtime.types import PointerType, ScalarTypeCode
 
 
@@ -20,6 +23,7 @@ class MemRefValue:
     __slots__ = ()
     _tensor: torch.Tensor
     _element: ElementType
+    _is_exposed: bool
     address_space: PointerType
 
     @property
@@ -57,6 +61,11 @@ class MemRefValue:
     def __dlpack_device__(self) -> tuple[int, int]:
         return tuple(int(part) for part in self._tensor.__dlpack_device__())
 
+    @property
+    def is_exposed(self) -> bool:
+        """Whether someone else, through DLPack, can write to the memory."""
+        return self._is_exposed
+
     def frozen_tensor(self) -> torch.Tensor:
         """The data as a constant: copied where someone else could still write to it."""
         return self._tensor.clone() if self._is_exposed else self._tensor
@@ -77,13 +86,62 @@ class MemRefValue:
 class DeviceMemRef(MemRefValue):
     """Device memory. It exports no buffer: copy it to the host first."""
 
-    __slots__ = ("_element", "_is_exposed", "_tensor")
+    __slots__ = ("_element", "_is_exposed", "_tensor", "users")
     address_space = PointerType.device
 
-    def __init__(self, tensor: torch.Tensor, element: ElementType, is_exposed: bool = False):
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        element: ElementType,
+        is_exposed: bool = False,
+        queue: torch.cuda.Stream | None = None,
+    ):
+        """Device memory that holds a tensor.
+
+        Args:
+            tensor: the data.
+            element: the element type.
+            is_exposed: whether someone else can write to the memory.
+            queue: the CUDA stream in which the data is written; PyTorch's current one by default.
+        """
         self._tensor = tensor
         self._element = element
         self._is_exposed = is_exposed
+        # The CUDA streams for which the data is ready, the one that writes it first. None on the CPU.
+        self.users: tuple[torch.cuda.Stream, ...] = ()
+        if tensor.is_cuda:
+            self.users = (queue if queue is not None else torch.cuda.current_stream(tensor.device),)
+
+    def make_ready(self, queue: torch.cuda.Stream) -> None:
+        """Lets a stream wait for the data, and keeps the memory from being reused before it is done."""
+        queue.wait_stream(self.users[0])
+        self._tensor.record_stream(queue)
+        self.users += (queue,)
+
+    def __dlpack__(self, stream: int | None = None, **_: Any) -> Any:
+        if self._tensor.is_cuda:
+            for consumer in consumers(stream, self._tensor.device):
+                consumer.wait_stream(self.users[0])
+                self._tensor.record_stream(consumer)
+        return super().__dlpack__()
+
+
+def make_ready(memrefs: Iterable[DeviceMemRef], queue: torch.cuda.Stream) -> list[torch.cuda.Stream]:
+    """Lets a stream wait for all that it is going to read.
+
+    Returns:
+        The streams that must wait for it in turn, because they share some of the memory: PyTorch may write to
+        it, or free it, as soon as the call returns.
+    """
+    shared: list[torch.cuda.Stream] = []
+    for memref in memrefs:
+        if queue not in memref.users:
+            memref.make_ready(queue)
+        if memref.is_exposed and not shared:
+            shared = [other for other in torch_queues(memref.tensor.device) if other != queue]
+    for other in shared:
+        queue.wait_stream(other)
+    return shared
 
 
 class HostMemRef(MemRefValue, np.ndarray):

@@ -7,9 +7,10 @@ from typing import Any
 
 from tripy_portable.diagnostics import MTRTException
 from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
-from tripy_portable.runtime.client import RuntimeClient, device_of
+from tripy_portable.runtime.client import RuntimeClient
 from tripy_portable.runtime.executable import Executable, plan_key
 from tripy_portable.runtime.memref import DeviceMemRef, MemRefValue
+from tripy_portable.runtime.streams import Stream, queue_of
 
 
 class RuntimeSessionOptions:
@@ -20,6 +21,8 @@ class RuntimeSessionOptions:
     ):
         if num_devices != 1:
             raise MTRTException(f"InvalidArgument: num_devices must be 1, but got {num_devices}")
+        if device_id != 0:
+            raise MTRTException(f"InvalidArgument: device_id must be 0, but got {device_id}")
         self.num_devices = num_devices
         self.device_id = device_id
 
@@ -38,7 +41,7 @@ class RuntimeSession:
             raise TypeError("RuntimeSession takes (options, executable) or (client, options, executable).")
         self.options, self.executable = args
         self._program = self.executable.program
-        self._device = device_of(self.options.device_id)
+        self._is_on_gpu = self.executable.device.type == "cuda"
         self._host_inputs = [i for i, spec in enumerate(self._program.specs) if spec.on_host]
         self._types = [self._program.types[v] for v in self._program.inputs]
 
@@ -47,10 +50,14 @@ class RuntimeSession:
         name: str,
         in_args: Sequence[MemRefValue],
         out_args: Sequence[MemRefValue] | None = None,
-        stream: Any = None,
+        stream: Stream | None = None,
         client: Any = None,
     ) -> list[MemRefValue]:
         """Runs `main` on memrefs and returns freshly allocated device memrefs.
+
+        On a GPU the work is queued in the stream (PyTorch's current one by default), and the results are
+        complete when it is. An argument must not be overwritten before, unless by PyTorch in a tensor that
+        shares its memory: PyTorch's current stream waits for calls with such arguments.
 
         Raises:
             MTRTException: where an argument's element type, rank, shape or value is not as compiled.
@@ -65,9 +72,14 @@ class RuntimeSession:
             self._check(in_args)
             types = [tensor_type(tuple(memref.shape), memref.element) for memref in in_args]
             values = {i: tensors[i].cpu() for i in self._host_inputs}
-            plan = self.executable.make_plan(key, types, values, self._device)
-        results = plan.run(tensors)
-        return [DeviceMemRef(tensor, type.element) for tensor, type in zip(results, plan.result_types)]
+            plan = self.executable.make_plan(key, types, values)
+        if not self._is_on_gpu:
+            results, queue = plan.run(tensors), None
+        else:
+            queue = queue_of(stream, self.executable.device)
+            results = plan.run(in_args, queue)
+        types = plan.result_types
+        return [DeviceMemRef(tensor, type.element, queue=queue) for tensor, type in zip(results, types)]
 
     def _check(self, arguments: Sequence[MemRefValue]) -> None:
         if len(arguments) != len(self._types):

@@ -1,0 +1,113 @@
+"""Plans on a GPU: queued in a stream without waiting for it, or replayed as a captured graph."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Sequence
+
+import torch
+
+from tripy_portable.planner import Plan
+from tripy_portable.runtime.memref import MemRefValue, make_ready
+from tripy_portable.runtime.options import Options
+from tripy_portable.runtime.precision import MatrixPrecision
+
+Tensor = torch.Tensor
+
+_CONTRACTIONS = frozenset(("matrix_multiply", "convolution", "deconvolution"))
+
+
+class CudaPlan:
+    """A plan whose data lives on a GPU. Nothing in a call waits for the GPU but the capture of a graph."""
+
+    def __init__(self, plan: Plan, options: Options):
+        """Wraps a plan.
+
+        Args:
+            plan: its constants are on the GPU.
+            options: whether TF32 and graphs are allowed.
+        """
+        self._plan = plan
+        self.result_types = plan.result_types
+        contracts = any(step.node.op in _CONTRACTIONS for step in plan.steps)
+        self._precision = MatrixPrecision(options.allow_tf32) if contracts else contextlib.nullcontext()
+        self._is_captured = options.cuda_graphs and bool(plan.steps)
+        self._has_run = False
+        self._graph: CapturedGraph | None = None
+        self._queues: tuple[torch.cuda.Stream, ...] = ()
+
+    @property
+    def steps(self) -> list:
+        """The plan's steps."""
+        return self._plan.steps
+
+    def run(self, arguments: Sequence[MemRefValue], queue: torch.cuda.Stream) -> list[Tensor]:
+        """Queues the work in a CUDA stream.
+
+        Args:
+            arguments: memrefs of exactly the types that the plan was made for.
+            queue: the stream; it waits for the arguments' own.
+
+        Returns:
+            Freshly allocated results, complete when the stream is.
+        """
+        if queue not in self._queues:
+            self._plan.record_stream(queue)
+            self._queues += (queue,)
+        shared = make_ready([arguments[i] for i in self._plan.input_positions], queue)
+        inputs = [memref.tensor for memref in arguments]
+        with torch.cuda.stream(queue):
+            results = self._run(inputs, queue)
+        for other in shared:
+            other.wait_stream(queue)
+        return results
+
+    def _run(self, inputs: Sequence[Tensor], queue: torch.cuda.Stream) -> list[Tensor]:
+        if self._is_captured and self._has_run:
+            if self._graph is None:
+                with self._precision:
+                    self._graph = CapturedGraph(self._plan, inputs)
+            return self._graph.replay(inputs, queue)
+        with self._precision:
+            results = self._plan.run(inputs)
+        # A graph is captured after a run, which loads kernels and libraries: that cannot be captured.
+        self._has_run = True
+        return results
+
+
+class CapturedGraph:
+    """A plan's work as one CUDA graph, with memory of its own for inputs and results."""
+
+    def __init__(self, plan: Plan, inputs: Sequence[Tensor]):
+        """Captures a plan that has run before. Waits for the GPU.
+
+        Args:
+            plan: what to capture.
+            inputs: tensors of the plan's shapes.
+        """
+        self._positions = plan.input_positions
+        self._inputs: list[Tensor | None] = [None] * len(inputs)
+        for position in self._positions:
+            self._inputs[position] = torch.empty_like(inputs[position])
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._results = plan.run(self._inputs)
+        self._last: list[torch.cuda.Stream] = []
+        # Replays read memory that goes back to the allocator with this object.
+        weakref.finalize(self, _wait_for, self._last)
+
+    def replay(self, inputs: Sequence[Tensor], queue: torch.cuda.Stream) -> list[Tensor]:
+        """Queues the graph in the current stream, which is `queue`; the results are copies."""
+        if self._last and self._last[0] != queue:
+            queue.wait_stream(self._last[0])
+        self._last[:] = [queue]
+        for position in self._positions:
+            self._inputs[position].copy_(inputs[position])
+        self._graph.replay()
+        return [result.clone() for result in self._results]
+
+
+def _wait_for(queues: list[torch.cuda.Stream]) -> None:
+    for queue in queues:
+        queue.synchronize()

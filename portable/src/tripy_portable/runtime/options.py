@@ -1,0 +1,42 @@
+"""What a user can choose about running on a GPU: environment variables, read when an executable is made.
+
+`TRIPY_PORTABLE_TF32=1` lets float32 matrix products and convolutions round their factors to TF32. The default
+is not to, whatever PyTorch's own switches say. It has no effect on the CPU.
+
+`TRIPY_PORTABLE_CUDA_GRAPHS=1` captures the work of each set of input shapes as a CUDA graph at the second
+call, and replays it. Inputs are copied into the graph's own memory, and results out of it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from tripy_portable.diagnostics import MTRTException
+
+TF32 = "TRIPY_PORTABLE_TF32"
+CUDA_GRAPHS = "TRIPY_PORTABLE_CUDA_GRAPHS"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an executable runs on a GPU: like builder flags, fixed when it is compiled or loaded."""
+
+    allow_tf32: bool = False
+    cuda_graphs: bool = False
+
+    @classmethod
+    def from_environment(cls) -> Options:
+        """The options that the environment variables ask for.
+
+        Raises:
+            MTRTException: for a value other than 0 and 1, naming the variable.
+        """
+        return cls(_switch(TF32), _switch(CUDA_GRAPHS))
+
+
+def _switch(name: str) -> bool:
+    value = os.environ.get(name, "0")
+    if value not in ("0", "1"):
+        raise MTRTException(f"InvalidArgument: environment variable {name} must be 0 or 1, but is {value!r}")
+    return value == "1"

@@ -1,0 +1,74 @@
+"""Streams, and where device memory is: on the GPU where PyTorch sees one, else in host memory.
+
+Work that is queued without a stream goes to PyTorch's current one. Between our streams and PyTorch's, the GPU
+waits and never the host: what is produced in one stream is waited for by the next that uses it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+
+@functools.cache
+def device_of(index: int) -> torch.device:
+    """Where device memory with this index lives."""
+    return torch.device("cuda", index) if torch.cuda.is_available() else torch.device("cpu")
+
+
+class Stream:
+    """An ordered queue of work: a CUDA stream. On the CPU, work is done when a call returns."""
+
+    def __init__(self, cuda: torch.cuda.Stream | None = None):
+        self.cuda = cuda
+
+    @property
+    def ptr(self) -> int:
+        """The CUDA stream's handle; on the CPU, a number that identifies the stream."""
+        return self.cuda.cuda_stream if self.cuda is not None else id(self)
+
+    def sync(self) -> None:
+        """Waits for the work queued so far, and raises what went wrong in it."""
+        if self.cuda is not None:
+            self.cuda.synchronize()
+
+
+def create_stream(device: torch.device) -> Stream:
+    """A new stream, which runs beside the others (PyTorch hands out up to 32 different ones)."""
+    return Stream(torch.cuda.Stream(device) if device.type == "cuda" else None)
+
+
+def queue_of(stream: Stream | None, device: torch.device) -> torch.cuda.Stream | None:
+    """The CUDA stream that work goes to; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    if stream is not None and stream.cuda is not None:
+        return stream.cuda
+    return torch.cuda.current_stream(device)
+
+
+def torch_queues(device: torch.device) -> list[torch.cuda.Stream]:
+    """The streams in which PyTorch, and libraries that know no streams, work with shared memory."""
+    default, current = torch.cuda.default_stream(device), torch.cuda.current_stream(device)
+    return [default] if current == default else [default, current]
+
+
+def consumers(stream: int | None, device: torch.device) -> list[torch.cuda.Stream]:
+    """The streams that a DLPack consumer may use, by the protocol's `stream` argument.
+
+    None means the legacy default stream; PyTorch's current one is added, because nvtripy drops the argument
+    that PyTorch passes.
+
+    Raises:
+        BufferError: for 0, which the protocol forbids.
+    """
+    if stream is None:
+        return torch_queues(device)
+    if stream == -1:
+        return []
+    if stream == 0:
+        raise BufferError("DLPack's stream 0 is ambiguous: use 1 for the legacy default stream, -1 for none")
+    if stream == 1:
+        return [torch.cuda.default_stream(device)]
+    return [torch.cuda.ExternalStream(stream, device)]
