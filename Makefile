@@ -14,7 +14,7 @@ parity: setup
 	@$(VENV) run_parity.py $(ARGS)
 
 test: lint
-	@$(VENV) -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+	@$(VENV) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
 
 bench: setup
 	@$(VENV) portable/benchmarks/run.py $(ARGS)
