@@ -22,6 +22,7 @@ from rich.text import Text
 from configs import ConfigError, list_cases, load_case, with_input
 from parity import render
 from parity.errors import UserError
+from parity.families import get_family
 from parity.pipeline import Request, check_names, replay, run
 from parity.precision import DEFAULT_PRECISIONS, PRECISIONS
 from parity.report import Report, write_report
@@ -54,7 +55,7 @@ def _names(option: str, text: str | None) -> list[str]:
 @click.option("--runners", metavar="NAMES", help="Comma separated. [default: see --list]")
 @click.option("--batch", type=int, help="Users in a batch. [default: the case's, 128 with --data]")
 @click.option("--seed", type=int, help="Seed of synthetic input and initial weights. [default: the case's]")
-@click.option("--data", type=click.Path(path_type=Path), help="MovieLens u.data, ratings.dat or ratings.csv.")
+@click.option("--data", type=click.Path(path_type=Path), help="MovieLens ratings or Criteo logs.")
 @click.option(
     "--weights", type=click.Path(path_type=Path), help="Checkpoint: .safetensors, or a state dict in .pt."
 )
@@ -164,6 +165,10 @@ def _request(
     selected = [load_case(name) for name in named or list_cases()]
     if not named:
         selected = [case for case in selected if case.default]
+        if data is not None:
+            # Those that the file is for; where it is for none, reading it says why.
+            reading = [case for case in selected if get_family(case.family).recognises(data)]
+            selected = reading or selected
     if data is not None and batch is None:
         batch = RECORDED_BATCH
     changes = {"batch_size": batch, "seed": seed}

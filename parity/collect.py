@@ -25,6 +25,7 @@ from parity.worker import RunnerFailure, Status
 
 REFERENCE = "torch"
 ORACLE = "oracle"
+POISONED = "poisoned.safetensors"
 
 Progress = Callable[[str], None]
 
@@ -137,9 +138,9 @@ class _Session:
             self._try(record, name, "run_incremental", self._inputs, str(stem / "incremental"))
         if name != ORACLE:
             self._try(record, name, "run", self._inputs, str(stem / "untapped"))
-        if record.taps_modules and name != ORACLE:
-            poisoned = str(self._folder / "poisoned.safetensors")
-            self._try(record, name, "run_tapped", poisoned, str(stem / "poisoned"), False)
+        poisoned = self._folder / POISONED
+        if record.taps_modules and name != ORACLE and poisoned.exists():
+            self._try(record, name, "run_tapped", str(poisoned), str(stem / "poisoned"), False)
         if record.taps_modules and name != REFERENCE:
             try:
                 calls = self._calls.result()
@@ -176,7 +177,8 @@ class _Session:
             records[name].timing_reason = turns.failures.get(name, "")
 
 
-def write_inputs(inputs: CaseInputs, poisoned: CaseInputs, folder: Path) -> None:
-    """Save a batch's inputs and their poisoned twin into its folder."""
+def write_inputs(inputs: CaseInputs, poisoned: CaseInputs | None, folder: Path) -> None:
+    """Save a batch's inputs, and their poisoned twin if they have one, into its folder."""
     save(inputs, folder / "inputs.safetensors")
-    save(poisoned, folder / "poisoned.safetensors")
+    if poisoned is not None:
+        save(poisoned, folder / POISONED)

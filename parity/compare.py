@@ -35,6 +35,7 @@ class Evidence:
         incremental_outputs: The tap of the full forward that each of them must equal.
         valid: For each size that a padded axis can have, the (B, size) mask of what counts.
         batch_size: B.
+        has_padding: Whether there was padding to poison.
         boundary: By tap, the elements within round-off of a discontinuity.
         gaps: Classes of the reference that the port cannot have, with the reason.
     """
@@ -48,6 +49,7 @@ class Evidence:
     incremental_outputs: Mapping[str, str]
     valid: Mapping[int, np.ndarray]
     batch_size: int
+    has_padding: bool = True
     boundary: Mapping[str, np.ndarray] = field(default_factory=dict)
     gaps: Mapping[str, str] = field(default_factory=dict)
 
@@ -156,7 +158,8 @@ def compare(evidence: Evidence, results: Results) -> Comparison:
         for tap, reference in evidence.reference_incremental.items()
         if results.appends
     }
-    leak = first_padding_leak(evidence, results) if results.taps_modules else ""
+    looks_for_leaks = results.taps_modules and evidence.has_padding
+    leak = first_padding_leak(evidence, results) if looks_for_leaks else ""
     observer = _largest_difference(results) if results.taps_modules else 0.0
     return Comparison(rows, checks, leak, observer, diagnose(rows, checks, leak, evidence.entry))
 

@@ -30,7 +30,7 @@ import numpy as np
 from parity.criteo_cache import NpzWriter, Spill, open_npz, read_blocks, spill_folder, write_npz
 from parity.criteo_parquet import is_parquet, read_parquet
 from parity.criteo_rows import MISSING, NUM_DENSE, NUM_SPARSE, BrokenLine, RawRows, ReadReport
-from parity.criteo_text import read_text
+from parity.criteo_text import find_layout, read_text
 from parity.criteo_vocabulary import FIRST_ROW, count_values, encode
 from parity.errors import UserError
 
@@ -160,6 +160,32 @@ def read_rows(paths: Sequence[Path], report: ReadReport) -> Iterator[RawRows]:
 def preprocess_dense(dense_BD: np.ndarray) -> np.ndarray:
     """Gaps and negative numbers become 0; x becomes log(x + 1), computed in float64, rounded to float32."""
     return np.log1p(np.maximum(np.nan_to_num(dense_BD, nan=0.0), 0.0)).astype(np.float32)
+
+
+def counts_of(dense_BD: np.ndarray) -> np.ndarray:
+    """Whole counts (B, D) int64 whose logarithms `preprocess_dense` rounds to the given ones, float32.
+
+    Raises:
+        UserError: a feature was no count, such as 0.5.
+    """
+    counts_BD = np.rint(np.expm1(dense_BD.astype(np.float64))).astype(np.int64)
+    changed = np.argwhere(preprocess_dense(counts_BD.astype(np.float64)) != dense_BD)
+    if len(changed):
+        row, feature = changed[0].tolist()
+        value = float(np.expm1(float(dense_BD[row, feature])))
+        raise UserError(
+            f"data: I{feature + 1} of row {row + 1} in its batch", value, "is no whole number", "give counts"
+        )
+    return counts_BD
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file begins like one of the formats, or a folder has such files."""
+    try:
+        first = find_files(path)[0]
+        return is_parquet(first) or bool(find_layout(first))
+    except (OSError, EOFError, zlib.error, UserError):
+        return False
 
 
 def preprocess(

@@ -10,7 +10,7 @@ import numpy as np
 
 from configs import CaseConfig
 from parity.captures import Capture, load_capture
-from parity.collect import ORACLE, REFERENCE, Record, RunnerRecord
+from parity.collect import ORACLE, POISONED, REFERENCE, Record, RunnerRecord
 from parity.compare import Comparison, Diagnosis, Evidence, Results, compare
 from parity.errors import UserError
 from parity.families import get_family
@@ -129,6 +129,7 @@ def _evidence(case: CaseConfig, folder: Path, record: Record) -> Evidence:
         incremental_outputs=family.incremental_outputs,
         valid=family.valid_rows(arrays),
         batch_size=family.batch_size(arrays),
+        has_padding=(folder.parent / POISONED).exists(),
         boundary=boundary,
         gaps=family.gaps(),
     )

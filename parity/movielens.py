@@ -23,7 +23,7 @@ import numpy as np
 
 from configs import HSTUConfig
 from parity.errors import UserError
-from parity.inputs import CaseInputs, validate
+from parity.families.hstu_inputs import HSTUInputs, validate
 
 _CSV_HEADER = b"userId,movieId,rating,timestamp"
 _SEPARATORS = {"ml-100k": b"\t", "ml-1m": b"::", "ml-20m": b","}
@@ -73,7 +73,7 @@ class UserBatch:
     user_ids: np.ndarray
     targets: np.ndarray
     truncated: np.ndarray
-    inputs: CaseInputs
+    inputs: HSTUInputs
 
 
 def read_ratings(path: Path) -> Ratings:
@@ -117,6 +117,16 @@ def read_ratings(path: Path) -> Ratings:
         ratings=ratings[order],
         timestamps=seconds[order],
     )
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file begins like one of the three formats."""
+    try:
+        with path.open("rb") as stream:
+            _sniff(path, stream.readline(256))
+    except (OSError, UserError):
+        return False
+    return True
 
 
 def user_batches(
@@ -163,7 +173,7 @@ def _batch(
     targets_B = data.item_ids[target_B]
     candidates = rng.choice(catalogue, (users.size, num_candidates))
     candidates[:, 0] = targets_B
-    inputs = CaseInputs(
+    inputs = HSTUInputs(
         {
             "past_lengths": lengths_B,
             "past_ids": np.where(valid_BN, data.item_ids[source_BN], 0),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,13 +21,12 @@ from parity import judging, weights
 from parity.collect import ORACLE, REFERENCE, Progress, collect, write_inputs
 from parity.environment import environment
 from parity.errors import UserError
-from parity.families import Family, get_family
-from parity.inputs import CaseInputs, poison, validate
+from parity.families import get_family
+from parity.families.base import Batches
+from parity.inputs import CaseInputs
 from parity.machine import Machine, Runners
-from parity.movielens import Ratings, read_ratings, user_batches
 from parity.precision import PRECISIONS, Precision
 from parity.report import CaseReport, PrecisionReport, Report, RunnerReport, write_report
-from parity.synthetic import synthetic
 from parity.worker import Status
 
 POISON_SEED = 1
@@ -41,7 +41,7 @@ class Request:
         precisions: Names in `PRECISIONS`.
         runners: Runners to judge; the reference and the oracle always run.
         runners_asked: Whether the user named them: then one that is unavailable is an error.
-        data: A file of recorded interactions in place of synthetic input.
+        data: A file of recorded data in place of synthetic input.
         checkpoint: Trained weights in place of the sensitive initial ones.
         save: Folder that keeps everything, or None.
         limit: Seconds that one step of one runner may take.
@@ -69,9 +69,12 @@ def run(request: Request, progress: Progress) -> Report:
     for name in names:
         if names.count(name) > 1:
             raise UserError("--case", name, "is the name of two cases", "give each a name of its own")
-    recorded = read_ratings(request.data) if request.data else None
     # All bad input is found before the first runner starts.
-    prepared = [_prepare(case, request, recorded) for case in request.cases]
+    read: dict[str, Any] = {}
+    if request.data is not None:
+        for family in dict.fromkeys(case.family for case in request.cases):
+            read[family] = get_family(family).read(request.data)
+    prepared = [_prepare(case, request, read.get(case.family)) for case in request.cases]
     with _folder(request.save) as folder:
         cases = _run_cases(prepared, request, folder, progress)
         report = _report(cases, request.command, request.runners if request.runners_asked else ())
@@ -151,12 +154,11 @@ class _Prepared:
     weights_source: str
 
 
-def _prepare(case: CaseConfig, request: Request, recorded: Ratings | None) -> _Prepared:
+def _prepare(case: CaseConfig, request: Request, data: Any) -> _Prepared:
     family = get_family(case.family)
-    batches, source, counts = _inputs(case, recorded)
-    for inputs in batches:
-        validate(inputs, case.model)
-        _check_axes(case, family, inputs)
+    batches: Batches = family.synthetic(case) if data is None else family.recorded(case, data)
+    for inputs in batches.inputs:
+        family.validate(inputs, case)
     model = family.build_reference(case.model, "dense")
     if request.checkpoint is None:
         tensors, weights_source = (
@@ -169,47 +171,8 @@ def _prepare(case: CaseConfig, request: Request, recorded: Ratings | None) -> _P
             weights.load_checkpoint(request.checkpoint, expected),
             str(request.checkpoint),
         )
-    return _Prepared(case, request.cases.index(case), batches, source, counts, tensors, weights_source)
-
-
-def _inputs(case: CaseConfig, recorded: Ratings | None) -> tuple[list[CaseInputs], str, dict[str, int]]:
-    """A case's batches, where they come from, and counts that add up to what was given."""
-    if recorded is None:
-        inputs = synthetic(case)
-        history = int(inputs["past_lengths"].sum())
-        return (
-            [inputs],
-            f"synthetic, seed {case.input.seed}",
-            {"users": inputs.batch_size, "history": history},
-        )
-    wanted = case.input
-    found = list(user_batches(recorded, case.model, wanted.batch_size, wanted.num_candidates, wanted.seed))
-    counts = {
-        "users": sum(batch.inputs.batch_size for batch in found),
-        "users_in_file": recorded.num_users,
-        "users_without_history": recorded.without_history.size,
-        "history": sum(int(batch.inputs["past_lengths"].sum()) for batch in found),
-        "targets": sum(batch.targets.size for batch in found),
-        "truncated": sum(int(batch.truncated.sum()) for batch in found),
-        "ratings_in_file": recorded.num_ratings,
-    }
-    return [batch.inputs for batch in found], f"{recorded.path.name} ({recorded.format})", counts
-
-
-def _check_axes(case: CaseConfig, family: Family, inputs: CaseInputs) -> None:
-    """Padding is masked by axis length, so no other axis may be as long as the sequence."""
-    clash = set(family.valid_rows(inputs.arrays)) & {
-        family.batch_size(inputs.arrays),
-        case.input.num_candidates,
-        *family.other_sizes(case.model),
-    }
-    if clash:
-        raise UserError(
-            f"{case.name}: padded length",
-            clash.pop(),
-            "is also the size of the batch or of another axis, so that padding cannot be told apart",
-            "choose another batch size, num_candidates or max_output_len",
-        )
+    position = request.cases.index(case)
+    return _Prepared(case, position, batches.inputs, batches.source, batches.counts, tensors, weights_source)
 
 
 def _run_cases(
@@ -220,7 +183,8 @@ def _run_cases(
         folder = root / each.case.name
         weights.export(each.weights, folder / "weights")
         for number, inputs in enumerate(each.batches):
-            write_inputs(inputs, poison(inputs, POISON_SEED), _batch_folder(folder, number))
+            poisoned = get_family(each.case.family).poison(inputs, POISON_SEED)
+            write_inputs(inputs, poisoned, _batch_folder(folder, number))
     machine = Machine()
     free: queue.SimpleQueue[Runners] = queue.SimpleQueue()
     lanes = [Runners(root / f"lane_{number}", request.limit) for number in range(machine.lanes)]

@@ -72,6 +72,8 @@ def _terms(name: str, args: tuple, result: Any) -> int:
         return tensors[1].shape[-1] + 1
     largest_input = max((tensor.numel() for tensor in tensors), default=0)
     smallest_output = max(1, floating[0].numel())
+    if name in ("_embedding_bag", "_embedding_bag_forward_only"):
+        return _longest_bag(*args)
     if name == "native_layer_norm":
         rows = max(1, floating[1].numel())
         return max(1, largest_input // rows)
@@ -79,3 +81,19 @@ def _terms(name: str, args: tuple, result: Any) -> int:
         return tensors[0].shape[args[1]]
     # Reductions (sum, mean, var, norms): input elements a result element.
     return max(1, -(-largest_input // smallest_output))
+
+
+def _longest_bag(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: torch.Tensor | None = None,
+    *others: Any,
+) -> int:
+    """Terms of the longest bag's sum; 0 where bags of at most one index, without weights, are looked up."""
+    lengths = torch.diff(offsets, append=offsets.new_tensor([indices.numel()]))
+    longest = int(lengths.max())
+    return 0 if longest <= 1 and per_sample_weights is None else longest

@@ -34,6 +34,8 @@ _STREAM = 0.14
 _BLOCK_RATIO = 0.5
 #: Root mean square of SiLU of a standard normal variable.
 _SILU_RMS = 0.596
+#: Root mean square of the logarithms of synthetic counts.
+_LOG_COUNTS_RMS = 5.0
 
 
 def initial_weights(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
@@ -53,6 +55,14 @@ def initial_weights(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor
     * ``_o``: the weight so that the block adds half of X_l to the stream, for an input that is SiLU times
       a normalised value; the bias a third of that. X_l grows with the depth l accordingly: the last block
       counts as much as the first.
+
+    DLRM's, for tables of D columns:
+
+    * tables: D^-1/4, so that a product of two rows has unit variance; the two tables of a
+      quotient-remainder pair D^-1/8 each, those of mixed dimensions 1, with the rest in the projection.
+    * MLPs: sqrt(2 / inputs), which ReLU keeps; the first layer less by the size of its input, and the last
+      one sqrt(1 / inputs), so that no sigmoid saturates. Biases 0.3, a third of what they are added to.
+    * pooling weights: 1.
 
     The row of the padding id is drawn like any other, as in the public code: masks have to remove it.
     Buffers keep their values. Each tensor has its own stream of random numbers, from ``seed`` and its
@@ -85,12 +95,36 @@ def _scale(name: str, parameter: torch.Tensor) -> float:
         return share
     if (parent, role) in (("_item_emb", "weight"), ("_rating_emb", "weight")):
         return share / math.sqrt(parameter.shape[1])
+    if (dlrm := _dlrm_scale(name, parameter)) is not None:
+        return dlrm
     if parent == "_o" and (layer := re.search(r"_attention_layers\.(\d+)\.", name)):
         stream = _STREAM * math.sqrt(1.0 + _BLOCK_RATIO**2) ** int(layer[1])
         if role == "bias":
             return _BLOCK_RATIO * stream / 3.0
         return _BLOCK_RATIO * stream / (_SILU_RMS * math.sqrt(parameter.shape[1]))
     raise ValueError(f"{name}: no scale is known for this parameter; add its role to parity.weights")
+
+
+def _dlrm_scale(name: str, parameter: torch.Tensor) -> float | None:
+    """The scales of DLRM's parameters; None for a name that is not of DLRM. D: columns of a table."""
+    top, *_, role = name.split(".")
+    if top == "emb_l":
+        rows, columns = parameter.shape
+        if role in ("weight_q", "weight_r"):
+            return columns**-0.125
+        if name.endswith("proj.weight"):
+            return rows**-0.25 / math.sqrt(columns)
+        return 1.0 if name.endswith("embs.weight") else columns**-0.25
+    if top == "v_W_l":
+        return 1.0
+    if top in ("bot_l", "top_l"):
+        if role == "bias":
+            return 0.3
+        outputs, inputs = parameter.shape
+        if outputs == 1:
+            return 1.0 / math.sqrt(inputs)
+        return math.sqrt(2.0 / inputs) / (_LOG_COUNTS_RMS if name == "bot_l.0.weight" else 1.0)
+    return None
 
 
 def rounded(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:

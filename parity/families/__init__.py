@@ -1,7 +1,7 @@
 """Model families: everything that the harness must know about one architecture, in one file each.
 
-To add a model, write its configuration (`configs/schema.py`), its reference, its port, and one file here
-after the example of `parity/families/hstu.py`.
+To add a model, write its configuration (a file in `configs/`, named in `configs/schema.py`), its reference,
+its port, and one file here after the example of `parity/families/dlrm.py`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from parity.families.base import Family
 
 def get_family(name: str) -> Family:
     """The family named in a case's `family` field, which `configs` has validated."""
+    from parity.families.dlrm import DLRM_FAMILY
     from parity.families.hstu import HSTU_FAMILY
 
-    return {HSTU_FAMILY.name: HSTU_FAMILY}[name]
+    return {family.name: family for family in (DLRM_FAMILY, HSTU_FAMILY)}[name]
 
 
 __all__ = ["Family", "get_family"]

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from configs import CaseConfig
 from parity.captures import ModuleCall
+from parity.inputs import CaseInputs
 
 Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A case's input, where it comes from, and counts that add up to what was given."""
+
+    inputs: list[CaseInputs]
+    source: str
+    counts: dict[str, int]
 
 
 class Family(abc.ABC):
@@ -42,6 +55,30 @@ class Family(abc.ABC):
         """Classes of the reference that Tripy cannot express, each with the reason."""
 
     @abc.abstractmethod
+    def synthetic(self, case: CaseConfig) -> Batches:
+        """One batch that reaches every part of the model, drawn from the case's seed."""
+
+    @abc.abstractmethod
+    def recognises(self, path: Path) -> bool:
+        """Whether a file begins like one that `read` reads; False for one that cannot be read at all."""
+
+    @abc.abstractmethod
+    def read(self, path: Path) -> Any:
+        """A file of recorded data, for `recorded`. Raises `UserError`."""
+
+    @abc.abstractmethod
+    def recorded(self, case: CaseConfig, data: Any) -> Batches:
+        """All of what `read` read, as batches. Raises `UserError` where it does not fit the model."""
+
+    @abc.abstractmethod
+    def validate(self, inputs: CaseInputs, case: CaseConfig) -> None:
+        """Raises `UserError` for inputs that the models cannot be run on, or their results not judged."""
+
+    @abc.abstractmethod
+    def poison(self, inputs: CaseInputs, seed: int) -> CaseInputs | None:
+        """The same inputs with garbage in their padding; None where the inputs have no padding."""
+
+    @abc.abstractmethod
     def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
         """The entry's keyword arguments: the case's arrays, nested as the method wants them."""
 
@@ -49,19 +86,25 @@ class Family(abc.ABC):
     def batch_size(self, arrays: Arrays) -> int:
         """Users or rows in the batch."""
 
+    def dynamic_sizes(self, arrays: Arrays) -> dict[int, int]:
+        """Sizes of first axes that are dynamic in the port's graph, each with its smallest value."""
+        batch = self.batch_size(arrays)
+        return {batch: 1} if batch > 1 else {}
+
     @abc.abstractmethod
     def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
         """For each size that a padded axis can have, the (B, size) boolean mask of what counts."""
-
-    @abc.abstractmethod
-    def other_sizes(self, config: Any) -> set[int]:
-        """Sizes of the axes that are never padded, which a padded axis must therefore not have."""
 
     @abc.abstractmethod
     def boundary(
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], config: Any
     ) -> np.ndarray | None:
         """Elements of a module's output whose pre-image lies within round-off of a discontinuity."""
+
+    def named_outputs(self, results: Any) -> dict[str, Any]:
+        """What the entry returned, by tap name. Either side."""
+        several = results if isinstance(results, tuple) else (results,)
+        return {f"{self.entry}.{name}": each for name, each in zip(self.outputs, several, strict=True)}
 
     def incremental_arguments(
         self, config: Any, arrays: Arrays

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from configs import HSTUConfig
+from configs import CaseConfig, HSTUConfig
+from parity import movielens
 from parity.captures import ModuleCall, TensorKey
-from parity.families import hstu_jagged
-from parity.families.base import Arrays, Family
+from parity.errors import UserError
+from parity.families import hstu_inputs, hstu_jagged
+from parity.families.base import Arrays, Batches, Family
+from parity.families.hstu_inputs import HSTUInputs
+from parity.families.hstu_synthetic import synthetic
+from parity.inputs import CaseInputs
 
 CACHE_TENSORS = 4
 """Tensors of one block's cache state: v, padded q, padded k, outputs."""
@@ -41,6 +47,49 @@ class HSTUFamily(Family):
 
         return GAPS
 
+    def synthetic(self, case: CaseConfig) -> Batches:
+        inputs = synthetic(case)
+        counts = {"users": inputs.batch_size, "history": int(inputs["past_lengths"].sum())}
+        return Batches([inputs], f"synthetic, seed {case.input.seed}", counts)
+
+    def recognises(self, path: Path) -> bool:
+        return movielens.recognises(path)
+
+    def read(self, path: Path) -> movielens.Ratings:
+        return movielens.read_ratings(path)
+
+    def recorded(self, case: CaseConfig, data: movielens.Ratings) -> Batches:
+        wanted = case.input
+        found = list(
+            movielens.user_batches(data, case.model, wanted.batch_size, wanted.num_candidates, wanted.seed)
+        )
+        counts = {
+            "users": sum(batch.inputs.batch_size for batch in found),
+            "users_in_file": data.num_users,
+            "users_without_history": data.without_history.size,
+            "history": sum(int(batch.inputs["past_lengths"].sum()) for batch in found),
+            "targets": sum(batch.targets.size for batch in found),
+            "truncated": sum(int(batch.truncated.sum()) for batch in found),
+            "ratings_in_file": data.num_ratings,
+        }
+        return Batches([batch.inputs for batch in found], f"{data.path.name} ({data.format})", counts)
+
+    def validate(self, inputs: CaseInputs, case: CaseConfig) -> None:
+        hstu_inputs.validate(HSTUInputs(inputs.arrays), case.model)
+        # Padding is masked by axis length, so no other axis may be as long as the sequence.
+        other_sizes = {self.batch_size(inputs.arrays), case.input.num_candidates, *_widths(case.model)}
+        clash = set(self.valid_rows(inputs.arrays)) & other_sizes
+        if clash:
+            raise UserError(
+                f"{case.name}: padded length",
+                clash.pop(),
+                "is also the size of the batch or of another axis, so that padding cannot be told apart",
+                "choose another batch size, num_candidates or max_output_len",
+            )
+
+    def poison(self, inputs: CaseInputs, seed: int) -> HSTUInputs:
+        return hstu_inputs.poison(HSTUInputs(inputs.arrays), seed)
+
     def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
         return {
             "past_lengths": arrays["past_lengths"],
@@ -64,19 +113,6 @@ class HSTUFamily(Family):
         for size in {items, positions}:
             masks[size] = np.arange(size)[None, :] < lengths * (size // items)
         return masks
-
-    def other_sizes(self, config: HSTUConfig) -> set[int]:
-        heads = config.num_heads
-        split = (config.linear_dim * heads, config.attention_dim * heads)
-        return {
-            config.item_embedding_dim,
-            config.embedding_dim,
-            heads,
-            *split,
-            config.linear_dim,
-            config.attention_dim,
-            2 * sum(split),
-        }
 
     def boundary(
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], config: HSTUConfig
@@ -156,6 +192,21 @@ class HSTUFamily(Family):
 
     def jagged_arguments(self, path: str, args: list, kwargs: dict, arrays: Arrays) -> tuple[list, dict]:
         return hstu_jagged.jagged_arguments(path, args, kwargs, self._lengths(arrays))
+
+
+def _widths(config: HSTUConfig) -> set[int]:
+    """Sizes of the axes that are never padded."""
+    heads = config.num_heads
+    split = (config.linear_dim * heads, config.attention_dim * heads)
+    return {
+        config.item_embedding_dim,
+        config.embedding_dim,
+        heads,
+        *split,
+        config.linear_dim,
+        config.attention_dim,
+        2 * sum(split),
+    }
 
 
 HSTU_FAMILY = HSTUFamily()

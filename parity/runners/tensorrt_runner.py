@@ -33,9 +33,9 @@ class _OnEngine(Compiled):
     """A traced function that runs as a TensorRT engine."""
 
     def __init__(
-        self, function: Callable, arguments: Any, dynamic_batch: int, options: trt.BuildOptions
+        self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int], options: trt.BuildOptions
     ) -> None:
-        super().__init__(function, arguments, dynamic_batch)
+        super().__init__(function, arguments, dynamic_sizes)
         self._engine: trt.Engine | None = None
         if not self.is_empty:
             self._engine = trt.Engine(_built(trt.program_of(self.executable), options).engine_bytes)
@@ -84,12 +84,12 @@ class TensorRTRunner(TripyRunner):
     def build(self, arrays: Mapping[str, np.ndarray], folder: Path) -> list[dict]:
         """Build the entry with a dynamic and with a static batch, keep engines and listings in `folder`."""
         arguments = map_tree(self.family.entry_arguments(arrays), self._host)
-        batch = self.family.batch_size(arrays)
+        dynamic_sizes = self.family.dynamic_sizes(arrays)
         shapes = tuple(array.shape for array in arrays.values())
         if shapes not in self._facts:
-            recorded = trt.program_of(self._record(self._entry, arguments, batch).executable)
+            recorded = trt.program_of(self._record(self._entry, arguments, dynamic_sizes).executable)
             programs = {"static": trt.at_typical_shapes(recorded)}
-            if batch > 1:
+            if dynamic_sizes:
                 programs = {"dynamic batch": recorded, **programs}
             self._facts[shapes] = [
                 self._keep(shape, _built(each, self._options), folder) for shape, each in programs.items()
@@ -113,7 +113,7 @@ class TensorRTRunner(TripyRunner):
             "key": built.key,
         }
 
-    def _compile(self, function: Callable, arguments: Any, batch: int) -> Compiled:
+    def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
         if self._why_not_run:
             raise BuiltOnly(self._why_not_run)
-        return _OnEngine(function, arguments, batch, self._options)
+        return _OnEngine(function, arguments, dynamic_sizes, self._options)

@@ -60,10 +60,7 @@ class TorchRunner(Runner):
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
 
     def _entry(self, model: torch.nn.Module, arguments: dict) -> dict[str, torch.Tensor]:
-        outputs = getattr(model, self.family.entry)(**arguments)
-        return {
-            f"{self.family.entry}.{name}": out for name, out in zip(self.family.outputs, outputs, strict=True)
-        }
+        return self.family.named_outputs(getattr(model, self.family.entry)(**arguments))
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         with torch.inference_mode():
@@ -192,7 +189,4 @@ class TorchCompileRunner(TorchRunner):
         self._compiled = torch.compile(getattr(self.model, self.family.entry), fullgraph=True, dynamic=False)
 
     def _entry(self, model: torch.nn.Module, arguments: dict) -> dict[str, torch.Tensor]:
-        outputs = self._compiled(**arguments)
-        return {
-            f"{self.family.entry}.{name}": out for name, out in zip(self.family.outputs, outputs, strict=True)
-        }
+        return self.family.named_outputs(self._compiled(**arguments))

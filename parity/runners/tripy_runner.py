@@ -35,6 +35,7 @@ _TRIPY_DTYPES = {
     torch.int64: tp.int64,
     torch.bool: tp.bool,
 }
+_STATIC: Mapping[int, int] = {}
 
 
 class Compiled:
@@ -44,11 +45,16 @@ class Compiled:
     returned once: neither is an output of the engine.
     """
 
-    def __init__(self, function: Callable[..., dict[str, tp.Tensor]], arguments: Any, dynamic_batch: int = 0):
+    def __init__(
+        self,
+        function: Callable[..., dict[str, tp.Tensor]],
+        arguments: Any,
+        dynamic_sizes: Mapping[int, int],
+    ) -> None:
         self._slots: dict[str, int] = {}
         self._passed_through: dict[str, list] = {}
         self.executable: tp.Executable | None = None
-        infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_batch))
+        infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_sizes))
 
         def traced(arguments: Any) -> list[tp.Tensor]:
             inputs: dict[int, list] = {}
@@ -109,12 +115,12 @@ def _index_leaves(value: Any, steps: list, found: dict[int, list]) -> None:
             _index_leaves(item, [*steps, index], found)
 
 
-def _input_info(tensor: Any, dynamic_batch: int) -> Any:
+def _input_info(tensor: Any, dynamic_sizes: Mapping[int, int]) -> Any:
     if not isinstance(tensor, torch.Tensor):
         return tensor
     shape: list[Any] = list(tensor.shape)
-    if dynamic_batch > 1 and shape and shape[0] == dynamic_batch:
-        shape[0] = (1, dynamic_batch, dynamic_batch)
+    if shape and shape[0] in dynamic_sizes:
+        shape[0] = (dynamic_sizes[shape[0]], shape[0], shape[0])
     return tp.InputInfo(tuple(shape), dtype=_TRIPY_DTYPES[tensor.dtype])
 
 
@@ -163,30 +169,29 @@ class TripyRunner(Runner):
             tensor = tensor.to(self.dtype)
         return tensor
 
-    def _compiled(self, key: Any, function: Callable, arguments: Any, batch: int = 0) -> Compiled:
+    def _compiled(
+        self, key: Any, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int] = _STATIC
+    ) -> Compiled:
         shapes: list = []
         map_tree(arguments, lambda leaf: shapes.append(tuple(getattr(leaf, "shape", ()))))
         whole_key = (key, tuple(shapes))
         if whole_key not in self._executables:
             with tapped(self.model) as taps:
                 self._executables[whole_key] = self._compile(
-                    lambda arguments: function(arguments, taps), arguments, batch
+                    lambda arguments: function(arguments, taps), arguments, dynamic_sizes
                 )
         return self._executables[whole_key]
 
-    def _compile(self, function: Callable, arguments: Any, batch: int) -> Compiled:
-        return Compiled(function, arguments, batch)
+    def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
+        return Compiled(function, arguments, dynamic_sizes)
 
-    def _record(self, function: Callable, arguments: Any, batch: int) -> Compiled:
+    def _record(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
         """The function as nvtripy compiles it, whatever `_compile` makes of it."""
         with tapped(self.model) as taps:
-            return Compiled(lambda arguments: function(arguments, taps), arguments, batch)
+            return Compiled(lambda arguments: function(arguments, taps), arguments, dynamic_sizes)
 
     def _entry(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
-        outputs = getattr(self.model, self.family.entry)(**arguments)
-        return {
-            f"{self.family.entry}.{name}": out for name, out in zip(self.family.outputs, outputs, strict=True)
-        }
+        return self.family.named_outputs(getattr(self.model, self.family.entry)(**arguments))
 
     def _entry_tapped(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
         outputs = self._entry(arguments, taps)
@@ -194,7 +199,7 @@ class TripyRunner(Runner):
 
     def _run_entry(self, arrays: Mapping[str, np.ndarray], function: Callable) -> dict[str, torch.Tensor]:
         arguments = map_tree(self.family.entry_arguments(arrays), self._host)
-        compiled = self._compiled(function.__name__, function, arguments, self.family.batch_size(arrays))
+        compiled = self._compiled(function.__name__, function, arguments, self.family.dynamic_sizes(arrays))
         return {name: _to_host(out) for name, out in compiled(map_tree(arguments, _to_device)).items()}
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
@@ -205,7 +210,7 @@ class TripyRunner(Runner):
 
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
         arguments = map_tree(self.family.entry_arguments(arrays), self._host)
-        compiled = self._compiled("_entry", self._entry, arguments, self.family.batch_size(arrays))
+        compiled = self._compiled("_entry", self._entry, arguments, self.family.dynamic_sizes(arrays))
         return _time(compiled, map_tree(arguments, _to_device), repeats)
 
     def _call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[Compiled, Any]:

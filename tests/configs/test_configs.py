@@ -52,7 +52,6 @@ def _message(source) -> str:
 def test_every_case_loads_under_the_name_of_its_file(name):
     case = configs.load_case(name)
     assert case.name == name
-    assert case.model.sequence_width == case.model.padded_length * case.model.positions_per_item
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -65,7 +64,8 @@ def test_public_cases_have_the_public_sizes(name):
 
 
 def test_default_cases_cover_every_kind_of_module():
-    models = [case.model for case in map(configs.load_case, configs.list_cases()) if case.default]
+    cases = [configs.load_case(name) for name in configs.list_cases()]
+    models = [case.model for case in cases if case.default and case.family == "hstu"]
     assert {model.input_preprocessor for model in models} == {"positional", "rated", "combined"}
     assert {model.output_postprocessor for model in models} == {"l2_norm", "layer_norm"}
     assert {model.embedding for model in models} == {"local", "categorical"}

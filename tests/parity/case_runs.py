@@ -11,12 +11,10 @@ from configs import CaseConfig, load_case, with_input
 from parity import weights
 from parity.collect import collect, write_inputs
 from parity.families import get_family
-from parity.inputs import poison
 from parity.judging import judge_batch
 from parity.machine import Machine, Runners
 from parity.precision import PRECISIONS
 from parity.report import ModuleReport, RunnerReport
-from parity.synthetic import synthetic
 
 LIMIT_SECONDS = 600.0
 
@@ -28,10 +26,11 @@ def run_case(name: str, precision: str, seed: int, runners: tuple[str, ...]) -> 
     folder = Path(tempfile.mkdtemp(prefix="parity-test-"))
     lane = Runners(folder, LIMIT_SECONDS)
     try:
-        model = get_family(case.family).build_reference(case.model, "dense")
+        family = get_family(case.family)
+        model = family.build_reference(case.model, "dense")
         weights.export(weights.initial_weights(model, seed), folder / "weights")
-        inputs = synthetic(case)
-        write_inputs(inputs, poison(inputs, seed), folder)
+        (inputs,) = family.synthetic(case).inputs
+        write_inputs(inputs, family.poison(inputs, seed), folder)
         collect(
             case,
             PRECISIONS[precision],
@@ -52,9 +51,8 @@ def run_case(name: str, precision: str, seed: int, runners: tuple[str, ...]) -> 
 def tapped_paths(case: CaseConfig) -> list[str]:
     """Paths of the modules of a case, containers that are never called left out."""
     model = get_family(case.family).build_reference(case.model, "dense")
-    return [
-        path for path, module in model.named_modules() if path and type(module).__name__ != "ModuleList"
-    ]
+    lists = ("ModuleList", "ParameterList")
+    return [path for path, module in model.named_modules() if path and type(module).__name__ not in lists]
 
 
 def rows_of(report: RunnerReport, path: str) -> list[ModuleReport]:

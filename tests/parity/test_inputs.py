@@ -1,4 +1,4 @@
-"""Inputs are realistic, reproducible, read-only and checked; poison touches the padding alone."""
+"""HSTU's inputs are realistic, reproducible, read-only and checked; poison touches the padding alone."""
 
 import pickle
 
@@ -7,13 +7,15 @@ import pytest
 
 import configs
 from parity.errors import UserError
-from parity.inputs import CaseInputs, load, poison, save, validate
-from parity.synthetic import reachable_buckets, synthetic
+from parity.families.hstu_inputs import HSTUInputs, poison, validate
+from parity.families.hstu_synthetic import reachable_buckets, synthetic
+from parity.inputs import load, save
 
+CASES = [name for name in configs.list_cases() if configs.load_case(name).family == "hstu"]
 #: The cases whose attention bias depends on time.
 BUCKETED = [
     name
-    for name in configs.list_cases()
+    for name in CASES
     if configs.load_case(name).model.relative_attention_bias == "bucketed_time_and_position"
 ]
 
@@ -22,7 +24,7 @@ def _case(name="hstu_tiny", **changes):
     return configs.with_input(configs.load_case(name), **changes)
 
 
-def _valid_deltas(inputs: CaseInputs) -> np.ndarray:
+def _valid_deltas(inputs: HSTUInputs) -> np.ndarray:
     """Every ts[i+1] - ts[j] with j <= i inside a history: what the time bias of a valid row depends on."""
     seconds = inputs["timestamps"][:, :: inputs.positions_per_item]
     deltas = []
@@ -32,7 +34,7 @@ def _valid_deltas(inputs: CaseInputs) -> np.ndarray:
     return np.concatenate(deltas)
 
 
-@pytest.mark.parametrize("name", configs.list_cases())
+@pytest.mark.parametrize("name", CASES)
 def test_synthetic_input_of_every_case(name):
     case = configs.load_case(name)
     model, inputs = case.model, synthetic(case)
@@ -103,14 +105,14 @@ def test_more_candidates_leave_the_histories_alone():
 
 def test_arrays_are_read_only_and_independent_of_the_caller():
     given = {name: array.copy() for name, array in synthetic(_case()).arrays.items()}
-    inputs = CaseInputs(given)
+    inputs = HSTUInputs(given)
     digest = inputs.digest
     given["past_ids"][:] = 3
     with pytest.raises(ValueError, match="read-only"):
         inputs["past_ids"][0, 0] = 3
     with pytest.raises(TypeError):
         inputs.arrays["past_ids"] = given["past_ids"]
-    assert CaseInputs(inputs.arrays).digest == digest
+    assert HSTUInputs(inputs.arrays).digest == digest
     assert pickle.loads(pickle.dumps(inputs)).digest == digest
 
 
@@ -127,7 +129,7 @@ def test_the_digest_covers_names_types_shapes_and_values(change):
     inputs = synthetic(_case())
     arrays = dict(inputs.arrays)
     change(arrays)
-    assert CaseInputs(arrays).digest != inputs.digest
+    assert HSTUInputs(arrays).digest != inputs.digest
 
 
 @pytest.mark.parametrize("name", ["hstu_tiny", "hstu_tiny_rated", "hstu_tiny_combined"])
@@ -231,7 +233,7 @@ def test_bad_inputs_are_named(change, message):
     arrays = dict(synthetic(case).arrays)
     change(arrays)
     with pytest.raises(UserError, match=message) as caught:
-        validate(CaseInputs(arrays), case.model)
+        validate(HSTUInputs(arrays), case.model)
     assert caught.value.field
     assert caught.value.fix
 
@@ -244,12 +246,12 @@ def test_rows_can_be_trimmed_to_the_query_and_no_further():
         for name, array in arrays.items()
         if array.ndim > 1
     }
-    validate(CaseInputs({**arrays, **trimmed}), case.model)
+    validate(HSTUInputs({**arrays, **trimmed}), case.model)
     shorter = {name: array[:, :4] if name != "item_ids" else array for name, array in trimmed.items()}
     with pytest.raises(
         UserError, match=r"past_lengths\[0\]: 4 leaves no position for the query in rows of 4"
     ):
-        validate(CaseInputs({**arrays, **shorter}), case.model)
+        validate(HSTUInputs({**arrays, **shorter}), case.model)
 
 
 def test_the_two_timestamps_of_an_item_are_equal():
@@ -257,7 +259,7 @@ def test_the_two_timestamps_of_an_item_are_equal():
     arrays = dict(synthetic(case).arrays)
     _set("timestamps", (2, 6), arrays["timestamps"][2, 5])(arrays)
     with pytest.raises(UserError, match=r"timestamps\[2, 7\]: \d+ differs from the timestamp of its item"):
-        validate(CaseInputs(arrays), case.model)
+        validate(HSTUInputs(arrays), case.model)
 
 
 def test_saved_inputs_come_back(tmp_path):

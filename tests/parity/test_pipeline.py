@@ -12,9 +12,9 @@ import torch
 import parity.machine
 from configs import load_case
 from parity.captures import load_capture, save_capture
+from parity.families.hstu_synthetic import synthetic
 from parity.pipeline import Request, run
 from parity.report import SCHEMA, read_report
-from parity.synthetic import synthetic
 from parity.weights import digest
 from parity.worker import RunnerProcess
 

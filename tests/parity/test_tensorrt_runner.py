@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from parity.synthetic import synthetic
 
 from configs import load_case
+from parity.families.hstu_synthetic import synthetic
 from parity.precision import PRECISIONS
 from parity.report import read_report
 from parity.runners import Unavailable, make_runner

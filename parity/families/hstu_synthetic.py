@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from configs import CaseConfig, HSTUConfig
-from parity.inputs import CaseInputs, validate
+from parity.families.hstu_inputs import HSTUInputs, validate
 
 #: Longest pause of a synthetic user, two years; the shortest is none. Longer spans are sums of pauses.
 MAX_GAP_SECONDS = 2 * 365 * 24 * 3600
@@ -18,7 +18,7 @@ _FIRST_SECOND = 875_000_000
 _REPEAT_RATE = 0.1
 
 
-def synthetic(case: CaseConfig, per_user_candidates: bool = False) -> CaseInputs:
+def synthetic(case: CaseConfig, per_user_candidates: bool = False) -> HSTUInputs:
     """Histories that look like recorded ones and reach every part of the model.
 
     Lengths are long-tailed with the shortest (1) and the longest (the maximum) both present; one user
@@ -42,7 +42,7 @@ def synthetic(case: CaseConfig, per_user_candidates: bool = False) -> CaseInputs
     ratings_BN = np.where(valid_BN, streams[2].integers(1, model.num_ratings, valid_BN.shape), 0)
     timestamps_BN = _timestamps(streams[3], lengths_B, model)
     rows = batch_size if per_user_candidates else 1
-    inputs = CaseInputs(
+    inputs = HSTUInputs(
         {
             "past_lengths": lengths_B.astype(np.int64),
             "past_ids": past_ids_BN.astype(np.int64),
