@@ -74,9 +74,10 @@ class TorchHSTU(torch.nn.Module):
         self.blocks = torch.nn.ModuleList(TorchBlock(shape) for _ in range(shape.blocks))
 
     def forward(self, ids_BN: torch.Tensor, ts_BN: torch.Tensor) -> torch.Tensor:
-        N = ids_BN.shape[1]
-        x = self.item_emb(ids_BN) * self.shape.dim**0.5 + self.pos_emb(torch.arange(N)).unsqueeze(0)
-        mask = torch.tril(torch.ones((self.shape.max_len,) * 2, dtype=x.dtype))[:N, :N]
+        N, device = ids_BN.shape[1], ids_BN.device
+        positions = torch.arange(N, device=device)
+        x = self.item_emb(ids_BN) * self.shape.dim**0.5 + self.pos_emb(positions).unsqueeze(0)
+        mask = torch.tril(torch.ones((self.shape.max_len,) * 2, dtype=x.dtype, device=device))[:N, :N]
         x = x * (ids_BN != 0).unsqueeze(-1).to(x.dtype)
         for block in self.blocks:
             x = block(x, ts_BN, mask)

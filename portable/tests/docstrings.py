@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 _MARKER = ".. code-block:: python"
 
@@ -78,8 +79,8 @@ def _wrapped(function: Any) -> Any:
     return lambda *args, **kwargs: np.asarray(function(*args, **kwargs)).view(_CupyArray)
 
 
-# What the examples use of CuPy, on host memory.
-cupy = SimpleNamespace(
+# What the examples use of CuPy, on host memory: where there is no GPU, that is where "gpu" tensors are.
+host_cupy = SimpleNamespace(
     array=_wrapped(np.array),
     array_equal=np.array_equal,
     ascontiguousarray=_wrapped(np.ascontiguousarray),
@@ -92,12 +93,15 @@ cupy = SimpleNamespace(
 def run(example: Example) -> None:
     """Runs an example; its assertions must hold.
 
-    The two examples that put a PyTorch module on "cuda" get it on the CPU: there is no other device.
+    Where there is no GPU, the two examples that put a PyTorch module on "cuda" get it on the CPU.
     """
     import nvtripy as tp
     import torch
 
-    code = example.code.replace('torch.device("cuda")', 'torch.device("cpu")')
+    if torch.cuda.is_available():
+        code, cupy = example.code, pytest.importorskip("cupy") if "cp." in example.code else None
+    else:
+        code, cupy = example.code.replace('torch.device("cuda")', 'torch.device("cpu")'), host_cupy
     exec(
         compile(code, example.name, "exec"),
         {"tp": tp, "np": np, "cp": cupy, "torch": torch, "__name__": "example"},

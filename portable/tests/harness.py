@@ -16,6 +16,7 @@ from tripy_portable.dtypes import BY_TORCH, ElementType
 from tripy_portable.ir.operations import Value
 from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
 from tripy_portable.runtime.memref import DeviceMemRef
+from tripy_portable.runtime.streams import device_of
 
 Build = Callable[..., Any]
 
@@ -64,7 +65,7 @@ def memrefs(
 ) -> list[DeviceMemRef]:
     """Device memrefs of tensors."""
     elements = elements if elements is not None else [BY_TORCH[t.dtype] for t in tensors]
-    return [DeviceMemRef(t, element) for t, element in zip(tensors, elements)]
+    return [DeviceMemRef(t.to(device_of(0)), element) for t, element in zip(tensors, elements)]
 
 
 def run(build: Build, *arrays: Any) -> Any:
@@ -86,9 +87,9 @@ def run(build: Build, *arrays: Any) -> Any:
 
 
 def execute(executable: Any, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Results of an executable."""
+    """Results of an executable, in host memory."""
     outputs = session(executable).execute_function("main", memrefs(tensors), client=RuntimeClient())
-    return [output.tensor for output in outputs]
+    return [output.tensor.cpu() for output in outputs]
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -32,7 +32,7 @@ def run_torch(model, ids, ts):
 
 def assert_close(actual, expected, dtype):
     """Rows have unit norm: the bound is 32 units of round-off of the row's largest possible element."""
-    actual = torch.from_dlpack(actual).double()
+    actual = torch.from_dlpack(actual).cpu().double()
     assert actual.shape == expected.shape
     assert (actual - expected.double()).abs().max() <= 32 * torch.finfo(DTYPES[dtype]).eps
 

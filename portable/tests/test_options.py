@@ -1,0 +1,56 @@
+"""The environment variables that choose how executables run on a GPU; they mean nothing on the CPU."""
+
+import nvtripy as tp
+import pytest
+import torch
+
+from mlir_tensorrt.runtime.api import MTRTException
+from tripy_portable.runtime.options import CUDA_GRAPHS, TF32, Options
+from tripy_portable.runtime.precision import MatrixPrecision
+
+
+def test_defaults(monkeypatch):
+    for name in (TF32, CUDA_GRAPHS):
+        monkeypatch.delenv(name, raising=False)
+    assert Options.from_environment() == Options(allow_tf32=False, cuda_graphs=False)
+
+
+@pytest.mark.parametrize(("name", "field"), [(TF32, "allow_tf32"), (CUDA_GRAPHS, "cuda_graphs")])
+def test_each_variable_sets_one_option(name, field, monkeypatch):
+    monkeypatch.setenv(name, "1")
+    assert getattr(Options.from_environment(), field)
+    monkeypatch.setenv(name, "yes")
+    with pytest.raises(MTRTException, match=f"{name} must be 0 or 1, but is 'yes'"):
+        Options.from_environment()
+
+
+def test_options_belong_to_the_executable(monkeypatch):
+    """They are read when it is made, and not at the call."""
+    monkeypatch.setenv(TF32, "1")
+    compiled = tp.compile(tp.relu, args=[tp.InputInfo((2,), tp.float32)])
+    monkeypatch.setenv(TF32, "0")
+    assert compiled._executable.options.allow_tf32
+    assert compiled(tp.ones((2,)).eval()).tolist() == [1, 1]
+
+
+def _switches():
+    matmul = torch.backends.cuda.matmul
+    names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    reductions = [(getattr(matmul, name), getattr(matmul, f"{name}_split_k", True)) for name in names]
+    return matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision, reductions
+
+
+def _fails(switches, precision):
+    with precision:
+        assert _switches()[:2] == switches
+        assert [reduced for reduced, _ in _switches()[2]] == [False, False]
+        raise KeyError
+
+
+@pytest.mark.parametrize(("allowed", "name"), [(True, "tf32"), (False, "ieee")])
+def test_pytorchs_switches_are_set_and_come_back_after_an_error(allowed, name):
+    before, precision = _switches(), MatrixPrecision(allowed)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            _fails((name, name), precision)
+        assert _switches() == before
