@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -153,6 +154,9 @@ class TripyRunner(Runner):
     def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if precision.needs_cuda and not torch.cuda.is_available():
             raise Unavailable(f"{precision.name} needs a CUDA device and none is visible")
+        if getattr(mlir_tensorrt, "__portable__", False):
+            # The portable runtime's switch, read whenever an executable is made; PyTorch's don't reach it.
+            os.environ["TRIPY_PORTABLE_TF32"] = str(int(precision.name == "tf32"))
         self.family = get_family(case.family)
         self.config = case.model
         self.dtype = precision.dtype

@@ -4,8 +4,8 @@
     python benchmarks/gpu.py --batch 4 --rounds 100 --sides eager plan graph
 
 The work is the dense HSTU of `dense_hstu.py`: 8 blocks, D 50, 2 heads of 25, N 211, float32 without TF32.
-Times are between two CUDA events around a call, in the stream that the call uses, so that gaps in which the GPU
-waits for the host count. The sides take turns in every round.
+Times are between two CUDA events around a call, in the stream that the call uses, so that gaps in which the
+GPU waits for the host count. The sides take turns in every round.
 """
 
 from __future__ import annotations
