@@ -73,6 +73,7 @@ def test_results_come_back(process):
         "label": f"torch dense (eager, {'cuda' if torch.cuda.is_available() else 'cpu'})",
         "taps_modules": True,
         "appends": True,
+        "builds": False,
     }
     assert process.pid != os.getpid()
 
