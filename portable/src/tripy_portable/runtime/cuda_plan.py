@@ -55,10 +55,10 @@ class CudaPlan:
         if queue not in self._queues:
             self._plan.record_stream(queue)
             self._queues += (queue,)
+        # Before `queue` becomes PyTorch's current stream: it is the one until now that may share memory.
         shared = make_ready([arguments[i] for i in self._plan.input_positions], queue)
-        inputs = [memref.tensor for memref in arguments]
-        with torch.cuda.stream(queue):
-            results = self._run(inputs, queue)
+        with torch.inference_mode(), torch.cuda.stream(queue):
+            results = self._run([memref.tensor for memref in arguments], queue)
         for other in shared:
             other.wait_stream(queue)
         return results
