@@ -332,3 +332,18 @@ def test_select_broadcasts_all_three(data):
     condition = data.draw(hnp.arrays(np.bool_, shape))
     actual = run(tensorrt.select, condition, a, b)
     np.testing.assert_array_equal(actual.numpy(), np.where(condition, a.numpy(), b.numpy()))
+
+
+def test_functions_outside_of_their_domain_follow_ieee():
+    x = np.float32([-1.0, 0.0, -0.0, np.inf])
+    assert torch.equal(run(unary("kSQRT"), x)[1:], torch.tensor([0.0, -0.0, torch.inf]))
+    assert torch.equal(run(unary("kLOG"), x)[1:], torch.tensor([-torch.inf, -torch.inf, torch.inf]))
+    assert torch.equal(run(unary("kRECIP"), x)[1:], torch.tensor([torch.inf, -torch.inf, 0.0]))
+    assert run(unary("kSQRT"), x)[0].isnan()
+    assert run(unary("kLOG"), x)[0].isnan()
+
+
+def test_division_by_zero_follows_ieee():
+    quotient = run(element_wise("kDIV"), np.float32([1, -1, 0]), np.float32([0, 0, 0]))
+    assert quotient[:2].tolist() == [np.inf, -np.inf]
+    assert quotient[2].isnan()
