@@ -30,17 +30,20 @@ PORTABLE = frozenset({"tripy_portable", "mlir_tensorrt", "tensorrt"})
 class ImportRule:
     """What the files of a folder may import: these packages of ours, and anything else that is not forbidden.
 
-    With ``only``, nothing else but the standard library and these.
+    With ``only``, nothing else but the standard library and these. ``exempt`` files may import what is forbidden.
     """
 
     folder: str
     ours: frozenset[str]
     forbidden: frozenset[str] = frozenset()
     only: frozenset[str] | None = None
+    exempt: frozenset[str] = frozenset()
 
-    def allows(self, package: str) -> bool:
+    def allows(self, package: str, path: str = "") -> bool:
         if package in OURS:
             return package in self.ours
+        if path in self.exempt:
+            return True
         if self.only is not None:
             return package in self.only or package in sys.stdlib_module_names
         return package not in self.forbidden
@@ -51,7 +54,11 @@ RULES = (
     ImportRule("reference", frozenset({"reference", "configs"}), PORTABLE | {"nvtripy"}),
     ImportRule("tripy_port", frozenset({"tripy_port", "configs"}), only=frozenset({"nvtripy"})),
     ImportRule(
-        "parity", frozenset({"parity", "configs", "reference", "tripy_port"}), frozenset({"tripy_portable"})
+        "parity",
+        frozenset({"parity", "configs", "reference", "tripy_port"}),
+        frozenset({"tripy_portable"}),
+        # It asks TensorRT about the graphs that the portable runtime has recorded, which only that one has.
+        exempt=frozenset({"parity/runners/tensorrt_runner.py"}),
     ),
     ImportRule("portable", frozenset()),
 )
@@ -89,7 +96,7 @@ def test_imports_stay_within_the_house_rules(rule):
         f"{path}:{line} imports {package}"
         for path, tree in files.items()
         for line, package in imported_packages(tree)
-        if not rule.allows(package)
+        if not rule.allows(package, path)
     ]
     assert not broken, "\n".join(broken)
 
