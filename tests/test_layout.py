@@ -30,7 +30,7 @@ PORTABLE = frozenset({"tripy_portable", "mlir_tensorrt", "tensorrt"})
 class ImportRule:
     """What the files of a folder may import: these packages of ours, and anything else that is not forbidden.
 
-    With ``only``, nothing else but the standard library and these. ``exempt`` files may import what is forbidden.
+    With ``only``, nothing else but the standard library and these. ``exempt`` files may import the forbidden.
     """
 
     folder: str
