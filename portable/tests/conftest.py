@@ -1,10 +1,12 @@
-"""Shared set-up: single-threaded torch, and the benchmark's model as a test model."""
+"""Shared set-up: single-threaded torch; the tests' helpers and the benchmark's model can be imported."""
 
 import sys
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+# Run from the repository's root, pytest adds neither.
+for directory in (Path(__file__).parent, Path(__file__).parents[1] / "benchmarks"):
+    sys.path.insert(0, str(directory))
 
 torch.set_num_threads(1)
