@@ -27,7 +27,7 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = ((3, 11), (3, 12), (3, 10))
-ANNOUNCED = ("torch", "fbgemm-gpu-cpu", "nvtripy")
+ANNOUNCED = ("torch", "fbgemm-gpu-cpu", "nvtripy", "tensorrt-rtx-cu13")
 REQUIREMENTS = ("requirements.txt", "requirements-dev.txt", "constraints.txt")
 INPUTS = (*REQUIREMENTS, "portable/pyproject.toml", "tools/setup_env.py")
 
@@ -196,6 +196,8 @@ def build(root: Path, interpreter: Interpreter) -> None:
     # nvtripy's metadata asks for the native packages, which portable/ stands in for.
     run([*install, "--no-deps", "nvtripy"], root, hint)
     run([*install, "--no-deps", "--no-build-isolation", "--editable", "./portable"], root, hint)
+    # A TensorRT that builds engines without a GPU. Its source packages don't name what they build with.
+    run([*install, "--no-build-isolation", "tensorrt-rtx-cu13"], root, hint)
     run([python, "-I", "-c", SMOKE], root, hint)
     # Written last: an interrupted set-up leaves no stamp and is done again.
     (venv / "complete").write_text(fingerprint(root, interpreter.version))

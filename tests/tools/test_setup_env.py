@@ -17,6 +17,9 @@ ROOT = setup_env.ROOT
 NATIVE = ("tensorrt-cu12", "tensorrt_cu12_libs", "mlir-tensorrt-compiler", "mlir_tensorrt_runtime")
 HARMLESS = ("nvtripy", "tensorrt-rtx-cu13", "tripy-portable", "torch", "tensorboard")
 
+# Commands that make an environment: venv, five installations or checks.
+STEPS = 6
+
 
 def fake_python(path: Path, version: tuple = (3, 11, 7), names: tuple[str, ...] = ("pip",)) -> str:
     """An executable at `path` that answers the probe as a Python of this version would."""
@@ -133,7 +136,7 @@ class TestFreshness:
         assert "missing" in said
         assert "torch 2.13.0, fbgemm-gpu-cpu 1.8.0, nvtripy 0.1.7" in said
         made = len(steps)
-        assert made == 5
+        assert made == STEPS
         setup_env.ensure(checkout, None)
         assert len(steps) == made
         assert capsys.readouterr().out == ""
@@ -167,7 +170,7 @@ class TestFreshness:
         moved = checkout.rename(checkout.with_name("moved"))
         assert not setup_env.is_current(moved, None)
 
-    @pytest.mark.parametrize("step", range(5))
+    @pytest.mark.parametrize("step", range(STEPS))
     def test_interrupted_is_redone_from_nothing(
         self, checkout: Path, python: str, steps: list, monkeypatch: pytest.MonkeyPatch, step: int
     ) -> None:
@@ -179,7 +182,7 @@ class TestFreshness:
 
         def interrupt(command: list[str], root: Path, hint: str) -> None:
             record(command, root, hint)
-            if len(steps) == 5 + step + 1:
+            if len(steps) == STEPS + step + 1:
                 leftover.touch()
                 raise KeyboardInterrupt
 
