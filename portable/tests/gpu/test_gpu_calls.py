@@ -6,12 +6,13 @@ import nvtripy as tp
 import pytest
 import torch
 from dense_hstu import Shape, TorchHSTU, sample, tripy_from_torch
+from gpu_operations import OPERATIONS, X
 
 from tripy_portable.runtime.options import CUDA_GRAPHS, TF32
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-SMALL = Shape(num_items=20, max_len=24, dim=10, heads=2, head_dim=5, blocks=2)
+SMALL = Shape(num_items=20, max_len=24, dim=10, heads=2, head_dim=5, blocks=1)
 LONG = 100_000_000
 
 
@@ -51,34 +52,6 @@ def no_sync():
     """A switch: from its call to the end of the test, an operation that waits for the GPU raises."""
     yield lambda: torch.cuda.set_sync_debug_mode("error")
     torch.cuda.set_sync_debug_mode("default")
-
-
-X = torch.tensor([[0.5, -1.5, 3.0], [2.0, 0.25, -0.125]])
-OPERATIONS = {
-    "gather": lambda x: tp.gather(x, 1, tp.cast(x, tp.int32)),
-    "cast": lambda x: tp.cast(x, tp.int64),
-    "pad": lambda x: tp.pad(x, ((1, 1), (2, 0)), value=3),
-    "flip": lambda x: tp.flip(x, 1),
-    "topk": lambda x: tp.topk(x, 2, dim=1)[0],
-    "argmax": lambda x: tp.argmax(x, 1),
-    "softmax": lambda x: tp.softmax(x, 1),
-    "cumsum": lambda x: tp.cumsum(x, 1),
-    "where": lambda x: tp.where(x > 0.0, x, x * 2.0),
-    "integers": lambda x: tp.cast(x, tp.int32) // tp.cast(x * 2.0, tp.int32),
-    "resize": lambda x: tp.resize(tp.reshape(x, (1, 1, 2, 3)), output_shape=(1, 1, 4, 6), mode="linear"),
-    "resize nearest": lambda x: tp.resize(
-        tp.reshape(x, (1, 1, 2, 3)), output_shape=(1, 1, 4, 6), mode="nearest"
-    ),
-    "pool": lambda x: tp.avgpool(tp.reshape(x, (1, 1, 2, 3)), (2, 2)),
-    "quantize": lambda x: tp.dequantize(tp.quantize(x, tp.Tensor(0.5), tp.int8), tp.Tensor(0.5), tp.float32),
-    "matmul": lambda x: x @ tp.transpose(x, 0, 1),
-    "iota": lambda x: tp.iota_like(x, dim=1) + x,
-    "tril": lambda x: tp.tril(x),
-    "concatenate": lambda x: tp.concatenate([x, x], 0),
-    "var": lambda x: tp.var(x, 1),
-    "constant": lambda x: tp.ones((2, 3)),
-    "argument": lambda x: x,
-}
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
