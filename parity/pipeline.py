@@ -235,7 +235,7 @@ def _run_precision(
         collect(
             each.case,
             precision,
-            request.runners,
+            _runners_of(each.case, request),
             batch,
             folder / "weights",
             runners,
@@ -247,6 +247,14 @@ def _run_precision(
         if request.save is None:
             shutil.rmtree(batch / precision.name)
     return judging.merge_batches(judged)
+
+
+def _runners_of(case: CaseConfig, request: Request) -> tuple[str, ...]:
+    """The request's runners; of those that nobody asked for, those that this family can have."""
+    has_jagged = "jagged" in get_family(case.family).layouts
+    return tuple(
+        name for name in request.runners if has_jagged or request.runners_asked or name != "torch_jagged"
+    )
 
 
 def _batch_folder(case_folder: Path, number: int) -> Path:

@@ -146,6 +146,7 @@ class DLRM_Net(tp.Module):
         self.loss_threshold = loss_threshold
         self.max_bag_size = max_bag_size
         self.num_dense_features = ln_bot[0]
+        self.dim = ln_bot[-1]
         self.emb_l = create_emb(
             m_spa,
             ln_emb,
@@ -226,7 +227,9 @@ class DLRM_Net(tp.Module):
             lS_w: one weight for each index, multiplied with learned pooling weights where there are both.
         """
         dense_BD = self.bot_l(dense_x)
-        features_BFD = tp.stack([dense_BD, *self.apply_emb(lS_o, lS_i, lS_w)], dim=1)
+        features = [dense_BD, *self.apply_emb(lS_o, lS_i, lS_w)]
+        # `stack` would record seven operations for each of them.
+        features_BFD = tp.reshape(tp.concatenate(features, dim=1), (-1, len(features), self.dim))
         click_B1 = self.top_l(self.interaction(features_BFD))
         if self.loss_threshold > 0.0:
             click_B1 = tp.minimum(tp.maximum(click_B1, self.loss_threshold), 1.0 - self.loss_threshold)

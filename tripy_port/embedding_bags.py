@@ -56,34 +56,35 @@ def pool_bags(
     Returns:
         (B, D), zero for empty bags.
     """
+    # Few operations: nvtripy takes about a millisecond to record one, and raising a dynamic rank is seven.
     length = indices_L.shape[0]
-    starts_B = tp.cast(offsets_B, tp.int64)
-    total_1 = tp.cast(tp.Tensor([0]) + length, tp.int64)
-    ends_B = tp.concatenate([starts_B[1:], total_1], dim=0)
-    starts_B1, ends_B1 = tp.unsqueeze(starts_B, 1), tp.unsqueeze(ends_B, 1)
+    starts_B = tp.cast(offsets_B, tp.int32)
+    ends_B = tp.concatenate([starts_B[1:], tp.Tensor([0]) + length], dim=0)
     if max_bag_size is None:
-        place_1L = tp.cast(tp.iota((1, length), dim=1, dtype=tp.int32), tp.int64)
-        has_begun_BL, has_ended_BL = place_1L >= starts_B1, place_1L >= ends_B1
+        place_1L = tp.iota((1, length), dim=1, dtype=tp.int32)
+        has_begun_BL = place_1L >= tp.unsqueeze(starts_B, 1)
+        has_ended_BL = place_1L >= tp.unsqueeze(ends_B, 1)
         # 1 - 0 inside the bag, 0 - 0 before it, 1 - 1 behind it.
         member_BL = tp.cast(has_begun_BL, weight_ND.dtype) - tp.cast(has_ended_BL, weight_ND.dtype)
         if per_sample_weights_L is not None:
-            member_BL = member_BL * tp.unsqueeze(per_sample_weights_L, 0)
+            member_BL = member_BL * per_sample_weights_L
         return member_BL @ tp.gather(weight_ND, 0, indices_L)
-    places_P = tp.cast(tp.iota((1, max_bag_size), dim=1, dtype=tp.int32), tp.int64)
-    place_BP = starts_B1 + places_P
-    is_valid_BP = place_BP < ends_B1
-    # One index more than there are: what a place behind the last bag may read, also where there are none.
-    spare_1 = tp.cast(tp.Tensor([0]), indices_L.dtype)
-    place_BP = tp.minimum(place_BP, total_1)
-    indices_BP = tp.gather(tp.concatenate([indices_L, spare_1], dim=0), 0, place_BP)
+    # P = 1 does without the axis P.
+    place_PB = starts_B if max_bag_size == 1 else starts_B + tp.Tensor([[p] for p in range(max_bag_size)])
+    is_valid_PB = place_PB < ends_B
+    indices_PB = tp.gather(_with_spares(indices_L, max_bag_size), 0, place_PB)
     # PyTorch accumulates half tensors in float32 and rounds once.
-    rows_BPD = tp.cast(tp.gather(weight_ND, 0, indices_BP), tp.float32)
+    rows_PBD = tp.cast(tp.gather(weight_ND, 0, indices_PB), tp.float32)
     if per_sample_weights_L is not None:
-        spare_1 = tp.cast(tp.Tensor([0.0]), per_sample_weights_L.dtype)
-        weights_BP = tp.gather(tp.concatenate([per_sample_weights_L, spare_1], dim=0), 0, place_BP)
-        rows_BPD = rows_BPD * tp.unsqueeze(tp.cast(weights_BP, tp.float32), 2)
-    rows_BPD = tp.where(tp.unsqueeze(is_valid_BP, 2), rows_BPD, 0.0)
-    return tp.cast(tp.sum(rows_BPD, dim=1), weight_ND.dtype)
+        weights_PB = tp.gather(_with_spares(per_sample_weights_L, max_bag_size), 0, place_PB)
+        rows_PBD = rows_PBD * tp.unsqueeze(tp.cast(weights_PB, tp.float32), -1)
+    rows_PBD = tp.where(tp.unsqueeze(is_valid_PB, -1), rows_PBD, 0.0)
+    return tp.cast(rows_PBD if max_bag_size == 1 else tp.sum(rows_PBD, dim=0), weight_ND.dtype)
+
+
+def _with_spares(values_L: tp.Tensor, max_bag_size: int) -> tp.Tensor:
+    """Zeros behind the values: what the places behind the end of the last bag read."""
+    return tp.concatenate([values_L, tp.cast(tp.Tensor([0] * max_bag_size), values_L.dtype)], dim=0)
 
 
 def check_bags(
