@@ -133,7 +133,6 @@ def environment() -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "gpu": properties.name,
         "multiprocessors": properties.multi_processor_count,
-        "driver": torch.cuda.driver_version() if hasattr(torch.cuda, "driver_version") else None,
         "cuda": torch.version.cuda,
         "torch": torch.__version__,
         "nvtripy": tp.__version__,

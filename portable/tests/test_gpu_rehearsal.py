@@ -1,8 +1,8 @@
 """What running on a GPU needs and can be seen without one.
 
 Plans run on tensors without data ("meta"), which are not on the CPU either: where an operation would read
-values back, or mix in memory of the host, it fails. Streams and graphs have stand-ins that record who waits for
-whom. What the GPU itself does, only `tests/gpu` shows.
+values back, or mix in memory of the host, it fails. Streams and graphs have stand-ins that record who waits
+for whom. What the GPU itself does, only `tests/gpu` shows.
 """
 
 from __future__ import annotations
