@@ -110,6 +110,19 @@ def test_shapes_stay_on_the_host_and_constants_are_placed_once():
     assert [tuple(tensor.shape) for tensor in placed] == [(3, 2)]
 
 
+def test_an_input_on_the_host_becomes_a_constant_of_the_plan():
+    def function(x, row):
+        return tp.gather(x, 0, row)
+
+    infos = [tp.InputInfo((2, 3), tp.float32), tp.DimensionInputInfo((0, 0, 1))]
+    program = tp.compile(function, args=infos)._executable.program
+    types = [program.types[value] for value in program.inputs]
+    plan = Plan(fold(program, types, {1: torch.tensor(1, dtype=torch.int32)}), lambda tensor: tensor)
+    assert plan.input_positions == [0]
+    (result,) = plan.run([X, None])
+    assert torch.equal(result, X[1])
+
+
 def test_placement_uploads_lasting_tensors_once_and_keeps_expanded_ones_small(monkeypatch):
     weight, other = torch.ones(2, 3), torch.ones(1, 3).expand(1000, 3)
     device = torch.device("meta")
@@ -219,7 +232,7 @@ def test_a_consumer_waits_for_the_stream_that_writes(gpu, monkeypatch):
 def test_the_second_call_captures_and_later_ones_replay(gpu):
     plan = cuda_plan_of(plus_one, [torch.ones(2)], cuda_graphs=True)
     first, second = gpu.queue("first"), gpu.queue("second")
-    argument = on_queue(torch.ones(2), first)
+    argument = on_queue(torch.ones(2), gpu.queue("copies"))
     assert plan.run([argument], first)[0].tolist() == [2, 2]
     assert "replay" not in gpu.log
     for number in range(3):
