@@ -30,7 +30,7 @@ import numpy as np
 from parity.criteo_cache import NpzWriter, Spill, open_npz, read_blocks, spill_folder, write_npz
 from parity.criteo_parquet import is_parquet, read_parquet
 from parity.criteo_rows import MISSING, NUM_DENSE, NUM_SPARSE, BrokenLine, RawRows, ReadReport
-from parity.criteo_text import find_layout, read_text
+from parity.criteo_text import MAX_LINE_BYTES, find_layout, open_text, read_text
 from parity.criteo_vocabulary import FIRST_ROW, count_values, encode
 from parity.errors import UserError
 
@@ -183,7 +183,12 @@ def recognises(path: Path) -> bool:
     """Whether a file begins like one of the formats, or a folder has such files."""
     try:
         first = find_files(path)[0]
-        return is_parquet(first) or bool(find_layout(first))
+        if is_parquet(first):
+            return True
+        layout = find_layout(first)
+        with open_text(first) as stream:
+            # Tabs alone are no sign: MovieLens has them, too.
+            return stream.readline(MAX_LINE_BYTES).count(layout.separator) == layout.num_fields - 1
     except (OSError, EOFError, zlib.error, UserError):
         return False
 

@@ -123,10 +123,11 @@ def recognises(path: Path) -> bool:
     """Whether a file begins like one of the three formats."""
     try:
         with path.open("rb") as stream:
-            _sniff(path, stream.readline(256))
+            line = stream.readline(256)
+        # Four fields: other files with tabs have more.
+        return line.count(_SEPARATORS[_sniff(path, line)]) == 3
     except (OSError, UserError):
         return False
-    return True
 
 
 def user_batches(

@@ -58,8 +58,8 @@ def initial_weights(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor
 
     DLRM's, for tables of D columns:
 
-    * tables: D^-1/4, so that a product of two rows has unit variance; the two tables of a
-      quotient-remainder pair D^-1/8 each, those of mixed dimensions 1, with the rest in the projection.
+    * tables: D^-1/4, so that a product of two rows has unit variance; those of mixed dimensions 1, with the
+      rest in the projection.
     * MLPs: sqrt(2 / inputs), which ReLU keeps; the first layer less by the size of its input, and the last
       one sqrt(1 / inputs), so that no sigmoid saturates. Biases 0.3, a third of what they are added to.
     * pooling weights: 1.
@@ -110,8 +110,6 @@ def _dlrm_scale(name: str, parameter: torch.Tensor) -> float | None:
     top, *_, role = name.split(".")
     if top == "emb_l":
         rows, columns = parameter.shape
-        if role in ("weight_q", "weight_r"):
-            return columns**-0.125
         if name.endswith("proj.weight"):
             return rows**-0.25 / math.sqrt(columns)
         return 1.0 if name.endswith("embs.weight") else columns**-0.25

@@ -66,6 +66,8 @@ def synthetic(case: CaseConfig) -> CaseInputs:
     fate_BC = streams[0].random(counts_BC.shape)
     counts_BC[fate_BC < _GAP_RATE] = 0
     counts_BC[fate_BC > 1.0 - _NEGATIVE_RATE] = -1
+    # One of each kind, however small the batch.
+    counts_BC[0, [0, width // 2, -1]] = (-1, 0, _LARGEST_COUNT)
     offsets, indices, weights = [], [], []
     for table, rows in enumerate(model.table_rows):
         lengths_B = _lengths(streams[1], batch, wanted.longest_bag, table)

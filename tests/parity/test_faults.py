@@ -3,40 +3,23 @@
 Each fault is an edit of one file, made in a copy; the run is the one that a user types.
 """
 
-import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
-from parity.report import Report, RunnerReport, read_report
+from tests.parity.fault_runs import (
+    RUNNER,
+    TENSORS,
+    Fault,
+    assert_found_and_named,
+    on_weights,
+    run,
+    runner,
+    scratch,
+)
 
-ROOT = Path(__file__).parents[2]
 BLOCKS = "tripy_port/transduction_dense.py"
 BIAS = "tripy_port/relative_attention_bias.py"
 INPUT = "tripy_port/input_features_preprocessors.py"
-RUNNER = "parity/runners/tripy_runner.py"
-TENSORS = "        tensors = rounded(weights, precision.dtype)\n"
 LAYER = "_hstu._attention_layers"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One edit, the case that it is run on, and the tap that must be named."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    named: str
-    case: str = "hstu_tiny"
-
-
-def _on_weights(statement: str) -> str:
-    """The line that rounds the port's weights, and a change to them."""
-    return f"{TENSORS}        {statement}\n"
 
 
 FAULTS = [
@@ -44,7 +27,7 @@ FAULTS = [
         "output_projection_transposed",
         RUNNER,
         TENSORS,
-        _on_weights(f'tensors["{LAYER}.1._o.weight"] = tensors["{LAYER}.1._o.weight"].T'),
+        on_weights(f'tensors["{LAYER}.1._o.weight"] = tensors["{LAYER}.1._o.weight"].T'),
         f"{LAYER}.1._o",
         # The public widths: the projection is square and its transpose fits.
         case="hstu_ml1m",
@@ -88,7 +71,7 @@ FAULTS = [
         "one_weight_scaled",
         RUNNER,
         TENSORS,
-        _on_weights(f'tensors["{LAYER}.1._o.weight"] *= 1.001'),
+        on_weights(f'tensors["{LAYER}.1._o.weight"] *= 1.001'),
         f"{LAYER}.1._o",
     ),
     Fault(
@@ -102,7 +85,7 @@ FAULTS = [
         "weights_of_two_blocks_swapped",
         RUNNER,
         TENSORS,
-        _on_weights(
+        on_weights(
             'swap = {"layers.0": "layers.1", "layers.1": "layers.0"}; import re; tensors = '
             '{re.sub(r"layers.[01]", lambda m: swap[m[0]], n): t for n, t in tensors.items()}'
         ),
@@ -118,46 +101,16 @@ FAULTS = [
 ]
 
 
-def _scratch(folder: Path, file: str, old: str, new: str) -> Path:
-    """A copy of what a run needs, with one edit."""
-    ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("configs", "reference", "tripy_port", "parity"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
-    shutil.copy(ROOT / "run_parity.py", folder)
-    text = (folder / file).read_text()
-    assert text.count(old) == 1, f"{old!r} is not in {file} once: the fault cannot be made"
-    (folder / file).write_text(text.replace(old, new))
-    return folder
-
-
-def _run(folder: Path, *arguments: str) -> tuple[int, Report, str]:
-    command = [sys.executable, "run_parity.py", "--precision", "fp32", "--save", "saved", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
-    assert (folder / "saved" / "report.json").exists(), done.stderr
-    return done.returncode, read_report(folder / "saved" / "report.json"), done.stdout
-
-
-def _runner(report: Report, name: str) -> RunnerReport:
-    return next(entry for _, _, entry in report.runner_reports() if entry.runner == name)
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault_is_found_and_named(fault, tmp_path):
-    folder = _scratch(tmp_path, fault.file, fault.old, fault.new)
-    code, report, shown = _run(folder, "--case", fault.case, "--runners", "tripy")
-    entry = _runner(report, "tripy")
-    assert code == report.exit_code == 1
-    assert entry.diagnosis.kind == "module"
-    assert entry.diagnosis.tap == fault.named
-    assert f"FAIL: {fault.case}, fp32" in shown
-    assert fault.named.split("[")[0] in shown
+    assert_found_and_named(fault, tmp_path)
 
 
 def test_no_fault_no_failure(tmp_path):
-    folder = _scratch(tmp_path, BLOCKS, "Turns the model's boolean mask", "Turns the boolean mask")
-    code, report, _ = _run(folder, "--case", "hstu_tiny", "--runners", "tripy")
+    folder = scratch(tmp_path, BLOCKS, "Turns the model's boolean mask", "Turns the boolean mask")
+    code, report, _ = run(folder, "--case", "hstu_tiny", "--runners", "tripy")
     assert code == 0
-    assert _runner(report, "tripy").verdict == "PASS"
+    assert runner(report, "tripy").verdict == "PASS"
 
 
 BREAKS = {
@@ -172,13 +125,13 @@ BREAKS = {
 def test_a_runner_that_breaks_is_a_row_and_the_others_finish(kind, tmp_path):
     statement, status, reason = BREAKS[kind]
     line = "        self.family = get_family(case.family)\n"
-    folder = _scratch(tmp_path, RUNNER, line, f"        {statement}\n{line}")
-    code, report, shown = _run(
+    folder = scratch(tmp_path, RUNNER, line, f"        {statement}\n{line}")
+    code, report, shown = run(
         folder, "--case", "hstu_tiny", "--runners", "torch_jagged,tripy", "--time-limit", "20"
     )
-    entry = _runner(report, "tripy")
+    entry = runner(report, "tripy")
     assert code == 1
     assert (entry.status, entry.verdict) == (status, "NONE")
     assert reason in entry.reason
     assert status in shown
-    assert _runner(report, "torch_jagged").verdict == "PASS"
+    assert runner(report, "torch_jagged").verdict == "PASS"

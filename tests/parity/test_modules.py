@@ -7,11 +7,11 @@ errors, the bound and where it comes from, and the five worst elements.
 import pytest
 
 from configs import load_case
+from parity.families import get_family
 from parity.render import verdict_lines
 from tests.parity.case_runs import rows_of, run_case, tapped_paths
 
-RUNNERS = ("torch_jagged", "tripy")
-# Every variant of every module in small, and the public configuration with its real widths.
+# Every variant of every module in small, and the public configurations with their real widths.
 RUNS = [
     (case, precision, seed)
     for case, seeds in (
@@ -19,10 +19,20 @@ RUNS = [
         ("hstu_tiny_rated", (0,)),
         ("hstu_tiny_combined", (0,)),
         ("hstu_ml1m", (0,)),
+        ("dlrm_tiny", (0, 1)),
+        ("dlrm_tiny_weighted", (0,)),
+        ("dlrm_tiny_qr", (0,)),
+        ("dlrm_tiny_md", (0,)),
+        ("dlrm_kaggle", (0,)),
     )
     for seed in seeds
     for precision in ("fp32", "fp16", "bf16")
 ]
+
+
+def _runners(case: str) -> tuple[str, ...]:
+    has_jagged = "jagged" in get_family(load_case(case).family).layouts
+    return ("torch_jagged", "tripy") if has_jagged else ("tripy",)
 
 
 def _id(case: str, precision: str, seed: int) -> str:
@@ -36,16 +46,16 @@ def _grouped(case: str, precision: str, seed: int, *values: object, name: str):
 
 
 @pytest.mark.parametrize(
-    ("case", "precision", "seed", "path"),
+    ("case", "precision", "seed", "runner", "path"),
     [
-        _grouped(*run, path, name=f"{_id(*run)}-{path}")
+        _grouped(*run, runner, path, name=f"{_id(*run)}-{runner}-{path}")
         for run in RUNS
+        for runner in _runners(run[0])
         for path in tapped_paths(load_case(run[0]))
     ],
 )
-@pytest.mark.parametrize("runner", RUNNERS)
-def test_module(case, precision, seed, path, runner):
-    rows = rows_of(run_case(case, precision, seed, RUNNERS)[runner], path)
+def test_module(case, precision, seed, runner, path):
+    rows = rows_of(run_case(case, precision, seed, _runners(case))[runner], path)
     assert rows, f"{path} left no tap"
     failures = [
         verdict_lines(f"{case}, {precision}, {runner}: {row.tap} {how}", verdict)
@@ -57,24 +67,26 @@ def test_module(case, precision, seed, path, runner):
 
 
 @pytest.mark.parametrize(
-    ("case", "precision", "seed"), [_grouped(*run, name=_id(*run)) for run in RUNS]
+    ("case", "precision", "seed", "runner"),
+    [_grouped(*run, runner, name=f"{_id(*run)}-{runner}") for run in RUNS for runner in _runners(run[0])],
 )
-@pytest.mark.parametrize("runner", RUNNERS)
 def test_model(case, precision, seed, runner):
-    report = run_case(case, precision, seed, RUNNERS)[runner]
+    report = run_case(case, precision, seed, _runners(case))[runner]
     assert report.status == "OK", report.reason
     assert report.verdict == "PASS", report.diagnosis.text
     assert report.padding_leak == ""
     # Each module is measured on its own, and none is looked at by position or left out.
     assert {module.path for module in report.modules} >= set(tapped_paths(load_case(case)))
-    assert all(module.isolated for module in report.modules if not module.tap.startswith("score."))
+    output = f"{get_family(load_case(case).family).entry}."
+    assert all(module.isolated for module in report.modules if not module.tap.startswith(output))
 
 
 @pytest.mark.parametrize(
-    ("case", "precision", "seed"), [_grouped(*run, name=_id(*run)) for run in RUNS]
+    ("case", "precision", "seed"),
+    [_grouped(*run, name=_id(*run)) for run in RUNS if load_case(run[0]).family == "hstu"],
 )
 def test_appending_to_the_cache_equals_the_full_forward(case, precision, seed):
-    report = run_case(case, precision, seed, RUNNERS)["tripy"]
+    report = run_case(case, precision, seed, _runners(case))["tripy"]
     if load_case(case).model.positions_per_item > 1:
         assert report.checks == {}, "an item and its rating are two positions; the cache appends one"
     else:

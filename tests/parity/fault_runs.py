@@ -1,0 +1,67 @@
+"""Faults made by hand: a scratch copy of the project, one edit in it, and the run that a user types."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity.report import Report, RunnerReport, read_report
+
+ROOT = Path(__file__).parents[2]
+RUNNER = "parity/runners/tripy_runner.py"
+TENSORS = "        tensors = rounded(weights, precision.dtype)\n"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One edit, the case that it is run on, and the tap that must be named."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    named: str
+    case: str = "hstu_tiny"
+
+
+def on_weights(statement: str) -> str:
+    """The line that rounds the port's weights, and a change to them."""
+    return f"{TENSORS}        {statement}\n"
+
+
+def scratch(folder: Path, file: str, old: str, new: str) -> Path:
+    """A copy of what a run needs, with one edit."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("configs", "reference", "tripy_port", "parity"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    shutil.copy(ROOT / "run_parity.py", folder)
+    text = (folder / file).read_text()
+    assert text.count(old) == 1, f"{old!r} is not in {file} once: the fault cannot be made"
+    (folder / file).write_text(text.replace(old, new))
+    return folder
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, Report, str]:
+    command = [sys.executable, "run_parity.py", "--precision", "fp32", "--save", "saved", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+    assert (folder / "saved" / "report.json").exists(), done.stderr
+    return done.returncode, read_report(folder / "saved" / "report.json"), done.stdout
+
+
+def runner(report: Report, name: str) -> RunnerReport:
+    return next(entry for _, _, entry in report.runner_reports() if entry.runner == name)
+
+
+def assert_found_and_named(fault: Fault, folder: Path) -> None:
+    """Exit code 1, and the module, on the screen and in the report."""
+    scratch(folder, fault.file, fault.old, fault.new)
+    code, report, shown = run(folder, "--case", fault.case, "--runners", "tripy")
+    entry = runner(report, "tripy")
+    assert code == report.exit_code == 1
+    assert entry.diagnosis.kind == "module"
+    assert entry.diagnosis.tap == fault.named
+    assert f"FAIL: {fault.case}, fp32" in shown
+    assert fault.named.split("[")[0] in shown
