@@ -6,6 +6,7 @@ once, here, as a :class:`ConfigError` whose message has one line a problem: the 
 
 from configs.dlrm import DLRMConfig
 from configs.hstu import HSTUConfig
+from configs.lecture_dlrm import LectureDLRMConfig
 from configs.loading import ConfigError, list_cases, load_case, with_input
 from configs.schema import AnyCase, CaseConfig, case_from_json
 
@@ -15,6 +16,7 @@ __all__ = [
     "ConfigError",
     "DLRMConfig",
     "HSTUConfig",
+    "LectureDLRMConfig",
     "case_from_json",
     "list_cases",
     "load_case",

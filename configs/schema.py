@@ -16,6 +16,7 @@ from pydantic import Field, RootModel, model_validator
 from configs.dlrm import DLRMConfig, DLRMInput
 from configs.fields import Strict, raise_problems
 from configs.hstu import HSTUConfig, HSTUInput
+from configs.lecture_dlrm import LectureDLRMConfig, LectureDLRMInput
 
 
 class CaseConfig(Strict):
@@ -80,9 +81,21 @@ class DLRMCase(CaseConfig):
         return self
 
 
-AnyCase = Annotated[HSTUCase | DLRMCase, Field(discriminator="family")]
+class LectureDLRMCase(CaseConfig):
+    """A case of the lecture's DLRM."""
+
+    family: Literal["lecture_dlrm"]
+    model: LectureDLRMConfig = Field(description="the mapping of the model's sizes and choices")
+    input: LectureDLRMInput = Field(description="the mapping of the input's sizes and seed")
+
+
+AnyCase = Annotated[HSTUCase | DLRMCase | LectureDLRMCase, Field(discriminator="family")]
 #: By the `family` of a case, in alphabetical order.
-CASE_TYPES: dict[str, type[CaseConfig]] = {"dlrm": DLRMCase, "hstu": HSTUCase}
+CASE_TYPES: dict[str, type[CaseConfig]] = {
+    "dlrm": DLRMCase,
+    "hstu": HSTUCase,
+    "lecture_dlrm": LectureDLRMCase,
+}
 
 
 class SavedCase(RootModel[AnyCase]):

@@ -36,6 +36,8 @@ _BLOCK_RATIO = 0.5
 _SILU_RMS = 0.596
 #: Root mean square of the logarithms of synthetic counts.
 _LOG_COUNTS_RMS = 5.0
+#: Root mean square of the counts that the lecture's model takes as they are.
+_COUNTS_RMS = 1000.0
 
 
 def initial_weights(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
@@ -63,6 +65,9 @@ def initial_weights(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor
     * MLPs: sqrt(2 / inputs), which ReLU keeps; the first layer less by the size of its input, and the last
       one sqrt(1 / inputs), so that no sigmoid saturates. Biases 0.3, a third of what they are added to.
     * pooling weights: 1.
+
+    The lecture's DLRM: tables 1, MLPs sqrt(1 / inputs), the first layer less by the size of the counts, and
+    biases 0.3.
 
     The row of the padding id is drawn like any other, as in the public code: masks have to remove it.
     Buffers keep their values. Each tensor has its own stream of random numbers, from ``seed`` and its
@@ -113,7 +118,7 @@ def _dlrm_scale(name: str, parameter: torch.Tensor) -> float | None:
         if name.endswith("proj.weight"):
             return rows**-0.25 / math.sqrt(columns)
         return 1.0 if name.endswith("embs.weight") else columns**-0.25
-    if top == "v_W_l":
+    if top in ("v_W_l", "sparse_layer"):
         return 1.0
     if top in ("bot_l", "top_l"):
         if role == "bias":
@@ -122,6 +127,11 @@ def _dlrm_scale(name: str, parameter: torch.Tensor) -> float | None:
         if outputs == 1:
             return 1.0 / math.sqrt(inputs)
         return math.sqrt(2.0 / inputs) / (_LOG_COUNTS_RMS if name == "bot_l.0.weight" else 1.0)
+    if top in ("dense_layer", "prediction_layer"):
+        if role == "bias":
+            return 0.3
+        takes_counts = name == "dense_layer.mlp.fc_layers.0.weight"
+        return 1.0 / math.sqrt(parameter.shape[1]) / (_COUNTS_RMS if takes_counts else 1.0)
     return None
 
 

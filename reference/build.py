@@ -21,6 +21,7 @@ from reference.input_features_preprocessors import (
     LearnablePositionalEmbeddingInputFeaturesPreprocessor,
     LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor,
 )
+from reference.lecture_dlrm import DLRM, Parameters
 from reference.md_embedding_bag import mixed_dimensions
 from reference.output_postprocessors import (
     L2NormEmbeddingPostprocessor,
@@ -31,7 +32,7 @@ from reference.similarity import DotProductSimilarity
 from reference.validation import require_choice
 
 if TYPE_CHECKING:
-    from configs import DLRMConfig, HSTUConfig
+    from configs import DLRMConfig, HSTUConfig, LectureDLRMConfig
 
 LAYOUTS = ("dense", "jagged")
 
@@ -147,3 +148,23 @@ def build_dlrm(config: DLRMConfig, validate_inputs: bool = True) -> DLRM_Net:
         weighted_pooling=config.weighted_pooling,
         validate_inputs=validate_inputs,
     ).eval()
+
+
+def build_lecture_dlrm(config: LectureDLRMConfig) -> DLRM:
+    """The lecture's DLRM in eval mode, float32, with PyTorch's initial values.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    names = list(config.metadata)
+    parameters = Parameters(
+        dense_input_feature_size=config.dense_input_feature_size,
+        sparse_embedding_sizes=dict.fromkeys(names, config.sparse_embedding_size),
+        dense_mlp={
+            "hidden_layer_sizes": config.dense_hidden_sizes,
+            "output_size": config.dense_output_size,
+        },
+        prediction_hidden_sizes=config.prediction_hidden_sizes,
+        use_modulus_hash=config.token_hash == "modulus",
+    )
+    return DLRM(config.metadata, parameters).eval()

@@ -281,6 +281,8 @@ def small_tables(case: str):
     case = load_case(case)
     if case.family == "hstu":
         few = {"num_items": min(case.model.num_items, 100)}
+    elif case.family == "lecture_dlrm":
+        return case
     else:
         few = {"max_rows_per_table": min(max(case.model.table_rows), 300)}
     return case.model_copy(update={"model": case.model.model_copy(update=few)})

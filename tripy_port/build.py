@@ -20,6 +20,7 @@ from tripy_port.input_features_preprocessors import (
     LearnablePositionalEmbeddingInputFeaturesPreprocessor,
     LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor,
 )
+from tripy_port.lecture_dlrm import DLRM, Parameters
 from tripy_port.md_embedding_bag import mixed_dimensions
 from tripy_port.output_postprocessors import (
     L2NormEmbeddingPostprocessor,
@@ -30,7 +31,7 @@ from tripy_port.similarity import DotProductSimilarity
 from tripy_port.validation import require, require_choice
 
 if TYPE_CHECKING:
-    from configs import DLRMConfig, HSTUConfig
+    from configs import DLRMConfig, HSTUConfig, LectureDLRMConfig
 
 DTYPES = (tp.float32, tp.float16, tp.bfloat16)
 
@@ -148,3 +149,28 @@ def build_dlrm(config: DLRMConfig, dtype: tp.dtype = tp.float32) -> DLRM_Net:
         max_bag_size=config.max_bag_size,
         dtype=dtype,
     )
+
+
+def build_lecture_dlrm(config: LectureDLRMConfig, dtype: tp.dtype = tp.float32) -> DLRM:
+    """The lecture's DLRM without values: give it a state dict before calling it.
+
+    Args:
+        config: the sizes and choices.
+        dtype: of all floating-point weights and of the computation, one of `DTYPES`.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    require(dtype in DTYPES, "dtype", dtype, f"choose one of {', '.join(str(choice) for choice in DTYPES)}")
+    names = list(config.metadata)
+    parameters = Parameters(
+        dense_input_feature_size=config.dense_input_feature_size,
+        sparse_embedding_sizes=dict.fromkeys(names, config.sparse_embedding_size),
+        dense_mlp={
+            "hidden_layer_sizes": config.dense_hidden_sizes,
+            "output_size": config.dense_output_size,
+        },
+        prediction_hidden_sizes=config.prediction_hidden_sizes,
+        use_modulus_hash=config.token_hash == "modulus",
+    )
+    return DLRM(config.metadata, parameters, dtype)

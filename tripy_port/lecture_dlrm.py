@@ -180,11 +180,9 @@ class SparseArch(tp.Module):
     def hash_indices(self, inputs: tp.Tensor) -> tp.Tensor:
         """Raw values (B, T) int64 -> row numbers (B, T) int64."""
         if self.use_modulus_hash:
-            return self.modulus_hash(inputs, tp.cast(tp.Tensor(self.cardinalities), tp.int64))
+            return self.modulus_hash(inputs, _int64(self.cardinalities))
         columns = [
-            self.index_hash(
-                tp.squeeze(inputs[:, feature : feature + 1], 1), tp.cast(tp.Tensor(values), tp.int64)
-            )
+            self.index_hash(tp.squeeze(inputs[:, feature : feature + 1], 1), _int64(values))
             for feature, values in enumerate(self.tokenizer_values)
         ]
         return tp.stack(columns, dim=1)
@@ -196,6 +194,12 @@ class SparseArch(tp.Module):
             layer(tp.squeeze(rows_BT[:, feature : feature + 1], 1))
             for feature, layer in enumerate(self.sparse_layers)
         ]
+
+
+def _int64(values: Sequence[int]) -> tp.Tensor:
+    """A constant. Tripy takes Python's integers as int32, and raw values have 32 bits without a sign."""
+    high, low = [value >> 31 for value in values], [value & (2**31 - 1) for value in values]
+    return tp.cast(tp.Tensor(high), tp.int64) * 2**16 * 2**15 + tp.cast(tp.Tensor(low), tp.int64)
 
 
 class DenseSparseInteractionLayer(tp.Module):

@@ -13,8 +13,10 @@ def get_family(name: str) -> Family:
     """The family named in a case's `family` field, which `configs` has validated."""
     from parity.families.dlrm import DLRM_FAMILY
     from parity.families.hstu import HSTU_FAMILY
+    from parity.families.lecture_dlrm import LECTURE_DLRM_FAMILY
 
-    return {family.name: family for family in (DLRM_FAMILY, HSTU_FAMILY)}[name]
+    families = (DLRM_FAMILY, HSTU_FAMILY, LECTURE_DLRM_FAMILY)
+    return {family.name: family for family in families}[name]
 
 
 __all__ = ["Family", "get_family"]

@@ -125,6 +125,14 @@ FAULTS = [
         "emb_l.0",
         case="dlrm_tiny_qr",
     ),
+    Fault(
+        "strangers_hash_to_the_second_row",
+        "tripy_port/lecture_dlrm.py",
+        "tp.where(first_B == num_tokens, 0, first_B)",
+        "tp.where(first_B == num_tokens, 1, first_B)",
+        "sparse_layer[0]",
+        case="dlrm_lecture_index",
+    ),
 ]
 
 

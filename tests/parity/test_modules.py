@@ -24,6 +24,8 @@ RUNS = [
         ("dlrm_tiny_qr", (0,)),
         ("dlrm_tiny_md", (0,)),
         ("dlrm_kaggle", (0,)),
+        ("dlrm_lecture", (0,)),
+        ("dlrm_lecture_index", (0,)),
     )
     for seed in seeds
     for precision in ("fp32", "fp16", "bf16")

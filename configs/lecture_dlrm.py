@@ -1,0 +1,51 @@
+"""The DLRM of the "Fused Kernels" lecture (github.com/kapilsh/cuda-mode-lecture), and its synthetic input."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from configs.fields import Count, Strict
+
+#: Tokens of different features do not meet: feature f, token k is (f + 1) * this + k. Some exceed int32, as raw
+#: values of Criteo do.
+_TOKEN_STRIDE = 1_300_000_003
+
+
+class LectureDLRMConfig(Strict):
+    """Sizes, with the names of the lecture's hyperparameters where it has them."""
+
+    dense_input_feature_size: Count = Field(description="dense features")
+    dense_hidden_sizes: Annotated[tuple[Count, ...], Field(strict=False)] = Field(
+        description="a list of the hidden widths of the dense MLP"
+    )
+    dense_output_size: Count = Field(description="width of the dense MLP's output")
+    cardinalities: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = Field(
+        description="a list of the rows of each sparse feature's table, at least one"
+    )
+    sparse_embedding_size: Count = Field(description="columns of every table")
+    prediction_hidden_sizes: Annotated[tuple[Count, ...], Field(strict=False)] = Field(
+        description="a list of the hidden widths of the prediction MLP"
+    )
+    token_hash: Literal["modulus", "index"] = Field(
+        default="modulus", description="(x + 1) mod cardinality, or the place among the feature's tokens"
+    )
+
+    @property
+    def metadata(self) -> dict[str, dict]:
+        """What the lecture's metadata file says of each sparse feature. Each row of a table has a token."""
+        return {
+            f"SPARSE_{feature}": {
+                "cardinality": rows,
+                "tokenizer_values": [(feature + 1) * _TOKEN_STRIDE + token for token in range(rows)],
+            }
+            for feature, rows in enumerate(self.cardinalities)
+        }
+
+
+class LectureDLRMInput(Strict):
+    """The synthetic input of a case."""
+
+    batch_size: Count = Field(description="rows in the batch")
+    seed: int = Field(default=0, ge=0, description="of everything that is drawn: input and weights")
