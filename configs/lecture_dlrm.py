@@ -8,8 +8,7 @@ from pydantic import Field
 
 from configs.fields import Count, Strict
 
-#: Tokens of different features do not meet: feature f, token k is (f + 1) * this + k. Some exceed int32, as raw
-#: values of Criteo do.
+#: Feature f, token k is (f + 1) * this + k: no two features share one, and some exceed int32, as Criteo's do.
 _TOKEN_STRIDE = 1_300_000_003
 
 

@@ -7,7 +7,8 @@ State-dict keys are those of the public ``DLRM_Net``.
 
 Inputs are checked by `DLRM_Net.check_inputs`, which whoever runs an executable calls on its arguments first:
 while a graph is traced there are no values to look at. Tables are weights of the graph: `load_state_dict`
-takes the tensors that it is given, and nothing here copies them.
+takes the tensors that it is given, and nothing here copies them. Compiling a table of 0.5 GB on the portable
+runtime peaked at 1.0 GB: the caller's tensor and the executable's.
 
 Legend: B batch, T tables, L total number of indices of a table, D embedding, F = T + 1 interacting vectors.
 """
