@@ -68,7 +68,7 @@ def test_cases_cover_every_kind_of_module_and_both_ways_to_sum_bags():
     assert any(model.loss_threshold for model in models)
     assert any(model.sigmoid_bot >= 0 for model in models)
     assert {min(model.max_bag_size or 0, 2) for model in models} == {0, 1, 2}
-    assert [name for name in DLRM_CASES if configs.load_case(name).default] == ["dlrm_kaggle", "dlrm_tiny"]
+    assert [name for name in DLRM_CASES if configs.load_case(name).default] == ["dlrm_tiny"]
 
 
 def test_widths_that_look_like_a_date_are_widths(tmp_path):
