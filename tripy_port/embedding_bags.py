@@ -7,7 +7,7 @@ the values of another. A graph that takes bags of any lengths therefore has two 
 * **membership** (``max_bag_size=None``): all L rows are looked up once, and a (B, L) matrix that is 1, or the
   index's weight, where an index belongs to a bag, multiplies them. Any lengths, any L and B. It costs B x L
   elements and B x L x D multiplications: right for many short batches, wrong for B = 16,384 with one index
-  each (a matrix of 1 GB in float32).
+  each (a matrix of 1 GB in float32). In float32 on a GPU whose TensorRT multiplies in TF32, so are the rows.
 * **padding** (``max_bag_size=P``): each bag's first P places are looked up, those behind its end count as
   nothing. It costs B x P x D elements, exactly the rows that are needed where all bags have P indices; with
   P = 1, the Criteo data sets' case, it is a plain lookup, exact in every precision. `check_bags` refuses

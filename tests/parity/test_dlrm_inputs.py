@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import configs
+import run_parity
 from parity import criteo
 from parity.errors import UserError
 from parity.families import get_family
@@ -223,6 +224,14 @@ def test_files_are_told_apart_by_their_beginning(tmp_path):
     assert known["dlrm"] == [False, True, False]
     for family in ("hstu", "dlrm"):
         assert not get_family(family).recognises(tmp_path / "absent")
+
+
+def test_a_file_without_a_case_is_for_the_cases_of_its_family(tmp_path):
+    logs = tmp_path / "train.txt"
+    logs.write_text("\t".join(["0", *["1"] * 13, *["05db9164"] * 26]) + "\n")
+    request = run_parity._request(None, None, None, None, None, logs, None, None, 600.0, "command")
+    default = [name for name in CASES if configs.load_case(name).default]
+    assert [case.name for case in request.cases] == default
 
 
 def test_inputs_without_weights_have_none():
