@@ -59,7 +59,10 @@ class RunnerProcess:
         self._log = log
         # The log may hold what an earlier process of this runner wrote.
         self._log_start = log.stat().st_size if log.exists() else 0
-        context = multiprocessing.get_context("spawn")
+        # Forked from a server that has only imported torch: as clean as a new process, without the seconds
+        # that the import takes. CUDA is not touched before the fork.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch"])
         self._pipe, child_end = context.Pipe()
         self._process = context.Process(
             target=_serve, args=(name, child_end, str(log), dict(environment)), daemon=True
