@@ -17,11 +17,11 @@ def multiply(op0, op1):
 
 
 def assert_accumulated_in_float32(actual, a, b, dtype):
-    """|error| <= n * u32 * |a| @ |b|, and one rounding to the type."""
+    """|error| <= n * u32 * |a| @ |b|, and one rounding to the type, whose spacing ends at the subnormals'."""
     exact = a @ b
-    bound = a.shape[-1] * np.finfo(np.float32).eps * (np.abs(a) @ np.abs(b)) + torch.finfo(
-        dtype
-    ).eps * np.abs(exact)
+    info = torch.finfo(dtype)
+    accumulated = a.shape[-1] * np.finfo(np.float32).eps * (np.abs(a) @ np.abs(b))
+    bound = accumulated + info.eps * np.maximum(np.abs(exact), info.smallest_normal)
     assert float64(actual).shape == exact.shape
     assert (np.abs(float64(actual) - exact) <= bound + 1e-30).all()
 

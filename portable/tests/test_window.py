@@ -26,7 +26,9 @@ def random(shape, dtype, seed):
 
 def assert_sum_of(actual, exact, absolute, terms, dtype):
     """Float32 accumulation of `terms` products, and one rounding to the type."""
-    bound = (terms + 2) * np.finfo(np.float32).eps * absolute + torch.finfo(dtype).eps * np.abs(exact)
+    info = torch.finfo(dtype)
+    rounding = info.eps * np.maximum(np.abs(exact), info.smallest_normal)
+    bound = (terms + 2) * np.finfo(np.float32).eps * absolute + rounding
     assert float64(actual).shape == exact.shape
     assert (np.abs(float64(actual) - exact) <= bound + 1e-30).all()
 
