@@ -167,8 +167,7 @@ class _Session:
         with self._machine.alone():
             turns = latency.Turns(able, self._runners, self._precision, self._machine.threads_alone)
             turns.time_models(self._inputs)
-            # The jagged modules take other arguments than the recorded ones.
-            tapped = [name for name in able if records[name].taps_modules and name != "torch_jagged"]
+            tapped = [name for name in able if records[name].taps_modules]
             if tapped:
                 turns.time_modules(tapped, self._calls.result())
         for name in able:

@@ -75,7 +75,10 @@ class Runner(abc.ABC):
         raise NotImplementedError
 
     def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
-        """Seconds of `repeats` synchronised runs of one module that `run_call` has run before."""
+        """Seconds of `repeats` synchronised runs of one module that `run_call` has run before.
+
+        Empty where the module cannot be timed by itself.
+        """
         raise NotImplementedError
 
     def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
