@@ -76,18 +76,11 @@ def _worse(a: RunnerReport, b: RunnerReport) -> RunnerReport:
     modules = {module.tap: module for module in a.modules}
     for module in b.modules:
         known = modules.get(module.tap)
-        if known is None or (module.status, module.margin) != (known.status, known.margin):
-            if known is None or (module.status == "FAIL", module.margin) > (
-                known.status == "FAIL",
-                known.margin,
-            ):
-                modules[module.tap] = module.model_copy(update={"latency": known.latency if known else None})
+        if known is None or _badness(module) > _badness(known):
+            modules[module.tap] = module.model_copy(update={"latency": known.latency if known else None})
     checks = dict(a.checks)
     for name, check in b.checks.items():
-        if name not in checks or (check.status == "FAIL", check.margin) > (
-            checks[name].status == "FAIL",
-            checks[name].margin,
-        ):
+        if name not in checks or _badness(check) > _badness(checks[name]):
             checks[name] = check
     return a.model_copy(
         update={
@@ -99,6 +92,11 @@ def _worse(a: RunnerReport, b: RunnerReport) -> RunnerReport:
             "observer_difference": max(a.observer_difference, b.observer_difference),
         }
     )
+
+
+def _badness(found: ModuleReport | VerdictReport) -> tuple[bool, float]:
+    """Orders batches' findings on one tap: a failure before any margin."""
+    return found.status == "FAIL", found.margin
 
 
 def _why_no_evidence(record: Record) -> str:
