@@ -1,0 +1,132 @@
+"""A training run's folder: one checkpoint to continue from, and the best weights to use.
+
+* ``checkpoint.pt``: all that a continuation needs, replaced as a whole. A process that is killed at any
+  moment leaves the old one or the new one, never a part.
+* ``best.safetensors``: the state dict with the smallest validation loss, written from the checkpoint's copy.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+SCHEMA = "reference.training/1"
+CHECKPOINT, BEST = "checkpoint.pt", "best.safetensors"
+
+
+class TrainingError(ValueError):
+    """Training cannot start or go on. The message has the house's form, ``field: value problem; fix``."""
+
+    def __init__(self, field: str, value: object, problem: str, fix: str) -> None:
+        super().__init__(f"{field}: {value} {problem}; {fix}")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write or replace a file as a whole, on the disk before it has its name.
+
+    Raises:
+        TrainingError: the folder cannot be written.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> TrainingError:
+    problem = f"cannot be written ({error.strerror})"
+    return TrainingError("out", path, problem, "choose a folder that you can write to")
+
+
+class TrainingFolder:
+    """The folder of one run. Making one checks that a run may use it.
+
+    Args:
+        path: made where it is missing, unless ``resume``.
+        resume: continue what is there.
+
+    Raises:
+        TrainingError: there is something without ``resume``, or nothing with it.
+    """
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        self.path = path
+        if resume and not path.is_dir():
+            raise TrainingError("--resume", path, "is no folder", "give the --out of the run to continue")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            names = [entry.name for entry in path.iterdir()]
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        if names and not resume:
+            raise TrainingError("out", path, "is not empty", "choose a new folder, or continue with --resume")
+        # A run that was killed before its first checkpoint has left at most a part of one.
+        foreign = [name for name in names if not name.startswith(".")]
+        if foreign and CHECKPOINT not in names:
+            raise TrainingError(
+                "--resume", path, f"has no {CHECKPOINT}", "give the --out of the run to continue"
+            )
+
+    def load(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The state of the last `save`; None if there was none. Nothing in the file is executed.
+
+        Args:
+            settings: what the run's result follows from, by name: those of a continuation are the very same.
+
+        Raises:
+            TrainingError: the checkpoint is damaged, of another kind, or from a run with other settings.
+        """
+        path = self.path / CHECKPOINT
+        if not path.exists():
+            return None
+        fix = "start again in a new folder"
+        try:
+            with zipfile.ZipFile(path) as archive:
+                # torch.load does not check the sums that torch.save writes.
+                damaged = archive.testzip()
+            content = torch.load(path, map_location="cpu", weights_only=True) if damaged is None else None
+        except Exception as error:  # the unpickler raises whatever a broken or hostile file leads it to
+            reason = str(error).strip().split("\n")[0]
+            raise TrainingError("--resume", path, f"is damaged, or no checkpoint ({reason})", fix) from error
+        if damaged is not None:
+            raise TrainingError("--resume", path, f"is damaged in {damaged}", fix)
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            raise TrainingError("--resume", path, f"is no checkpoint of {SCHEMA}", fix)
+        theirs, ours = content["settings"], dict(settings)
+        changed = [
+            f"{name} {theirs.get(name)} there, {ours.get(name)} here"
+            for name in sorted(theirs | ours)
+            if theirs.get(name) != ours.get(name)
+        ]
+        if changed:
+            raise TrainingError(
+                "--resume", path, f"was made with other settings ({', '.join(changed)})", "give the same ones"
+            )
+        self._write_best(content["state"])
+        return content["state"]
+
+    def save(self, settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Write a checkpoint: tensors, numbers and text in mappings and lists, ``best`` a state dict."""
+        content = {"schema": SCHEMA, "settings": dict(settings), "state": dict(state)}
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        write_atomically(self.path / CHECKPOINT, buffer.getvalue())
+        self._write_best(state)
+
+    def _write_best(self, state: Mapping[str, Any]) -> None:
+        """Made anew from the checkpoint whenever it differs: a kill may come between the two files."""
+        content, path = safetensors.torch.save(dict(state["best"])), self.path / BEST
+        if not path.exists() or path.read_bytes() != content:
+            write_atomically(path, content)

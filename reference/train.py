@@ -1,0 +1,234 @@
+"""Train the reference, so that parity can be judged on trained weights: `python -m reference.train --help`.
+
+    python -m reference.train --case hstu_ml1m --data u.data --out trained/
+    python run_parity.py --case hstu_ml1m --data u.data --weights trained/best.safetensors
+
+This program alone, of all in `reference`, imports from the harness: its readers, which know neither side, so
+that training and parity see the same file in the same way. Exit code: 0 trained, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from configs import CaseConfig, ConfigError, load_case
+from parity import criteo, movielens
+from parity.errors import UserError
+from reference import training_dlrm, training_hstu
+from reference.build import build_dlrm, build_hstu
+from reference.checkpoints import BEST, TrainingError, TrainingFolder
+from reference.training import Listener, Losses, Result, Schedule, Task, fit
+
+BAD_INPUT = 2
+RUNS = Path("trained")
+PIPED_WIDTH = 110
+_ADAMW = "adamw"
+_FAMILIES = {"dlrm": training_dlrm, "hstu": training_hstu}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--case", "case_name", required=True, help="A case of DLRM or HSTU, or a YAML file.")
+@click.option(
+    "--data", required=True, type=click.Path(path_type=Path), help="Criteo logs or MovieLens ratings."
+)
+@click.option("--out", type=click.Path(path_type=Path), help=f"New folder. [default: {RUNS}/CASE]")
+@click.option("--epochs", type=click.IntRange(min=1), help="At most. [default: dlrm 50, hstu 30]")
+@click.option(
+    "--patience",
+    type=click.IntRange(min=1),
+    help="Epochs without a smaller validation loss before training stops. [default: dlrm 5, hstu 3]",
+)
+@click.option("--batch", type=click.IntRange(min=1), help="Rows or users of a step. [default: 128]")
+@click.option(
+    "--optimizer",
+    type=click.Choice([*training_dlrm.LEARNING_RATES, _ADAMW]),
+    help="[default: dlrm sgd, hstu adamw]",
+)
+@click.option(
+    "--learning-rate", type=float, help="[default: sgd 0.1, adagrad 0.01, adamw 0.001, the public settings]"
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all draws.")
+@click.option("--resume", is_flag=True, help="Continue the run in --out, with the same options.")
+def main(
+    case_name: str,
+    data: Path,
+    out: Path | None,
+    epochs: int | None,
+    patience: int | None,
+    batch: int | None,
+    optimizer: str | None,
+    learning_rate: float | None,
+    seed: int,
+    resume: bool,
+) -> None:
+    """Train the reference on recorded data, with the public recipes."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    try:
+        case = _trainable(case_name)
+        recipe = _FAMILIES[case.family]
+        optimizer = _optimizer(case, optimizer)
+        rate = _learning_rate(optimizer, learning_rate)
+        schedule = Schedule(
+            epochs or recipe.EPOCHS, patience or recipe.PATIENCE, batch or recipe.BATCH_SIZE, seed
+        )
+        path = out or RUNS / case.name
+        folder = TrainingFolder(path, resume)
+        # The reference draws its initial values from both libraries' global generators.
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        task, digest = (_dlrm if case.family == "dlrm" else _hstu)(case, data, optimizer, rate)
+        settings = {
+            "case": case.name,
+            "model": hashlib.sha256(case.model.model_dump_json().encode()).hexdigest(),
+            "data": digest,
+            "optimizer": optimizer,
+            "learning_rate": rate,
+        }
+        with _progress(console, schedule) as listener:
+            result = fit(task, schedule, folder, settings, listener)
+    except (UserError, ConfigError, TrainingError) as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"error: {error}", style="bold red", markup=False
+        )
+        sys.exit(BAD_INPUT)
+    _print_result(console, result, path)
+
+
+def _trainable(name: str) -> CaseConfig:
+    case = load_case(name)
+    if case.family not in _FAMILIES:
+        raise UserError(
+            "--case", name, f"is of the family {case.family}", f"use a case of {' or '.join(_FAMILIES)}"
+        )
+    model = case.model
+    if case.family == "hstu" and model.positions_per_item > 1:
+        raise UserError(
+            "--case", name, "has ratings at positions of their own", "use one that predicts items alone"
+        )
+    if case.family == "dlrm" and (model.top_widths[-1], model.top_sigmoid) != (1, len(model.top_widths) - 1):
+        raise UserError(
+            "--case", name, "does not end in one click probability", "end arch_mlp_top in 1, under a sigmoid"
+        )
+    return case
+
+
+def _optimizer(case: CaseConfig, asked: str | None) -> str:
+    known = [_ADAMW] if case.family == "hstu" else list(training_dlrm.LEARNING_RATES)
+    if asked is not None and asked not in known:
+        raise UserError("--optimizer", asked, f"does not train {case.family}", f"use {' or '.join(known)}")
+    return asked or known[0]
+
+
+def _learning_rate(optimizer: str, asked: float | None) -> float:
+    if asked is None:
+        return training_dlrm.LEARNING_RATES.get(optimizer, training_hstu.LEARNING_RATE)
+    if not (math.isfinite(asked) and asked > 0):
+        raise UserError("--learning-rate", asked, "is no positive number", "give one such as 0.01")
+    return asked
+
+
+def _dlrm(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Task, str]:
+    """The task and its data's digest: rows as `parity.families.dlrm` reads them."""
+    _refuse_other_family(case, path, criteo.recognises(path), movielens.recognises(path))
+    model = case.model
+    criteo.check_features(path, case.name, model.bottom_widths[0], len(model.table_rows))
+    read = criteo.preprocess(criteo.find_files(path), criteo.Preprocessing())
+    if len(read) < 2:
+        raise UserError(
+            "data", str(path), f"has {len(read)} rows", "give at least two, to train and to validate"
+        )
+    arrays = {
+        "counts": criteo.counts_of(read.dense_ND),
+        "rows": criteo.fold_rows(read.sparse_TN, model.table_rows),
+        "labels": read.labels_N,
+    }
+    log = training_dlrm.ClickLog(*map(torch.tensor, arrays.values()))
+    # The tables' sparse gradients are PyTorch's own; unless told, it warns that it does not check them.
+    torch.sparse.check_sparse_tensor_invariants.disable()
+    net = build_dlrm(model, validate_inputs=False)  # folded rows are inside their tables
+    return training_dlrm.DLRMTask(net, log, optimizer, rate), _digest(arrays.values())
+
+
+def _hstu(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Task, str]:
+    """The task and its data's digest: each user's last item validates, all before are trained on."""
+    _refuse_other_family(case, path, movielens.recognises(path), criteo.recognises(path))
+    ratings = movielens.read_ratings(path)
+    if int(np.diff(ratings.offsets).max()) < 3:
+        raise UserError(
+            "data", str(path), "has no user with three ratings", "give a file with histories to learn from"
+        )
+    parts = []
+    for part in (movielens.without_last(ratings), ratings):
+        users = next(
+            movielens.user_batches(part, case.model, batch_size=part.num_users, num_candidates=1, seed=0)
+        )
+        parts.append(training_hstu.Histories.of(users.inputs, users.targets))
+    catalogue = torch.from_numpy(np.unique(ratings.item_ids))
+    task = training_hstu.HSTUTask(build_hstu(case.model), *parts, catalogue, rate)
+    return task, _digest([ratings.offsets, ratings.item_ids, ratings.ratings, ratings.timestamps])
+
+
+def _refuse_other_family(case: CaseConfig, path: Path, ours: bool, theirs: bool) -> None:
+    """Other files that are not ours are for the reader, which says what is wrong with them."""
+    if theirs and not ours:
+        kind, fitting = ("MovieLens ratings", "hstu") if case.family == "dlrm" else ("Criteo logs", "dlrm")
+        raise UserError(
+            "data", str(path), f"holds {kind}, and {case.name} is of {case.family}",
+            f"use a case of {fitting}, or other data",
+        )  # fmt: skip
+
+
+def _digest(arrays: Iterator[np.ndarray] | list[np.ndarray]) -> str:
+    sha = hashlib.sha256()
+    for array in arrays:
+        sha.update(f"{array.dtype}{array.shape}".encode())
+        sha.update(np.ascontiguousarray(array))
+    return sha.hexdigest()
+
+
+class _Bar(Listener):
+    """A bar for the epoch's steps on a terminal, a line for each epoch everywhere."""
+
+    def __init__(self, console: Console, bar: Progress, schedule: Schedule) -> None:
+        self._console, self._bar, self._schedule = console, bar, schedule
+        self._task = bar.add_task("first losses", total=None)
+
+    def on_step(self, epoch: int, step: int, steps: int, loss: float) -> None:
+        text = f"epoch {epoch} of at most {self._schedule.epochs}, loss {loss:.4f}"
+        self._bar.update(self._task, description=text, completed=step, total=steps)
+
+    def on_epoch(self, epoch: int, losses: Losses, is_best: bool) -> None:
+        best = "  best so far" if is_best else ""
+        self._console.print(
+            f"epoch {epoch:3}  train {losses.train:.4f}  validation {losses.validation:.4f}{best}"
+        )
+
+
+@contextlib.contextmanager
+def _progress(console: Console, schedule: Schedule) -> Iterator[_Bar]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield _Bar(console, bar, schedule)
+
+
+def _print_result(console: Console, result: Result, path: Path) -> None:
+    if result.best_epoch == 0:
+        console.print("no epoch lowered the validation loss: the best weights are the initial ones")
+    for name, losses in (("initial", result.initial), (f"best, epoch {result.best_epoch}", result.best)):
+        console.print(f"{name}: train {losses.train:.4f}, validation {losses.validation:.4f}")
+    console.print(f"{result.epochs} epochs; weights: {path / BEST}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Training: epochs over shuffled rows, a validation loss after each, early stopping, and resumption.
+
+A run can be killed at any moment and continued to the same bits. All that is drawn comes from PyTorch's
+default generator, whose state is in the checkpoint, or follows from the seed and the epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from reference.checkpoints import TrainingError, TrainingFolder
+from reference.validation import require_positive
+
+TRAIN, VALIDATION = "train", "validation"
+#: Within an epoch that takes longer, a checkpoint is made this often.
+CHECKPOINT_SECONDS = 60.0
+
+
+class Task(Protocol):
+    """What is trained: a model, its optimizer, and losses on rows of the two parts of its data."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def num_rows(self, part: str) -> int:
+        """Rows of a part, `TRAIN` or `VALIDATION`."""
+        ...
+
+    def loss(self, part: str, rows_B: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, int]:
+        """The mean loss over the predictions of some rows, and how many predictions these are.
+
+        Whatever the loss draws, it draws from ``generator``.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train.
+
+    Attributes:
+        epochs: at most so many.
+        patience: stop after so many epochs in a row that did not lower the validation loss.
+        batch_size: rows of a step.
+        seed: of everything that is drawn.
+    """
+
+    epochs: int
+    patience: int
+    batch_size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        require_positive(epochs=self.epochs, patience=self.patience, batch_size=self.batch_size)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Mean losses of both parts."""
+
+    train: float
+    validation: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+        initial: losses before training.
+        best: losses of the weights with the smallest validation loss, which are the model's at the end.
+        best_epoch: when they were reached; 0 is before training.
+        epochs: how many were trained.
+    """
+
+    initial: Losses
+    best: Losses
+    best_epoch: int
+    epochs: int
+
+
+class Listener:
+    """Hears how a run goes. This one does nothing about it."""
+
+    def on_step(self, epoch: int, step: int, steps: int, loss: float) -> None:
+        """A step of an epoch's ``steps`` is done; epochs and steps count from 1."""
+
+    def on_epoch(self, epoch: int, losses: Losses, is_best: bool) -> None:
+        """An epoch is done. The training loss is the mean over its steps, each before its update."""
+
+
+@dataclass
+class _Progress:
+    """Where a run is: ``step`` steps of epoch ``epoch`` are done, with these sums over its predictions."""
+
+    epoch: int
+    step: int = 0
+    loss_sum: float = 0.0
+    predictions: int = 0
+    best_epoch: int = 0
+    #: Training and validation loss of each epoch; the first pair is from before training.
+    history: list[list[float]] = field(default_factory=list)
+
+
+def fit(
+    task: Task,
+    schedule: Schedule,
+    folder: TrainingFolder,
+    settings: Mapping[str, Any],
+    listener: Listener | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> Result:
+    """Train, or continue to train, and leave the best weights in the model and in the folder.
+
+    Args:
+        task: the model starts as it is, unless the folder has a checkpoint.
+        folder: gets a checkpoint before the first epoch, after each, and every ``checkpoint_seconds``.
+        settings: what the result follows from besides the schedule, by name. A run that was made with others
+            is not continued.
+
+    Raises:
+        TrainingError: the loss is not finite; the folder's checkpoint cannot be used, or not be written.
+    """
+    listener = listener or Listener()
+    with torch.random.fork_rng(devices=[]):
+        run = _Run(task, schedule, folder, settings)
+        while not run.is_done:
+            run.train_epoch(listener, checkpoint_seconds)
+            run.finish_epoch(listener)
+        return run.result()
+
+
+class _Run:
+    """A run in memory. What is here is in the checkpoint, or is given again."""
+
+    def __init__(
+        self, task: Task, schedule: Schedule, folder: TrainingFolder, settings: Mapping[str, Any]
+    ) -> None:
+        self._task, self._schedule, self._folder = task, schedule, folder
+        self._settings = {**settings, **asdict(schedule)}
+        state = folder.load(self._settings)
+        if state is None:
+            torch.manual_seed(schedule.seed)
+            self._best = self._weights()
+            self._progress = _Progress(epoch=1)
+            initial = Losses(self._evaluate(TRAIN), self._evaluate(VALIDATION))
+            self._progress.history.append([initial.train, initial.validation])
+            self._save()
+        else:
+            self._restore(state)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last epoch is trained, or the validation loss has not fallen for long enough."""
+        trained = self._progress.epoch - 1
+        waited = trained - self._progress.best_epoch
+        return trained >= self._schedule.epochs or waited >= self._schedule.patience
+
+    def train_epoch(self, listener: Listener, checkpoint_seconds: float) -> None:
+        """Do the steps of the current epoch that are not done yet."""
+        progress, size = self._progress, self._schedule.batch_size
+        rows = self._task.num_rows(TRAIN)
+        order = np.random.default_rng([self._schedule.seed, progress.epoch]).permutation(rows)
+        steps = math.ceil(rows / size)
+        saved = time.monotonic()
+        self._task.model.train()
+        while progress.step < steps:
+            batch = order[progress.step * size : (progress.step + 1) * size]
+            loss, predictions = self._step(torch.from_numpy(batch))
+            progress.step += 1
+            progress.loss_sum += loss * predictions
+            progress.predictions += predictions
+            listener.on_step(progress.epoch, progress.step, steps, loss)
+            if time.monotonic() - saved >= checkpoint_seconds:
+                self._save()
+                saved = time.monotonic()
+
+    def finish_epoch(self, listener: Listener) -> None:
+        """Validate, keep the weights if they are the best so far, and make a checkpoint."""
+        progress = self._progress
+        losses = Losses(progress.loss_sum / progress.predictions, self._evaluate(VALIDATION))
+        is_best = losses.validation < progress.history[progress.best_epoch][1]
+        progress.history.append([losses.train, losses.validation])
+        if is_best:
+            self._best, progress.best_epoch = self._weights(), progress.epoch
+        listener.on_epoch(progress.epoch, losses, is_best)
+        progress.epoch, progress.step, progress.loss_sum, progress.predictions = progress.epoch + 1, 0, 0.0, 0
+        self._save()
+
+    def result(self) -> Result:
+        """Put the best weights into the model and measure both losses with them."""
+        progress = self._progress
+        self._task.model.load_state_dict(self._best)
+        best = Losses(self._evaluate(TRAIN), progress.history[progress.best_epoch][1])
+        return Result(Losses(*progress.history[0]), best, progress.best_epoch, progress.epoch - 1)
+
+    def _step(self, rows_B: torch.Tensor) -> tuple[float, int]:
+        self._task.optimizer.zero_grad()
+        loss, predictions = self._task.loss(TRAIN, rows_B, torch.default_generator)
+        loss.backward()
+        self._task.optimizer.step()
+        return self._finite(loss.item()), predictions
+
+    def _evaluate(self, part: str) -> float:
+        """The mean loss of a part. What it draws is the same each time, so that epochs can be compared."""
+        generator = torch.Generator().manual_seed(self._schedule.seed)
+        loss_sum, total = 0.0, 0
+        self._task.model.eval()
+        with torch.no_grad():
+            for rows_B in torch.arange(self._task.num_rows(part)).split(self._schedule.batch_size):
+                loss, predictions = self._task.loss(part, rows_B, generator)
+                loss_sum += loss.item() * predictions
+                total += predictions
+        return self._finite(loss_sum / total)
+
+    def _finite(self, loss: float) -> float:
+        if not math.isfinite(loss):
+            rate = self._task.optimizer.param_groups[0]["lr"]
+            problem = f"makes the loss {loss} in epoch {self._progress.epoch}"
+            raise TrainingError("learning rate", rate, problem, "train again with a smaller one")
+        return loss
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self._task.model.state_dict().items()}
+
+    def _save(self) -> None:
+        state: dict[str, Any] = {
+            "model": self._task.model.state_dict(),
+            "best": self._best,
+            "optimizer": self._task.optimizer.state_dict(),
+            "rng": torch.get_rng_state(),
+            "progress": asdict(self._progress),
+        }
+        self._folder.save(self._settings, state)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._task.model.load_state_dict(state["model"])
+        self._best = state["best"]
+        self._task.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
+        self._progress = _Progress(**state["progress"])

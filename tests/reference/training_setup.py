@@ -1,0 +1,140 @@
+"""Small training tasks, and files that they can be read from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from configs import DLRMConfig
+from reference.build import build_dlrm, build_hstu
+from reference.checkpoints import TrainingFolder
+from reference.training import Listener, Schedule, fit
+from reference.training_dlrm import ClickLog, DLRMTask
+from reference.training_hstu import Histories, HSTUTask
+from tests.reference.hstu_setup import MAX_LENGTH, small_config
+
+SETTINGS = {"case": "small"}
+SCHEDULE = Schedule(epochs=4, patience=4, batch_size=5, seed=3)
+
+
+def make_log(rows: int = 40, tables: tuple[int, ...] = (7, 30), dense: int = 3) -> ClickLog:
+    """Labels that follow from the first table's row and the first count."""
+    rng = np.random.default_rng(0)
+    counts = rng.integers(-1, 1000, (rows, dense))
+    indices = np.stack([rng.integers(0, size, rows) for size in tables])
+    labels = (indices[0] % 2 == 0) & (counts[:, 0] > 100)
+    return ClickLog(torch.tensor(counts), torch.tensor(indices), torch.tensor(labels))
+
+
+def dlrm_task(
+    optimizer: str = "sgd", learning_rate: float | None = None, log: ClickLog | None = None
+) -> DLRMTask:
+    config = DLRMConfig(
+        arch_mlp_bot="3-8-4",
+        arch_mlp_top="6-1",
+        arch_sparse_feature_size=4,
+        arch_embedding_size=[7, 30],
+        weighted_pooling="learned",
+    )
+    np.random.seed(0)
+    torch.manual_seed(0)
+    return DLRMTask(build_dlrm(config), log or make_log(), optimizer, learning_rate)
+
+
+def make_histories(users: int = 12, seed: int = 0, width: int = MAX_LENGTH + 3) -> Histories:
+    """Users go up the items in steps of one, from where they start; lengths from 1 to the longest."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.permutation(np.resize(np.arange(1, MAX_LENGTH + 1), users))
+    starts = rng.integers(1, 40, users)
+    valid = np.arange(width) < lengths[:, None]
+    ids = (starts[:, None] + np.arange(width)) % 40 + 1
+    seconds = np.cumsum(rng.integers(0, 10**5, (users, width)), axis=1)
+    arrays = {
+        "past_lengths": lengths,
+        "past_ids": np.where(valid, ids, 0),
+        "ratings": np.where(valid, rng.integers(1, 6, (users, width)), 0),
+        "timestamps": np.where(np.arange(width) <= lengths[:, None], seconds, 0),
+    }
+    return Histories.of(arrays, ids[np.arange(users), lengths])
+
+
+def hstu_task(preprocessor: str = "positional", learning_rate: float = 0.01, **changes: object) -> HSTUTask:
+    torch.manual_seed(0)
+    model = build_hstu(small_config(preprocessor, num_blocks=2, linear_dropout_rate=0.2, **changes))
+    histories = make_histories()
+    return HSTUTask(model, histories, make_histories(seed=1), torch.arange(1, 41), learning_rate)
+
+
+TASKS = {
+    "hstu": hstu_task,
+    "sgd": lambda: dlrm_task("sgd"),
+    "adagrad": lambda: dlrm_task("adagrad"),
+}
+
+
+class Stop(Exception):
+    """Stands for the end of a process."""
+
+
+class StopAfter(Listener):
+    """Ends the process after some steps."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def on_step(self, epoch: int, step: int, steps: int, loss: float) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise Stop
+
+
+def train(
+    task: HSTUTask | DLRMTask, folder: Path, resume: bool = False, schedule: Schedule = SCHEDULE, **options
+):
+    """`fit` with a folder of its own."""
+    return fit(task, schedule, TrainingFolder(folder, resume), SETTINGS, **options)
+
+
+def write_ratings(path: Path, users: int = 30) -> Path:
+    """A ``u.data`` whose users go up the items."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for user in range(1, users + 1):
+        start, count = rng.integers(1, 50), rng.integers(3, 11)
+        lines += [f"{user}\t{(start + i) % 60 + 1}\t{i % 5 + 1}\t{1000 * i + user}\n" for i in range(count)]
+    path.write_text("".join(lines))
+    return path
+
+
+def write_clicks(path: Path, rows: int = 40) -> Path:
+    """A ``train.txt`` with gaps."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for row in range(rows):
+        dense = ["" if rng.random() < 0.1 else str(rng.integers(0, 500)) for _ in range(13)]
+        sparse = ["" if rng.random() < 0.1 else f"{rng.integers(0, 9):08x}" for _ in range(26)]
+        lines.append("\t".join([str(row % 2), *dense, *sparse]) + "\n")
+    path.write_text("".join(lines))
+    return path
+
+
+CRITEO_CASE = """
+name: dlrm_small
+description: two rows of tables each
+family: dlrm
+model:
+  arch_mlp_bot: "13-8-4"
+  arch_mlp_top: "6-1"
+  arch_sparse_feature_size: 4
+  arch_embedding_size: [{sizes}]
+input:
+  batch_size: 8
+"""
+
+
+def write_case(path: Path, text: str = CRITEO_CASE, sizes: int = 26) -> Path:
+    """A small case of the Criteo architecture."""
+    path.write_text(text.format(sizes=", ".join(["5"] * sizes)))
+    return path
