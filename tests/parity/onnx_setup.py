@@ -1,0 +1,70 @@
+"""Exports of cases for tests, each made once in this process, and how their results are judged."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from configs import CaseConfig, load_case, with_input
+from parity.families import Family, get_family
+from parity.precision import PRECISIONS
+from parity.runners import Runner, make_runner
+from parity.runners.onnxruntime_runner import OnnxRuntimeRunner
+from parity.verdict import judge
+from parity.weights import initial_weights
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A case on three sides, each loaded with the same weights."""
+
+    case: CaseConfig
+    precision: str
+    family: Family
+    weights: Mapping[str, torch.Tensor]
+    onnx: OnnxRuntimeRunner
+
+    def arrays(self, batch: int, seed: int) -> dict[str, np.ndarray]:
+        """Synthetic inputs of another batch size."""
+        (inputs,) = self.family.synthetic(with_input(self.case, batch_size=batch, seed=seed)).inputs
+        return dict(inputs.arrays)
+
+    def assert_right(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        """Judge the untapped outputs by the verdict rule; returns them."""
+        exact, reference = (
+            self.other(name).run_tapped(arrays, record_calls=True) for name in ("oracle", "torch")
+        )
+        found = self.onnx.run(arrays)
+        valid = self.family.valid_rows(arrays)
+        for name, port in found.items():
+            verdict = judge(
+                exact.tensors[name],
+                reference.tensors[name],
+                port,
+                PRECISIONS[self.precision],
+                max(reference.longest_sums.values()),
+                valid[port.shape[1]][:, :, None] if port.ndim == 3 and port.shape[1] in valid else None,
+            )
+            assert verdict.passed, f"{name}: {verdict.reason}"
+        return found
+
+    def other(self, name: str) -> Runner:
+        """Another runner, loaded with the same weights."""
+        runner = make_runner(name)
+        runner.load(self.case, PRECISIONS[self.precision], self.weights)
+        return runner
+
+
+@functools.cache
+def setup(name: str, precision: str = "fp32") -> Setup:
+    """A case, exported. Not to be changed."""
+    case = load_case(name)
+    family = get_family(case.family)
+    weights = initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
+    onnx = make_runner("onnxruntime")
+    onnx.load(case, PRECISIONS[precision], weights)
+    return Setup(case, precision, family, weights, onnx)
