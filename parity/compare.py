@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from parity.captures import Capture, ModuleCall
+from parity.captures import APPENDING, Capture, ModuleCall
 from parity.precision import Precision
 from parity.verdict import Verdict, bound_for, failure, judge
 
+MODEL_OUTPUT = "model output"
+"""The kind of a row that stands for an output of the entry point."""
 MAX_BOUNDARY_FRACTION = 0.01
 """A tap that loses more than this share of its own elements to a discontinuity has not been tested."""
 MAX_FLIPPED_FRACTION = 0.5
@@ -38,6 +40,7 @@ class Evidence:
         has_padding: Whether there was padding to poison.
         boundary: By tap, the elements within round-off of a discontinuity.
         gaps: Classes of the reference that the port cannot have, with the reason.
+        causal: Whether no row of a sequence depends on a later one.
     """
 
     precision: Precision
@@ -52,10 +55,17 @@ class Evidence:
     has_padding: bool = True
     boundary: Mapping[str, np.ndarray] = field(default_factory=dict)
     gaps: Mapping[str, str] = field(default_factory=dict)
+    causal: bool = True
 
     def __post_init__(self) -> None:
         self.kinds = {name: call for call in self.reference.calls for name in call.outputs}
         self.model_longest_sum = max(self.reference.longest_sums.values(), default=1)
+        self._modules_before: dict[str, int] = {}
+        count = 0
+        for call in self.reference.calls:
+            count += not call.appends and self.reference.longest_sums[call.path] > 0
+            self._modules_before |= dict.fromkeys(call.outputs, count)
+        self._modules = count
 
     def longest_sum(self, tap: str, isolated: bool) -> int:
         """Terms of the longest sum that a tap's error comes from: its module's, or all that ran before it."""
@@ -64,6 +74,10 @@ class Evidence:
             return self.model_longest_sum
         reference = self.reference
         return reference.longest_sums[call.path] if isolated else reference.longest_sums_before[tap]
+
+    def modules(self, tap: str, isolated: bool) -> int:
+        """Modules with arithmetic that a tap's error comes from: its own, or all that ran before it."""
+        return 1 if isolated else max(1, self._modules_before.get(tap, self._modules))
 
     def mask(self, shape: tuple[int, ...]) -> np.ndarray | None:
         """What counts in a tensor of this shape: an axis as long as the sequence is masked by the lengths."""
@@ -125,6 +139,7 @@ class Diagnosis:
     tap: str = ""
     text: str = ""
     amplification: float | None = None
+    why: tuple[str, ...] = ()
 
 
 @dataclass
@@ -169,8 +184,10 @@ def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:
     if not results.taps_modules:
         expected = [tap for tap in evidence.reference.tensors if tap.startswith(f"{evidence.entry}.")]
         return expected + [tap for tap in results.untapped if tap not in expected]
-    expected = list(evidence.reference.tensors)
-    known = set(expected)
+    known = set(evidence.reference.tensors)
+    expected = [
+        tap for tap in evidence.reference.tensors if results.appends or not tap.startswith(APPENDING)
+    ]
     extra = {*results.tapped, *results.isolated, *results.untapped} - known
     return expected + sorted(extra)
 
@@ -179,7 +196,7 @@ def _tap_row(evidence: Evidence, results: Results, tap: str, flips: np.ndarray |
     call = evidence.kinds.get(tap)
     is_output = tap.startswith(f"{evidence.entry}.")
     path = call.path if call else tap
-    row = TapRow(tap, path, call.kind if call else ("model output" if is_output else "unknown"), None, None)
+    row = TapRow(tap, path, call.kind if call else (MODEL_OUTPUT if is_output else "unknown"), None, None)
     if tap not in evidence.reference.tensors:
         bound = bound_for(evidence.precision, 1)
         row.accumulated = failure("extra: the reference has no such module or output", bound)
@@ -191,7 +208,8 @@ def _tap_row(evidence: Evidence, results: Results, tap: str, flips: np.ndarray |
         row.gap = reason
         return row
     contaminated = _row_mask(flips, reference)
-    row.accumulated = _judge_one(evidence, tap, evidence.oracle.get(tap), reference, port, contaminated)
+    if call is None or not call.appends:
+        row.accumulated = _judge_one(evidence, tap, evidence.oracle.get(tap), reference, port, contaminated)
     if call and results.taps_modules:
         problem = results.isolated_problems.get(call.tap)
         if problem:
@@ -220,7 +238,8 @@ def _judge_one(
     isolated: bool = False,
 ) -> Verdict:
     longest_sum = evidence.longest_sum(tap, isolated)
-    bound = bound_for(evidence.precision, longest_sum)
+    modules = evidence.modules(tap, isolated)
+    bound = bound_for(evidence.precision, longest_sum, modules)
     if port is None:
         return failure("missing: the port has no such module or output", bound)
     if oracle is None:
@@ -236,6 +255,7 @@ def _judge_one(
         longest_sum,
         evidence.mask(tuple(reference.shape)),
         boundary,
+        modules,
     )
     lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
     if verdict.passed and lost > allowed:
@@ -247,7 +267,7 @@ def _judge_one(
 def _flipped_rows(evidence: Evidence, results: Results) -> np.ndarray | None:
     """(B, N) rows that depend on a boundary element which the runner put on the other side.
 
-    Attention is causal: a flip in row n of a bias reaches rows n and later of its sequence.
+    Where attention is causal, a flip in row n of a bias reaches rows n and later of its sequence, else all.
     """
     rows = None
     for tap, boundary in evidence.boundary.items():
@@ -255,7 +275,11 @@ def _flipped_rows(evidence: Evidence, results: Results) -> np.ndarray | None:
         if port is None or port.shape != reference.shape:
             continue
         flipped = boundary & (port != reference).numpy()
-        reached = np.logical_or.accumulate(flipped.any(axis=-1), axis=-1)
+        reached = flipped.any(axis=-1)
+        if evidence.causal:
+            reached = np.logical_or.accumulate(reached, axis=-1)
+        else:
+            reached = np.broadcast_to(reached.any(axis=-1, keepdims=True), reached.shape)
         rows = reached if rows is None else rows | reached
     return rows if rows is not None and rows.any() else None
 
@@ -275,6 +299,8 @@ def _row_mask(rows: np.ndarray | None, tensor: torch.Tensor) -> np.ndarray | Non
 def first_padding_leak(evidence: Evidence, results: Results) -> str:
     """The first tap with a valid element that changed when only the padding did, or nothing."""
     for tap in evidence.reference.tensors:
+        if tap.startswith(APPENDING):
+            continue  # the poisoned run is a full forward
         clean, poisoned = results.tapped.get(tap), results.poisoned.get(tap)
         if clean is None and poisoned is None:
             continue
@@ -319,7 +345,7 @@ def diagnose(rows: list[TapRow], checks: Mapping[str, Verdict], leak: str, entry
         (
             r
             for r in rows
-            if r.accumulated is not None and np.isnan(r.accumulated.err_port_l2) and not r.accumulated.passed
+            if r.accumulated is not None and np.isnan(r.accumulated.port.l2) and not r.accumulated.passed
         ),
         None,
     )
@@ -331,8 +357,8 @@ def diagnose(rows: list[TapRow], checks: Mapping[str, Verdict], leak: str, entry
             continue
         if row.isolated is None:
             return Diagnosis("module", row.tap, f"{row.tap} ({row.kind}): {row.accumulated.reason}")
-        alone = row.isolated.err_port_l2
-        factor = row.accumulated.err_port_l2 / alone if alone else None
+        alone = row.isolated.port.l2
+        factor = row.accumulated.port.l2 / alone if alone else None
         grown = f"{factor:.3g} times its own error" if factor else "its own error is zero"
         return Diagnosis(
             "amplification",

@@ -7,7 +7,9 @@ and the port at that precision `p`, all computed from the same rounded weights a
 
 in the Euclidean norm and with the largest absolute element, a tap passes when, in both norms,
 
-    err_port <= k * err_ref + floor.
+    err_port <= k * err_ref + floor,
+
+and when the same holds for its gain, the factor common to all of its elements (see below).
 
 Where k and floor come from
 ---------------------------
@@ -29,8 +31,23 @@ squares, hence
     k     = sqrt(ROUNDINGS_PER_OPERATION) * sqrt((u^2 + n a^2) / (u^2 + log2(n + 1) a^2))
     floor = sqrt(ROUNDINGS_PER_OPERATION) * u.
 
+The gain is the part of the error that is proportional to the result,
+
+    gain = <p - o, o> / <o, o>.
+
+In half precision a norm of rounding errors hides a factor of 1.01; the gain does not, since independent
+roundings cancel in it. Elements of one row, the last axis, may share some (a norm's, a softmax's), rows do
+not: if m rows carry the result (see `carrying_rows`), the gain is about err / sqrt(m), of which the
+reference's own is a single draw that may be small by luck, and the floor's part in it is floor / sqrt(m).
+What all rows share, and what does not cancel, is the rounding of a constant; an operation has one at most, u.
+Independent parts add in squares, hence
+
+    |gain_port| <= k * max(|gain_ref|, err_ref / sqrt(m)) + sqrt(floor^2 / m + u^2).
+
 For a module on its own, n is its longest sum; for the same tap inside the model, the longest of all
-that ran before. The floor is what a port may lose where the reference happens to be exact. What only
+that ran before. The floor is what a port may lose where the reference happens to be exact. Inside the
+model, behind c modules with arithmetic, it may have lost that in each of them while the reference, where
+few elements carry a result, was lucky throughout: floor and constant grow with sqrt(c). What only
 moves data (a lookup, a mask, a reshape: no arithmetic, n = 0) has k = floor = 0: its port must be equal
 bit for bit. Integers and booleans must be equal everywhere.
 """
@@ -43,7 +60,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from parity.measures import Distance, Oracle, carrying_rows
 from parity.precision import Precision
+from parity.sensitivity import smallest_noticed
 
 ROUNDINGS_PER_OPERATION = 4
 WORST_ELEMENTS = 5
@@ -62,6 +81,12 @@ class Bound:
         """The largest error that the port may have, given the reference's, dimensionless."""
         return self.k * err_ref + self.floor
 
+    def gain_limit(self, reference: Distance, rows: float) -> float:
+        """The largest gain that the port may have, where `rows` rows carry the result, dimensionless."""
+        constant = self.floor / math.sqrt(ROUNDINGS_PER_OPERATION)
+        own = max(abs(reference.gain), reference.l2 / math.sqrt(rows))
+        return self.k * own + math.hypot(self.floor / math.sqrt(rows), constant)
+
     def explain(self) -> str:
         """Where the bound comes from, in one line."""
         if self.longest_sum == 0:
@@ -72,8 +97,11 @@ class Bound:
         )
 
 
-def bound_for(precision: Precision, longest_sum: int) -> Bound:
-    """Derive k and floor for a module whose longest sum has `longest_sum` terms (0: no arithmetic)."""
+def bound_for(precision: Precision, longest_sum: int, modules: int = 1) -> Bound:
+    """Derive k and floor for a module whose longest sum has `longest_sum` terms (0: no arithmetic).
+
+    `modules` is how many with arithmetic the result has gone through, itself included.
+    """
     if longest_sum == 0:
         return Bound(0.0, 0.0, 0, precision.unit_roundoff)
     stored = precision.unit_roundoff**2
@@ -83,7 +111,7 @@ def bound_for(precision: Precision, longest_sum: int) -> Bound:
     split = math.sqrt(ROUNDINGS_PER_OPERATION)
     return Bound(
         k=split * math.sqrt(worst_order / best_order),
-        floor=split * precision.unit_roundoff,
+        floor=split * precision.unit_roundoff * math.sqrt(modules),
         longest_sum=longest_sum,
         unit_roundoff=precision.unit_roundoff,
     )
@@ -103,19 +131,18 @@ class Element:
 class Verdict:
     """The outcome of comparing one tensor, with every number that it rests on.
 
-    Errors are relative to the oracle's norm and dimensionless; `status` is PASS or FAIL; `reason` is
-    empty for a PASS; `checked` counts compared elements and `boundary` those excluded because a
-    discontinuity lies within round-off of them.
+    `reference` and `port` are distances from the oracle, `limit` is what the port's may be. `status` is PASS
+    or FAIL; `reason` is empty for a PASS; `sensitivity` is the smallest relative error that would have
+    failed, 0 where equality is asked for and NaN in a FAIL; `checked` counts compared elements and `boundary`
+    those excluded because a discontinuity lies within round-off of them.
     """
 
     status: str
     reason: str
-    err_ref_l2: float
-    err_port_l2: float
-    limit_l2: float
-    err_ref_max: float
-    err_port_max: float
-    limit_max: float
+    reference: Distance
+    port: Distance
+    limit: Distance
+    sensitivity: float
     checked: int
     boundary: int
     bound: Bound
@@ -127,10 +154,11 @@ class Verdict:
 
     @property
     def margin(self) -> float:
-        """Port error over its limit, the worse of the two norms: up to 1 passes; 0 is exact."""
+        """Port error over its limit, the worst of norms and gain: up to 1 passes; 0 is exact."""
         return max(
-            _ratio(self.err_port_l2, self.limit_l2),
-            _ratio(self.err_port_max, self.limit_max),
+            _ratio(self.port.l2, self.limit.l2),
+            _ratio(self.port.largest, self.limit.largest),
+            _ratio(abs(self.port.gain), self.limit.gain),
         )
 
 
@@ -142,8 +170,8 @@ def _ratio(error: float, limit: float) -> float:
 
 def failure(reason: str, bound: Bound) -> Verdict:
     """A FAIL that needs no numbers: a missing tensor, another shape, another type."""
-    nan = math.nan
-    return Verdict("FAIL", reason, nan, nan, nan, nan, nan, nan, 0, 0, bound, ())
+    unknown = Distance(math.nan, math.nan, math.nan)
+    return Verdict("FAIL", reason, unknown, unknown, unknown, math.nan, 0, 0, bound, ())
 
 
 def judge(
@@ -154,6 +182,7 @@ def judge(
     longest_sum: int,
     valid: np.ndarray | None = None,
     boundary: np.ndarray | None = None,
+    modules: int = 1,
 ) -> Verdict:
     """Judge one tap.
 
@@ -165,8 +194,9 @@ def judge(
         longest_sum: Terms of the longest sum inside the module; 0 if it does no arithmetic.
         valid: Boolean mask of the elements that count, broadcastable to the shape; None for all.
         boundary: Boolean mask of elements within round-off of a discontinuity; None for none.
+        modules: How many modules with arithmetic the result has gone through.
     """
-    bound = bound_for(precision, longest_sum)
+    bound = bound_for(precision, longest_sum, modules)
     if port.shape != reference.shape:
         return failure(
             f"shape {tuple(port.shape)} differs from the reference's {tuple(reference.shape)}", bound
@@ -197,26 +227,33 @@ def judge(
     if non_finite:
         return failure(non_finite, bound)
 
-    scale_l2, scale_max = float(np.linalg.norm(o)), float(np.abs(o).max())
-    err_ref_l2, err_ref_max = _relative(r - o, scale_l2, scale_max)
-    err_port_l2, err_port_max = _relative(p - o, scale_l2, scale_max)
-    limit_l2, limit_max = bound.limit(err_ref_l2), bound.limit(err_ref_max)
+    truth = Oracle(o)
+    err_ref, err_port = truth.distance(r), truth.distance(p)
+    limit = Distance(
+        l2=bound.limit(err_ref.l2),
+        largest=bound.limit(err_ref.largest),
+        gain=bound.gain_limit(err_ref, carrying_rows(oracle.to(torch.float64).numpy(), keep)),
+    )
     over = []
     if longest_sum == 0 and not np.array_equal(p, r):
         over.append("the port differs from the reference although the module only moves data")
-    if err_port_l2 > limit_l2:
-        over.append(f"relative L2 error {err_port_l2:.3g} exceeds {limit_l2:.3g}")
-    if err_port_max > limit_max:
-        over.append(f"relative max error {err_port_max:.3g} exceeds {limit_max:.3g}")
+    if err_port.l2 > limit.l2:
+        over.append(f"relative L2 error {err_port.l2:.3g} exceeds {limit.l2:.3g}")
+    if err_port.largest > limit.largest:
+        over.append(f"relative max error {err_port.largest:.3g} exceeds {limit.largest:.3g}")
+    if abs(err_port.gain) > limit.gain:
+        over.append(f"gain {err_port.gain:+.3g} exceeds {limit.gain:.3g}")
+    if over:
+        sensitivity = math.nan
+    else:
+        sensitivity = smallest_noticed(truth, p, limit) if longest_sum else 0.0
     return Verdict(
         status="FAIL" if over else "PASS",
         reason="; ".join(over),
-        err_ref_l2=err_ref_l2,
-        err_port_l2=err_port_l2,
-        limit_l2=limit_l2,
-        err_ref_max=err_ref_max,
-        err_port_max=err_port_max,
-        limit_max=limit_max,
+        reference=err_ref,
+        port=err_port,
+        limit=limit,
+        sensitivity=sensitivity,
         checked=checked,
         boundary=excluded,
         bound=bound,
@@ -238,16 +275,13 @@ def _judge_exact(
     reason = f"{wrong_port} of {checked} integers or booleans differ from the oracle" if wrong_port else ""
     if not wrong_port and wrong_ref:
         reason = f"{wrong_ref} of {checked} integers or booleans of the reference differ from the oracle"
-    fractions = (wrong_ref / checked, wrong_port / checked)
     return Verdict(
         status="FAIL" if reason else "PASS",
         reason=reason,
-        err_ref_l2=fractions[0],
-        err_port_l2=fractions[1],
-        limit_l2=0.0,
-        err_ref_max=fractions[0],
-        err_port_max=fractions[1],
-        limit_max=0.0,
+        reference=Distance(wrong_ref / checked, wrong_ref / checked, 0.0),
+        port=Distance(wrong_port / checked, wrong_port / checked, 0.0),
+        limit=Distance(0.0, 0.0, 0.0),
+        sensitivity=math.nan if reason else 0.0,
         checked=checked,
         boundary=excluded,
         bound=bound,
@@ -265,14 +299,6 @@ def _non_finite_reason(o: np.ndarray, r: np.ndarray, p: np.ndarray) -> str:
         return ""
     listed = ", ".join(f"{count} in the {side}" for side, count in counts.items() if count)
     return f"NaN or Inf among the compared elements: {listed}"
-
-
-def _relative(difference: np.ndarray, scale_l2: float, scale_max: float) -> tuple[float, float]:
-    l2, largest = float(np.linalg.norm(difference)), float(np.abs(difference).max())
-    if scale_max == 0.0:
-        # An all-zero oracle has no scale: any difference from it is infinitely wrong.
-        return (math.inf if l2 else 0.0), (math.inf if largest else 0.0)
-    return l2 / scale_l2, largest / scale_max
 
 
 def _worst(
