@@ -1,0 +1,65 @@
+"""Faults made by hand: edits of the port's source that no operator makes."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from parity.self_test.faults import Fault
+from parity.self_test.source import source_of
+
+CATALOGUES = tuple(sorted(Path(__file__).parent.glob("*.yaml")))
+"""Each a file of edits: those of the tests, and those made after the operators were frozen."""
+HANDWRITTEN = Path(__file__).with_name("handwritten.yaml")
+
+
+@dataclass(frozen=True)
+class Edit(Fault):
+    """A text in one file of the port, replaced by another; `target` is the file, `detail` a name.
+
+    Attributes:
+        file: The port's file, without its suffix.
+        old: A text that is in the file once.
+        new: What takes its place.
+        case: The case that it is made for.
+        named: The tap that must be named.
+    """
+
+    file: str
+    old: str
+    new: str
+    case: str
+    named: str
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """First and last line of the text that is replaced."""
+        before = source_of(self.file).split(self.old)[0].count("\n") + 1
+        return before, before + self.old.rstrip("\n").count("\n")
+
+    def tree(self) -> ast.Module:
+        """The file with the change. Raises `LookupError` if the text is not in it once."""
+        text = source_of(self.file)
+        if text.count(self.old) != 1:
+            raise LookupError(f"{self.old!r} is not in {self.file}.py once: the fault cannot be made")
+        return ast.parse(text.replace(self.old, self.new))
+
+
+def handwritten(catalogue: Path = HANDWRITTEN) -> list[Edit]:
+    """The edits in a catalogue."""
+    return [
+        Edit(
+            operator=f"by hand: {catalogue.stem}",
+            target=entry["file"],
+            detail=entry["name"],
+            file=entry["file"],
+            old=entry["old"],
+            new=entry["new"],
+            case=entry["case"],
+            named=entry["named"],
+        )
+        for entry in yaml.safe_load(catalogue.read_text())
+    ]
