@@ -1,0 +1,62 @@
+"""Run one module of the port on the inputs that it fails on, and compare with a float64 oracle.
+
+Everything is in this folder; nvtripy, torch, safetensors, pydantic and pyyaml have to be installed.
+Exit code 1: it fails, 0: it does not.
+"""
+
+import functools
+import json
+import re
+import sys
+from pathlib import Path
+
+import nvtripy as tp
+import torch
+from safetensors.torch import load_file
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from configs import case_from_json
+from tripy_port import build
+
+problem = json.loads((HERE / "problem.json").read_text())
+weights, inputs, expected = (
+    load_file(HERE / f"{name}.safetensors") for name in ("weights", "inputs", "expected")
+)
+
+
+def tree(value):
+    if isinstance(value, dict):
+        if set(value) == {"tensor"}:
+            return tp.Tensor(inputs[value["tensor"]])
+        return {key: tree(item) for key, item in value.items()}
+    return [tree(item) for item in value] if isinstance(value, list) else value
+
+
+case = case_from_json(json.dumps(problem["case"]))
+model = getattr(build, problem["builder"])(case.model, getattr(tp, problem["dtype"]))
+model.load_state_dict({name: tp.Tensor(tensor) for name, tensor in weights.items()}, strict=True)
+parts = problem["module"].split(".")
+module = functools.reduce(lambda m, part: m[int(part)] if part.isdigit() else getattr(m, part), parts, model)
+call = module if problem["method"] == "forward" else getattr(module, problem["method"])
+result = call(*tree(problem["args"]), **tree(problem["kwargs"]))
+for index, key in re.findall(r"\[(\d+)\]|\.([^.\[]+)", problem["result"]):
+    result = result[int(index)] if index else result[key]
+if isinstance(result, (list, tuple)):
+    (result,) = (each for each in result if each is not None)
+
+counts = expected["counts"]
+oracle = expected["oracle"][counts]
+difference = torch.from_dlpack(result).cpu().double()[counts] - oracle
+found = {
+    "l2": float(difference.norm() / oracle.norm()),
+    "largest": float(difference.abs().max() / oracle.abs().max()),
+    "gain": abs(float(difference @ oracle / (oracle @ oracle))),
+}
+print(f"{problem['module']} ({problem['kind']}), {problem['dtype']}")
+for name, error in found.items():
+    print(f"  {name:<8} {error:.3e}, limit {problem['limit'][name]:.3e}")
+for reason in problem["why"]:
+    print(f"  {reason}")
+sys.exit(any(not error <= problem["limit"][name] for name, error in found.items()))
