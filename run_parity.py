@@ -7,30 +7,32 @@ for and is unavailable.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import shlex
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from configs import ConfigError, list_cases, load_case, with_input
-from parity import render
+from parity import render, render_changes
+from parity.compare_reports import compare_reports
 from parity.errors import UserError
 from parity.families import get_family
-from parity.pipeline import Request, check_names, replay, run
+from parity.outputs import write_outputs
+from parity.pipeline import check_names, replay, resume, run
 from parity.precision import DEFAULT_PRECISIONS, PRECISIONS
-from parity.report import Report, write_report
-from parity.runners import RUNNERS, default_runners
+from parity.progress import counted, spinner
+from parity.report import Report, read_report
+from parity.request import Request
+from parity.runners import RUNNERS, Unavailable, default_runners
 
 BAD_INPUT = 2
 REPORTS = Path("parity_reports")
-PIPED_WIDTH = 110
+_OF_SELF_TEST = ("--case", "--precision", "--save")
+PIPED_WIDTH = 120
 # The public configurations train and evaluate 128 users at a time.
 RECORDED_BATCH = 128
 MAX_TIME_LIMIT = 7 * 24 * 3600.0
@@ -62,7 +64,40 @@ def _names(option: str, text: str | None) -> list[str]:
 @click.option(
     "--save", type=click.Path(path_type=Path), help="New folder for inputs, weights, captures, report."
 )
+@click.option("--resume", "resume_in", type=click.Path(path_type=Path), help="Go on with a saved run.")
 @click.option("--replay", "replay_from", type=click.Path(path_type=Path), help="Judge a saved run again.")
+@click.option(
+    "--compare",
+    nargs=2,
+    type=click.Path(path_type=Path),
+    metavar="OLD NEW",
+    help="Two report.json, or their folders: exit code 1 if something got worse.",
+)
+@click.option(
+    "--shrink",
+    "shrink_to",
+    type=click.Path(path_type=Path),
+    help="New folder for the smallest case in which the module that fails still fails.",
+)
+@click.option(
+    "--search-precision", "searching", is_flag=True, help="Find the cheapest precision of each module."
+)
+@click.option("--policy", type=click.Path(path_type=Path), help="Judge the precisions of a policy's file.")
+@click.option(
+    "--budget",
+    type=float,
+    default=1e-3,
+    show_default=True,
+    help="Of --search-precision and --policy: the outputs' largest relative error.",
+)
+@click.option(
+    "--self-test", "self_testing", is_flag=True, help="Put faults into the port: which are noticed?"
+)
+@click.option("--share", type=float, default=1.0, help="Of --self-test: the share of the faults.")
+@click.option("--faults", default="", help="Of --self-test: faults whose operator begins so, such as weight.")
+@click.option(
+    "--clean-runs", type=int, default=1000, show_default=True, help="Of --self-test: runs without a fault."
+)
 @click.option(
     "--time-limit", type=float, default=600.0, show_default=True, help="Seconds for a runner's step."
 )
@@ -76,7 +111,17 @@ def main(
     data: Path | None,
     weights: Path | None,
     save: Path | None,
+    resume_in: Path | None,
     replay_from: Path | None,
+    compare: tuple[Path, Path] | None,
+    shrink_to: Path | None,
+    searching: bool,
+    policy: Path | None,
+    budget: float,
+    self_testing: bool,
+    share: float,
+    faults: str,
+    clean_runs: int,
     time_limit: float,
 ) -> None:
     """Compare the Tripy port with its PyTorch reference, module by module."""
@@ -86,21 +131,39 @@ def main(
         if list_only:
             console.print(_everything())
             return
+        others = {
+            "--case": cases,
+            "--precision": precision,
+            "--runners": runners,
+            "--batch": batch,
+            "--seed": seed,
+            "--data": data,
+            "--weights": weights,
+            "--save": save,
+        }
+        if compare is not None:
+            _refuse_with("--compare", "two reports are all it takes", others | {"--replay": replay_from})
+            sys.exit(_compare(console, *compare))
+        if shrink_to is not None:
+            sys.exit(_shrink(console, cases, precision, seed, shrink_to))
+        if self_testing:
+            chosen = {name: value for name, value in others.items() if name not in _OF_SELF_TEST}
+            _refuse_with("--self-test", "it makes its own inputs", chosen | {"--replay": replay_from})
+            sys.exit(_self_test(console, cases, precision, share, faults, clean_runs, save))
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        with _progress() as advance:
-            if replay_from is not None:
-                _refuse_with_replay(
-                    {
-                        "--case": cases,
-                        "--precision": precision,
-                        "--runners": runners,
-                        "--batch": batch,
-                        "--seed": seed,
-                        "--data": data,
-                        "--weights": weights,
-                        "--save": save,
-                    }
-                )
+        if searching or policy is not None:
+            option = "--search-precision" if searching else "--policy"
+            refused = {"--precision": precision, "--runners": runners, "--replay": replay_from}
+            refused |= {"--resume": resume_in, "--policy": policy if searching else None}
+            _refuse_with(option, "it is for the port, with a precision for each module", refused)
+            request = _request(cases, None, None, batch, seed, data, weights, save, time_limit, command)
+            sys.exit(_precisions(console, request, budget, policy))
+        with spinner() as advance:
+            if resume_in is not None:
+                _refuse_with("--resume", "a run goes on as it began", others | {"--replay": replay_from})
+                report, save = resume(resume_in, advance), resume_in
+            elif replay_from is not None:
+                _refuse_with("--replay", "a replay judges what was saved", others)
                 report = replay(replay_from, command, advance)
             else:
                 request = _request(
@@ -118,15 +181,91 @@ def main(
     sys.exit(report.exit_code)
 
 
-def _refuse_with_replay(options: dict[str, object]) -> None:
-    given = [name for name, value in options.items() if value is not None]
+def _shrink(
+    console: Console, cases: str | None, precision: str | None, seed: int | None, folder: Path
+) -> int:
+    """Shrink what fails in one case in one precision, and say where it is."""
+    from parity.reproduction import shrink, write
+
+    chosen = [
+        *(load_case(name) for name in _names("--case", cases)),
+        *check_names("--precision", _names("--precision", precision), PRECISIONS),
+    ]
+    if len(chosen) != 2:
+        raise UserError(
+            "--shrink", str(folder), "is for one case in one precision", "give one --case and one --precision"
+        )
+    case, name = chosen
+    with spinner() as advance:
+        failure = shrink(case if seed is None else with_input(case, seed=seed), PRECISIONS[name], advance)
+    write(failure, folder)
+    console.print(Text(failure.describe(case), style="bold red"))
+    console.print(Text(f"python {folder / 'reproduce.py'}"), soft_wrap=True)
+    return 1
+
+
+def _precisions(console: Console, request: Request, budget: float, policy: Path | None) -> int:
+    """Search for precisions, or judge a policy's, print what was found, and return the exit code."""
+    try:
+        from parity.precision_search import command
+    except Unavailable as error:
+        raise UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can") from error
+    with spinner() as advance:
+        report = command.run(request, budget, policy, advance)
+    folder = request.save or _new_folder()
+    command.write(report, folder)
+    console.print(command.render(report))
+    console.print(Text(f"report: {folder / 'precision.json'}"), soft_wrap=True)
+    return report.exit_code
+
+
+def _self_test(
+    console: Console,
+    cases: str | None,
+    precision: str | None,
+    share: float,
+    faults: str,
+    clean_runs: int,
+    save: Path | None,
+) -> int:
+    """Run or continue the campaign, print what it found, and return the exit code."""
+    from parity.self_test.campaign import Plan
+    from parity.self_test.command import render_self_test, self_test
+
+    plan = Plan(
+        cases=tuple(load_case(name) for name in _names("--case", cases) or list_cases()),
+        precisions=check_names(
+            "--precision", _names("--precision", precision) or DEFAULT_PRECISIONS, PRECISIONS
+        ),
+        share=share,
+        clean_runs=clean_runs,
+        operators=faults,
+    )
+    folder = save or REPORTS / "self_test"
+    with counted() as advance:
+        found = self_test(plan, folder, advance)
+    console.print(render_self_test(found))
+    console.print(Text(f"table: {folder / 'table.md'}"), soft_wrap=True)
+    return found.exit_code
+
+
+def _refuse_with(option: str, why: str, others: dict[str, object]) -> None:
+    given = [name for name, value in others.items() if value is not None]
     if given:
         raise UserError(
-            "--replay",
+            option,
             "together with " + ", ".join(given),
-            "has no meaning: a replay judges what was saved",
+            f"has no meaning: {why}",
             "leave the other options out",
         )
+
+
+def _compare(console: Console, old: Path, new: Path) -> int:
+    """Print what changed from one report to the other, and return the exit code."""
+    reports = (read_report(path / "report.json" if path.is_dir() else path) for path in (old, new))
+    changes = compare_reports(*reports)
+    console.print(render_changes.render_changes(changes))
+    return 1 if changes.worse else BAD_INPUT if changes.not_comparable else 0
 
 
 def _everything() -> RenderableType:
@@ -194,28 +333,13 @@ def _written(report: Report, save: Path | None) -> Path:
     """Where the report is: in the saved run, or in a new file of its own."""
     if save is not None:
         return save / "report.json"
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-    path = REPORTS / stamp / "report.json"
-    write_report(report, path)
-    return path
+    folder = _new_folder()
+    write_outputs(report, folder)
+    return folder / "report.json"
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """A spinner with the latest step on a terminal; silent elsewhere."""
-    console = Console(stderr=True)
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None, pulse_style="dim"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda text: bar.update(task, description=text)
+def _new_folder() -> Path:
+    return REPORTS / datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ once, here, as a :class:`ConfigError` whose message has one line a problem: the 
 from configs.dlrm import DLRMConfig
 from configs.hstu import HSTUConfig
 from configs.lecture_dlrm import LectureDLRMConfig
-from configs.loading import ConfigError, list_cases, load_case, with_input
+from configs.loading import ConfigError, list_cases, load_case, with_fields, with_input
 from configs.schema import AnyCase, CaseConfig, case_from_json
+from configs.stu import STUConfig
 
 __all__ = [
     "AnyCase",
@@ -17,8 +18,10 @@ __all__ = [
     "DLRMConfig",
     "HSTUConfig",
     "LectureDLRMConfig",
+    "STUConfig",
     "case_from_json",
     "list_cases",
     "load_case",
+    "with_fields",
     "with_input",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +51,26 @@ def load_case(name_or_path: str | Path) -> CaseConfig:
 def with_input(case: CaseConfig, **changes: Any) -> CaseConfig:
     """The same case with some fields of its input changed, and checked again as a whole.
 
-    Explicit lengths belong to a batch size: changing ``batch_size`` alone drops them.
+    Raises:
+        ConfigError: as for a file that had these values.
+    """
+    return with_fields(case, {f"input.{name}": value for name, value in changes.items()})
+
+
+def with_fields(case: CaseConfig, changes: Mapping[str, Any]) -> CaseConfig:
+    """The same case with some fields changed, named as in errors (`model.num_blocks`), and checked again.
+
+    Explicit lengths belong to a batch size: changing ``input.batch_size`` drops them.
 
     Raises:
         ConfigError: as for a file that had these values.
     """
     values = case.model_dump()
-    if "batch_size" in changes and changes["batch_size"] != case.input.batch_size:
+    for name, value in changes.items():
+        part, field = name.split(".")
+        values[part][field] = value
+    if values["input"]["batch_size"] != case.input.batch_size and "input.lengths" not in changes:
         values["input"].pop("lengths", None)
-    values["input"].update(changes)
     return _validate(values, source=f"case {case.name}")
 
 
@@ -71,7 +83,7 @@ def _parse(path: Path) -> CaseConfig:
             f"case: {str(path)!r} cannot be read ({reason}); give the path of a readable YAML file"
         ) from error
     try:
-        values = yaml.load(text, Loader=_CaseLoader)
+        values = yaml.load(text, Loader=StrictLoader)
     except (yaml.YAMLError, RecursionError) as error:
         # YAML's own text carries the line and column, over several lines.
         reason = " ".join(str(error).split())
@@ -100,7 +112,7 @@ def _validate(values: dict[str, Any], source: str) -> CaseConfig:
         raise ConfigError("\n".join([f"{source}: {len(lines)} to correct", *lines])) from error
 
 
-class _CaseLoader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """Safe YAML that refuses a key given twice and reads 1e-6 as the number that it looks like."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -118,13 +130,13 @@ class _CaseLoader(yaml.SafeLoader):
 
 
 # YAML 1.1, which PyYAML follows, wants a dot in a float: without this, 1e-6 is text.
-_CaseLoader.add_implicit_resolver(
+StrictLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
 # Widths such as 1024-64-16 look like a day of the calendar to YAML 1.1.
-_CaseLoader.yaml_implicit_resolvers = {
+StrictLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in _CaseLoader.yaml_implicit_resolvers.items()
+    for first, resolvers in StrictLoader.yaml_implicit_resolvers.items()
 }
 
 

@@ -17,6 +17,7 @@ from configs.dlrm import DLRMConfig, DLRMInput
 from configs.fields import Strict, raise_problems
 from configs.hstu import HSTUConfig, HSTUInput
 from configs.lecture_dlrm import LectureDLRMConfig, LectureDLRMInput
+from configs.stu import STUConfig, STUInput
 
 
 class CaseConfig(Strict):
@@ -89,12 +90,21 @@ class LectureDLRMCase(CaseConfig):
     input: LectureDLRMInput = Field(description="the mapping of the input's sizes and seed")
 
 
-AnyCase = Annotated[HSTUCase | DLRMCase | LectureDLRMCase, Field(discriminator="family")]
+class STUCase(CaseConfig):
+    """A case of the production STU stack."""
+
+    family: Literal["stu"]
+    model: STUConfig = Field(description="the mapping of the model's sizes and choices")
+    input: STUInput = Field(description="the mapping of the input's sizes and seed")
+
+
+AnyCase = Annotated[HSTUCase | DLRMCase | LectureDLRMCase | STUCase, Field(discriminator="family")]
 #: By the `family` of a case, in alphabetical order.
 CASE_TYPES: dict[str, type[CaseConfig]] = {
     "dlrm": DLRMCase,
     "hstu": HSTUCase,
     "lecture_dlrm": LectureDLRMCase,
+    "stu": STUCase,
 }
 
 

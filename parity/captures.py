@@ -7,6 +7,7 @@ is ever matched by position:
     _input_features_preproc[1]             the second of several results
     _embedding_module@1                    the second call of a module that is called more than once
     score.encoded                          an output of the model's entry point
+    append:_hstu                           the module while one item is appended to a cache
 
 Captures are saved as safetensors with a JSON file beside them, and read back bit for bit.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from parity.errors import UserError
+
+APPENDING = "append:"
+"""Begins the taps of calls in which an item is appended to a cache, as in no other forward."""
+METHODS = ("cached_forward",)
+"""Methods of modules that are calls as `forward` is one."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class ModuleCall:
         args: Positional arguments: a tree of lists, dicts, constants and `TensorKey`s.
         kwargs: Keyword arguments, likewise.
         outputs: Names of the tensors that the call returned.
+        method: "forward", or one of `METHODS`.
     """
 
     path: str
@@ -46,6 +53,16 @@ class ModuleCall:
     args: list
     kwargs: dict
     outputs: tuple[str, ...]
+    method: str = "forward"
+
+    def function(self, module: Any) -> Callable[..., Any]:
+        """What is called, of the module at `path` on either side."""
+        return module if self.method == "forward" else getattr(module, self.method)
+
+    @property
+    def appends(self) -> bool:
+        """Whether the call is one in which an item is appended to a cache."""
+        return self.tap.startswith(APPENDING)
 
 
 @dataclass(frozen=True)
@@ -69,14 +86,31 @@ class Capture:
 
     def intern(self, tensor: torch.Tensor) -> TensorKey:
         """Keep one copy of an input tensor, however many calls receive it."""
-        content = tensor.detach().contiguous()
+        # A copy has the strides of its shape; `contiguous` leaves those of an axis of size 1 as they are.
+        content = tensor.detach().clone(memory_format=torch.contiguous_format)
         raw = content.reshape(-1).view(torch.uint8) if content.numel() else content.reshape(-1)
         digest = hashlib.sha256(raw.cpu().numpy().tobytes())
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         key = digest.hexdigest()[:16]
         if key not in self.call_inputs:
-            self.call_inputs[key] = content.cpu().clone()
+            self.call_inputs[key] = content.cpu()
         return TensorKey(key)
+
+
+    def add_appending(self, appending: Capture) -> None:
+        """Keep the calls of a run that appends an item, those left out that are calls of this run again."""
+        known = {(call.path, repr(call.args), repr(call.kwargs)) for call in self.calls}
+        for call in appending.calls:
+            if (call.path, repr(call.args), repr(call.kwargs)) in known:
+                continue
+            outputs = tuple(f"{APPENDING}{name}" for name in call.outputs)
+            self.calls.append(replace(call, tap=f"{APPENDING}{call.tap}", outputs=outputs))
+            for name, kept in zip(call.outputs, outputs, strict=True):
+                self.tensors[kept] = appending.tensors[name]
+                self.longest_sums_before[kept] = appending.longest_sums_before[name]
+        self.call_inputs |= appending.call_inputs
+        for path, length in appending.longest_sums.items():
+            self.longest_sums[path] = max(length, self.longest_sums.get(path, 0))
 
 
 def tensor_leaves(result: Any, is_tensor: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
@@ -115,6 +149,19 @@ def map_tree(value: Any, convert: Callable[[Any], Any]) -> Any:
     return convert(value)
 
 
+def leaves_by_path(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested dicts and lists with their paths, such as `past_payloads.timestamps` or `lS_i.3`."""
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        items = list(enumerate(value))
+    else:
+        yield prefix, value
+        return
+    for key, item in items:
+        yield from leaves_by_path(item, f"{prefix}.{key}" if prefix else str(key))
+
+
 def save_capture(capture: Capture, stem: Path) -> None:
     """Write `stem.safetensors` and `stem.json`."""
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -134,11 +181,33 @@ def save_capture(capture: Capture, stem: Path) -> None:
                 "args": map_tree(call.args, _encode_leaf),
                 "kwargs": map_tree(call.kwargs, _encode_leaf),
                 "outputs": list(call.outputs),
+                "method": call.method,
             }
             for call in capture.calls
         ],
     }
     stem.with_suffix(".json").write_text(json.dumps(description))
+
+
+def load_tap(stem: Path, name: str) -> torch.Tensor | None:
+    """One tensor of a saved capture; None where it has no such tap. Raises `UserError` as `load_capture`."""
+    try:
+        with safe_open(stem.with_suffix(".safetensors"), framework="pt") as file:
+            return file.get_tensor(f"tap:{name}") if f"tap:{name}" in file.keys() else None
+    except (OSError, SafetensorError) as error:
+        raise UserError("capture", str(stem), f"is missing or damaged ({error})", "run again") from error
+
+
+def load_longest_sum(stem: Path) -> int:
+    """Terms of the longest sum in a whole model, as a saved capture counted them; 1 where there is none.
+
+    Raises `UserError` as `load_capture`.
+    """
+    try:
+        description = json.loads(stem.with_suffix(".json").read_text())
+        return max(description["longest_sums"].values(), default=1)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError("capture", str(stem), f"is missing or damaged ({error})", "run again") from error
 
 
 def load_capture(stem: Path) -> Capture:
@@ -165,6 +234,7 @@ def load_capture(stem: Path) -> Capture:
                 _decode(call["args"]),
                 _decode(call["kwargs"]),
                 tuple(call["outputs"]),
+                call.get("method", "forward"),  # runs saved before there were others
             )
         )
     return capture

@@ -1,6 +1,7 @@
 """Running the runners: one batch in one precision becomes a folder of captures and a record.
 
-    <batch>/<precision>/record.json                     labels, statuses, timings
+    <batch>/inputs|poisoned|labels.safetensors          labels where the data have them; no runner sees them
+    <batch>/<precision>/record.json                     names, statuses, timings
     <batch>/<precision>/<runner>/untapped|tapped|poisoned|isolated|incremental .safetensors + .json
     <batch>/<precision>/tensorrt/<key>.engine|json      engines, with TensorRT's listing of their layers
 
@@ -17,6 +18,7 @@ from pydantic import BaseModel
 
 from configs import CaseConfig
 from parity import latency
+from parity.files import write_new
 from parity.inputs import CaseInputs, save
 from parity.machine import Machine, Runners
 from parity.precision import Precision
@@ -26,6 +28,9 @@ from parity.worker import RunnerFailure, Status
 REFERENCE = "torch"
 ORACLE = "oracle"
 POISONED = "poisoned.safetensors"
+LABELS = "labels.safetensors"
+RECORD = "record.json"
+"""Written last: where it is, the batch is done in the precision."""
 
 Progress = Callable[[str], None]
 
@@ -75,7 +80,7 @@ def collect(
     if timed:
         session.time(records)
     record = Record(precision=precision.name, runners=records)
-    (folder / precision.name / "record.json").write_text(record.model_dump_json(indent=1))
+    write_new(folder / precision.name / RECORD, record.model_dump_json(indent=1).encode())
     return record
 
 
@@ -176,8 +181,34 @@ class _Session:
             records[name].timing_reason = turns.failures.get(name, "")
 
 
-def write_inputs(inputs: CaseInputs, poisoned: CaseInputs | None, folder: Path) -> None:
-    """Save a batch's inputs, and their poisoned twin if they have one, into its folder."""
+def write_polygraphy(
+    case: CaseConfig, precision: Precision, folder: Path, runners: Runners, machine: Machine
+) -> None:
+    """Save what `polygraphy run` needs to go on from here, or the reason why it cannot be had.
+
+    Args:
+        case: The case, all of whose batches have been collected in this precision.
+        precision: The precision.
+        folder: The case's folder, which holds the batches and the weights.
+        runners: The processes, one of which does the work.
+        machine: The machine to share.
+    """
+    arguments = (case.model_dump_json(), precision.name, str(folder / "weights"), str(folder))
+    try:
+        with machine.shared():
+            runners.get(REFERENCE, precision).request("write_polygraphy", *arguments)
+    except RunnerFailure as failure:
+        readme = folder / "onnx" / precision.name / "README.txt"
+        readme.parent.mkdir(parents=True, exist_ok=True)
+        readme.write_text(f"No ONNX model and no files for Polygraphy, or not all of them: {failure}\n")
+
+
+def write_inputs(
+    inputs: CaseInputs, poisoned: CaseInputs | None, folder: Path, labels: CaseInputs | None = None
+) -> None:
+    """Save a batch's inputs, and their poisoned twin and their labels if they have any, into its folder."""
     save(inputs, folder / "inputs.safetensors")
     if poisoned is not None:
         save(poisoned, folder / POISONED)
+    if labels is not None:
+        save(labels, folder / LABELS)

@@ -179,6 +179,23 @@ def counts_of(dense_BD: np.ndarray) -> np.ndarray:
     return counts_BD
 
 
+def check_features(path: Path, case: str, num_dense: int, num_tables: int) -> None:
+    """Raises `UserError` unless a case, by its name, takes as many features as Criteo's data have."""
+    if (num_dense, num_tables) != (NUM_DENSE, NUM_SPARSE):
+        raise UserError(
+            "data",
+            str(path),
+            f"has {NUM_DENSE} dense and {NUM_SPARSE} sparse features, and {case} takes {num_dense} and "
+            f"{num_tables}",
+            "use a case of the Criteo architectures, such as dlrm_kaggle",
+        )
+
+
+def fold_rows(rows_TB: np.ndarray, table_rows: Sequence[int]) -> np.ndarray:
+    """Rows (T, B) of the vocabularies' tables as rows of T other tables: smaller ones are shared, modulo."""
+    return rows_TB % np.array(table_rows)[:, None]
+
+
 def recognises(path: Path) -> bool:
     """Whether a file begins like one of the formats, or a folder has such files."""
     try:

@@ -7,16 +7,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from configs import CaseConfig
 from parity.captures import Capture, load_capture
-from parity.collect import ORACLE, POISONED, REFERENCE, Record, RunnerRecord
-from parity.compare import Comparison, Diagnosis, Evidence, Results, compare
+from parity.collect import ORACLE, POISONED, RECORD, REFERENCE, Record, RunnerRecord
+from parity.compare import MODEL_OUTPUT, Comparison, Diagnosis, Evidence, Results, compare
 from parity.errors import UserError
 from parity.families import get_family
 from parity.inputs import load
-from parity.precision import PRECISIONS
+from parity.pictures import with_pictures, with_telling_pictures
+from parity.precision import PRECISIONS, Precision
 from parity.report import DiagnosisReport, LatencyReport, ModuleReport, RunnerReport, VerdictReport
+from parity.sensitivity import BLIND
+from parity.why import why
 from parity.worker import Status
 
 
@@ -34,7 +38,7 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
     Raises:
         UserError: A file of the batch is missing or damaged.
     """
-    record = _record(folder / "record.json")
+    record = _record(folder / RECORD)
     blocked = _why_no_evidence(record)
     evidence = None if blocked else _evidence(case, folder, record)
     reports = {}
@@ -46,10 +50,14 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
         if evidence is None or not answered:
             reports[name] = _without_verdict(name, runner, blocked, batch)
         else:
-            comparison = compare(evidence, _results(folder / name, name, runner))
+            results = _results(folder / name, name, runner)
+            comparison = compare(evidence, results)
             if runner.status is not Status.OK:
                 comparison.diagnosis = _blamed(comparison, runner)
-            reports[name] = _judged(name, runner, comparison, batch)
+            found = comparison.diagnosis
+            if row := next((row for row in comparison.rows if row.tap == found.tap), None):
+                found.why = why(evidence, results, row)
+            reports[name] = with_pictures(_judged(name, runner, comparison, batch), evidence, results)
     return reports
 
 
@@ -61,12 +69,38 @@ def _record(path: Path) -> Record:
 
 
 def merge_batches(batches: Iterable[Mapping[str, RunnerReport]]) -> tuple[RunnerReport, ...]:
-    """One report a runner for several batches: each tap's worst batch, the first diagnosis, one latency."""
+    """One report a runner for several batches: each tap's worst batch, the first diagnosis, one latency.
+
+    What a check would notice counts once for all batches, hence only here are modules found to be BLIND.
+    """
     merged: dict[str, RunnerReport] = {}
     for reports in batches:
         for name, report in reports.items():
             merged[name] = _worse(merged[name], report) if name in merged else report
-    return tuple(merged.values())
+    merged = {name: with_telling_pictures(report) for name, report in merged.items()}
+    # The reference's distance from the oracle is the measure itself, whatever it would have noticed.
+    return tuple(r if name == REFERENCE else _with_blind_marked(r) for name, r in merged.items())
+
+
+def _with_blind_marked(report: RunnerReport) -> RunnerReport:
+    # What a model's outputs gather on the way hides an error that the modules' own checks would see.
+    checks = [m for m in report.modules if m.kind != MODEL_OUTPUT] or report.modules
+    # A module that is called several times is the same module: one call that would tell is enough.
+    seeing = {m.path for m in checks if m.sensitivity <= BLIND}
+    blind = [m for m in checks if m.status == "PASS" and m.path not in seeing]
+    if report.verdict != "PASS" or not blind:
+        return report
+    worst = max(blind, key=lambda module: module.sensitivity)
+    text = (
+        f"{len(blind)} of {len(checks)} checks would not have noticed an error of {BLIND:.0%}; "
+        f"that of {worst.tap} none below {worst.sensitivity:.2g}: give it more rows, or a finer precision"
+    )
+    marked = {m.tap: m.model_copy(update={"status": "BLIND"}) for m in blind}
+    found = DiagnosisReport(
+        kind="blind", tap=worst.tap, text=text, amplification=None, batch=worst.worst_batch
+    )
+    modules = tuple(marked.get(m.tap, m) for m in report.modules)
+    return report.model_copy(update={"verdict": "BLIND", "diagnosis": found, "modules": modules})
 
 
 def _worse(a: RunnerReport, b: RunnerReport) -> RunnerReport:
@@ -76,8 +110,12 @@ def _worse(a: RunnerReport, b: RunnerReport) -> RunnerReport:
     modules = {module.tap: module for module in a.modules}
     for module in b.modules:
         known = modules.get(module.tap)
-        if known is None or _badness(module) > _badness(known):
-            modules[module.tap] = module.model_copy(update={"latency": known.latency if known else None})
+        if known is None:
+            modules[module.tap] = module.model_copy(update={"latency": None})
+            continue
+        worse = max(known, module, key=_badness)
+        both = {"latency": known.latency, "sensitivity": min(known.sensitivity, module.sensitivity)}
+        modules[module.tap] = worse.model_copy(update=both)
     checks = dict(a.checks)
     for name, check in b.checks.items():
         if name not in checks or _badness(check) > _badness(checks[name]):
@@ -107,29 +145,51 @@ def _why_no_evidence(record: Record) -> str:
     return ""
 
 
-def _evidence(case: CaseConfig, folder: Path, record: Record) -> Evidence:
+def evidence_of(
+    case: CaseConfig,
+    precision: Precision,
+    arrays: Mapping[str, np.ndarray],
+    reference: Capture,
+    oracle: Mapping[str, torch.Tensor],
+    oracle_isolated: Mapping[str, torch.Tensor],
+    reference_incremental: Mapping[str, torch.Tensor],
+    has_padding: bool,
+) -> Evidence:
+    """What one batch is judged by, from what the reference and the oracle gave for `arrays`."""
     family = get_family(case.family)
-    arrays = load(folder.parent / "inputs.safetensors").arrays
-    reference = load_capture(folder / REFERENCE / "tapped")
     boundary: dict[str, np.ndarray] = {}
     for call in reference.calls:
         elements = family.boundary(call, reference.call_inputs, case.model)
         if elements is not None and elements.any():
             boundary |= dict.fromkeys(call.outputs, elements)
-    oracle = folder / ORACLE
     return Evidence(
-        precision=PRECISIONS[record.precision],
+        precision=precision,
         entry=family.entry,
         reference=reference,
-        oracle=load_capture(oracle / "tapped").tensors,
-        oracle_isolated=load_capture(oracle / "isolated").tensors,
-        reference_incremental=_optional(folder / REFERENCE / "incremental").tensors,
+        oracle=oracle,
+        oracle_isolated=oracle_isolated,
+        reference_incremental=reference_incremental,
         incremental_outputs=family.incremental_outputs,
         valid=family.valid_rows(arrays),
         batch_size=family.batch_size(arrays),
-        has_padding=(folder.parent / POISONED).exists(),
+        has_padding=has_padding,
         boundary=boundary,
         gaps=family.gaps(),
+        causal=family.is_causal(case.model),
+    )
+
+
+def _evidence(case: CaseConfig, folder: Path, record: Record) -> Evidence:
+    oracle = folder / ORACLE
+    return evidence_of(
+        case,
+        PRECISIONS[record.precision],
+        load(folder.parent / "inputs.safetensors").arrays,
+        load_capture(folder / REFERENCE / "tapped"),
+        load_capture(oracle / "tapped").tensors,
+        load_capture(oracle / "isolated").tensors,
+        _optional(folder / REFERENCE / "incremental").tensors,
+        has_padding=(folder.parent / POISONED).exists(),
     )
 
 

@@ -16,7 +16,7 @@ here they keep the order of the file.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +128,19 @@ def recognises(path: Path) -> bool:
         return line.count(_SEPARATORS[_sniff(path, line)]) == 3
     except (OSError, UserError):
         return False
+
+
+def without_last(data: Ratings) -> Ratings:
+    """The same ratings less each user's last one, which is kept from training; a user may have none left."""
+    kept = np.ones(data.num_ratings, dtype=bool)
+    kept[data.offsets[1:] - 1] = False
+    return replace(
+        data,
+        offsets=data.offsets - np.arange(data.offsets.size),
+        item_ids=data.item_ids[kept],
+        ratings=data.ratings[kept],
+        timestamps=data.timestamps[kept],
+    )
 
 
 def user_batches(

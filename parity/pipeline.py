@@ -17,46 +17,23 @@ from typing import Any
 import torch
 
 from configs import CaseConfig, case_from_json
-from parity import judging, weights
-from parity.collect import ORACLE, REFERENCE, Progress, collect, write_inputs
+from parity import weights
+from parity.collect import ORACLE, RECORD, REFERENCE, Progress, collect, write_inputs, write_polygraphy
 from parity.environment import environment
 from parity.errors import UserError
 from parity.families import get_family
 from parity.families.base import Batches
-from parity.inputs import CaseInputs
+from parity.files import write_new
 from parity.machine import Machine, Runners
+from parity.outputs import write_outputs
 from parity.precision import PRECISIONS, Precision
-from parity.report import CaseReport, PrecisionReport, Report, RunnerReport, write_report
+from parity.precision_judge import PrecisionJudge
+from parity.report import CaseReport, PrecisionReport, Report, RunnerReport
+from parity.request import Request
+from parity.resuming import read_started, write_started
 from parity.worker import Status
 
 POISON_SEED = 1
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for, every name checked.
-
-    Attributes:
-        cases: Cases to run.
-        precisions: Names in `PRECISIONS`.
-        runners: Runners to judge; the reference and the oracle always run.
-        runners_asked: Whether the user named them: then one that is unavailable is an error.
-        data: A file of recorded data in place of synthetic input.
-        checkpoint: Trained weights in place of the sensitive initial ones.
-        save: Folder that keeps everything, or None.
-        limit: Seconds that one step of one runner may take.
-        command: The command line, for the report.
-    """
-
-    cases: tuple[CaseConfig, ...]
-    precisions: tuple[str, ...]
-    runners: tuple[str, ...]
-    runners_asked: bool
-    data: Path | None
-    checkpoint: Path | None
-    save: Path | None
-    limit: float
-    command: str
 
 
 def run(request: Request, progress: Progress) -> Report:
@@ -70,18 +47,44 @@ def run(request: Request, progress: Progress) -> Report:
         if names.count(name) > 1:
             raise UserError("--case", name, "is the name of two cases", "give each a name of its own")
     # All bad input is found before the first runner starts.
+    prepared = _prepared(request)
+    with _folder(request.save) as folder:
+        if request.save is not None:
+            write_started(request, folder)
+        return _finish(prepared, request, folder, progress)
+
+
+def resume(folder: Path, progress: Progress) -> Report:
+    """Go on with a saved run that was interrupted, from the last batch that was done.
+
+    Raises:
+        UserError: The folder holds no such run, or what it was given is not what it was.
+    """
+    request = read_started(folder)
+    return _finish(_prepared(request), request, folder, progress)
+
+
+def _prepared(request: Request) -> list[_Prepared]:
+    """Every case with its inputs and weights; a file of data is read once a family."""
     read: dict[str, Any] = {}
     if request.data is not None:
         for family in dict.fromkeys(case.family for case in request.cases):
             read[family] = get_family(family).read(request.data)
-    prepared = [_prepare(case, request, read.get(case.family)) for case in request.cases]
-    with _folder(request.save) as folder:
-        cases = _run_cases(prepared, request, folder, progress)
-        report = _report(cases, request.command, request.runners if request.runners_asked else ())
-        if request.save:
-            (folder / "request.json").write_text(json.dumps({"runners_asked": report.requested_runners}))
-            write_report(report, folder / "report.json")
+    return [_prepare(case, request, read.get(case.family)) for case in request.cases]
+
+
+def _finish(prepared: list[_Prepared], request: Request, folder: Path, progress: Progress) -> Report:
+    """Run what has not run yet, judge all of it, and write the report of a saved run."""
+    cases = _run_cases(prepared, request, folder, progress)
+    report = _report(cases, request.command, request.runners if request.runners_asked else ())
+    if request.save is not None:
+        _write_json(folder / "request.json", {"runners_asked": report.requested_runners})
+        write_outputs(report, folder)
     return report
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_new(path, (json.dumps(content) + "\n").encode())
 
 
 def replay(folder: Path, command: str, progress: Progress) -> Report:
@@ -108,8 +111,11 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
         batches = [_batch_folder(case_folder, number) for number in range(len(description.inputs_digests))]
         precisions = []
         for precision in description.precisions:
-            judged = [judging.judge_batch(case, batch / precision, n) for n, batch in enumerate(batches)]
-            precisions.append(PrecisionReport(precision=precision, runners=judging.merge_batches(judged)))
+            labels = description.labels_digests
+            judge = PrecisionJudge(case, PRECISIONS[precision], case_folder / "weights", labels)
+            for batch in batches:
+                judge.add(batch)
+            precisions.append(PrecisionReport(precision=precision, runners=judge.reports()))
             progress(f"{case.name} {precision}")
         cases.append((description.position, _case_report(case, description, tuple(precisions))))
     ordered = tuple(report for _, report in sorted(cases, key=lambda item: item[0]))
@@ -128,6 +134,7 @@ class _Description:
     weights_digest: str
     inputs_digests: list[str]
     counts: dict[str, int]
+    labels_digests: list[str]
 
     @classmethod
     def of(cls, prepared: _Prepared, precisions: Iterable[str]) -> _Description:
@@ -135,11 +142,12 @@ class _Description:
             case=prepared.case.model_dump_json(),
             position=prepared.position,
             precisions=list(precisions),
-            source=prepared.source,
+            source=prepared.data.source,
             weights_source=prepared.weights_source,
             weights_digest=weights.digest(prepared.weights),
-            inputs_digests=[inputs.digest for inputs in prepared.batches],
-            counts=prepared.counts,
+            inputs_digests=[inputs.digest for inputs in prepared.data.inputs],
+            counts=prepared.data.counts,
+            labels_digests=prepared.labels_digests,
         )
 
 
@@ -147,11 +155,13 @@ class _Description:
 class _Prepared:
     case: CaseConfig
     position: int
-    batches: list[CaseInputs]
-    source: str
-    counts: dict[str, int]
+    data: Batches
     weights: Mapping[str, torch.Tensor]
     weights_source: str
+
+    @property
+    def labels_digests(self) -> list[str]:
+        return [labels.digest for labels in self.data.labels]
 
 
 def _prepare(case: CaseConfig, request: Request, data: Any) -> _Prepared:
@@ -172,7 +182,7 @@ def _prepare(case: CaseConfig, request: Request, data: Any) -> _Prepared:
             str(request.checkpoint),
         )
     position = request.cases.index(case)
-    return _Prepared(case, position, batches.inputs, batches.source, batches.counts, tensors, weights_source)
+    return _Prepared(case, position, batches, tensors, weights_source)
 
 
 def _run_cases(
@@ -182,9 +192,10 @@ def _run_cases(
     for each in prepared:
         folder = root / each.case.name
         weights.export(each.weights, folder / "weights")
-        for number, inputs in enumerate(each.batches):
+        for number, inputs in enumerate(each.data.inputs):
             poisoned = get_family(each.case.family).poison(inputs, POISON_SEED)
-            write_inputs(inputs, poisoned, _batch_folder(folder, number))
+            labels = each.data.labels[number] if each.data.labels else None
+            write_inputs(inputs, poisoned, _batch_folder(folder, number), labels)
     machine = Machine()
     free: queue.SimpleQueue[Runners] = queue.SimpleQueue()
     lanes = [Runners(root / f"lane_{number}", request.limit) for number in range(machine.lanes)]
@@ -213,7 +224,7 @@ def _run_cases(
             if unit is each
         )
         description = _Description.of(each, request.precisions)
-        (root / each.case.name / "case.json").write_text(json.dumps(description.__dict__))
+        _write_json(root / each.case.name / "case.json", description.__dict__)
         reports.append(_case_report(each.case, description, precisions))
     return tuple(reports)
 
@@ -229,24 +240,30 @@ def _run_precision(
 ) -> tuple[RunnerReport, ...]:
     """All batches of a case in one precision, on the same loaded models."""
     folder = root / each.case.name
-    judged = []
-    for number in range(len(each.batches)):
+    judge = PrecisionJudge(each.case, precision, folder / "weights", each.labels_digests)
+    for number in range(len(each.data.inputs)):
         batch = _batch_folder(folder, number)
-        collect(
-            each.case,
-            precision,
-            _runners_of(each.case, request),
-            batch,
-            folder / "weights",
-            runners,
-            machine,
-            timed=number == 0,
-            progress=progress,
-        )
-        judged.append(judging.judge_batch(each.case, batch / precision.name, number))
+        if not (batch / precision.name / RECORD).exists():
+            # An interrupted run may have left a part.
+            shutil.rmtree(batch / precision.name, ignore_errors=True)
+            collect(
+                each.case,
+                precision,
+                _runners_of(each.case, request),
+                batch,
+                folder / "weights",
+                runners,
+                machine,
+                timed=number == 0,
+                progress=progress,
+            )
+        judge.add(batch)
         if request.save is None:
             shutil.rmtree(batch / precision.name)
-    return judging.merge_batches(judged)
+    if request.save is not None:
+        write_polygraphy(each.case, precision, folder, runners, machine)
+        progress(f"{each.case.name} {precision.name}: ONNX")
+    return judge.reports()
 
 
 def _runners_of(case: CaseConfig, request: Request) -> tuple[str, ...]:
@@ -270,6 +287,7 @@ def _case_report(
         weights_source=description.weights_source,
         weights_digest=description.weights_digest,
         inputs_digests=tuple(description.inputs_digests),
+        labels_digests=tuple(description.labels_digests),
         batches=len(description.inputs_digests),
         counts=description.counts,
         precisions=precisions,
@@ -289,13 +307,10 @@ def _report(cases: tuple[CaseReport, ...], command: str, asked: tuple[str, ...])
 
 
 def _exit_code(report: Report) -> int:
-    """0 all pass; 1 a verdict or a runner failed; 2 a runner that was asked for cannot run here."""
+    """0 all pass; 1 a verdict or a runner failed, or is blind; 2 a runner asked for cannot run here."""
     entries = [entry for _, _, entry in report.runner_reports()]
-    failed = any(
-        entry.verdict == "FAIL" or entry.status not in (Status.OK, Status.UNAVAILABLE, Status.BUILT)
-        for entry in entries
-    )
-    if failed:
+    harmless = (Status.OK, Status.UNAVAILABLE, Status.BUILT)
+    if any(entry.verdict in ("FAIL", "BLIND") or entry.status not in harmless for entry in entries):
         return 1
     needed = {*report.requested_runners, REFERENCE, ORACLE}
     if any(entry.status == Status.UNAVAILABLE.value and entry.runner in needed for entry in entries):

@@ -48,7 +48,11 @@ class VerdictReport(_Part):
     err_ref_max: Number
     err_port_max: Number
     limit_max: Number
+    gain_ref: Number
+    gain_port: Number
+    limit_gain: Number
     margin: Number
+    sensitivity: Number
     checked: int
     boundary: int
     k: float
@@ -62,13 +66,17 @@ class VerdictReport(_Part):
         return cls(
             status=verdict.status,
             reason=verdict.reason,
-            err_ref_l2=verdict.err_ref_l2,
-            err_port_l2=verdict.err_port_l2,
-            limit_l2=verdict.limit_l2,
-            err_ref_max=verdict.err_ref_max,
-            err_port_max=verdict.err_port_max,
-            limit_max=verdict.limit_max,
+            err_ref_l2=verdict.reference.l2,
+            err_port_l2=verdict.port.l2,
+            limit_l2=verdict.limit.l2,
+            err_ref_max=verdict.reference.largest,
+            err_port_max=verdict.port.largest,
+            limit_max=verdict.limit.largest,
+            gain_ref=verdict.reference.gain,
+            gain_port=verdict.port.gain,
+            limit_gain=verdict.limit.gain,
             margin=verdict.margin,
+            sensitivity=verdict.sensitivity,
             checked=verdict.checked,
             boundary=verdict.boundary,
             k=verdict.bound.k,
@@ -91,18 +99,32 @@ class LatencyReport(_Part):
     runs: int
 
 
+class ErrorMapReport(_Part):
+    """Where a module's error sits, or what garbage in the padding changed; see `parity.error_map`."""
+
+    axes: tuple[str, str]
+    shape: tuple[int, int]
+    cells: tuple[str, ...]
+
+
 class ModuleReport(_Part):
-    """One tap: the module's verdict inside the model and on its own, and its latency."""
+    """One tap: the module's verdict inside the model and on its own, and its latency.
+
+    `sensitivity` is the smallest relative error that either verdict would have noticed in any batch, NaN
+    where one failed. A module that passes is BLIND if that is more than `parity.sensitivity.BLIND`.
+    """
 
     tap: str
     path: str
     kind: str
-    status: Literal["PASS", "FAIL", "GAP"]
+    status: Literal["PASS", "BLIND", "FAIL", "GAP"]
     gap: str
     accumulated: VerdictReport | None
     isolated: VerdictReport | None
+    sensitivity: Number
     worst_batch: int
     latency: LatencyReport | None
+    maps: dict[Literal["isolated", "accumulated", "poisoned"], ErrorMapReport] = {}
 
     @classmethod
     def of(cls, row: TapRow, batch: int, latency: LatencyReport | None) -> ModuleReport:
@@ -114,6 +136,10 @@ class ModuleReport(_Part):
             gap=row.gap,
             accumulated=VerdictReport.of(row.accumulated) if row.accumulated else None,
             isolated=VerdictReport.of(row.isolated) if row.isolated else None,
+            sensitivity=min(
+                (v.sensitivity for v in (row.isolated, row.accumulated) if v is not None and row.passed),
+                default=math.nan,
+            ),
             worst_batch=batch,
             latency=latency,
         )
@@ -128,17 +154,23 @@ class ModuleReport(_Part):
 class DiagnosisReport(_Part):
     """Where a runner diverges first."""
 
-    kind: Literal["none", "module", "amplification", "check"]
+    kind: Literal["none", "module", "amplification", "check", "metric", "blind"]
     tap: str
     text: str
     amplification: float | None
     batch: int
+    why: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, comparison: Comparison, batch: int) -> DiagnosisReport:
         found = comparison.diagnosis
         return cls(
-            kind=found.kind, tap=found.tap, text=found.text, amplification=found.amplification, batch=batch
+            kind=found.kind,
+            tap=found.tap,
+            text=found.text,
+            amplification=found.amplification,
+            batch=batch,
+            why=found.why,
         )
 
 
@@ -166,6 +198,32 @@ class BuildReport(_Part):
     key: str
 
 
+class MetricReport(_Part):
+    """One metric of a task over all rows of all batches; `parity.metrics` says when it is flagged.
+
+    Attributes:
+        reason: why there are no numbers, or empty.
+        difference: port - reference.
+        interval: 95 % paired-bootstrap interval of port - reference; None for the reason in `no_interval`.
+        k, floor, limit: |port - oracle| may be up to limit = k * |reference - oracle| + floor.
+        flagged: the port is beyond the limit, and the interval excludes 0.
+    """
+
+    name: str
+    rows: int
+    reason: str = ""
+    oracle: Number | None = None
+    reference: Number | None = None
+    port: Number | None = None
+    difference: Number | None = None
+    interval: tuple[Number, Number] | None = None
+    no_interval: str = ""
+    k: Number | None = None
+    floor: Number | None = None
+    limit: Number | None = None
+    flagged: bool = False
+
+
 class RunnerReport(_Part):
     """One runner in one precision of one case."""
 
@@ -173,7 +231,7 @@ class RunnerReport(_Part):
     label: str
     status: str
     reason: str
-    verdict: Literal["PASS", "FAIL", "NONE"]
+    verdict: Literal["PASS", "BLIND", "FAIL", "NONE"]
     diagnosis: DiagnosisReport | None = None
     modules: tuple[ModuleReport, ...] = ()
     checks: dict[str, VerdictReport] = {}
@@ -182,6 +240,7 @@ class RunnerReport(_Part):
     latency: LatencyReport | None = None
     timing_reason: str = ""
     builds: tuple[BuildReport, ...] = ()
+    metrics: tuple[MetricReport, ...] = ()
 
 
 class PrecisionReport(_Part):
@@ -199,6 +258,7 @@ class CaseReport(_Part):
     weights_source: str
     weights_digest: str
     inputs_digests: tuple[str, ...]
+    labels_digests: tuple[str, ...] = ()
     batches: int
     counts: dict[str, int]
     precisions: tuple[PrecisionReport, ...]

@@ -7,9 +7,7 @@ becomes an output of the compiled function. Nothing in the model's own code know
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from typing import Any
 
 import nvtripy as tp
@@ -29,32 +27,9 @@ def named_modules(module: tp.Module, prefix: str = "") -> Iterator[tuple[str, tp
         yield from named_modules(child, f"{path}.")
 
 
-def on_short_stack(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function in a thread of its own and wait for it.
-
-    nvtripy records the whole call stack of every operation that it traces, with the columns of every
-    frame's code: most of its tracing time, and proportional to the stack's depth. A thread starts at depth 0.
-    """
-    outcome: Future[Any] = Future()
-
-    def call() -> None:
-        try:
-            outcome.set_result(function(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001, raised again by the caller
-            outcome.set_exception(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    return outcome.result()
-
-
 @contextlib.contextmanager
 def tapped(model: tp.Module) -> Iterator[dict[str, tp.Tensor]]:
-    """Collect every submodule's results by tap name while the body traces the model.
-
-    Submodules run on short stacks, so that a graph whose taps are thrown away is traced faster, too.
-    """
+    """Collect every submodule's results by tap name while the body traces the model."""
     taps: dict[str, tp.Tensor] = {}
     seen: dict[str, int] = {}
     wrapped: list[tp.Module] = []
@@ -63,7 +38,7 @@ def tapped(model: tp.Module) -> Iterator[dict[str, tp.Tensor]]:
         forward = module.forward
 
         def recording_forward(*args: Any, **kwargs: Any) -> Any:
-            result = on_short_stack(forward, *args, **kwargs)
+            result = forward(*args, **kwargs)
             count = seen.get(path, 0)
             seen[path] = count + 1
             tap = path if count == 0 else f"{path}@{count}"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,56 +20,19 @@ import torch
 
 from parity.errors import UserError
 from parity.files import write_new
+from parity.weight_scales import scale
 
 SCHEMA = "parity.weights/1"
 _TENSORS, _MANIFEST = "weights.safetensors", "manifest.json"
-
-#: Root mean square of the residual stream behind the input embedding. Small, near that of the public
-#: initial values: the layer norms divide it out, and only their epsilon (1e-6, beside a variance of 0.02)
-#: can tell, so that a wrong epsilon shows.
-_STREAM = 0.14
-#: ||f(x)|| / ||x|| that a block is scaled for.
-_BLOCK_RATIO = 0.5
-#: Root mean square of SiLU of a standard normal variable.
-_SILU_RMS = 0.596
-#: Root mean square of the logarithms of synthetic counts.
-_LOG_COUNTS_RMS = 5.0
-#: Root mean square of the counts that the lecture's model takes as they are.
-_COUNTS_RMS = 1000.0
 
 
 def initial_weights(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
     """Weights with which every module of the model shows in its output.
 
-    With the public initial values a block moves its residual by about a hundredth, and a port without
-    the block still looks right. Here each kind of parameter has the scale at which what it feeds is
-    neither lost nor saturated; D is the width of the stream, X_l its root mean square before block l:
-
-    * embeddings of items and ratings: normal, 1 / sqrt(own width) of X_0 / sqrt(2), since the input is
-      multiplied by sqrt(D); positions: X_0 / sqrt(2), as much as the items.
-    * ``_uvqk``: 1 / sqrt(D), so that u, v, q and k before their activation have unit variance, as their
-      input does, being normalised.
-    * ``_ts_w``, ``_pos_w``: 1, and ``_w``, which has no other bias beside it, sqrt(2). The attention's
-      logits are sums of attention_dim products of variance 0.13, a few units wide; a bias of the same
-      order reaches every logit.
-    * ``_o``: the weight so that the block adds half of X_l to the stream, for an input that is SiLU times
-      a normalised value; the bias a third of that. X_l grows with the depth l accordingly: the last block
-      counts as much as the first.
-
-    DLRM's, for tables of D columns:
-
-    * tables: D^-1/4, so that a product of two rows has unit variance; those of mixed dimensions 1, with the
-      rest in the projection.
-    * MLPs: sqrt(2 / inputs), which ReLU keeps; the first layer less by the size of its input, and the last
-      one sqrt(1 / inputs), so that no sigmoid saturates. Biases 0.3, a third of what they are added to.
-    * pooling weights: 1.
-
-    The lecture's DLRM: tables 1, MLPs sqrt(1 / inputs), the first layer less by the size of the counts, and
-    biases 0.3.
-
-    The row of the padding id is drawn like any other, as in the public code: masks have to remove it.
-    Buffers keep their values. Each tensor has its own stream of random numbers, from ``seed`` and its
-    name: a model that gains a parameter keeps the values of the others.
+    Normal, each kind of parameter with the scale of `parity.weight_scales`. The row of the padding id is
+    drawn like any other, as in the public code: masks have to remove it. Buffers keep their values. Each
+    tensor has its own stream of random numbers, from ``seed`` and its name: a model that gains a parameter
+    keeps the values of the others.
 
     Returns:
         A state dict, contiguous, on the CPU; parameters in float32.
@@ -83,56 +44,8 @@ def initial_weights(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor
     for name, parameter in model.named_parameters():
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
         values = np.random.default_rng([seed, key]).standard_normal(tuple(parameter.shape), dtype=np.float32)
-        weights[name] = torch.from_numpy(values * np.float32(_scale(name, parameter)))
+        weights[name] = torch.from_numpy(values * np.float32(scale(name, parameter)))
     return {name: weights[name].contiguous() for name in model.state_dict()}
-
-
-def _scale(name: str, parameter: torch.Tensor) -> float:
-    share = _STREAM / math.sqrt(2.0)
-    *_, parent, role = ("", *name.split("."))
-    if role in ("_ts_w", "_pos_w"):
-        return 1.0
-    if role == "_w":
-        return math.sqrt(2.0)
-    if role == "_uvqk":
-        return 1.0 / math.sqrt(parameter.shape[0])
-    if (parent, role) == ("_pos_emb", "weight"):
-        return share
-    if (parent, role) in (("_item_emb", "weight"), ("_rating_emb", "weight")):
-        return share / math.sqrt(parameter.shape[1])
-    if (dlrm := _dlrm_scale(name, parameter)) is not None:
-        return dlrm
-    if parent == "_o" and (layer := re.search(r"_attention_layers\.(\d+)\.", name)):
-        stream = _STREAM * math.sqrt(1.0 + _BLOCK_RATIO**2) ** int(layer[1])
-        if role == "bias":
-            return _BLOCK_RATIO * stream / 3.0
-        return _BLOCK_RATIO * stream / (_SILU_RMS * math.sqrt(parameter.shape[1]))
-    raise ValueError(f"{name}: no scale is known for this parameter; add its role to parity.weights")
-
-
-def _dlrm_scale(name: str, parameter: torch.Tensor) -> float | None:
-    """The scales of DLRM's parameters; None for a name that is not of DLRM. D: columns of a table."""
-    top, *_, role = name.split(".")
-    if top == "emb_l":
-        rows, columns = parameter.shape
-        if name.endswith("proj.weight"):
-            return rows**-0.25 / math.sqrt(columns)
-        return 1.0 if name.endswith("embs.weight") else columns**-0.25
-    if top in ("v_W_l", "sparse_layer"):
-        return 1.0
-    if top in ("bot_l", "top_l"):
-        if role == "bias":
-            return 0.3
-        outputs, inputs = parameter.shape
-        if outputs == 1:
-            return 1.0 / math.sqrt(inputs)
-        return math.sqrt(2.0 / inputs) / (_LOG_COUNTS_RMS if name == "bot_l.0.weight" else 1.0)
-    if top in ("dense_layer", "prediction_layer"):
-        if role == "bias":
-            return 0.3
-        takes_counts = name == "dense_layer.mlp.fc_layers.0.weight"
-        return 1.0 / math.sqrt(parameter.shape[1]) / (_COUNTS_RMS if takes_counts else 1.0)
-    return None
 
 
 def rounded(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:

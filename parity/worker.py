@@ -229,7 +229,7 @@ class _Commands:
         """Every recorded call alone, results to `stem`. Returns the calls that raised, with the reason."""
         arrays, recorded = self._inputs(inputs), self._calls(calls)
         capture, problems = Capture(), {}
-        for call in recorded.calls:
+        for call in filter(self._runner.can_run, recorded.calls):
             try:
                 capture.tensors |= self._runner.run_call(call, recorded.call_inputs, arrays)
             except MemoryError:
@@ -256,8 +256,19 @@ class _Commands:
         """Seconds of each recorded call, by tap."""
         recorded = self._calls(calls)
         return {
-            call.tap: self._runner.time_call(call, recorded.call_inputs, repeats) for call in recorded.calls
+            call.tap: self._runner.time_call(call, recorded.call_inputs, repeats)
+            for call in filter(self._runner.can_run, recorded.calls)
         }
+
+    def write_polygraphy(self, case_json: str, precision: str, weights: str, folder: str) -> None:
+        """The reference as ONNX, inputs and outputs for Polygraphy, into a case's folder of a saved run."""
+        from configs import case_from_json
+        from parity import polygraphy_files
+        from parity.precision import PRECISIONS
+        from parity.weights import load_export
+
+        case = case_from_json(case_json)
+        polygraphy_files.write(case, PRECISIONS[precision], load_export(Path(weights)), Path(folder))
 
     def _inputs(self, path: str) -> Mapping:
         from parity.inputs import load

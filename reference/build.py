@@ -15,6 +15,7 @@ from reference.embedding_modules import (
 )
 from reference.hstu import HSTU
 from reference.hstu_dense import HSTUDenseModel
+from reference.hstu_transducer import HSTUTransducer
 from reference.input_features_preprocessors import (
     CombinedItemAndRatingInputFeaturesPreprocessor,
     InputFeaturesPreprocessorModule,
@@ -28,11 +29,20 @@ from reference.output_postprocessors import (
     LayerNormEmbeddingPostprocessor,
     OutputPostprocessorModule,
 )
+from reference.positional_encoder import HSTUPositionalEncoder
+from reference.postprocessors import (
+    L2NormPostprocessor,
+    LayerNormPostprocessor,
+    OutputPostprocessor,
+    TimestampLayerNormPostprocessor,
+)
 from reference.similarity import DotProductSimilarity
+from reference.stu import STULayer, STUStack
+from reference.stu_jagged import STULayerJagged, STUStackJagged
 from reference.validation import require_choice
 
 if TYPE_CHECKING:
-    from configs import DLRMConfig, HSTUConfig, LectureDLRMConfig
+    from configs import DLRMConfig, HSTUConfig, LectureDLRMConfig, STUConfig
 
 LAYOUTS = ("dense", "jagged")
 
@@ -168,3 +178,55 @@ def build_lecture_dlrm(config: LectureDLRMConfig) -> DLRM:
         use_modulus_hash=config.token_hash == "modulus",
     )
     return DLRM(config.metadata, parameters).eval()
+
+
+def build_stu(config: STUConfig, layout: str = "dense", jagged_backend: str = "auto") -> HSTUTransducer:
+    """The production STU model in eval mode, float32, with the public code's initial values.
+
+    Args:
+        config: the sizes and choices.
+        layout: "dense" or "jagged", inside the stack; state-dict keys are the same.
+        jagged_backend: see `reference.jagged_ops`; jagged layout only.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    require_choice("layout", layout, LAYOUTS)
+    layer_class = STULayerJagged if layout == "jagged" else STULayer
+    layers = [
+        layer_class(
+            embedding_dim=config.embedding_dim,
+            num_heads=config.num_heads,
+            hidden_dim=config.hidden_dim,
+            attention_dim=config.attention_dim,
+            output_dropout_ratio=config.output_dropout_ratio,
+            attn_alpha=config.attn_alpha,
+            use_group_norm=config.use_group_norm,
+        )
+        for _ in range(config.num_layers)
+    ]
+    mask = (config.mask_contextual_seq_len, config.max_attn_len)
+    return HSTUTransducer(
+        embedding_module=LocalEmbeddingModule(config.num_items, config.embedding_dim),
+        positional_encoder=HSTUPositionalEncoder(
+            config.num_position_buckets,
+            config.num_time_buckets,
+            config.embedding_dim,
+            config.contextual_seq_len,
+        ),
+        stu_module=STUStackJagged(layers, *mask, jagged_backend)
+        if layout == "jagged"
+        else STUStack(layers, *mask),
+        output_postprocessor=_stu_postprocessor(config),
+        max_num_targets=config.max_num_targets,
+    ).eval()
+
+
+def _stu_postprocessor(config: STUConfig) -> OutputPostprocessor:
+    choices = ("l2_norm", "layer_norm", "timestamp_layer_norm")
+    require_choice("output_postprocessor", config.output_postprocessor, choices)
+    if config.output_postprocessor == "l2_norm":
+        return L2NormPostprocessor()
+    if config.output_postprocessor == "layer_norm":
+        return LayerNormPostprocessor(config.embedding_dim)
+    return TimestampLayerNormPostprocessor(config.embedding_dim)

@@ -85,6 +85,12 @@ INDEX: dict[str, dict[str, tuple[str, ...]]] = {
     "rich": {"15.0.0": ()},
     "click": {"8.5.1": ()},
     "safetensors": {"0.8.0": ()},
+    "jinja2": {"3.1.6": ("markupsafe>=2.0",), "4.0.0": ("markupsafe>=2.0",)},
+    "markupsafe": {"3.0.4": ()},
+    "vl-convert-python": {"1.9.0": (), "2.0.0": ("numpy>=3",)},
+    "junitparser": {"5.0.3": ()},
+    "scipy": {"1.16.3": ("numpy<2.6,>=1.25.2",), "1.17.1": ("numpy<2.7,>=1.26.4",)},
+    "scikit-learn": {"1.9.1": ("numpy>=1.24.1", "scipy>=1.10.0")},
 }
 
 
@@ -201,6 +207,7 @@ class TestOwnIndex:
             ("colored>2.2.3", "colored"),
             ("numpy<1.26", "numpy"),
             ("numpy>=2", "numpy"),
+            ("scipy>=1.17", "numpy"),
             ("torch==2.13.0", "torch"),
             ("triton>=3.7", "triton"),
         ],

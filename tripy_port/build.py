@@ -14,6 +14,7 @@ from tripy_port.embedding_modules import (
     LocalEmbeddingModule,
 )
 from tripy_port.hstu_dense import HSTUDenseModel
+from tripy_port.hstu_transducer import HSTUTransducer
 from tripy_port.input_features_preprocessors import (
     CombinedItemAndRatingInputFeaturesPreprocessor,
     InputFeaturesPreprocessorModule,
@@ -27,11 +28,19 @@ from tripy_port.output_postprocessors import (
     LayerNormEmbeddingPostprocessor,
     OutputPostprocessorModule,
 )
+from tripy_port.positional_encoder import HSTUPositionalEncoder
+from tripy_port.postprocessors import (
+    L2NormPostprocessor,
+    LayerNormPostprocessor,
+    OutputPostprocessor,
+    TimestampLayerNormPostprocessor,
+)
 from tripy_port.similarity import DotProductSimilarity
+from tripy_port.stu import STULayer, STUStack
 from tripy_port.validation import require, require_choice
 
 if TYPE_CHECKING:
-    from configs import DLRMConfig, HSTUConfig, LectureDLRMConfig
+    from configs import DLRMConfig, HSTUConfig, LectureDLRMConfig, STUConfig
 
 DTYPES = (tp.float32, tp.float16, tp.bfloat16)
 
@@ -174,3 +183,52 @@ def build_lecture_dlrm(config: LectureDLRMConfig, dtype: tp.dtype = tp.float32) 
         use_modulus_hash=config.token_hash == "modulus",
     )
     return DLRM(config.metadata, parameters, dtype)
+
+
+def build_stu(config: STUConfig, dtype: tp.dtype = tp.float32) -> HSTUTransducer:
+    """The production STU model without values: give it a state dict before calling it.
+
+    Args:
+        config: the sizes and choices.
+        dtype: of all floating-point weights and of the computation, one of `DTYPES`.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    require(dtype in DTYPES, "dtype", dtype, f"choose one of {', '.join(str(choice) for choice in DTYPES)}")
+    layers = [
+        STULayer(
+            embedding_dim=config.embedding_dim,
+            num_heads=config.num_heads,
+            hidden_dim=config.hidden_dim,
+            attention_dim=config.attention_dim,
+            output_dropout_ratio=config.output_dropout_ratio,
+            attn_alpha=config.attn_alpha,
+            use_group_norm=config.use_group_norm,
+            dtype=dtype,
+        )
+        for _ in range(config.num_layers)
+    ]
+    return HSTUTransducer(
+        embedding_module=LocalEmbeddingModule(config.num_items, config.embedding_dim, dtype=dtype),
+        positional_encoder=HSTUPositionalEncoder(
+            config.num_position_buckets,
+            config.num_time_buckets,
+            config.embedding_dim,
+            config.contextual_seq_len,
+            dtype=dtype,
+        ),
+        stu_module=STUStack(layers, config.mask_contextual_seq_len, config.max_attn_len),
+        output_postprocessor=_stu_postprocessor(config, dtype),
+        max_num_targets=config.max_num_targets,
+    )
+
+
+def _stu_postprocessor(config: STUConfig, dtype: tp.dtype) -> OutputPostprocessor:
+    choices = ("l2_norm", "layer_norm", "timestamp_layer_norm")
+    require_choice("output_postprocessor", config.output_postprocessor, choices)
+    if config.output_postprocessor == "l2_norm":
+        return L2NormPostprocessor()
+    if config.output_postprocessor == "layer_norm":
+        return LayerNormPostprocessor(config.embedding_dim, dtype=dtype)
+    return TimestampLayerNormPostprocessor(config.embedding_dim, dtype=dtype)

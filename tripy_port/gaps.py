@@ -16,11 +16,15 @@ _TRACED = "forward is traced, when there are no values: check_inputs is called o
 GAPS: dict[str, str] = {
     "hstu": _NO_RAGGED_TENSORS,
     "jagged_ops": _NO_RAGGED_TENSORS,
+    "stu_jagged": _NO_RAGGED_TENSORS,
+    "build.build_stu.layout": _NO_RAGGED_TENSORS,
+    "build.build_stu.jagged_backend": _NO_RAGGED_TENSORS,
     "build.build_hstu.layout": _NO_RAGGED_TENSORS,
     "build.build_hstu.jagged_backend": _NO_RAGGED_TENSORS,
     "sequence_utils.jagged_or_dense_repeat_interleave_dim0": _NO_RAGGED_TENSORS,
     "sequence_utils.jagged_or_dense_index_select_dim0": _NO_RAGGED_TENSORS,
     "initialization": _NO_TRAINING,
+    **dict.fromkeys(("checkpoints", "train", "training", "training_dlrm", "training_hstu"), _NO_TRAINING),
     "embedding_modules.LocalEmbeddingModule.reset_params": _NO_TRAINING,
     "embedding_modules.CategoricalEmbeddingModule.reset_params": _NO_TRAINING,
     **{

@@ -17,6 +17,11 @@ def silu(x: tp.Tensor) -> tp.Tensor:
     return tp.cast(tp.silu(tp.cast(x, tp.float32)), x.dtype)
 
 
+def both(a: tp.Tensor, b: tp.Tensor) -> tp.Tensor:
+    """a and b, elementwise, of booleans: Tripy has ~ and | for them, and no &."""
+    return ~(~a | ~b)
+
+
 def scale(x: tp.Tensor, factor: float) -> tp.Tensor:
     """x * factor, elementwise, with the factor in float32."""
     return tp.cast(tp.cast(x, tp.float32) * float(factor), x.dtype)

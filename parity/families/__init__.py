@@ -14,8 +14,9 @@ def get_family(name: str) -> Family:
     from parity.families.dlrm import DLRM_FAMILY
     from parity.families.hstu import HSTU_FAMILY
     from parity.families.lecture_dlrm import LECTURE_DLRM_FAMILY
+    from parity.families.stu import STU_FAMILY
 
-    families = (DLRM_FAMILY, HSTU_FAMILY, LECTURE_DLRM_FAMILY)
+    families = (DLRM_FAMILY, HSTU_FAMILY, LECTURE_DLRM_FAMILY, STU_FAMILY)
     return {family.name: family for family in families}[name]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,19 +12,26 @@ import numpy as np
 import torch
 
 from configs import CaseConfig
-from parity.captures import ModuleCall
+from parity.captures import ModuleCall, leaves_by_path
 from parity.inputs import CaseInputs
+from parity.metrics.task import Task
+from parity.precision import Precision
 
 Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Batches:
-    """A case's input, where it comes from, and counts that add up to what was given."""
+    """A case's input, where it comes from, and counts that add up to what was given.
+
+    `labels` are what really happened, batch by batch and row by row, as the family's `task` reads them: no
+    part of what a model gets, and empty where nobody knows.
+    """
 
     inputs: list[CaseInputs]
     source: str
     counts: dict[str, int]
+    labels: list[CaseInputs] = field(default_factory=list)
 
 
 class Family(abc.ABC):
@@ -32,6 +39,8 @@ class Family(abc.ABC):
 
     name: ClassVar[str]
     """The `family` of its cases."""
+    builder: ClassVar[str]
+    """The function of `tripy_port.build` that makes its port."""
     layouts: ClassVar[tuple[str, ...]] = ("dense",)
     """Layouts of the reference; a family with "jagged" also has `pad_taps` and `jagged_arguments`."""
     entry: ClassVar[str]
@@ -46,9 +55,11 @@ class Family(abc.ABC):
     def build_reference(self, config: Any, layout: str) -> torch.nn.Module:
         """The PyTorch model of a case, with untrained weights."""
 
-    @abc.abstractmethod
     def build_port(self, config: Any, dtype: Any) -> Any:
         """The Tripy model of a case, in a `tp.dtype`, its parameters not set."""
+        from tripy_port import build
+
+        return getattr(build, self.builder)(config, dtype)
 
     @abc.abstractmethod
     def gaps(self) -> Mapping[str, str]:
@@ -91,15 +102,38 @@ class Family(abc.ABC):
         batch = self.batch_size(arrays)
         return {batch: 1} if batch > 1 else {}
 
+    def dynamic_axes(self, arrays: Arrays) -> dict[str, tuple[str, int]]:
+        """First axes that are dynamic in an exported graph, by the path of the entry's argument.
+
+        Each with the size's name, which is another one only for a size of its own, and its smallest value.
+        """
+        batch = self.batch_size(arrays)
+        leaves = leaves_by_path(self.entry_arguments(arrays))
+        return {path: ("batch", 1) for path, array in leaves if array.shape[0] == batch}
+
     @abc.abstractmethod
     def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
         """For each size that a padded axis can have, the (B, size) boolean mask of what counts."""
+
+    def is_causal(self, config: Any) -> bool:
+        """Whether no row of a sequence depends on a later one."""
+        return True
 
     @abc.abstractmethod
     def boundary(
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], config: Any
     ) -> np.ndarray | None:
         """Elements of a module's output whose pre-image lies within round-off of a discontinuity."""
+
+    def task(self, config: Any, weights: Path, precision: Precision) -> Task:
+        """What the labels of `recorded` are compared with; needed by families whose data have labels.
+
+        Args:
+            config: The case's model.
+            weights: Folder of the exported weights.
+            precision: The tested precision.
+        """
+        raise NotImplementedError(f"{self.name} has no task")
 
     def named_outputs(self, results: Any) -> dict[str, Any]:
         """What the entry returned, by tap name. Either side."""

@@ -12,17 +12,19 @@ import torch
 from configs import CaseConfig, DLRMConfig
 from parity import criteo
 from parity.captures import ModuleCall
-from parity.errors import UserError
 from parity.families import dlrm_inputs
 from parity.families.base import Arrays, Batches, Family
 from parity.families.dlrm_inputs import has_weights, index_name, make_inputs, weight_name
 from parity.inputs import CaseInputs
+from parity.metrics.task import Task
+from parity.precision import Precision
 
 
 class DLRMFamily(Family):
     """Counts and bags of indices in, click probabilities out."""
 
     name = "dlrm"
+    builder = "build_dlrm"
     entry = "predict"
     outputs = ("click",)
 
@@ -31,11 +33,6 @@ class DLRMFamily(Family):
 
         # `validate` has checked the inputs; checking again would show in the timings.
         return build_dlrm(config, validate_inputs=False)
-
-    def build_port(self, config: DLRMConfig, dtype: Any) -> Any:
-        from tripy_port.build import build_dlrm
-
-        return build_dlrm(config, dtype)
 
     def gaps(self) -> Mapping[str, str]:
         from tripy_port.gaps import GAPS
@@ -62,27 +59,25 @@ class DLRMFamily(Family):
         """Rows in the file's order. Tables smaller than a vocabulary are shared by its values, modulo."""
         path, rows = data
         model = case.model
-        shape = (model.bottom_widths[0], len(model.table_rows))
-        if shape != (criteo.NUM_DENSE, criteo.NUM_SPARSE):
-            raise UserError(
-                "data",
-                str(path),
-                f"has {criteo.NUM_DENSE} dense and {criteo.NUM_SPARSE} sparse features, and {case.name} "
-                f"takes {shape[0]} and {shape[1]}",
-                "use a case of the Criteo architectures, such as dlrm_kaggle",
-            )
-        batches, folded = [], 0
+        criteo.check_features(path, case.name, model.bottom_widths[0], len(model.table_rows))
+        batches, labels, folded = [], [], 0
         for batch in rows.batches(case.input.batch_size):
-            indices_TB = batch.lS_i % np.array(model.table_rows)[:, None]
+            indices_TB = criteo.fold_rows(batch.lS_i, model.table_rows)
             folded += int((indices_TB != batch.lS_i).sum())
             batches.append(make_inputs(criteo.counts_of(batch.dense_x), batch.lS_o, list(indices_TB)))
+            labels.append(CaseInputs({"clicks": batch.labels[:, 0].astype(np.int64)}))
         counts = {
             "rows": sum(inputs["counts"].shape[0] for inputs in batches),
             "broken_lines": len(rows.report.broken),
             "indices": sum(inputs["lS_o"].size for inputs in batches),
             "indices_folded_into_smaller_tables": folded,
         }
-        return Batches(batches, path.name, counts)
+        return Batches(batches, path.name, counts, labels)
+
+    def task(self, config: DLRMConfig, weights: Path, precision: Precision) -> Task:
+        from parity.metrics.clicks import Clicks
+
+        return Clicks("predict.click", precision)
 
     def validate(self, inputs: CaseInputs, case: CaseConfig) -> None:
         dlrm_inputs.validate(inputs, case.model)
@@ -109,6 +104,13 @@ class DLRMFamily(Family):
         """The batch, and each table's total number of indices, which may be 0 whatever the batch is."""
         totals = (arrays[index_name(table)].size for table in range(arrays["lS_o"].shape[0]))
         return {total: 0 for total in totals if total} | super().dynamic_sizes(arrays)
+
+    def dynamic_axes(self, arrays: Arrays) -> dict[str, tuple[str, int]]:
+        tables = range(arrays["lS_o"].shape[0])
+        own = {f"lS_i.{table}": (f"indices_{table}", 0) for table in tables}
+        if has_weights(arrays):
+            own |= {f"lS_w.{table}": (f"indices_{table}", 0) for table in tables}
+        return super().dynamic_axes(arrays) | own
 
     def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
         return {}

@@ -18,6 +18,8 @@ from parity.families.base import Arrays, Batches, Family
 from parity.families.hstu_inputs import HSTUInputs
 from parity.families.hstu_synthetic import synthetic
 from parity.inputs import CaseInputs
+from parity.metrics.task import Task
+from parity.precision import Precision
 
 CACHE_TENSORS = 4
 """Tensors of one block's cache state: v, padded q, padded k, outputs."""
@@ -27,6 +29,7 @@ class HSTUFamily(Family):
     """Sequences of items in, a state for each position, the latest state, and similarities out."""
 
     name = "hstu"
+    builder = "build_hstu"
     layouts = ("dense", "jagged")
     entry = "score"
     outputs = ("encoded", "current", "similarity")
@@ -36,11 +39,6 @@ class HSTUFamily(Family):
         from reference.build import build_hstu
 
         return build_hstu(config, layout)
-
-    def build_port(self, config: HSTUConfig, dtype: Any) -> Any:
-        from tripy_port.build import build_hstu
-
-        return build_hstu(config, dtype)
 
     def gaps(self) -> Mapping[str, str]:
         from tripy_port.gaps import GAPS
@@ -72,7 +70,20 @@ class HSTUFamily(Family):
             "truncated": sum(int(batch.truncated.sum()) for batch in found),
             "ratings_in_file": data.num_ratings,
         }
-        return Batches([batch.inputs for batch in found], f"{data.path.name} ({data.format})", counts)
+        labels = [CaseInputs({"targets": batch.targets}) for batch in found]
+        return Batches([batch.inputs for batch in found], f"{data.path.name} ({data.format})", counts, labels)
+
+    def task(self, config: HSTUConfig, weights: Path, precision: Precision) -> Task:
+        """The catalogue is every item of the table, as the model looks it up."""
+        from parity.metrics.ranking import Ranking
+        from parity.weights import load_export, rounded
+
+        model = self.build_reference(config, "dense").to(torch.float64)
+        exact = rounded(rounded(load_export(weights), precision.dtype), torch.float64)
+        model.load_state_dict(dict(exact), strict=True)
+        with torch.inference_mode():
+            items_VD = model.get_item_embeddings(torch.arange(1, config.num_items + 1))
+        return Ranking("score.current", items_VD.numpy())
 
     def validate(self, inputs: CaseInputs, case: CaseConfig) -> None:
         hstu_inputs.validate(HSTUInputs(inputs.arrays), case.model)

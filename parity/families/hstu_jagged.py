@@ -35,35 +35,42 @@ def pad_taps(
                 continue
             tap = tap.removesuffix("[0]")
         if tap.startswith(f"{_STACK}.") and tensor.dim() == 2:
-            tensor = _pad(tensor, lengths_B, width)
+            tensor = pad(tensor, lengths_B, width)
         padded[tap] = tensor
     return padded
 
 
 def jagged_arguments(path: str, args: list, kwargs: dict, lengths_B: torch.Tensor) -> tuple[list, dict]:
     """Arguments of the dense module at `path` as those of its jagged twin."""
-    offsets = torch.cat([lengths_B.new_zeros(1), lengths_B.cumsum(0)])
+    offsets = offsets_of(lengths_B)
     if path == _STACK:
         kwargs = {name: value for name, value in kwargs.items() if name != "x_lengths"}
         return args, kwargs | {"x_offsets": offsets}
     if path.endswith(f".{_ATTENTION}"):
         q, k, v, *others = args
-        return [*(_unpad(x, lengths_B) for x in (q, k, v)), *others, offsets], kwargs
+        return [*(unpad(x, lengths_B) for x in (q, k, v)), *others, offsets], kwargs
     if path.split(".")[-1].isdigit():
-        return args, kwargs | {"x": _unpad(kwargs["x"], lengths_B), "x_offsets": offsets}
+        return args, kwargs | {"x": unpad(kwargs["x"], lengths_B), "x_offsets": offsets}
     # Norms, projections and biases are the same classes on the same tensors in both layouts.
     return args, kwargs
+
+
+def offsets_of(lengths_B: torch.Tensor) -> torch.Tensor:
+    """(B,) lengths -> (B + 1,) offsets."""
+    return torch.cat([lengths_B.new_zeros(1), lengths_B.cumsum(0)])
 
 
 def _valid(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
     return torch.arange(width) < lengths_B[:, None]
 
 
-def _pad(values: torch.Tensor, lengths_B: torch.Tensor, width: int) -> torch.Tensor:
+def pad(values: torch.Tensor, lengths_B: torch.Tensor, width: int) -> torch.Tensor:
+    """(L, ...) and (B,) lengths -> (B, width, ...), padded with zeros."""
     padded = values.new_zeros(lengths_B.numel(), width, *values.shape[1:])
     padded[_valid(lengths_B, width)] = values
     return padded
 
 
-def _unpad(padded: Any, lengths_B: torch.Tensor) -> torch.Tensor:
+def unpad(padded: Any, lengths_B: torch.Tensor) -> torch.Tensor:
+    """(B, N, ...) and (B,) lengths -> (L, ...), the valid rows."""
     return padded[_valid(lengths_B, padded.shape[1]).to(padded.device)]

@@ -25,6 +25,7 @@ class LectureDLRMFamily(Family):
     """Counts and raw sparse values in, click probabilities out."""
 
     name = "lecture_dlrm"
+    builder = "build_lecture_dlrm"
     entry = "forward"
     outputs = ("click",)
 
@@ -32,11 +33,6 @@ class LectureDLRMFamily(Family):
         from reference.build import build_lecture_dlrm
 
         return build_lecture_dlrm(config)
-
-    def build_port(self, config: LectureDLRMConfig, dtype: Any) -> Any:
-        from tripy_port.build import build_lecture_dlrm
-
-        return build_lecture_dlrm(config, dtype)
 
     def gaps(self) -> Mapping[str, str]:
         from tripy_port.gaps import GAPS

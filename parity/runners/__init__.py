@@ -12,8 +12,13 @@ RUNNERS: dict[str, str] = {
     "torch_compile": "torch.compile on the dense reference; without a GPU only when it is asked for",
     "tripy": "the Tripy port: on TensorRT in NVIDIA's containers, on the portable runtime elsewhere",
     "tensorrt": "the Tripy port's graphs built by TensorRT, on any machine; run where it supports the GPU",
+    "onnxruntime": "the dense reference exported to ONNX, on ONNX Runtime's CPU provider",
+    "tensorrt_onnx": "the same graph built by TensorRT through Polygraphy; run where it supports the GPU",
 }
 """Runners that can be asked for. The float64 oracle is none of them: it always runs and is never judged."""
+
+BY_NAME_ONLY = ("onnxruntime", "tensorrt_onnx")
+"""Not run by default: the export alone takes as long as the rest of a small case."""
 
 
 def default_runners() -> tuple[str, ...]:
@@ -22,7 +27,11 @@ def default_runners() -> tuple[str, ...]:
     Without a GPU, inductor's C++ takes minutes to compile, several times as long as all else in a run, and
     has no bearing on where the port will run.
     """
-    return tuple(name for name in RUNNERS if name != "torch_compile" or torch.cuda.is_available())
+    return tuple(
+        name
+        for name in RUNNERS
+        if name not in BY_NAME_ONLY and (name != "torch_compile" or torch.cuda.is_available())
+    )
 
 
 def make_runner(name: str) -> Runner:
@@ -35,6 +44,14 @@ def make_runner(name: str) -> Runner:
         from parity.runners.tensorrt_runner import TensorRTRunner
 
         return TensorRTRunner()
+    if name == "onnxruntime":
+        from parity.runners.onnxruntime_runner import OnnxRuntimeRunner
+
+        return OnnxRuntimeRunner()
+    if name == "tensorrt_onnx":
+        from parity.runners.tensorrt_onnx_runner import TensorRTOnnxRunner
+
+        return TensorRTOnnxRunner()
     from parity.runners import torch_runners
 
     return {

@@ -68,6 +68,10 @@ class Runner(abc.ABC):
         """Run with a tap on every module; `record_calls` also keeps the calls and their inputs."""
         raise NotImplementedError
 
+    def can_run(self, call: ModuleCall) -> bool:
+        """Whether `run_call` can run a call: one that appends an item is of the incremental forward."""
+        return self.appends or not call.appends
+
     def run_call(
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
     ) -> dict[str, torch.Tensor]:

@@ -87,14 +87,18 @@ class TensorRTRunner(TripyRunner):
         dynamic_sizes = self.family.dynamic_sizes(arrays)
         shapes = tuple(array.shape for array in arrays.values())
         if shapes not in self._facts:
-            recorded = trt.program_of(self._record(self._entry, arguments, dynamic_sizes).executable)
-            programs = {"static": trt.at_typical_shapes(recorded)}
-            if dynamic_sizes:
-                programs = {"dynamic batch": recorded, **programs}
-            self._facts[shapes] = [
-                self._keep(shape, _built(each, self._options), folder) for shape, each in programs.items()
-            ]
+            built = self._traced(self._built_both, self._entry, arguments, dynamic_sizes)
+            self._facts[shapes] = [self._keep(shape, each, folder) for shape, each in built.items()]
         return self._facts[shapes]
+
+    def _built_both(
+        self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]
+    ) -> dict[str, trt.EngineBuild]:
+        recorded = trt.program_of(Compiled(function, arguments, dynamic_sizes).executable)
+        programs = {"static": trt.at_typical_shapes(recorded)}
+        if dynamic_sizes:
+            programs = {"dynamic batch": recorded, **programs}
+        return {shape: _built(each, self._options) for shape, each in programs.items()}
 
     def _keep(self, shape: str, built: trt.EngineBuild, folder: Path) -> dict:
         try:

@@ -72,7 +72,21 @@ class TorchRunner(Runner):
         with torch.inference_mode(), tapped(self.model, record_calls) as capture:
             outputs = self._entry(self.model, arguments)
         capture.tensors |= {name: out.cpu() for name, out in outputs.items()}
+        if record_calls:
+            self._record_appending(arrays, capture)
         return capture
+
+    def _record_appending(self, arrays: Mapping[str, np.ndarray], capture: Capture) -> None:
+        """Add the calls in which an item is appended: code of the modules that no full forward reaches."""
+        steps = self.family.incremental_arguments(self.config, arrays)
+        if steps is None:
+            return
+        before, last = steps
+        with torch.inference_mode():
+            cache = self.family.prefill(self.model, **map_tree(before, self._place))
+            with tapped(self.model, record_calls=True) as appending:
+                self.family.extend(self.model, cache=cache, **map_tree(last, self._place))
+        capture.add_appending(appending)
 
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
         arguments = map_tree(self.family.entry_arguments(arrays), self._place)
@@ -109,12 +123,12 @@ class TorchRunner(Runner):
     def _run_module(
         self, call: ModuleCall, args: list, kwargs: dict, arrays: Mapping[str, np.ndarray]
     ) -> dict:
-        result = self._modules[call.path](*args, **kwargs)
+        result = call.function(self._modules[call.path])(*args, **kwargs)
         return {call.tap + suffix: tensor.cpu() for suffix, tensor in tensor_leaves(result, _is_tensor)}
 
     def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
         args, kwargs = self._call_arguments(call, inputs)
-        return self._time(lambda: self._modules[call.path](*args, **kwargs), repeats)
+        return self._time(lambda: call.function(self._modules[call.path])(*args, **kwargs), repeats)
 
     def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         steps = self.family.incremental_arguments(self.config, arrays)
@@ -143,6 +157,9 @@ class OracleRunner(TorchRunner):
 
     def label(self) -> str:
         return "oracle (float64, cpu)"
+
+    def can_run(self, call: ModuleCall) -> bool:
+        return True
 
     def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         self._load(case, torch.float64, rounded(rounded(weights, precision.dtype), torch.float64))

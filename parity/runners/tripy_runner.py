@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ except ImportError as error:
         f"nvtripy cannot be imported ({error}); run inside NVIDIA's Tripy container, or use `make parity`"
     ) from error
 
+from parity.call_stacks import no_call_stacks
 from parity.tripy_taps import is_tripy_tensor, named_modules, tapped
 
 _TRIPY_DTYPES = {
@@ -56,18 +58,22 @@ class Compiled:
         self._passed_through: dict[str, list] = {}
         self.executable: tp.Executable | None = None
         infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_sizes))
+        # nvtripy keeps every function that it has compiled, with all that the function refers to: through
+        # this list, which is emptied, neither the graph nor the executable.
+        held = [self, function]
 
         def traced(arguments: Any) -> list[tp.Tensor]:
+            compiled, function = held
             inputs: dict[int, list] = {}
             _index_leaves(arguments, [], inputs)
             outputs: dict[int, tp.Tensor] = {}
             for name, tensor in function(arguments).items():
                 identity = id(tensor.trace_tensor)
                 if identity in inputs:
-                    self._passed_through[name] = inputs[identity]
+                    compiled._passed_through[name] = inputs[identity]
                     continue
                 outputs.setdefault(identity, tensor)
-                self._slots[name] = list(outputs).index(identity)
+                compiled._slots[name] = list(outputs).index(identity)
             if not outputs:
                 raise _NothingToCompile
             return list(outputs.values())
@@ -76,6 +82,8 @@ class Compiled:
             self.executable = tp.compile(traced, args=[infos])
         except _NothingToCompile:
             pass
+        finally:
+            held.clear()
 
     @property
     def is_empty(self) -> bool:
@@ -161,11 +169,14 @@ class TripyRunner(Runner):
         self.config = case.model
         self.dtype = precision.dtype
         self.model = self.family.build_port(case.model, _TRIPY_DTYPES[precision.dtype])
-        tensors = rounded(weights, precision.dtype)
-        state = {name: tp.Tensor(tensor.contiguous()) for name, tensor in tensors.items()}
-        self.model.load_state_dict(state, strict=True)
+        self._load_parameters(weights)
         self._modules = dict(named_modules(self.model))
         self._executables = {}
+
+    def _load_parameters(self, weights: Mapping[str, torch.Tensor]) -> None:
+        tensors = rounded(weights, self.dtype)
+        state = {name: tp.Tensor(tensor.contiguous()) for name, tensor in tensors.items()}
+        self.model.load_state_dict(state, strict=True)
 
     def _host(self, leaf: Any) -> Any:
         tensor = torch.tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
@@ -180,19 +191,26 @@ class TripyRunner(Runner):
         map_tree(arguments, lambda leaf: shapes.append(tuple(getattr(leaf, "shape", ()))))
         whole_key = (key, tuple(shapes))
         if whole_key not in self._executables:
-            with tapped(self.model) as taps:
-                self._executables[whole_key] = self._compile(
-                    lambda arguments: function(arguments, taps), arguments, dynamic_sizes
-                )
+            self._executables[whole_key] = self._traced(self._compile, function, arguments, dynamic_sizes)
         return self._executables[whole_key]
+
+    def _traced(self, compile_with: Callable[..., Any], function: Callable, *arguments: Any) -> Any:
+        """What `compile_with` makes of a function that is given the taps.
+
+        Without call stacks, which are most of nvtripy's time; after an error again, with them, since its
+        message points at the user's line with them.
+        """
+        try:
+            with no_call_stacks(), tapped(self.model) as taps:
+                return compile_with(functools.partial(function, taps=taps), *arguments)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001, whatever it is, it is raised again below
+            with tapped(self.model) as taps:
+                return compile_with(functools.partial(function, taps=taps), *arguments)
 
     def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
         return Compiled(function, arguments, dynamic_sizes)
-
-    def _record(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
-        """The function as nvtripy compiles it, whatever `_compile` makes of it."""
-        with tapped(self.model) as taps:
-            return Compiled(lambda arguments: function(arguments, taps), arguments, dynamic_sizes)
 
     def _entry(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
         return self.family.named_outputs(getattr(self.model, self.family.entry)(**arguments))
@@ -220,7 +238,7 @@ class TripyRunner(Runner):
     def _call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[Compiled, Any]:
         if call.path not in self._modules:
             raise LookupError(f"the port has no module {call.path}")
-        module = self._modules[call.path]
+        module = call.function(self._modules[call.path])
 
         def fetch(leaf: Any) -> Any:
             return self._host(inputs[leaf.key]) if isinstance(leaf, TensorKey) else leaf

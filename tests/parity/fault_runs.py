@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.report import Report, RunnerReport, read_report
+from parity.self_test.handwritten import Edit
 
 ROOT = Path(__file__).parents[2]
 RUNNER = "parity/runners/tripy_runner.py"
-TENSORS = "        tensors = rounded(weights, precision.dtype)\n"
+TENSORS = "        tensors = rounded(weights, self.dtype)\n"
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class Fault:
     new: str
     named: str
     case: str = "hstu_tiny"
+
+    @classmethod
+    def of(cls, edit: Edit) -> Fault:
+        """A fault of the campaign's catalogue."""
+        return cls(edit.detail, f"tripy_port/{edit.file}.py", edit.old, edit.new, edit.named, edit.case)
 
 
 def on_weights(statement: str) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from parity import latency
 from parity.captures import load_capture, save_capture
+from parity.compare import MODEL_OUTPUT
 from parity.judging import merge_batches
 from parity.report import read_report
 from parity.weights import digest
@@ -113,7 +114,7 @@ def _with_margin(report, tap, factor, batch, status="PASS"):
 
 
 def _merged(*reports):
-    (merged,) = merge_batches({"torch": report} for report in reports)
+    (merged,) = merge_batches({report.runner: report} for report in reports)
     return merged, {module.tap: module for module in merged.modules}
 
 
@@ -131,6 +132,33 @@ def test_merging_keeps_each_tap_s_worst_batch_and_the_first_latency(first):
     assert [module.tap for module in merged.modules] == [module.tap for module in first.modules]
     assert [module.latency for module in merged.modules] == [module.latency for module in first.modules]
     assert merged.latency == first.latency
+
+
+def _seeing(report, error, batch):
+    """The report of another batch, all of whose checks would have noticed an error of this size."""
+    modules = tuple(m.model_copy(update={"sensitivity": error, "worst_batch": batch}) for m in report.modules)
+    return report.model_copy(update={"runner": "tripy", "modules": modules})
+
+
+def test_a_check_that_notices_in_one_batch_is_not_blind(first):
+    merged, modules = _merged(_seeing(first, 0.02, 0), _seeing(first, 0.009, 1), _seeing(first, 0.5, 2))
+    assert merged.verdict == "PASS"
+    assert {module.sensitivity for module in modules.values()} == {0.009}
+
+
+def test_a_check_that_notices_in_no_batch_is_blind(first):
+    merged, modules = _merged(_seeing(first, 0.02, 0), _seeing(first, 0.5, 1))
+    assert (merged.verdict, merged.diagnosis.kind) == ("BLIND", "blind")
+    outputs = {tap for tap, module in modules.items() if module.kind == MODEL_OUTPUT}
+    assert outputs
+    assert all((module.status == "BLIND") != (tap in outputs) for tap, module in modules.items())
+
+
+def test_outputs_are_blind_where_nothing_else_is_checked(first):
+    outputs = tuple(m for m in _seeing(first, 0.02, 0).modules if m.kind == MODEL_OUTPUT)
+    merged, modules = _merged(_seeing(first, 0.02, 0).model_copy(update={"modules": outputs}))
+    assert merged.verdict == "BLIND"
+    assert all(module.status == "BLIND" for module in modules.values())
 
 
 def test_merging_keeps_the_first_failure_whatever_the_margin(first):
@@ -181,3 +209,5 @@ def test_every_user_of_movielens_100k(command, tmp_path, monkeypatch, runners_of
     assert (counts["users"], counts["users_in_file"], counts["users_without_history"]) == (943, 943, 0)
     assert counts["history"] + counts["targets"] + counts["truncated"] == counts["ratings_in_file"] == 100_000
     assert all(runner.verdict == "PASS" for runner in runners_of(report).values())
+    metrics = runners_of(report)["torch_jagged"].metrics
+    assert {(metric.rows, metric.flagged) for metric in metrics} == {(943, False)}

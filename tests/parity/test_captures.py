@@ -3,8 +3,13 @@
 import pytest
 import torch
 
-from parity.captures import Capture, TensorKey, load_capture, save_capture, tensor_leaves
+from configs import load_case
+from parity.captures import APPENDING, Capture, TensorKey, load_capture, save_capture, tensor_leaves
+from parity.families import get_family
+from parity.precision import PRECISIONS
+from parity.runners import make_runner
 from parity.torch_taps import tapped
+from parity.weights import initial_weights
 
 
 class Pair(torch.nn.Module):
@@ -141,3 +146,34 @@ def test_what_cannot_be_compared_is_refused():
     capture = Capture()
     assert capture.intern(torch.zeros(2)) == capture.intern(torch.zeros(2))
     assert capture.intern(torch.zeros(2)) != capture.intern(torch.zeros(1, 2))
+
+
+def test_appending_an_item_is_recorded_as_calls_of_its_own(tiny):
+    case, model, _ = tiny
+    runner = make_runner("torch")
+    runner.load(case, PRECISIONS["fp32"], initial_weights(model, 0))
+    (inputs,) = get_family(case.family).synthetic(case).inputs
+    capture = runner.run_tapped(inputs.arrays, record_calls=True)
+    appending = {call.tap: call for call in capture.calls if call.appends}
+    # The blocks compute one row; what works on the history is called as before, and not kept twice.
+    assert f"{APPENDING}_hstu" in appending
+    assert f"{APPENDING}_embedding_module" not in appending
+    for call in appending.values():
+        outputs = runner.run_call(call, capture.call_inputs, inputs.arrays)
+        assert outputs.keys() == set(call.outputs)
+        for name, tensor in outputs.items():
+            assert torch.equal(tensor, capture.tensors[name])
+
+
+def test_a_method_that_is_a_call_is_recorded_under_its_name():
+    case = load_case("stu_tiny")
+    runner = make_runner("torch")
+    model = get_family(case.family).build_reference(case.model, "dense")
+    runner.load(case, PRECISIONS["fp32"], initial_weights(model, 0))
+    (inputs,) = get_family(case.family).synthetic(case).inputs
+    capture = runner.run_tapped(inputs.arrays, record_calls=True)
+    methods = {call.tap: call for call in capture.calls if call.method != "forward"}
+    assert f"{APPENDING}_stu_module" in methods
+    for call in methods.values():
+        for name, tensor in runner.run_call(call, capture.call_inputs, inputs.arrays).items():
+            assert torch.equal(tensor, capture.tensors[name])

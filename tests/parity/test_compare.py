@@ -173,8 +173,39 @@ def test_boundary_flips_are_left_out_here_and_behind(evidence, results):
     assert compare(evidence, results).diagnosis.tap == "b"
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_flip_reaches_earlier_rows_where_attention_is_not_causal(evidence, results, causal):
+    evidence.causal = causal
+    boundary = np.zeros((B, N, D), bool)
+    boundary[1, 2, 0] = True
+    evidence.boundary = {"a.inner": boundary}
+    results.tapped = {name: tensor.clone() for name, tensor in results.tapped.items()}
+    results.tapped["a.inner"][1, 2, 0] += 1
+    results.tapped["a"][1, 0] += 1
+    results.poisoned = dict(results.tapped)
+    comparison = compare(evidence, results)
+    assert comparison.passed is not causal
+    assert comparison.rows[1].accumulated.boundary == (LENGTHS[1] - 2 if causal else LENGTHS[1]) * D
+
+
 def test_too_many_boundary_elements_test_nothing(evidence, results):
     evidence.boundary = {"a.inner": np.ones((B, N, D), bool) & (np.arange(N) < 2)[None, :, None]}
     comparison = compare(evidence, results)
     assert not comparison.passed
     assert "discontinuity" in comparison.diagnosis.text
+
+
+def test_behind_other_modules_a_lucky_reference_is_no_alarm(evidence, results, exact):
+    """The reference happens to be exact; the port has lost a little in each of three modules."""
+    name, u = "score.out", evidence.precision.unit_roundoff
+    evidence.reference.tensors[name] = exact[name].float()
+    evidence.oracle = {**exact, name: evidence.reference.tensors[name].double()}
+    signs = torch.randint(2, exact[name].shape, generator=torch.Generator().manual_seed(3)) * 2 - 1
+
+    def off(share):
+        results.untapped = {name: (evidence.oracle[name] * (1 + share * u * signs)).float()}
+        return compare(evidence, results).passed
+
+    assert evidence.modules(name, isolated=False) == 3
+    assert off(2.6)  # more than 2 u, which one operation may lose, and less than sqrt(3) times that
+    assert not off(4.0)

@@ -5,6 +5,7 @@ Each fault is an edit of one file, made in a copy; the run is the one that a use
 
 import pytest
 
+from parity.self_test.handwritten import handwritten
 from tests.parity.fault_runs import (
     RUNNER,
     TENSORS,
@@ -17,12 +18,11 @@ from tests.parity.fault_runs import (
 )
 
 BLOCKS = "tripy_port/transduction_dense.py"
-BIAS = "tripy_port/relative_attention_bias.py"
-INPUT = "tripy_port/input_features_preprocessors.py"
 LAYER = "_hstu._attention_layers"
 
 
 FAULTS = [
+    *(Fault.of(edit) for edit in handwritten() if edit.case.startswith("hstu")),
     Fault(
         "output_projection_transposed",
         RUNNER,
@@ -33,53 +33,11 @@ FAULTS = [
         case="hstu_ml1m",
     ),
     Fault(
-        "divisor_is_the_row_length",
-        BLOCKS,
-        "divide(silu(logits_BHMN), self._divisor)",
-        "silu(logits_BHMN) / tp.unsqueeze(tp.sum(valid_attn_mask, dim=-1, keepdim=True), -3)",
-        f"{LAYER}.0._attn",
-    ),
-    Fault(
-        "mask_without_its_diagonal",
-        BLOCKS,
-        "(1.0 - tp.cast(attn_mask, like.dtype))",
-        "tp.tril(1.0 - tp.cast(attn_mask, like.dtype), -1)",
-        "_valid_attn_mask",
-    ),
-    Fault(
-        "time_difference_to_the_same_item",
-        BIAS,
-        "tp.unsqueeze(next_BN, 2) - ",
-        "tp.unsqueeze(all_timestamps, 2) - ",
-        f"{LAYER}.0._rel_attn_bias",
-    ),
-    Fault(
-        "eps_1e-5",
-        BLOCKS,
-        "layer_norm(x, self._normalized_dim, self._eps)",
-        "layer_norm(x, self._normalized_dim, 1e-5)",
-        f"{LAYER}.0._norm_input",
-    ),
-    Fault(
-        "positions_shifted_by_one",
-        INPUT,
-        "x_BND = scale(past_embeddings, self._embedding_dim**0.5) + self._pos_emb(position)",
-        "x_BND = scale(past_embeddings, self._embedding_dim**0.5) + self._pos_emb(position + 1)",
-        "_input_features_preproc[1]",
-    ),
-    Fault(
         "one_weight_scaled",
         RUNNER,
         TENSORS,
         on_weights(f'tensors["{LAYER}.1._o.weight"] *= 1.001'),
         f"{LAYER}.1._o",
-    ),
-    Fault(
-        "two_blocks_swapped",
-        BLOCKS,
-        "enumerate(self._attention_layers)",
-        "enumerate(self._attention_layers[::-1])",
-        "_hstu",
     ),
     Fault(
         "weights_of_two_blocks_swapped",
@@ -89,13 +47,6 @@ FAULTS = [
             'swap = {"layers.0": "layers.1", "layers.1": "layers.0"}; import re; tensors = '
             '{re.sub(r"layers.[01]", lambda m: swap[m[0]], n): t for n, t in tensors.items()}'
         ),
-        f"{LAYER}.0._rel_attn_bias",
-    ),
-    Fault(
-        "bucket_base_off_by_one_percent",
-        BIAS,
-        "tp.log(magnitude) / bucket_divisor",
-        "tp.log(magnitude) / (1.01 * bucket_divisor)",
         f"{LAYER}.0._rel_attn_bias",
     ),
 ]

@@ -19,6 +19,8 @@ RUNS = [
         ("hstu_tiny_rated", (0,)),
         ("hstu_tiny_combined", (0,)),
         ("hstu_ml1m", (0,)),
+        ("stu_tiny", (0, 1)),
+        ("stu_tiny_group", (0,)),
         ("dlrm_tiny", (0, 1)),
         ("dlrm_tiny_weighted", (0,)),
         ("dlrm_tiny_qr", (0,)),
@@ -85,11 +87,12 @@ def test_model(case, precision, seed, runner):
 
 @pytest.mark.parametrize(
     ("case", "precision", "seed"),
-    [_grouped(*run, name=_id(*run)) for run in RUNS if load_case(run[0]).family == "hstu"],
+    [_grouped(*run, name=_id(*run)) for run in RUNS if load_case(run[0]).family in ("hstu", "stu")],
 )
 def test_appending_to_the_cache_equals_the_full_forward(case, precision, seed):
     report = run_case(case, precision, seed, _runners(case))["tripy"]
-    if load_case(case).model.positions_per_item > 1:
+    loaded = load_case(case)
+    if loaded.family == "hstu" and loaded.model.positions_per_item > 1:
         assert report.checks == {}, "an item and its rating are two positions; the cache appends one"
     else:
         assert [check.status for check in report.checks.values()] == ["PASS"]

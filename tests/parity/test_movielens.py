@@ -8,7 +8,7 @@ import pytest
 import configs
 from parity import movielens
 from parity.errors import UserError
-from parity.movielens import read_ratings, user_batches
+from parity.movielens import read_ratings, user_batches, without_last
 
 ML_100K = Path(__file__).parents[3] / "shared" / "data" / "ml-100k" / "u.data"
 #: user, item, rating, timestamp; out of order, with two ratings in one second, and a user with only one.
@@ -80,6 +80,19 @@ def test_the_last_rating_is_the_target_and_its_time_the_query(tmp_path):
     assert batch.inputs["past_ids"][:, :4].tolist() == [[7, 7, 0, 0], [11, 12, 13, 0]]
     assert batch.inputs["ratings"][:, :4].tolist() == [[5, 3, 0, 0], [4, 1, 3, 0]]
     assert batch.inputs["timestamps"][:, :5].tolist() == [[90, 100, 100, 0, 0], [100, 200, 200, 300, 0]]
+
+
+def test_without_each_users_last_rating_the_one_before_is_the_target(tmp_path):
+    rows = [*ROWS, (3, 8, 1, 7), (9, 4, 2, 1), (9, 5, 2, 3)]
+    data = read_ratings(_write(tmp_path, "ml-1m", rows))
+    kept = without_last(data)
+    assert kept.user_ids.tolist() == data.user_ids.tolist() == [1, 2, 3, 9]
+    users = [slice(*kept.offsets[user : user + 2]) for user in range(4)]
+    assert [kept.item_ids[user].tolist() for user in users] == [[7, 7], [11, 12, 13], [], [4, 5]]
+    assert [kept.timestamps[user].tolist() for user in users] == [[90, 100], [100, 200, 200], [], [1, 3]]
+    assert (kept.ratings.size, kept.without_history.tolist()) == (kept.num_ratings, [3])
+    (batch,) = user_batches(kept, _model(), 4, num_candidates=1, seed=0)
+    assert (batch.user_ids.tolist(), batch.targets.tolist()) == ([1, 2, 9], [7, 13, 5])
 
 
 def test_a_long_history_keeps_its_latest_items(tmp_path):

@@ -6,6 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
+from parity.judging import merge_batches
 from parity.render import render, summary
 from parity.report import VerdictReport
 
@@ -13,7 +14,7 @@ ATTENTION = "_hstu._attention_layers.1._attn"
 PRECISIONS = ("fp32", "fp16", "bf16")
 
 
-def _shown(report, width=110):
+def _shown(report, width=120):
     console = Console(width=width, highlight=False, file=io.StringIO())
     console.print(render(report))
     return console.file.getvalue().splitlines()
@@ -69,7 +70,7 @@ def _failing(runner):
     return runner.model_copy(update={"verdict": "FAIL", "modules": modules, "diagnosis": found})
 
 
-@pytest.mark.parametrize("width", [110, 80])
+@pytest.mark.parametrize("width", [120, 80])
 @pytest.mark.parametrize("change", [_as_port, _failing], ids=["pass", "fail"])
 def test_no_line_is_longer_than_the_terminal(report, runners_of, width, change):
     lines = _shown(_with_runners(report, change, PRECISIONS), width)
@@ -77,7 +78,7 @@ def test_no_line_is_longer_than_the_terminal(report, runners_of, width, change):
     assert not any("…" in line for line in lines)
     # Side by side where there is room, else one table a precision; every number is there either way.
     rows = [line for line in lines if line.strip().startswith("tripy (portable, cpu)")]
-    assert len(rows) == (1 if width == 110 else 3)
+    assert len(rows) == (1 if width == 120 else 3)
     assert (
         sum(line.count("12.3 ±2%") for line in lines)
         == 3
@@ -94,7 +95,7 @@ def test_a_very_narrow_terminal_cuts_names_and_no_numbers(report):
     assert row.split()[-4:] == ["FAIL", "50.00", "12.3", "±2%"]
 
 
-@pytest.mark.parametrize("width", [110, 80])
+@pytest.mark.parametrize("width", [120, 80])
 def test_the_numbers_of_a_failure_keep_their_columns(report, width):
     lines = [line.rstrip() for line in _shown(_with_runners(report, _failing), width)]
     start = next(number for number, line in enumerate(lines) if line.strip().startswith("worst at"))
@@ -244,3 +245,33 @@ def test_an_error_without_a_number_is_shown(report):
     assert "FAIL inf" in text
     assert "port nan" in text
     assert "worst at" not in text
+
+
+def _blind(runner):
+    """The port with one check that would not have noticed an error of 3 %."""
+    runner = _as_port(runner)
+    if runner.runner != "tripy":
+        return runner
+    modules = tuple(
+        m.model_copy(update={"sensitivity": 0.03} if m.tap == ATTENTION else {}) for m in runner.modules
+    )
+    (marked,) = merge_batches([{"tripy": runner.model_copy(update={"modules": modules})}])
+    return marked
+
+
+def test_a_blind_check_is_no_pass(report):
+    blind = _with_runners(report, _blind)
+    lines = [" ".join(line.split()) for line in _shown(blind)]
+    assert any(line.startswith("_attn BLIND") and "3e-02" in line for line in lines)
+    (message,) = (line for line in lines if line.startswith("BLIND: hstu_tiny"))
+    assert "1 of" in message
+    said = summary(blind).plain
+    assert said.startswith("BLIND: nothing diverges")
+    assert "1 of these checks" in said
+
+
+def test_each_check_says_what_it_would_have_noticed(report):
+    lines = [" ".join(line.split()) for line in _shown(_with_runners(report, _as_port))]
+    rows = {line.split()[0]: line.split() for line in lines if line}
+    assert float(rows["_ndp_module"][2]) < 1e-5
+    assert rows["_item_emb@1"][1:3] == ["0.00", "all"]

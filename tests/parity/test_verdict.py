@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from parity.measures import Distance, Oracle, carrying_rows
 from parity.precision import PRECISIONS
+from parity.sensitivity import STEP
 from parity.verdict import ROUNDINGS_PER_OPERATION, bound_for, judge
 
 FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
@@ -36,6 +38,83 @@ def test_a_relative_change_of_one_in_a_hundred_thousand_fails(product):
     assert "exceeds" in verdict.reason
 
 
+@pytest.mark.parametrize("factor", [1.006, 0.994])
+def test_a_common_factor_is_seen_below_the_norms_of_rounding(factor):
+    exact = torch.randn(64, 48, generator=torch.Generator().manual_seed(5)).double()
+    rounded = exact.bfloat16()
+    assert judge(exact, rounded, rounded, BF16, longest_sum=1).passed
+    verdict = judge(exact, rounded, (exact * factor).bfloat16(), BF16, longest_sum=1)
+    assert verdict.port.l2 < verdict.limit.l2
+    assert verdict.port.largest < verdict.limit.largest
+    assert not verdict.passed
+    assert verdict.port.gain == pytest.approx(factor - 1, abs=verdict.reference.l2 / math.sqrt(64))
+    assert "gain" in verdict.reason
+
+
+def test_the_gain_may_be_as_large_as_few_rows_let_it_be():
+    """One row, whose elements share a rounding, proves less than many."""
+    bound = bound_for(BF16, 1)
+    reference = Distance(l2=0.002, largest=0.002, gain=0.0)
+    limits = [bound.gain_limit(reference, rows) for rows in (1, 4, 1e6)]
+    u = BF16.unit_roundoff
+    expected = [bound.k * 0.002 + math.sqrt(5) * u, bound.k * 0.001 + math.sqrt(2) * u, u]
+    assert limits == pytest.approx(expected, rel=1e-2)
+    assert limits[0] > bound.limit(reference.l2)
+    assert bound_for(BF16, 0).gain_limit(Distance(0.0, 0.0, 0.0), 1) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "rows"),
+    [
+        (np.ones((6, 5)), 6),
+        (np.ones(7), 7),
+        (np.array(3.0), 1),
+        (np.diag([2.0, 0.0, 0.0]), 1),
+        (np.ones((2, 3, 4)), 6),
+        (np.zeros((2, 3)), 1),
+        (np.full((6, 5), 1e-300), 6),
+    ],
+    ids=["alike", "one axis", "scalar", "one row", "three axes", "zero", "tiny"],
+)
+def test_carrying_rows(values, rows):
+    assert carrying_rows(values, np.ones(values.shape, bool)) == pytest.approx(rows)
+
+
+def test_only_rows_that_count_carry():
+    keep = np.ones((6, 5), bool)
+    keep[4:] = False
+    assert carrying_rows(np.ones((6, 5)), keep) == pytest.approx(4)
+
+
+@pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
+def test_sensitivity_is_where_the_verdict_turns(precision):
+    exact = torch.randn(64, 48, generator=torch.Generator().manual_seed(5)).double()
+    rounded = exact.to(precision.dtype)
+    verdict = judge(exact, rounded, rounded, precision, longest_sum=1)
+    truth = Oracle(exact.numpy().ravel())
+    values = rounded.double().numpy().ravel()
+    below, above = verdict.sensitivity / STEP**2, verdict.sensitivity
+    assert truth.distance(values * (1 + above)).exceeds(verdict.limit)
+    assert truth.distance(values * (1 - above)).exceeds(verdict.limit)
+    unnoticed = [truth.distance(values * (1 + sign * below)).exceeds(verdict.limit) for sign in (1, -1)]
+    assert not all(unnoticed)
+    assert 0.5 < verdict.sensitivity / precision.unit_roundoff < 2
+
+
+def test_equality_notices_everything_and_a_failure_has_no_sensitivity(product):
+    values = torch.randn(6, 5)
+    assert judge(values.double(), values, values.clone(), FP32, longest_sum=0).sensitivity == 0.0
+    numbers = torch.arange(12)
+    assert judge(numbers, numbers, numbers.clone(), FP32, longest_sum=1).sensitivity == 0.0
+    oracle, reference, port = product
+    assert math.isnan(judge(oracle, reference, port * 2, FP32, longest_sum=211).sensitivity)
+
+
+def test_an_all_zero_tensor_notices_no_factor():
+    zero = torch.zeros(4, 3)
+    assert math.isinf(judge(zero.double(), zero, zero, FP32, 1).sensitivity)
+
+
 def test_one_wrong_element_fails_in_the_max_norm(product):
     oracle, reference, port = product
     port = port.clone()
@@ -55,6 +134,13 @@ def test_bound_is_the_derivation(precision, terms):
     assert bound.k == pytest.approx(math.sqrt(ROUNDINGS_PER_OPERATION * ratio), rel=1e-12)
     assert bound.floor == pytest.approx(math.sqrt(ROUNDINGS_PER_OPERATION) * u, rel=1e-12)
     assert f"{terms} terms" in bound.explain()
+
+
+def test_behind_several_modules_the_floor_adds_in_squares():
+    one, nine = bound_for(BF16, 50), bound_for(BF16, 50, modules=9)
+    assert nine.floor == pytest.approx(3 * one.floor)
+    assert nine.k == one.k
+    assert bound_for(BF16, 0, modules=9).floor == 0.0
 
 
 def test_half_precision_products_are_bounded_by_storage_not_by_length():
