@@ -7,7 +7,8 @@ the values of another. A graph that takes bags of any lengths therefore has two 
 * **membership** (``max_bag_size=None``): all L rows are looked up once, and a (B, L) matrix that is 1, or the
   index's weight, where an index belongs to a bag, multiplies them. Any lengths, any L and B. It costs B x L
   elements and B x L x D multiplications: right for many short batches, wrong for B = 16,384 with one index
-  each (a matrix of 1 GB in float32). In float32 on a GPU whose TensorRT multiplies in TF32, so are the rows.
+  each (a matrix of 1 GB in float32). TF32 would round float32 rows to 11 bits, which a lookup must not do:
+  they go in as three parts that TF32 holds exactly.
 * **padding** (``max_bag_size=P``): each bag's first P places are looked up, those behind its end count as
   nothing. It costs B x P x D elements, exactly the rows that are needed where all bags have P indices; with
   P = 1, the Criteo data sets' case, it is a plain lookup, exact in every precision. `check_bags` refuses
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import nvtripy as tp
 
+from tripy_port.numerics import bfloat16_parts
 from tripy_port.parameters import parameter
 from tripy_port.validation import require_positive
 
@@ -66,9 +68,16 @@ def pool_bags(
         has_ended_BL = place_1L >= tp.unsqueeze(ends_B, 1)
         # 1 - 0 inside the bag, 0 - 0 before it, 1 - 1 behind it.
         member_BL = tp.cast(has_begun_BL, weight_ND.dtype) - tp.cast(has_ended_BL, weight_ND.dtype)
+        rows_LD = tp.gather(weight_ND, 0, indices_L)
+        if weight_ND.dtype == tp.float32:
+            if per_sample_weights_L is not None:
+                rows_LD = rows_LD * tp.unsqueeze(per_sample_weights_L, 1)
+            # The small parts first: a single row adds up to itself, to the bit.
+            high_LD, middle_LD, low_LD = bfloat16_parts(rows_LD)
+            return member_BL @ low_LD + member_BL @ middle_LD + member_BL @ high_LD
         if per_sample_weights_L is not None:
             member_BL = member_BL * per_sample_weights_L
-        return member_BL @ tp.gather(weight_ND, 0, indices_L)
+        return member_BL @ rows_LD
     # P = 1 does without the axis P.
     place_PB = starts_B if max_bag_size == 1 else starts_B + tp.Tensor([[p] for p in range(max_bag_size)])
     is_valid_PB = place_PB < ends_B

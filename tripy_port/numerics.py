@@ -32,6 +32,19 @@ def divide(x: tp.Tensor, divisor: float) -> tp.Tensor:
     return tp.cast(tp.cast(x, tp.float32) / float(divisor), x.dtype)
 
 
+def bfloat16_parts(x: tp.Tensor) -> tuple[tp.Tensor, tp.Tensor, tp.Tensor]:
+    """Three float32 tensors, the largest first, that add up to the float32 x exactly and fit into bfloat16.
+
+    24 bits in three times 8. TF32, which rounds a factor to 11 bits and has float32's range, leaves them as
+    they are: a product with 0 or 1 stays exact on every GPU. What rounds to infinity in bfloat16, from
+    3.39e38 on, has no such parts and becomes NaN.
+    """
+    high = tp.cast(tp.cast(x, tp.bfloat16), tp.float32)
+    rest = x - high
+    middle = tp.cast(tp.cast(rest, tp.bfloat16), tp.float32)
+    return high, middle, rest - middle
+
+
 def vector_norm(x: tp.Tensor) -> tp.Tensor:
     """Euclidean norm over the last axis, which is kept with size 1; accumulated in float32, rounded once."""
     wide = tp.cast(x, tp.float32)
