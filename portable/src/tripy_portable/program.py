@@ -209,16 +209,18 @@ def from_module(module: Module) -> Program:
         types.append(value.type)
         return numbers[id(value)]
 
-    inputs = [number(argument) for argument in func.body.arguments]
+    body = func.body
+    assert body is not None, "nvtripy declares no functions, it defines them"
+    inputs = [number(argument) for argument in body.arguments]
     nodes: list[Node] = []
     constants: dict[int, torch.Tensor] = {}
-    for op in func.body:
-        outputs = tuple(number(result) for result in op.results)
+    for op in body:
+        results = tuple(number(result) for result in op.results)
         if op.name == "constant":
-            constants[outputs[0]] = op.attrs["data"]
+            constants[results[0]] = op.attrs["data"]
             continue
         operands = tuple(None if operand is None else numbers[id(operand)] for operand in op.operands)
-        nodes.append(Node(op.name, operands, outputs, op.attrs, location=op.location))
+        nodes.append(Node(op.name, operands, results, op.attrs, location=op.location))
     outputs = [numbers[id(value)] for value in func.returned]
     specs = [_spec(type, attr) for type, attr in zip((types[v] for v in inputs), func.arg_attrs.value)]
     return Program(types, inputs, outputs, nodes, constants, specs)

@@ -17,6 +17,7 @@ from tripy_portable.ir.attributes import Attribute, DenseElementsAttr
 from tripy_portable.ir.context import current_location
 from tripy_portable.ir.operations import Operation, OpResult, Value
 from tripy_portable.ir.types import RankedTensorType, tensor_type
+from tripy_portable.plugins.registry import find
 
 
 def _plain(value: Any) -> Any:
@@ -331,9 +332,16 @@ def opaque_plugin(
     creator_params: Any,
     inputs: Sequence[Value],
 ) -> list[OpResult]:
-    """A TensorRT plugin.
+    """A plugin that `tensorrt.plugin` has registered.
 
     Raises:
-        UnsupportedOperation: always, naming the plugin: plugins are native code.
+        UnsupportedOperation: naming the plugin, where there is none: it would be native code.
+        MLIRError: where an attribute has no value, or the plugin's own description refuses the inputs.
     """
-    raise unsupported_plugin(plugin_namespace, plugin_name, plugin_version)
+    definition = find(plugin_namespace, plugin_name)
+    if definition is None or plugin_version != "1":
+        raise unsupported_plugin(plugin_namespace, plugin_name, plugin_version)
+    given = {name: attr.value for name, attr in creator_params.value.items()}
+    values = tuple((name, kind(given[name])) for name, kind in definition.input_attrs.items() if name in given)
+    attrs = {"namespace": plugin_namespace, "name": plugin_name, "attributes": values}
+    return _build("opaque_plugin", inputs, attrs, results)

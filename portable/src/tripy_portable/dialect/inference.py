@@ -31,6 +31,12 @@ class OpView:
     declared: Sequence[RankedTensorType]
     values: Sequence[torch.Tensor | None]
 
+    def type(self, index: int) -> RankedTensorType:
+        """The type of an operand that is not optional."""
+        found = self.types[index]
+        assert found is not None, f"{self.name} was recorded without its operand {index}"
+        return found
+
     def ints(self, index: int) -> list[int] | None:
         """The values of a shape operand, or None while unknown."""
         value = self.values[index] if index < len(self.values) else None
@@ -113,14 +119,14 @@ def _constant(view: OpView) -> list[RankedTensorType]:
 
 @infers("unary", "activation", "softmax")
 def _same(view: OpView) -> list[RankedTensorType]:
-    if view.name == "softmax" and not 0 <= view.attrs["axis"] < view.types[0].rank:
-        raise VerificationError(f"expected axis to be non-negative and less than {view.types[0].rank}")
-    return [view.types[0]]
+    if view.name == "softmax" and not 0 <= view.attrs["axis"] < view.type(0).rank:
+        raise VerificationError(f"expected axis to be non-negative and less than {view.type(0).rank}")
+    return [view.type(0)]
 
 
 @infers("normalization")
 def _normalization(view: OpView) -> list[RankedTensorType]:
-    data, scale, bias = view.types
+    data, scale, bias = (view.type(index) for index in range(3))
     if not data.rank == scale.rank == bias.rank:
         raise VerificationError(
             f"failed to verify that all of {{input, scale, bias}} have the same rank: got '{data}', "
@@ -144,12 +150,12 @@ def _normalization(view: OpView) -> list[RankedTensorType]:
 
 @infers("cast")
 def _cast(view: OpView) -> list[RankedTensorType]:
-    return [tensor_type(view.types[0].dims, view.declared[0].element)]
+    return [tensor_type(view.type(0).dims, view.declared[0].element)]
 
 
 @infers("element_wise")
 def _element_wise(view: OpView) -> list[RankedTensorType]:
-    left, right = view.types
+    left, right = view.type(0), view.type(1)
     compares = view.attrs["operation"] in ("kEQUAL", "kGREATER", "kLESS")
     element: ElementType = I1 if compares else left.element
     return [tensor_type(broadcast_dims(left.dims, right.dims), element)]
@@ -157,17 +163,18 @@ def _element_wise(view: OpView) -> list[RankedTensorType]:
 
 @infers("select")
 def _select(view: OpView) -> list[RankedTensorType]:
-    condition, then, otherwise = view.types
+    condition, then, otherwise = (view.type(index) for index in range(3))
     return [tensor_type(broadcast_dims(condition.dims, then.dims, otherwise.dims), then.element)]
 
 
 @infers("concatenation")
 def _concatenation(view: OpView) -> list[RankedTensorType]:
-    first, axis = view.types[0], view.attrs["axis"]
+    first, axis = view.type(0), view.attrs["axis"]
     if not 0 <= axis < first.rank:
         raise VerificationError("expected axis to be in the range of [0, input rank)")
     dims = list(first.dims)
-    for index, type in enumerate(view.types[1:], start=1):
+    for index in range(1, len(view.types)):
+        type = view.type(index)
         if type.rank != first.rank:
             raise VerificationError("all inputs must have equal rank")
         for d, (a, b) in enumerate(zip(dims, type.dims)):
@@ -186,7 +193,7 @@ def _concatenation(view: OpView) -> list[RankedTensorType]:
 
 @infers("matrix_multiply")
 def _matrix_multiply(view: OpView) -> list[RankedTensorType]:
-    a, b = view.types
+    a, b = view.type(0), view.type(1)
     a_vector, b_vector = view.attrs["op0"] == "kVECTOR", view.attrs["op1"] == "kVECTOR"
     a_keep, b_keep = (1 if a_vector else 2), (1 if b_vector else 2)
     if a.rank < a_keep or b.rank < b_keep:
@@ -215,7 +222,7 @@ def _matrix_multiply(view: OpView) -> list[RankedTensorType]:
 
 @infers("reduce")
 def _reduce(view: OpView) -> list[RankedTensorType]:
-    data, axes = view.types[0], view.attrs["axes"]
+    data, axes = view.type(0), view.attrs["axes"]
     if any(not 0 <= axis < data.rank for axis in axes):
         raise VerificationError(f"expected reduction axes {list(axes)} to be within the rank {data.rank}")
     if view.attrs["keep_dimensions"]:
@@ -227,7 +234,7 @@ def _reduce(view: OpView) -> list[RankedTensorType]:
 
 @infers("top_k")
 def _top_k(view: OpView) -> list[RankedTensorType]:
-    data, axis, k = view.types[0], view.attrs["axis"], view.attrs["k"]
+    data, axis, k = view.type(0), view.attrs["axis"], view.attrs["k"]
     if not 0 <= axis < data.rank:
         raise VerificationError(
             f'"axis" attribute is {axis}, but this is out of bounds for input of rank {data.rank}'
@@ -243,7 +250,7 @@ def _top_k(view: OpView) -> list[RankedTensorType]:
 
 @infers("gather")
 def _gather(view: OpView) -> list[RankedTensorType]:
-    data, indices = view.types
+    data, indices = view.type(0), view.type(1)
     axis = view.attrs["axis"]
     if not 0 <= axis < data.rank:
         raise VerificationError("axis must obey 0 <= axis < rank(input).")
@@ -252,12 +259,12 @@ def _gather(view: OpView) -> list[RankedTensorType]:
 
 @infers("shape")
 def _shape(view: OpView) -> list[RankedTensorType]:
-    return [tensor_type((view.types[0].rank,), I32)]
+    return [tensor_type((view.type(0).rank,), I32)]
 
 
 @infers("transpose")
 def _transpose(view: OpView) -> list[RankedTensorType]:
-    data, permutation = view.types[0], view.attrs["permutation"]
+    data, permutation = view.type(0), view.attrs["permutation"]
     if sorted(permutation) != list(range(data.rank)):
         raise VerificationError(f'expected "permutation" to be a permutation of rank {data.rank}')
     return [tensor_type(tuple(data.dims[d] for d in permutation), data.element)]
@@ -265,7 +272,7 @@ def _transpose(view: OpView) -> list[RankedTensorType]:
 
 @infers("collapse_rank")
 def _collapse_rank(view: OpView) -> list[RankedTensorType]:
-    data, result = view.types[0], view.declared[0]
+    data, result = view.type(0), view.declared[0]
     if data.has_static_shape:
         kept = tuple(extent for extent in data.dims if extent != 1)
         if result.rank > data.rank or kept != tuple(d for d in result.dims if d not in (1, DYNAMIC)):
@@ -277,7 +284,7 @@ def _collapse_rank(view: OpView) -> list[RankedTensorType]:
 
 @infers("reshape")
 def _reshape(view: OpView) -> list[RankedTensorType]:
-    data, result, target = view.types[0], view.declared[0], view.ints(1)
+    data, result, target = view.type(0), view.declared[0], view.ints(1)
     if target is None:
         return [result]
     if target.count(-1) > 1:
@@ -316,7 +323,7 @@ def _volume(dims: Sequence[int]) -> int:
 
 @infers("broadcast")
 def _broadcast(view: OpView) -> list[RankedTensorType]:
-    data, result, target = view.types[0], view.declared[0], view.ints(1)
+    data, result, target = view.type(0), view.declared[0], view.ints(1)
     dims = view.attrs["broadcast_dims"]
     if len(dims) != data.rank:
         raise VerificationError(f"expected broadcast_dims size to equal input type rank ({data.rank})")
@@ -342,7 +349,7 @@ def _linspace(view: OpView) -> list[RankedTensorType]:
 
 @infers("slice")
 def _slice(view: OpView) -> list[RankedTensorType]:
-    data = view.types[0]
+    data = view.type(0)
     start, size, stride = slice_bounds(view)
     for what, values in (("start", start), ("size", size), ("stride", stride)):
         if values is not None and len(values) != data.rank:
@@ -374,9 +381,9 @@ def _slice(view: OpView) -> list[RankedTensorType]:
 
 def slice_bounds(view: OpView) -> tuple[list[int] | None, list[int] | None, list[int] | None]:
     """Start, size and stride of a slice, each None while unknown."""
-    return tuple(
-        list(view.attrs[f"static_{what}"])
-        if view.attrs.get(f"static_{what}") is not None
-        else view.ints(index)
-        for index, what in ((1, "start"), (2, "size"), (3, "stride"))
-    )
+
+    def values(index: int, what: str) -> list[int] | None:
+        static = view.attrs.get(f"static_{what}")
+        return list(static) if static is not None else view.ints(index)
+
+    return values(1, "start"), values(2, "size"), values(3, "stride")

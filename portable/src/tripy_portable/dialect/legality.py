@@ -134,13 +134,13 @@ def check(
                 f"dimensions, but got '{type}'"
             )
     if name in SAME_TYPE:
-        checked = [operands[i] for i in SAME_TYPE[name] if i < len(operands) and operands[i] is not None]
+        checked = [type for i in SAME_TYPE[name] if i < len(operands) and (type := operands[i]) is not None]
         if len({type.element for type in checked}) > 1:
             raise VerificationError(
                 "requires the same element type for all operands, but got "
                 + ", ".join(f"'{type}'" for type in checked)
             )
-    elif name == "concatenation" and len({type.element for type in operands}) > 1:
+    elif name == "concatenation" and len({type.element for type in operands if type is not None}) > 1:
         raise VerificationError(
             "requires the same element type for all operands, but got "
             + ", ".join(f"'{t}'" for t in operands)

@@ -9,10 +9,10 @@ from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
 
 
 def _check_spatial(view: OpView, *names: str) -> int:
-    rank = view.types[0].rank
+    rank = view.type(0).rank
     if rank not in (4, 5):
         raise VerificationError(
-            f"input must be 4D or 5D (2 or 3 spatial dimensions), but got '{view.types[0]}'"
+            f"input must be 4D or 5D (2 or 3 spatial dimensions), but got '{view.type(0)}'"
         )
     for name in names:
         if len(view.attrs[name]) != rank - 2:
@@ -26,7 +26,7 @@ def _check_spatial(view: OpView, *names: str) -> int:
 def _static(view: OpView, extent: int, what: str) -> int:
     if extent < 0:
         raise VerificationError(
-            f"failed to compute the output shape: {what} would be negative for '{view.types[0]}'"
+            f"failed to compute the output shape: {what} would be negative for '{view.type(0)}'"
         )
     return extent
 
@@ -34,7 +34,7 @@ def _static(view: OpView, extent: int, what: str) -> int:
 @infers("convolution")
 def _convolution(view: OpView) -> list[RankedTensorType]:
     spatial = _check_spatial(view, "stride", "pre_padding", "post_padding", "dilation")
-    data, kernel, groups = view.types[0], view.types[1], view.attrs["num_groups"]
+    data, kernel, groups = view.type(0), view.type(1), view.attrs["num_groups"]
     if kernel.rank != data.rank:
         raise VerificationError(f"kernel must have the input's rank: got '{data}' and '{kernel}'")
     _check_channels(data.dims[1], kernel.dims[1], groups, kernel.dims[0])
@@ -82,7 +82,7 @@ def _check_bias(view: OpView, channels: int) -> None:
 @infers("deconvolution")
 def _deconvolution(view: OpView) -> list[RankedTensorType]:
     spatial = _check_spatial(view, "stride", "pre_padding", "post_padding", "dilation")
-    data, kernel, groups = view.types[0], view.types[1], view.attrs["num_groups"]
+    data, kernel, groups = view.type(0), view.type(1), view.attrs["num_groups"]
     if kernel.rank != data.rank:
         raise VerificationError(f"kernel must have the input's rank: got '{data}' and '{kernel}'")
     if DYNAMIC not in (data.dims[1], kernel.dims[0]) and data.dims[1] != kernel.dims[0]:
@@ -108,7 +108,7 @@ def _deconvolution(view: OpView) -> list[RankedTensorType]:
 @infers("pooling")
 def _pooling(view: OpView) -> list[RankedTensorType]:
     spatial = _check_spatial(view, "window_size", "stride", "pre_padding", "post_padding")
-    data, extents = view.types[0], []
+    data, extents = view.type(0), []
     for axis in range(spatial):
         size = data.dims[axis + 2]
         if size == DYNAMIC:
@@ -122,7 +122,7 @@ def _pooling(view: OpView) -> list[RankedTensorType]:
 
 @infers("resize_nearest", "resize_linear", "resize_cubic")
 def _resize(view: OpView) -> list[RankedTensorType]:
-    data, target, scales = view.types[0], view.ints(1), view.attrs["scales"]
+    data, target, scales = view.type(0), view.ints(1), view.attrs["scales"]
     if scales is not None:
         if len(scales) != data.rank:
             raise VerificationError(
@@ -142,7 +142,7 @@ def _resize(view: OpView) -> list[RankedTensorType]:
 
 @infers("quantize", "dequantize")
 def _quantization(view: OpView) -> list[RankedTensorType]:
-    data, scale, axis = view.types[0], view.types[1], view.attrs["axis"]
+    data, scale, axis = view.type(0), view.type(1), view.attrs["axis"]
     element = view.declared[0].element
     if data.rank == 0:
         raise VerificationError(f"input must have at least one dimension, but got '{data}'")

@@ -117,7 +117,10 @@ class ReturnOp:
         insertion_point = current_insertion_point()
         if insertion_point is None:
             raise ValueError("func.return must be built inside a function's body.")
-        insertion_point.block.func.returned = list(operands)
+        function = insertion_point.block.func
+        if function is None:
+            raise ValueError("func.return must be built inside a function's body.")
+        function.returned = list(operands)
 
 
 class ModuleOperation:

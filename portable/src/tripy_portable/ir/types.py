@@ -31,7 +31,7 @@ class ScalarElementType(Type):
 def _singleton(name: str, element: ElementType) -> type:
     cls = type(name, (ScalarElementType,), {"__doc__": f"The MLIR type `{element.code}`."})
     instance = cls(element)
-    cls.get = staticmethod(lambda: instance)
+    setattr(cls, "get", staticmethod(lambda: instance))  # noqa: B010, mypy knows no such attribute of `type`
     _BY_ELEMENT[element] = instance
     return cls
 
@@ -138,12 +138,12 @@ def tensor_type(dims: tuple[int, ...], element: ElementType) -> RankedTensorType
 class FunctionType(Type):
     """The type of a function: its inputs' and results' types."""
 
-    def __init__(self, inputs: Sequence[Type], results: Sequence[Type]):
+    def __init__(self, inputs: Sequence[RankedTensorType], results: Sequence[RankedTensorType]):
         self.inputs = list(inputs)
         self.results = list(results)
 
     @staticmethod
-    def get(inputs: Sequence[Type], results: Sequence[Type]) -> FunctionType:
+    def get(inputs: Sequence[RankedTensorType], results: Sequence[RankedTensorType]) -> FunctionType:
         return FunctionType(inputs, results)
 
     def __str__(self) -> str:

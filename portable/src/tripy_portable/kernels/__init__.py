@@ -4,6 +4,7 @@ from tripy_portable.kernels import (  # noqa: F401  (importing registers the low
     contraction,
     layout,
     normalization,
+    plugin,
     pointwise,
     quantization,
     reduction,

@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 @lowers("matrix_multiply")
 def _matrix_multiply(view: OpView) -> Lowered:
     """Sums of 16-bit floats are accumulated in float32; torch's CPU kernels do so."""
-    a, b = view.types
+    a, b = view.type(0), view.type(1)
     transpose_a, transpose_b = view.attrs["op0"] == "kTRANSPOSE", view.attrs["op1"] == "kTRANSPOSE"
     plain = not (transpose_a or transpose_b)
     dims = view.declared[0].dims

@@ -15,21 +15,21 @@ Tensor = torch.Tensor
 
 @lowers("shape")
 def _shape(view: OpView) -> Lowered:
-    dims = torch.tensor(view.types[0].dims, dtype=torch.int32)
+    dims = torch.tensor(view.type(0).dims, dtype=torch.int32)
     return Lowered(lambda: dims.clone(), uses=())
 
 
 @lowers("reshape", "collapse_rank")
 def _reshape(view: OpView) -> Lowered:
     dims = view.declared[0].dims
-    if dims == view.types[0].dims:
+    if dims == view.type(0).dims:
         return Lowered(identity, uses=(0,), is_view=True)
     return Lowered(lambda x: x.reshape(dims), uses=(0,), is_view=True)
 
 
 @lowers("broadcast")
 def _broadcast(view: OpView) -> Lowered:
-    source, target, positions = view.types[0].dims, view.declared[0].dims, view.attrs["broadcast_dims"]
+    source, target, positions = view.type(0).dims, view.declared[0].dims, view.attrs["broadcast_dims"]
     if source == target:
         return Lowered(identity, uses=(0,), is_view=True)
     leading = len(target) - len(source)
@@ -55,7 +55,7 @@ def _concatenation(view: OpView) -> Lowered:
     axis = view.attrs["axis"]
     if len(view.types) == 1:
         return Lowered(identity, is_view=True)
-    if view.types[0].element.bits == 8 and view.types[0].element.is_float:
+    if view.type(0).element.bits == 8 and view.type(0).element.is_float:
         # torch has no float8 concatenation: join the bytes.
         return Lowered(lambda *xs: torch.cat([x.view(torch.uint8) for x in xs], axis).view(xs[0].dtype))
     return Lowered(lambda *xs: torch.cat(xs, axis))
@@ -65,10 +65,10 @@ def _concatenation(view: OpView) -> Lowered:
 def _gather(view: OpView) -> Lowered:
     """A negative index counts from the end; what is still out of bounds reads zero."""
     axis = view.attrs["axis"]
-    extent, dims = view.types[0].dims[axis], view.declared[0].dims
+    extent, dims = view.type(0).dims[axis], view.declared[0].dims
     if extent == 0:
         return Lowered(lambda data, indices: data.new_zeros(dims))
-    is_table = axis == 0 and view.types[0].rank == 2 and view.types[0].element.is_float
+    is_table = axis == 0 and view.type(0).rank == 2 and view.type(0).element.is_float
 
     def take(data: Tensor, indices: Tensor) -> Tensor:
         if is_table:
@@ -79,7 +79,7 @@ def _gather(view: OpView) -> Lowered:
     if indices is not None and _all_inside(indices, extent):
         return Lowered(take)
     mask_dims = [1] * len(dims)
-    mask_dims[axis : axis + view.types[1].rank] = view.types[1].dims
+    mask_dims[axis : axis + view.type(1).rank] = view.type(1).dims
 
     def gather(data: Tensor, indices: Tensor) -> Tensor:
         if indices.is_cpu and _all_inside(indices, extent):
@@ -116,13 +116,13 @@ def _linspace(view: OpView) -> Lowered:
 
 @lowers("slice")
 def _slice(view: OpView) -> Lowered:
-    start, size, stride = slice_bounds(view)
-    for index, values in ((1, start), (2, size), (3, stride)):
-        if values is None:
-            known(view, index)
-    source, mode = view.types[0].dims, view.attrs["mode"]
+    start, size, stride = (
+        values if values is not None else known(view, index)
+        for index, values in enumerate(slice_bounds(view), start=1)
+    )
+    source, mode = view.type(0).dims, view.attrs["mode"]
     if 0 in size:
-        dtype = view.types[0].element.torch
+        dtype = view.type(0).element.torch
         return Lowered(lambda x: torch.empty(size, dtype=dtype, device=x.device), uses=(0,))
     inside = all(
         0 <= a < extent and 0 <= a + s * (n - 1) < extent
@@ -170,7 +170,7 @@ def _outer_indices(mode: str, start: int, count: int, stride: int, extent: int) 
 def _filled_slice(view: OpView, start: list[int], size: list[int], stride: list[int]) -> Lowered:
     has_fill = len(view.types) > 4 and view.types[4] is not None
     box, indices = [], []
-    for a, n, s, extent in zip(start, size, stride, view.types[0].dims):
+    for a, n, s, extent in zip(start, size, stride, view.type(0).dims):
         index = a + s * torch.arange(n)
         inside = torch.nonzero((index >= 0) & (index < extent)).flatten()
         # The positions of an axis that lie inside follow each other, whatever the stride.

@@ -46,7 +46,7 @@ def rounded_to_integer(x: Tensor, element: ElementType) -> Tensor:
 
 @lowers("cast")
 def _cast(view: OpView) -> Lowered:
-    source, target = view.types[0].element, view.declared[0].element
+    source, target = view.type(0).element, view.declared[0].element
     if source is target:
         return Lowered(identity, is_view=True)
     if target.is_bool:
@@ -101,7 +101,7 @@ _ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 
 @lowers("activation")
 def _activation(view: OpView) -> Lowered:
-    name, element = view.attrs["activation_type"], view.types[0].element
+    name, element = view.attrs["activation_type"], view.type(0).element
     if name not in _ACTIVATION:
         raise UnsupportedOperation(f"tensorrt.activation {name} is not supported by the portable runtime")
     if element.is_integer and name != "kRELU":
@@ -155,7 +155,7 @@ _ELEMENT_WISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @lowers("element_wise")
 def _element_wise(view: OpView) -> Lowered:
     operation = view.attrs["operation"]
-    if view.types[0].element.is_integer:
+    if view.type(0).element.is_integer:
         if operation == "kDIV":
             return Lowered(_integer_divide(view, "trunc"))
         if operation == "kFLOOR_DIV":

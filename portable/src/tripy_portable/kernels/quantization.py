@@ -32,7 +32,7 @@ def to_float8(x: Tensor) -> Tensor:
 
 @lowers("quantize")
 def _quantize(view: OpView) -> Lowered:
-    dims, axis, target = view.types[0].dims, view.attrs["axis"], view.declared[0].element
+    dims, axis, target = view.type(0).dims, view.attrs["axis"], view.declared[0].element
 
     def quantize(x: Tensor, scale: Tensor) -> Tensor:
         scaled = x.to(torch.float32) / _aligned_scale(scale, dims, axis)
@@ -43,5 +43,5 @@ def _quantize(view: OpView) -> Lowered:
 
 @lowers("dequantize")
 def _dequantize(view: OpView) -> Lowered:
-    dims, axis, dtype = view.types[0].dims, view.attrs["axis"], view.declared[0].element.torch
+    dims, axis, dtype = view.type(0).dims, view.attrs["axis"], view.declared[0].element.torch
     return Lowered(lambda x, scale: (x.to(torch.float32) * _aligned_scale(scale, dims, axis)).to(dtype))

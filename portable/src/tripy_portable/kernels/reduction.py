@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 @lowers("reduce")
 def _reduce(view: OpView) -> Lowered:
-    source = view.types[0]
+    source = view.type(0)
     axes, keep = tuple(view.attrs["axes"]), view.attrs["keep_dimensions"]
     if not axes:
         return Lowered(identity, is_view=True)
@@ -79,7 +79,13 @@ def _extreme(greatest: bool) -> Callable[..., Callable[[Tensor], Tensor]]:
     return make
 
 
-_REDUCE = {"kSUM": _sum, "kPROD": _prod, "kAVG": _average, "kMAX": _extreme(True), "kMIN": _extreme(False)}
+_REDUCE: dict[str, Callable[..., Callable[[Tensor], Tensor]]] = {
+    "kSUM": _sum,
+    "kPROD": _prod,
+    "kAVG": _average,
+    "kMAX": _extreme(True),
+    "kMIN": _extreme(False),
+}
 
 
 @lowers("top_k")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +26,7 @@ def _pad_spatial(x: Tensor, pre: Sequence[int], post: Sequence[int], value: floa
 @lowers("convolution")
 def _convolution(view: OpView) -> Lowered:
     attrs = view.attrs
-    convolve = F.conv2d if view.types[0].rank == 4 else F.conv3d
+    convolve = F.conv2d if view.type(0).rank == 4 else F.conv3d
     pre, post = attrs["pre_padding"], attrs["post_padding"]
     options: dict[str, Any] = {
         "stride": attrs["stride"],
@@ -40,15 +41,19 @@ def _convolution(view: OpView) -> Lowered:
 @lowers("deconvolution")
 def _deconvolution(view: OpView) -> Lowered:
     attrs = view.attrs
-    deconvolve = F.conv_transpose2d if view.types[0].rank == 4 else F.conv_transpose3d
+    deconvolve = F.conv_transpose2d if view.type(0).rank == 4 else F.conv_transpose3d
     pre, extents = attrs["pre_padding"], view.declared[0].dims[2:]
     crop = (slice(None), slice(None), *(slice(low, low + extent) for low, extent in zip(pre, extents)))
 
     def run(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
         # torch's CPU kernel accumulates 16-bit floats in their own type, so the sums are taken in float32.
-        wide = (None if t is None else t.to(torch.float32) for t in (x, kernel, bias))
         full = deconvolve(
-            *wide, stride=attrs["stride"], dilation=attrs["dilation"], groups=attrs["num_groups"]
+            x.to(torch.float32),
+            kernel.to(torch.float32),
+            None if bias is None else bias.to(torch.float32),
+            stride=attrs["stride"],
+            dilation=attrs["dilation"],
+            groups=attrs["num_groups"],
         )
         return full[crop].to(x.dtype)
 
@@ -57,8 +62,8 @@ def _deconvolution(view: OpView) -> Lowered:
 
 @lowers("pooling")
 def _pooling(view: OpView) -> Lowered:
-    attrs, element = view.attrs, view.types[0].element
-    planar = view.types[0].rank == 4
+    attrs, element = view.attrs, view.type(0).element
+    planar = view.type(0).rank == 4
     window, stride = attrs["window_size"], attrs["stride"]
     pre, post = attrs["pre_padding"], attrs["post_padding"]
     dtype = element.torch
@@ -94,7 +99,7 @@ def _pooling(view: OpView) -> Lowered:
 
 def _coordinates(view: OpView, axis: int) -> Tensor:
     """Where in the input each output element of an axis lies."""
-    size, count = view.types[0].dims[axis], view.declared[0].dims[axis]
+    size, count = view.type(0).dims[axis], view.declared[0].dims[axis]
     index = torch.arange(count, dtype=torch.float64)
     scales = view.attrs["scales"]
     scale = scales[axis] if scales is not None else (count / size if size else 1.0)
@@ -136,7 +141,7 @@ def _resize_nearest(view: OpView) -> Lowered:
     for axis in axes:
         # A position that is exact in real numbers may come out just below the integer.
         position = torch.floor(_coordinates(view, axis) + 1e-9)
-        indices.append(position.clamp(0, view.types[0].dims[axis] - 1).to(torch.int64))
+        indices.append(position.clamp(0, view.type(0).dims[axis] - 1).to(torch.int64))
 
     def resize(x: Tensor, *indices: Tensor) -> Tensor:
         for axis, index in zip(axes, indices):
@@ -149,7 +154,7 @@ def _resize_nearest(view: OpView) -> Lowered:
 
 
 def _resized_axes(view: OpView) -> list[int]:
-    source, target, scales = view.types[0].dims, view.declared[0].dims, view.attrs["scales"]
+    source, target, scales = view.type(0).dims, view.declared[0].dims, view.attrs["scales"]
     return [
         axis
         for axis in range(len(source))
@@ -163,23 +168,24 @@ def _resize_interpolating(view: OpView) -> Lowered:
     axes, tables = _resized_axes(view), []
     for axis in axes:
         position = _coordinates(view, axis)
-        last = view.types[0].dims[axis] - 1
+        last = view.type(0).dims[axis] - 1
         pairs = (
             _linear_taps(position)
             if view.name == "resize_linear"
             else _cubic_taps(position, view.attrs["cubic_coeff"])
         )
-        tail = [1] * (view.types[0].rank - axis - 1)
+        tail = [1] * (view.type(0).rank - axis - 1)
         for index, weight in pairs:
             tables += [index.clamp(0, last).to(torch.int64), weight.to(torch.float32).reshape([-1, *tail])]
-    element = view.types[0].element
+    element = view.type(0).element
 
     def resize(x: Tensor, *tables: Tensor) -> Tensor:
         wide = x.to(torch.float32)
         per_axis = len(tables) // max(len(axes), 1)
         for number, axis in enumerate(axes):
             own = tables[number * per_axis : (number + 1) * per_axis]
-            wide = sum(wide.index_select(axis, index) * weight for index, weight in zip(own[::2], own[1::2]))
+            taps = [wide.index_select(axis, index) * weight for index, weight in zip(own[::2], own[1::2])]
+            wide = functools.reduce(torch.add, taps)
         if element.is_float:
             return wide.to(x.dtype)
         return rounded_to_integer(wide, element)

@@ -133,7 +133,7 @@ class RuntimeClient:
 
     def copy_to_host(
         self,
-        device_memref: MemRefValue,
+        device_memref: DeviceMemRef,
         existing_host_memref: MemRefValue | None = None,
         stream: Stream | None = None,
     ) -> MemRefValue | None:
@@ -142,11 +142,12 @@ class RuntimeClient:
         queue = queue_of(stream, source.device)
         shared = make_ready([device_memref], queue) if queue is not None else []
         target = None if existing_host_memref is None else existing_host_memref.tensor
-        with torch.cuda.stream(queue):
+        with torch.cuda.stream(queue):  # of None: as it is
             if target is None:
                 target = torch.empty(source.shape, dtype=source.dtype, pin_memory=is_queued)
             target.copy_(source, non_blocking=is_queued)
         for other in shared:
+            assert queue is not None, "only memory of a GPU is shared between streams"
             other.wait_stream(queue)
         return HostMemRef(target, device_memref.element) if existing_host_memref is None else None
 

@@ -9,6 +9,7 @@ import torch
 
 from tripy_portable.ir.types import RankedTensorType, tensor_type
 from tripy_portable.planner import Plan, fold
+from tripy_portable.plugins.registry import check_plugins
 from tripy_portable.program import Program, is_static
 from tripy_portable.runtime.cuda_plan import CudaPlan
 from tripy_portable.runtime.options import Options
@@ -55,7 +56,9 @@ class Executable:
     """
 
     def __init__(self, buffer: bytes):
-        self._own(Program.from_bytes(buffer))
+        program = Program.from_bytes(buffer)
+        check_plugins(program)
+        self._own(program)
 
     @classmethod
     def from_program(cls, program: Program) -> Executable:
@@ -136,6 +139,6 @@ class Executable:
         return [("portable-program", self.serialize())]
 
 
-def plan_key(types: list[tuple[Any, ...]], host_values: list[int]) -> Any:
+def plan_key(types: list[tuple[Any, ...]], host_values: list[int | float]) -> Any:
     """What a plan is made for: each input's dimensions and element type code, and the values on the host."""
     return (*types, *host_values)

@@ -55,11 +55,12 @@ class MemRefValue:
         return self._tensor.data_ptr()
 
     def __dlpack__(self, stream: Any = None, **_: Any) -> Any:
-        self._is_exposed = True
+        self._is_exposed = True  # type: ignore[misc]  # subclasses have it, in a slot or a dictionary
         return torch.utils.dlpack.to_dlpack(self._tensor)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return tuple(int(part) for part in self._tensor.__dlpack_device__())
+        kind, index = self._tensor.__dlpack_device__()
+        return int(kind), int(index)
 
     @property
     def is_exposed(self) -> bool:
@@ -144,7 +145,7 @@ def make_ready(memrefs: Iterable[DeviceMemRef], queue: torch.cuda.Stream) -> lis
     return shared
 
 
-class HostMemRef(MemRefValue, np.ndarray):
+class HostMemRef(MemRefValue, np.ndarray):  # type: ignore[misc]  # the memref's names win, on purpose
     """Host memory.
 
     Before Python 3.12 only a type written in C can export the buffer protocol, which nvtripy uses
@@ -168,7 +169,7 @@ class HostMemRef(MemRefValue, np.ndarray):
     __repr__ = MemRefValue.__repr__
     __eq__ = MemRefValue.__eq__
     __ne__ = MemRefValue.__ne__
-    __hash__ = MemRefValue.__hash__
+    __hash__ = MemRefValue.__hash__  # type: ignore[assignment]  # arrays have none
 
 
 _BITS = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-_FP32 = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)
+_FP32: tuple[Any, ...] = (torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv"))  # noqa: B009
 _REDUCTIONS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 

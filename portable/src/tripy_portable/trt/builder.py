@@ -150,7 +150,7 @@ def cache_key(program: Program, options: BuildOptions | None = None) -> str:
     for tensor in program.constants.values():
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
-            digest.update(memoryview(flat.view(torch.uint8).numpy()))
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

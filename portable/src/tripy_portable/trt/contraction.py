@@ -19,7 +19,7 @@ def _convolution(op: Conversion) -> list[Any]:
     extents = tuple(kernel.shape)
     maps = extents[0] if op.node.op == "convolution" else extents[1] * op.attrs["num_groups"]
     # The weights are tensors, as Tripy passes them; empty ones say so.
-    none = op.library.Weights(op.data_type(op.types[0].element))
+    none = op.library.Weights(op.data_type(op.type(0).element))
     add = getattr(op.network, f"add_{op.node.op}_nd")
     layer = op.layer(add(op.inputs[0], maps, extents[2:], none, none))
     layer.set_input(1, kernel)

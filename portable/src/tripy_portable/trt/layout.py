@@ -29,7 +29,7 @@ def _extent(op: Conversion, shape: Any, axis: int) -> Any:
     return op.out(op.network.add_slice(shape, (axis,), (1,), (1,)))
 
 
-def _shuffled(op: Conversion, tensor: Any, dims: Sequence[int] | None = None, shape: Any = None) -> Any:
+def _shuffled(op: Conversion, tensor: Any, dims: Sequence[int] = (), shape: Any = None) -> Any:
     """Reshaped to fixed extents, of which one may be -1, or to those in a shape tensor."""
     layer = op.layer(op.network.add_shuffle(tensor))
     # Otherwise an extent of 0 means the input's, and a tensor without elements cannot be reshaped.
@@ -63,14 +63,14 @@ def _shape_of(op: Conversion) -> list[Any]:
 @converts("reshape")
 def _reshape(op: Conversion) -> list[Any]:
     dims, shape = op.ints(1), op.operand(1)
-    if dims is None and shape is None:
-        dims = op.result_types[0].dims
-    return [_shuffled(op, op.inputs[0], dims, None if dims is not None else shape)]
+    if dims is None and shape is not None:
+        return [_shuffled(op, op.inputs[0], shape=shape)]
+    return [_shuffled(op, op.inputs[0], op.result_types[0].dims if dims is None else dims)]
 
 
 @converts("collapse_rank")
 def _collapse_rank(op: Conversion) -> list[Any]:
-    extents, surplus = tuple(op.inputs[0].shape), op.types[0].rank - op.result_types[0].rank
+    extents, surplus = tuple(op.inputs[0].shape), op.type(0).rank - op.result_types[0].rank
     # Extents of 1 go, known ones first: an unknown one that goes must turn out to be 1.
     candidates = [axis for axis, extent in enumerate(extents) if extent == 1]
     candidates += [axis for axis, extent in enumerate(extents) if extent == -1]
@@ -138,7 +138,7 @@ def _gather(op: Conversion) -> list[Any]:
 
 @converts("slice")
 def _slice(op: Conversion) -> list[Any]:
-    rank = op.types[0].rank
+    rank = op.type(0).rank
     settings = []
     for index, what in ((1, "start"), (2, "size"), (3, "stride")):
         given = op.attrs.get(f"static_{what}")

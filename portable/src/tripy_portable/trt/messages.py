@@ -142,7 +142,7 @@ class Recorder:
 
 
 def _make_logger(library: ModuleType, log: Any) -> Any:
-    class Logger(library.ILogger):
+    class Logger(library.ILogger):  # type: ignore[name-defined]  # a module that is found at run time
         def __init__(self) -> None:
             library.ILogger.__init__(self)
 

@@ -206,10 +206,18 @@ class Conversion:
         self.network = translation.network
         self.node = node
         self.attrs = node.attrs
-        self.inputs = [None if value is None else translation.tensor(value) for value in node.inputs]
+        self.inputs: list[Any] = [
+            None if value is None else translation.tensor(value) for value in node.inputs
+        ]
         program = translation.program
         self.types = [None if value is None else program.types[value] for value in node.inputs]
         self.result_types = [program.types[value] for value in node.outputs]
+
+    def type(self, index: int) -> RankedTensorType:
+        """The type of an operand that is not optional."""
+        found = self.types[index]
+        assert found is not None, f"{self.node.op} was recorded without its operand {index}"
+        return found
 
     def operand(self, index: int) -> Any:
         """Operand `index`, or None where it is absent."""

@@ -1,0 +1,41 @@
+"""Plugins: the implementation that `tensorrt.plugin.impl` has registered, called where the plan computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tripy_portable.diagnostics import UnsupportedOperation
+from tripy_portable.dialect.inference import OpView
+from tripy_portable.dialect.plugin_inference import definition_of
+from tripy_portable.dtypes import DATA_TYPES
+from tripy_portable.kernels.registry import Lowered, lowers
+from tripy_portable.plugins.tensors import Tensor
+
+
+@lowers("opaque_plugin")
+def _opaque_plugin(view: OpView) -> Lowered:
+    """Writes to new tensors; inputs are contiguous, as TensorRT's linear format is."""
+    definition = definition_of(view.attrs)
+    implementation = definition.impl_func
+    if implementation is None:
+        raise UnsupportedOperation(
+            f"plugin '{definition.plugin_id}' has no implementation that the portable runtime could call; "
+            "register one with `tensorrt.plugin.impl`"
+        )
+    values = dict(view.attrs["attributes"])
+    arguments = [values[name] for name in definition.impl_attr_names]
+    kinds = [DATA_TYPES[type.element] for type in view.types]
+    results = [(type.dims, type.element.torch, DATA_TYPES[type.element]) for type in view.declared]
+
+    def run(*inputs: torch.Tensor) -> Any:
+        device = inputs[0].device
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        made = [torch.empty(dims, dtype=dtype, device=device) for dims, dtype, _ in results]
+        outputs = tuple(Tensor(tensor, kind) for tensor, (_, _, kind) in zip(made, results))
+        tensors = [Tensor(tensor.contiguous(), kind) for tensor, kind in zip(inputs, kinds)]
+        implementation(*tensors, *arguments, outputs, stream=stream)
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return Lowered(run)
