@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,7 @@ from reference.embedding_modules import (
 )
 from reference.hstu import HSTU
 from reference.hstu_dense import HSTUDenseModel
+from reference.hstu_stream import HSTUStreamModel
 from reference.hstu_transducer import HSTUTransducer
 from reference.input_features_preprocessors import (
     CombinedItemAndRatingInputFeaturesPreprocessor,
@@ -59,7 +60,22 @@ def build_hstu(config: HSTUConfig, layout: str = "dense", jagged_backend: str = 
         ValueError: naming the field, its value and the fix.
     """
     require_choice("layout", layout, LAYOUTS)
-    arguments = {
+    if layout == "jagged":
+        return HSTU(jagged_backend=jagged_backend, **_hstu_arguments(config)).eval()
+    return HSTUDenseModel(**_hstu_arguments(config)).eval()
+
+
+def build_hstu_stream(config: HSTUConfig) -> HSTUStreamModel:
+    """`build_hstu` with the incremental forward over streams; state-dict keys are the same.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    return HSTUStreamModel(**_hstu_arguments(config)).eval()
+
+
+def _hstu_arguments(config: HSTUConfig) -> dict[str, Any]:
+    return {
         "max_sequence_len": config.max_sequence_len,
         "max_output_len": config.max_output_len,
         "embedding_dim": config.embedding_dim,
@@ -82,9 +98,6 @@ def build_hstu(config: HSTUConfig, layout: str = "dense", jagged_backend: str = 
         "concat_ua": config.concat_ua,
         "epsilon": config.epsilon,
     }
-    if layout == "jagged":
-        return HSTU(jagged_backend=jagged_backend, **arguments).eval()
-    return HSTUDenseModel(**arguments).eval()
 
 
 def _embedding_module(config: HSTUConfig) -> EmbeddingModule:

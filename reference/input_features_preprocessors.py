@@ -20,6 +20,16 @@ RATINGS_KEY = "ratings"
 Preprocessed = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
+def _positions(
+    count: int, past_ids: torch.Tensor, first_positions: torch.Tensor | None, rows: int
+) -> torch.Tensor:
+    """(1 or B, count) int, each in [0, rows)."""
+    position_1N = torch.arange(count, device=past_ids.device).unsqueeze(0)
+    if first_positions is None:
+        return position_1N
+    return (first_positions.unsqueeze(1) + position_1N).clamp(max=rows - 1)
+
+
 class InputFeaturesPreprocessorModule(torch.nn.Module):
     """Interface. `positions_per_item` is the number of positions that an item takes in the output."""
 
@@ -41,6 +51,7 @@ class InputFeaturesPreprocessorModule(torch.nn.Module):
         past_ids: torch.Tensor,
         past_embeddings: torch.Tensor,
         past_payloads: dict[str, torch.Tensor],
+        first_positions: torch.Tensor | None = None,
     ) -> Preprocessed:
         """
         Args:
@@ -48,6 +59,8 @@ class InputFeaturesPreprocessorModule(torch.nn.Module):
             past_ids: (B, N) int, 0 for no item.
             past_embeddings: (B, N, I).
             past_payloads: "ratings" (B, N) int in [0, num_ratings) where ratings are used.
+            first_positions: (B,) int, the position of each row's first item; 0 without. Positions past the
+                learned ones take the last one's vector.
 
         Returns:
             lengths (B,) int, embeddings (B, N, D) with rows of item 0 set to zero, and the 0/1 mask
@@ -86,8 +99,9 @@ class LearnablePositionalEmbeddingInputFeaturesPreprocessor(InputFeaturesPreproc
         past_ids: torch.Tensor,
         past_embeddings: torch.Tensor,
         past_payloads: dict[str, torch.Tensor],
+        first_positions: torch.Tensor | None = None,
     ) -> Preprocessed:
-        position = torch.arange(past_ids.size(1), device=past_ids.device).unsqueeze(0)
+        position = _positions(past_ids.size(1), past_ids, first_positions, self._pos_emb.num_embeddings)
         x_BND = past_embeddings * self._embedding_dim**0.5 + self._pos_emb(position)
         x_BND = self._emb_dropout(x_BND)
         valid_mask = (past_ids != 0).unsqueeze(-1).to(x_BND.dtype)
@@ -139,8 +153,9 @@ class LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor(InputFeaturesPr
         past_ids: torch.Tensor,
         past_embeddings: torch.Tensor,
         past_payloads: dict[str, torch.Tensor],
+        first_positions: torch.Tensor | None = None,
     ) -> Preprocessed:
-        position = torch.arange(past_ids.size(1), device=past_ids.device).unsqueeze(0)
+        position = _positions(past_ids.size(1), past_ids, first_positions, self._pos_emb.num_embeddings)
         rated_BND = torch.cat([past_embeddings, self._rating_emb(past_payloads[RATINGS_KEY].int())], dim=-1)
         x_BND = rated_BND * self._embedding_dim**0.5 + self._pos_emb(position)
         x_BND = self._emb_dropout(x_BND)
@@ -210,9 +225,10 @@ class CombinedItemAndRatingInputFeaturesPreprocessor(InputFeaturesPreprocessorMo
         past_ids: torch.Tensor,
         past_embeddings: torch.Tensor,
         past_payloads: dict[str, torch.Tensor],
+        first_positions: torch.Tensor | None = None,
     ) -> Preprocessed:
         b, n = past_ids.size()
-        position = torch.arange(2 * n, device=past_ids.device).unsqueeze(0)
+        position = _positions(2 * n, past_ids, first_positions, self._pos_emb.num_embeddings)
         pair_BN2D = torch.stack([past_embeddings, self._rating_emb(past_payloads[RATINGS_KEY].int())], dim=2)
         x_BND = (pair_BN2D * self._embedding_dim**0.5).reshape(b, 2 * n, self._embedding_dim)
         x_BND = self._emb_dropout(x_BND + self._pos_emb(position))

@@ -6,7 +6,7 @@ generative_recommenders/research/modeling/sequential/hstu.py.
 Both biases follow the width of their input: with ``N <= max_seq_len`` timestamps they return the upper left
 N x N corner of the full bias, so a batch may be trimmed to its longest row.
 
-Legend: B batch, N sequence, W max_seq_len.
+Legend: B batch, N sequence, W max_seq_len, M the last rows of the sequence.
 """
 
 from __future__ import annotations
@@ -46,12 +46,32 @@ def _positional_bias(weight: torch.Tensor, n: int, max_seq_len: int) -> torch.Te
     return torch.index_select(weight, 0, offset_NN.reshape(-1)).view(1, n, n)
 
 
+def _last_positional_bias(weight: torch.Tensor, m: int, n: int, max_seq_len: int) -> torch.Tensor:
+    """(2W - 1,) weights -> (1, m, n), the last m rows of the bias over n positions."""
+    row, column = (torch.arange(size, device=weight.device) for size in (m, n))
+    offset_MN = column - (row + (n - m)).unsqueeze(1) + (max_seq_len - 1)
+    offset_MN = offset_MN.clamp(min=0, max=2 * max_seq_len - 2)
+    return torch.index_select(weight, 0, offset_MN.reshape(-1)).view(1, m, n)
+
+
 class RelativeAttentionBiasModule(torch.nn.Module):
     """Interface: a bias that is added to the attention logits, shared by the heads."""
 
     @abc.abstractmethod
     def forward(self, all_timestamps: torch.Tensor) -> torch.Tensor:
         """(B, N) int64 seconds -> float, broadcastable to (B, N, N)."""
+
+    @abc.abstractmethod
+    def last_rows(self, all_timestamps: torch.Tensor, next_timestamps: torch.Tensor) -> torch.Tensor:
+        """The bias of the last M of N positions, where N may exceed W.
+
+        Args:
+            all_timestamps: (B, N) int64 seconds.
+            next_timestamps: (B, M) int64 seconds, of what follows each of these positions.
+
+        Returns:
+            float, broadcastable to (B, M, N); for columns W and more positions away, of any value.
+        """
 
 
 class RelativePositionalBias(RelativeAttentionBiasModule):
@@ -71,6 +91,11 @@ class RelativePositionalBias(RelativeAttentionBiasModule):
         """(B, N) int64, of which only the width is used, N = W without it -> (1, N, N)."""
         n = self._max_seq_len if all_timestamps is None else all_timestamps.size(1)
         return _positional_bias(self._w, n, self._max_seq_len)
+
+    def last_rows(self, all_timestamps: torch.Tensor, next_timestamps: torch.Tensor) -> torch.Tensor:
+        """See `RelativeAttentionBiasModule.last_rows`; of the timestamps, only the widths are used."""
+        m, n = next_timestamps.size(1), all_timestamps.size(1)
+        return _last_positional_bias(self._w, m, n, self._max_seq_len)
 
 
 class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
@@ -99,9 +124,18 @@ class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
 
     def forward(self, all_timestamps: torch.Tensor) -> torch.Tensor:
         """(B, N) int64 seconds -> (B, N, N)."""
-        b, n = all_timestamps.size()
         next_BN = torch.cat([all_timestamps[:, 1:], all_timestamps[:, -1:]], dim=1)
         delta_BNN = next_BN.unsqueeze(2) - all_timestamps.unsqueeze(1)
-        bucket_BNN = time_bucket(delta_BNN, self._num_buckets, self._bucket_divisor)
-        time_bias_BNN = torch.index_select(self._ts_w, 0, bucket_BNN.view(-1)).view(b, n, n)
-        return _positional_bias(self._pos_w, n, self._max_seq_len) + time_bias_BNN
+        n = all_timestamps.size(1)
+        return _positional_bias(self._pos_w, n, self._max_seq_len) + self._time_bias(delta_BNN)
+
+    def last_rows(self, all_timestamps: torch.Tensor, next_timestamps: torch.Tensor) -> torch.Tensor:
+        """See `RelativeAttentionBiasModule.last_rows`."""
+        delta_BMN = next_timestamps.unsqueeze(2) - all_timestamps.unsqueeze(1)
+        m, n = next_timestamps.size(1), all_timestamps.size(1)
+        return _last_positional_bias(self._pos_w, m, n, self._max_seq_len) + self._time_bias(delta_BMN)
+
+    def _time_bias(self, delta: torch.Tensor) -> torch.Tensor:
+        """(B, M, N) int64 seconds -> (B, M, N)."""
+        bucket_BMN = time_bucket(delta, self._num_buckets, self._bucket_divisor)
+        return torch.index_select(self._ts_w, 0, bucket_BMN.view(-1)).view(bucket_BMN.size())

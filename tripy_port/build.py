@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nvtripy as tp
 
@@ -14,6 +14,7 @@ from tripy_port.embedding_modules import (
     LocalEmbeddingModule,
 )
 from tripy_port.hstu_dense import HSTUDenseModel
+from tripy_port.hstu_stream import HSTUStreamModel
 from tripy_port.hstu_transducer import HSTUTransducer
 from tripy_port.input_features_preprocessors import (
     CombinedItemAndRatingInputFeaturesPreprocessor,
@@ -55,31 +56,44 @@ def build_hstu(config: HSTUConfig, dtype: tp.dtype = tp.float32) -> HSTUDenseMod
     Raises:
         ValueError: naming the field, its value and the fix.
     """
+    return HSTUDenseModel(**_hstu_arguments(config, dtype))
+
+
+def build_hstu_stream(config: HSTUConfig, dtype: tp.dtype = tp.float32) -> HSTUStreamModel:
+    """`build_hstu` with the incremental forward over streams; state-dict keys are the same.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    return HSTUStreamModel(**_hstu_arguments(config, dtype))
+
+
+def _hstu_arguments(config: HSTUConfig, dtype: tp.dtype) -> dict[str, Any]:
     require(dtype in DTYPES, "dtype", dtype, f"choose one of {', '.join(str(choice) for choice in DTYPES)}")
-    return HSTUDenseModel(
-        max_sequence_len=config.max_sequence_len,
-        max_output_len=config.max_output_len,
-        embedding_dim=config.embedding_dim,
-        num_blocks=config.num_blocks,
-        num_heads=config.num_heads,
-        linear_dim=config.linear_dim,
-        attention_dim=config.attention_dim,
-        normalization=config.normalization,
-        linear_config=config.linear_config,
-        linear_activation=config.linear_activation,
-        linear_dropout_rate=config.linear_dropout_rate,
-        attn_dropout_rate=config.attn_dropout_rate,
-        embedding_module=_embedding_module(config, dtype),
-        similarity_module=DotProductSimilarity(),
-        input_features_preproc_module=_input_preprocessor(config, dtype),
-        output_postproc_module=_output_postprocessor(config),
-        relative_attention_bias=config.relative_attention_bias,
-        num_buckets=config.num_buckets,
-        bucket_divisor=config.bucket_divisor,
-        concat_ua=config.concat_ua,
-        epsilon=config.epsilon,
-        dtype=dtype,
-    )
+    return {
+        "max_sequence_len": config.max_sequence_len,
+        "max_output_len": config.max_output_len,
+        "embedding_dim": config.embedding_dim,
+        "num_blocks": config.num_blocks,
+        "num_heads": config.num_heads,
+        "linear_dim": config.linear_dim,
+        "attention_dim": config.attention_dim,
+        "normalization": config.normalization,
+        "linear_config": config.linear_config,
+        "linear_activation": config.linear_activation,
+        "linear_dropout_rate": config.linear_dropout_rate,
+        "attn_dropout_rate": config.attn_dropout_rate,
+        "embedding_module": _embedding_module(config, dtype),
+        "similarity_module": DotProductSimilarity(),
+        "input_features_preproc_module": _input_preprocessor(config, dtype),
+        "output_postproc_module": _output_postprocessor(config),
+        "relative_attention_bias": config.relative_attention_bias,
+        "num_buckets": config.num_buckets,
+        "bucket_divisor": config.bucket_divisor,
+        "concat_ua": config.concat_ua,
+        "epsilon": config.epsilon,
+        "dtype": dtype,
+    }
 
 
 def _embedding_module(config: HSTUConfig, dtype: tp.dtype) -> EmbeddingModule:

@@ -64,6 +64,9 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         ValueError: naming the parameter, its value and the fix.
     """
 
+    unit_class: type[SequentialTransductionUnitDense] = SequentialTransductionUnitDense
+    encoder_class: type[tp.Module] = HSTUDense
+
     def __init__(
         self,
         max_sequence_len: int,
@@ -126,7 +129,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
                     self._sequence_width, num_buckets, bucket_divisor, dtype=dtype
                 )
             units.append(
-                SequentialTransductionUnitDense(
+                self.unit_class(
                     embedding_dim=embedding_dim,
                     linear_hidden_dim=linear_dim,
                     attention_dim=attention_dim,
@@ -143,7 +146,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
                     dtype=dtype,
                 )
             )
-        self._hstu = HSTUDense(units)
+        self._hstu = self.encoder_class(units)
         self._output_postproc = output_postproc_module
         # True above the diagonal: the future. Its values come with the state dict, as those of the weights
         # do.

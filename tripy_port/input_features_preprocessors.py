@@ -18,6 +18,16 @@ RATINGS_KEY = "ratings"
 Preprocessed = tuple[tp.Tensor, tp.Tensor, tp.Tensor]
 
 
+def _positions(
+    count: tp.types.IntLike, first_positions: tp.Tensor | None, rows: tp.types.IntLike
+) -> tp.Tensor:
+    """(1 or B, count) int32, each in [0, rows)."""
+    position_1N = tp.iota((1, count), dim=1, dtype=tp.int32)
+    if first_positions is None:
+        return position_1N
+    return tp.minimum(tp.unsqueeze(tp.cast(first_positions, tp.int32), 1) + position_1N, rows - 1)
+
+
 class Dropout(tp.Module):
     """`torch.nn.Dropout` as it runs in inference, all that Tripy does: the identity.
 
@@ -53,6 +63,7 @@ class InputFeaturesPreprocessorModule(tp.Module):
         past_ids: tp.Tensor,
         past_embeddings: tp.Tensor,
         past_payloads: dict[str, tp.Tensor],
+        first_positions: tp.Tensor | None = None,
     ) -> Preprocessed:
         """
         Args:
@@ -60,6 +71,8 @@ class InputFeaturesPreprocessorModule(tp.Module):
             past_ids: (B, N) int, 0 for no item.
             past_embeddings: (B, N, I).
             past_payloads: "ratings" (B, N) int in [0, num_ratings) where ratings are used.
+            first_positions: (B,) int, the position of each row's first item; 0 without. Positions past the
+                learned ones take the last one's vector.
 
         Returns:
             lengths (B,) int, embeddings (B, N, D) with rows of item 0 set to zero, and the 0/1 mask
@@ -95,8 +108,9 @@ class LearnablePositionalEmbeddingInputFeaturesPreprocessor(InputFeaturesPreproc
         past_ids: tp.Tensor,
         past_embeddings: tp.Tensor,
         past_payloads: dict[str, tp.Tensor],
+        first_positions: tp.Tensor | None = None,
     ) -> Preprocessed:
-        position = tp.iota((1, past_ids.shape[1]), dim=1, dtype=tp.int32)
+        position = _positions(past_ids.shape[1], first_positions, self._pos_emb.weight.shape[0])
         x_BND = scale(past_embeddings, self._embedding_dim**0.5) + self._pos_emb(position)
         x_BND = self._emb_dropout(x_BND)
         valid_mask = tp.cast(tp.unsqueeze(past_ids != 0, -1), x_BND.dtype)
@@ -142,8 +156,9 @@ class LearnablePositionalEmbeddingRatedInputFeaturesPreprocessor(InputFeaturesPr
         past_ids: tp.Tensor,
         past_embeddings: tp.Tensor,
         past_payloads: dict[str, tp.Tensor],
+        first_positions: tp.Tensor | None = None,
     ) -> Preprocessed:
-        position = tp.iota((1, past_ids.shape[1]), dim=1, dtype=tp.int32)
+        position = _positions(past_ids.shape[1], first_positions, self._pos_emb.weight.shape[0])
         ratings = tp.cast(past_payloads[RATINGS_KEY], tp.int32)
         rated_BND = tp.concatenate([past_embeddings, self._rating_emb(ratings)], dim=-1)
         x_BND = scale(rated_BND, self._embedding_dim**0.5) + self._pos_emb(position)
@@ -211,9 +226,10 @@ class CombinedItemAndRatingInputFeaturesPreprocessor(InputFeaturesPreprocessorMo
         past_ids: tp.Tensor,
         past_embeddings: tp.Tensor,
         past_payloads: dict[str, tp.Tensor],
+        first_positions: tp.Tensor | None = None,
     ) -> Preprocessed:
         b, n = past_ids.shape
-        position = tp.iota((1, n * 2), dim=1, dtype=tp.int32)
+        position = _positions(n * 2, first_positions, self._pos_emb.weight.shape[0])
         ratings = tp.cast(past_payloads[RATINGS_KEY], tp.int32)
         pair_BN2D = tp.stack([past_embeddings, self._rating_emb(ratings)], dim=2)
         x_BND = tp.reshape(scale(pair_BN2D, self._embedding_dim**0.5), (b, n * 2, self._embedding_dim))

@@ -5,7 +5,7 @@ Counterpart of reference/relative_attention_bias.py.
 Both biases follow the width of their input: with ``N <= max_seq_len`` timestamps they return the upper left
 N x N corner of the full bias, so a batch may be trimmed to its longest row.
 
-Legend: B batch, N sequence, W max_seq_len.
+Legend: B batch, N sequence, W max_seq_len, M the last rows of the sequence.
 """
 
 from __future__ import annotations
@@ -47,12 +47,34 @@ def _positional_bias(weight: tp.Tensor, n: tp.types.IntLike, max_seq_len: int) -
     return tp.unsqueeze(bias_WW[:n, :n], 0)
 
 
+def _last_positional_bias(
+    weight: tp.Tensor, m: tp.types.IntLike, n: tp.types.IntLike, max_seq_len: int
+) -> tp.Tensor:
+    """(2W - 1,) weights -> (1, m, n), the last m rows of the bias over n positions."""
+    row_MN, column_MN = (tp.iota((m, n), dim=dim, dtype=tp.int32) for dim in (0, 1))
+    offset_MN = column_MN - row_MN - (n - m) + (max_seq_len - 1)
+    offset_MN = tp.minimum(tp.maximum(offset_MN, 0), 2 * max_seq_len - 2)
+    return tp.unsqueeze(tp.gather(weight, 0, offset_MN), 0)
+
+
 class RelativeAttentionBiasModule(tp.Module):
     """Interface: a bias that is added to the attention logits, shared by the heads."""
 
     @abc.abstractmethod
     def forward(self, all_timestamps: tp.Tensor) -> tp.Tensor:
         """(B, N) int64 seconds -> float, broadcastable to (B, N, N)."""
+
+    @abc.abstractmethod
+    def last_rows(self, all_timestamps: tp.Tensor, next_timestamps: tp.Tensor) -> tp.Tensor:
+        """The bias of the last M of N positions, where N may exceed W.
+
+        Args:
+            all_timestamps: (B, N) int64 seconds.
+            next_timestamps: (B, M) int64 seconds, of what follows each of these positions.
+
+        Returns:
+            float, broadcastable to (B, M, N); for columns W and more positions away, of any value.
+        """
 
 
 class RelativePositionalBias(RelativeAttentionBiasModule):
@@ -73,6 +95,11 @@ class RelativePositionalBias(RelativeAttentionBiasModule):
         """(B, N) int64, of which only the width is used, N = W without it -> (1, N, N)."""
         n = self._max_seq_len if all_timestamps is None else all_timestamps.shape[1]
         return _positional_bias(self._w, n, self._max_seq_len)
+
+    def last_rows(self, all_timestamps: tp.Tensor, next_timestamps: tp.Tensor) -> tp.Tensor:
+        """See `RelativeAttentionBiasModule.last_rows`; of the timestamps, only the widths are used."""
+        m, n = next_timestamps.shape[1], all_timestamps.shape[1]
+        return _last_positional_bias(self._w, m, n, self._max_seq_len)
 
 
 class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
@@ -105,6 +132,15 @@ class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
         """(B, N) int64 seconds -> (B, N, N)."""
         next_BN = tp.concatenate([all_timestamps[:, 1:], all_timestamps[:, -1:]], dim=1)
         delta_BNN = tp.unsqueeze(next_BN, 2) - tp.unsqueeze(all_timestamps, 1)
-        bucket_BNN = time_bucket(delta_BNN, self._num_buckets, self._bucket_divisor)
-        time_bias_BNN = tp.gather(self._ts_w, 0, bucket_BNN)
-        return _positional_bias(self._pos_w, all_timestamps.shape[1], self._max_seq_len) + time_bias_BNN
+        n = all_timestamps.shape[1]
+        return _positional_bias(self._pos_w, n, self._max_seq_len) + self._time_bias(delta_BNN)
+
+    def last_rows(self, all_timestamps: tp.Tensor, next_timestamps: tp.Tensor) -> tp.Tensor:
+        """See `RelativeAttentionBiasModule.last_rows`."""
+        delta_BMN = tp.unsqueeze(next_timestamps, 2) - tp.unsqueeze(all_timestamps, 1)
+        m, n = next_timestamps.shape[1], all_timestamps.shape[1]
+        return _last_positional_bias(self._pos_w, m, n, self._max_seq_len) + self._time_bias(delta_BMN)
+
+    def _time_bias(self, delta: tp.Tensor) -> tp.Tensor:
+        """(B, M, N) int64 seconds -> (B, M, N)."""
+        return tp.gather(self._ts_w, 0, time_bucket(delta, self._num_buckets, self._bucket_divisor))
