@@ -1,0 +1,269 @@
+"""The fused HSTU attention kernel in Triton. `hstu_attention_kernel` can be compiled ahead of time as it is.
+
+One program owns BLOCK_M rows of one sequence and one head and walks over the columns in blocks of BLOCK_N: first
+blocks that a window cuts, then blocks that every row sees whole, which need no mask, then those that the diagonal, the
+targets or the sequence's end cut, and, behind the history, the targets' own. Blocks that no row sees are not visited.
+
+The scale of the weights is linear and is applied once, to the accumulator. Blocks that need no mask may come through
+tensor descriptors (the copy engine); a cut block goes through masked loads, since what lies behind a sequence's end
+belongs to another sequence, and its garbage times zero need not be zero.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _silu_exact(x):
+    return x / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def _silu_half(x):
+    # 1 / (1 + e^-x) in two operations of the special-function unit, each within 2^-22 of its result: far below the
+    # rounding of a half type, which the weight meets next. e^-x may overflow, and the reciprocal of that is 0.
+    e = tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;",
+        "=f,f",
+        [x * -1.4426950408889634],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
+    r = tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + e], dtype=tl.float32, is_pure=True, pack=1
+    )
+    return x * r
+
+
+@triton.jit
+def _silu_tanh(x):
+    h = 0.5 * x
+    t = tl.inline_asm_elementwise(
+        "tanh.approx.f32 $0, $1;", "=f,f", [h], dtype=tl.float32, is_pure=True, pack=1
+    )
+    return h * t + h
+
+
+@triton.jit
+def _time_bucket(delta, table, SHIFT: tl.constexpr):
+    """int64 differences -> buckets, by `buckets.bucket_table`'s entries."""
+    magnitude = tl.maximum(tl.abs(delta), 1).to(tl.float32)
+    pattern = magnitude.to(tl.int32, bitcast=True) - 0x3F800000
+    entry = tl.load(table + (pattern >> SHIFT))
+    edge = entry & ((2 << SHIFT) - 1)
+    return (entry >> (SHIFT + 1)) + ((pattern & ((1 << SHIFT) - 1)) >= edge).to(tl.int32)
+
+
+@triton.jit
+def _visible(rows, cols, length, first_target, contextual, window,
+             HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
+    """(BLOCK_M, BLOCK_N), which row sees which column; see `masks.ProductionMask`."""
+    inside = cols < length
+    if not (HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT):
+        return (rows[:, None] >= cols[None, :]) & inside[None, :]
+    row_position = rows
+    col_position = cols
+    last_position = first_target
+    if HAS_CONTEXT:
+        merged = tl.maximum(contextual - 1, 0)
+        row_position = tl.maximum(rows - merged, 0)
+        col_position = tl.maximum(cols - merged, 0)
+        last_position = first_target - merged
+    row_position = tl.minimum(row_position, last_position)
+    col_position = tl.minimum(col_position, last_position)
+    distance = row_position[:, None] - col_position[None, :]
+    sees = distance > 0
+    if HAS_WINDOW:
+        sees = sees & (distance <= window)
+    sees = sees | (rows[:, None] == cols[None, :])
+    if HAS_CONTEXT:
+        sees = sees | ((rows < contextual)[:, None] & (col_position < last_position)[None, :])
+    return sees & inside[None, :]
+
+
+@triton.jit
+def _column_ranges(start_m, length, first_target, contextual, window, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                   HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
+    """Where rows [start_m, start_m + BLOCK_M) have columns: [low, whole) cut, [whole, cut) not, [cut, high) cut, and
+    [own, end) the targets' own, cut; all but high and end multiples of BLOCK_N."""
+    end = tl.minimum(start_m + BLOCK_M, length)
+    low = 0
+    whole = 0
+    cut = start_m
+    high = end
+    own = end
+    if HAS_TARGETS:
+        cut = tl.minimum(cut, first_target)
+        if start_m >= first_target:
+            high = tl.maximum(first_target, 0)
+            own = tl.maximum(start_m // BLOCK_N, (high + BLOCK_N - 1) // BLOCK_N) * BLOCK_N
+    merged = 0
+    if HAS_CONTEXT:
+        merged = tl.maximum(contextual - 1, 0)
+        # No history: every column counts as the same position.
+        cut = tl.where(first_target > merged, cut, 0)
+    if HAS_WINDOW:
+        first = tl.minimum(start_m, first_target) - window
+        low = tl.where(first > merged, first // BLOCK_N * BLOCK_N, 0)
+        last = tl.minimum(end - 1, first_target) - window
+        whole = tl.where(last > merged, (last + BLOCK_N - 1) // BLOCK_N * BLOCK_N, 0)
+    cut = cut // BLOCK_N * BLOCK_N
+    if HAS_CONTEXT:
+        if start_m < contextual:
+            low = 0
+            whole = 0
+            cut = 0
+            high = length
+            own = end
+    cut = tl.maximum(cut, whole)
+    whole = tl.minimum(whole, tl.maximum(high, low))
+    return low, whole, cut, high, own, end
+
+
+@triton.jit
+def _load_rows(
+    pointer, index, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr
+):
+    """(rows, BLOCK_D) of a jagged tensor, zero where a mask says so and behind a head's last element."""
+    column = tl.arange(0, BLOCK_D)
+    at = pointer + index.to(tl.int64)[:, None] * stride + column[None, :]
+    if MASKED:
+        if DIM != BLOCK_D:
+            return tl.load(at, mask=inside[:, None] & (column < DIM)[None, :], other=0.0)
+        return tl.load(at, mask=inside[:, None], other=0.0)
+    if DIM != BLOCK_D:
+        return tl.load(at, mask=(column < DIM)[None, :], other=0.0)
+    return tl.load(at)
+
+
+@triton.jit
+def hstu_attention_kernel(
+    Q, K, V, Out, KDesc, VDesc, offsets,
+    timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale,
+    stride_ql, stride_qh, stride_kl, stride_kh, stride_vl, stride_vh, stride_ol, stride_oh,
+    stride_tb, num_times, num_heads, num_sequences, num_blocks, width, contextual, window, alpha, scale,
+    HAS_BIAS: tl.constexpr, HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr,
+    HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr, HAS_SCALE: tl.constexpr,
+    K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr, SILU: tl.constexpr,
+    USE_TMA: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """Out[i, h] = sum over the columns j that row i sees of SiLU(alpha q_i k_j + bias_ij) * scale_i * v_j.
+
+    Args:
+        Q, K, Out, V: (L, H, K) or (L, H, V), the last stride 1; Out in V's type. KDesc, VDesc: tensor descriptors of
+            K and V as (L, H * dim), with USE_TMA only.
+        offsets: (B + 1,) int. timestamps: (B, num_times) int64. position_weights: (2 * width - 1,). time_weights,
+            bucket_table: see `buckets`. num_targets: (B,) int. attn_scale: (L,).
+        num_blocks: of BLOCK_M rows in the longest sequence; the grid is num_blocks * B * H programs.
+        scale: of the weights, without attn_scale.
+        GROUP: how many (sequence, head) pairs run beside each other, all their long blocks first: few enough that
+            the cache holds their keys and values, enough that no long block is left to the end.
+        DOT: input precision of the dot products. SILU: "exact", or "half" for half-precision inputs on a GPU.
+    """
+    program = tl.program_id(0)
+    in_group = GROUP * num_blocks
+    first_pair = program // in_group * GROUP
+    pairs = tl.minimum(num_sequences * num_heads - first_pair, GROUP)
+    within = program % in_group
+    pair = first_pair + within % pairs
+    start_m = (num_blocks - 1 - within // pairs) * BLOCK_M
+    sequence = pair // num_heads
+    head = pair % num_heads
+    seq_start = tl.load(offsets + sequence).to(tl.int64)
+    length = (tl.load(offsets + sequence + 1) - seq_start).to(tl.int32)
+    if start_m >= length:
+        return
+
+    first_target = length
+    if HAS_TARGETS:
+        first_target = length - tl.load(num_targets + sequence).to(tl.int32)
+    rows = start_m + tl.arange(0, BLOCK_M)
+    q_at = Q + seq_start * stride_ql + head.to(tl.int64) * stride_qh
+    k_at = K + seq_start * stride_kl + head.to(tl.int64) * stride_kh
+    v_at = V + seq_start * stride_vl + head.to(tl.int64) * stride_vh
+    q = _load_rows(q_at, rows, stride_ql, rows < length, K_DIM, BLOCK_K, True)
+    own_time = timestamps
+    next_time = rows
+    if HAS_TIME:
+        own_time = timestamps + sequence.to(tl.int64) * stride_tb
+        next_time = tl.load(own_time + tl.minimum(rows + 1, num_times - 1), mask=rows < length, other=0)
+    low, whole, cut, high, own, end = _column_ranges(
+        start_m,
+        length,
+        first_target,
+        contextual,
+        window,
+        BLOCK_M,
+        BLOCK_N,
+        HAS_TARGETS,
+        HAS_WINDOW,
+        HAS_CONTEXT,
+    )
+    acc = tl.zeros([BLOCK_M, BLOCK_V], dtype=tl.float32)
+    # Cut in front by the window (phase 0), whole (1), cut by the diagonal (2), the targets' own (3).
+    for phase in tl.static_range(4):
+        MASKED: tl.constexpr = phase != 1
+        if phase == 0:
+            begin, stop = low, whole
+        elif phase == 1:
+            begin, stop = whole, cut
+        elif phase == 2:
+            begin, stop = cut, high
+        else:
+            begin, stop = own, end
+        if (phase == 1 or phase == 2) or (phase == 0 and HAS_WINDOW) or (phase == 3 and HAS_TARGETS):
+            for start_n in tl.range(begin, stop, BLOCK_N, warp_specialize=WARP_SPECIALIZE and phase == 1):
+                start_n = tl.multiple_of(start_n, BLOCK_N)
+                cols = start_n + tl.arange(0, BLOCK_N)
+                if USE_TMA and not MASKED:
+                    k = KDesc.load([(seq_start + start_n).to(tl.int32), head * BLOCK_K])
+                else:
+                    k = _load_rows(k_at, cols, stride_kl, cols < length, K_DIM, BLOCK_K, MASKED)
+                x = tl.dot(q, tl.trans(k), input_precision=DOT)
+                if HAS_BIAS:
+                    # Clamped: rows and columns that no one sees may reach beyond the weights.
+                    offset = tl.minimum(width - 1 + cols[None, :] - rows[:, None], width - 1)
+                    x += tl.load(position_weights + tl.maximum(offset, 0)).to(tl.float32)
+                    if HAS_TIME:
+                        time = tl.load(own_time + cols, mask=cols < length, other=0)
+                        bucket = _time_bucket(next_time[:, None] - time[None, :], bucket_table, BUCKET_SHIFT)
+                        x += tl.load(time_weights + bucket).to(tl.float32)
+                else:
+                    x = x * alpha
+                if SILU == "half":
+                    weights = _silu_half(x)
+                elif SILU == "tanh":
+                    weights = _silu_tanh(x)
+                else:
+                    weights = _silu_exact(x)
+                if MASKED:
+                    sees = _visible(
+                        rows,
+                        cols,
+                        length,
+                        first_target,
+                        contextual,
+                        window,
+                        HAS_TARGETS,
+                        HAS_WINDOW,
+                        HAS_CONTEXT,
+                    )
+                    weights = tl.where(sees, weights, 0.0)
+                if USE_TMA and not MASKED:
+                    v = VDesc.load([(seq_start + start_n).to(tl.int32), head * BLOCK_V])
+                else:
+                    v = _load_rows(v_at, cols, stride_vl, cols < length, V_DIM, BLOCK_V, MASKED)
+                acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=DOT)
+
+    if HAS_SCALE:
+        acc *= tl.load(attn_scale + seq_start + rows, mask=rows < length, other=0.0).to(tl.float32)[:, None]
+    else:
+        acc *= scale
+    column = tl.arange(0, BLOCK_V)
+    out_at = Out + seq_start * stride_ol + head.to(tl.int64) * stride_oh
+    out_at += rows.to(tl.int64)[:, None] * stride_ol + column[None, :]
+    tl.store(out_at, acc.to(Out.dtype.element_ty), mask=(rows < length)[:, None] & (column < V_DIM)[None, :])
