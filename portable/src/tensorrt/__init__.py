@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 from typing import NoReturn
 
 from tripy_portable.diagnostics import missing_native
+from tripy_portable.dtypes import DataType
 from tripy_portable.guard import check_nvtripy_version, refuse_to_shadow_import
 
 refuse_to_shadow_import()
 check_nvtripy_version()
 
 __portable__ = True
-
-
-class DataType(enum.Enum):
-    """Element types, for nvtripy's table of plugin types."""
-
-    FLOAT = 0
-    HALF = 1
-    INT8 = 2
-    INT32 = 3
-    BOOL = 4
-    FP8 = 6
-    BF16 = 7
-    INT64 = 8
-    INT4 = 9
-
 
 float32 = DataType.FLOAT
 float16 = DataType.HALF

@@ -1,26 +1,34 @@
-"""A stand-in for `tensorrt.plugin`: every quickly deployable plugin is absent, by name."""
+"""A stand-in for `tensorrt.plugin`: quickly deployable plugins that are registered here run on PyTorch."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from tripy_portable.plugins.registry import aot_impl, impl, op, register
+from tripy_portable.plugins.tensors import (
+    KernelLaunchParams,
+    ShapeExpr,
+    ShapeExprs,
+    SymExprs,
+    SymInt32,
+    SymIntExprs,
+    Tensor,
+    TensorDesc,
+    cdiv,
+    from_shape_expr,
+)
 
-from tripy_portable.diagnostics import UnsupportedOperation
-
-
-class _Namespace:
-    def __init__(self, name: str):
-        self._name = name
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise UnsupportedOperation(
-            f"plugin '{self._name}::{name}' is compiled into TensorRT engines, which the portable runtime "
-            "cannot run"
-        )
-
-
-class _Namespaces:
-    def __getattr__(self, name: str) -> _Namespace:
-        return _Namespace(name)
-
-
-op = _Namespaces()
+__all__ = [
+    "KernelLaunchParams",
+    "ShapeExpr",
+    "ShapeExprs",
+    "SymExprs",
+    "SymInt32",
+    "SymIntExprs",
+    "Tensor",
+    "TensorDesc",
+    "aot_impl",
+    "cdiv",
+    "from_shape_expr",
+    "impl",
+    "op",
+    "register",
+]

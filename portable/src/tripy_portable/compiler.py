@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tripy_portable.diagnostics import (
@@ -14,6 +15,7 @@ from tripy_portable.diagnostics import (
 )
 from tripy_portable.ir.context import Context
 from tripy_portable.planner import compact, fold, verify
+from tripy_portable.plugins.registry import find
 from tripy_portable.program import Program, from_module
 from tripy_portable.runtime.executable import Executable
 
@@ -80,23 +82,38 @@ def translate_mlir_to_executable(module_operation: Any) -> Executable:
 
 
 class PluginFieldType:
-    """Kinds of plugin fields, for nvtripy's tables; plugins themselves cannot run here."""
+    """Kinds of plugin fields, for nvtripy's tables."""
 
     CHAR, DIMS, UNKNOWN = "CHAR", "DIMS", "UNKNOWN"
     FLOAT64, FLOAT32, FLOAT16, BF16, FP8 = "FLOAT64", "FLOAT32", "FLOAT16", "BF16", "FP8"
     INT64, INT32, INT16, INT8, INT4 = "INT64", "INT32", "INT16", "INT8", "INT4"
 
 
+@dataclass(frozen=True)
 class PluginFieldInfo:
-    """Description of a plugin field."""
+    """Description of a plugin field: its kind, and how many values it has, 0 for any number."""
+
+    type: str
+    length: int = 0
+
+
+_FIELD_TYPES = {
+    int: PluginFieldType.INT64,
+    float: PluginFieldType.FLOAT64,
+    bool: PluginFieldType.INT8,
+    str: PluginFieldType.CHAR,
+}
 
 
 def get_tensorrt_plugin_field_schema(
     name: str, version: str, namespace: str, dso_path: str
 ) -> dict[str, Any]:
-    """Always raises: plugins are native TensorRT code.
+    """The attributes of a plugin that `tensorrt.plugin` has registered.
 
     Raises:
-        UnsupportedOperation: naming the plugin.
+        UnsupportedOperation: naming the plugin, where there is none: it would be native TensorRT code.
     """
-    raise unsupported_plugin(namespace, name, version)
+    definition = find(namespace, name)
+    if definition is None or version != "1":
+        raise unsupported_plugin(namespace, name, version)
+    return {key: PluginFieldInfo(_FIELD_TYPES[kind]) for key, kind in definition.input_attrs.items()}

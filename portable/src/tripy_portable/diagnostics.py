@@ -67,6 +67,12 @@ def unsupported_plugin(namespace: str, name: str, version: str) -> UnsupportedOp
     return UnsupportedOperation(message, [DiagnosticInfo(message, current_location())])
 
 
+def unsupported_outputs(plugin_id: str, count: int) -> UnsupportedOperation:
+    """The error for a plugin with several outputs, located at the operation that asks for it."""
+    message = f"plugin '{plugin_id}' has {count} outputs, and nvtripy 0.1.7 can call plugins with one"
+    return UnsupportedOperation(message, [DiagnosticInfo(message, current_location())])
+
+
 def emit_error(location: Location, message: str) -> None:
     """Writes a located error to file descriptor 2, where nvtripy listens while it compiles."""
     os.write(2, f"{location}: error: {message}\n".encode())

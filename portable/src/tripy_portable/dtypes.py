@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 import torch
@@ -56,3 +57,30 @@ ALL = (F64, F32, F16, BF16, F8, I64, I32, I16, I8, I4, I1)
 BY_CODE = {element.code: element for element in ALL}
 # i4 shares its storage with i8, and a bare torch.int8 tensor is an i8.
 BY_TORCH = {element.torch: element for element in ALL if element is not I4}
+
+
+class DataType(enum.Enum):
+    """TensorRT's names and numbers of the element types, for nvtripy's table and for plugins."""
+
+    FLOAT = 0
+    HALF = 1
+    INT8 = 2
+    INT32 = 3
+    BOOL = 4
+    FP8 = 6
+    BF16 = 7
+    INT64 = 8
+    INT4 = 9
+
+
+DATA_TYPES = {
+    F32: DataType.FLOAT,
+    F16: DataType.HALF,
+    BF16: DataType.BF16,
+    F8: DataType.FP8,
+    I64: DataType.INT64,
+    I32: DataType.INT32,
+    I8: DataType.INT8,
+    I4: DataType.INT4,
+    I1: DataType.BOOL,
+}

@@ -133,6 +133,9 @@ def _evaluate(node: Node, view: OpView, results: list[RankedTensorType]) -> tupl
     if node.op == "shape":
         if not is_static(view.types[0]):
             return None
+    elif node.op == "opaque_plugin":
+        # Its implementation runs where the plan computes, as TensorRT's would.
+        return None
     elif any(type is not None and value is None for type, value in zip(view.types, view.values)):
         return None
     view.declared = results

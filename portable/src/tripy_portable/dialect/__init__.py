@@ -1,3 +1,7 @@
 """The TensorRT dialect: what is legal, what types result, and the builders that record operations."""
 
-from tripy_portable.dialect import inference, window_inference  # noqa: F401  (importing registers the inferences)
+from tripy_portable.dialect import (  # noqa: F401  (importing registers the inferences)
+    inference,
+    plugin_inference,
+    window_inference,
+)

@@ -9,6 +9,7 @@ from tripy_portable.diagnostics import (
     DiagnosticInfo,
     MLIRError,
     VerificationError,
+    unsupported_outputs,
     unsupported_plugin,
 )
 from tripy_portable.dialect.enums import EnumAttr, SliceModeAttr
@@ -331,17 +332,23 @@ def opaque_plugin(
     plugin_namespace: str,
     creator_params: Any,
     inputs: Sequence[Value],
-) -> list[OpResult]:
+) -> OpResult:
     """A plugin that `tensorrt.plugin` has registered.
 
     Raises:
-        UnsupportedOperation: naming the plugin, where there is none: it would be native code.
+        UnsupportedOperation: naming the plugin, where there is none, which would be native code, or where it
+            has several outputs, which nvtripy cannot take apart.
         MLIRError: where an attribute has no value, or the plugin's own description refuses the inputs.
     """
     definition = find(plugin_namespace, plugin_name)
     if definition is None or plugin_version != "1":
         raise unsupported_plugin(plugin_namespace, plugin_name, plugin_version)
     given = {name: attr.value for name, attr in creator_params.value.items()}
-    values = tuple((name, kind(given[name])) for name, kind in definition.input_attrs.items() if name in given)
+    values = tuple(
+        (name, kind(given[name])) for name, kind in definition.input_attrs.items() if name in given
+    )
     attrs = {"namespace": plugin_namespace, "name": plugin_name, "attributes": values}
-    return _build("opaque_plugin", inputs, attrs, results)
+    if len(results) != 1:
+        # The native binding returns a list then, which nvtripy 0.1.7 takes for one result.
+        raise unsupported_outputs(definition.plugin_id, len(results))
+    return _build("opaque_plugin", inputs, attrs, results)[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from tripy_portable.diagnostics import UnsupportedOperation
@@ -16,7 +14,7 @@ from tripy_portable.plugins.tensors import Tensor
 
 @lowers("opaque_plugin")
 def _opaque_plugin(view: OpView) -> Lowered:
-    """Writes to new tensors; inputs are contiguous, as TensorRT's linear format is."""
+    """Writes to a new tensor; inputs are contiguous, as TensorRT's linear format is."""
     definition = definition_of(view.attrs)
     implementation = definition.impl_func
     if implementation is None:
@@ -27,15 +25,15 @@ def _opaque_plugin(view: OpView) -> Lowered:
     values = dict(view.attrs["attributes"])
     arguments = [values[name] for name in definition.impl_attr_names]
     kinds = [DATA_TYPES[type.element] for type in view.types]
-    results = [(type.dims, type.element.torch, DATA_TYPES[type.element]) for type in view.declared]
+    (result,) = view.declared
+    result_kind = DATA_TYPES[result.element]
 
-    def run(*inputs: torch.Tensor) -> Any:
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
         device = inputs[0].device
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        made = [torch.empty(dims, dtype=dtype, device=device) for dims, dtype, _ in results]
-        outputs = tuple(Tensor(tensor, kind) for tensor, (_, _, kind) in zip(made, results))
+        made = torch.empty(result.dims, dtype=result.element.torch, device=device)
         tensors = [Tensor(tensor.contiguous(), kind) for tensor, kind in zip(inputs, kinds)]
-        implementation(*tensors, *arguments, outputs, stream=stream)
-        return made[0] if len(made) == 1 else tuple(made)
+        implementation(*tensors, *arguments, (Tensor(made, result_kind),), stream=stream)
+        return made
 
     return Lowered(run)

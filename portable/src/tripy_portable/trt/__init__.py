@@ -18,6 +18,7 @@ from tripy_portable.trt.builder import (
 from tripy_portable.trt.engine import CannotRun, Engine
 from tripy_portable.trt.library import NoTensorRT, available, describe
 from tripy_portable.trt.messages import Message, Refused
+from tripy_portable.trt.plugins import NoPlugins
 
 __all__ = [
     "BuildOptions",
@@ -25,6 +26,7 @@ __all__ = [
     "Engine",
     "EngineBuild",
     "Message",
+    "NoPlugins",
     "NoTensorRT",
     "Refused",
     "at_typical_shapes",

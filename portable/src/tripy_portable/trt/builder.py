@@ -20,6 +20,7 @@ from tripy_portable.trt import library as libraries
 from tripy_portable.trt.inspector import read_listing
 from tripy_portable.trt.messages import Message, Recorder, Refused
 from tripy_portable.trt.network import Translation
+from tripy_portable.trt.plugins import refuse_plugins
 
 TRANSLATION_VERSION = 1
 """Raised when the translation of any operation changes: engines of before are not those of now."""
@@ -163,10 +164,12 @@ def build(program: Program, options: BuildOptions | None = None) -> EngineBuild:
 
     Raises:
         NoTensorRT: where there is no TensorRT library.
+        NoPlugins: where the graph calls plugins.
         Refused: where TensorRT does not accept the graph, with its message and the user's line.
     """
     options = options or BuildOptions()
     library = libraries.load()
+    refuse_plugins(program, libraries.describe())
     recorder = Recorder(library)
     start = time.perf_counter()
     builder = library.Builder(recorder.logger)
