@@ -158,9 +158,9 @@ def tripy_from_torch(model: TorchHSTU, dtype: tp.dtype = tp.float32) -> TripyHST
     """The Tripy model with the PyTorch model's weights."""
     port = TripyHSTU(model.shape, dtype)
     torch_dtype = {tp.float32: torch.float32, tp.float16: torch.float16, tp.bfloat16: torch.bfloat16}[dtype]
-    port.load_state_dict(
-        {name: tp.Tensor(t.detach().to(torch_dtype).contiguous()) for name, t in model.state_dict().items()}
-    )
+    # nvtripy takes constants from host memory only.
+    weights = {name: t.detach().to("cpu", torch_dtype).contiguous() for name, t in model.state_dict().items()}
+    port.load_state_dict({name: tp.Tensor(weight) for name, weight in weights.items()})
     return port
 
 

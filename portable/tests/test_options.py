@@ -5,17 +5,19 @@ import pytest
 import torch
 
 from mlir_tensorrt.runtime.api import MTRTException
-from tripy_portable.runtime.options import CUDA_GRAPHS, TF32, Options
+from tripy_portable.runtime.options import CUDA_GRAPHS, FUSE, TF32, Options
 from tripy_portable.runtime.precision import MatrixPrecision
 
 
 def test_defaults(monkeypatch):
-    for name in (TF32, CUDA_GRAPHS):
+    for name in (TF32, CUDA_GRAPHS, FUSE):
         monkeypatch.delenv(name, raising=False)
-    assert Options.from_environment() == Options(allow_tf32=False, cuda_graphs=False)
+    assert Options.from_environment() == Options(allow_tf32=False, cuda_graphs=False, fuse=False)
 
 
-@pytest.mark.parametrize(("name", "field"), [(TF32, "allow_tf32"), (CUDA_GRAPHS, "cuda_graphs")])
+@pytest.mark.parametrize(
+    ("name", "field"), [(TF32, "allow_tf32"), (CUDA_GRAPHS, "cuda_graphs"), (FUSE, "fuse")]
+)
 def test_each_variable_sets_one_option(name, field, monkeypatch):
     monkeypatch.setenv(name, "1")
     assert getattr(Options.from_environment(), field)
@@ -37,13 +39,15 @@ def _switches():
     matmul = torch.backends.cuda.matmul
     names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
     reductions = [(getattr(matmul, name), getattr(matmul, f"{name}_split_k", True)) for name in names]
-    return matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision, reductions
+    cudnn = torch.backends.cudnn
+    return matmul.fp32_precision, cudnn.conv.fp32_precision, reductions, cudnn.deterministic
 
 
 def _fails(switches, precision):
     with precision:
         assert _switches()[:2] == switches
         assert [reduced for reduced, _ in _switches()[2]] == [False, False]
+        assert _switches()[3]
         raise KeyError
 
 

@@ -18,6 +18,9 @@ from tripy_portable.planner import compact, fold, verify
 from tripy_portable.plugins.registry import find
 from tripy_portable.program import Program, from_module
 from tripy_portable.runtime.executable import Executable
+from tripy_portable.runtime.folding import folding
+from tripy_portable.runtime.options import Options
+from tripy_portable.runtime.streams import device_of
 
 
 class CompilerClient:
@@ -63,7 +66,8 @@ def compile_program(program: Program) -> Executable:
     """
     try:
         verify(program)
-        folded = fold(program)
+        options = Options.from_environment()
+        folded = fold(program, compute=folding(device_of(0), options.allow_tf32))
         verify(folded)
         executable = Executable.from_program(folded)
         executable.plan_for_typical_shapes()

@@ -21,6 +21,7 @@ from tripy_portable.kernels import Lowered, lower
 from tripy_portable.program import Node, Program, is_static, raw_bytes
 
 Tensor = torch.Tensor
+Compute = Callable[[Lowered, Sequence[Tensor]], tuple[Tensor, ...]]
 
 # Constants up to this many elements are compared by content; larger ones are weights, which differ anyway.
 MERGED_CONSTANT_ELEMENTS = 1024
@@ -56,10 +57,17 @@ def _checked(node: Node | None, fn: Callable[..., Any], *args: Any) -> Any:
     raise GraphError(text, location, origin) from cause
 
 
+def compute_on_host(lowered: Lowered, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The results of an operation on host tensors, as host tensors."""
+    results = lowered.run(*arguments, *lowered.tables)
+    return results if isinstance(results, tuple) else (results,)
+
+
 def fold(
     program: Program,
     input_types: Sequence[RankedTensorType] | None = None,
     input_values: Mapping[int, Tensor] | None = None,
+    compute: Compute = compute_on_host,
 ) -> Program:
     """The program with everything known evaluated.
 
@@ -67,6 +75,7 @@ def fold(
         program: what to fold; it is not changed.
         input_types: the inputs' types with concrete dimensions; as declared by default.
         input_values: by position, the values of inputs that are part of the shape arithmetic.
+        compute: how what is known is evaluated: from host tensors to host tensors.
 
     Raises:
         GraphError: where shapes don't fit, naming the operation.
@@ -104,7 +113,7 @@ def fold(
                 renamed[value] = original
             continue
         seen[key] = node.outputs
-        computed = _evaluate(node, view, results)
+        computed = _evaluate(node, view, results, compute)
         if computed is None:
             nodes.append(replace(node, inputs=inputs))
         else:
@@ -126,7 +135,9 @@ def _hashable(attrs: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(attrs.items())
 
 
-def _evaluate(node: Node, view: OpView, results: list[RankedTensorType]) -> tuple[Tensor, ...] | None:
+def _evaluate(
+    node: Node, view: OpView, results: list[RankedTensorType], compute: Compute
+) -> tuple[Tensor, ...] | None:
     """The node's results, where all that it depends on is known."""
     if not all(is_static(type) for type in results):
         return None
@@ -141,8 +152,7 @@ def _evaluate(node: Node, view: OpView, results: list[RankedTensorType]) -> tupl
     view.declared = results
     lowered = _checked(node, lower, view)
     positions = lowered.uses if lowered.uses is not None else _present(view.types)
-    computed = lowered.run(*(view.values[i] for i in positions), *lowered.tables)
-    return computed if isinstance(computed, tuple) else (computed,)
+    return compute(lowered, [view.values[i] for i in positions])
 
 
 def _present(types: Sequence[RankedTensorType | None]) -> tuple[int, ...]:
@@ -205,12 +215,13 @@ class Step:
 class Plan:
     """A program's steps for one set of concrete input shapes."""
 
-    def __init__(self, program: Program, place: Callable[[Tensor], Tensor]):
+    def __init__(self, program: Program, place: Callable[[Tensor], Tensor], writes_over: bool = True):
         """Schedules a program whose shapes are all known.
 
         Args:
             program: the folded program.
             place: takes a host tensor to where the plan computes. Shapes, read by lowering, stay behind.
+            writes_over: whether a step may put its result into the memory of an argument that dies.
         """
         self._outputs = tuple(program.outputs)
         self.result_types = [program.types[v] for v in program.outputs]
@@ -220,7 +231,7 @@ class Plan:
         for node, step, inputs in lowered:
             if step.is_view:
                 roots[node.outputs[0]] = roots[inputs[0]]
-        self.steps = _schedule(program, lowered, roots)
+        self.steps = _schedule(program, lowered, roots, writes_over)
         used = {*self._outputs, *(value for step in self.steps for value in step.inputs)}
         self._template: list[Tensor | None] = [None] * len(program.types)
         for value in used.intersection(program.constants):
@@ -265,30 +276,44 @@ class Plan:
         Returns:
             Freshly allocated, contiguous results.
         """
-        slots = self._template.copy()
+        with torch.inference_mode():
+            return self._run(self._template.copy(), inputs)
+
+    def _run(self, slots: list[Tensor | None], inputs: Sequence[Tensor | None]) -> list[Tensor]:
         for position, value in self._inputs:
             slots[value] = inputs[position]
-        with torch.inference_mode():
-            for run, arguments, outputs, output, is_single, frees in self._calls:
-                result = run(*[slots[v] for v in arguments])
-                if is_single:
-                    slots[output] = result
-                else:
-                    for value, part in zip(outputs, result):
-                        slots[value] = part
-                for value in frees:
-                    slots[value] = None
-            return [finish(slots[value]) for value, finish in zip(self._outputs, self._finish)]
+        for run, arguments, outputs, output, is_single, frees in self._calls:
+            result = run(*[slots[v] for v in arguments])
+            if is_single:
+                slots[output] = result
+            else:
+                for value, part in zip(outputs, result):
+                    slots[value] = part
+            for value in frees:
+                slots[value] = None
+        return [finish(slots[value]) for value, finish in zip(self._outputs, self._finish)]
+
+    @property
+    def constants(self) -> list[Tensor]:
+        """What the steps read besides the inputs: constants, and the tables of operations."""
+        return [tensor for tensor in self._template if tensor is not None]
+
+    def evaluate(self, constants: Sequence[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor]:
+        """Runs the steps on other tensors in the place of `constants`, such as those of a tracer."""
+        given = iter(constants)
+        return self._run([None if tensor is None else next(given) for tensor in self._template], inputs)
 
     def record_stream(self, queue: torch.cuda.Stream) -> None:
         """Keeps the constants' memory from being reused before the work in a CUDA stream is done."""
-        for tensor in self._template:
-            if tensor is not None:
-                tensor.record_stream(queue)
+        for tensor in self.constants:
+            tensor.record_stream(queue)
 
 
 def _schedule(
-    program: Program, lowered: list[tuple[Node, Lowered, tuple[int, ...]]], roots: list[int]
+    program: Program,
+    lowered: list[tuple[Node, Lowered, tuple[int, ...]]],
+    roots: list[int],
+    writes_over: bool,
 ) -> list[Step]:
     """Decides when values die, and which steps write over the memory of an argument that dies."""
     last_use: dict[int, int] = {}
@@ -307,7 +332,7 @@ def _schedule(
     steps = []
     for index, (node, step, inputs) in enumerate(lowered):
         run = step.run
-        if step.takes_out:
+        if step.takes_out and writes_over:
             result = program.types[node.outputs[0]]
             for position, value in enumerate(inputs):
                 memory_dies = last_use_of_memory[roots[value]] == index and roots[value] not in kept_memory

@@ -1,38 +1,51 @@
-"""Plans on a GPU: queued in a stream without waiting for it, or replayed as a captured graph."""
+"""Plans on a GPU: queued in a stream without waiting for it, fused, or replayed as a captured graph."""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from tripy_portable.planner import Plan
+from tripy_portable.runtime.fusion import fuse, require_fusion
 from tripy_portable.runtime.memref import MemRefValue, make_ready
 from tripy_portable.runtime.options import Options
 from tripy_portable.runtime.precision import MatrixPrecision
 
 Tensor = torch.Tensor
+Function = Callable[[Sequence["Tensor | None"]], list[Tensor]]
 
 _CONTRACTIONS = frozenset(("matrix_multiply", "convolution", "deconvolution"))
 
 
 class CudaPlan:
-    """A plan whose data lives on a GPU. Nothing in a call waits for the GPU but the capture of a graph."""
+    """A plan whose data lives on a GPU. Nothing waits for the GPU but capturing a graph, and fusing.
+
+    Both happen once: a plan is fused at its first call, and captured at its second.
+    """
 
     def __init__(self, plan: Plan, options: Options):
         """Wraps a plan.
 
         Args:
             plan: its constants are on the GPU.
-            options: whether TF32 and graphs are allowed.
+            options: whether TF32, graphs and fusion are allowed.
+
+        Raises:
+            MTRTException: where fusion is asked for and cannot be had.
         """
+        if options.fuse:
+            require_fusion([step.node.op for step in plan.steps])
         self._plan = plan
         self.result_types = plan.result_types
         contracts = any(step.node.op in _CONTRACTIONS for step in plan.steps)
         self._precision = MatrixPrecision(options.allow_tf32) if contracts else contextlib.nullcontext()
         self._is_captured = options.cuda_graphs and bool(plan.steps)
+        # A single step has nothing to be fused with.
+        self._is_fused = options.fuse and len(plan.steps) > 1
+        self._function: Function = plan.run
         self._has_run = False
         self._graph: CapturedGraph | None = None
         self._queues: tuple[torch.cuda.Stream, ...] = ()
@@ -67,10 +80,12 @@ class CudaPlan:
         if self._is_captured and self._has_run:
             if self._graph is None:
                 with self._precision:
-                    self._graph = CapturedGraph(self._plan, inputs)
+                    self._graph = CapturedGraph(self._function, self._plan.input_positions, inputs)
             return self._graph.replay(inputs, queue)
+        if self._is_fused and not self._has_run:
+            self._function = fuse(self._plan, inputs)
         with self._precision:
-            results = self._plan.run(inputs)
+            results = self._function(inputs)
         # A graph is captured after a run, which loads kernels and libraries: that cannot be captured.
         self._has_run = True
         return results
@@ -79,20 +94,21 @@ class CudaPlan:
 class CapturedGraph:
     """A plan's work as one CUDA graph, with memory of its own for inputs and results."""
 
-    def __init__(self, plan: Plan, inputs: Sequence[Tensor]):
-        """Captures a plan that has run before. Waits for the GPU.
+    def __init__(self, function: Function, positions: Sequence[int], inputs: Sequence[Tensor]):
+        """Captures a function that has run before. Waits for the GPU.
 
         Args:
-            plan: what to capture.
+            function: what to capture: a plan's steps.
+            positions: of the inputs that it reads.
             inputs: tensors of the plan's shapes.
         """
-        self._positions = plan.input_positions
+        self._positions = positions
         self._inputs: list[Tensor | None] = [None] * len(inputs)
         for position in self._positions:
             self._inputs[position] = torch.empty_like(inputs[position])
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            self._results = plan.run(self._inputs)
+            self._results = function(self._inputs)
         self._last: list[torch.cuda.Stream] = []
         # Replays read memory that goes back to the allocator with this object.
         weakref.finalize(self, _wait_for, self._last)

@@ -12,6 +12,7 @@ from tripy_portable.planner import Plan, fold
 from tripy_portable.plugins.registry import check_plugins
 from tripy_portable.program import Program, is_static
 from tripy_portable.runtime.cuda_plan import CudaPlan
+from tripy_portable.runtime.folding import folding
 from tripy_portable.runtime.options import Options
 from tripy_portable.runtime.placement import Placement
 from tripy_portable.runtime.streams import device_of
@@ -91,7 +92,8 @@ class Executable:
         Raises:
             GraphError: where the shapes don't fit, naming the operation.
         """
-        plan: Plan | CudaPlan = Plan(fold(self.program, types, values), self._place)
+        program = fold(self.program, types, values, folding(self.device, self.options.allow_tf32))
+        plan: Plan | CudaPlan = Plan(program, self._place, writes_over=not self.options.fuse)
         if self.device.type == "cuda":
             plan = CudaPlan(plan, self.options)
         self._plans[key] = plan

@@ -5,6 +5,9 @@ is not to, whatever PyTorch's own switches say. It has no effect on the CPU.
 
 `TRIPY_PORTABLE_CUDA_GRAPHS=1` captures the work of each set of input shapes as a CUDA graph at the second
 call, and replays it. Inputs are copied into the graph's own memory, and results out of it.
+
+`TRIPY_PORTABLE_FUSE=1` compiles the steps of each set of input shapes with PyTorch's Inductor at the first
+call, which takes seconds; see `fusion`. It needs Triton and PyTorch 2.11.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from tripy_portable.diagnostics import MTRTException
 
 TF32 = "TRIPY_PORTABLE_TF32"
 CUDA_GRAPHS = "TRIPY_PORTABLE_CUDA_GRAPHS"
+FUSE = "TRIPY_PORTABLE_FUSE"
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Options:
 
     allow_tf32: bool = False
     cuda_graphs: bool = False
+    fuse: bool = False
 
     @classmethod
     def from_environment(cls) -> Options:
@@ -32,7 +37,7 @@ class Options:
         Raises:
             MTRTException: for a value other than 0 and 1, naming the variable.
         """
-        return cls(_switch(TF32), _switch(CUDA_GRAPHS))
+        return cls(_switch(TF32), _switch(CUDA_GRAPHS), _switch(FUSE))
 
 
 def _switch(name: str) -> bool:

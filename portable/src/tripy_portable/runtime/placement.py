@@ -26,13 +26,13 @@ class Placement:
         if self._device.type == "cpu":
             return tensor
         if id(tensor) not in self._lasting:
-            return _upload(tensor, self._device)
+            return moved(tensor, self._device)
         if id(tensor) not in self._placed:
-            self._placed[id(tensor)] = _upload(tensor, self._device)
+            self._placed[id(tensor)] = moved(tensor, self._device)
         return self._placed[id(tensor)]
 
 
-def _upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A copy on a device, in which an expanded dimension takes no memory either."""
     box = tensor
     for dim, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride())):

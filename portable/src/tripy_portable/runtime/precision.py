@@ -1,4 +1,4 @@
-"""PyTorch's process-wide switches for matrix products on a GPU, set for as long as a plan is queued."""
+"""PyTorch's process-wide switches for products and convolutions on a GPU, set while a plan is queued."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _REDUCTIONS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_pre
 
 class MatrixPrecision:
     """A context in which sums are accumulated in float32, and factors are rounded to TF32 only if allowed.
+
+    cuDNN adds in a fixed order, so that a convolution run twice gives the same bits.
 
     Work that is queued inside keeps the precision: the switches choose kernels. Their old values come back.
     """
@@ -30,6 +32,7 @@ class MatrixPrecision:
             split_k = getattr(matmul, f"{name}_split_k", True)
             before = getattr(matmul, name)
             self._set(matmul, name, False, before if split_k else (before, split_k))
+        self._set(torch.backends.cudnn, "deterministic", True, torch.backends.cudnn.deterministic)
 
     def _set(self, owner: Any, name: str, value: Any, before: Any) -> None:
         self._saved.append((owner, name, before))
