@@ -16,35 +16,23 @@ import triton.language as tl
 
 
 @triton.jit
-def _silu_exact(x):
-    return x / (1.0 + tl.exp(-x))
+def _sigmoid_exact(x):
+    return 1.0 / (1.0 + tl.exp(-x))
 
 
 @triton.jit
-def _silu_half(x):
-    # 1 / (1 + e^-x) in two operations of the special-function unit, each within 2^-22 of its result: far below the
-    # rounding of a half type, which the weight meets next. e^-x may overflow, and the reciprocal of that is 0.
-    e = tl.inline_asm_elementwise(
-        "ex2.approx.ftz.f32 $0, $1;",
-        "=f,f",
-        [x * -1.4426950408889634],
-        dtype=tl.float32,
-        is_pure=True,
-        pack=1,
-    )
-    r = tl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + e], dtype=tl.float32, is_pure=True, pack=1
-    )
-    return x * r
+def _sigmoid_half(x):
+    """1 / (1 + e^-x) within 2^-12.8 of its value for every x, below the 2^-11 of a half type's own rounding.
 
-
-@triton.jit
-def _silu_tanh(x):
-    h = 0.5 * x
-    t = tl.inline_asm_elementwise(
-        "tanh.approx.f32 $0, $1;", "=f,f", [h], dtype=tl.float32, is_pure=True, pack=1
-    )
-    return h * t + h
+    An exponential and a reciprocal would be two operations of the special-function unit, of which a multiprocessor has
+    one for eight multiply-adds: they would take as long as the tensor cores need for the block. So the reciprocal of
+    d = 1 + e^-x starts from r = MAGIC - d, subtracted as integers, for which y = 1 - d r is at most 0.0506 at every d,
+    and 1/d = r / (1 - y) = r (1 + y + y^2) + O(y^3). Below -87 the sigmoid stays at 2^-126 and the weight next to zero.
+    """
+    d = 1.0 + tl.exp2(tl.minimum(x * -1.4426950408889634, 126.0))
+    r = (0x7EF311C7 - d.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+    y = 1.0 - d * r
+    return r + r * (y + y * y)
 
 
 @triton.jit
@@ -140,6 +128,51 @@ def _load_rows(
 
 
 @triton.jit
+def _accumulate(
+    acc, q, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, next_time,
+    position_weights, time_weights, bucket_table, stride_kl, stride_vl, width, contextual, window, alpha, begin, stop,
+    HAS_BIAS: tl.constexpr, HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr,
+    HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr,
+    K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr,
+    DOT: tl.constexpr, SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, MASKED: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """acc plus the columns [begin, stop); with MASKED, those of them that a row sees."""
+    for start_n in tl.range(begin, stop, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
+        start_n = tl.multiple_of(start_n, BLOCK_N)
+        cols = start_n + tl.arange(0, BLOCK_N)
+        if USE_TMA and not MASKED:
+            k = KDesc.load([(seq_start + start_n).to(tl.int32), head * BLOCK_K])
+        else:
+            k = _load_rows(k_at, cols, stride_kl, cols < length, K_DIM, BLOCK_K, MASKED)
+        x = tl.dot(q, tl.trans(k), input_precision=DOT)
+        if HAS_BIAS:
+            # Clamped: rows and columns that no one sees may reach beyond the weights.
+            offset = tl.minimum(width - 1 + cols[None, :] - rows[:, None], width - 1)
+            x += tl.load(position_weights + tl.maximum(offset, 0)).to(tl.float32)
+            if HAS_TIME:
+                time = tl.load(own_time + cols, mask=cols < length, other=0)
+                bucket = _time_bucket(next_time[:, None] - time[None, :], bucket_table, BUCKET_SHIFT)
+                x += tl.load(time_weights + bucket).to(tl.float32)
+        else:
+            x = x * alpha
+        if SIGMOID == "half":
+            weights = x * _sigmoid_half(x)
+        else:
+            weights = x * _sigmoid_exact(x)
+        if MASKED:
+            sees = _visible(
+                rows, cols, length, first_target, contextual, window, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT
+            )
+            weights = tl.where(sees, weights, 0.0)
+        if USE_TMA and not MASKED:
+            v = VDesc.load([(seq_start + start_n).to(tl.int32), head * BLOCK_V])
+        else:
+            v = _load_rows(v_at, cols, stride_vl, cols < length, V_DIM, BLOCK_V, MASKED)
+        acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=DOT)
+    return acc
+
+
+@triton.jit
 def hstu_attention_kernel(
     Q, K, V, Out, KDesc, VDesc, offsets,
     timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale,
@@ -148,7 +181,7 @@ def hstu_attention_kernel(
     HAS_BIAS: tl.constexpr, HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr,
     HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr, HAS_SCALE: tl.constexpr,
     K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr, SILU: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr,
     USE_TMA: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
     """Out[i, h] = sum over the columns j that row i sees of SiLU(alpha q_i k_j + bias_ij) * scale_i * v_j.
@@ -162,7 +195,7 @@ def hstu_attention_kernel(
         scale: of the weights, without attn_scale.
         GROUP: how many (sequence, head) pairs run beside each other, all their long blocks first: few enough that
             the cache holds their keys and values, enough that no long block is left to the end.
-        DOT: input precision of the dot products. SILU: "exact", or "half" for half-precision inputs on a GPU.
+        DOT: input precision of the dot products. SIGMOID: "exact", or "half" for half-precision inputs.
     """
     program = tl.program_id(0)
     in_group = GROUP * num_blocks
@@ -204,60 +237,36 @@ def hstu_attention_kernel(
         HAS_CONTEXT,
     )
     acc = tl.zeros([BLOCK_M, BLOCK_V], dtype=tl.float32)
-    # Cut in front by the window (phase 0), whole (1), cut by the diagonal (2), the targets' own (3).
-    for phase in tl.static_range(4):
-        MASKED: tl.constexpr = phase != 1
-        if phase == 0:
-            begin, stop = low, whole
-        elif phase == 1:
-            begin, stop = whole, cut
-        elif phase == 2:
-            begin, stop = cut, high
-        else:
-            begin, stop = own, end
-        if (phase == 1 or phase == 2) or (phase == 0 and HAS_WINDOW) or (phase == 3 and HAS_TARGETS):
-            for start_n in tl.range(begin, stop, BLOCK_N, warp_specialize=WARP_SPECIALIZE and phase == 1):
-                start_n = tl.multiple_of(start_n, BLOCK_N)
-                cols = start_n + tl.arange(0, BLOCK_N)
-                if USE_TMA and not MASKED:
-                    k = KDesc.load([(seq_start + start_n).to(tl.int32), head * BLOCK_K])
-                else:
-                    k = _load_rows(k_at, cols, stride_kl, cols < length, K_DIM, BLOCK_K, MASKED)
-                x = tl.dot(q, tl.trans(k), input_precision=DOT)
-                if HAS_BIAS:
-                    # Clamped: rows and columns that no one sees may reach beyond the weights.
-                    offset = tl.minimum(width - 1 + cols[None, :] - rows[:, None], width - 1)
-                    x += tl.load(position_weights + tl.maximum(offset, 0)).to(tl.float32)
-                    if HAS_TIME:
-                        time = tl.load(own_time + cols, mask=cols < length, other=0)
-                        bucket = _time_bucket(next_time[:, None] - time[None, :], bucket_table, BUCKET_SHIFT)
-                        x += tl.load(time_weights + bucket).to(tl.float32)
-                else:
-                    x = x * alpha
-                if SILU == "half":
-                    weights = _silu_half(x)
-                elif SILU == "tanh":
-                    weights = _silu_tanh(x)
-                else:
-                    weights = _silu_exact(x)
-                if MASKED:
-                    sees = _visible(
-                        rows,
-                        cols,
-                        length,
-                        first_target,
-                        contextual,
-                        window,
-                        HAS_TARGETS,
-                        HAS_WINDOW,
-                        HAS_CONTEXT,
-                    )
-                    weights = tl.where(sees, weights, 0.0)
-                if USE_TMA and not MASKED:
-                    v = VDesc.load([(seq_start + start_n).to(tl.int32), head * BLOCK_V])
-                else:
-                    v = _load_rows(v_at, cols, stride_vl, cols < length, V_DIM, BLOCK_V, MASKED)
-                acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=DOT)
+    if HAS_WINDOW:
+        acc = _accumulate(
+        acc, q, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, next_time,
+        position_weights, time_weights, bucket_table, stride_kl, stride_vl, width, contextual, window, alpha, low, whole,
+        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, K_DIM, V_DIM, BLOCK_K, BLOCK_V,
+        BLOCK_N, DOT, SIGMOID, USE_TMA,
+        MASKED=True, WARP_SPECIALIZE=False,
+    )  # fmt: skip
+    acc = _accumulate(
+        acc, q, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, next_time,
+        position_weights, time_weights, bucket_table, stride_kl, stride_vl, width, contextual, window, alpha, whole, cut,
+        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, K_DIM, V_DIM, BLOCK_K, BLOCK_V,
+        BLOCK_N, DOT, SIGMOID, USE_TMA,
+        MASKED=False, WARP_SPECIALIZE=WARP_SPECIALIZE,
+    )  # fmt: skip
+    acc = _accumulate(
+        acc, q, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, next_time,
+        position_weights, time_weights, bucket_table, stride_kl, stride_vl, width, contextual, window, alpha, cut, high,
+        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, K_DIM, V_DIM, BLOCK_K, BLOCK_V,
+        BLOCK_N, DOT, SIGMOID, USE_TMA,
+        MASKED=True, WARP_SPECIALIZE=False,
+    )  # fmt: skip
+    if HAS_TARGETS:
+        acc = _accumulate(
+        acc, q, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, next_time,
+        position_weights, time_weights, bucket_table, stride_kl, stride_vl, width, contextual, window, alpha, own, end,
+        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, K_DIM, V_DIM, BLOCK_K, BLOCK_V,
+        BLOCK_N, DOT, SIGMOID, USE_TMA,
+        MASKED=True, WARP_SPECIALIZE=False,
+    )  # fmt: skip
 
     if HAS_SCALE:
         acc *= tl.load(attn_scale + seq_start + rows, mask=rows < length, other=0.0).to(tl.float32)[:, None]

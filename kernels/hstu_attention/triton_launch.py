@@ -28,7 +28,7 @@ class Schedule:
     num_warps: int
     num_stages: int
     group: int = 1
-    silu: str = "exact"
+    sigmoid: str = "exact"
     use_tma: bool = False
     warp_specialize: bool = False
 
@@ -46,13 +46,15 @@ def choose_schedule(
     widest = max(padded_dim(q.size(2)), padded_dim(v.size(2)))
     pair_bytes = max_seq_len * (q.size(2) + v.size(2)) * q.element_size()
     group = max(1, min(64, _CACHED_BYTES // max(pair_bytes, 1)))
-    silu = "half" if is_half and q.is_cuda else "exact"
+    sigmoid = "half" if is_half else "exact"
     if not is_half:
         block = 64 if widest <= 64 else 32
         return Schedule(block, 32, num_warps=4, num_stages=2, group=group)
     if isinstance(mask, ResearchMask) or max_seq_len <= 512 or widest > 128:
-        return Schedule(64, 64 if widest <= 128 else 32, num_warps=4, num_stages=2, group=group, silu=silu)
-    return Schedule(128, 64, num_warps=4, num_stages=2, group=group, silu=silu)
+        return Schedule(
+            64, 64 if widest <= 128 else 32, num_warps=4, num_stages=2, group=group, sigmoid=sigmoid
+        )
+    return Schedule(128, 64, num_warps=4, num_stages=2, group=group, sigmoid=sigmoid)
 
 
 def launch(
@@ -119,7 +121,7 @@ def kernel_arguments(
         "BLOCK_N": schedule.block_n,
         "GROUP": schedule.group,
         "DOT": dot_precision,
-        "SILU": schedule.silu,
+        "SIGMOID": schedule.sigmoid,
         "USE_TMA": schedule.use_tma,
         "WARP_SPECIALIZE": schedule.warp_specialize,
         **(_research(mask, q) if isinstance(mask, ResearchMask) else _production(mask, q)),

@@ -1,0 +1,5 @@
+"""Research HSTU's whole forward from jagged inputs in fused kernels; `model.HSTUForward` is the way in."""
+
+from kernels.hstu_forward.model import GraphedHSTUForward, HSTUForward, Settings
+
+__all__ = ["GraphedHSTUForward", "HSTUForward", "Settings"]

@@ -1,0 +1,143 @@
+"""Research HSTU's forward from jagged inputs, in three fused kernels a block, and as a captured CUDA graph.
+
+Legend: B batch, N longest row, L total jagged length, D embedding, H heads, K attention dim, V linear dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from kernels.hstu_attention.interface import DOT_PRECISIONS, require_triton
+from kernels.hstu_attention.masks import ResearchMask
+from kernels.hstu_forward.weights import BlockWeights, block_weights, model_shape
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a state dict does not say about its model.
+
+    Attributes:
+        num_heads, attention_dim, linear_dim: H, K, V.
+        divisor: of the attention weights: W, the width of the model's mask.
+        bucket_divisor, epsilon, l2_epsilon: of the time buckets, the layer norms and the final L2 norm.
+    """
+
+    num_heads: int
+    attention_dim: int
+    linear_dim: int
+    divisor: int
+    bucket_divisor: float = 0.301
+    epsilon: float = 1e-6
+    l2_epsilon: float = 1e-6
+
+
+class HSTUForward:
+    """`HSTUDenseModel.forward` with positional inputs, L2-normalised outputs and no padding.
+
+    Args:
+        state: parameters by public name, all on one CUDA device and in one of float32, float16, bfloat16.
+        settings: sizes and constants.
+        dot_precision: see `kernels.hstu_attention.hstu_attention`; it holds for all products.
+
+    Raises:
+        ValueError: parameters that are missing or do not fit. RuntimeError: triton cannot run here.
+    """
+
+    def __init__(
+        self, state: Mapping[str, torch.Tensor], settings: Settings, dot_precision: str = "ieee"
+    ) -> None:
+        if dot_precision not in DOT_PRECISIONS:
+            raise ValueError(f"dot_precision={dot_precision!r}: choose one of {DOT_PRECISIONS}")
+        self.shape = model_shape(state, settings.num_heads, settings.attention_dim, settings.linear_dim)
+        self.settings = settings
+        self.dot_precision = dot_precision
+        self.item_weights = state["_embedding_module._item_emb.weight"].contiguous()
+        require_triton(self.item_weights.device)
+        self.position_weights = state["_input_features_preproc._pos_emb.weight"].contiguous()
+        self.blocks: list[BlockWeights] = [
+            block_weights(state, block, self.shape) for block in range(self.shape.num_blocks)
+        ]
+
+    def __call__(
+        self, ids: torch.Tensor, offsets: torch.Tensor, timestamps: torch.Tensor, max_seq_len: int
+    ) -> torch.Tensor:
+        """States of all positions.
+
+        Args:
+            ids: (L,) int, 0 for no item.
+            offsets: (B + 1,) int; its last element may be below L, then the rows behind it are not computed.
+            timestamps: (B, N) int64 seconds, the query time at a row's length, N at least max_seq_len.
+            max_seq_len: the longest row, or more.
+
+        Returns:
+            (L, D).
+        """
+        # Imported here: the launcher needs triton, this module's settings do not.
+        from kernels.hstu_forward.triton_launch import embed, mix, output, project
+
+        x = embed(self, ids, offsets, max_seq_len)
+        for number, block in enumerate(self.blocks):
+            mask = ResearchMask(
+                block.position_weights,
+                self.settings.divisor,
+                None if block.time_weights is None else timestamps,
+                block.time_weights,
+                self.settings.bucket_divisor,
+            )
+            uvqk = project(self, x, block, offsets)
+            mixed = mix(self, uvqk, offsets, max_seq_len, mask)
+            x = output(self, mixed, uvqk, x, block, offsets, is_last=number == len(self.blocks) - 1)
+        return x
+
+
+class GraphedHSTUForward:
+    """One `HSTUForward` captured for batches of one size, replayed without the host's cost of its launches.
+
+    Args:
+        forward: the model.
+        batch_size: B; a smaller batch is filled up with empty rows.
+        capacity: the largest L.
+        max_seq_len: the longest row.
+        timestamps_width: N of the timestamps.
+    """
+
+    def __init__(
+        self, forward: HSTUForward, batch_size: int, capacity: int, max_seq_len: int, timestamps_width: int
+    ) -> None:
+        device = forward.item_weights.device
+        self.ids = torch.zeros(capacity, dtype=torch.int64, device=device)
+        self.offsets = torch.zeros(batch_size + 1, dtype=torch.int64, device=device)
+        self.timestamps = torch.zeros(batch_size, timestamps_width, dtype=torch.int64, device=device)
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            # Compiles the kernels and loads them, neither of which a capture allows.
+            forward(self.ids, self.offsets, self.timestamps, max_seq_len)
+        torch.cuda.current_stream(device).wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.states = forward(self.ids, self.offsets, self.timestamps, max_seq_len)
+
+    def __call__(self, ids: torch.Tensor, offsets: torch.Tensor, timestamps: torch.Tensor) -> torch.Tensor:
+        """As `HSTUForward`, up to the sizes captured; the result is overwritten by the next call.
+
+        Raises:
+            ValueError: a batch that is larger than what was captured.
+        """
+        length, rows = ids.numel(), offsets.numel() - 1
+        for name, found, most in (
+            ("ids", length, self.ids.numel()),
+            ("offsets", rows, self.offsets.numel() - 1),
+            ("timestamps", timestamps.size(1), self.timestamps.size(1)),
+        ):
+            if found > most:
+                raise ValueError(f"{name}: {found} is more than the {most} that the graph was captured for")
+        self.ids[:length].copy_(ids)
+        self.offsets[: rows + 1].copy_(offsets)
+        self.offsets[rows + 1 :] = offsets[-1]
+        self.timestamps[:rows, : timestamps.size(1)].copy_(timestamps)
+        self.graph.replay()
+        return self.states[:length]

@@ -1,0 +1,119 @@
+"""The parameters of research HSTU by their public names, padded to what the kernels' blocks need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+_LAYER = "_hstu._attention_layers."
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model. dp, kp, vp: D, K, V as stored, powers of two of at least 16."""
+
+    num_blocks: int
+    num_heads: int
+    attention_dim: int
+    linear_dim: int
+    embedding_dim: int
+
+    @property
+    def dp(self) -> int:
+        return _padded(self.embedding_dim)
+
+    @property
+    def kp(self) -> int:
+        return _padded(self.attention_dim)
+
+    @property
+    def vp(self) -> int:
+        return _padded(self.linear_dim)
+
+    @property
+    def projected(self) -> int:
+        """Columns of u, v, q, k together, as stored."""
+        return 2 * self.num_heads * (self.vp + self.kp)
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """uvqk: (dp, projected). output: (H * vp, dp). output_bias: (dp,). The biases' weights as in the public model."""
+
+    uvqk: torch.Tensor
+    output: torch.Tensor
+    output_bias: torch.Tensor
+    position_weights: torch.Tensor
+    time_weights: torch.Tensor | None
+
+
+def _padded(dim: int) -> int:
+    return max(16, 1 << (dim - 1).bit_length())
+
+
+def model_shape(
+    state: Mapping[str, torch.Tensor], num_heads: int, attention_dim: int, linear_dim: int
+) -> Shape:
+    """Sizes from a state dict, checked against what cannot be read off it.
+
+    Raises:
+        ValueError: a key that is missing, or a shape that does not fit.
+    """
+    blocks = {name.removeprefix(_LAYER).split(".")[0] for name in state if name.startswith(_LAYER)}
+    item = _take(state, "_embedding_module._item_emb.weight")
+    shape = Shape(len(blocks), num_heads, attention_dim, linear_dim, item.size(1))
+    if not blocks:
+        raise ValueError(
+            f"state dict: no key starts with {_LAYER!r}; give one of research HSTU's public names"
+        )
+    d, hv = shape.embedding_dim, num_heads * linear_dim
+    expected = {"_uvqk": (d, 2 * hv + 2 * num_heads * attention_dim), "_o.weight": (d, hv), "_o.bias": (d,)}
+    for block in range(shape.num_blocks):
+        for name, wanted in expected.items():
+            found = tuple(_take(state, f"{_LAYER}{block}.{name}").shape)
+            if found != wanted:
+                raise ValueError(
+                    f"{_LAYER}{block}.{name}: shape {found}, but num_heads={num_heads}, attention_dim={attention_dim}, "
+                    f"linear_dim={linear_dim} and D={d} give {wanted} (concat_ua has no fused forward)"
+                )
+    return shape
+
+
+def block_weights(state: Mapping[str, torch.Tensor], block: int, shape: Shape) -> BlockWeights:
+    """One block's parameters, padded, on the device and in the type of the state dict."""
+    prefix = f"{_LAYER}{block}."
+    heads, k, v = shape.num_heads, shape.attention_dim, shape.linear_dim
+    parts = _take(state, prefix + "_uvqk").split([heads * v, heads * v, heads * k, heads * k], dim=1)
+    pads = (shape.vp, shape.vp, shape.kp, shape.kp)
+    uvqk = torch.cat([_pad_heads(x, heads, pad) for x, pad in zip(parts, pads, strict=True)], dim=1)
+    output = _pad_heads(_take(state, prefix + "_o.weight"), heads, shape.vp).t()
+    bias = f"{prefix}_rel_attn_bias."
+    position = state.get(bias + "_pos_w", state.get(bias + "_w"))
+    if position is None:
+        raise ValueError(f"state dict: {bias}_pos_w is missing; the fused forward needs a relative bias")
+    return BlockWeights(
+        uvqk=_pad(uvqk, rows=shape.dp),
+        output=_pad(output, columns=shape.dp),
+        output_bias=_pad(_take(state, prefix + "_o.bias").unsqueeze(0), columns=shape.dp).squeeze(0),
+        position_weights=position.contiguous(),
+        time_weights=state.get(bias + "_ts_w"),
+    )
+
+
+def _take(state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    if name not in state:
+        raise ValueError(f"state dict: {name} is missing; give one of research HSTU's public names")
+    return state[name]
+
+
+def _pad(x: torch.Tensor, rows: int | None = None, columns: int | None = None) -> torch.Tensor:
+    rows, columns = rows or x.size(0), columns or x.size(1)
+    return torch.nn.functional.pad(x, (0, columns - x.size(1), 0, rows - x.size(0))).contiguous()
+
+
+def _pad_heads(x: torch.Tensor, heads: int, pad: int) -> torch.Tensor:
+    """(rows, heads * dim) -> (rows, heads * pad), each head's columns followed by zeros."""
+    split = x.reshape(x.size(0), heads, -1)
+    return torch.nn.functional.pad(split, (0, pad - split.size(2))).reshape(x.size(0), heads * pad)
