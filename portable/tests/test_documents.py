@@ -10,7 +10,7 @@ from tripy_portable.kernels.registry import _LOWERINGS
 
 ROOT = Path(__file__).parents[1]
 SEMANTICS = (ROOT / "SEMANTICS.md").read_text()
-WITHOUT_KERNEL = {"constant", "opaque_plugin"}
+WITHOUT_KERNEL = {"constant"}
 
 
 def test_every_operation_has_a_row_an_inference_and_a_kernel():

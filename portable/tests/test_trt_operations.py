@@ -29,7 +29,7 @@ if reason is None and trt.describe() != TOLD_OF:
 
 
 def test_every_operation_of_the_dialect_is_translated_and_surveyed():
-    # Plugins are native code, and cannot be recorded here.
+    # There is no layer for plugins.
     expected = set(legality.OPERANDS) - {"opaque_plugin"}
     assert converted_operations() == expected
     assert set(BY_OPERATION) == expected

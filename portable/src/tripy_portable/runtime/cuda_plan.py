@@ -17,7 +17,8 @@ from tripy_portable.runtime.precision import MatrixPrecision
 Tensor = torch.Tensor
 Function = Callable[[Sequence["Tensor | None"]], list[Tensor]]
 
-_CONTRACTIONS = frozenset(("matrix_multiply", "convolution", "deconvolution"))
+# A plugin's own products follow the same switch.
+_CONTRACTIONS = frozenset(("matrix_multiply", "convolution", "deconvolution", "opaque_plugin"))
 
 
 class CudaPlan:
