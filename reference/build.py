@@ -15,6 +15,7 @@ from reference.embedding_modules import (
 )
 from reference.hstu import HSTU
 from reference.hstu_dense import HSTUDenseModel
+from reference.hstu_fused import HSTUFusedModel
 from reference.hstu_stream import HSTUStreamModel
 from reference.hstu_transducer import HSTUTransducer
 from reference.input_features_preprocessors import (
@@ -72,6 +73,15 @@ def build_hstu_stream(config: HSTUConfig) -> HSTUStreamModel:
         ValueError: naming the field, its value and the fix.
     """
     return HSTUStreamModel(**_hstu_arguments(config)).eval()
+
+
+def build_hstu_fused(config: HSTUConfig) -> HSTUFusedModel:
+    """`build_hstu` on jagged rows with fused attention; state-dict keys are the same.
+
+    Raises:
+        ValueError: naming the field, its value and the fix; also for what the kernel does not compute.
+    """
+    return HSTUFusedModel(**_hstu_arguments(config)).eval()
 
 
 def _hstu_arguments(config: HSTUConfig) -> dict[str, Any]:

@@ -122,6 +122,10 @@ class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
         self._ts_w = torch.nn.Parameter(torch.empty(num_buckets + 1).normal_(mean=0, std=0.02))
         self._pos_w = torch.nn.Parameter(torch.empty(2 * max_seq_len - 1).normal_(mean=0, std=0.02))
 
+    def weights_and_buckets(self) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """What a kernel that computes this bias itself reads: position and time weights, and the bucket divisor."""
+        return self._pos_w, self._ts_w, self._bucket_divisor
+
     def forward(self, all_timestamps: torch.Tensor) -> torch.Tensor:
         """(B, N) int64 seconds -> (B, N, N)."""
         next_BN = torch.cat([all_timestamps[:, 1:], all_timestamps[:, -1:]], dim=1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from configs import list_cases, load_case
 from tripy_port.gaps import ADDITIONS, GAPS
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = frozenset({"configs", "reference", "tripy_port", "parity", "run_parity", "tests", "tools"})
+OURS = frozenset({"configs", "kernels", "reference", "tripy_port", "parity", "run_parity", "tests", "tools"})
 PORTABLE = frozenset({"tripy_portable", "mlir_tensorrt", "tensorrt"})
 
 
@@ -54,16 +55,25 @@ class ImportRule:
 RULES = (
     ImportRule("configs", frozenset({"configs"}), PORTABLE | {"torch", "nvtripy"}),
     ImportRule(
+        "kernels",
+        frozenset({"kernels"}),
+        PORTABLE | {"nvtripy"},
+        # It registers the kernel with TensorRT's own interface.
+        exempt=frozenset({"kernels/plugins/hstu_attention.py"}),
+    ),
+    ImportRule(
         "reference",
-        frozenset({"reference", "configs"}),
+        # The kernels of `hstu_fused`.
+        frozenset({"reference", "configs", "kernels"}),
         PORTABLE | {"nvtripy"},
         # It trains on the files that parity is run on, through the same readers.
         programs=frozenset({"reference/train.py"}),
     ),
-    ImportRule("tripy_port", frozenset({"tripy_port", "configs"}), only=frozenset({"nvtripy"})),
+    # Of the kernels, what their plugins are called; a test below.
+    ImportRule("tripy_port", frozenset({"tripy_port", "configs", "kernels"}), only=frozenset({"nvtripy"})),
     ImportRule(
         "parity",
-        frozenset({"parity", "configs", "reference", "tripy_port"}),
+        frozenset({"parity", "configs", "kernels", "reference", "tripy_port"}),
         frozenset({"tripy_portable"}),
         # They ask TensorRT: about graphs that only the portable runtime has, or for its listing of an engine.
         exempt=frozenset({"parity/runners/tensorrt_runner.py", "parity/runners/tensorrt_onnx_runner.py"}),
@@ -125,6 +135,18 @@ def test_imports_stay_within_the_house_rules(rule):
 def test_a_forbidden_import_in_the_port_is_seen(source):
     rule = next(rule for rule in RULES if rule.folder == "tripy_port")
     assert not all(rule.allows(package) for _, package in imported_packages(ast.parse(source)))
+
+
+def test_the_port_takes_of_the_kernels_what_needs_no_torch():
+    taken = {
+        node.module
+        for tree in sources("tripy_port").values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "kernels"
+    }
+    assert taken == {"kernels.plugins.schema"}
+    script = "import sys, kernels.plugins.schema; sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
 
 
 def test_only_the_training_program_takes_readers_from_the_harness():
@@ -202,9 +224,7 @@ def _is_public(name: str) -> bool:
 def _signature(node: ast.FunctionDef) -> Signature:
     def text(expression: ast.expr | None) -> str:
         return (
-            ""
-            if expression is None
-            else re.sub(r"\b(torch\.nn|torch|nn)\.", "tp.", ast.unparse(expression))
+            "" if expression is None else re.sub(r"\b(torch\.nn|torch|nn)\.", "tp.", ast.unparse(expression))
         )
 
     positional = node.args.posonlyargs + node.args.args

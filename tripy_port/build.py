@@ -14,6 +14,7 @@ from tripy_port.embedding_modules import (
     LocalEmbeddingModule,
 )
 from tripy_port.hstu_dense import HSTUDenseModel
+from tripy_port.hstu_fused import HSTUFusedModel
 from tripy_port.hstu_stream import HSTUStreamModel
 from tripy_port.hstu_transducer import HSTUTransducer
 from tripy_port.input_features_preprocessors import (
@@ -66,6 +67,15 @@ def build_hstu_stream(config: HSTUConfig, dtype: tp.dtype = tp.float32) -> HSTUS
         ValueError: naming the field, its value and the fix.
     """
     return HSTUStreamModel(**_hstu_arguments(config, dtype))
+
+
+def build_hstu_fused(config: HSTUConfig, dtype: tp.dtype = tp.float32) -> HSTUFusedModel:
+    """`build_hstu` on jagged rows with fused attention; state-dict keys are the same.
+
+    Raises:
+        ValueError: naming the field, its value and the fix; also for what the kernel does not compute.
+    """
+    return HSTUFusedModel(**_hstu_arguments(config, dtype))
 
 
 def _hstu_arguments(config: HSTUConfig, dtype: tp.dtype) -> dict[str, Any]:

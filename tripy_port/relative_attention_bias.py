@@ -128,6 +128,10 @@ class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
         self._ts_w = parameter((num_buckets + 1,), dtype)
         self._pos_w = parameter((2 * max_seq_len - 1,), dtype)
 
+    def weights_and_buckets(self) -> tuple[tp.Tensor, tp.Tensor, float]:
+        """What a kernel that computes this bias itself reads: position and time weights, and the bucket divisor."""
+        return self._pos_w, self._ts_w, self._bucket_divisor
+
     def forward(self, all_timestamps: tp.Tensor) -> tp.Tensor:
         """(B, N) int64 seconds -> (B, N, N)."""
         next_BN = tp.concatenate([all_timestamps[:, 1:], all_timestamps[:, -1:]], dim=1)

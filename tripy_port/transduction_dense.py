@@ -143,6 +143,8 @@ class SequentialTransductionUnitDense(tp.Module):
         dtype: of the weights and of the computation.
     """
 
+    attention_class: type[HSTUAttentionDense] = HSTUAttentionDense
+
     def __init__(
         self,
         embedding_dim: int,
@@ -182,7 +184,7 @@ class SequentialTransductionUnitDense(tp.Module):
         self._concat_ua = concat_ua
         self._rel_attn_bias = relative_attention_bias_module
         self._norm_input = NonAffineLayerNorm(embedding_dim, epsilon)
-        self._attn = HSTUAttentionDense(num_heads, attention_dim, linear_hidden_dim, normalization, divisor)
+        self._attn = self.attention_class(num_heads, attention_dim, linear_hidden_dim, normalization, divisor)
         self._norm_attn_output = NonAffineLayerNorm(num_heads * linear_hidden_dim, epsilon)
         uvqk_dim = 2 * num_heads * linear_hidden_dim + 2 * num_heads * attention_dim
         self._uvqk = parameter((embedding_dim, uvqk_dim), dtype)
