@@ -1,0 +1,50 @@
+"""The CUDA C++ form of `kernels.lecture.pointwise`: built when first called, and kept by PyTorch's cache.
+
+`TORCH_EXTENSIONS_DIR` says where the build goes, `TORCH_CUDA_ARCH_LIST` for which chips, else for this one.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from kernels.lecture.checks import KernelError
+
+_HERE = Path(__file__).parent
+SOURCES = ("pointwise_binding.cpp", "pointwise.cu")
+
+
+@functools.cache
+def extension() -> ModuleType:
+    """Compile and load the extension; some 30 seconds the first time on a machine.
+
+    Raises:
+        KernelError: where there is no CUDA compiler or the sources do not build, with the compiler's words.
+    """
+    from torch.utils import cpp_extension
+
+    if cpp_extension.CUDA_HOME is None:
+        raise KernelError("backend='cuda' needs nvcc: install the CUDA toolkit and set CUDA_HOME")
+    try:
+        return cpp_extension.load(
+            name="tripy_recsys_pointwise",
+            sources=[str(_HERE / source) for source in SOURCES],
+            extra_cuda_cflags=["-O3"],
+        )
+    except RuntimeError as error:
+        raise KernelError(f"backend='cuda': the extension does not build: {error}") from error
+
+
+def launch(
+    x: torch.Tensor,
+    y: torch.Tensor | None,
+    bias_N: torch.Tensor,
+    scale: float,
+    activation: str,
+    out: torch.Tensor,
+) -> None:
+    """Write activation(x + scale * y + bias) to ``out``; without ``y``, activation(x + bias)."""
+    extension().pointwise(x, y, bias_N, scale, activation == "sigmoid", out)
