@@ -109,6 +109,8 @@ class Results:
     incremental: Mapping[str, torch.Tensor] = field(default_factory=dict)
     taps_modules: bool = True
     appends: bool = True
+    fused: Mapping[str, str] = field(default_factory=dict)
+    """Classes of the reference whose work the runner does inside another module, with the reason."""
 
 
 @dataclass
@@ -204,9 +206,10 @@ def _tap_row(evidence: Evidence, results: Results, tap: str, flips: np.ndarray |
     reference = evidence.reference.tensors[tap]
     # What ships is the untapped model, so its outputs are the ones to judge.
     port = results.untapped.get(tap) if is_output else results.tapped.get(tap)
-    if call and port is None and results.isolated.get(tap) is None and (reason := evidence.is_gap(call)):
-        row.gap = reason
-        return row
+    if call and port is None and results.isolated.get(tap) is None:
+        row.gap = evidence.is_gap(call) or results.fused.get(call.kind, "")
+        if row.gap:
+            return row
     contaminated = _row_mask(flips, reference)
     if call is None or not call.appends:
         row.accumulated = _judge_one(evidence, tap, evidence.oracle.get(tap), reference, port, contaminated)

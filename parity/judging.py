@@ -19,6 +19,7 @@ from parity.inputs import load
 from parity.pictures import with_pictures, with_telling_pictures
 from parity.precision import PRECISIONS, Precision
 from parity.report import DiagnosisReport, LatencyReport, ModuleReport, RunnerReport, VerdictReport
+from parity.runners.fused import FUSED, FUSED_RUNNERS
 from parity.sensitivity import BLIND
 from parity.why import why
 from parity.worker import Status
@@ -212,6 +213,7 @@ def _results(folder: Path, name: str, record: RunnerRecord) -> Results:
         poisoned=_optional(folder / "poisoned").tensors,
         incremental=_optional(folder / "incremental").tensors,
         appends=record.appends,
+        fused=FUSED if name in FUSED_RUNNERS else {},
     )
 
 

@@ -1,12 +1,13 @@
 """Research HSTU on jagged rows with one fused kernel for the attention of a block.
 
-The function is that of `reference.hstu_dense`; what differs is where it is computed. Between the preprocessor and
-the stack's end there is no padding: a block's tensors hold the valid rows of all sequences, one after the other.
-The kernel (`kernels.hstu_attention`) computes biases, mask, SiLU and both products of a head without an (N, N)
-tensor, so that `_rel_attn_bias` only owns the weights that the kernel reads, and no mask is made.
+The function is that of `reference.hstu_dense`; what differs is where it is computed. Between the
+preprocessor and the stack's end there is no padding: a block's tensors hold the valid rows of all sequences,
+one after the other. The kernel (`kernels.hstu_attention`) computes biases, mask, SiLU and both products of a
+head without an (N, N) tensor, so that `_rel_attn_bias` only owns the weights that the kernel reads, and no
+mask is made.
 
-Departures from the jagged model of `reference.hstu`, for the sake of one signature with a compiled graph, whose
-shapes cannot follow from values: the caller says which rows of the padded batch are valid
+Departures from the jagged model of `reference.hstu`, for the sake of one signature with a compiled graph,
+whose shapes cannot follow from values: the caller says which rows of the padded batch are valid
 (``past_payloads["valid_rows"]``). There is no incremental forward.
 
 Legend: B batch, N sequence, L valid rows, D embedding, H heads, K attention dim, V linear dim.

@@ -123,7 +123,7 @@ class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
         self._pos_w = torch.nn.Parameter(torch.empty(2 * max_seq_len - 1).normal_(mean=0, std=0.02))
 
     def weights_and_buckets(self) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """What a kernel that computes this bias itself reads: position and time weights, and the bucket divisor."""
+        """What a kernel that computes this bias reads: position weights, time weights, bucket divisor."""
         return self._pos_w, self._ts_w, self._bucket_divisor
 
     def forward(self, all_timestamps: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,11 @@
 """Research HSTU on jagged rows with one fused kernel for the attention of a block.
 
-Counterpart of reference/hstu_fused.py. The kernel is a TensorRT quickly deployable plugin, which whoever compiles
-the model has registered before: `import kernels.plugins.hstu_attention`. Everything else is Tripy's own operations.
+Counterpart of reference/hstu_fused.py. The kernel is a TensorRT quickly deployable plugin, which whoever
+compiles the model has registered before: `import kernels.plugins.hstu_attention`. Everything else is Tripy's
+own operations.
 
-The number of valid rows is a dimension of an input, "valid_rows": shapes of a graph cannot follow from values.
+The number of valid rows is a dimension of an input, "valid_rows": shapes of a graph cannot follow from
+values.
 
 Legend: B batch, N sequence, L valid rows, D embedding, H heads, K attention dim, V linear dim.
 """

@@ -129,7 +129,7 @@ class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
         self._pos_w = parameter((2 * max_seq_len - 1,), dtype)
 
     def weights_and_buckets(self) -> tuple[tp.Tensor, tp.Tensor, float]:
-        """What a kernel that computes this bias itself reads: position and time weights, and the bucket divisor."""
+        """What a kernel that computes this bias reads: position weights, time weights, bucket divisor."""
         return self._pos_w, self._ts_w, self._bucket_divisor
 
     def forward(self, all_timestamps: tp.Tensor) -> tp.Tensor:

@@ -1,7 +1,8 @@
 """Registers the fused HSTU attention with `tensorrt.plugin`.
 
-In NVIDIA's environment, where MLIR-TensorRT builds the engine, TensorRT takes the kernel that `compile_kernel`
-compiles. The portable runtime calls `compute`. Annotations are read by TensorRT, hence no postponed evaluation here.
+In NVIDIA's environment, where MLIR-TensorRT builds the engine, TensorRT takes the kernel that
+`compile_kernel` compiles. The portable runtime calls `compute`. TensorRT reads the annotations, hence no
+postponed evaluation here.
 """
 
 import tensorrt as trt
@@ -62,7 +63,7 @@ def compute(
     outputs: tuple[trtp.Tensor],
     stream: int,
 ) -> None:
-    """The Triton kernel on CUDA tensors, its plain PyTorch form on others. Works in PyTorch's current stream."""
+    """The Triton kernel on CUDA tensors, its plain PyTorch form on others; in PyTorch's current stream."""
     # Here, since NVIDIA's release container has no PyTorch, and takes the compiled kernel.
     import torch
 

@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 
 HSTU_ATTENTION = "hstu::research_attention"
-"""Fused attention of research HSTU on jagged rows: the name to give to `tp.plugin`, with the attribute `settings`.
+"""Fused attention of research HSTU on jagged rows, as `tp.plugin` calls it, with the attribute `settings`.
 
-Inputs, in this order, with L rows of B sequences, H heads, K and V dims, W the width of the position weights:
+Inputs, in this order, with L rows of B sequences, H heads, dims K and V, W the width of the position weights:
 
     q, k               (L, H, K) float32, float16 or bfloat16
     v                  (L, H, V) in the same type

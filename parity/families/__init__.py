@@ -13,10 +13,11 @@ def get_family(name: str) -> Family:
     """The family named in a case's `family` field, which `configs` has validated."""
     from parity.families.dlrm import DLRM_FAMILY
     from parity.families.hstu import HSTU_FAMILY
+    from parity.families.hstu_fused import HSTU_FUSED_FAMILY
     from parity.families.lecture_dlrm import LECTURE_DLRM_FAMILY
     from parity.families.stu import STU_FAMILY
 
-    families = (DLRM_FAMILY, HSTU_FAMILY, LECTURE_DLRM_FAMILY, STU_FAMILY)
+    families = (DLRM_FAMILY, HSTU_FAMILY, HSTU_FUSED_FAMILY, LECTURE_DLRM_FAMILY, STU_FAMILY)
     return {family.name: family for family in families}[name]
 
 

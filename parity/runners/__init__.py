@@ -11,14 +11,16 @@ RUNNERS: dict[str, str] = {
     "torch_jagged": "PyTorch eager on the jagged reference",
     "torch_compile": "torch.compile on the dense reference; without a GPU only when it is asked for",
     "tripy": "the Tripy port: on TensorRT in NVIDIA's containers, on the portable runtime elsewhere",
+    "torch_fused": "the reference on jagged rows with the fused attention kernel; research HSTU",
+    "tripy_jagged": "the Tripy port on jagged rows with the same kernel as a plugin; research HSTU",
     "tensorrt": "the Tripy port's graphs built by TensorRT, on any machine; run where it supports the GPU",
     "onnxruntime": "the dense reference exported to ONNX, on ONNX Runtime's CPU provider",
     "tensorrt_onnx": "the same graph built by TensorRT through Polygraphy; run where it supports the GPU",
 }
 """Runners that can be asked for. The float64 oracle is none of them: it always runs and is never judged."""
 
-BY_NAME_ONLY = ("onnxruntime", "tensorrt_onnx")
-"""Not run by default: the export alone takes as long as the rest of a small case."""
+BY_NAME_ONLY = ("onnxruntime", "tensorrt_onnx", "torch_fused", "tripy_jagged")
+"""Not run by default: the export alone takes as long as the rest of a small case, and kernels are opted into."""
 
 
 def default_runners() -> tuple[str, ...]:
@@ -40,6 +42,14 @@ def make_runner(name: str) -> Runner:
         from parity.runners.tripy_runner import TripyRunner
 
         return TripyRunner()
+    if name == "tripy_jagged":
+        from parity.runners.tripy_jagged_runner import TripyJaggedRunner
+
+        return TripyJaggedRunner()
+    if name == "torch_fused":
+        from parity.runners.fused_torch_runner import TorchFusedRunner
+
+        return TorchFusedRunner()
     if name == "tensorrt":
         from parity.runners.tensorrt_runner import TensorRTRunner
 
