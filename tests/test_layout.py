@@ -23,7 +23,7 @@ from configs import list_cases, load_case
 from tripy_port.gaps import ADDITIONS, GAPS
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = frozenset({"configs", "kernels", "reference", "tripy_port", "parity", "run_parity", "tests", "tools"})
+OURS = frozenset("configs kernels reference tripy_port parity perf_model run_parity tests tools".split())
 PORTABLE = frozenset({"tripy_portable", "mlir_tensorrt", "tensorrt"})
 
 
@@ -73,11 +73,13 @@ RULES = (
     ImportRule("tripy_port", frozenset({"tripy_port", "configs", "kernels"}), only=frozenset({"nvtripy"})),
     ImportRule(
         "parity",
-        frozenset({"parity", "configs", "kernels", "reference", "tripy_port"}),
+        frozenset({"parity", "perf_model", "configs", "kernels", "reference", "tripy_port"}),
         frozenset({"tripy_portable"}),
         # They ask TensorRT: about graphs that only the portable runtime has, or for its listing of an engine.
         exempt=frozenset({"parity/runners/tensorrt_runner.py", "parity/runners/tensorrt_onnx_runner.py"}),
     ),
+    # What it counts and predicts is the reference's work.
+    ImportRule("perf_model", frozenset({"perf_model", "configs", "reference"}), PORTABLE | {"nvtripy"}),
     ImportRule("portable", frozenset()),
 )
 
@@ -117,6 +119,18 @@ def test_imports_stay_within_the_house_rules(rule):
         if not rule.allows(package, path)
     ]
     assert not broken, "\n".join(broken)
+
+
+def test_the_performance_model_takes_torch_where_it_measures_or_traces():
+    taking = {
+        path
+        for path, tree in sources("perf_model").items()
+        for _, package in imported_packages(tree)
+        if package == "torch"
+    }
+    traced = {"perf_model/trace.py", "perf_model/models.py"}
+    assert {path for path in taking if not path.startswith("perf_model/measure/")} == traced
+    assert "perf_model/measure/timing.py" in taking
 
 
 @pytest.mark.parametrize(

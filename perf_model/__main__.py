@@ -1,0 +1,68 @@
+"""What the performance model is worth: predictions against measurements, as Markdown.
+
+    python -m perf_model docs/h200                          # all tables
+    python -m perf_model docs/h200 --points points_second   # against another run's points
+
+The folder holds ceilings.json, calibration.json, points.json and models.json of one GPU, as the programs in
+`perf_model.measure` write them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from perf_model.ceilings import FILE, CeilingsError, read_ceilings
+from perf_model.kernels import KernelModel
+from perf_model.measured import Measurements, read_measurements
+from perf_model.tables import (
+    agreement_table,
+    error_tables,
+    histogram_table,
+    lookup_table,
+    model_table,
+    waves_table,
+)
+
+
+def _lines(folder: Path, points: str, models: str) -> Iterator[str]:
+    ceilings = read_ceilings(folder / FILE)
+    calibration = _of_this_gpu(folder / "calibration.json", ceilings.gpu)
+    judged = _of_this_gpu(folder / f"{points}.json", ceilings.gpu)
+    model = KernelModel(ceilings, calibration.measured)
+    yield from error_tables(judged.measured, model)
+    yield from histogram_table(judged.measured, model)
+    yield from lookup_table(model)
+    yield from waves_table(calibration.measured, ceilings)
+    yield from model_table(folder / f"{models}.json", model)
+    others = sorted(path for path in folder.glob("points*.json") if path.stem != points)
+    for path in others:
+        yield from agreement_table(judged, _of_this_gpu(path, ceilings.gpu), path.name)
+
+
+def _of_this_gpu(path: Path, gpu: object) -> Measurements:
+    found = read_measurements(path)
+    if found.gpu != gpu:
+        raise ValueError(f"{path}: measured on {found.gpu}, the ceilings on {gpu}; measure both on one GPU")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m perf_model", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="with the JSON files of one GPU")
+    parser.add_argument("--points", default="points", help="name of the points to judge by, without .json")
+    parser.add_argument("--models", default="models", help="name of the models to judge by, without .json")
+    given = parser.parse_args()
+    try:
+        for line in _lines(given.folder, given.points, given.models):
+            sys.stdout.write(line + "\n")
+    except (CeilingsError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The model against measured points: predictions, and their errors by family and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perf_model.embedding import Lookup, SeedGPU, forward_microseconds
+from perf_model.errors import ErrorStatistics
+from perf_model.estimate import estimate
+from perf_model.kernels import KernelModel
+from perf_model.limits import roofline
+from perf_model.lookup import BagSizes
+from perf_model.measure.workloads import Maker
+from perf_model.measured import Measured
+from perf_model.points import Point, is_big
+from perf_model.products import ITEM_BYTES
+from perf_model.trace import Trace, trace
+from perf_model.work import Work
+
+SEED_WARPS = 64
+"""Warps of a multiprocessor, for the seed's predictor: as many as fit."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A measured point with its predicted seconds; `big` as `perf_model.points.is_big` says."""
+
+    measured: Measured
+    seconds: float
+    big: bool
+
+
+def predict(measured: Iterable[Measured], model: KernelModel) -> list[Prediction]:
+    """Predict each point; nothing of what was measured for it is used."""
+    return [
+        Prediction(m, point_seconds(m.point, model), is_big(m.point, _roofline(m.point, model)))
+        for m in measured
+    ]
+
+
+def point_seconds(point: Point, model: KernelModel) -> float:
+    """Predicted seconds of one launch of a point between others in a graph."""
+    if point.family == "embedding_bag":
+        return model.lookups.seconds(BagSizes.of(**point.sizes))
+    return estimate(_trace(point), point.precision, model).kernels
+
+
+def _trace(point: Point) -> Trace:
+    work = Maker("meta").make(point)
+    return trace(lambda: work.launch(0))
+
+
+def _roofline(point: Point, model: KernelModel) -> float:
+    return roofline(point_work(point), point.precision, model.ceilings)
+
+
+def point_work(point: Point) -> Work:
+    """FLOPs of a point's products, and the fewest bytes of its inputs and results.
+
+    Of a lookup: indices, offsets, the rows that are read, and the results.
+    """
+    sizes, itemsize = point.sizes, ITEM_BYTES[point.precision]
+    if point.family == "embedding_bag":
+        bags = BagSizes.of(**sizes)
+        looked_up = bags.batch * bags.bag
+        rows = min(looked_up, bags.rows) * bags.dim * itemsize
+        return Work(0, rows, 8 * (looked_up + bags.batch), bags.batch * bags.dim * itemsize)
+    if point.family == "mlp":
+        widths, batch = sizes["widths"], sizes["batch"]
+        pairs = list(zip(widths, widths[1:], strict=False))
+        weights = itemsize * sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairs)
+        flops = sum(2 * batch * fan_in * fan_out for fan_in, fan_out in pairs)
+        return Work(flops, weights, itemsize * batch * widths[0], itemsize * batch * widths[-1])
+    b, n, h, d = (sizes[name] for name in ("b", "n", "h", "d"))
+    row = itemsize * b * n * h * d
+    return Work(4 * b * h * n * n * d, 0, 3 * row + itemsize * (b + 1) * n * n, row)
+
+
+def seed_seconds(point: Point, model: KernelModel) -> float:
+    """What the seed's own predictor says of a lookup, given this GPU's constants in place of its own."""
+    ceilings = model.ceilings
+    gpu = SeedGPU(
+        dram_bandwidth=ceilings.copy_bandwidth / 1e9,
+        l2_bandwidth=ceilings.l2_bandwidth / 1e9,
+        throughput=ceilings.matmul["fp32"] / 1e9,
+        l2_size=ceilings.gpu.l2_bytes,
+        multiprocessors=ceilings.gpu.multiprocessors,
+    )
+    sizes = point.sizes
+    lookup = Lookup(sizes["batch"], sizes["rows"], 1, sizes["bag"], sizes["dim"], SEED_WARPS)
+    return forward_microseconds(lookup, gpu) / 1e6
+
+
+def statistics_of(predictions: Iterable[Prediction]) -> ErrorStatistics:
+    """Error statistics of predictions; raises `ValueError` for fewer than two."""
+    chosen = list(predictions)
+    return ErrorStatistics.of([p.seconds for p in chosen], [p.measured.median for p in chosen])

@@ -1,0 +1,176 @@
+"""Measure the ceilings of this machine's GPU.
+
+    python -m perf_model.measure.ceilings --output docs/h200/ceilings.json
+
+Bandwidths count bytes read plus bytes written. All data are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from perf_model.ceilings import Ceilings
+from perf_model.measure.machine import environment, this_gpu
+from perf_model.measure.timing import GraphTimer
+from perf_model.measure.workloads import DTYPES
+from perf_model.points import PRECISIONS
+
+COPY_BYTES = 2**31
+L2_SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4)
+MATMUL_SIZES = (4096, 8192, 12288)
+HOST_CALLS, HOST_ROUNDS = 400, 7
+
+
+def _copy(timer: GraphTimer, nbytes: int) -> float:
+    """Seconds of copying so many bytes by a kernel: in graphs, copies by driver calls are slower."""
+    source = torch.randn(nbytes // 4, device="cuda")
+    target = torch.empty_like(source)
+    return timer.time(lambda _: torch.neg(source, out=target)).median
+
+
+def copy_bandwidth(timer: GraphTimer) -> float:
+    """Bytes a second of copying 2 GiB."""
+    return 2 * COPY_BYTES / _copy(timer, COPY_BYTES)
+
+
+def l2_bandwidth(timer: GraphTimer, l2_bytes: int) -> float:
+    """Bytes a second inside the L2: the slope of time over bytes of copies that fit.
+
+    In the slope launches drop out. The largest copy reads and writes half of the L2's size.
+    """
+    copied = [int(l2_bytes * share) // 4096 * 4096 for share in L2_SHARES]
+    seconds = [_copy(timer, nbytes) for nbytes in copied]
+    return 2.0 / statistics.linear_regression(copied, seconds).slope
+
+
+def matmul_rate(timer: GraphTimer, precision: str) -> float:
+    """FLOPs a second: the best of several large square products."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    rates = []
+    for n in MATMUL_SIZES:
+        a, b = (torch.randn(n, n, device="cuda", dtype=DTYPES[precision]) for _ in range(2))
+        rates.append(2 * n**3 / timer.time(lambda _, a=a, b=b: a @ b, runs=5).median)
+    return max(rates)
+
+
+def kernel_seconds(timer: GraphTimer) -> float:
+    """Seconds of a kernel on one element, with the gap to the next in a graph."""
+    x = torch.randn(1, device="cuda")
+    return timer.time(lambda _: x.mul_(1.0)).median
+
+
+def host_operations() -> dict[str, Callable[[], object]]:
+    """An operation of each kind on tensors so small that the host is what takes the time."""
+    x, bias, weight = (torch.randn(*shape, device="cuda") for shape in ((8, 8), (8,), (8, 8)))
+    batch, rows = torch.randn(2, 8, 8, device="cuda"), torch.arange(8, device="cuda")
+    offsets = torch.arange(0, 8, 2, device="cuda")
+    linear = torch.nn.Identity()
+    return {
+        "addmm": lambda: torch.addmm(bias, x, weight),
+        "mm": lambda: torch.mm(x, weight),
+        "bmm": lambda: torch.bmm(batch, batch),
+        "unary": lambda: F.silu(x),
+        "binary": lambda: x + weight,
+        "scalar": lambda: x / 3.0,
+        "compare": lambda: rows >= 3,
+        "masked_fill": lambda: x.masked_fill(rows >= 3, 0.0),
+        "cast": lambda: rows.to(torch.float32),
+        "clone": lambda: batch.transpose(0, 1).contiguous(),
+        "norm": lambda: F.layer_norm(x, (8,)),
+        "reduce": lambda: torch.linalg.vector_norm(x, dim=-1, keepdim=True),
+        "index_select": lambda: torch.index_select(bias, 0, rows),
+        "index": lambda: x[rows],
+        "embedding": lambda: F.embedding(rows, x),
+        "embedding_bag": lambda: F.embedding_bag(rows, x, offsets, mode="sum"),
+        "cat": lambda: torch.cat((x, weight), dim=1),
+        "fill": lambda: torch.arange(8, device="cuda"),
+        "view": lambda: x.transpose(0, 1),
+        "module": lambda: linear(x),
+    }
+
+
+def host_seconds() -> dict[str, float]:
+    """Host seconds of a call, by kind, in a loop that nothing waits for, and of waiting for the GPU.
+
+    In a loop a call finds its code in the processor's caches: in a model it takes longer, by a factor that
+    `perf_model.estimate.host_factor` finds.
+    """
+    found = {}
+    with torch.inference_mode():
+        for name, call in host_operations().items():
+            call()
+            rounds = []
+            for _ in range(HOST_ROUNDS):
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                for _ in range(HOST_CALLS):
+                    call()
+                rounds.append((time.perf_counter() - begin) / HOST_CALLS)
+            found[name] = statistics.median(rounds)
+    # These calls made a mask and a view as well.
+    found["masked_fill"] -= found["compare"]
+    found["clone"] -= found["view"]
+    return found | {"wait": wait_seconds()}
+
+
+def wait_seconds() -> float:
+    """Seconds between the end of an empty forward's last launch and the host's knowing that it has run."""
+    x, seconds = torch.randn(1, device="cuda"), []
+    for _ in range(200):
+        torch.cuda.synchronize()
+        x.mul_(1.0)
+        begin = time.perf_counter()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
+
+
+def graph_seconds() -> float:
+    """Host seconds of one replay of a graph with one kernel, waited for."""
+    x = torch.randn(1, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    x.mul_(1.0)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        x.mul_(1.0)
+    seconds = []
+    for _ in range(200):
+        begin = time.perf_counter()
+        graph.replay()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
+
+
+def measure() -> Ceilings:
+    """All ceilings of the current GPU. Raises `RuntimeError` where there is none."""
+    gpu, timer = this_gpu(), GraphTimer()
+    with torch.inference_mode():
+        return Ceilings(
+            gpu=gpu,
+            copy_bandwidth=copy_bandwidth(timer),
+            l2_bandwidth=l2_bandwidth(timer, gpu.l2_bytes),
+            matmul={precision: matmul_rate(timer, precision) for precision in PRECISIONS},
+            kernel_seconds=kernel_seconds(timer),
+            graph_seconds=graph_seconds(),
+            host_seconds=host_seconds(),
+            environment=environment(),
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
+    given = parser.parse_args()
+    given.output.write_text(measure().model_dump_json(indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Which GPU this is, and the environment of a measurement."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from perf_model.ceilings import GPU
+
+_QUERIED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")
+
+
+def this_gpu() -> GPU:
+    """The current CUDA device. Raises `RuntimeError` where there is none."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("no CUDA device: run this on the machine whose GPU is to be measured")
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return GPU(
+        name=found.name,
+        capability=(found.major, found.minor),
+        multiprocessors=found.multi_processor_count,
+        memory_gib=round(found.total_memory / 2**30),
+        l2_bytes=found.L2_cache_size,
+    )
+
+
+def environment() -> dict[str, str]:
+    """Libraries, driver, clocks as found (right after a measurement: under load), date and command."""
+    facts = {
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": _command(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+    }
+    query = ["nvidia-smi", f"--query-gpu={','.join(_QUERIED)}", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return facts | {"nvidia-smi": f"unavailable: {error}"}
+    values = answer.strip().splitlines()[torch.cuda.current_device()].split(",")
+    return facts | {name: value.strip() for name, value in zip(_QUERIED, values, strict=True)}
+
+
+def _command() -> str:
+    """The command that measures this, with the name of its output and not the place."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    given = [Path(argument).name if "/" in argument else argument for argument in sys.argv[1:]]
+    return " ".join(["python -m", spec.name if spec is not None else Path(sys.argv[0]).name, *given])

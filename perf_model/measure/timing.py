@@ -1,0 +1,99 @@
+"""Timing on the GPU: a CUDA graph of many launches, its replays between events."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+REPLAY_SECONDS = 1e-3
+MOST_LAUNCHES = 200
+WARM_UPS = 3
+RUNS = 10
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one launch: median and outer deciles of `runs` replays of `launches` launches each."""
+
+    median: float
+    p10: float
+    p90: float
+    runs: int
+    launches: int
+
+
+def summary(seconds: list[float], launches: int) -> Timing:
+    """The timing of replays that took these seconds, each of so many launches."""
+    each = sorted(value / launches for value in seconds)
+    deciles = statistics.quantiles(each, n=10, method="inclusive")
+    return Timing(statistics.median(each), deciles[0], deciles[-1], len(each), launches)
+
+
+class GraphTimer:
+    """Times functions by replaying CUDA graphs; all graphs share one memory pool.
+
+    Launches stand in a graph back to back, as the modules of a captured model do, so that a launch takes the
+    GPU's own time with the gap to its neighbour, and none of the host's.
+    """
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        # A pool lives as long as a graph that uses it: this one keeps it while others come and go.
+        self._keeper = torch.cuda.CUDAGraph()
+        anything = torch.ones(1, device="cuda")
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._keeper.capture_begin()
+            anything + 1
+            self._keeper.capture_end()
+        self._pool = self._keeper.pool()
+
+    def time(self, launch: Callable[[int], object], rotation: int = 1, runs: int = RUNS) -> Timing:
+        """Time `launch(i)`, called with i = 0, 1, ... and wrapped around at `rotation`.
+
+        Args:
+            launch: does its work on the current stream, without synchronising.
+            rotation: how many different i there are; a replay runs through all of them at least once.
+        """
+        stream = self._stream
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            launch(0)
+            begin, end = _event(), _event()
+            begin.record()
+            launch(rotation - 1)
+            end.record()
+        stream.synchronize()
+        estimate = max(begin.elapsed_time(end) / 1e3, 1e-6)
+        launches = max(1, min(MOST_LAUNCHES, int(REPLAY_SECONDS / estimate)))
+        launches = -(-launches // rotation) * rotation
+        graph = torch.cuda.CUDAGraph()
+        # Not through `torch.cuda.graph`, which empties the allocator's cache at every capture.
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=self._pool)
+            for i in range(launches):
+                launch(i % rotation)
+            graph.capture_end()
+        seconds = _replays(graph, runs)
+        del graph
+        return summary(seconds, launches)
+
+
+def _replays(graph: torch.cuda.CUDAGraph, runs: int) -> list[float]:
+    # The host runs ahead during the warm-up, so that no timed replay waits for its own launch.
+    for _ in range(WARM_UPS):
+        graph.replay()
+    events = [(_event(), _event()) for _ in range(runs)]
+    for begin, end in events:
+        begin.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) / 1e3 for begin, end in events]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)

@@ -1,0 +1,46 @@
+"""FLOPs and fewest bytes of every module of a case."""
+
+from __future__ import annotations
+
+from configs import CaseConfig
+from perf_model.work.dlrm import dlrm_work
+from perf_model.work.hstu import hstu_work
+from perf_model.work.lecture_dlrm import lecture_dlrm_work
+from perf_model.work.parts import Shapes, Work
+from perf_model.work.stu import stu_work
+
+_FAMILIES = {"hstu": hstu_work, "stu": stu_work, "dlrm": dlrm_work, "lecture_dlrm": lecture_dlrm_work}
+
+
+def case_work(case: CaseConfig, shapes: Shapes, item: int) -> dict[str, Work]:
+    """What each module of a case must do for one batch, by the name of its tap; "" is the whole model.
+
+    Args:
+        case: its model's sizes and choices.
+        shapes: of the batch's input arrays, by name.
+        item: bytes of a number in the tested precision.
+
+    Raises:
+        ValueError: the family has no counts, an array is missing, or `item` is no size.
+    """
+    if case.family not in _FAMILIES:
+        known = ", ".join(_FAMILIES)
+        raise ValueError(f"family: {case.family!r} has no counts of FLOPs and bytes; there are {known}")
+    if item not in (2, 4):
+        raise ValueError(f"item: {item} is no precision's bytes of a number; give 2 or 4")
+    arguments = {}
+    if case.family == "dlrm" and case.model.md_flag:
+        arguments["table_dims"] = _mixed_dimensions(case)
+    try:
+        return _FAMILIES[case.family](case.model, shapes, item, **arguments)
+    except KeyError as error:
+        raise ValueError(f"shapes: {error} is missing; give the shapes of the batch's arrays") from error
+
+
+def _mixed_dimensions(case: CaseConfig) -> tuple[int, ...]:
+    """Columns of each table; the reference rounds them in float32, and is asked rather than repeated."""
+    from reference.md_embedding_bag import mixed_dimensions
+
+    config = case.model
+    width = config.arch_sparse_feature_size
+    return tuple(mixed_dimensions(config.table_rows, config.md_temperature, width, config.md_round_dims))

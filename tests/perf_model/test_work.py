@@ -1,0 +1,234 @@
+"""FLOPs and bytes from the configuration, against PyTorch's counter and the sizes of the tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from configs import CaseConfig, load_case
+from parity.captures import Capture, ModuleCall, TensorKey, map_tree
+from parity.families import get_family
+from parity.torch_taps import tapped
+from perf_model.work import Work, case_work
+from perf_model.work.parts import around, chain, linear, lookup
+
+CASES = (
+    *("hstu_tiny", "hstu_tiny_rated", "hstu_tiny_combined", "hstu_ml1m", "stu_tiny", "stu_tiny_group"),
+    *("stu_dlrmv3", "dlrm_tiny", "dlrm_tiny_md", "dlrm_tiny_qr", "dlrm_tiny_weighted", "dlrm_mlperf"),
+    *("dlrm_lecture", "dlrm_lecture_index"),
+)
+
+
+@dataclasses.dataclass
+class Recorded:
+    """A case's reference with the calls of its modules on one batch."""
+
+    case: CaseConfig
+    model: torch.nn.Module
+    capture: Capture
+    shapes: dict[str, tuple[int, ...]]
+    total_flops: int
+
+    def tensors(self, tree: object) -> Iterator[torch.Tensor]:
+        """Tensors in a call's arguments, each once."""
+        found: dict[str, torch.Tensor] = {}
+
+        def keep(leaf: object) -> object:
+            if isinstance(leaf, TensorKey):
+                found[leaf.key] = self.capture.call_inputs[leaf.key]
+            return leaf
+
+        map_tree(tree, keep)
+        yield from found.values()
+
+
+@pytest.fixture(scope="module", params=CASES)
+def recorded(request) -> Recorded:
+    case = load_case(request.param)
+    family = get_family(case.family)
+    arrays = family.synthetic(case).inputs[0].arrays
+    model = family.build_reference(case.model, "dense").eval().requires_grad_(False)
+    arguments = map_tree(family.entry_arguments(arrays), torch.tensor)
+    with torch.inference_mode():
+        with tapped(model, record_calls=True) as capture:
+            getattr(model, family.entry)(**arguments)
+        with FlopCounterMode(display=False) as counter:
+            getattr(model, family.entry)(**arguments)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    return Recorded(case, model, capture, shapes, counter.get_total_flops())
+
+
+def alone(recorded: Recorded, call: ModuleCall) -> int:
+    """FLOPs that PyTorch counts in one call of one module."""
+
+    def fetch(leaf: object) -> object:
+        return recorded.capture.call_inputs[leaf.key] if isinstance(leaf, TensorKey) else leaf
+
+    function = call.function(recorded.model.get_submodule(call.path))
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        function(*map_tree(call.args, fetch), **map_tree(call.kwargs, fetch))
+    return counter.get_total_flops()
+
+
+def test_flops_are_those_that_pytorch_counts(recorded):
+    works = case_work(recorded.case, recorded.shapes, 4)
+    counted = {call.tap: alone(recorded, call) for call in recorded.capture.calls}
+    assert {tap: works[tap].flops for tap in counted} == counted
+    assert works[""].flops == recorded.total_flops > 0
+
+
+def test_every_call_has_its_work_and_nothing_else_has(recorded):
+    works = case_work(recorded.case, recorded.shapes, 4)
+    assert set(works) == {call.tap for call in recorded.capture.calls} | {""}
+
+
+# What enters a module and is not needed by it, or leaves it as it entered: names of the parameters, by class.
+UNNEEDED = {
+    "AttentionMask": {"like"},
+    "STUAttentionMask": {"like"},
+    "LogCounts": {"like"},
+    "RelativePositionalBias": {"all_timestamps"},
+    "L2NormPostprocessor": {"seq_timestamps"},
+    "LayerNormPostprocessor": {"seq_timestamps"},
+    "LearnablePositionalEmbeddingInputFeaturesPreprocessor": {"past_lengths", "past_payloads"},
+}
+
+
+def needed(call: ModuleCall, module: torch.nn.Module) -> list:
+    """A call's arguments without those that are not needed."""
+    names = list(inspect.signature(module.forward).parameters)
+    given = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
+    kept = {name: value for name, value in given.items() if name not in UNNEEDED.get(call.kind, ())}
+    if "past_payloads" in kept:
+        kept["past_payloads"] = {"ratings": kept["past_payloads"]["ratings"]}
+        del kept["past_lengths"]
+    return list(kept.values())
+
+
+TARGET_ROWS = "TargetSplit"
+
+
+def test_input_bytes_are_those_of_the_tensors_that_enter(recorded):
+    works = case_work(recorded.case, recorded.shapes, 4)
+    for call in recorded.capture.calls:
+        module = recorded.model.get_submodule(call.path)
+        entering = sum(tensor.nbytes for tensor in recorded.tensors(needed(call, module)))
+        if call.kind == TARGET_ROWS:
+            # Of the sequences it reads the rows that it returns.
+            rows, lengths = call.outputs[0], 2 * 8 * recorded.shapes["seq_ids"][0]
+            entering = recorded.capture.tensors[rows].nbytes + lengths
+        twice = _equal_tensors(recorded, call)
+        assert works[call.tap].input_bytes == entering + twice, call.tap
+
+
+def _equal_tensors(recorded: Recorded, call: ModuleCall) -> int:
+    """Bytes of arguments that equal another one, which a capture keeps once."""
+    keys: list[str] = []
+    map_tree(
+        needed(call, recorded.model.get_submodule(call.path)),
+        lambda leaf: keys.append(leaf.key) if isinstance(leaf, TensorKey) else None,
+    )
+    return sum(recorded.capture.call_inputs[key].nbytes * (keys.count(key) - 1) for key in set(keys))
+
+
+def test_output_bytes_are_those_of_the_tensors_that_leave(recorded):
+    works = case_work(recorded.case, recorded.shapes, 4)
+    for call in recorded.capture.calls:
+        outputs = [recorded.capture.tensors[name] for name in call.outputs]
+        if call.path == "_input_features_preproc":
+            outputs = outputs[1:]  # the lengths are passed on
+        assert works[call.tap].output_bytes == sum(out.nbytes for out in outputs), call.tap
+
+
+# Modules of which not all parameters are read: lookups, and what holds them.
+LOOKUPS = ("Embedding", "EmbeddingBag", "QREmbeddingBag", "RelativeBucketedTimeAndPositionBasedBias")
+
+
+def looks_up(module: torch.nn.Module) -> bool:
+    return any(
+        type(inner).__name__ in LOOKUPS or "Positional" in type(inner).__name__ for inner in module.modules()
+    )
+
+
+def test_weight_bytes_are_those_of_the_parameters_and_of_rows_at_most(recorded):
+    works = case_work(recorded.case, recorded.shapes, 4)
+    for call in recorded.capture.calls:
+        module = recorded.model.get_submodule(call.path)
+        own = sum(parameter.nbytes for parameter in module.parameters())
+        own += sum(buffer.nbytes for buffer in module.buffers() if buffer.dtype == torch.int64)
+        if looks_up(module):
+            assert 0 < works[call.tap].weight_bytes <= own, call.tap
+        elif call.kind != "FeatureInteraction":  # its pairs are constants of the graph
+            assert works[call.tap].weight_bytes == own, call.tap
+
+
+def test_half_precision_halves_numbers_and_leaves_indices(recorded):
+    wide = case_work(recorded.case, recorded.shapes, 4)
+    narrow = case_work(recorded.case, recorded.shapes, 2)
+    for tap in wide:
+        assert narrow[tap].flops == wide[tap].flops
+        assert wide[tap].bytes / 2 <= narrow[tap].bytes <= wide[tap].bytes
+    assert narrow[""].bytes < wide[""].bytes
+
+
+def test_more_rows_never_take_less_work(recorded):
+    once = case_work(recorded.case, recorded.shapes, 4)
+    axis = {"lS_o": 1}
+    shared = {"item_ids"}
+    doubled = {
+        name: tuple(2 * size if place == axis.get(name, 0) else size for place, size in enumerate(shape))
+        if name not in shared
+        else shape
+        for name, shape in recorded.shapes.items()
+    }
+    twice = case_work(recorded.case, doubled, 4)
+    for tap in once:
+        assert twice[tap].flops >= once[tap].flops
+        assert twice[tap].bytes >= once[tap].bytes
+    assert twice[""].flops == 2 * once[""].flops
+
+
+def test_a_wrong_count_would_be_seen(recorded):
+    works = case_work(recorded.case, recorded.shapes, 4)
+    call = max(recorded.capture.calls, key=lambda call: works[call.tap].flops)
+    assert works[call.tap].flops > 0
+    assert alone(recorded, call) != works[call.tap].flops + 2
+
+
+@pytest.mark.parametrize("item", [0, 1, 8])
+def test_a_size_that_no_precision_has_is_refused(item):
+    case = load_case("dlrm_tiny")
+    with pytest.raises(ValueError, match="item: .* give 2 or 4"):
+        case_work(case, {}, item)
+
+
+def test_a_missing_array_is_named():
+    with pytest.raises(ValueError, match="'past_ids' is missing"):
+        case_work(load_case("hstu_tiny"), {}, 4)
+
+
+def test_counts_cannot_be_negative():
+    with pytest.raises(ValueError, match="flops: -1 is negative"):
+        Work(flops=-1)
+
+
+def test_a_linear_layer_by_hand():
+    assert linear(rows=3, fan_in=5, fan_out=7, item=4) == Work(210, 4 * 42, 4 * 15, 4 * 21)
+
+
+def test_a_lookup_reads_no_row_twice_and_no_more_than_there_are():
+    assert lookup(indices=100, table_rows=7, dim=3, item=4).weight_bytes == 7 * 3 * 4
+    assert lookup(indices=5, table_rows=7, dim=3, item=4).weight_bytes == 5 * 3 * 4
+
+
+def test_a_container_moves_its_own_inputs_and_outputs_only():
+    works = chain([5, 7, 2], rows=3, item=4, first="mlp")
+    assert works["mlp"].flops == works["mlp.0"].flops + works["mlp.2"].flops
+    assert works["mlp"].input_bytes == 3 * 5 * 4
+    assert works["mlp"].output_bytes == 3 * 2 * 4
+    assert around(Work(1, 2, 3, 4), inputs=5, outputs=6) == Work(1, 2, 5, 6)
