@@ -8,9 +8,11 @@ doesn't have to: seen as a function of the float32 |dt|, the bucket is a stairca
 A float32 that is at least 1 orders like its bit pattern. The patterns are cut into cells of 2**shift, each narrower
 than a bucket, so that a cell holds one edge at most, and
 
-    bucket = base[cell] + (offset in the cell >= edge[cell]),    cell = (pattern - pattern of 1.0) >> shift.
+    bucket = base[cell] + (pattern >= edge[cell]),    cell = pattern >> shift,
 
-Base and edge share one int32, so that a kernel reads one table entry a difference.
+with the pattern of 1.0 subtracted from all patterns.
+
+Base and edge share one int64, so that a kernel reads one table entry a difference.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _MOST_CELL_BITS = 7
 
 @dataclass(frozen=True)
 class BucketTable:
-    """`entries[cell] = base << (shift + 1) | edge`, int32 on the CPU; edge is 2**shift where a cell has none."""
+    """`entries[cell] = base << 32 | edge`, int64 on the CPU; a cell without an edge has that of the next."""
 
     entries: torch.Tensor
     shift: int
@@ -51,7 +53,7 @@ def bucket_table(num_buckets: int, bucket_divisor: float) -> BucketTable:
     """The table of a model's buckets. Evaluates the definition on the CPU, so that every device agrees with it.
 
     Raises:
-        ValueError: a divisor so small, or so many buckets, that base and edge do not fit one int32.
+        ValueError: a divisor so small that the table would be too large.
     """
     if num_buckets < 1:
         raise ValueError(f"num_buckets={num_buckets}: must be at least 1")
@@ -62,11 +64,10 @@ def bucket_table(num_buckets: int, bucket_divisor: float) -> BucketTable:
     while math.log(1 + 2.0**-cell_bits) >= bucket_divisor:
         cell_bits += 1
     shift = _MANTISSA_BITS - cell_bits
-    highest = min(num_buckets, math.ceil(math.log(2.0**63) / bucket_divisor))
-    if cell_bits > _MOST_CELL_BITS or highest >= 1 << (30 - shift):
+    if cell_bits > _MOST_CELL_BITS:
         raise ValueError(
-            f"bucket_divisor={bucket_divisor}, num_buckets={num_buckets}: the buckets are too narrow for the kernels' "
-            "table; use a divisor of at least 0.01, or the eager backend"
+            f"bucket_divisor={bucket_divisor}: buckets this narrow need a table that fits no cache; use a divisor of "
+            "at least 0.01, or the eager backend"
         )
     first = torch.arange(_ONE, _HIGHEST + 1, 1 << shift, dtype=torch.int64)
     last = (first + (1 << shift) - 1).clamp(max=_HIGHEST)
@@ -77,8 +78,8 @@ def bucket_table(num_buckets: int, bucket_divisor: float) -> BucketTable:
         middle = (low + high) // 2
         above = _bucket_of_pattern(middle, num_buckets, bucket_divisor) > base
         low, high = torch.where(above, low, middle), torch.where(above, middle, high)
-    edge = torch.where(has_edge, high - first, 1 << shift)
-    entries = ((base << (shift + 1)) | edge).to(torch.int32)
+    edge = torch.where(has_edge, high, last + 1) - _ONE
+    entries = (base << 32) | edge
     return BucketTable(entries=entries, shift=shift)
 
 

@@ -29,8 +29,8 @@ def missing_triton() -> str:
 
 def require_triton(device: torch.device) -> None:
     """Raise RuntimeError, with the reason and the fix, unless triton runs on `device`."""
-    if missing_triton():
-        raise RuntimeError(missing_triton())
+    if reason := missing_triton():
+        raise RuntimeError(reason)
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError(
             f"backend='triton' needs CUDA tensors, not {device.type}; use backend='eager', or set TRITON_INTERPRET=1 "
@@ -85,9 +85,8 @@ def _names(dtypes: tuple[torch.dtype, ...]) -> str:
     return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
-def _require(condition: bool, field: str, value: object, fix: str) -> None:
-    if not condition:
-        raise ValueError(f"{field}={value!r}: {fix}")
+def _bad(field: str, value: object, fix: str) -> ValueError:
+    return ValueError(f"{field}={value!r}: {fix}")
 
 
 def _check(
@@ -100,82 +99,76 @@ def _check(
     backend: str,
     dot_precision: str,
 ) -> None:
-    """Shapes, types and devices: everything that needs no value from the device."""
-    _require(backend in BACKENDS, "backend", backend, f"choose one of {BACKENDS}")
-    _require(
-        dot_precision in DOT_PRECISIONS, "dot_precision", dot_precision, f"choose one of {DOT_PRECISIONS}"
-    )
-    _require(q.dim() == 3, "q.shape", tuple(q.shape), "must be (L, H, K)")
-    _require(k.shape == q.shape, "k.shape", tuple(k.shape), f"must be q's, {tuple(q.shape)}")
-    _require(
-        v.dim() == 3 and v.shape[:2] == q.shape[:2],
-        "v.shape",
-        tuple(v.shape),
-        f"must be ({q.size(0)}, {q.size(1)}, V)",
-    )
+    """Shapes, types and devices: everything that needs no value from the device. A short row's kernel takes some 10
+    microseconds, hence no message is put together before it is needed."""
+    if backend not in BACKENDS:
+        raise _bad("backend", backend, f"choose one of {BACKENDS}")
+    if dot_precision not in DOT_PRECISIONS:
+        raise _bad("dot_precision", dot_precision, f"choose one of {DOT_PRECISIONS}")
+    if dot_precision != "ieee" and q.dtype != torch.float32:
+        raise _bad("dot_precision", dot_precision, f"{q.dtype} has 'ieee' only")
+    if q.dim() != 3:
+        raise _bad("q.shape", tuple(q.shape), "must be (L, H, K)")
+    if k.shape != q.shape:
+        raise _bad("k.shape", tuple(k.shape), f"must be q's, {tuple(q.shape)}")
+    if v.dim() != 3 or v.shape[:2] != q.shape[:2]:
+        raise _bad("v.shape", tuple(v.shape), f"must be ({q.size(0)}, {q.size(1)}, V)")
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _require(
-            x.size(2) <= LARGEST_HEAD, f"{name}.shape", tuple(x.shape), f"heads have up to {LARGEST_HEAD}"
-        )
-        _require(x.size(2) >= 1 and x.size(1) >= 1, f"{name}.shape", tuple(x.shape), "has an empty head")
-        _require(
-            x.stride(2) == 1 or x.size(2) == 1,
-            f"{name}.stride()",
-            x.stride(),
-            "make the last axis contiguous",
-        )
-        _require(x.dtype == q.dtype, f"{name}.dtype", x.dtype, f"must be q's, {q.dtype}")
-        _require(x.device == q.device, f"{name}.device", str(x.device), f"must be q's, {q.device}")
-    is_offsets = offsets.dim() == 1 and offsets.numel() >= 1 and offsets.dtype in (torch.int32, torch.int64)
-    described = (tuple(offsets.shape), str(offsets.dtype))
-    _require(is_offsets, "offsets", described, "must be (B + 1,) int32 or int64")
-    _require(max_seq_len >= 0, "max_seq_len", max_seq_len, "must be at least 0")
-    _require(mask.divisor > 0, "mask.divisor", mask.divisor, "must be positive")
-    half = q.dtype in (torch.float16, torch.bfloat16)
-    _require(
-        not half or dot_precision == "ieee", "dot_precision", dot_precision, f"{q.dtype} has 'ieee' only"
-    )
+        if not (x.size(1) >= 1 and 1 <= x.size(2) <= LARGEST_HEAD):
+            raise _bad(f"{name}.shape", tuple(x.shape), f"needs heads of 1 to {LARGEST_HEAD} elements")
+        if x.stride(2) != 1 and x.size(2) > 1:
+            raise _bad(f"{name}.stride()", x.stride(), "make the last axis contiguous")
+        if x.dtype != q.dtype:
+            raise _bad(f"{name}.dtype", x.dtype, f"must be q's, {q.dtype}")
+        if x.device != q.device:
+            raise _bad(f"{name}.device", str(x.device), f"must be q's, {q.device}")
+    if offsets.dim() != 1 or offsets.numel() < 1 or offsets.dtype not in (torch.int32, torch.int64):
+        raise _bad("offsets", (tuple(offsets.shape), str(offsets.dtype)), "must be (B + 1,) int32 or int64")
+    if max_seq_len < 0:
+        raise _bad("max_seq_len", max_seq_len, "must be at least 0")
+    if not mask.divisor > 0:
+        raise _bad("mask.divisor", mask.divisor, "must be positive")
     if isinstance(mask, ResearchMask):
         _check_research(mask, offsets.numel() - 1, max_seq_len)
     else:
         _check_production(mask, q.size(0), offsets.numel() - 1)
-    tensors = {"offsets": offsets, **{f"mask.{name}": value for name, value in vars(mask).items()}}
-    for name, x in tensors.items():
+    for name, x in (("offsets", offsets), *vars(mask).items()):
         if isinstance(x, torch.Tensor):
-            _require(x.device == q.device, f"{name}.device", str(x.device), f"must be q's, {q.device}")
-            _require(
-                x.stride(-1) == 1 or x.numel() <= 1, f"{name}.stride()", x.stride(), "make it contiguous"
-            )
+            if x.device != q.device:
+                raise _bad(f"{name}.device", str(x.device), f"must be q's, {q.device}")
+            if x.stride(-1) != 1 and x.numel() > 1:
+                raise _bad(f"{name}.stride()", x.stride(), "make it contiguous")
 
 
 def _check_research(mask: ResearchMask, sequences: int, max_seq_len: int) -> None:
-    shape = tuple(mask.position_weights.shape)
-    _require(len(shape) == 1 and shape[0] % 2 == 1, "mask.position_weights.shape", shape, "must be (2W - 1,)")
-    _require(
-        max_seq_len <= mask.width, "max_seq_len", max_seq_len, f"the position weights serve {mask.width}"
-    )
-    together = (mask.timestamps is None) == (mask.time_weights is None)
-    _require(together, "mask.time_weights", mask.time_weights, "give timestamps and time_weights, or neither")
-    if mask.timestamps is not None and mask.time_weights is not None:
-        shape = tuple(mask.timestamps.shape)
-        fits = len(shape) == 2 and shape[0] == sequences and shape[1] >= max_seq_len
-        _require(fits, "mask.timestamps.shape", shape, f"must be ({sequences}, at least {max_seq_len})")
-        _require(
-            mask.timestamps.dtype == torch.int64, "mask.timestamps.dtype", mask.timestamps.dtype, "use int64"
+    weights, times = mask.position_weights, mask.timestamps
+    if weights.dim() != 1 or weights.numel() % 2 != 1:
+        raise _bad("mask.position_weights.shape", tuple(weights.shape), "must be (2W - 1,)")
+    if max_seq_len > mask.width:
+        raise _bad("max_seq_len", max_seq_len, f"the position weights serve {mask.width}")
+    if (times is None) != (mask.time_weights is None):
+        raise _bad("mask.time_weights", mask.time_weights, "give timestamps and time_weights, or neither")
+    if times is None or mask.time_weights is None:
+        return
+    if times.dim() != 2 or times.size(0) != sequences or times.size(1) < max_seq_len:
+        raise _bad(
+            "mask.timestamps.shape", tuple(times.shape), f"must be ({sequences}, at least {max_seq_len})"
         )
-        shape = tuple(mask.time_weights.shape)
-        fits = len(shape) == 1 and shape[0] >= 2
-        _require(fits, "mask.time_weights.shape", shape, "must be (num_buckets + 1,)")
+    if times.dtype != torch.int64:
+        raise _bad("mask.timestamps.dtype", times.dtype, "use int64")
+    if mask.time_weights.dim() != 1 or mask.time_weights.numel() < 2:
+        raise _bad("mask.time_weights.shape", tuple(mask.time_weights.shape), "must be (num_buckets + 1,)")
 
 
 def _check_production(mask: ProductionMask, length: int, sequences: int) -> None:
-    _require(mask.max_attn_len >= 0, "mask.max_attn_len", mask.max_attn_len, "0 is no window")
-    _require(mask.contextual_seq_len >= 0, "mask.contextual_seq_len", mask.contextual_seq_len, "0 is none")
-    if mask.attn_scale is not None:
-        shape = tuple(mask.attn_scale.shape)
-        _require(shape == (length,), "mask.attn_scale.shape", shape, f"must be ({length},)")
+    if mask.max_attn_len < 0:
+        raise _bad("mask.max_attn_len", mask.max_attn_len, "0 is no window")
+    if mask.contextual_seq_len < 0:
+        raise _bad("mask.contextual_seq_len", mask.contextual_seq_len, "0 is none")
+    if mask.attn_scale is not None and mask.attn_scale.shape != (length,):
+        raise _bad("mask.attn_scale.shape", tuple(mask.attn_scale.shape), f"must be ({length},)")
     if mask.num_targets is not None:
-        shape = tuple(mask.num_targets.shape)
-        _require(shape == (sequences,), "mask.num_targets.shape", shape, f"must be ({sequences},)")
-        is_int = mask.num_targets.dtype in (torch.int32, torch.int64)
-        _require(is_int, "mask.num_targets.dtype", mask.num_targets.dtype, "use int32 or int64")
+        if mask.num_targets.shape != (sequences,):
+            raise _bad("mask.num_targets.shape", tuple(mask.num_targets.shape), f"must be ({sequences},)")
+        if mask.num_targets.dtype not in (torch.int32, torch.int64):
+            raise _bad("mask.num_targets.dtype", mask.num_targets.dtype, "use int32 or int64")

@@ -1,10 +1,11 @@
 """The fused HSTU attention kernel in Triton. `hstu_attention_kernel` can be compiled ahead of time as it is.
 
-One program owns BLOCK_M rows of one sequence and one head and walks over the columns in blocks of BLOCK_N: first
-blocks that a window cuts, then blocks that every row sees whole, which need no mask, then those that the diagonal, the
-targets or the sequence's end cut, and, behind the history, the targets' own. Blocks that no row sees are not visited.
+One program owns BLOCK_M rows of one sequence and HEADS heads, which share the bias, and walks over the columns in
+blocks of BLOCK_N: first blocks that a window cuts, then blocks that every row sees whole, which need no mask, then
+those that the diagonal, the targets or the sequence's end cut, and, behind the history, the targets' own. Blocks that
+no row sees are not visited.
 
-The scale of the weights is linear and is applied once, to the accumulator. Blocks that need no mask may come through
+The scale of the weights and the outer alpha are linear and are applied once, to the accumulator. Blocks that need no mask may come through
 tensor descriptors (the copy engine); a cut block goes through masked loads, since what lies behind a sequence's end
 belongs to another sequence, and its garbage times zero need not be zero.
 """
@@ -36,13 +37,34 @@ def _sigmoid_half(x):
 
 
 @triton.jit
+def _sigmoid_special(x):
+    e = tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;",
+        "=f,f",
+        [x * -1.4426950408889634],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
+    return tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + e], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def _sigmoid_tanh(x):
+    return 0.5 + 0.5 * tl.inline_asm_elementwise(
+        "tanh.approx.f32 $0, $1;", "=f,f", [0.5 * x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
 def _time_bucket(delta, table, SHIFT: tl.constexpr):
-    """int64 differences -> buckets, by `buckets.bucket_table`'s entries."""
-    magnitude = tl.maximum(tl.abs(delta), 1).to(tl.float32)
-    pattern = magnitude.to(tl.int32, bitcast=True) - 0x3F800000
+    """Differences, int32 or int64 -> buckets, int32, by `buckets.bucket_table`'s entries."""
+    # 0 becomes the pattern of 0.0, far below that of 1.0.
+    pattern = tl.maximum(tl.abs(delta).to(tl.float32).to(tl.int32, bitcast=True) - 0x3F800000, 0)
     entry = tl.load(table + (pattern >> SHIFT))
-    edge = entry & ((2 << SHIFT) - 1)
-    return (entry >> (SHIFT + 1)) + ((pattern & ((1 << SHIFT) - 1)) >= edge).to(tl.int32)
+    return (entry >> 32).to(tl.int32) + (pattern >= entry.to(tl.int32)).to(tl.int32)
 
 
 @triton.jit
@@ -51,7 +73,8 @@ def _visible(rows, cols, length, first_target, contextual, window,
     """(BLOCK_M, BLOCK_N), which row sees which column; see `masks.ProductionMask`."""
     inside = cols < length
     if not (HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT):
-        return (rows[:, None] >= cols[None, :]) & inside[None, :]
+        # A column behind the end lies right of every row that is stored.
+        return rows[:, None] >= cols[None, :]
     row_position = rows
     col_position = cols
     last_position = first_target
@@ -128,84 +151,137 @@ def _load_rows(
 
 
 @triton.jit
+def _times(own_time, rows, length, num_times, BLOCK_M: tl.constexpr):
+    """A sequence's first timestamp, the rows' successors' times, and whether all differences fit an int32."""
+    earliest = tl.full([BLOCK_M], 0x7FFFFFFFFFFFFFFF, tl.int64)
+    latest = -earliest
+    count = tl.minimum(length + 1, num_times)
+    for start in tl.range(0, count, BLOCK_M):
+        index = start + tl.arange(0, BLOCK_M)
+        time = tl.load(own_time + tl.minimum(index, count - 1))
+        earliest = tl.minimum(earliest, time)
+        latest = tl.maximum(latest, time)
+    base = tl.min(earliest, axis=0)
+    top = tl.max(latest, axis=0)
+    # The difference of two int64 may wrap around; then it is negative.
+    span = top - base
+    narrow = (span >= 0) & (span < 0x7FFFFFFF)
+    successor = tl.load(own_time + tl.minimum(rows + 1, count - 1))
+    return base, successor, narrow
+
+
+@triton.jit
+def _bias(rows, cols, base, successor, narrow, length, own_time, position_weights, time_weights, bucket_table, width,
+          HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr):  # fmt: skip
+    """(BLOCK_M, BLOCK_N) float32; see `masks.ResearchMask`."""
+    # Clamped: rows and columns that no one sees may reach beyond the weights.
+    last = width - 1
+    offset = (last - tl.minimum(rows, last))[:, None] + tl.minimum(cols, last)[None, :]
+    bias = tl.load(position_weights + offset).to(tl.float32)
+    if HAS_TIME:
+        time = tl.load(own_time + tl.minimum(cols, length - 1))
+        if narrow:
+            delta = (successor - base).to(tl.int32)[:, None] - (time - base).to(tl.int32)[None, :]
+            bucket = _time_bucket(delta, bucket_table, BUCKET_SHIFT)
+        else:
+            bucket = _time_bucket(successor[:, None] - time[None, :], bucket_table, BUCKET_SHIFT)
+        bias += tl.load(time_weights + bucket).to(tl.float32)
+    return bias
+
+
+@triton.jit
 def _accumulate(
-    acc, q, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, next_time,
-    position_weights, time_weights, bucket_table, stride_kl, stride_vl, width, contextual, window, alpha, begin, stop,
+    accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, base, successor, narrow,
+    position_weights, time_weights, bucket_table, width, contextual, window, alpha, begin, stop,
     HAS_BIAS: tl.constexpr, HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr,
     HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr,
+    stride_kl: tl.constexpr, stride_kh: tl.constexpr, stride_vl: tl.constexpr, stride_vh: tl.constexpr,
     K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr,
-    DOT: tl.constexpr, SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, MASKED: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+    HEADS: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """acc plus the columns [begin, stop); with MASKED, those of them that a row sees."""
-    for start_n in tl.range(begin, stop, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
+    """accs, one for each head, plus the columns [begin, stop); with MASKED, those of them that a row sees."""
+    for start_n in tl.range(begin, stop, BLOCK_N):
         start_n = tl.multiple_of(start_n, BLOCK_N)
         cols = start_n + tl.arange(0, BLOCK_N)
-        if USE_TMA and not MASKED:
-            k = KDesc.load([(seq_start + start_n).to(tl.int32), head * BLOCK_K])
-        else:
-            k = _load_rows(k_at, cols, stride_kl, cols < length, K_DIM, BLOCK_K, MASKED)
-        x = tl.dot(q, tl.trans(k), input_precision=DOT)
         if HAS_BIAS:
-            # Clamped: rows and columns that no one sees may reach beyond the weights.
-            offset = tl.minimum(width - 1 + cols[None, :] - rows[:, None], width - 1)
-            x += tl.load(position_weights + tl.maximum(offset, 0)).to(tl.float32)
-            if HAS_TIME:
-                time = tl.load(own_time + cols, mask=cols < length, other=0)
-                bucket = _time_bucket(next_time[:, None] - time[None, :], bucket_table, BUCKET_SHIFT)
-                x += tl.load(time_weights + bucket).to(tl.float32)
-        else:
-            x = x * alpha
-        if SIGMOID == "half":
-            weights = x * _sigmoid_half(x)
-        else:
-            weights = x * _sigmoid_exact(x)
+            bias = _bias(
+                rows, cols, base, successor, narrow, length, own_time, position_weights, time_weights, bucket_table,
+                width, HAS_TIME, BUCKET_SHIFT,
+            )  # fmt: skip
         if MASKED:
             sees = _visible(
                 rows, cols, length, first_target, contextual, window, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT
             )
-            weights = tl.where(sees, weights, 0.0)
-        if USE_TMA and not MASKED:
-            v = VDesc.load([(seq_start + start_n).to(tl.int32), head * BLOCK_V])
-        else:
-            v = _load_rows(v_at, cols, stride_vl, cols < length, V_DIM, BLOCK_V, MASKED)
-        acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=DOT)
-    return acc
+        added = ()
+        for h in tl.static_range(HEADS):
+            if USE_TMA and not MASKED:
+                k = KDesc.load([(seq_start + start_n).to(tl.int32), (head + h) * BLOCK_K])
+            else:
+                k = _load_rows(k_at + h * stride_kh, cols, stride_kl, cols < length, K_DIM, BLOCK_K, MASKED)
+            x = tl.dot(qs[h], tl.trans(k), input_precision=DOT)
+            if HAS_BIAS:
+                x += bias
+            # Linear in the first x: there, alpha is left to the end as well.
+            if SIGMOID == "half":
+                weights = x * _sigmoid_half(x * alpha)
+            elif SIGMOID == "tanh":
+                weights = x * _sigmoid_tanh(x * alpha)
+            elif SIGMOID == "special":
+                weights = x * _sigmoid_special(x * alpha)
+            else:
+                weights = x * _sigmoid_exact(x * alpha)
+            if MASKED:
+                weights = tl.where(sees, weights, 0.0)
+            if USE_TMA and not MASKED:
+                v = VDesc.load([(seq_start + start_n).to(tl.int32), (head + h) * BLOCK_V])
+            else:
+                v = _load_rows(v_at + h * stride_vh, cols, stride_vl, cols < length, V_DIM, BLOCK_V, MASKED)
+            added = added + (tl.dot(weights.to(v.dtype), v, accs[h], input_precision=DOT),)
+        accs = added
+    return accs
 
 
-@triton.jit
+# Without specialisation on these, a launch does not depend on a batch's sizes.
+_SIZES = ["stride_tb", "num_times", "num_sequences", "num_blocks", "width", "contextual", "window"]
+
+
+@triton.jit(do_not_specialize=_SIZES)
 def hstu_attention_kernel(
     Q, K, V, Out, KDesc, VDesc, offsets,
     timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale,
-    stride_ql, stride_qh, stride_kl, stride_kh, stride_vl, stride_vh, stride_ol, stride_oh,
-    stride_tb, num_times, num_heads, num_sequences, num_blocks, width, contextual, window, alpha, scale,
-    HAS_BIAS: tl.constexpr, HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr,
+    stride_tb, num_times, num_sequences, num_blocks, width, contextual, window, alpha, scale,
+    stride_ql: tl.constexpr, stride_qh: tl.constexpr, stride_kl: tl.constexpr, stride_kh: tl.constexpr,
+    stride_vl: tl.constexpr, stride_vh: tl.constexpr, stride_ol: tl.constexpr, stride_oh: tl.constexpr,
+    NUM_HEADS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr,
     HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr, HAS_SCALE: tl.constexpr,
     K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr,
-    USE_TMA: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr,
+    SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, ONE_LOOP: tl.constexpr,
 ):  # fmt: skip
-    """Out[i, h] = sum over the columns j that row i sees of SiLU(alpha q_i k_j + bias_ij) * scale_i * v_j.
+    """Out[i, h] = sum over the columns j that row i sees of SiLU(alpha (q_i k_j + bias_ij)) * scale_i * v_j.
 
     Args:
-        Q, K, Out, V: (L, H, K) or (L, H, V), the last stride 1; Out in V's type. KDesc, VDesc: tensor descriptors of
-            K and V as (L, H * dim), with USE_TMA only.
-        offsets: (B + 1,) int. timestamps: (B, num_times) int64. position_weights: (2 * width - 1,). time_weights,
-            bucket_table: see `buckets`. num_targets: (B,) int. attn_scale: (L,).
-        num_blocks: of BLOCK_M rows in the longest sequence; the grid is num_blocks * B * H programs.
+        Q, K, Out, V: (L, NUM_HEADS, K_DIM or V_DIM), the last stride 1; Out in V's type. KDesc, VDesc: tensor
+            descriptors of K and V as (L, NUM_HEADS * dim), with USE_TMA only.
+        offsets: (B + 1,) int. timestamps: (B, num_times) int64, stride_tb apart. position_weights: (2 * width - 1,).
+            time_weights, bucket_table: see `buckets`. num_targets: (B,) int. attn_scale: (L,).
+        num_blocks: of BLOCK_M rows in the longest sequence; the grid is num_blocks * B * NUM_HEADS / HEADS programs.
         scale: of the weights, without attn_scale.
-        GROUP: how many (sequence, head) pairs run beside each other, all their long blocks first: few enough that
+        HEADS: of a program; divides NUM_HEADS.
+        GROUP: how many (sequence, heads) pairs run beside each other, all their long blocks first: few enough that
             the cache holds their keys and values, enough that no long block is left to the end.
         DOT: input precision of the dot products. SIGMOID: "exact", or "half" for half-precision inputs.
+        ONE_LOOP: mask every block: for sequences of a few blocks one loop fills its pipeline once.
     """
     program = tl.program_id(0)
     in_group = GROUP * num_blocks
     first_pair = program // in_group * GROUP
-    pairs = tl.minimum(num_sequences * num_heads - first_pair, GROUP)
+    pairs = tl.minimum(num_sequences * (NUM_HEADS // HEADS) - first_pair, GROUP)
     within = program % in_group
     pair = first_pair + within % pairs
     start_m = (num_blocks - 1 - within // pairs) * BLOCK_M
-    sequence = pair // num_heads
-    head = pair % num_heads
+    sequence = pair // (NUM_HEADS // HEADS)
+    head = pair % (NUM_HEADS // HEADS) * HEADS
     seq_start = tl.load(offsets + sequence).to(tl.int64)
     length = (tl.load(offsets + sequence + 1) - seq_start).to(tl.int32)
     if start_m >= length:
@@ -215,15 +291,22 @@ def hstu_attention_kernel(
     if HAS_TARGETS:
         first_target = length - tl.load(num_targets + sequence).to(tl.int32)
     rows = start_m + tl.arange(0, BLOCK_M)
+    inside = rows < length
     q_at = Q + seq_start * stride_ql + head.to(tl.int64) * stride_qh
     k_at = K + seq_start * stride_kl + head.to(tl.int64) * stride_kh
     v_at = V + seq_start * stride_vl + head.to(tl.int64) * stride_vh
-    q = _load_rows(q_at, rows, stride_ql, rows < length, K_DIM, BLOCK_K, True)
+    qs = ()
+    accs = ()
+    for h in tl.static_range(HEADS):
+        qs = qs + (_load_rows(q_at + h * stride_qh, rows, stride_ql, inside, K_DIM, BLOCK_K, True),)
+        accs = accs + (tl.zeros([BLOCK_M, BLOCK_V], dtype=tl.float32),)
     own_time = timestamps
-    next_time = rows
+    base = seq_start
+    successor = rows
+    narrow = True
     if HAS_TIME:
         own_time = timestamps + sequence.to(tl.int64) * stride_tb
-        next_time = tl.load(own_time + tl.minimum(rows + 1, num_times - 1), mask=rows < length, other=0)
+        base, successor, narrow = _times(own_time, rows, length, num_times, BLOCK_M)
     low, whole, cut, high, own, end = _column_ranges(
         start_m,
         length,
@@ -236,43 +319,46 @@ def hstu_attention_kernel(
         HAS_WINDOW,
         HAS_CONTEXT,
     )
-    acc = tl.zeros([BLOCK_M, BLOCK_V], dtype=tl.float32)
-    if HAS_WINDOW:
-        acc = _accumulate(
-        acc, q, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, next_time,
-        position_weights, time_weights, bucket_table, stride_kl, stride_vl, width, contextual, window, alpha, low, whole,
-        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, K_DIM, V_DIM, BLOCK_K, BLOCK_V,
-        BLOCK_N, DOT, SIGMOID, USE_TMA,
-        MASKED=True, WARP_SPECIALIZE=False,
-    )  # fmt: skip
-    acc = _accumulate(
-        acc, q, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, next_time,
-        position_weights, time_weights, bucket_table, stride_kl, stride_vl, width, contextual, window, alpha, whole, cut,
-        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, K_DIM, V_DIM, BLOCK_K, BLOCK_V,
-        BLOCK_N, DOT, SIGMOID, USE_TMA,
-        MASKED=False, WARP_SPECIALIZE=WARP_SPECIALIZE,
-    )  # fmt: skip
-    acc = _accumulate(
-        acc, q, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, next_time,
-        position_weights, time_weights, bucket_table, stride_kl, stride_vl, width, contextual, window, alpha, cut, high,
-        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, K_DIM, V_DIM, BLOCK_K, BLOCK_V,
-        BLOCK_N, DOT, SIGMOID, USE_TMA,
-        MASKED=True, WARP_SPECIALIZE=False,
+    if HAS_WINDOW and not ONE_LOOP:
+        accs = _accumulate(
+            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, base, successor,
+            narrow, position_weights, time_weights, bucket_table, width, contextual, window, alpha, low, whole,
+            HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+            stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
+            HEADS, DOT, SIGMOID, USE_TMA, MASKED=True,
+        )  # fmt: skip
+    if ONE_LOOP:
+        cut = low
+    else:
+        accs = _accumulate(
+            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, base, successor,
+            narrow, position_weights, time_weights, bucket_table, width, contextual, window, alpha, whole, cut,
+            HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+            stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
+            HEADS, DOT, SIGMOID, USE_TMA, MASKED=False,
+        )  # fmt: skip
+    accs = _accumulate(
+        accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, base, successor,
+        narrow, position_weights, time_weights, bucket_table, width, contextual, window, alpha, cut, high,
+        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+        stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
+        HEADS, DOT, SIGMOID, USE_TMA, MASKED=True,
     )  # fmt: skip
     if HAS_TARGETS:
-        acc = _accumulate(
-        acc, q, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, next_time,
-        position_weights, time_weights, bucket_table, stride_kl, stride_vl, width, contextual, window, alpha, own, end,
-        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, K_DIM, V_DIM, BLOCK_K, BLOCK_V,
-        BLOCK_N, DOT, SIGMOID, USE_TMA,
-        MASKED=True, WARP_SPECIALIZE=False,
-    )  # fmt: skip
+        accs = _accumulate(
+            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, base, successor,
+            narrow, position_weights, time_weights, bucket_table, width, contextual, window, alpha, own, end,
+            HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+            stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
+            HEADS, DOT, SIGMOID, USE_TMA, MASKED=True,
+        )  # fmt: skip
 
-    if HAS_SCALE:
-        acc *= tl.load(attn_scale + seq_start + rows, mask=rows < length, other=0.0).to(tl.float32)[:, None]
-    else:
-        acc *= scale
     column = tl.arange(0, BLOCK_V)
     out_at = Out + seq_start * stride_ol + head.to(tl.int64) * stride_oh
     out_at += rows.to(tl.int64)[:, None] * stride_ol + column[None, :]
-    tl.store(out_at, acc.to(Out.dtype.element_ty), mask=(rows < length)[:, None] & (column < V_DIM)[None, :])
+    factor = tl.full([BLOCK_M], scale, tl.float32)
+    if HAS_SCALE:
+        factor = tl.load(attn_scale + seq_start + rows, mask=inside, other=0.0).to(tl.float32)
+    for h in tl.static_range(HEADS):
+        out = (accs[h] * (factor * alpha)[:, None]).to(Out.dtype.element_ty)
+        tl.store(out_at + h * stride_oh, out, mask=inside[:, None] & (column < V_DIM)[None, :])

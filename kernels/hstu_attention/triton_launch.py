@@ -17,6 +17,8 @@ from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 
 # Of the keys and values of the pairs that run beside each other: well below the cache of the smallest GPU meant (40 MB).
 _CACHED_BYTES = 24 << 20
+# What was compiled, by all that the compiler looks at.
+_COMPILED: dict[tuple[object, ...], object] = {}
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Schedule:
     group: int = 1
     sigmoid: str = "exact"
     use_tma: bool = False
-    warp_specialize: bool = False
+    heads: int = 1
+    one_loop: bool = False
 
 
 def padded_dim(dim: int) -> int:
@@ -71,13 +74,24 @@ def launch(
     schedule = schedule or choose_schedule(q, v, max_seq_len, mask)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     sequences, heads = offsets.numel() - 1, q.size(1)
-    blocks = triton.cdiv(max_seq_len, schedule.block_m)
+    blocks = -(-max_seq_len // schedule.block_m)
     if out.numel() == 0 or blocks == 0:
         return out
-    arguments = kernel_arguments(q, k, v, out, offsets, blocks, mask, dot_precision, schedule)
-    hstu_attention_kernel[(blocks * sequences * heads,)](
-        **arguments, num_warps=schedule.num_warps, num_stages=schedule.num_stages
+    tensors, numbers, constants = kernel_arguments(
+        q, k, v, out, offsets, blocks, mask, dot_precision, schedule
     )
+    grid = (blocks * sequences * heads // schedule.heads, 1, 1)
+    # Triton looks at every argument of every launch to find the kernel that was compiled for it, which takes longer
+    # than the kernel itself on short rows. These decide: constants, types, alignment, device.
+    facts = tuple((x.dtype, x.data_ptr() % 16) for x in tensors if isinstance(x, torch.Tensor))
+    key = (facts, constants, schedule.num_warps, schedule.num_stages, q.device)
+    compiled = _COMPILED.get(key)
+    if compiled is None:
+        _COMPILED[key] = hstu_attention_kernel[grid](
+            *tensors, *numbers, *constants, num_warps=schedule.num_warps, num_stages=schedule.num_stages
+        )
+    else:
+        compiled[grid](*tensors, *numbers, *constants)
     return out
 
 
@@ -91,45 +105,28 @@ def kernel_arguments(
     mask: ResearchMask | ProductionMask,
     dot_precision: str,
     schedule: Schedule,
-) -> dict[str, object]:
-    """The kernel's arguments by name, constexprs included."""
+) -> tuple[tuple[object, ...], tuple[object, ...], tuple[object, ...]]:
+    """The kernel's arguments in their order: tensors, numbers, constexprs."""
     block_k, block_v = padded_dim(q.size(2)), padded_dim(v.size(2))
-    arguments: dict[str, object] = {
-        "Q": q,
-        "K": k,
-        "V": v,
-        "Out": out,
-        "KDesc": k,
-        "VDesc": v,
-        "offsets": offsets,
-        "stride_ql": q.stride(0),
-        "stride_qh": q.stride(1),
-        "stride_kl": k.stride(0),
-        "stride_kh": k.stride(1),
-        "stride_vl": v.stride(0),
-        "stride_vh": v.stride(1),
-        "stride_ol": out.stride(0),
-        "stride_oh": out.stride(1),
-        "num_heads": q.size(1),
-        "num_sequences": offsets.numel() - 1,
-        "num_blocks": num_blocks,
-        "K_DIM": q.size(2),
-        "V_DIM": v.size(2),
-        "BLOCK_K": block_k,
-        "BLOCK_V": block_v,
-        "BLOCK_M": schedule.block_m,
-        "BLOCK_N": schedule.block_n,
-        "GROUP": schedule.group,
-        "DOT": dot_precision,
-        "SIGMOID": schedule.sigmoid,
-        "USE_TMA": schedule.use_tma,
-        "WARP_SPECIALIZE": schedule.warp_specialize,
-        **(_research(mask, q) if isinstance(mask, ResearchMask) else _production(mask, q)),
-    }
+    k_descriptor, v_descriptor = k, v
     if schedule.use_tma:
-        arguments["KDesc"] = _descriptor(k, schedule.block_n, block_k)
-        arguments["VDesc"] = _descriptor(v, schedule.block_n, block_v)
-    return arguments
+        k_descriptor = _descriptor(k, schedule.block_n, block_k)
+        v_descriptor = _descriptor(v, schedule.block_n, block_v)
+    side = _research(mask, q) if isinstance(mask, ResearchMask) else _production(mask, q)
+    tensors = (q, k, v, out, k_descriptor, v_descriptor, offsets, *side.tensors)
+    stride_tb, num_times, *rest = side.numbers
+    numbers = (stride_tb, num_times, offsets.numel() - 1, num_blocks, *rest, 1.0 / mask.divisor)
+    strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2])
+    blocks = (q.size(2), v.size(2), block_k, block_v, schedule.block_m, schedule.block_n)
+    how = (
+        schedule.heads,
+        schedule.group,
+        dot_precision,
+        schedule.sigmoid,
+        schedule.use_tma,
+        schedule.one_loop,
+    )
+    return tensors, numbers, (*strides, q.size(1), *side.flags, *blocks, *how)
 
 
 def _descriptor(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -137,57 +134,37 @@ def _descriptor(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
     return TensorDescriptor(x, shape=shape, strides=[x.stride(0), 1], block_shape=[rows, columns])
 
 
-def _research(mask: ResearchMask, q: torch.Tensor) -> dict[str, object]:
-    has_time = mask.timestamps is not None
-    table, shift, num_times, stride = q, 0, 0, 0
-    if mask.timestamps is not None:
-        table, shift = bucket_table_on(mask.num_buckets, mask.bucket_divisor, q.device)
-        num_times, stride = mask.timestamps.size(1), mask.timestamps.stride(0)
-    return {
-        # Unused pointers hold q: a launch needs some tensor.
-        "timestamps": mask.timestamps if has_time else q,
-        "position_weights": mask.position_weights,
-        "time_weights": mask.time_weights if has_time else q,
-        "bucket_table": table,
-        "num_targets": q,
-        "attn_scale": q,
-        "stride_tb": stride,
-        "num_times": num_times,
-        "width": mask.width,
-        "contextual": 0,
-        "window": 0,
-        "alpha": 1.0,
-        "scale": 1.0 / mask.divisor,
-        "HAS_BIAS": True,
-        "HAS_TIME": has_time,
-        "BUCKET_SHIFT": shift,
-        "HAS_TARGETS": False,
-        "HAS_WINDOW": False,
-        "HAS_CONTEXT": False,
-        "HAS_SCALE": False,
-    }
+@dataclass(frozen=True)
+class _MaskArguments:
+    """What a mask adds to the kernel's arguments. A tensor that is not used is q: a launch needs some tensor.
+
+    tensors: timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale. numbers: stride_tb,
+    num_times, width, contextual, window, alpha. flags: from HAS_BIAS to HAS_SCALE.
+    """
+
+    tensors: tuple[object, ...]
+    numbers: tuple[object, ...]
+    flags: tuple[object, ...]
 
 
-def _production(mask: ProductionMask, q: torch.Tensor) -> dict[str, object]:
-    return {
-        "timestamps": q,
-        "position_weights": q,
-        "time_weights": q,
-        "bucket_table": q,
-        "num_targets": q if mask.num_targets is None else mask.num_targets,
-        "attn_scale": q if mask.attn_scale is None else mask.attn_scale,
-        "stride_tb": 0,
-        "num_times": 0,
-        "width": 0,
-        "contextual": mask.contextual_seq_len,
-        "window": mask.max_attn_len,
-        "alpha": mask.alpha,
-        "scale": 1.0 / mask.divisor,
-        "HAS_BIAS": False,
-        "HAS_TIME": False,
-        "BUCKET_SHIFT": 0,
-        "HAS_TARGETS": mask.num_targets is not None,
-        "HAS_WINDOW": mask.max_attn_len > 0,
-        "HAS_CONTEXT": mask.contextual_seq_len > 0,
-        "HAS_SCALE": mask.attn_scale is not None,
-    }
+def _research(mask: ResearchMask, q: torch.Tensor) -> _MaskArguments:
+    times, weights = mask.timestamps, mask.position_weights
+    if times is None or mask.time_weights is None:
+        flags = (True, False, 0, False, False, False, False)
+        return _MaskArguments((q, weights, q, q, q, q), (0, 0, mask.width, 0, 0, 1.0), flags)
+    table, shift = bucket_table_on(mask.num_buckets, mask.bucket_divisor, q.device)
+    return _MaskArguments(
+        tensors=(times, weights, mask.time_weights, table, q, q),
+        numbers=(times.stride(0), times.size(1), mask.width, 0, 0, 1.0),
+        flags=(True, True, shift, False, False, False, False),
+    )
+
+
+def _production(mask: ProductionMask, q: torch.Tensor) -> _MaskArguments:
+    targets, scale = mask.num_targets, mask.attn_scale
+    window, contextual = mask.max_attn_len, mask.contextual_seq_len
+    return _MaskArguments(
+        tensors=(q, q, q, q, q if targets is None else targets, q if scale is None else scale),
+        numbers=(0, 0, 0, contextual, window, mask.alpha),
+        flags=(False, False, 0, targets is not None, window > 0, contextual > 0, scale is not None),
+    )

@@ -58,7 +58,8 @@ class HSTUForward:
         require_triton(self.item_weights.device)
         self.position_weights = state["_input_features_preproc._pos_emb.weight"].contiguous()
         self.blocks: list[BlockWeights] = [
-            block_weights(state, block, self.shape) for block in range(self.shape.num_blocks)
+            block_weights(state, block, self.shape, dot_precision == "tf32x3")
+            for block in range(self.shape.num_blocks)
         ]
 
     def __call__(
@@ -78,7 +79,7 @@ class HSTUForward:
         # Imported here: the launcher needs triton, this module's settings do not.
         from kernels.hstu_forward.triton_launch import embed, mix, output, project
 
-        x = embed(self, ids, offsets, max_seq_len)
+        x, normalized = embed(self, ids, offsets, max_seq_len)
         for number, block in enumerate(self.blocks):
             mask = ResearchMask(
                 block.position_weights,
@@ -87,9 +88,10 @@ class HSTUForward:
                 block.time_weights,
                 self.settings.bucket_divisor,
             )
-            uvqk = project(self, x, block, offsets)
+            uvqk = project(self, normalized, block, offsets)
             mixed = mix(self, uvqk, offsets, max_seq_len, mask)
-            x = output(self, mixed, uvqk, x, block, offsets, is_last=number == len(self.blocks) - 1)
+            is_last = number == len(self.blocks) - 1
+            x, normalized = output(self, mixed, uvqk, x, block, offsets, is_last)
         return x
 
 

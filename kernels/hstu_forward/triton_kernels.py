@@ -14,11 +14,36 @@ import triton.language as tl
 
 
 @triton.jit
+def _normalized(x, cols, eps, D: tl.constexpr):
+    """Layer norm of (BLOCK_M, DP) rows whose first D elements count; the rest becomes zero."""
+    mean = tl.sum(x, axis=1) / D
+    centred = tl.where((cols < D)[None, :], x - mean[:, None], 0.0)
+    return centred * (1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps))[:, None]
+
+
+@triton.jit
+def _split_dot(a, w, w_low, acc, SPLIT: tl.constexpr, DOT: tl.constexpr):
+    """acc + a w^T. With SPLIT, each factor is the sum of two tf32 numbers, and the product of the small ones is left
+    out: 2^-22 of the product, where one tf32 product would lose 2^-11. The weights come split."""
+    if SPLIT:
+        # Round to nearest: tensor cores cut off what is below tf32's mantissa.
+        high = ((a.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
+        low = (((a - high).to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
+        acc = tl.dot(low, tl.trans(w), acc, input_precision="tf32")
+        acc = tl.dot(high, tl.trans(w_low), acc, input_precision="tf32")
+        return tl.dot(high, tl.trans(w), acc, input_precision="tf32")
+    return tl.dot(a.to(w.dtype), tl.trans(w), acc, input_precision=DOT)
+
+
+@triton.jit
 def embed_kernel(
-    ids, offsets, item_weights, position_weights, X, scale,
+    ids, offsets, item_weights, position_weights, X, XN, scale, eps,
     D: tl.constexpr, DP: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0. Grid (blocks, B)."""
+    """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and XN its layer norm.
+
+    Grid (blocks, B).
+    """
     sequence = tl.program_id(1)
     start = tl.load(offsets + sequence).to(tl.int64)
     length = tl.load(offsets + sequence + 1).to(tl.int64) - start
@@ -31,8 +56,11 @@ def embed_kernel(
     x += tl.load(position_weights + rows.to(tl.int64)[:, None] * D + cols[None, :], mask=used, other=0.0).to(
         tl.float32
     )
-    at = X + (start + rows)[:, None] * DP + cols[None, :]
-    tl.store(at, x.to(X.dtype.element_ty), mask=inside[:, None])
+    x = x.to(X.dtype.element_ty)
+    at = (start + rows)[:, None] * DP + cols[None, :]
+    tl.store(X + at, x, mask=inside[:, None])
+    normalized = _normalized(x.to(tl.float32), cols, eps, D)
+    tl.store(XN + at, normalized.to(XN.dtype.element_ty), mask=inside[:, None])
 
 
 @triton.jit
@@ -56,29 +84,29 @@ def _row_statistics(
 
 @triton.jit
 def project_kernel(
-    X, W, Y, offsets, num_sequences, eps,
-    D: tl.constexpr, DP: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
+    XN, W, WLow, Y, offsets, num_sequences,
+    DP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SPLIT: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """Y = SiLU(layer_norm(X) W): (L, DP), (DP, WIDTH) -> (L, WIDTH). Grid of row blocks times column blocks."""
+    """Y = SiLU(XN W^T): (L, DP), (WIDTH, DP) -> (L, WIDTH). Grid of row blocks times column blocks."""
     blocks: tl.constexpr = WIDTH // BLOCK_N
     program = tl.program_id(0)
-    rows = program // blocks * BLOCK_M + tl.arange(0, BLOCK_M)
-    cols = program % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
+    start_m = program // blocks * BLOCK_M
     total = tl.load(offsets + num_sequences)
-    if program // blocks * BLOCK_M >= total:
+    if start_m >= total:
         return
+    rows = start_m + tl.arange(0, BLOCK_M)
+    cols = program % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < total
-    mean, scale = _row_statistics(X, rows, DP, inside, eps, 1, D, DP)
+    x_at = XN + rows.to(tl.int64)[:, None] * DP
     acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
     for start in tl.range(0, DP, BLOCK_K):
         inner = start + tl.arange(0, BLOCK_K)
-        at = X + rows.to(tl.int64)[:, None] * DP + inner[None, :]
-        x = tl.load(at, mask=inside[:, None], other=0.0).to(tl.float32)
-        # What the mean leaves in the padding meets zero rows of W.
-        x = ((x - mean[:, None]) * scale[:, None]).to(W.dtype.element_ty)
-        w = tl.load(W + inner[:, None] * WIDTH + cols[None, :])
-        acc = tl.dot(x, w, acc, input_precision=DOT)
+        x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
+        w_at = cols[:, None] * DP + inner[None, :]
+        w = tl.load(W + w_at)
+        w_low = tl.load(WLow + w_at) if SPLIT else w
+        acc = _split_dot(x, w, w_low, acc, SPLIT, DOT)
     acc = acc / (1.0 + tl.exp(-acc))
     tl.store(
         Y + rows.to(tl.int64)[:, None] * WIDTH + cols[None, :],
@@ -89,20 +117,21 @@ def project_kernel(
 
 @triton.jit
 def output_kernel(
-    A, Y, W, bias, X, Out, offsets, num_sequences, eps, l2_eps, stride_y,
+    A, Y, W, WLow, bias, X, Out, XN, offsets, num_sequences, eps, l2_eps, stride_y: tl.constexpr,
     HEADS: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr, LAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, DOT: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Out = (layer_norm(A) * u) W + bias + X, and behind the last block that over its Euclidean norm.
+    """Out = (layer_norm(A) * u) W^T + bias + X and XN = layer_norm(Out); behind the last block Out over its own norm.
 
-    A: (L, HEADS * VP). Y: (L, stride_y), of which u is the first HEADS * VP. W: (HEADS * VP, DP). X: (L, DP). Out:
-    (L, DP), where it may be X itself, or (L, D) with LAST. Grid of row blocks.
+    A: (L, HEADS * VP). Y: (L, stride_y), of which u is the first HEADS * VP. W: (DP, HEADS * VP). X, XN: (L, DP). Out:
+    (L, DP), or (L, D) with LAST. Grid of row blocks.
     """
-    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    cols = tl.arange(0, DP)
+    start_m = tl.program_id(0) * BLOCK_M
     total = tl.load(offsets + num_sequences)
-    if tl.program_id(0) * BLOCK_M >= total:
+    if start_m >= total:
         return
+    rows = start_m + tl.arange(0, BLOCK_M)
+    cols = tl.arange(0, DP)
     inside = rows < total
     at = rows.to(tl.int64)[:, None]
     mean, scale = _row_statistics(A, rows, HEADS * VP, inside, eps, HEADS, V, VP)
@@ -113,8 +142,10 @@ def output_kernel(
         u = tl.load(Y + at * stride_y + inner[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
         # u is zero in the padding.
         a = ((a - mean[:, None]) * scale[:, None]).to(Y.dtype.element_ty).to(tl.float32) * u
-        w = tl.load(W + inner[:, None] * DP + cols[None, :])
-        acc = tl.dot(a.to(W.dtype.element_ty), w, acc, input_precision=DOT)
+        w_at = cols[:, None] * (HEADS * VP) + inner[None, :]
+        w = tl.load(W + w_at)
+        w_low = tl.load(WLow + w_at) if SPLIT else w
+        acc = _split_dot(a, w, w_low, acc, SPLIT, DOT)
     acc += tl.load(bias + cols).to(tl.float32)[None, :]
     acc += tl.load(X + at * DP + cols[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     if LAST:
@@ -124,4 +155,7 @@ def output_kernel(
             to, (acc / norm[:, None]).to(Out.dtype.element_ty), mask=inside[:, None] & (cols < D)[None, :]
         )
     else:
-        tl.store(Out + at * DP + cols[None, :], acc.to(Out.dtype.element_ty), mask=inside[:, None])
+        x = acc.to(Out.dtype.element_ty)
+        tl.store(Out + at * DP + cols[None, :], x, mask=inside[:, None])
+        normalized = _normalized(x.to(tl.float32), cols, eps, D)
+        tl.store(XN + at * DP + cols[None, :], normalized.to(XN.dtype.element_ty), mask=inside[:, None])

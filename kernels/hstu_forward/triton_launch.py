@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,18 +16,45 @@ if TYPE_CHECKING:
     from kernels.hstu_forward.model import HSTUForward
     from kernels.hstu_forward.weights import BlockWeights
 
-# Below this many rows a block of 64 would leave most of a large GPU's multiprocessors idle.
+# Below this many rows blocks of 64 would leave most of a large GPU's multiprocessors idle.
 _MANY_ROWS = 4096
 
 
-def _row_block(rows: int) -> int:
-    return 64 if rows >= _MANY_ROWS else 16
+@dataclass(frozen=True)
+class Tile:
+    """Block sizes of a product and how it is compiled."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
 
 
-def embed(forward: HSTUForward, ids: torch.Tensor, offsets: torch.Tensor, max_seq_len: int) -> torch.Tensor:
-    """(L,) ids -> (L, dp)."""
+def project_tile(rows: int, forward: HSTUForward) -> Tile:
+    """For SiLU(XN W^T)."""
+    dp, width = forward.shape.dp, forward.shape.projected
+    if rows < _MANY_ROWS:
+        return Tile(16, min(64, width), min(64, dp), 4, 2)
+    if forward.item_weights.dtype == torch.float32:
+        return Tile(64, min(64, width), min(32, dp), 4, 2)
+    return Tile(64, min(64, width), min(64, dp), 4, 3)
+
+
+def output_tile(rows: int, forward: HSTUForward) -> Tile:
+    """For the projection of the output; its block_n is all of D."""
+    shape = forward.shape
+    block_m = 16 if rows < _MANY_ROWS else 64 if shape.dp <= 64 else 32
+    return Tile(block_m, shape.dp, min(32, shape.num_heads * shape.vp), 4, 2)
+
+
+def embed(
+    forward: HSTUForward, ids: torch.Tensor, offsets: torch.Tensor, max_seq_len: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(L,) ids -> the embeddings and their layer norm, (L, dp) each."""
     shape = forward.shape
     x = ids.new_empty((ids.numel(), shape.dp), dtype=forward.item_weights.dtype)
+    normalized = torch.empty_like(x)
     grid = (triton.cdiv(max_seq_len, 32), offsets.numel() - 1)
     if ids.numel() and min(grid):
         embed_kernel[grid](
@@ -35,39 +63,41 @@ def embed(forward: HSTUForward, ids: torch.Tensor, offsets: torch.Tensor, max_se
             forward.item_weights,
             forward.position_weights,
             x,
+            normalized,
             shape.embedding_dim**0.5,
+            forward.settings.epsilon,
             D=shape.embedding_dim,
             DP=shape.dp,
             BLOCK_M=32,
             num_warps=4,
         )
-    return x
+    return x, normalized
 
 
 def project(
-    forward: HSTUForward, x: torch.Tensor, block: BlockWeights, offsets: torch.Tensor
+    forward: HSTUForward, normalized: torch.Tensor, block: BlockWeights, offsets: torch.Tensor
 ) -> torch.Tensor:
     """(L, dp) -> u, v, q, k side by side, (L, projected)."""
-    shape = forward.shape
-    uvqk = x.new_empty((x.size(0), shape.projected))
-    block_m, block_n = _row_block(x.size(0)), min(64, shape.projected)
-    if x.size(0):
-        project_kernel[(triton.cdiv(x.size(0), block_m) * (shape.projected // block_n),)](
-            x,
+    shape, rows = forward.shape, normalized.size(0)
+    uvqk = normalized.new_empty((rows, shape.projected))
+    tile = project_tile(rows, forward)
+    if rows:
+        project_kernel[(triton.cdiv(rows, tile.block_m) * (shape.projected // tile.block_n),)](
+            normalized,
             block.uvqk,
+            block.uvqk_low,
             uvqk,
             offsets,
             offsets.numel() - 1,
-            forward.settings.epsilon,
-            D=shape.embedding_dim,
             DP=shape.dp,
             WIDTH=shape.projected,
-            BLOCK_M=block_m,
-            BLOCK_N=block_n,
-            BLOCK_K=min(64, shape.dp),
+            BLOCK_M=tile.block_m,
+            BLOCK_N=tile.block_n,
+            BLOCK_K=tile.block_k,
+            SPLIT=forward.dot_precision == "tf32x3",
             DOT=forward.dot_precision,
-            num_warps=4,
-            num_stages=2,
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
         )
     return uvqk
 
@@ -98,19 +128,25 @@ def output(
     block: BlockWeights,
     offsets: torch.Tensor,
     is_last: bool,
-) -> torch.Tensor:
-    """(L, H, vp), (L, projected) and the block's input (L, dp) -> (L, dp), or (L, D), normalised, if last."""
-    shape = forward.shape
-    out = x.new_empty((x.size(0), shape.embedding_dim if is_last else shape.dp))
-    block_m = min(_row_block(x.size(0)), 32 if shape.dp > 64 else 64)
-    if x.size(0):
-        output_kernel[(triton.cdiv(x.size(0), block_m),)](
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(L, H, vp), (L, projected) and the block's input (L, dp) -> its output and the layer norm of that, (L, dp) each.
+
+    The last block's: (L, D), divided by its norm, twice.
+    """
+    shape, rows = forward.shape, x.size(0)
+    out = x.new_empty((rows, shape.embedding_dim if is_last else shape.dp))
+    normalized = out if is_last else torch.empty_like(out)
+    tile = output_tile(rows, forward)
+    if rows:
+        output_kernel[(triton.cdiv(rows, tile.block_m),)](
             mixed,
             uvqk,
             block.output,
+            block.output_low,
             block.output_bias,
             x,
             out,
+            normalized,
             offsets,
             offsets.numel() - 1,
             forward.settings.epsilon,
@@ -121,11 +157,12 @@ def output(
             VP=shape.vp,
             D=shape.embedding_dim,
             DP=shape.dp,
-            BLOCK_M=block_m,
-            BLOCK_K=min(32, shape.vp),
+            BLOCK_M=tile.block_m,
+            BLOCK_K=tile.block_k,
+            SPLIT=forward.dot_precision == "tf32x3",
             DOT=forward.dot_precision,
             LAST=is_last,
-            num_warps=4,
-            num_stages=2,
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
         )
-    return out
+    return out, normalized

@@ -40,10 +40,19 @@ class Shape:
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """uvqk: (dp, projected). output: (H * vp, dp). output_bias: (dp,). The biases' weights as in the public model."""
+    """One block's parameters, padded; the biases' weights as in the public model.
+
+    Attributes:
+        uvqk: (projected, dp), a column of the public parameter a row, which is how tensor cores want float32.
+        output: (dp, H * vp). output_bias: (dp,).
+        uvqk_low, output_low: what rounding to tf32 has taken from the two, itself so rounded; or the two themselves
+            where they are not split.
+    """
 
     uvqk: torch.Tensor
+    uvqk_low: torch.Tensor
     output: torch.Tensor
+    output_low: torch.Tensor
     output_bias: torch.Tensor
     position_weights: torch.Tensor
     time_weights: torch.Tensor | None
@@ -81,21 +90,27 @@ def model_shape(
     return shape
 
 
-def block_weights(state: Mapping[str, torch.Tensor], block: int, shape: Shape) -> BlockWeights:
-    """One block's parameters, padded, on the device and in the type of the state dict."""
+def block_weights(
+    state: Mapping[str, torch.Tensor], block: int, shape: Shape, is_split: bool
+) -> BlockWeights:
+    """One block's parameters on the device and in the type of the state dict; float32 ones split if asked for."""
     prefix = f"{_LAYER}{block}."
     heads, k, v = shape.num_heads, shape.attention_dim, shape.linear_dim
     parts = _take(state, prefix + "_uvqk").split([heads * v, heads * v, heads * k, heads * k], dim=1)
     pads = (shape.vp, shape.vp, shape.kp, shape.kp)
     uvqk = torch.cat([_pad_heads(x, heads, pad) for x, pad in zip(parts, pads, strict=True)], dim=1)
-    output = _pad_heads(_take(state, prefix + "_o.weight"), heads, shape.vp).t()
+    output = _pad_heads(_take(state, prefix + "_o.weight"), heads, shape.vp)
     bias = f"{prefix}_rel_attn_bias."
     position = state.get(bias + "_pos_w", state.get(bias + "_w"))
     if position is None:
         raise ValueError(f"state dict: {bias}_pos_w is missing; the fused forward needs a relative bias")
+    uvqk, output = _pad(uvqk.t(), columns=shape.dp), _pad(output, rows=shape.dp)
+    (uvqk, uvqk_low), (output, output_low) = (_split(x) if is_split else (x, x) for x in (uvqk, output))
     return BlockWeights(
-        uvqk=_pad(uvqk, rows=shape.dp),
-        output=_pad(output, columns=shape.dp),
+        uvqk=uvqk,
+        uvqk_low=uvqk_low,
+        output=output,
+        output_low=output_low,
         output_bias=_pad(_take(state, prefix + "_o.bias").unsqueeze(0), columns=shape.dp).squeeze(0),
         position_weights=position.contiguous(),
         time_weights=state.get(bias + "_ts_w"),
@@ -117,3 +132,14 @@ def _pad_heads(x: torch.Tensor, heads: int, pad: int) -> torch.Tensor:
     """(rows, heads * dim) -> (rows, heads * pad), each head's columns followed by zeros."""
     split = x.reshape(x.size(0), heads, -1)
     return torch.nn.functional.pad(split, (0, pad - split.size(2))).reshape(x.size(0), heads * pad)
+
+
+def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A float32 tensor as the sum of two tf32 ones, but for 2^-22 of it."""
+    high = _rounded_to_tf32(x)
+    return high, _rounded_to_tf32(x - high)
+
+
+def _rounded_to_tf32(x: torch.Tensor) -> torch.Tensor:
+    """To 11 significant bits, ties away from zero."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
