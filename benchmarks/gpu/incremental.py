@@ -21,6 +21,7 @@ import itertools
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -305,7 +306,7 @@ def check(sides: list[Side], case: Case, exact: torch.nn.Module) -> dict[str, An
 
 def spread(milliseconds: list[float]) -> dict[str, float]:
     """Median, 10th and 90th percentile."""
-    deciles = statistics.quantiles(milliseconds, n=10)
+    deciles = statistics.quantiles(milliseconds, n=10, method="inclusive")
     return {"median": statistics.median(milliseconds), "p10": deciles[0], "p90": deciles[-1]}
 
 
@@ -342,6 +343,14 @@ def run(case: Case, rounds: int) -> dict[str, Any]:
             "peak_bytes": None if "graph" in side.mode else allocated,
         }
     return results
+
+
+def gpu_state() -> dict[str, str]:
+    """Driver, clocks and temperature, read right behind the last timing."""
+    fields = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "-i", "0"]
+    found = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    return dict(zip(fields.split(","), found.strip().split(", "), strict=True))
 
 
 def table(results: dict[str, Any]) -> str:
@@ -381,7 +390,9 @@ def main() -> None:
         print(f"{case.name}: {time.perf_counter() - begun:.0f} s", flush=True)
         if options.out:
             document = {
-                "environment": environment() | {"date": time.strftime("%Y-%m-%d", time.gmtime())},
+                "environment": environment()
+                | gpu_state()
+                | {"date": time.strftime("%Y-%m-%d", time.gmtime())},
                 "cases": [asdict(CASES[i]) for i in options.cases],
                 "rounds": options.rounds,
                 "results": results,
