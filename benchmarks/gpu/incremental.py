@@ -17,7 +17,6 @@ forward as the reference. A side that fails ends the program.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import statistics
@@ -34,8 +33,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from configs import HSTUConfig  # noqa: E402, the project runs from its checkout
-from parity.call_stacks import no_call_stacks  # noqa: E402
+from incremental_work import CAPACITY, CHUNK, STATE, Case, Streams, Tensors, Work  # noqa: E402
+
+from parity.call_stacks import no_call_stacks  # noqa: E402, the project runs from its checkout
 from parity.captures import map_tree  # noqa: E402
 from parity.environment import environment  # noqa: E402
 from parity.precision import PRECISIONS  # noqa: E402
@@ -44,8 +44,6 @@ from parity.weights import initial_weights, rounded  # noqa: E402
 from reference.build import build_hstu_stream  # noqa: E402
 from tripy_port.build import build_hstu_stream as build_port  # noqa: E402
 
-CAPACITY = 4096
-CHUNK = 128
 PORTABLE_MODES = {
     "portable, step by step": {},
     "portable, graph replay": {"TRIPY_PORTABLE_CUDA_GRAPHS": "1"},
@@ -53,34 +51,6 @@ PORTABLE_MODES = {
 }
 MODES = ("PyTorch eager", "torch.compile", *PORTABLE_MODES)
 WARM_UPS = 5
-STATE = "state"
-
-Tensors = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is measured: one block or a model of several, for a batch in a precision."""
-
-    part: str
-    num_blocks: int
-    batch: int
-    precision: str
-    modes: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.part}, B {self.batch}, {self.precision}"
-
-    def config(self) -> HSTUConfig:
-        return HSTUConfig(
-            num_items=1000,
-            max_sequence_len=CAPACITY - 1,
-            max_output_len=1,
-            item_embedding_dim=256,
-            num_blocks=self.num_blocks,
-            num_heads=4,
-        )
 
 
 # PyTorch eager comes first: it is the reference of the check. A model of eight blocks takes Inductor longer
@@ -91,120 +61,6 @@ CASES = (
     Case("block", 1, 8, "fp32", (MODES[0], *PORTABLE_MODES)),
     Case("model", 8, 8, "bf16", (MODES[0], "portable, graph replay")),
 )
-
-
-# The work: functions of a model of either side and of its tensors. The first result is the states of
-# positions, the others are what `STATE` must be in the next call.
-
-
-def block_full(model: Any, x: Any, lengths: Any, timestamps: Any, mask: Any) -> list:
-    return [model._hstu(x, lengths, timestamps, mask)[0]]
-
-
-def block_append(
-    model: Any, x: Any, lengths: Any, all_timestamps: Any, next_timestamps: Any, new_lengths: Any, state: list
-) -> list:
-    x, state = model._hstu.cached_forward(x, lengths, all_timestamps, next_timestamps, new_lengths, state)
-    return [x, *state]
-
-
-def model_full(model: Any, lengths: Any, ids: Any, timestamps: Any) -> list:
-    return [model(lengths, ids, model.get_item_embeddings(ids), {"timestamps": timestamps})]
-
-
-def model_append(model: Any, state: list, new_lengths: Any, ids: Any, timestamps: Any) -> list:
-    encoded, state = model.extend(
-        state, new_lengths, ids, model.get_item_embeddings(ids), {"timestamps": timestamps}
-    )
-    return [encoded, *state]
-
-
-@dataclass(frozen=True)
-class Work:
-    """A function, the tensors that it is timed on, and the calls that make the last `CHUNK` rows.
-
-    Each call but the first takes its `STATE` from the one before.
-    """
-
-    name: str
-    function: Callable[..., list]
-    tensors: Tensors
-    calls: list[Tensors]
-
-
-def unit_without_edges(config: HSTUConfig, most: int) -> int:
-    """Seconds of which no multiple up to ``most`` lies within round-off of a time bucket's edge.
-
-    PyTorch multiplies by the reciprocal on a GPU where a number divides, others divide: buckets of times at
-    an edge differ, which is no error (`parity.families.hstu` leaves them out), and would be one here.
-    """
-    multiples = torch.arange(1, most + 1, dtype=torch.float64)
-    for unit in itertools.count(60):
-        bucket = (multiples * unit).log() / config.bucket_divisor
-        if bool(((bucket - bucket.round()).abs() > 8 * 2.0**-24 * bucket).all()):
-            return unit
-
-
-class Streams:
-    """A batch of streams of `CAPACITY` items, and the work on their last ones."""
-
-    def __init__(self, case: Case, model: torch.nn.Module) -> None:
-        generator = torch.Generator().manual_seed(1)
-        b, n = case.batch, CAPACITY
-        gaps_BN = (10 ** (torch.rand(b, n, generator=generator, dtype=torch.float64) * 1.3)).long()
-        times_BN = gaps_BN.cumsum(1) * unit_without_edges(case.config(), int(gaps_BN.sum(1).max()))
-        self.ids = torch.randint(1, 1001, (b, n), generator=generator).cuda()
-        # The last position of a row that fills the dense model's width has its own time for its successor's.
-        self.times = torch.cat([times_BN, times_BN[:, -1:]], dim=1).cuda()
-        self.model, self.batch = model, b
-        _, self.x, _ = model._input_features_preproc(
-            self._count(n), self.ids, model.get_item_embeddings(self.ids), {}
-        )
-
-    def works(self, part: str) -> list[Work]:
-        full, append, new = (
-            (block_full, block_append, self._new_of_block)
-            if part == "block"
-            else (model_full, model_append, self._new_of_model)
-        )
-        tensors = {"lengths": self._count(CAPACITY), "timestamps": self.times[:, :-1]}
-        if part == "block":
-            mask = self.model._valid_attn_mask(self.model._attn_mask, self.x)
-            tensors |= {"x": self.x, "mask": mask}
-        else:
-            tensors |= {"ids": self.ids}
-        works = [Work("recompute", full, tensors, [tensors])]
-        for count in (CHUNK, 1):
-            calls = [new(start, count) for start in range(CAPACITY - CHUNK, CAPACITY, count)]
-            calls[0][STATE] = self._state_at(CAPACITY - CHUNK, part)
-            last = calls[-1] | {STATE: self._state_at(CAPACITY - count, part)}
-            works.append(Work(f"append {count}", append, last, calls))
-        return works
-
-    def _count(self, value: int) -> torch.Tensor:
-        return torch.full((self.batch,), value, device=self.ids.device)
-
-    def _state_at(self, length: int, part: str) -> list[torch.Tensor]:
-        """The state when this many items have been appended, in chunks."""
-        state = self.model.empty_state(self.batch, CAPACITY)
-        for start in range(0, length, CHUNK):
-            new = self._new_of_model(start, CHUNK) | {"new_lengths": self._count(min(CHUNK, length - start))}
-            _, *state = model_append(self.model, state, **new)
-        return state if part == "model" else state[2:]
-
-    def _new_of_model(self, start: int, count: int) -> Tensors:
-        ids, times = self.ids[:, start : start + count], self.times[:, start : start + count + 1]
-        return {"new_lengths": self._count(count), "ids": ids, "timestamps": times}
-
-    def _new_of_block(self, start: int, count: int) -> Tensors:
-        empty = self.times.new_zeros(self.batch, CAPACITY - start)
-        return {
-            "x": self.x[:, start : start + count],
-            "lengths": self._count(start),
-            "all_timestamps": torch.cat([empty, self.times[:, : start + count]], dim=1),
-            "next_timestamps": self.times[:, start + 1 : start + count + 1],
-            "new_lengths": self._count(count),
-        }
 
 
 @dataclass
