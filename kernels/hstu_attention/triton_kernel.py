@@ -129,8 +129,10 @@ def _column_ranges(start_m, length, first_target, contextual, window, BLOCK_M: t
             cut = 0
             high = length
             own = end
-    cut = tl.maximum(cut, whole)
-    whole = tl.minimum(whole, tl.maximum(high, low))
+    # Without a block that is seen whole, all are cut.
+    none = whole >= cut
+    whole = tl.where(none, low, whole)
+    cut = tl.where(none, low, cut)
     return low, whole, cut, high, own, end
 
 
