@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from parity.captures import APPENDING, Capture, ModuleCall
+from parity.luck import Draws
 from parity.precision import Precision
+from parity.rounding import DRAWS
 from parity.verdict import Verdict, bound_for, failure, judge
 
 MODEL_OUTPUT = "model output"
@@ -66,6 +68,16 @@ class Evidence:
             count += not call.appends and self.reference.longest_sums[call.path] > 0
             self._modules_before |= dict.fromkeys(call.outputs, count)
         self._modules = count
+        self._draws = {
+            (isolated, name.removeprefix(DRAWS)): Draws(tensor)
+            for isolated, tensors in ((False, self.oracle), (True, self.oracle_isolated))
+            for name, tensor in tensors.items()
+            if name.startswith(DRAWS)
+        }
+
+    def draws(self, tap: str, isolated: bool) -> Draws | None:
+        """What rounding alone gives the oracle at a tap; None where it has many rows (`parity.rounding`)."""
+        return self._draws.get((isolated, tap))
 
     def longest_sum(self, tap: str, isolated: bool) -> int:
         """Terms of the longest sum that a tap's error comes from: its module's, or all that ran before it."""
@@ -171,6 +183,7 @@ def compare(evidence: Evidence, results: Results) -> Comparison:
             reference,
             results.incremental.get(tap),
             _row_mask(flips, reference),
+            drawn_for=evidence.incremental_outputs[tap],
         )
         for tap, reference in evidence.reference_incremental.items()
         if results.appends
@@ -187,9 +200,7 @@ def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:
         expected = [tap for tap in evidence.reference.tensors if tap.startswith(f"{evidence.entry}.")]
         return expected + [tap for tap in results.untapped if tap not in expected]
     known = set(evidence.reference.tensors)
-    expected = [
-        tap for tap in evidence.reference.tensors if results.appends or not tap.startswith(APPENDING)
-    ]
+    expected = [tap for tap in evidence.reference.tensors if results.appends or not tap.startswith(APPENDING)]
     extra = {*results.tapped, *results.isolated, *results.untapped} - known
     return expected + sorted(extra)
 
@@ -239,6 +250,7 @@ def _judge_one(
     port: torch.Tensor | None,
     contaminated: np.ndarray | None,
     isolated: bool = False,
+    drawn_for: str = "",
 ) -> Verdict:
     longest_sum = evidence.longest_sum(tap, isolated)
     modules = evidence.modules(tap, isolated)
@@ -259,6 +271,7 @@ def _judge_one(
         evidence.mask(tuple(reference.shape)),
         boundary,
         modules,
+        evidence.draws(drawn_for or tap, isolated),
     )
     lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
     if verdict.passed and lost > allowed:

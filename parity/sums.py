@@ -52,14 +52,14 @@ class LongestSums(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        length = _terms(func.overloadpacket.__name__, args, result)
+        length = terms(func.overloadpacket.__name__, args, result)
         self.longest_so_far = max(self.longest_so_far, length)
         for path in self._open:
             self.lengths[path] = max(self.lengths[path], length)
         return result
 
 
-def _terms(name: str, args: tuple, result: Any) -> int:
+def terms(name: str, args: tuple, result: Any) -> int:
     """Terms that one result element of the operation sums; 0 if it only moves data, 1 if elementwise."""
     outputs = result if isinstance(result, (tuple, list)) else (result,)
     floating = [out for out in outputs if isinstance(out, torch.Tensor) and out.dtype.is_floating_point]

@@ -23,12 +23,17 @@ def tap_name(path: str, count: int) -> str:
 
 
 @contextlib.contextmanager
-def tapped(model: torch.nn.Module, record_calls: bool = False) -> Iterator[Capture]:
+def tapped(
+    model: torch.nn.Module,
+    record_calls: bool = False,
+    keep: Callable[[torch.Tensor], bool] = lambda tensor: True,
+) -> Iterator[Capture]:
     """Record every submodule's outputs while the body runs the model.
 
     Args:
         model: Any module tree; containers that are never called leave no tap.
         record_calls: Also record the calls with their inputs, and the longest sum of each module.
+        keep: Which outputs to keep.
     """
     capture = Capture()
     seen: dict[str, int] = {}
@@ -53,7 +58,8 @@ def tapped(model: torch.nn.Module, record_calls: bool = False) -> Iterator[Captu
         outputs = []
         for suffix, tensor in tensor_leaves(result, _is_tensor):
             outputs.append(tap + suffix)
-            capture.tensors[tap + suffix] = tensor.detach().cpu().clone()
+            if keep(tensor):
+                capture.tensors[tap + suffix] = tensor.detach().cpu().clone()
             if sums is not None:
                 capture.longest_sums_before[tap + suffix] = sums.longest_so_far
         if sums is not None:

@@ -7,9 +7,10 @@ and the port at that precision `p`, all computed from the same rounded weights a
 
 in the Euclidean norm and with the largest absolute element, a tap passes when, in both norms,
 
-    err_port <= k * err_ref + floor,
+    err_port^2 <= (k * err)^2 + floor^2,
 
-and when the same holds for its gain, the factor common to all of its elements (see below).
+where err is err_ref and what luck may add to it, and when the same holds for its gain, the factor common to
+all of its elements (see below).
 
 Where k and floor come from
 ---------------------------
@@ -31,18 +32,34 @@ squares, hence
     k     = sqrt(ROUNDINGS_PER_OPERATION) * sqrt((u^2 + n a^2) / (u^2 + log2(n + 1) a^2))
     floor = sqrt(ROUNDINGS_PER_OPERATION) * u.
 
+The two are independent, and add in squares.
+
+Luck: where few rows carry a result, err_ref is measured on few numbers, and may be small by chance. With
+the draws of `parity.rounding`, which are what roundings alone do to the oracle, the errors of reference and
+draws together have m degrees of freedom each, m being the rows that carry the result (see `carrying_rows`);
+the port's has m as well; their ratio follows an F distribution, whose quantile is the factor `luck` (see
+`parity.luck`):
+
+    err = max(err_ref, luck(m, (K + 1) m) * sqrt((err_ref^2 + sum of K draws' err^2) / (K + 1))).
+
+Taps of many rows have no draws, K = 0, and luck(m, m) is near 1. A limit that few rows make wide is seen:
+it may make the check BLIND (`parity.sensitivity`).
+
 The gain is the part of the error that is proportional to the result,
 
     gain = <p - o, o> / <o, o>.
 
 In half precision a norm of rounding errors hides a factor of 1.01; the gain does not, since independent
 roundings cancel in it. Elements of one row, the last axis, may share some (a norm's, a softmax's), rows do
-not: if m rows carry the result (see `carrying_rows`), the gain is about err / sqrt(m), of which the
-reference's own is a single draw that may be small by luck, and the floor's part in it is floor / sqrt(m).
-What all rows share, and what does not cancel, is the rounding of a constant; an operation has one at most, u.
-Independent parts add in squares, hence
+not: over m rows the gain is about err / sqrt(m), a single number, and the floor's part in it is floor /
+sqrt(m). Where there are draws the gain is also measured on them, one number each, and the smaller of the
+two bounds holds. What all rows share, and what does not cancel, is the rounding of a constant; an operation
+has one at most, u:
 
-    |gain_port| <= k * max(|gain_ref|, err_ref / sqrt(m)) + sqrt(floor^2 / m + u^2).
+    gain_port^2 <= k^2 * max(gain_ref^2, bound^2) + floor^2 / m + u^2,
+    bound = min(luck(1, (K + 1) m) * e / sqrt(m), luck(1, K + 1) * g),
+
+e and g being the root mean square error and gain of reference and draws.
 
 For a module on its own, n is its longest sum; for the same tap inside the model, the longest of all
 that ran before. The floor is what a port may lose where the reference happens to be exact. Inside the
@@ -60,6 +77,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from parity.luck import Drawn, Draws, expected
 from parity.measures import Distance, Oracle, carrying_rows
 from parity.precision import Precision
 from parity.sensitivity import smallest_noticed
@@ -70,22 +88,26 @@ WORST_ELEMENTS = 5
 
 @dataclass(frozen=True)
 class Bound:
-    """`err_port <= k * err_ref + floor`, with the facts that k and floor follow from."""
+    """`err_port^2 <= (k * err)^2 + floor^2`, with the facts that k and floor follow from."""
 
     k: float
     floor: float
     longest_sum: int
     unit_roundoff: float
 
-    def limit(self, err_ref: float) -> float:
-        """The largest error that the port may have, given the reference's, dimensionless."""
-        return self.k * err_ref + self.floor
+    def limit(self, expected: Distance, rows: float) -> Distance:
+        """The largest error that the port may have.
 
-    def gain_limit(self, reference: Distance, rows: float) -> float:
-        """The largest gain that the port may have, where `rows` rows carry the result, dimensionless."""
+        Args:
+            expected: What a program with the reference's errors may have by luck, see `parity.luck`.
+            rows: How many rows carry the result.
+        """
         constant = self.floor / math.sqrt(ROUNDINGS_PER_OPERATION)
-        own = max(abs(reference.gain), reference.l2 / math.sqrt(rows))
-        return self.k * own + math.hypot(self.floor / math.sqrt(rows), constant)
+        return Distance(
+            l2=math.hypot(self.k * expected.l2, self.floor),
+            largest=math.hypot(self.k * expected.largest, self.floor),
+            gain=math.hypot(self.k * expected.gain, self.floor / math.sqrt(rows), constant),
+        )
 
     def explain(self) -> str:
         """Where the bound comes from, in one line."""
@@ -183,6 +205,7 @@ def judge(
     valid: np.ndarray | None = None,
     boundary: np.ndarray | None = None,
     modules: int = 1,
+    draws: Draws | None = None,
 ) -> Verdict:
     """Judge one tap.
 
@@ -195,6 +218,7 @@ def judge(
         valid: Boolean mask of the elements that count, broadcastable to the shape; None for all.
         boundary: Boolean mask of elements within round-off of a discontinuity; None for none.
         modules: How many modules with arithmetic the result has gone through.
+        draws: What rounding alone gives the oracle; None where there is none.
     """
     bound = bound_for(precision, longest_sum, modules)
     if port.shape != reference.shape:
@@ -229,11 +253,8 @@ def judge(
 
     truth = Oracle(o)
     err_ref, err_port = truth.distance(r), truth.distance(p)
-    limit = Distance(
-        l2=bound.limit(err_ref.l2),
-        largest=bound.limit(err_ref.largest),
-        gain=bound.gain_limit(err_ref, carrying_rows(oracle.to(torch.float64).numpy(), keep)),
-    )
+    rows = carrying_rows(oracle.to(torch.float64).numpy(), keep)
+    limit = bound.limit(expected(err_ref, rows, draws.errors(truth, keep) if draws else Drawn()), rows)
     over = []
     if longest_sum == 0 and not np.array_equal(p, r):
         over.append("the port differs from the reference although the module only moves data")

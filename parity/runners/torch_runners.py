@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from configs import CaseConfig
 from parity.captures import Capture, ModuleCall, TensorKey, map_tree, tensor_leaves
 from parity.families import Family, get_family
 from parity.precision import Precision
+from parity.rounding import Roundings, draws_for, has_few_rows, stacked
 from parity.runners.base import Runner, Unavailable
 from parity.torch_taps import tapped
 from parity.weights import rounded
@@ -141,7 +142,7 @@ class TorchRunner(Runner):
         return {name: out.cpu() for name, out in zip(self.family.incremental_outputs, outputs, strict=True)}
 
 
-class OracleRunner(TorchRunner):
+class Float64Runner(TorchRunner):
     """The dense reference in float64, on weights and inputs rounded to the tested precision first.
 
     What is measured against it is therefore the computing, not the storing.
@@ -163,6 +164,51 @@ class OracleRunner(TorchRunner):
 
     def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         self._load(case, torch.float64, rounded(rounded(weights, precision.dtype), torch.float64))
+
+
+class OracleRunner(Float64Runner):
+    """The same, and beside its taps of few rows draws of what rounding does to them (`parity.rounding`)."""
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        super().load(case, precision, weights)
+        self._precision = precision
+
+    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
+        capture = super().run_tapped(arrays, record_calls)
+        few = [name for name, tap in capture.tensors.items() if has_few_rows(tap)]
+        elements = sum(tap.numel() for tap in capture.tensors.values())
+        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+
+        def draw() -> dict[str, torch.Tensor]:
+            with tapped(self.model, keep=has_few_rows) as drawn:
+                outputs = self._entry(self.model, arguments)
+            return drawn.tensors | outputs
+
+        capture.tensors.update(self._draws(draw, few, elements))
+        return capture
+
+    def run_call(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
+    ) -> dict[str, torch.Tensor]:
+        results = super().run_call(call, inputs, arrays)
+
+        def draw() -> dict[str, torch.Tensor]:
+            args, kwargs = self._call_arguments(call, inputs)
+            return self._run_module(call, args, kwargs, arrays)
+
+        few = [name for name, tap in results.items() if has_few_rows(tap)]
+        return results | self._draws(draw, few, sum(tap.numel() for tap in results.values()))
+
+    def _draws(
+        self, draw: Callable[[], dict[str, torch.Tensor]], few: list[str], elements: int
+    ) -> dict[str, torch.Tensor]:
+        if not few:
+            return {}
+        draws = []
+        for seed in range(draws_for(elements)):
+            with torch.inference_mode(), Roundings(self._precision, seed):
+                draws.append(draw())
+        return stacked(draws, few)
 
 
 class TorchJaggedRunner(TorchRunner):

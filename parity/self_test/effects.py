@@ -31,7 +31,7 @@ import torch
 from parity.captures import ModuleCall
 from parity.compare import Comparison, Results
 from parity.precision import PRECISIONS
-from parity.runners import make_runner
+from parity.runners.torch_runners import Float64Runner
 from parity.runners.tripy_runner import TripyRunner
 from parity.self_test.faults import Fault, Outcome
 from parity.self_test.weight_faults import WeightFault
@@ -137,7 +137,7 @@ def _excess(comparison: Comparison, clean: Comparison) -> dict[Tap, Norms]:
 
 def _moved_by_weights(bench: Bench, fault: WeightFault, homes: set[str]) -> dict[Tap, Norms]:
     """How far the oracle moves when it gets the same change."""
-    oracle = make_runner("oracle")
+    oracle = Float64Runner()
     oracle.load(bench.case, bench.precision, fault.apply(bench.weights, bench.precision.dtype))
     moved = {
         (True, name): _distance(bench, name, tensor, bench.evidence.oracle_isolated)

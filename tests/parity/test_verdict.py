@@ -53,14 +53,20 @@ def test_a_common_factor_is_seen_below_the_norms_of_rounding(factor):
 
 def test_the_gain_may_be_as_large_as_few_rows_let_it_be():
     """One row, whose elements share a rounding, proves less than many."""
-    bound = bound_for(BF16, 1)
-    reference = Distance(l2=0.002, largest=0.002, gain=0.0)
-    limits = [bound.gain_limit(reference, rows) for rows in (1, 4, 1e6)]
-    u = BF16.unit_roundoff
-    expected = [bound.k * 0.002 + math.sqrt(5) * u, bound.k * 0.001 + math.sqrt(2) * u, u]
-    assert limits == pytest.approx(expected, rel=1e-2)
-    assert limits[0] > bound.limit(reference.l2)
-    assert bound_for(BF16, 0).gain_limit(Distance(0.0, 0.0, 0.0), 1) == 0.0
+    bound, u = bound_for(BF16, 1), BF16.unit_roundoff
+    given = Distance(l2=0.002, largest=0.002, gain=0.003)
+    for rows in (1, 4, 1e6):
+        limit = bound.limit(given, rows)
+        squares = (bound.k * 0.003) ** 2 + (2 * u) ** 2 / rows + u**2
+        assert limit.gain == pytest.approx(math.sqrt(squares), rel=1e-12)
+    assert bound_for(BF16, 0).limit(Distance(0.0, 0.0, 0.0), 1).gain == 0.0
+
+
+def test_error_and_floor_add_in_squares():
+    bound = bound_for(BF16, 50)
+    limit = bound.limit(Distance(l2=0.002, largest=0.004, gain=0.0), 16)
+    assert limit.l2 == pytest.approx(math.hypot(bound.k * 0.002, bound.floor))
+    assert limit.largest == pytest.approx(math.hypot(bound.k * 0.004, bound.floor))
 
 
 @pytest.mark.parametrize(
