@@ -155,10 +155,11 @@ class KernelModel:
             # Of a table only rows are read.
             moved = 2 * output.stored_bytes
         by_bytes = self._streams[BYTES_KIND, 4].seconds(moved / 8)
-        if kind in (BYTES_KIND, "binary"):
-            return by_bytes
         itemsize = 4 if output.itemsize > 2 else 2
-        return max(by_bytes, self._streams[kind, itemsize].seconds(elements))
+        if kind not in (BYTES_KIND, "binary"):
+            return max(by_bytes, self._streams[kind, itemsize].seconds(elements))
+        uniform = {array.itemsize for array in (output, *_tensors(operation))} == {itemsize}
+        return self._streams[kind, itemsize].seconds(elements) if uniform else by_bytes
 
 
 def _row(operation: Operation) -> int:

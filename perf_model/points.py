@@ -1,8 +1,8 @@
 """What is measured: sizes to calibrate with, and other sizes to judge the model by.
 
 The two sets share no point. Calibration times single kernels on a coarse grid; evaluation times what models
-run: bags, whole MLPs, whole attentions. What is evaluated was written down before the first measurement; kinds
-of kernels were added to the calibration after whole models (`perf_model.models`) had been looked at.
+run: bags, whole MLPs, whole attentions. What is evaluated was written down before the first measurement;
+kinds of kernels were added to the calibration after whole models (`perf_model.models`) had been looked at.
 
 Legend of the sizes: m, n, k of a product (m, k) @ (k, n); b batch, n sequence, h heads, d head width of
 attention; rows, dim, bag, batch of a lookup.
