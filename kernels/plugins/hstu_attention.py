@@ -5,6 +5,8 @@ In NVIDIA's environment, where MLIR-TensorRT builds the engine, TensorRT takes t
 postponed evaluation here.
 """
 
+import os
+
 import tensorrt as trt
 import tensorrt.plugin as trtp
 
@@ -85,3 +87,63 @@ def compute(
         dot_precision="tf32" if allows_tf32 else "ieee",
     )
     torch.from_dlpack(outputs[0]).copy_(result)
+
+
+@trtp.aot_impl(HSTU_ATTENTION)
+def compile_kernel(
+    q: trtp.TensorDesc,
+    k: trtp.TensorDesc,
+    v: trtp.TensorDesc,
+    offsets: trtp.TensorDesc,
+    timestamps: trtp.TensorDesc,
+    position_weights: trtp.TensorDesc,
+    time_weights: trtp.TensorDesc,
+    settings: str,
+    outputs: tuple[trtp.TensorDesc],
+    tactic: int,
+) -> tuple[str | bytes, str | bytes, trtp.KernelLaunchParams, trtp.SymIntExprs]:
+    """The Triton kernel for the GPU that the engine is built on. The numbers of rows and sequences may vary.
+
+    Raises:
+        ImportError: without torch or triton, which compile it.
+        ValueError: where another extent varies, or the kernel cannot be a plugin's.
+    """
+    import torch
+
+    from kernels.plugins.ahead_of_time import AttentionShape, compile_attention
+
+    dtypes = {trt.float32: torch.float32, trt.float16: torch.float16, trt.bfloat16: torch.bfloat16}
+    shape = AttentionShape(
+        dtype=dtypes[q.dtype],
+        offsets_dtype=torch.int32 if offsets.dtype == trt.int32 else torch.int64,
+        heads=_known("the second extent of q", q.shape_expr[1]),
+        k_dim=_known("the last extent of q", q.shape_expr[2]),
+        v_dim=_known("the last extent of v", v.shape_expr[2]),
+        width=(_known("the extent of position_weights", position_weights.shape_expr[0]) + 1) // 2,
+        num_buckets=_known("the extent of time_weights", time_weights.shape_expr[0]) - 1,
+    )
+    # TensorRT's own switch for its products of float32.
+    allows_tf32 = q.dtype == trt.float32 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+    major, minor = torch.cuda.get_device_capability()
+    made = compile_attention(
+        shape,
+        HSTUAttentionSettings.from_string(settings),
+        "tf32" if allows_tf32 else "ieee",
+        10 * major + minor,
+    )
+    sequences, times = offsets.shape_expr[0] - 1, timestamps.shape_expr[1]
+    blocks = trtp.cdiv(times, made.block_m)
+    launch = trtp.KernelLaunchParams()
+    launch.grid_x = blocks * sequences * made.programs_per_block
+    launch.block_x = made.threads
+    launch.shared_mem = made.shared
+    numbers = trtp.SymIntExprs(3)
+    for index, value in enumerate((sequences, times, blocks)):
+        numbers[index] = trtp.SymInt32(value)
+    return made.name, made.ptx, launch, numbers
+
+
+def _known(name: str, extent: trtp.ShapeExpr) -> int:
+    is_known = not extent.is_fake and extent.is_constant
+    _require(is_known, name, "not known", "known when the engine is built")
+    return extent.constant_value()

@@ -1,0 +1,178 @@
+"""The attention kernel compiled ahead of time for TensorRT: PTX, and how to launch it. It takes no GPU.
+
+This module imports torch and triton. An engine that was built with the kernel in it needs neither.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kernels.hstu_attention.buckets import bucket_table
+from kernels.hstu_attention.masks import ResearchMask
+from kernels.hstu_attention.triton_launch import Schedule, choose_schedule, padded_dim
+from kernels.plugins.entry_kernel import hstu_attention_entry
+from kernels.plugins.schema import HSTUAttentionSettings
+
+CAPABILITIES = (80, 90, 100)
+"""Compute capabilities that are tested: A100, H100 and H200, B200."""
+
+_TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_MOST_SHARED = 48 << 10
+"""Bytes of shared memory that a launch may ask for without raising the kernel's limit, which TensorRT is not
+known to do."""
+_THREADS_PER_WARP = 32
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """What of a call is known when it is compiled: the types and the extents that do not vary.
+
+    Attributes:
+        dtype: of q, k, v, the weights and the result.
+        offsets_dtype: torch.int32 or torch.int64.
+        heads, k_dim, v_dim: H, K, V.
+        width: W of the position weights.
+        num_buckets: the last time bucket.
+    """
+
+    dtype: torch.dtype
+    offsets_dtype: torch.dtype
+    heads: int
+    k_dim: int
+    v_dim: int
+    width: int
+    num_buckets: int
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel and how to launch it.
+
+    It takes pointers to the seven inputs, three int32 (B, N and the number of blocks of `block_m` rows in N),
+    and the pointer to the output. The grid is blocks * B * `programs_per_block`.
+    """
+
+    name: str
+    ptx: str
+    cubin: bytes
+    threads: int
+    shared: int
+    block_m: int
+    programs_per_block: int
+
+
+def compile_attention(
+    shape: AttentionShape, settings: HSTUAttentionSettings, dot_precision: str, capability: int
+) -> CompiledKernel:
+    """Compiles the research attention for a GPU that need not be there.
+
+    Args:
+        shape, settings: of the call.
+        dot_precision: as in `kernels.hstu_attention.hstu_attention`.
+        capability: 10 * major + minor of the GPU's compute capability.
+
+    Raises:
+        ValueError: where the kernel needs more shared memory than a plugin's kernel gets.
+    """
+    schedule, constants = _constants(shape, settings, dot_precision)
+    types = _types(shape)
+    names = hstu_attention_entry.arg_names
+    source = ASTSource(
+        hstu_attention_entry,
+        {name: "constexpr" if name in constants else types.get(name, "i32") for name in names},
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        # TensorRT aligns tensors to 256 bytes.
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in types},
+    )
+    options = {"num_warps": schedule.num_warps, "num_stages": schedule.num_stages}
+    made = triton.compile(source, target=GPUTarget("cuda", capability, _THREADS_PER_WARP), options=options)
+    if made.metadata.shared > _MOST_SHARED:
+        raise ValueError(
+            f"heads of {shape.k_dim} and {shape.v_dim} in {shape.dtype} take {made.metadata.shared} bytes of "
+            f"shared memory, more than the {_MOST_SHARED} that a plugin's kernel gets"
+        )
+    return CompiledKernel(
+        name=made.metadata.name,
+        ptx=without_scratch(made.asm["ptx"], made.metadata, len(names) - len(constants)),
+        cubin=made.asm["cubin"],
+        threads=made.metadata.num_warps * _THREADS_PER_WARP,
+        shared=made.metadata.shared,
+        block_m=schedule.block_m,
+        programs_per_block=shape.heads // schedule.heads,
+    )
+
+
+def _types(shape: AttentionShape) -> dict[str, str]:
+    value, offset = f"*{_TYPES[shape.dtype]}", "*i32" if shape.offsets_dtype is torch.int32 else "*i64"
+    values = dict.fromkeys(("q", "k", "v", "position_weights", "time_weights", "out"), value)
+    return {**values, "offsets": offset, "timestamps": "*i64"}
+
+
+def _constants(
+    shape: AttentionShape, settings: HSTUAttentionSettings, dot_precision: str
+) -> tuple[Schedule, dict[str, Any]]:
+    table = bucket_table(shape.num_buckets, settings.bucket_divisor)
+    assert table.entries.dtype is torch.int64, "the entry kernel reads 64-bit entries"
+    q, v = (
+        torch.empty(0, shape.heads, dim, dtype=shape.dtype, device="meta")
+        for dim in (shape.k_dim, shape.v_dim)
+    )
+    weights = torch.empty(2 * shape.width - 1, dtype=shape.dtype, device="meta")
+    schedule = choose_schedule(q, v, shape.width, ResearchMask(weights, settings.divisor))
+    return schedule, {
+        "NUM_HEADS": shape.heads,
+        "K_DIM": shape.k_dim,
+        "V_DIM": shape.v_dim,
+        "WIDTH": shape.width,
+        "SCALE": 1.0 / settings.divisor,
+        "BUCKET_SHIFT": table.shift,
+        "TABLE_ADDRESS": _address_of(table.entries.tolist()),
+        "BLOCK_K": padded_dim(shape.k_dim),
+        "BLOCK_V": padded_dim(shape.v_dim),
+        "BLOCK_M": schedule.block_m,
+        "BLOCK_N": schedule.block_n,
+        "HEADS": schedule.heads,
+        "GROUP": schedule.group,
+        "DOT": dot_precision,
+        "SIGMOID": schedule.sigmoid,
+        "ONE_LOOP": schedule.one_loop,
+    }
+
+
+def _address_of(entries: list[int]) -> str:
+    """Assembly that lays a table of 64-bit integers into the module and puts its address into $0."""
+    table = f".global .align 16 .b64 time_buckets[{len(entries)}] = {{{', '.join(map(str, entries))}}};"
+    return f"{{ {table} mov.u64 $0, time_buckets; }}"
+
+
+def without_scratch(ptx: str, metadata: Any, arguments: int) -> str:
+    """PTX whose entry has only its own arguments.
+
+    Triton appends pointers to scratch memory, which its launcher passes and TensorRT does not. They are taken
+    out where the kernel uses none.
+
+    Args:
+        ptx: of one kernel.
+        metadata: Triton's, of the same kernel.
+        arguments: how many the kernel has itself.
+
+    Raises:
+        ValueError: where the kernel uses scratch memory.
+    """
+    scratch = [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
+    head, opening, rest = ptx.partition(f".entry {metadata.name}(")
+    parameters, closing, body = rest.partition(")")
+    kept, extra = parameters.split(",")[:arguments], parameters.split(",")[arguments:]
+    used = [name for name in re.findall(r"\w+_param_\d+", ",".join(extra)) if re.search(rf"\b{name}\b", body)]
+    if any(scratch) or used or not opening or len(kept) != arguments:
+        raise ValueError(
+            f"{metadata.name} uses scratch memory ({scratch}, {used}), which TensorRT does not provide"
+        )
+    return f"{head}{opening}{','.join(kept)}\n{closing}{body}"

@@ -1,0 +1,42 @@
+"""The attention kernel with the arguments that TensorRT passes to a plugin's kernel.
+
+Those are pointers to the inputs, then 32-bit integers, then the pointer to the output; all tensors are
+contiguous. What else the kernel takes is a constant of the compiled kernel.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
+
+
+@triton.jit
+def hstu_attention_entry(
+    q, k, v, offsets, timestamps, position_weights, time_weights,
+    num_sequences, num_times, num_blocks,
+    out,
+    NUM_HEADS: tl.constexpr, K_DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr,
+    SCALE: tl.constexpr, BUCKET_SHIFT: tl.constexpr, TABLE_ADDRESS: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr,
+    ONE_LOOP: tl.constexpr,
+):  # fmt: skip
+    """Research attention on contiguous (L, NUM_HEADS, dim) tensors; see `hstu_attention_kernel`.
+
+    TABLE_ADDRESS is the assembly that puts the address of the table of time buckets into $0. The table is
+    data of the module: as an input, it would be one that every caller has to bring along.
+    """
+    address = tl.inline_asm_elementwise(TABLE_ADDRESS, "=l,l", [tl.zeros((), tl.int64)], tl.int64, True, 1)
+    hstu_attention_kernel(
+        q, k, v, out, k, v, offsets,
+        timestamps, position_weights, time_weights, address.to(tl.pointer_type(tl.int64)), q, q,
+        num_times, num_times, num_sequences, num_blocks, WIDTH, 0, 0, 1.0, SCALE,
+        NUM_HEADS * K_DIM, K_DIM, NUM_HEADS * K_DIM, K_DIM,
+        NUM_HEADS * V_DIM, V_DIM, NUM_HEADS * V_DIM, V_DIM,
+        NUM_HEADS, HAS_BIAS=True, HAS_TIME=True, BUCKET_SHIFT=BUCKET_SHIFT,
+        HAS_TARGETS=False, HAS_WINDOW=False, HAS_CONTEXT=False, HAS_SCALE=False,
+        K_DIM=K_DIM, V_DIM=V_DIM, BLOCK_K=BLOCK_K, BLOCK_V=BLOCK_V, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+        HEADS=HEADS, GROUP=GROUP, DOT=DOT, SIGMOID=SIGMOID, USE_TMA=False, ONE_LOOP=ONE_LOOP,
+    )  # fmt: skip

@@ -1,0 +1,238 @@
+"""The fused attention as a plugin: its registration, what it computes through Tripy, and its compiled kernel.
+
+The registration interface is here the portable one, which follows TensorRT's documentation; in NVIDIA's
+environment none of this has been run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import numpy as np
+import nvtripy as tp
+import pytest
+import tensorrt
+import torch
+from tensorrt import plugin as trtp
+
+import kernels.plugins.hstu_attention as registration
+from kernels.hstu_attention import ResearchMask, hstu_attention
+from kernels.hstu_attention.interface import missing_triton
+from kernels.plugins.schema import HSTU_ATTENTION, HSTUAttentionSettings
+from tests.kernels.plugin_setup import HEADS, K_DIM, SETTINGS, V_DIM, WIDTH, attention_inputs
+
+NAMES = ("q", "k", "v", "offsets", "timestamps", "position_weights", "time_weights")
+PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
+needs_triton = pytest.mark.skipif(bool(missing_triton()), reason=missing_triton())
+
+
+def on_device(tensor):
+    return tp.copy(tp.Tensor(tensor.contiguous()), tp.device("gpu"))
+
+
+def expected_of(inputs):
+    q, k, v, offsets, timestamps, position, time = inputs
+    mask = ResearchMask(position, SETTINGS.divisor, timestamps, time, SETTINGS.bucket_divisor)
+    return hstu_attention(q, k, v, offsets, timestamps.size(1), mask, backend="eager")
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("lengths", [(5, 0, 9, 1), (9,), (0, 0), (1, 1, 1)], ids=str)
+def test_the_plugin_is_the_operation(lengths, dtype):
+    inputs = attention_inputs(lengths, dtype)
+    given = [on_device(x) for x in inputs]
+    result = tp.plugin(HSTU_ATTENTION, given, settings=SETTINGS.to_string())
+    if sum(lengths):
+        assert torch.equal(torch.from_dlpack(result).cpu(), expected_of(inputs))
+    assert tuple(result.shape) == (sum(lengths), HEADS, V_DIM)
+
+
+def test_one_graph_serves_other_rows_and_other_batches():
+    infos = [tp.InputInfo(((1, 12, 40), HEADS, dim), tp.float32) for dim in (K_DIM, K_DIM, V_DIM)]
+    infos += [tp.InputInfo(((2, 5, 6),), tp.int32), tp.InputInfo(((1, 4, 5), 10), tp.int64)]
+    infos += [tp.InputInfo((2 * WIDTH - 1,), tp.float32), tp.InputInfo((17,), tp.float32)]
+    compiled = tp.compile(
+        lambda *inputs: tp.plugin(HSTU_ATTENTION, list(inputs), settings=SETTINGS.to_string()), args=infos
+    )
+    for lengths in ((5, 0, 6, 1), (10,), (2, 2, 2, 2, 10)):
+        inputs = attention_inputs(lengths, torch.float32)
+        result = compiled(*(on_device(x) for x in inputs))
+        assert torch.equal(torch.from_dlpack(result).cpu(), expected_of(inputs))
+
+
+def test_settings_read_back_exactly():
+    settings = HSTUAttentionSettings(211, 0.301)
+    assert settings.to_string() == "divisor=211.0 bucket_divisor=0.301"
+    assert HSTUAttentionSettings.from_string(settings.to_string()) == settings
+    third = HSTUAttentionSettings(1 / 3, 1e-300)
+    assert HSTUAttentionSettings.from_string(third.to_string()) == third
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "divisor=1.0",
+        "divisor=0 bucket_divisor=1",
+        "divisor=nan bucket_divisor=1",
+        "divisor 1",
+        "x=1.0 y=2.0",
+    ]
+    + ["divisor=1 divisor=1 bucket_divisor=1", "divisor=one bucket_divisor=1"],
+)
+def test_settings_that_cannot_be_read(text):
+    with pytest.raises(ValueError, match="settings='.*must be 'divisor=1.0 bucket_divisor=1.0'"):
+        HSTUAttentionSettings.from_string(text)
+    inputs = [on_device(x) for x in attention_inputs((3,), torch.float32)]
+    with pytest.raises(tp.TripyException, match="refuses its inputs: ValueError: settings="):
+        tp.plugin(HSTU_ATTENTION, inputs, settings=text).eval()
+
+
+WRONG = {
+    "q": (lambda x: x.to(torch.int32), "the type of q is .*INT32.* must be float32, float16 or bfloat16"),
+    "v": (lambda x: x.half(), "the type of v is .*HALF.* must be q's"),
+    "k": (lambda x: x.flatten(1), "the rank of k is 2, but must be 3"),
+    "offsets": (lambda x: x.float(), "the type of offsets is .*FLOAT.* must be int32 or int64"),
+    "timestamps": (lambda x: x.to(torch.int32), "the type of timestamps is .*INT32.* must be int64"),
+    "time_weights": (lambda x: x.unsqueeze(0), "the rank of time_weights is 2, but must be 1"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_input_that_does_not_fit_is_named(name):
+    change, message = WRONG[name]
+    inputs = dict(zip(NAMES, attention_inputs((3, 2), torch.float32), strict=True))
+    inputs[name] = change(inputs[name])
+    given = [tp.Tensor(x.contiguous()) for x in inputs.values()]
+    with pytest.raises(ValueError, match=message):
+        tp.plugin(HSTU_ATTENTION, given, settings=SETTINGS.to_string())
+
+
+def test_the_registration_is_one_that_tripy_can_call():
+    definition = trtp.op.hstu.research_attention
+    assert definition.plugin_id == HSTU_ATTENTION
+    assert tuple(definition.input_tensor_names) == NAMES
+    # nvtripy 0.1.7 takes one attribute, and TensorRT hands that over as a string.
+    assert definition.input_attrs == {"settings": str}
+    assert definition.num_outputs == 1
+    assert definition.impl_func is registration.compute
+    assert definition.aot_impl_func is registration.compile_kernel
+
+
+def described(lengths, dtype):
+    """Descriptors as TensorRT gives them while it builds: extents that vary are not known."""
+    kinds = {
+        torch.float32: tensorrt.float32,
+        torch.float16: tensorrt.float16,
+        torch.bfloat16: tensorrt.bfloat16,
+    }
+    kinds |= {torch.int32: tensorrt.int32, torch.int64: tensorrt.int64}
+    return [trtp.from_shape_expr(tuple(x.shape), kinds[x.dtype]) for x in attention_inputs(lengths, dtype)]
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_tensorrt_is_told_to_launch(dtype, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    descs = described((5, 0, 9, 1), dtype)
+    name, ptx, launch, numbers = registration.compile_kernel(*descs, SETTINGS.to_string(), (descs[2],), 0)
+    assert f".entry {name}(" in ptx
+    blocks = 1  # of 64 rows, for 10 positions
+    # Heads may share a program.
+    assert launch.grid_x.constant_value() in (blocks * 4, blocks * 4 * HEADS)
+    assert launch.block_x.constant_value() % 32 == 0
+    assert 0 < launch.shared_mem.constant_value() <= 48 << 10
+    assert [number.constant_value() for number in numbers] == [4, 10, blocks]
+
+
+@needs_triton
+def test_an_extent_that_must_be_known_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    descs = described((5, 2), torch.float32)
+    descs[0].shape_expr[1] = trtp.ShapeExpr()
+    with pytest.raises(ValueError, match="the second extent of q is not known"):
+        registration.compile_kernel(*descs, SETTINGS.to_string(), (descs[2],), 0)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("capability", "dtype"),
+    [*itertools.product((80, 90, 100), PRECISIONS[2:]), (90, PRECISIONS[0]), (90, PRECISIONS[1])],
+    ids=lambda value: str(value),
+)
+def test_the_kernel_compiles_without_a_gpu(capability, dtype):
+    from kernels.plugins.ahead_of_time import AttentionShape, compile_attention
+
+    shape = AttentionShape(dtype, torch.int32, heads=2, k_dim=25, v_dim=50, width=211, num_buckets=128)
+    made = compile_attention(shape, HSTUAttentionSettings(211.0, 0.301), "ieee", capability)
+    assert f".target sm_{capability}" in made.ptx
+    assert made.cubin[:4] == b"\x7fELF"
+    assert made.threads % 32 == 0
+    assert made.programs_per_block in (1, 2)
+    # Seven inputs, three numbers, one output, and none of Triton's own.
+    entry = made.ptx.partition(f".entry {made.name}(")[2].partition(")")[0]
+    kinds = [line.split()[1] for line in entry.strip().split(",\n")]
+    assert kinds == [".u64"] * 7 + [".u32"] * 3 + [".u64"]
+    assert "time_buckets" in made.ptx
+
+
+@needs_triton
+def test_the_ptx_that_tensorrt_gets_is_assembled(tmp_path):
+    from triton import knobs
+
+    from kernels.plugins.ahead_of_time import AttentionShape, compile_attention
+
+    assembler = knobs.nvidia.ptxas.path if shutil.which(knobs.nvidia.ptxas.path) else None
+    if assembler is None:
+        pytest.skip("this triton brings no ptxas")
+    shape = AttentionShape(
+        torch.float16, torch.int64, heads=1, k_dim=50, v_dim=50, width=211, num_buckets=128
+    )
+    made = compile_attention(shape, HSTUAttentionSettings(211.0, 0.301), "ieee", 90)
+    (tmp_path / "kernel.ptx").write_text(made.ptx)
+    command = [assembler, "-arch=sm_90a", str(tmp_path / "kernel.ptx"), "-o", str(tmp_path / "kernel.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_triton
+def test_a_kernel_with_scratch_memory_is_refused():
+    from kernels.plugins.ahead_of_time import without_scratch
+
+    parameters = ".param .u64 f_param_0,\n.param .u64 f_param_1"
+    ptx = f".visible .entry f(\n{parameters}\n)\n{{ ld.param.b64 %rd1, [f_param_0]; }}"
+    plain = SimpleNamespace(name="f", global_scratch_size=0, profile_scratch_size=0)
+    assert "f_param_1" not in without_scratch(ptx, plain, 1)
+    with pytest.raises(ValueError, match="uses scratch memory"):
+        without_scratch(ptx.replace("[f_param_0]", "[f_param_1]"), plain, 1)
+    with pytest.raises(ValueError, match="uses scratch memory"):
+        without_scratch(ptx, SimpleNamespace(name="f", global_scratch_size=64), 1)
+    with pytest.raises(ValueError, match="uses scratch memory"):
+        without_scratch(ptx, plain, 3)
+
+
+@needs_triton
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("lengths", [(5, 0, 9, 1), (200, 64, 65, 128, 1), (211,)], ids=str)
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+def test_the_compiled_kernel_launched_as_tensorrt_launches_it(lengths, dtype):
+    from kernels.plugins.ahead_of_time import AttentionShape, compile_attention
+    from tests.kernels.driver import launch
+
+    inputs = [x.cuda() for x in attention_inputs(lengths, dtype, width=211, buckets=128)]
+    shape = AttentionShape(dtype, torch.int32, HEADS, K_DIM, V_DIM, 211, 128)
+    major, minor = torch.cuda.get_device_capability()
+    made = compile_attention(shape, SETTINGS, "ieee", 10 * major + minor)
+    out = torch.full_like(inputs[2], float("nan"))
+    times = inputs[4].size(1)
+    blocks = -(-times // made.block_m)
+    launch(made, blocks * len(lengths) * made.programs_per_block, [*inputs, len(lengths), times, blocks, out])
+    q, k, v, offsets, timestamps, position, time = inputs
+    mask = ResearchMask(position, SETTINGS.divisor, timestamps, time, SETTINGS.bucket_divisor)
+    # The same kernel with the same schedule but for its grouping: the same bits.
+    assert torch.equal(out, hstu_attention(q, k, v, offsets, times, mask))
+    assert np.isfinite(out.float().cpu().numpy()).all()
