@@ -9,28 +9,29 @@ is ever matched by position:
     score.encoded                          an output of the model's entry point
     append:_hstu                           the module while one item is appended to a cache
 
-Captures are saved as safetensors with a JSON file beside them, and read back bit for bit.
+Captures are saved as safetensors with a JSON file beside them, and read back bit for bit. `parity.spool`
+keeps those that would not fit into memory.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from parity.errors import UserError
+from parity.spool import FOLDER, LARGE_BYTES, Spool, Stored, content_digest, reading, writing
 
 APPENDING = "append:"
 """Begins the taps of calls in which an item is appended to a cache, as in no other forward."""
 METHODS = ("cached_forward",)
 """Methods of modules that are calls as `forward` is one."""
+_TAP, _INPUT = "tap:", "input:"
+"""Begin the names of tensors in a capture's file."""
 
 
 @dataclass(frozen=True)
@@ -76,26 +77,35 @@ class TensorKey:
 class Capture:
     """Tensors by tap name in the order in which the modules finished, and the calls that made them."""
 
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    tensors: MutableMapping[str, torch.Tensor] = field(default_factory=dict)
     calls: list[ModuleCall] = field(default_factory=list)
-    call_inputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    call_inputs: MutableMapping[str, torch.Tensor] = field(default_factory=dict)
     longest_sums: dict[str, int] = field(default_factory=dict)
     """Terms of the longest sum inside the module at each path; see `parity.sums`."""
     longest_sums_before: dict[str, int] = field(default_factory=dict)
     """Likewise of everything that had run when the tap was taken, by tap."""
+    largest_results: dict[str, int] = field(default_factory=dict)
+    """Bytes of the largest tensor that was made inside the module at each path."""
+
+    @classmethod
+    def spooled(cls, stem: Path, large: int = LARGE_BYTES) -> Capture:
+        """One whose tensors go to the disk as they come; `save_capture` to the same stem completes it."""
+        folder = stem.parent / FOLDER
+        return cls(tensors=Spool(folder, large), call_inputs=Spool(folder, large))
+
+    def beside(self) -> Capture:
+        """An empty one that keeps its tensors where this one does, and shares the inputs of its calls."""
+        tensors = self.tensors.beside() if isinstance(self.tensors, Spool) else {}
+        return Capture(tensors=tensors, call_inputs=self.call_inputs)
 
     def intern(self, tensor: torch.Tensor) -> TensorKey:
         """Keep one copy of an input tensor, however many calls receive it."""
         # A copy has the strides of its shape; `contiguous` leaves those of an axis of size 1 as they are.
         content = tensor.detach().clone(memory_format=torch.contiguous_format)
-        raw = content.reshape(-1).view(torch.uint8) if content.numel() else content.reshape(-1)
-        digest = hashlib.sha256(raw.cpu().numpy().tobytes())
-        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        key = digest.hexdigest()[:16]
+        key = content_digest(content)[:16]
         if key not in self.call_inputs:
             self.call_inputs[key] = content.cpu()
         return TensorKey(key)
-
 
     def add_appending(self, appending: Capture) -> None:
         """Keep the calls of a run that appends an item, those left out that are calls of this run again."""
@@ -108,9 +118,14 @@ class Capture:
             for name, kept in zip(call.outputs, outputs, strict=True):
                 self.tensors[kept] = appending.tensors[name]
                 self.longest_sums_before[kept] = appending.longest_sums_before[name]
-        self.call_inputs |= appending.call_inputs
-        for path, length in appending.longest_sums.items():
-            self.longest_sums[path] = max(length, self.longest_sums.get(path, 0))
+        if appending.call_inputs is not self.call_inputs:
+            self.call_inputs.update(appending.call_inputs)
+        for mine, others in (
+            (self.longest_sums, appending.longest_sums),
+            (self.largest_results, appending.largest_results),
+        ):
+            for path, size in others.items():
+                mine[path] = max(size, mine.get(path, 0))
 
 
 def tensor_leaves(result: Any, is_tensor: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
@@ -163,16 +178,20 @@ def leaves_by_path(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def save_capture(capture: Capture, stem: Path) -> None:
-    """Write `stem.safetensors` and `stem.json`."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    # Insertion order is the order in which modules finished; safetensors sorts, so the JSON keeps it.
-    tensors = {f"tap:{name}": tensor.contiguous().clone() for name, tensor in capture.tensors.items()}
-    tensors |= {f"input:{key}": tensor for key, tensor in capture.call_inputs.items()}
-    save_file(tensors, stem.with_suffix(".safetensors"))
+    """Write `stem.safetensors` and `stem.json`. Raises `UserError` where they cannot be written."""
+    taps, inputs = (_spooled(each, stem) for each in (capture.tensors, capture.call_inputs))
+    tensors = {f"{_TAP}{name}": tensor for name, tensor in taps.small.items()}
+    tensors |= {f"{_INPUT}{key}": tensor for key, tensor in inputs.small.items()}
     description = {
-        "order": list(capture.tensors),
+        # Insertion order is the order in which modules finished; safetensors sorts, so the JSON keeps it.
+        "order": list(taps),
+        "inputs": list(inputs),
+        "stored": {"taps": taps.stored, "inputs": inputs.stored},
+        "shapes": {"taps": taps.shapes, "inputs": inputs.shapes},
+        "sizes": {"taps": taps.sizes, "inputs": inputs.sizes},
         "longest_sums": capture.longest_sums,
         "longest_sums_before": capture.longest_sums_before,
+        "largest_results": capture.largest_results,
         "calls": [
             {
                 "path": call.path,
@@ -186,47 +205,29 @@ def save_capture(capture: Capture, stem: Path) -> None:
             for call in capture.calls
         ],
     }
-    stem.with_suffix(".json").write_text(json.dumps(description))
+    with writing(stem):
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, stem.with_suffix(".safetensors"))
+        stem.with_suffix(".json").write_text(json.dumps(description))
 
 
-def load_tap(stem: Path, name: str) -> torch.Tensor | None:
-    """One tensor of a saved capture; None where it has no such tap. Raises `UserError` as `load_capture`."""
-    try:
-        with safe_open(stem.with_suffix(".safetensors"), framework="pt") as file:
-            return file.get_tensor(f"tap:{name}") if f"tap:{name}" in file.keys() else None
-    except (OSError, SafetensorError) as error:
-        raise UserError("capture", str(stem), f"is missing or damaged ({error})", "run again") from error
+def _spooled(tensors: Mapping[str, torch.Tensor], stem: Path) -> Spool:
+    if isinstance(tensors, Spool):
+        return tensors
+    spool = Spool(stem.parent / FOLDER)
+    spool.update(tensors)
+    return spool
 
 
-def load_longest_sum(stem: Path) -> int:
-    """Terms of the longest sum in a whole model, as a saved capture counted them; 1 where there is none.
+def open_capture(stem: Path) -> Capture:
+    """What `save_capture` wrote, each tensor read when it is asked for; not to be changed.
 
-    Raises `UserError` as `load_capture`.
+    Raises:
+        UserError: a part is missing or damaged, now or when it is read.
     """
-    try:
+    with reading(stem):
         description = json.loads(stem.with_suffix(".json").read_text())
-        return max(description["longest_sums"].values(), default=1)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError("capture", str(stem), f"is missing or damaged ({error})", "run again") from error
-
-
-def load_capture(stem: Path) -> Capture:
-    """Read what `save_capture` wrote. Raises `UserError` if a part is missing or damaged."""
-    try:
-        description = json.loads(stem.with_suffix(".json").read_text())
-        capture = Capture(
-            longest_sums=description["longest_sums"], longest_sums_before=description["longest_sums_before"]
-        )
-        with safe_open(stem.with_suffix(".safetensors"), framework="pt") as file:
-            for name in description["order"]:
-                capture.tensors[name] = file.get_tensor(f"tap:{name}")
-            for name in file.keys():
-                if name.startswith("input:"):
-                    capture.call_inputs[name.removeprefix("input:")] = file.get_tensor(name)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise UserError("capture", str(stem), f"is missing or damaged ({error})", "run again") from error
-    for call in description["calls"]:
-        capture.calls.append(
+        calls = [
             ModuleCall(
                 call["path"],
                 call["tap"],
@@ -236,8 +237,57 @@ def load_capture(stem: Path) -> Capture:
                 tuple(call["outputs"]),
                 call.get("method", "forward"),  # runs saved before there were others
             )
+            for call in description["calls"]
+        ]
+        return Capture(
+            tensors=_stored(stem, _TAP, description["order"], description, "taps"),
+            calls=calls,
+            call_inputs=_stored(stem, _INPUT, _input_names(description), description, "inputs"),
+            longest_sums=description["longest_sums"],
+            longest_sums_before=description["longest_sums_before"],
+            largest_results=description.get("largest_results", {}),
         )
-    return capture
+
+
+def _stored(stem: Path, prefix: str, names: list[str], description: dict, kind: str) -> Stored:
+    # Runs saved before there were files of single tensors have all in the capture's own, and no sizes.
+    facts = (description.get(fact, {}).get(kind, {}) for fact in ("stored", "shapes", "sizes"))
+    return Stored(stem, prefix, names, *facts)
+
+
+def _input_names(description: dict) -> list[str]:
+    """Keys of the calls' inputs; runs saved before they were listed have them in their calls only."""
+    if "inputs" in description:
+        return description["inputs"]
+    found: dict[str, None] = {}
+
+    def note(leaf: Any) -> Any:
+        if isinstance(leaf, TensorKey):
+            found[leaf.key] = None
+        return leaf
+
+    for call in description["calls"]:
+        map_tree((_decode(call["args"]), _decode(call["kwargs"])), note)
+    return list(found)
+
+
+def load_capture(stem: Path) -> Capture:
+    """What `save_capture` wrote, with all of its tensors in memory. Raises `UserError` as `open_capture`."""
+    capture = open_capture(stem)
+    return replace(capture, tensors=dict(capture.tensors), call_inputs=dict(capture.call_inputs))
+
+
+def load_tap(stem: Path, name: str) -> torch.Tensor | None:
+    """One tensor of a saved capture; None where it has no such tap. Raises `UserError` as `open_capture`."""
+    return open_capture(stem).tensors.get(name)
+
+
+def load_longest_sum(stem: Path) -> int:
+    """Terms of the longest sum in a whole model, as a saved capture counted them; 1 where there is none.
+
+    Raises `UserError` as `open_capture`.
+    """
+    return max(open_capture(stem).longest_sums.values(), default=1)
 
 
 def _encode_leaf(leaf: Any) -> Any:

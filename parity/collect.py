@@ -3,6 +3,7 @@
     <batch>/inputs|poisoned|labels.safetensors          labels where the data have them; no runner sees them
     <batch>/<precision>/record.json                     names, statuses, timings
     <batch>/<precision>/<runner>/untapped|tapped|poisoned|isolated|incremental .safetensors + .json
+    <batch>/<precision>/<runner>/tensors/               the large tensors of these, see `parity.spool`
     <batch>/<precision>/tensorrt/<key>.engine|json      engines, with TensorRT's listing of their layers
 
 Verdicts are made from these files alone (`parity.judging`), so that a saved run replays identically.
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -23,6 +25,8 @@ from parity.inputs import CaseInputs, save
 from parity.machine import Machine, Runners
 from parity.precision import Precision
 from parity.report import BuildReport
+from parity.slices import Limits
+from parity.spool import CannotWrite
 from parity.worker import RunnerFailure, Status
 
 REFERENCE = "torch"
@@ -31,6 +35,10 @@ POISONED = "poisoned.safetensors"
 LABELS = "labels.safetensors"
 RECORD = "record.json"
 """Written last: where it is, the batch is done in the precision."""
+
+LONGEST_TIMED = 10.0
+"""Seconds of the reference's run from which on nobody is timed: medians and spreads take dozens of runs."""
+DEFAULT_LIMITS = Limits()
 
 Progress = Callable[[str], None]
 
@@ -67,14 +75,18 @@ def collect(
     machine: Machine,
     timed: bool,
     progress: Progress,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Record:
     """Run the reference, the oracle and `names` on the inputs in `folder`; save captures and the record.
 
     Captures of different runners are made side by side, as many at a time as the machine has room for;
     timings are taken afterwards, alone on the machine, runner by runner in turns.
+
+    Raises:
+        CannotWrite: The captures cannot be written.
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
-    session = _Session(case, precision, folder, weights, runners, machine, progress)
+    session = _Session(case, precision, folder, weights, runners, machine, progress, limits)
     with ThreadPoolExecutor(max_workers=len(everyone)) as pool:
         records = dict(zip(everyone, pool.map(session.capture, everyone), strict=True))
     if timed:
@@ -96,7 +108,12 @@ class _Session:
         runners: Runners,
         machine: Machine,
         progress: Progress,
+        limits: Limits,
     ) -> None:
+        self._limits = limits
+        # What the whole batch takes, known when the reference has run.
+        self._forward_bytes = self._appending_bytes = 0
+        self._reference_seconds = 0.0
         self._case = case
         self._precision = precision
         self._folder = folder
@@ -108,9 +125,20 @@ class _Session:
         # Set to the stem of the reference's capture with its calls, or to the reference's failure.
         self._calls: Future[str] = Future()
 
-    def _ask(self, name: str, command: str, *arguments: object) -> object:
+    def _ask(self, name: str, command: str, *arguments: object) -> Any:
         with self._machine.shared():
-            return self._runners.get(name, self._precision).request(command, *arguments)
+            return self._request(name, command, *arguments)
+
+    def _asking(self, needed: int) -> Callable[..., Any]:
+        """How to ask for what runs the whole batch at once and takes so many bytes."""
+        return self._ask_alone if needed > self._limits.alone_bytes else self._ask
+
+    def _ask_alone(self, name: str, command: str, *arguments: object) -> Any:
+        with self._machine.alone():
+            return self._request(name, command, *arguments)
+
+    def _request(self, name: str, command: str, *arguments: object) -> Any:
+        return self._runners.get(name, self._precision).request(command, *arguments)
 
     def capture(self, name: str) -> RunnerRecord:
         record = RunnerRecord()
@@ -118,15 +146,22 @@ class _Session:
             self._capture(name, record)
         except RunnerFailure as failure:
             record.status, record.reason = failure.status, failure.reason
-            if name == REFERENCE and not self._calls.done():
-                self._calls.set_exception(failure)
+            self._release(name, failure)
+        except CannotWrite as error:
+            self._release(name, RunnerFailure(Status.ERROR, str(error)))
+            raise
         self._progress(f"{self._case.name} {self._precision.name}: {name}")
         return record
+
+    def _release(self, name: str, failure: RunnerFailure) -> None:
+        """Lets go those who wait for the reference's calls, which will not come."""
+        if name == REFERENCE and not self._calls.done():
+            self._calls.set_exception(failure)
 
     def _capture(self, name: str, record: RunnerRecord) -> None:
         # The reference's name stands in the row of a runner that never gets to say its own.
         record.label = name
-        started = self._ask(name, "start", self._machine.threads_shared)
+        started = self._ask(name, "start", self._machine.threads_shared, self._limits)
         record.label = started["label"]
         record.taps_modules, record.appends = started["taps_modules"], started["appends"]
         self._ask(name, "load", self._case.model_dump_json(), self._precision.name, str(self._weights))
@@ -134,40 +169,68 @@ class _Session:
         if started["builds"]:
             built = self._ask(name, "build", self._inputs, str(stem))
             record.builds = [BuildReport(**facts) for facts in built]
-        if name == REFERENCE:
-            self._ask(name, "run_tapped", self._inputs, str(stem / "tapped"), True)
-            self._calls.set_result(str(stem / "tapped"))
-        elif record.taps_modules:
-            self._try(record, name, "run_tapped", self._inputs, str(stem / "tapped"), False)
+        tapped = str(stem / "tapped")
+        calls = self._measured(tapped) if name == REFERENCE else self._recorded()
+        if name != REFERENCE and record.taps_modules:
+            self._try(self._ask, record, name, "run_tapped", self._inputs, tapped, False, calls)
         if record.appends:
-            self._try(record, name, "run_incremental", self._inputs, str(stem / "incremental"))
+            ask = self._asking(self._appending_bytes)
+            self._try(ask, record, name, "run_incremental", self._inputs, str(stem / "incremental"))
+        whole = self._asking(self._forward_bytes)
         if name != ORACLE:
-            self._try(record, name, "run", self._inputs, str(stem / "untapped"))
-        poisoned = self._folder / POISONED
-        if record.taps_modules and name != ORACLE and poisoned.exists():
-            self._try(record, name, "run_tapped", str(poisoned), str(stem / "poisoned"), False)
+            seconds = self._try(whole, record, name, "run", self._inputs, str(stem / "untapped"))
+            if name == REFERENCE:
+                self._reference_seconds = seconds or 0.0
+        if record.taps_modules and name != ORACLE and (self._folder / POISONED).exists():
+            self._run_poisoned(record, name, stem, None if name == REFERENCE else calls)
         if record.taps_modules and name != REFERENCE:
-            try:
-                calls = self._calls.result()
-            except RunnerFailure as failure:
-                # Without a measure nothing can be judged; where it is unavailable, nothing has broken.
-                unavailable = failure.status is Status.UNAVAILABLE
-                status = Status.UNAVAILABLE if unavailable else Status.ERROR
-                raise RunnerFailure(status, f"the reference did not run ({failure})") from failure
             record.problems = self._ask(name, "run_isolated", self._inputs, calls, str(stem / "isolated"))
 
-    def _try(self, record: RunnerRecord, name: str, command: str, *arguments: object) -> None:
+    def _measured(self, tapped: str) -> str:
+        """Run the reference with taps, which tells the others what they will be asked, and what it takes."""
+        with self._machine.measuring():
+            self._request(REFERENCE, "run_tapped", self._inputs, tapped, True)
+            self._forward_bytes, self._appending_bytes = self._request(REFERENCE, "working_bytes", tapped)
+        self._calls.set_result(tapped)
+        return tapped
+
+    def _recorded(self) -> str:
+        """The stem of the reference's capture with its calls, as soon as it is there."""
+        try:
+            return self._calls.result()
+        except RunnerFailure as failure:
+            # Without a measure nothing can be judged; where it is unavailable, nothing has broken.
+            unavailable = failure.status is Status.UNAVAILABLE
+            status = Status.UNAVAILABLE if unavailable else Status.ERROR
+            raise RunnerFailure(status, f"the reference did not run ({failure})") from failure
+
+    def _run_poisoned(self, record: RunnerRecord, name: str, stem: Path, calls: str | None) -> None:
+        clean = stem / "tapped"
+        found = str(clean) if clean.with_suffix(".json").exists() else None
+        ask = self._asking(self._forward_bytes) if name == REFERENCE else self._ask
+        poisoned = str(self._folder / POISONED)
+        self._try(ask, record, name, "run_tapped", poisoned, str(stem / "poisoned"), False, calls, found)
+
+    def _try(self, ask: Callable, record: RunnerRecord, name: str, command: str, *arguments: object) -> Any:
         """One step of several: after an exception the others still tell which module is to blame."""
         try:
-            self._ask(name, command, *arguments)
+            return ask(name, command, *arguments)
         except RunnerFailure as failure:
             if failure.status is not Status.ERROR:
                 raise
             record.status = Status.ERROR
             record.reason = record.reason or f"{command}: {failure.reason}"
+            return None
 
     def time(self, records: dict[str, RunnerRecord]) -> None:
         """Time every runner that works, with nothing else running."""
+        if self._reference_seconds > LONGEST_TIMED:
+            for record in records.values():
+                record.timing_reason = (
+                    f"one run of the reference takes {self._reference_seconds:.0f} s, and nothing is timed "
+                    f"that takes more than {LONGEST_TIMED:.0f} s"
+                )
+            return
         able = [name for name, record in records.items() if record.status is Status.OK and name != ORACLE]
         with self._machine.alone():
             turns = latency.Turns(able, self._runners, self._precision, self._machine.threads_alone)

@@ -13,6 +13,7 @@ import torch
 
 from parity.captures import APPENDING, Capture, ModuleCall
 from parity.luck import Draws
+from parity.masks import bits, valid_elements
 from parity.precision import Precision
 from parity.rounding import DRAWS
 from parity.verdict import Verdict, bound_for, failure, judge
@@ -69,9 +70,9 @@ class Evidence:
             self._modules_before |= dict.fromkeys(call.outputs, count)
         self._modules = count
         self._draws = {
-            (isolated, name.removeprefix(DRAWS)): Draws(tensor)
+            (isolated, name.removeprefix(DRAWS)): Draws(tensors[name])
             for isolated, tensors in ((False, self.oracle), (True, self.oracle_isolated))
-            for name, tensor in tensors.items()
+            for name in tensors
             if name.startswith(DRAWS)
         }
 
@@ -93,16 +94,7 @@ class Evidence:
 
     def mask(self, shape: tuple[int, ...]) -> np.ndarray | None:
         """What counts in a tensor of this shape: an axis as long as the sequence is masked by the lengths."""
-        if len(shape) < 2 or shape[0] != self.batch_size:
-            return None
-        keep = None
-        for axis, size in enumerate(shape[1:], start=1):
-            if size in self.valid:
-                extended = [self.batch_size] + [1] * (len(shape) - 1)
-                extended[axis] = size
-                rows = self.valid[size].reshape(extended)
-                keep = rows if keep is None else keep & rows
-        return keep
+        return valid_elements(shape, self.valid, self.batch_size)
 
     def is_gap(self, call: ModuleCall) -> str:
         """Why the port cannot have this module, or nothing."""
@@ -323,16 +315,10 @@ def first_padding_leak(evidence: Evidence, results: Results) -> str:
         if clean is None or poisoned is None or clean.shape != poisoned.shape:
             return tap
         keep = evidence.mask(tuple(clean.shape))
-        changed = _bits(clean) != _bits(poisoned)
+        changed = bits(clean) != bits(poisoned)
         if (changed if keep is None else changed & keep).any():
             return tap
     return ""
-
-
-def _bits(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor's elements as integers, so that NaN equals itself and -0.0 differs from 0.0."""
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.contiguous().view(integer).numpy()
 
 
 def _largest_difference(results: Results) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from configs import CaseConfig
-from parity.captures import Capture, load_capture
+from parity.captures import Capture, open_capture
 from parity.collect import ORACLE, POISONED, RECORD, REFERENCE, Record, RunnerRecord
 from parity.compare import MODEL_OUTPUT, Comparison, Diagnosis, Evidence, Results, compare
 from parity.errors import UserError
@@ -159,8 +159,13 @@ def evidence_of(
     """What one batch is judged by, from what the reference and the oracle gave for `arrays`."""
     family = get_family(case.family)
     boundary: dict[str, np.ndarray] = {}
+    # Every block may have a module of the same kind on the same tensors: one answer for all of them.
+    known: dict[str, np.ndarray | None] = {}
     for call in reference.calls:
-        elements = family.boundary(call, reference.call_inputs, case.model)
+        asked = repr((call.kind, call.args, call.kwargs))
+        if asked not in known:
+            known[asked] = family.boundary(call, reference.call_inputs, case.model)
+        elements = known[asked]
         if elements is not None and elements.any():
             boundary |= dict.fromkeys(call.outputs, elements)
     return Evidence(
@@ -186,16 +191,16 @@ def _evidence(case: CaseConfig, folder: Path, record: Record) -> Evidence:
         case,
         PRECISIONS[record.precision],
         load(folder.parent / "inputs.safetensors").arrays,
-        load_capture(folder / REFERENCE / "tapped"),
-        load_capture(oracle / "tapped").tensors,
-        load_capture(oracle / "isolated").tensors,
+        open_capture(folder / REFERENCE / "tapped"),
+        open_capture(oracle / "tapped").tensors,
+        open_capture(oracle / "isolated").tensors,
         _optional(folder / REFERENCE / "incremental").tensors,
         has_padding=(folder.parent / POISONED).exists(),
     )
 
 
 def _optional(stem: Path) -> Capture:
-    return load_capture(stem) if stem.with_suffix(".json").exists() else Capture()
+    return open_capture(stem) if stem.with_suffix(".json").exists() else Capture()
 
 
 def _results(folder: Path, name: str, record: RunnerRecord) -> Results:
@@ -204,7 +209,7 @@ def _results(folder: Path, name: str, record: RunnerRecord) -> Results:
         return Results(untapped=untapped, taps_modules=False, appends=False)
     tapped = _optional(folder / "tapped").tensors
     # On its own inputs the reference is its own isolated run.
-    isolated = tapped if name == REFERENCE else load_capture(folder / "isolated").tensors
+    isolated = tapped if name == REFERENCE else open_capture(folder / "isolated").tensors
     return Results(
         untapped=untapped,
         tapped=tapped,

@@ -25,11 +25,18 @@ class Machine:
         self.threads_alone = cores
         self._slots = threading.Semaphore(self.lanes)
         self._taking_all = threading.Lock()
+        self._measuring = threading.Lock()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Use a part of the machine."""
         with self._slots:
+            yield
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Use a part of the machine for what takes nobody knows how much memory, one such at a time."""
+        with self._measuring, self.shared():
             yield
 
     @contextlib.contextmanager

@@ -65,6 +65,10 @@ def carrying_rows(values: np.ndarray, keep: np.ndarray) -> float:
 
     A row is the last axis; in a tensor of one axis or none, an element. Only elements in `keep` count.
     """
+    if values.ndim > 1:
+        # Rows that are all padding add nothing; in long sequences they are most of them.
+        some = keep.any(axis=-1)
+        values, keep = values[some], keep[some]
     counted = np.where(keep, values, 0.0)
     # Scaled, so that fourth powers neither overflow nor vanish.
     squares = np.square(counted / (np.abs(counted).max() or 1.0))

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from configs import CaseConfig
-from parity.captures import load_capture
+from parity.captures import open_capture
 from parity.collect import ORACLE, REFERENCE, Record
 from parity.families import get_family
 from parity.inputs import load
@@ -87,7 +87,7 @@ def _write_batch(case: CaseConfig, precision: Precision, folder: Path, record: R
         if not (folder / name / "untapped.json").exists():
             lines.append(f"no outputs of {runner.label}: {runner.reason}")
             continue
-        outputs = load_capture(folder / name / "untapped").tensors
+        outputs = open_capture(folder / name / "untapped").tensors
         answer = IterationResult(_arrays(outputs), runner_name=runner.label)
         RunResults([(runner.label, [answer])]).save(str(own / f"outputs_{name}.json"))
         lines.append(f"outputs_{name}.json: {runner.label}")
@@ -115,11 +115,11 @@ def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 def _tolerances(precision: Precision, folder: Path) -> dict[str, float]:
     """How far elements of two passing runners may lie apart: a limit on either side of the oracle."""
-    reference = load_capture(folder / REFERENCE / "tapped")
-    oracle = load_capture(folder / ORACLE / "tapped").tensors
+    reference = open_capture(folder / REFERENCE / "tapped")
+    oracle = open_capture(folder / ORACLE / "tapped").tensors
     bound = bound_for(precision, max(reference.longest_sums.values(), default=1))
     sizes = {}
-    for name in load_capture(folder / REFERENCE / "untapped").tensors:
+    for name in open_capture(folder / REFERENCE / "untapped").tensors:
         exact = oracle[name].double()
         err_ref = (reference.tensors[name].double() - exact).abs().max()
         sizes[name] = 2 * float(bound.k * err_ref + bound.floor * exact.abs().max())

@@ -26,22 +26,24 @@ _MOVES_DATA = frozenset(
 
 
 class LongestSums(TorchDispatchMode):
-    """Records, for each open module path, the longest sum among the operations run inside it.
+    """Records, for each open module path, the longest sum and the largest result of what runs inside it.
 
     Use as a context manager around a forward pass; the tap hooks call `enter` and `leave`. Afterwards
     `lengths[path]` is 0 for a module without floating-point arithmetic and at least 1 otherwise, and
-    `longest_so_far` is the same for everything that ran since the start.
+    `longest_so_far` is the same for everything that ran since the start; `largest[path]` is in bytes.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.lengths: dict[str, int] = {}
+        self.largest: dict[str, int] = {}
         self.longest_so_far = 0
         self._open: list[str] = []
 
     def enter(self, path: str) -> None:
         self._open.append(path)
         self.lengths.setdefault(path, 0)
+        self.largest.setdefault(path, 0)
 
     def leave(self) -> None:
         self._open.pop()
@@ -52,10 +54,11 @@ class LongestSums(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        length = terms(func.overloadpacket.__name__, args, result)
+        length, size = terms(func.overloadpacket.__name__, args, result), _bytes(result)
         self.longest_so_far = max(self.longest_so_far, length)
         for path in self._open:
             self.lengths[path] = max(self.lengths[path], length)
+            self.largest[path] = max(self.largest[path], size)
         return result
 
 
@@ -81,6 +84,11 @@ def terms(name: str, args: tuple, result: Any) -> int:
         return tensors[0].shape[args[1]]
     # Reductions (sum, mean, var, norms): input elements a result element.
     return max(1, -(-largest_input // smallest_output))
+
+
+def _bytes(result: Any) -> int:
+    outputs = result if isinstance(result, (tuple, list)) else (result,)
+    return max((out.nbytes for out in outputs if isinstance(out, torch.Tensor)), default=0)
 
 
 def _longest_bag(

@@ -27,6 +27,7 @@ def tapped(
     model: torch.nn.Module,
     record_calls: bool = False,
     keep: Callable[[torch.Tensor], bool] = lambda tensor: True,
+    capture: Capture | None = None,
 ) -> Iterator[Capture]:
     """Record every submodule's outputs while the body runs the model.
 
@@ -34,8 +35,9 @@ def tapped(
         model: Any module tree; containers that are never called leave no tap.
         record_calls: Also record the calls with their inputs, and the longest sum of each module.
         keep: Which outputs to keep.
+        capture: What receives them as they come; a new one, in memory, by default.
     """
-    capture = Capture()
+    capture = Capture() if capture is None else capture
     seen: dict[str, int] = {}
     pending: list[tuple[str, tuple, dict]] = []
     sums = LongestSums() if record_calls else None
@@ -71,6 +73,7 @@ def tapped(
         yield capture
     if sums is not None:
         capture.longest_sums.update(sums.lengths)
+        capture.largest_results.update(sums.largest)
 
 
 @contextlib.contextmanager

@@ -244,9 +244,9 @@ def judge(
     if not reference.dtype.is_floating_point:
         return _judge_exact(oracle, reference, port, keep, checked, excluded, bound)
 
-    o = oracle.to(torch.float64).numpy()[keep]
-    r = reference.to(torch.float64).numpy()[keep]
-    p = port.to(torch.float64).numpy()[keep]
+    # Only what counts is widened: all of it may be many times as much.
+    counted = torch.from_numpy(keep)
+    o, r, p = (side[counted].to(torch.float64).numpy() for side in (oracle, reference, port))
     non_finite = _non_finite_reason(o, r, p)
     if non_finite:
         return failure(non_finite, bound)
@@ -291,7 +291,8 @@ def _judge_exact(
     excluded: int,
     bound: Bound,
 ) -> Verdict:
-    o, r, p = (side.to(torch.int64).numpy()[keep] for side in (oracle, reference, port))
+    counted = torch.from_numpy(keep)
+    o, r, p = (side[counted].to(torch.int64).numpy() for side in (oracle, reference, port))
     wrong_port, wrong_ref = int((p != o).sum()), int((r != o).sum())
     reason = f"{wrong_port} of {checked} integers or booleans differ from the oracle" if wrong_port else ""
     if not wrong_port and wrong_ref:

@@ -16,7 +16,8 @@ def why(evidence: Evidence, results: Results, row: TapRow) -> tuple[str, ...]:
     """What explains the failure of a row, in words; nothing where no known pattern does."""
     if row.isolated is not None and not row.isolated.passed:
         return why_alone(evidence, results.isolated.get(row.tap), row)
-    port = {**results.tapped, **results.untapped}.get(row.tap)
+    port = results.untapped.get(row.tap)
+    port = results.tapped.get(row.tap) if port is None else port
     return _explained(evidence, evidence.oracle.get(row.tap), port, row.tap, row.accumulated)
 
 

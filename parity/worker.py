@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from enum import Enum
@@ -18,7 +19,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from parity.captures import Capture, load_capture, save_capture
+from parity.captures import Capture, ModuleCall, open_capture, save_capture
+from parity.slices import (
+    Limits,
+    Part,
+    call_bytes,
+    moved_bytes,
+    parts,
+    tapped_bytes,
+    through,
+    unless_leaking,
+    working_bytes,
+)
+from parity.spool import CannotWrite
 
 
 class Status(str, Enum):
@@ -32,6 +45,8 @@ class Status(str, Enum):
     ERROR = "ERROR"
     BUILT = "BUILT"
     REFUSED = "REFUSED"
+    UNWRITABLE = "UNWRITABLE"
+    """Of a run's folder: no row of a report, but the end of the run."""
 
 
 class RunnerFailure(Exception):
@@ -71,7 +86,12 @@ class RunnerProcess:
         child_end.close()
 
     def request(self, command: str, *arguments: Any) -> Any:
-        """Run one of `_Commands` in the child. Raises `RunnerFailure`; after it the child is gone or idle."""
+        """Run one of `_Commands` in the child.
+
+        Raises:
+            RunnerFailure: The child is gone or idle after it.
+            CannotWrite: The folder cannot be written.
+        """
         try:
             self._pipe.send((command, arguments))
             if not self._pipe.poll(self.limit):
@@ -83,6 +103,8 @@ class RunnerProcess:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._process.join(timeout=10)
             raise self._death(command) from None
+        if status is Status.UNWRITABLE:
+            raise payload
         if status != Status.OK:
             raise RunnerFailure(status, payload)
         return payload
@@ -150,6 +172,8 @@ def _answer(commands: _Commands, command: str, arguments: tuple) -> tuple[Status
         return Status.BUILT, str(error)
     except Refused as error:
         return Status.REFUSED, str(error)
+    except CannotWrite as error:
+        return Status.UNWRITABLE, error
     except MemoryError:
         return Status.OUT_OF_MEMORY, f"allocation failed during '{command}'"
     except Exception as error:  # noqa: BLE001, whatever a runner raises becomes its row
@@ -179,16 +203,19 @@ class _Commands:
         self._name = name
         self._runner: Any = None
         self._loaded: tuple | None = None
+        self._limits = Limits()
+        self._family: Any = None
         self._arrays: dict[str, Mapping] = {}
         self._captures: dict[str, Capture] = {}
 
-    def start(self, threads: int) -> dict[str, Any]:
+    def start(self, threads: int, limits: Limits | None = None) -> dict[str, Any]:
         """Create the runner. Returns its label and what it can do."""
         import torch
 
         from parity.runners import make_runner
 
         torch.set_num_threads(threads)
+        self._limits = limits or self._limits
         if self._runner is None:
             self._runner = make_runner(self._name)
         return {
@@ -201,6 +228,7 @@ class _Commands:
     def load(self, case_json: str, precision: str, weights: str) -> None:
         """Load a case in a precision with exported weights, unless they are loaded already."""
         from configs import case_from_json
+        from parity.families import get_family
         from parity.precision import PRECISIONS
         from parity.weights import load_export
 
@@ -211,36 +239,87 @@ class _Commands:
         case = case_from_json(case_json)
         self._loaded = None
         self._runner.load(case, PRECISIONS[precision], load_export(Path(weights)))
+        self._family = get_family(case.family)
         self._loaded = loaded
 
     def build(self, inputs: str, folder: str) -> list[dict]:
         """What is known of the engines that were built, which are in `folder`."""
         return self._runner.build(self._inputs(inputs), Path(folder))
 
-    def run(self, inputs: str, stem: str) -> None:
-        """Untapped outputs to `stem`."""
-        save_capture(Capture(tensors=self._runner.run(self._inputs(inputs))), Path(stem))
+    def run(self, inputs: str, stem: str) -> float:
+        """Untapped outputs to `stem`. Returns the seconds that they took."""
+        arrays = self._inputs(inputs)
+        began = time.monotonic()
+        outputs = self._runner.run(arrays)
+        seconds = time.monotonic() - began
+        save_capture(Capture(tensors=outputs), Path(stem))
+        return seconds
 
-    def run_tapped(self, inputs: str, stem: str, record_calls: bool) -> None:
-        """Tapped outputs, and the calls if asked for, to `stem`."""
-        save_capture(self._runner.run_tapped(self._inputs(inputs), record_calls), Path(stem))
+    def run_tapped(
+        self, inputs: str, stem: str, record_calls: bool, calls: str | None = None, clean: str | None = None
+    ) -> None:
+        """Tapped outputs, and the calls if asked for, to `stem`.
+
+        Args:
+            inputs: The batch's.
+            stem: Of the capture.
+            record_calls: Whether to record the calls, for which the batch is run as a whole.
+            calls: Stem of the reference's capture with its calls, which tells what fits at once.
+            clean: Stem of this runner's capture on the same inputs without garbage in the padding.
+        """
+        capture = Capture.spooled(Path(stem), self._limits.large)
+        for part in self._parts(inputs, calls):
+            taps = part.into(capture.tensors, self._calls(calls)) if calls else capture.tensors
+            if clean is not None:
+                taps = unless_leaking(taps, self._calls(clean).tensors, self._family, part)
+            self._runner.in_slices = part.rows is not None
+            self._runner.run_tapped(part.arrays, record_calls, through(capture, taps))
+        save_capture(capture, Path(stem))
+
+    def _parts(self, inputs: str, calls: str | None) -> list[Part]:
+        arrays = self._inputs(inputs)
+        if calls is None:
+            return [Part(arrays, None, 0)]
+        needed = tapped_bytes(self._calls(calls), self._runner.holds_taps) * self._runner.widening
+        return parts(self._family, arrays, needed, self._limits.slice_bytes)
 
     def run_isolated(self, inputs: str, calls: str, stem: str) -> dict[str, str]:
         """Every recorded call alone, results to `stem`. Returns the calls that raised, with the reason."""
-        arrays, recorded = self._inputs(inputs), self._calls(calls)
-        capture, problems = Capture(), {}
+        recorded = self._calls(calls)
+        capture, problems = Capture.spooled(Path(stem), self._limits.large), {}
         for call in filter(self._runner.can_run, recorded.calls):
+            before = set(capture.tensors)
             try:
-                capture.tensors |= self._runner.run_call(call, recorded.call_inputs, arrays)
-            except MemoryError:
+                self._run_call(call, self._inputs(inputs), recorded, capture)
+            except (MemoryError, CannotWrite):
                 raise
             except Exception as error:
                 if _is_allocation_failure(error):
                     raise
                 traceback.print_exc()
                 problems[call.tap] = f"{type(error).__name__}: {_first_line(error)}"
+                for name in set(capture.tensors) - before:
+                    del capture.tensors[name]
         save_capture(capture, Path(stem))
         return problems
+
+    def _run_call(self, call: ModuleCall, arrays: Mapping, recorded: Capture, capture: Capture) -> None:
+        needed = call_bytes(recorded, call) * self._runner.widening
+        if needed > self._limits.slice_bytes:
+            # Cut as the model is at least, so that tensors that are equal in both are equal files.
+            needed = max(needed, tapped_bytes(recorded, self._runner.holds_taps) * self._runner.widening)
+        for part in parts(self._family, arrays, needed, self._limits.slice_bytes):
+            self._runner.in_slices = part.rows is not None
+            results = self._runner.run_call(call, part.inputs(recorded.call_inputs), part.arrays)
+            part.into(capture.tensors, recorded).update(results)
+
+    def working_bytes(self, calls: str) -> tuple[int, int]:
+        """What a forward and an incremental forward of the whole batch hold at once."""
+        recorded = self._calls(calls)
+        forward = working_bytes(recorded)
+        return forward, forward + max(
+            (moved_bytes(recorded, call) for call in recorded.calls if call.appends), default=0
+        )
 
     def run_incremental(self, inputs: str, stem: str) -> None:
         """The last step of the incremental forward to `stem`; nothing where the case has none."""
@@ -279,5 +358,6 @@ class _Commands:
 
     def _calls(self, stem: str) -> Capture:
         if stem not in self._captures:
-            self._captures = {stem: load_capture(Path(stem))}
+            # The reference's and the runner's own are looked at in turns; those of earlier batches no more.
+            self._captures = dict(list(self._captures.items())[-1:]) | {stem: open_capture(Path(stem))}
         return self._captures[stem]

@@ -97,6 +97,13 @@ class Family(abc.ABC):
     def batch_size(self, arrays: Arrays) -> int:
         """Users or rows in the batch."""
 
+    def rows(self, arrays: Arrays, rows: slice) -> dict[str, np.ndarray] | None:
+        """The input of some rows of the batch, where no row's results depend on another's.
+
+        None where they do, or where rows cannot be told apart: such a batch is only run as a whole.
+        """
+        return None
+
     def dynamic_sizes(self, arrays: Arrays) -> dict[int, int]:
         """Sizes of first axes that are dynamic in the port's graph, each with its smallest value."""
         batch = self.batch_size(arrays)

@@ -112,6 +112,13 @@ class HSTUFamily(Family):
     def batch_size(self, arrays: Arrays) -> int:
         return arrays["past_lengths"].shape[0]
 
+    def rows(self, arrays: Arrays, rows: slice) -> dict[str, np.ndarray]:
+        """Users are independent: attention, norms and biases stay within one. Candidates may be shared."""
+        shared = arrays["item_ids"].shape[0] == 1
+        return {
+            name: array if name == "item_ids" and shared else array[rows] for name, array in arrays.items()
+        }
+
     def _lengths(self, arrays: Arrays) -> torch.Tensor:
         """(B,) positions that each row takes: its items, twice that where ratings follow items."""
         positions = arrays["timestamps"].shape[1] // arrays["past_ids"].shape[1]
@@ -137,14 +144,8 @@ class HSTUFamily(Family):
             return None
         argument = call.args[0] if call.args else call.kwargs["all_timestamps"]
         assert isinstance(argument, TensorKey)
-        ts_BN = inputs[argument.key].numpy()
-        next_BN = np.concatenate([ts_BN[:, 1:], ts_BN[:, -1:]], axis=1)
-        delta_BNM = np.abs(next_BN[:, :, None] - ts_BN[:, None, :])
-        bucket_BNM = np.log(np.maximum(delta_BNM, 1).astype(np.float64)) / config.bucket_divisor
-        nearest_BNM = np.rint(bucket_BNM)
-        close = np.abs(bucket_BNM - nearest_BNM) <= 4 * 2.0**-24 * bucket_BNM
-        # Zero is exact (ln 1), and past the last bucket both sides clamp to the same one.
-        return close & (nearest_BNM >= 1) & (nearest_BNM <= config.num_buckets)
+        # User by user: a batch of pairs in float64 may not fit into memory several times.
+        return np.stack([_close_to_an_edge(ts_N, config) for ts_N in inputs[argument.key].numpy()])
 
     def incremental_arguments(
         self, config: HSTUConfig, arrays: Arrays
@@ -203,6 +204,17 @@ class HSTUFamily(Family):
 
     def jagged_arguments(self, path: str, args: list, kwargs: dict, arrays: Arrays) -> tuple[list, dict]:
         return hstu_jagged.jagged_arguments(path, args, kwargs, self._lengths(arrays))
+
+
+def _close_to_an_edge(ts_N: np.ndarray, config: HSTUConfig) -> np.ndarray:
+    """(N,) timestamps -> (N, N) bool, the pairs whose time bucket round-off could change."""
+    next_N = np.concatenate([ts_N[1:], ts_N[-1:]])
+    delta_NM = np.abs(next_N[:, None] - ts_N[None, :])
+    bucket_NM = np.log(np.maximum(delta_NM, 1).astype(np.float64)) / config.bucket_divisor
+    nearest_NM = np.rint(bucket_NM)
+    close_NM = np.abs(bucket_NM - nearest_NM) <= 4 * 2.0**-24 * bucket_NM
+    # Zero is exact (ln 1), and past the last bucket both sides clamp to the same one.
+    return close_NM & (nearest_NM >= 1) & (nearest_NM <= config.num_buckets)
 
 
 def _widths(config: HSTUConfig) -> set[int]:

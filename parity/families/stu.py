@@ -82,6 +82,10 @@ class STUFamily(Family):
     def batch_size(self, arrays: Arrays) -> int:
         return arrays["seq_lengths"].shape[0]
 
+    def rows(self, arrays: Arrays, rows: slice) -> dict[str, np.ndarray]:
+        """Sequences are independent: attention, norms and positions stay within one."""
+        return {name: array[rows] for name, array in arrays.items()}
+
     def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
         return {arrays["seq_ids"].shape[1]: stu_inputs.valid_mask(arrays)}
 

@@ -35,10 +35,17 @@ class Runner(abc.ABC):
 
     taps_modules = True
     """Whether `run_tapped`, `run_call` and `time_call` exist; False for runners that fuse modules."""
+    holds_taps = False
+    """Whether `run_tapped` has all taps in memory at once, as outputs of one graph."""
     appends = True
     """Whether `run_incremental` exists."""
     builds = False
     """Whether `build` exists: the engine is a result of its own, wherever it can run."""
+
+    widening = 1
+    """Bytes of its floating-point numbers over those of the tested precision."""
+    in_slices = False
+    """Whether what is run now are some rows of a batch that takes too much memory at once."""
 
     @abc.abstractmethod
     def label(self) -> str:
@@ -64,8 +71,13 @@ class Runner(abc.ABC):
         """
         raise NotImplementedError
 
-    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
-        """Run with a tap on every module; `record_calls` also keeps the calls and their inputs."""
+    def run_tapped(
+        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
+    ) -> Capture:
+        """Run with a tap on every module; `record_calls` also keeps the calls and their inputs.
+
+        `capture` receives the taps, as they come where `holds_taps` is False; a new one in memory by default.
+        """
         raise NotImplementedError
 
     def can_run(self, call: ModuleCall) -> bool:

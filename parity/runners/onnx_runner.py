@@ -87,9 +87,13 @@ class OnnxRunner(Runner):
         session, tensors = self._whole("plain", self.exported.plain, arrays)
         return session(tensors)
 
-    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
+    def run_tapped(
+        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
+    ) -> Capture:
         session, tensors = self._whole("tapped", self.exported.tapped, arrays)
-        return Capture(tensors=session(tensors))
+        capture = Capture() if capture is None else capture
+        capture.tensors.update(session(tensors))
+        return capture
 
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
         session, tensors = self._whole("plain", self.exported.plain, arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from parity.families import Family, get_family
 from parity.precision import Precision
 from parity.rounding import Roundings, draws_for, has_few_rows, stacked
 from parity.runners.base import Runner, Unavailable
+from parity.spool import Through
 from parity.torch_taps import tapped
 from parity.weights import rounded
 
@@ -68,11 +70,13 @@ class TorchRunner(Runner):
             outputs = self._entry(self.model, map_tree(self.family.entry_arguments(arrays), self._place))
         return {name: out.cpu() for name, out in outputs.items()}
 
-    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
+    def run_tapped(
+        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
+    ) -> Capture:
         arguments = map_tree(self.family.entry_arguments(arrays), self._place)
-        with torch.inference_mode(), tapped(self.model, record_calls) as capture:
+        with torch.inference_mode(), tapped(self.model, record_calls, capture=capture) as capture:
             outputs = self._entry(self.model, arguments)
-        capture.tensors |= {name: out.cpu() for name, out in outputs.items()}
+        capture.tensors.update({name: out.cpu() for name, out in outputs.items()})
         if record_calls:
             self._record_appending(arrays, capture)
         return capture
@@ -85,7 +89,7 @@ class TorchRunner(Runner):
         before, last = steps
         with torch.inference_mode():
             cache = self.family.prefill(self.model, **map_tree(before, self._place))
-            with tapped(self.model, record_calls=True) as appending:
+            with tapped(self.model, record_calls=True, capture=capture.beside()) as appending:
                 self.family.extend(self.model, cache=cache, **map_tree(last, self._place))
         capture.add_appending(appending)
 
@@ -163,6 +167,7 @@ class Float64Runner(TorchRunner):
         return True
 
     def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        self.widening = torch.float64.itemsize // precision.dtype.itemsize
         self._load(case, torch.float64, rounded(rounded(weights, precision.dtype), torch.float64))
 
 
@@ -173,10 +178,21 @@ class OracleRunner(Float64Runner):
         super().load(case, precision, weights)
         self._precision = precision
 
-    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
-        capture = super().run_tapped(arrays, record_calls)
-        few = [name for name, tap in capture.tensors.items() if has_few_rows(tap)]
-        elements = sum(tap.numel() for tap in capture.tensors.values())
+    def run_tapped(
+        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
+    ) -> Capture:
+        capture = Capture() if capture is None else capture
+        few: list[str] = []
+        elements = 0
+
+        def noted(name: str, tap: torch.Tensor) -> dict[str, torch.Tensor]:
+            nonlocal elements
+            elements += tap.numel()
+            few.extend([name] if has_few_rows(tap) else [])
+            return {name: tap}
+
+        through = replace(capture, tensors=Through(capture.tensors, noted))
+        super().run_tapped(arrays, record_calls, through)
         arguments = map_tree(self.family.entry_arguments(arrays), self._place)
 
         def draw() -> dict[str, torch.Tensor]:
@@ -202,7 +218,7 @@ class OracleRunner(Float64Runner):
     def _draws(
         self, draw: Callable[[], dict[str, torch.Tensor]], few: list[str], elements: int
     ) -> dict[str, torch.Tensor]:
-        if not few:
+        if not few or self.in_slices:
             return {}
         draws = []
         for seed in range(draws_for(elements)):
@@ -223,9 +239,12 @@ class TorchJaggedRunner(TorchRunner):
             raise Unavailable(f"the {case.family} reference has no jagged layout")
         super().load(case, precision, weights)
 
-    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
-        capture = super().run_tapped(arrays, record_calls)
-        capture.tensors = self.family.pad_taps(capture.tensors, arrays)
+    def run_tapped(
+        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
+    ) -> Capture:
+        capture = Capture() if capture is None else capture
+        padded = Through(capture.tensors, lambda name, tap: self.family.pad_taps({name: tap}, arrays))
+        super().run_tapped(arrays, record_calls, replace(capture, tensors=padded))
         return capture
 
     def _run_module(

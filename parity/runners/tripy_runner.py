@@ -146,6 +146,8 @@ def _to_host(tensor: tp.Tensor) -> torch.Tensor:
 class TripyRunner(Runner):
     """The port in Tripy: the whole model with a dynamic batch, and every module as its own executable."""
 
+    holds_taps = True
+
     def __init__(self) -> None:
         self.family: Family
         self.config: Any = None
@@ -227,8 +229,12 @@ class TripyRunner(Runner):
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         return self._run_entry(arrays, self._entry)
 
-    def run_tapped(self, arrays: Mapping[str, np.ndarray], record_calls: bool = False) -> Capture:
-        return Capture(tensors=self._run_entry(arrays, self._entry_tapped))
+    def run_tapped(
+        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
+    ) -> Capture:
+        capture = Capture() if capture is None else capture
+        capture.tensors.update(self._run_entry(arrays, self._entry_tapped))
+        return capture
 
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
         arguments = map_tree(self.family.entry_arguments(arrays), self._host)

@@ -214,7 +214,7 @@ def isolated(tmp_path, monkeypatch):
             return {call.tap: torch.ones(2)}
 
         commands = _Commands("torch")
-        commands._runner = SimpleNamespace(run_call=run_call, can_run=lambda call: True)
+        commands._runner = SimpleNamespace(run_call=run_call, can_run=lambda call: True, widening=1)
         return commands.run_isolated("inputs", str(tmp_path / "calls"), str(tmp_path / "isolated"))
 
     return run

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Peak memory of a command and of all processes that it starts. `peak_memory.py COMMAND ARGUMENTS...`
+
+Looks at the whole process tree several times a second and keeps the largest sum, so that what processes
+hold at different times is not added up. Two sums, both of resident memory (Linux, /proc/PID/smaps_rollup):
+
+    pss     proportional: a page that several processes share counts once in all
+    rss     plain: such a page counts in each of them, so that this is never less than what is held
+
+Both contain pages of files that are mapped into memory, which the system takes back when it needs them. The
+last line on stderr is JSON: peaks in bytes, seconds, samples, exit code. Ends with the command's exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+INTERVAL_SECONDS = 0.2
+
+
+def tree(root: int) -> list[int]:
+    """A process and all of its descendants."""
+    children = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                # The name in parentheses may hold anything; the parent is the second field behind it.
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue  # it has ended meanwhile
+            children[parent].append(int(entry.name))
+    found, waiting = [], [root]
+    while waiting:
+        found.append(waiting.pop())
+        waiting += children[found[-1]]
+    return found
+
+
+def resident(pid: int) -> tuple[int, int]:
+    """Pss and Rss of a process in bytes; 0 for one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0, 0
+    values = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
+    return values.get("Pss", 0), values.get("Rss", 0)
+
+
+def watch(command: list[str]) -> dict[str, float]:
+    """Run a command to its end; its peaks."""
+    began = time.monotonic()
+    process = subprocess.Popen(command)
+    peak_pss = peak_rss = samples = 0
+    while process.poll() is None:
+        sizes = [resident(pid) for pid in tree(process.pid)]
+        peak_pss = max(peak_pss, sum(pss for pss, _ in sizes))
+        peak_rss = max(peak_rss, sum(rss for _, rss in sizes))
+        samples += 1
+        time.sleep(INTERVAL_SECONDS)
+    return {
+        "peak_pss": peak_pss,
+        "peak_rss": peak_rss,
+        "seconds": round(time.monotonic() - began, 1),
+        "samples": samples,
+        "exit_code": process.returncode,
+    }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    found = watch(sys.argv[1:])
+    print(json.dumps(found), file=sys.stderr)
+    sys.exit(int(found["exit_code"]))
