@@ -1,0 +1,46 @@
+"""The peak of a process tree: what grandchildren hold at one time, and how the command ended."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "peak_memory.py"
+HOLD = "import time; held = bytearray(b'x') * {size}; time.sleep({seconds})"
+
+pytestmark = pytest.mark.skipif(
+    not os.access("/proc/self/smaps_rollup", os.R_OK), reason="the system has no /proc/PID/smaps_rollup"
+)
+
+
+def _peak(code):
+    done = subprocess.run(
+        [sys.executable, str(TOOL), sys.executable, "-c", code], capture_output=True, text=True
+    )
+    found = json.loads(done.stderr.splitlines()[-1])
+    assert found["exit_code"] == done.returncode
+    return found
+
+
+def _starting(*codes):
+    started = ", ".join(f"subprocess.Popen([sys.executable, '-c', {code!r}])" for code in codes)
+    return f"import subprocess, sys; [each.wait() for each in ({started},)]"
+
+
+def test_what_descendants_hold_together_is_counted():
+    hold = HOLD.format(size=100_000_000, seconds=2)
+    found = _peak(_starting(hold, _starting(hold)))
+    assert 200e6 < found["peak_pss"] <= found["peak_rss"] < 400e6
+
+
+def test_what_is_held_at_different_times_is_not_added_up():
+    hold = HOLD.format(size=100_000_000, seconds=1)
+    code = f"import subprocess, sys\nfor _ in range(2): subprocess.run([sys.executable, '-c', {hold!r}])"
+    assert 100e6 < _peak(code)["peak_pss"] < 180e6
+
+
+def test_it_ends_as_the_command_did():
+    assert _peak("import sys; sys.exit(3)")["exit_code"] == 3
