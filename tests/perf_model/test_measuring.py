@@ -1,0 +1,47 @@
+"""The programs that measure, on a GPU: they run, and give what the stored files have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from perf_model.ceilings import find_ceilings
+from perf_model.measure.ceilings import copy_bandwidth, host_seconds, kernel_seconds, l2_bandwidth
+from perf_model.measure.machine import environment, this_gpu
+from perf_model.measure.points import time_points
+from perf_model.measure.timing import GraphTimer
+from perf_model.points import Point
+from tests.perf_model.gpu import h200
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+def test_host_overheads_have_the_kinds_that_are_stored():
+    found = host_seconds()
+    assert set(found) == set(h200().host_seconds)
+    assert all(0 < seconds < 1e-3 for seconds in found.values())
+
+
+def test_the_l2_is_faster_than_the_memory_behind_it():
+    timer, gpu = GraphTimer(), this_gpu()
+    assert l2_bandwidth(timer, gpu.l2_bytes) > copy_bandwidth(timer)
+    assert 0 < kernel_seconds(timer) < 1e-4
+
+
+def test_a_larger_point_takes_longer_and_a_repeated_one_as_long():
+    sizes = ({"m": 1024, "n": 1024, "k": 1024}, {"m": 8192, "n": 4096, "k": 4096})
+    points = [Point("product", "bf16", size) for size in (*sizes, sizes[1])]
+    small, large, again = time_points(points, runs=5)
+    assert large.median > 10 * small.median
+    assert large.median == pytest.approx(again.median, rel=0.1)
+
+
+def test_the_environment_names_driver_and_command():
+    assert {"driver_version", "torch", "command", "created"} <= set(environment())
+
+
+def test_stored_ceilings_hold_here_where_this_gpu_has_any():
+    stored = find_ceilings(this_gpu())
+    if stored is None:
+        pytest.skip("nobody has measured this kind of GPU")
+    assert copy_bandwidth(GraphTimer()) == pytest.approx(stored.copy_bandwidth, rel=0.1)
