@@ -82,15 +82,15 @@ class TorchRunner(Runner):
         return capture
 
     def _record_appending(self, arrays: Mapping[str, np.ndarray], capture: Capture) -> None:
-        """Add the calls in which an item is appended: code of the modules that no full forward reaches."""
+        """Add the calls that fill a cache and append to it: code of modules that no full forward reaches."""
         steps = self.family.incremental_arguments(self.config, arrays)
         if steps is None:
             return
         before, last = steps
-        with torch.inference_mode():
+        beside = capture.beside()
+        with torch.inference_mode(), tapped(self.model, record_calls=True, capture=beside) as appending:
             cache = self.family.prefill(self.model, **map_tree(before, self._place))
-            with tapped(self.model, record_calls=True, capture=capture.beside()) as appending:
-                self.family.extend(self.model, cache=cache, **map_tree(last, self._place))
+            self.family.extend(self.model, cache=cache, **map_tree(last, self._place))
         capture.add_appending(appending)
 
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:

@@ -148,16 +148,18 @@ def test_what_cannot_be_compared_is_refused():
     assert capture.intern(torch.zeros(2)) != capture.intern(torch.zeros(1, 2))
 
 
-def test_appending_an_item_is_recorded_as_calls_of_its_own(tiny):
+def test_filling_a_cache_and_appending_to_it_are_recorded_as_calls_of_their_own(tiny):
     case, model, _ = tiny
     runner = make_runner("torch")
     runner.load(case, PRECISIONS["fp32"], initial_weights(model, 0))
     (inputs,) = get_family(case.family).synthetic(case).inputs
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     appending = {call.tap: call for call in capture.calls if call.appends}
-    # The blocks compute one row; what works on the history is called as before, and not kept twice.
-    assert f"{APPENDING}_hstu" in appending
-    assert f"{APPENDING}_embedding_module" not in appending
+    # First the history without its last item, whose results hold the cache: v, q, k and outputs of both blocks.
+    assert len(appending[f"{APPENDING}_hstu"].outputs) == 1 + 2 * 4
+    # Then the blocks compute one row; what is called as before is not kept twice.
+    assert len(appending[f"{APPENDING}_hstu@1"].outputs) == 1
+    assert f"{APPENDING}_embedding_module@1" not in appending
     for call in appending.values():
         outputs = runner.run_call(call, capture.call_inputs, inputs.arrays)
         assert outputs.keys() == set(call.outputs)
@@ -173,7 +175,7 @@ def test_a_method_that_is_a_call_is_recorded_under_its_name():
     (inputs,) = get_family(case.family).synthetic(case).inputs
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     methods = {call.tap: call for call in capture.calls if call.method != "forward"}
-    assert f"{APPENDING}_stu_module" in methods
+    assert f"{APPENDING}_stu_module@1" in methods
     for call in methods.values():
         for name, tensor in runner.run_call(call, capture.call_inputs, inputs.arrays).items():
             assert torch.equal(tensor, capture.tensors[name])
