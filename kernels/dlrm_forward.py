@@ -2,7 +2,8 @@
 
 The dense layers run in half precision, the tables are read in the precision in which they are stored:
 
-* all bags of all tables, the interaction and the concatenation are one kernel, `bags_interaction`;
+* all bags of all tables are one kernel, the interaction and the concatenation another, or both are one,
+  `bags_interaction`; vectors are written where the interaction reads them, and never concatenated;
 * a linear layer, its bias and its activation are one kernel, the last two layers of an MLP together one where
   the last is narrow enough;
 * the interaction's odd number of columns (479 of MLPerf's sizes) is padded to a multiple of 16, with zero
@@ -25,6 +26,8 @@ from kernels.lecture import (
     KernelError,
     TableGroup,
     bags_interaction,
+    dot_interaction,
+    embedding_bags,
     interaction_columns,
     linear_activation,
     two_layer_mlp,
@@ -32,9 +35,12 @@ from kernels.lecture import (
 
 # Rows of the interaction are padded to this many columns: 32 bytes in half precision.
 _COLUMN_MULTIPLE = 16
-# Up to this many hidden units and outputs, one kernel beats two: docs/kernels_dlrm.md.
-_FUSED_HIDDEN = 256
-_FUSED_OUTPUTS = 16
+# Where two layers in one kernel beat two kernels, measured on one H200 (docs/kernels_dlrm.md): always with
+# few outputs, and with up to 256 where a batch is large enough for one program of 64 rows a multiprocessor.
+_FUSED_WIDTH = 512
+_FEW_OUTPUTS = 16
+_MANY_OUTPUTS = 256
+_LARGE_BATCH = 64 * 128
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class FusedDLRM:
         itself: `DLRM_Net`'s ``arch_interaction_itself``.
         dtype: of the dense layers and of the vectors that interact.
         backend: "triton", or "torch" for the same steps in plain PyTorch.
+        fused_bags: None for bags and interaction in two kernels, or `bags_interaction`'s backend for one.
 
     Raises:
         KernelError: naming the key that is missing or belongs to another kind of model.
@@ -69,6 +76,7 @@ class FusedDLRM:
         itself: bool = False,
         dtype: torch.dtype = torch.bfloat16,
         backend: str = "triton",
+        fused_bags: str | None = None,
     ) -> None:
         tables = _numbered(state_dict, "emb_l.", ".weight")
         self.bottom = _layers(state_dict, "bot_l.", sigmoid_bot, dtype)
@@ -83,6 +91,7 @@ class FusedDLRM:
         self.itself = itself
         self.dtype = dtype
         self.backend = backend
+        self.fused_bags = fused_bags
         width = interaction_columns(len(tables) + 1, self.group.columns, itself)
         given = self.top[0].weight.shape[1]
         if given != width:
@@ -113,17 +122,25 @@ class FusedDLRM:
         self, dense_BC: torch.Tensor, bags: Bags, rows: torch.Tensor, validate: bool
     ) -> torch.Tensor:
         """The forward, with the interaction's zeroed rows (B, padded width) given."""
-        dense_BD = run_mlp(dense_BC, self.bottom, self.backend)
-        bags_interaction(
-            dense_BD,
-            self.group,
-            bags,
-            self.itself,
-            backend=self.backend,
-            validate=validate,
-            out=rows[:, : self.width],
-        )
+        self.interact(dense_BC, bags, rows[:, : self.width], validate)
         return run_mlp(rows, self.top, self.backend)
+
+    def interact(self, dense_BC: torch.Tensor, bags: Bags, out: torch.Tensor, validate: bool) -> None:
+        """Write the interaction of the bottom MLP's result and the bags to ``out``."""
+        if self.fused_bags:
+            dense_BD = run_mlp(dense_BC, self.bottom, self.backend)
+            bags_interaction(
+                dense_BD, self.group, bags, self.itself, backend=self.fused_bags, validate=validate, out=out
+            )
+            return
+        shape = (dense_BC.shape[0], len(self.group.tables) + 1, self.group.columns)
+        features_BFD = dense_BC.new_empty(shape)
+        run_mlp(dense_BC, self.bottom, self.backend, out=features_BFD[:, 0])
+        pooled = features_BFD[:, 1:]
+        embedding_bags(
+            self.group, bags, backend=self.backend, dtype=self.dtype, validate=validate, out=pooled
+        )
+        dot_interaction(features_BFD, self.itself, backend=self.backend, out=out)
 
     def capture(self, dense_BC: torch.Tensor, bags: Bags) -> CapturedDLRM:
         """The forward as a CUDA graph, for inputs of these shapes; see `CapturedDLRM`."""
@@ -191,27 +208,33 @@ class CapturedDLRM:
         return self.replay()
 
 
-def run_mlp(x_BC: torch.Tensor, layers: list[Layer], backend: str) -> torch.Tensor:
-    """All layers one after the other, the last two in one kernel where that is faster."""
-    fused = (
-        len(layers) > 1
-        and layers[-1].weight.shape[0] <= _FUSED_OUTPUTS
-        and layers[-1].weight.shape[1] <= _FUSED_HIDDEN
-    )
-    for layer in layers[:-2] if fused else layers:
-        x_BC = linear_activation(x_BC, layer.weight, layer.bias, layer.activation, backend=backend)
-    if not fused:
-        return x_BC
-    first, second = layers[-2:]
-    return two_layer_mlp(
-        x_BC,
-        first.weight,
-        first.bias,
-        second.weight,
-        second.bias,
-        (first.activation, second.activation),
-        backend=backend,
-    )
+def run_mlp(
+    x_BC: torch.Tensor, layers: list[Layer], backend: str, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """All layers one after the other, two in one kernel where that is faster; the last writes to ``out``."""
+    at = 0
+    while at < len(layers):
+        first, second = layers[at], layers[at + 1] if at + 1 < len(layers) else None
+        fused = second is not None and _is_faster_fused(x_BC.shape[0], first, second)
+        at += 2 if fused else 1
+        target = out if at == len(layers) else None
+        weights = (x_BC, first.weight, first.bias)
+        if fused:
+            activations = (first.activation, second.activation)
+            x_BC = two_layer_mlp(
+                *weights, second.weight, second.bias, activations, backend=backend, out=target
+            )
+        else:
+            x_BC = linear_activation(*weights, first.activation, backend=backend, out=target)
+    return x_BC
+
+
+def _is_faster_fused(batch: int, first: Layer, second: Layer) -> bool:
+    hidden, columns = first.weight.shape
+    outputs = second.weight.shape[0]
+    if max(hidden, columns) > _FUSED_WIDTH:
+        return False
+    return outputs <= _FEW_OUTPUTS or (outputs <= _MANY_OUTPUTS and batch >= _LARGE_BATCH)
 
 
 def _numbered(state_dict: Mapping[str, torch.Tensor], before: str, after: str) -> list[torch.Tensor]:

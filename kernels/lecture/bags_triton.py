@@ -17,7 +17,7 @@ from kernels.lecture.interaction_triton import block_sizes, store_interaction
 
 # Tables of a tile of `embedding_bags`: 16 rows of 128 float32 are 8 KiB in flight a program.
 _TABLES = 16
-_BAG_WARPS = 4
+_BAG_WARPS = 2
 _INTERACTION_WARPS = 4
 
 
@@ -64,6 +64,7 @@ def pool(
 @triton.jit
 def _bags_kernel(
     out_ptr,
+    out_stride,
     batch,
     addresses_ptr,
     indices_ptr,
@@ -85,7 +86,7 @@ def _bags_kernel(
         ELEMENT, WEIGHTED, D, BD, ALIGNMENT,
     )  # fmt: skip
     column = tl.arange(0, BD)
-    at = (row * T + table[:, None]) * D + column[None, :]
+    at = row * out_stride + table[:, None] * D + column[None, :]
     inside = wanted[:, None] & (column[None, :] < D)
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -148,6 +149,7 @@ def launch_bags(group: TableGroup, bags: Bags, out: torch.Tensor) -> None:
     block_tables = min(_TABLES, triton.next_power_of_2(tables))
     _bags_kernel[(batch, triton.cdiv(tables, block_tables))](
         out,
+        out.stride(0),
         batch,
         *tensors,
         **facts,

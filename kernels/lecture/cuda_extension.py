@@ -1,4 +1,4 @@
-"""The CUDA C++ form of `kernels.lecture.pointwise`: built when first called, and kept by PyTorch's cache.
+"""The CUDA C++ forms of some kernels: built when first called, and kept by PyTorch's cache.
 
 `TORCH_EXTENSIONS_DIR` says where the build goes, `TORCH_CUDA_ARCH_LIST` for which chips, else for this one.
 """
@@ -11,10 +11,11 @@ from types import ModuleType
 
 import torch
 
+from kernels.lecture.bags import Bags, TableGroup
 from kernels.lecture.checks import KernelError
 
 _HERE = Path(__file__).parent
-SOURCES = ("pointwise_binding.cpp", "pointwise.cu")
+SOURCES = ("binding.cpp", "pointwise.cu", "bags_interaction.cu")
 
 
 @functools.cache
@@ -30,7 +31,7 @@ def extension() -> ModuleType:
         raise KernelError("backend='cuda' needs nvcc: install the CUDA toolkit and set CUDA_HOME")
     try:
         return cpp_extension.load(
-            name="tripy_recsys_pointwise",
+            name="tripy_recsys_lecture",
             sources=[str(_HERE / source) for source in SOURCES],
             extra_cuda_cflags=["-O3"],
         )
@@ -38,7 +39,7 @@ def extension() -> ModuleType:
         raise KernelError(f"backend='cuda': the extension does not build: {error}") from error
 
 
-def launch(
+def launch_pointwise(
     x: torch.Tensor,
     y: torch.Tensor | None,
     bias_N: torch.Tensor,
@@ -48,3 +49,19 @@ def launch(
 ) -> None:
     """Write activation(x + scale * y + bias) to ``out``; without ``y``, activation(x + bias)."""
     extension().pointwise(x, y, bias_N, scale, activation == "sigmoid", out)
+
+
+def launch_bags_interaction(
+    dense_BD: torch.Tensor, group: TableGroup, bags: Bags, itself: bool, out: torch.Tensor
+) -> None:
+    """Write the interaction of ``dense_BD`` and the pooled rows to ``out``."""
+    extension().bags_interaction(
+        dense_BD,
+        group.addresses_T,
+        bags.indices_L,
+        bags.weights_L,
+        bags.offsets,
+        group.tables[0],
+        itself,
+        out,
+    )

@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-# Two warps share the 2 x 2 fragments of 16 x 16 products of up to 32 vectors.
-_WARPS = 2
+# A row is little work, and many programs of one warp hide each other's waiting best.
+_WARPS = 1
 
 
 @triton.jit

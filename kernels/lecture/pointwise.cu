@@ -1,26 +1,10 @@
 #include "pointwise.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 namespace lecture {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kAccessBytes = 16;
-
-__device__ inline float widen(float value) { return value; }
-__device__ inline float widen(__half value) { return __half2float(value); }
-__device__ inline float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
-
-template <typename T>
-__device__ inline T narrow(float value);
-template <>
-__device__ inline float narrow<float>(float value) { return value; }
-template <>
-__device__ inline __half narrow<__half>(float value) { return __float2half_rn(value); }
-template <>
-__device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float value) { return __float2bfloat16_rn(value); }
 
 template <Activation kActivation>
 __device__ inline float activate(float value) {
@@ -30,12 +14,6 @@ __device__ inline float activate(float value) {
         return 1.0f / (1.0f + expf(-value));
     }
 }
-
-// kWidth neighbours that one access moves.
-template <typename T, int kWidth>
-struct alignas(sizeof(T) * kWidth) Pack {
-    T values[kWidth];
-};
 
 template <typename T, int kWidth, bool kScaled, Activation kActivation>
 __global__ void __launch_bounds__(kThreads)

@@ -5,9 +5,10 @@
 
 #include <cuda_runtime.h>
 
+#include "element.cuh"
+
 namespace lecture {
 
-enum class Element : int { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 enum class Activation : int { kRelu = 0, kSigmoid = 1 };
 
 // y may be null: then activation(x + bias). `out` may be `x`. Every pointer is aligned to its element at least;

@@ -99,8 +99,8 @@ def _dispatch(
     if result.numel() == 0:
         return result
     if backend == "triton":
-        from kernels.lecture.pointwise_triton import launch
+        from kernels.lecture.pointwise_triton import launch_pointwise
     else:
-        from kernels.lecture.cuda_extension import launch
-    launch(x, y, bias_N, scale, activation, result)
+        from kernels.lecture.cuda_extension import launch_pointwise
+    launch_pointwise(x, y, bias_N, scale, activation, result)
     return result

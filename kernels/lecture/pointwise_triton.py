@@ -47,7 +47,7 @@ def _pointwise_kernel(
     tl.store(out_ptr + at, value.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def launch(
+def launch_pointwise(
     x: torch.Tensor,
     y: torch.Tensor | None,
     bias_N: torch.Tensor,

@@ -10,13 +10,32 @@ from parity.precision import PRECISIONS
 from parity.verdict import judge
 from reference.dlrm import DLRM_Net
 from reference.dlrm_layers import interaction_width
-from tests.kernels.lecture.kernel_setup import DEVICE, GPU, backends, drawn, needs_products
+from tests.kernels.lecture.kernel_setup import DEVICE, GPU, drawn, needs_products, unavailable
 
 ROWS = (3, 50, 7, 200)
-BOTTOM = (5, 20, 12, 8)
+BOTTOM = (5, 20, 12, 16)
 TOP = (40, 24, 1)
 # Layers that follow each other: three at the bottom, the interaction, three at the top.
 MODULES = len(BOTTOM) - 1 + 1 + len(TOP)
+
+
+# Bags and interaction in two kernels or one; with CUDA C++ the linear layers are Triton's.
+FORMS = {
+    "torch": {"backend": "torch"},
+    "torch, one": {"backend": "torch", "fused_bags": "torch"},
+    "triton": {"backend": "triton"},
+    "triton, one": {"backend": "triton", "fused_bags": "triton"},
+    "cuda, one": {"backend": "triton", "fused_bags": "cuda"},
+}
+
+
+def forms(*names):
+    """Parameters for a test of these forms, each skipped with its reason where it cannot run."""
+    found = []
+    for name in names or FORMS:
+        reason = "; ".join(filter(None, map(unavailable, FORMS[name].values())))
+        found.append(pytest.param(name, marks=pytest.mark.skipif(bool(reason), reason=reason)))
+    return pytest.mark.parametrize("form", found)
 
 
 def model(itself=False, sigmoid_bot=-1, **changes):
@@ -58,9 +77,9 @@ def on_device(bags):
     return Bags(bags.indices_L.to(DEVICE), bags.offsets.to(DEVICE))
 
 
-def fused(net, dtype, backend, **arguments):
+def fused(net, dtype, form, **arguments):
     state = {name: value.to(DEVICE) for name, value in net.state_dict().items()}
-    return FusedDLRM(state, sigmoid_top=len(TOP) - 1, dtype=dtype, backend=backend, **arguments)
+    return FusedDLRM(state, sigmoid_top=len(TOP) - 1, dtype=dtype, **FORMS[form], **arguments)
 
 
 def round_dense_layers(net, dtype):
@@ -71,17 +90,19 @@ def round_dense_layers(net, dtype):
     return net
 
 
-@pytest.mark.parametrize("backend", backends())
+@forms()
 @pytest.mark.parametrize("itself", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @torch.no_grad()
-def test_the_reference_s_function(backend, itself, precision):
-    needs_products(precision, backend)
+def test_the_reference_s_function(form, itself, precision):
+    needs_products(precision, FORMS[form]["backend"])
+    if form == "cuda, one" and precision == "fp32":
+        pytest.skip("CUDA C++ takes half types")
     dtype = PRECISIONS[precision].dtype
     dense, lS_o, lS_i = batch_of([0, 1, 4, 2, 1, 0, 3] * 3)
     dense = dense.to(dtype)
     net = round_dense_layers(model(itself, sigmoid_bot=1), dtype)
-    result = fused(net, dtype, backend, itself=itself, sigmoid_bot=1)(
+    result = fused(net, dtype, form, itself=itself, sigmoid_bot=1)(
         dense.to(DEVICE), on_device(Bags.join(lS_o, lS_i))
     )
     oracle = mixed(net.double(), dense, lS_o, lS_i, torch.float64)
@@ -92,10 +113,11 @@ def test_the_reference_s_function(backend, itself, precision):
 
 
 @pytest.mark.skipif(not GPU, reason="no CUDA device: a CUDA graph needs one")
+@forms("triton", "triton, one", "cuda, one")
 @torch.no_grad()
-def test_a_replay_is_the_forward():
+def test_a_replay_is_the_forward(form):
     """Other inputs than those of the capture, fewer indices too; to the bit: the kernels are the same."""
-    net = fused(model(), torch.bfloat16, "triton")
+    net = fused(model(), torch.bfloat16, form)
     capture = [2, 5, 1, 4]
     dense, lS_o, lS_i = batch_of(capture)
     graph = net.capture(dense.to(DEVICE, torch.bfloat16), on_device(Bags.join(lS_o, lS_i)))
@@ -126,7 +148,7 @@ def test_a_state_dict_that_does_not_fit():
         FusedDLRM({})
     state = model().state_dict()
     with pytest.raises(
-        KernelError, match=r"top_l.0.weight has 18 columns: the interaction of these tables has 23"
+        KernelError, match=r"top_l.0.weight has 26 columns: the interaction of these tables has 31"
     ):
         FusedDLRM(state, itself=True)
     missing = {name: value for name, value in state.items() if name != "top_l.2.bias"}

@@ -5,12 +5,20 @@ import math
 import pytest
 import torch
 
-from kernels.lecture import Bags, KernelError, TableGroup, bags_interaction, embedding_bags
+from kernels.lecture import (
+    Bags,
+    KernelError,
+    TableGroup,
+    bags_interaction,
+    embedding_bags,
+    interaction_columns,
+)
 from parity.precision import PRECISIONS
 from reference.dlrm_layers import FeatureInteraction
 from reference.embedding_bags import pool_bags
 from tests.kernels.lecture.kernel_setup import (
     DEVICE,
+    GPU,
     assert_right,
     backends,
     drawn,
@@ -18,6 +26,7 @@ from tests.kernels.lecture.kernel_setup import (
 )
 
 BACKENDS = pytest.mark.parametrize("backend", backends())
+ALL_BACKENDS = pytest.mark.parametrize("backend", backends(("torch", "triton", "cuda")))
 WEIGHTED = pytest.mark.parametrize("weighted", [False, True])
 # Tables of one row, of few and of many; bags that are empty at the front, in the middle and at the end.
 ROWS = (1, 50, 7, 1000, 3)
@@ -108,9 +117,11 @@ def test_changed_values_are_seen_and_every_element_is_written(backend):
     lS_o, lS_i = lists(ROWS)
     tables = [table.to(DEVICE) for table in tables_of(ROWS, 20, "fp32")]
     group, bags = TableGroup(tables), on_device(Bags.join(lS_o, lS_i))
-    out = torch.full((len(LENGTHS), len(ROWS), 20), math.nan, device=DEVICE)
-    first = embedding_bags(group, bags, backend=backend, out=out).clone()
+    # A place in front of each row's tables, as the interaction has it, stays as it is.
+    wide = torch.full((len(LENGTHS), len(ROWS) + 1, 20), math.nan, device=DEVICE)
+    first = embedding_bags(group, bags, backend=backend, out=wide[:, 1:]).clone()
     assert not first.isnan().any()
+    assert wide[:, 0].isnan().all()
     tables[1].mul_(2.0)
     second = embedding_bags(group, bags, backend=backend)
     assert torch.equal(second[:, 1], 2.0 * first[:, 1])
@@ -130,29 +141,60 @@ def test_no_indices_and_no_bags(backend):
     assert bags_interaction(dense, group, none, backend=backend).shape == (0, 23)
 
 
-@BACKENDS
+@ALL_BACKENDS
 @WEIGHTED
 @pytest.mark.parametrize("itself", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("columns", [16, 20, 128])
 def test_bags_interaction(backend, weighted, itself, precision, columns):
     """Tables in float32, vectors in the tested precision: the cast is between them, as in DLRM's forward."""
+    if backend == "cuda" and (precision == "fp32" or columns == 20):
+        pytest.skip("CUDA C++ takes half types and multiples of 16; test_cuda_says_what_it_takes")
+    check_bags_interaction(backend, weighted, itself, precision, columns, "fp32", ROWS, torch.int64)
+
+
+@pytest.mark.parametrize("backend", backends(("triton", "cuda")))
+@pytest.mark.parametrize("table_precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize(("tables", "columns"), [(1, 16), (15, 48), (16, 144), (33, 32), (63, 272)], ids=str)
+def test_bags_interaction_of_other_sizes(backend, table_precision, tables, columns):
+    rows = [1 + 7 * table for table in range(tables)]
+    check_bags_interaction(backend, True, False, "fp16", columns, table_precision, rows, torch.int32)
+
+
+def check_bags_interaction(backend, weighted, itself, precision, columns, table_precision, rows, index_dtype):
     needs_products(precision, backend)
-    lS_o, lS_i = lists(ROWS)
-    tables = tables_of(ROWS, columns, "fp32")
-    weights = weights_of(lS_i, "fp32") if weighted else []
+    lS_o, lS_i = lists(rows, index_dtype=index_dtype)
+    tables = tables_of(rows, columns, table_precision)
+    weights = weights_of(lS_i, table_precision) if weighted else []
     dense = drawn((len(LENGTHS), columns), 50, precision)
 
     def eager(dense, *tensors):
         vectors = pooled(lS_o, lS_i, weighted)(*tensors).to(dense.dtype)
         features = torch.cat((dense[:, None], vectors), dim=1)
-        return FeatureInteraction("dot", len(ROWS) + 1, itself).to(dense.device)(features)
+        return FeatureInteraction("dot", len(rows) + 1, itself).to(dense.device)(features)
 
     bags = on_device(Bags.join(lS_o, lS_i, weights or None))
     group = TableGroup([table.to(DEVICE) for table in tables])
-    result = bags_interaction(dense.to(DEVICE), group, bags, itself, backend=backend)
+    # NaN, so that what is not written shows; rows further apart than long, whose padding must stay.
+    width = interaction_columns(len(rows) + 1, columns, itself)
+    padded = torch.full((len(LENGTHS), -(-width // 16) * 16 + 16), math.nan, dtype=dense.dtype, device=DEVICE)
+    out = padded[:, :width]
+    result = bags_interaction(dense.to(DEVICE), group, bags, itself, backend=backend, out=out)
+    assert padded[:, width:].isnan().all()
     inputs = [dense, *tables, *weights]
     assert_right(result, eager, inputs, precision, max(columns, LONGEST), modules=2)
+
+
+def test_cuda_says_what_it_takes():
+    """Checked behind the device, so that a CPU sees the first of these only."""
+    group = TableGroup([torch.zeros(3, 20, device=DEVICE)])
+    bags = on_device(Bags(torch.tensor([1]), torch.tensor([0, 1])))
+    words = "columns=20: must be a multiple of 16" if GPU else "runs on CUDA tensors"
+    with pytest.raises(KernelError, match=words):
+        bags_interaction(torch.zeros(1, 20, device=DEVICE).half(), group, bags, backend="cuda")
+    words = "dense_BD.dtype=torch.float32: must be torch.float16" if GPU else "runs on CUDA tensors"
+    with pytest.raises(KernelError, match=words):
+        bags_interaction(torch.zeros(1, 20, device=DEVICE), group, bags, backend="cuda")
 
 
 def group_of_two():
