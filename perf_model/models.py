@@ -14,6 +14,7 @@ import torch
 from configs import CaseConfig, load_case
 from perf_model.measure.workloads import DTYPES
 from perf_model.points import Sizes
+from perf_model.work.parts import Shapes
 from reference import build
 
 YEAR = 365 * 24 * 3600
@@ -140,6 +141,22 @@ def _lecture_dlrm(
     dense = torch.randn(b, config.dense_input_feature_size, device=device, dtype=dtype)
     sparse = torch.randint(1 << 40, (b, len(config.cardinalities)), device=device)
     return lambda: network(dense, sparse)
+
+
+def input_shapes(model: Model) -> Shapes:
+    """Shapes of the arrays that the forward's inputs come from, as `perf_model.work` asks for them."""
+    case = model.config()
+    config, b = case.model, case.input.batch_size
+    if case.family == "hstu":
+        rows = (b, config.padded_length)
+        return {"past_ids": rows, "timestamps": rows, "item_ids": (1, case.input.num_candidates)}
+    if case.family == "stu":
+        return {"seq_ids": (b, config.padded_length)}
+    if case.family == "lecture_dlrm":
+        return {"dense_features": (b, config.dense_input_feature_size)}
+    tables = len(config.table_rows)
+    indices = {f"lS_i_{table}": (b,) for table in range(tables)}
+    return {"counts": (b, config.bottom_widths[0]), "lS_o": (tables, b), **indices}
 
 
 _ENTRIES = {"hstu": _hstu, "stu": _stu, "dlrm": _dlrm, "lecture_dlrm": _lecture_dlrm}

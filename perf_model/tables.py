@@ -9,15 +9,17 @@ from pathlib import Path
 
 from perf_model.ceilings import Ceilings
 from perf_model.errors import ErrorStatistics, bin_names
-from perf_model.estimate import Estimate, estimate, host_factor
+from perf_model.estimate import estimate, host_factor
 from perf_model.evaluation import Prediction, predict, seed_seconds, statistics_of
 from perf_model.kernels import KernelModel
+from perf_model.limits import limit
 from perf_model.lookup import constants
 from perf_model.measured import Measured, Measurements
-from perf_model.models import Model, forward, models
+from perf_model.models import Model, forward, input_shapes, models
 from perf_model.points import PRECISIONS
-from perf_model.products import ProductModel
+from perf_model.products import ITEM_BYTES, ProductModel
 from perf_model.trace import trace
+from perf_model.work import case_work
 
 FAMILIES = ("embedding_bag", "mlp", "attention")
 
@@ -93,7 +95,7 @@ def waves_table(calibration: Sequence[Measured], ceilings: Ceilings) -> Iterator
 
 
 def model_table(path: Path, model: KernelModel) -> Iterator[str]:
-    """Whole models: replays and eager forwards, predicted and measured; milliseconds.
+    """Whole models: replays and eager forwards, predicted and measured, and the limit; milliseconds.
 
     The host factor is found on the smallest fp32 batch of each case, which are marked and not judged.
     """
@@ -110,14 +112,34 @@ def model_table(path: Path, model: KernelModel) -> Iterator[str]:
         replays.append((found.replay, replay))
         if each.key not in fitted:
             eagers.append((found.eager, eager))
-        rows.append(_model_row(each, found, line, len(traces[each.key].operations), each.key in fitted))
+        times = (found.replay, replay, found.eager, eager, _limit(each, model))
+        rows.append(
+            [
+                _title(each),
+                f"{len(traces[each.key].operations)} / {line['kernels']}",
+                *(f"{value * 1e3:.3f}" for value in times),
+                f"{replay / times[-1]:.0f}x",
+                found.bound + (" (fitted)" if each.key in fitted else ""),
+            ]
+        )
     yield f"Host factor {factor:.2f}."
     yield ""
     head = ("model", "kernels seen / counted", "replay predicted", "measured", "eager predicted", "measured")
-    yield from _table((*head, "waits for"), rows)
+    yield from _table((*head, "limit", "replay / limit", "eager waits for"), rows)
     judged = (("replay", "all models", replays), ("eager", "all but the fitted", eagers))
-    found = [(name, size, ErrorStatistics.of(*zip(*pairs, strict=True))) for name, size, pairs in judged]
-    yield from _table(_HEAD, (_row(*each) for each in found))
+    errors = [(name, size, ErrorStatistics.of(*zip(*pairs, strict=True))) for name, size, pairs in judged]
+    yield from _table(_HEAD, (_row(*each) for each in errors))
+
+
+def _limit(each: Model, model: KernelModel) -> float:
+    """Seconds of the whole model's limit."""
+    work = case_work(each.config(), input_shapes(each), ITEM_BYTES[each.precision])[""]
+    return limit(work, each.precision, model.ceilings).seconds
+
+
+def _title(each: Model) -> str:
+    size = f", D {each.changes['item_embedding_dim']}, N 1011" if "item_embedding_dim" in each.changes else ""
+    return f"{each.case}{size}, {each.precision}, B {each.batch}"
 
 
 def _smallest(every: Sequence[Model]) -> set[str]:
@@ -128,17 +150,6 @@ def _smallest(every: Sequence[Model]) -> set[str]:
         if each.precision == "fp32" and (known is None or each.batch < known.batch):
             chosen[each.case] = each
     return {each.key for each in chosen.values()}
-
-
-def _model_row(each: Model, found: Estimate, line: dict, operations: int, fitted: bool) -> list[str]:
-    size = f", D {each.changes['item_embedding_dim']}, N 1011" if "item_embedding_dim" in each.changes else ""
-    milliseconds = (found.replay, line["replay"]["median"], found.eager, line["eager"]["median"])
-    return [
-        f"{each.case}{size}, {each.precision}, B {each.batch}",
-        f"{operations} / {line['kernels']}",
-        *(f"{value * 1e3:.3f}" for value in milliseconds),
-        found.bound + (" (fitted)" if fitted else ""),
-    ]
 
 
 def agreement_table(one: Measurements, other: Measurements, name: str) -> Iterator[str]:

@@ -18,12 +18,14 @@ from perf_model import __main__ as program
 from perf_model.estimate import Estimate, estimate, host_factor, host_kind
 from perf_model.evaluation import point_work, predict, seed_seconds, statistics_of
 from perf_model.kernels import PRODUCTS, product_of
+from perf_model.limits import limit
 from perf_model.measure.timing import launches_for, summary
 from perf_model.measure.workloads import Maker
 from perf_model.measured import Measurements, read_measurements
-from perf_model.models import models
+from perf_model.models import input_shapes, models
 from perf_model.points import Point, evaluation_points, is_big
 from perf_model.trace import Array, Operation, Trace, trace
+from perf_model.work import case_work
 from tests.perf_model.gpu import FOLDER, calibration, evaluation, h200, kernel_model, traced
 
 SEED_ALL, SEED_BIG = 0.1166, 0.0868
@@ -153,6 +155,31 @@ def test_as_many_kernels_are_seen_as_the_profiler_counted():
     for model in models():
         seen = len(traced(model.key).operations)
         assert 0.75 * counted[model.key] <= seen <= counted[model.key]
+
+
+def test_a_models_flops_are_those_of_the_products_that_it_dispatches():
+    for model in models():
+        item = 4 if model.precision == "fp32" else 2
+        work = case_work(model.config(), input_shapes(model), item)[""]
+        products = [product_of(o) for o in traced(model.key).operations if o.name in PRODUCTS]
+        assert work.flops == sum(product.flops for product in products)
+
+
+def test_no_measured_replay_is_below_its_limit():
+    for name in ("models", "models_second"):
+        measured = {
+            line["model"]: line for line in json.loads((FOLDER / f"{name}.json").read_text())["models"]
+        }
+        for model in models():
+            work = case_work(model.config(), input_shapes(model), 4 if model.precision == "fp32" else 2)[""]
+            assert measured[model.key]["replay"]["median"] > limit(work, model.precision, h200()).seconds
+
+
+def test_no_measured_point_is_below_its_limit():
+    for run in ("points", "points_second"):
+        for measured in evaluation(run):
+            bound = limit(point_work(measured.point), measured.point.precision, h200())
+            assert measured.median > bound.seconds, measured.point.key
 
 
 def test_replays_of_models_are_predicted():
