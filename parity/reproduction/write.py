@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import save_file
 
 import configs
+import kernels
 import tripy_port
 from parity.captures import TensorKey, map_tree
 from parity.errors import UserError
 from parity.families import get_family
 from parity.reproduction.shrink import Failure
-from parity.why import counted, why_alone
+from parity.why import why_alone
 
 SCRIPT = Path(__file__).parent / "reproduce.py"
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -43,7 +44,7 @@ def write(failure: Failure, folder: Path) -> None:
         {
             "oracle": oracle.to(torch.float64).contiguous(),
             "reference": run.reference.tensors[failure.row.tap].to(torch.float64).contiguous(),
-            "counts": torch.from_numpy(counted(failure.evidence, failure.row.tap, tuple(oracle.shape))),
+            "counts": torch.from_numpy(failure.evidence.counted(failure.row.tap, tuple(oracle.shape))),
         },
         folder / "expected.safetensors",
     )
@@ -65,7 +66,7 @@ def write(failure: Failure, folder: Path) -> None:
         "why": list(why_alone(failure.evidence, failure.port, failure.row)),
     }
     (folder / "problem.json").write_text(json.dumps(problem, indent=1) + "\n")
-    for package in (configs, tripy_port):
+    for package in (configs, kernels, tripy_port):
         source = Path(package.__path__[0])
         shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(SCRIPT, folder)

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from parity.errors import UserError
 
-CODE = ("configs", "parity", "reference", "tripy_port")
+CODE = ("configs", "kernels", "parity", "reference", "tripy_port")
 """Folders whose code findings depend on."""
 
 Line = TypeVar("Line", bound=BaseModel)

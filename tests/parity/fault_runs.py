@@ -41,7 +41,7 @@ def on_weights(statement: str) -> str:
 def scratch(folder: Path, file: str, old: str, new: str) -> Path:
     """A copy of what a run needs, with one edit."""
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("configs", "reference", "tripy_port", "parity"):
+    for name in ("configs", "kernels", "perf_model", "reference", "tripy_port", "parity"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     shutil.copy(ROOT / "run_parity.py", folder)
     text = (folder / file).read_text()
@@ -61,11 +61,11 @@ def runner(report: Report, name: str) -> RunnerReport:
     return next(entry for _, _, entry in report.runner_reports() if entry.runner == name)
 
 
-def assert_found_and_named(fault: Fault, folder: Path) -> None:
+def assert_found_and_named(fault: Fault, folder: Path, name: str = "tripy") -> None:
     """Exit code 1, and the module, on the screen and in the report."""
     scratch(folder, fault.file, fault.old, fault.new)
-    code, report, shown = run(folder, "--case", fault.case, "--runners", "tripy")
-    entry = runner(report, "tripy")
+    code, report, shown = run(folder, "--case", fault.case, "--runners", name)
+    entry = runner(report, name)
     assert code == report.exit_code == 1
     assert entry.diagnosis.kind == "module"
     assert entry.diagnosis.tap == fault.named
