@@ -7,6 +7,7 @@ for and is unavailable.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import shlex
 import sys
@@ -99,6 +100,11 @@ def _names(option: str, text: str | None) -> list[str]:
     "--clean-runs", type=int, default=1000, show_default=True, help="Of --self-test: runs without a fault."
 )
 @click.option(
+    "--profile",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for a Chrome or Perfetto trace of each runner, with a range for each module.",
+)
+@click.option(
     "--time-limit", type=float, default=600.0, show_default=True, help="Seconds for a runner's step."
 )
 def main(
@@ -122,6 +128,7 @@ def main(
     share: float,
     faults: str,
     clean_runs: int,
+    profile: Path | None,
     time_limit: float,
 ) -> None:
     """Compare the Tripy port with its PyTorch reference, module by module."""
@@ -140,6 +147,7 @@ def main(
             "--data": data,
             "--weights": weights,
             "--save": save,
+            "--profile": profile,
         }
         if compare is not None:
             _refuse_with("--compare", "two reports are all it takes", others | {"--replay": replay_from})
@@ -154,7 +162,8 @@ def main(
         if searching or policy is not None:
             option = "--search-precision" if searching else "--policy"
             refused = {"--precision": precision, "--runners": runners, "--replay": replay_from}
-            refused |= {"--resume": resume_in, "--policy": policy if searching else None}
+            refused |= {"--policy": policy if searching else None, "--profile": profile}
+            refused |= {"--resume": resume_in}
             _refuse_with(option, "it is for the port, with a precision for each module", refused)
             request = _request(cases, None, None, batch, seed, data, weights, save, time_limit, command)
             sys.exit(_precisions(console, request, budget, policy))
@@ -169,7 +178,7 @@ def main(
                 request = _request(
                     cases, precision, runners, batch, seed, data, weights, save, time_limit, command
                 )
-                report = run(request, advance)
+                report = run(dataclasses.replace(request, profile=_profile_folder(profile)), advance)
         console.print(render.render(report))
         # Whole and as it is: a path is for copying, and may hold what looks like markup.
         console.print(Text(f"report: {_written(report, save)}"), soft_wrap=True)
@@ -179,6 +188,22 @@ def main(
         )
         sys.exit(BAD_INPUT)
     sys.exit(report.exit_code)
+
+
+def _profile_folder(folder: Path | None) -> Path | None:
+    """The folder, made if it is not there. Raises `UserError` where it cannot be written."""
+    if folder is None:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            "--profile", str(folder), f"cannot be written ({error.strerror})", "choose another folder"
+        ) from error
+    return folder
 
 
 def _shrink(

@@ -2,7 +2,7 @@
 
     <batch>/inputs|poisoned|labels.safetensors          labels where the data have them; no runner sees them
     <batch>/<precision>/record.json                     names, statuses, timings
-    <batch>/<precision>/<runner>/untapped|tapped|poisoned|isolated|incremental .safetensors + .json
+    <batch>/<precision>/<runner>/untapped|tapped|poisoned|isolated|incremental|timed .safetensors + .json
     <batch>/<precision>/<runner>/tensors/               the large tensors of these, see `parity.spool`
     <batch>/<precision>/tensorrt/<key>.engine|json      engines, with TensorRT's listing of their layers
 
@@ -20,7 +20,9 @@ from pydantic import BaseModel
 
 from configs import CaseConfig
 from parity import latency
+from parity.errors import UserError
 from parity.files import write_new
+from parity.gpu_state import gpu_state
 from parity.inputs import CaseInputs, save
 from parity.machine import Machine, Runners
 from parity.precision import Precision
@@ -54,6 +56,11 @@ class RunnerRecord(BaseModel):
     problems: dict[str, str] = {}
     seconds: list[float] = []
     module_seconds: dict[str, list[float]] = {}
+    replay_seconds: list[float] = []
+    module_replay_seconds: dict[str, list[float]] = {}
+    replay_reasons: dict[str, str] = {}
+    """Why there is no replay, by tap, the whole model under ""."""
+    peak_bytes: int | None = None
     timing_reason: str = ""
     builds: list[BuildReport] = []
 
@@ -63,6 +70,8 @@ class Record(BaseModel):
 
     precision: str
     runners: dict[str, RunnerRecord]
+    gpu: dict[str, str] = {}
+    """The GPU's state before and after timing."""
 
 
 def collect(
@@ -76,11 +85,13 @@ def collect(
     timed: bool,
     progress: Progress,
     limits: Limits = DEFAULT_LIMITS,
+    profile: Path | None = None,
 ) -> Record:
     """Run the reference, the oracle and `names` on the inputs in `folder`; save captures and the record.
 
     Captures of different runners are made side by side, as many at a time as the machine has room for;
-    timings are taken afterwards, alone on the machine, runner by runner in turns.
+    timings are taken afterwards, alone on the machine, runner by runner in turns; then profiles, where a
+    folder for them is given.
 
     Raises:
         CannotWrite: The captures cannot be written.
@@ -91,7 +102,9 @@ def collect(
         records = dict(zip(everyone, pool.map(session.capture, everyone), strict=True))
     if timed:
         session.time(records)
-    record = Record(precision=precision.name, runners=records)
+    if profile is not None:
+        session.profile(records, profile)
+    record = Record(precision=precision.name, runners=records, gpu=session.gpu)
     write_new(folder / precision.name / RECORD, record.model_dump_json(indent=1).encode())
     return record
 
@@ -122,6 +135,7 @@ class _Session:
         self._machine = machine
         self._progress = progress
         self._inputs = str(folder / "inputs.safetensors")
+        self.gpu: dict[str, str] = {}
         # Set to the stem of the reference's capture with its calls, or to the reference's failure.
         self._calls: Future[str] = Future()
 
@@ -234,14 +248,48 @@ class _Session:
         able = [name for name, record in records.items() if record.status is Status.OK and name != ORACLE]
         with self._machine.alone():
             turns = latency.Turns(able, self._runners, self._precision, self._machine.threads_alone)
+            self._note_gpu("before timing")
             turns.time_models(self._inputs)
+            folder = self._folder / self._precision.name
+            turns.save_outputs({name: str(folder / name / "timed") for name in able})
             tapped = [name for name in able if records[name].taps_modules]
             if tapped:
                 turns.time_modules(tapped, self._calls.result())
+                turns.time_replays(self._inputs, tapped, self._calls.result())
+            self._note_gpu("after timing")
         for name in able:
-            records[name].seconds = turns.seconds[name]
-            records[name].module_seconds = turns.module_seconds[name]
-            records[name].timing_reason = turns.failures.get(name, "")
+            _keep_times(records[name], name, turns)
+
+    def _note_gpu(self, when: str) -> None:
+        state = gpu_state()
+        if state:
+            self.gpu[when] = ", ".join(f"{what} {value}" for what, value in state.items())
+
+    def profile(self, records: dict[str, RunnerRecord], folder: Path) -> None:
+        """Write a trace of every runner that works, with nothing else running."""
+        folder.mkdir(parents=True, exist_ok=True)
+        able = [name for name, record in records.items() if record.status is Status.OK and name != ORACLE]
+        with self._machine.alone():
+            for name in able:
+                path = folder / f"{self._case.name}.{self._precision.name}.{name}.json"
+                runner = self._runners.get(name, self._precision)
+                try:
+                    runner.request("profile", self._inputs, self._calls.result(), str(path))
+                except RunnerFailure as failure:
+                    raise UserError(
+                        "--profile", str(path), f"cannot be made: {failure}", f"run without {name}"
+                    ) from failure
+
+
+def _keep_times(record: RunnerRecord, name: str, turns: latency.Turns) -> None:
+    record.seconds = turns.seconds[name]
+    record.module_seconds = turns.module_seconds[name]
+    replays = {"": turns.replays[name], **turns.module_replays[name]}
+    record.replay_seconds = replays[""].seconds
+    record.module_replay_seconds = {tap: each.seconds for tap, each in replays.items() if tap}
+    record.replay_reasons = {tap: each.reason for tap, each in replays.items() if each.reason}
+    record.peak_bytes = turns.peak_bytes[name]
+    record.timing_reason = turns.failures.get(name, "")
 
 
 def write_polygraphy(

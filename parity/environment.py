@@ -8,6 +8,8 @@ import platform
 
 import torch
 
+from parity.gpu_state import gpu_state
+
 _DISTRIBUTIONS = (
     "torch",
     "nvtripy",
@@ -24,7 +26,7 @@ _DISTRIBUTIONS = (
 
 
 def environment() -> dict[str, str]:
-    """Versions of Python, the libraries that are installed, the processor and the GPU."""
+    """Versions of Python, the libraries that are installed and the driver; the processor and the GPU."""
     facts = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -39,6 +41,8 @@ def environment() -> dict[str, str]:
     if torch.cuda.is_available():
         facts["gpu"] = torch.cuda.get_device_name()
         facts["cuda"] = str(torch.version.cuda)
+        state = gpu_state()
+        facts["driver"] = state.get("driver", f"unknown: {state.get('unknown')}")
     return facts
 
 

@@ -39,7 +39,7 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
     Raises:
         UserError: A file of the batch is missing or damaged.
     """
-    record = _record(folder / RECORD)
+    record = read_record(folder)
     blocked = _why_no_evidence(record)
     evidence = None if blocked else _evidence(case, folder, record)
     reports = {}
@@ -62,7 +62,9 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
     return reports
 
 
-def _record(path: Path) -> Record:
+def read_record(folder: Path) -> Record:
+    """The record of a batch in a precision. Raises `UserError` if it is missing or damaged."""
+    path = folder / RECORD
     try:
         return Record.model_validate_json(path.read_text())
     except (OSError, ValueError) as error:
@@ -204,7 +206,8 @@ def _optional(stem: Path) -> Capture:
 
 
 def _results(folder: Path, name: str, record: RunnerRecord) -> Results:
-    untapped = _optional(folder / "untapped").tensors
+    # The run that was timed is the one to judge.
+    untapped = _optional(folder / "timed").tensors or _optional(folder / "untapped").tensors
     if not record.taps_modules:
         return Results(untapped=untapped, taps_modules=False, appends=False)
     tapped = _optional(folder / "tapped").tensors
@@ -255,7 +258,8 @@ def _judged(name: str, record: RunnerRecord, comparison: Comparison, batch: int)
         call_tap = row.tap.split("[")[0]
         seconds = record.module_seconds.get(call_tap)
         # A module with several outputs is timed once, in its first row.
-        latency = latency_of(seconds) if seconds and call_tap not in timed else None
+        replays = record.module_replay_seconds.get(call_tap, [])
+        latency = latency_of(seconds, replays) if seconds and call_tap not in timed else None
         timed.add(call_tap)
         modules.append(ModuleReport.of(row, batch, latency))
     return RunnerReport(
@@ -269,15 +273,25 @@ def _judged(name: str, record: RunnerRecord, comparison: Comparison, batch: int)
         checks={check: VerdictReport.of(verdict) for check, verdict in comparison.checks.items()},
         padding_leak=comparison.padding_leak,
         observer_difference=comparison.observer_difference,
-        latency=latency_of(record.seconds) if record.seconds else None,
+        latency=latency_of(record.seconds, record.replay_seconds) if record.seconds else None,
         timing_reason=record.timing_reason,
+        replay_reasons=record.replay_reasons,
+        peak_bytes=record.peak_bytes,
         builds=tuple(record.builds),
     )
 
 
-def latency_of(seconds: list[float]) -> LatencyReport:
-    """Median and quartiles of measured seconds."""
-    quartiles = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
+def latency_of(seconds: list[float], replays: list[float] | None = None) -> LatencyReport:
+    """Median, quartiles and deciles of measured seconds, and of replays of the same where there are any."""
+    quartiles = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
+    # Of a few runs these would lie beyond the least and the greatest, which nobody has seen.
+    deciles = statistics.quantiles(seconds, n=10, method="inclusive") if len(seconds) > 1 else seconds * 9
     return LatencyReport(
-        median=statistics.median(seconds), p25=quartiles[0], p75=quartiles[2], runs=len(seconds)
+        median=statistics.median(seconds),
+        p10=deciles[0],
+        p25=quartiles[0],
+        p75=quartiles[2],
+        p90=deciles[8],
+        runs=len(seconds),
+        replay=latency_of(replays) if replays else None,
     )

@@ -220,9 +220,15 @@ def sees(sensitivity: float) -> str:
 
 
 def milliseconds(latency: LatencyReport | None) -> str:
-    """Median and half the interquartile range; nothing for what cannot be timed by itself."""
+    """Median and half the interquartile range, those of replays behind; nothing for what cannot be timed."""
     if latency is None:
         return ""
+    if latency.replay is not None:
+        return f"{_milliseconds(latency)}, graph {_milliseconds(latency.replay)}"
+    return _milliseconds(latency)
+
+
+def _milliseconds(latency: LatencyReport) -> str:
     spread = (latency.p75 - latency.p25) / 2 / latency.median
     milliseconds = latency.median * 1e3
     # Three significant digits, down to a tenth of a microsecond.

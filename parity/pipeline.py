@@ -28,7 +28,7 @@ from parity.machine import Machine, Runners
 from parity.outputs import write_outputs
 from parity.precision import PRECISIONS, Precision
 from parity.precision_judge import PrecisionJudge
-from parity.report import CaseReport, PrecisionReport, Report, RunnerReport
+from parity.report import CaseReport, PrecisionReport, Report
 from parity.request import Request
 from parity.resuming import read_started, write_started
 from parity.worker import Status
@@ -115,7 +115,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
             judge = PrecisionJudge(case, PRECISIONS[precision], case_folder / "weights", labels)
             for batch in batches:
                 judge.add(batch)
-            precisions.append(PrecisionReport(precision=precision, runners=judge.reports()))
+            precisions.append(PrecisionReport(precision=precision, runners=judge.reports(), gpu=judge.gpu))
             progress(f"{case.name} {precision}")
         cases.append((description.position, _case_report(case, description, tuple(precisions))))
     ordered = tuple(report for _, report in sorted(cases, key=lambda item: item[0]))
@@ -202,7 +202,7 @@ def _run_cases(
     for lane in lanes:
         free.put(lane)
 
-    def work(each: _Prepared, name: str) -> tuple[RunnerReport, ...]:
+    def work(each: _Prepared, name: str) -> PrecisionReport:
         runners = free.get()
         try:
             return _run_precision(each, PRECISIONS[name], request, root, runners, machine, progress)
@@ -218,11 +218,7 @@ def _run_cases(
             lane.stop()
     reports = []
     for each in prepared:
-        precisions = tuple(
-            PrecisionReport(precision=name, runners=runners)
-            for (unit, name), runners in zip(units, results, strict=True)
-            if unit is each
-        )
+        precisions = tuple(result for (unit, _), result in zip(units, results, strict=True) if unit is each)
         description = _Description.of(each, request.precisions)
         _write_json(root / each.case.name / "case.json", description.__dict__)
         reports.append(_case_report(each.case, description, precisions))
@@ -237,7 +233,7 @@ def _run_precision(
     runners: Runners,
     machine: Machine,
     progress: Progress,
-) -> tuple[RunnerReport, ...]:
+) -> PrecisionReport:
     """All batches of a case in one precision, on the same loaded models."""
     folder = root / each.case.name
     judge = PrecisionJudge(each.case, precision, folder / "weights", each.labels_digests)
@@ -256,6 +252,7 @@ def _run_precision(
                 machine,
                 timed=number == 0,
                 progress=progress,
+                profile=request.profile if number == 0 else None,
             )
         judge.add(batch)
         if request.save is None:
@@ -263,7 +260,7 @@ def _run_precision(
     if request.save is not None:
         write_polygraphy(each.case, precision, folder, runners, machine)
         progress(f"{each.case.name} {precision.name}: ONNX")
-    return judge.reports()
+    return PrecisionReport(precision=precision.name, runners=judge.reports(), gpu=judge.gpu)
 
 
 def _runners_of(case: CaseConfig, request: Request) -> tuple[str, ...]:

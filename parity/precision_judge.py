@@ -11,7 +11,7 @@ from parity.collect import LABELS, REFERENCE
 from parity.errors import UserError
 from parity.families import get_family
 from parity.inputs import load
-from parity.judging import judge_batch, merge_batches
+from parity.judging import judge_batch, merge_batches, read_record
 from parity.precision import Precision
 from parity.report import DiagnosisReport, MetricReport, RunnerReport
 
@@ -27,6 +27,9 @@ class PrecisionJudge:
         precision: The tested precision.
         weights: Folder of the exported weights.
         labels_digests: One for each batch; none if there are no labels, and then there are no metrics.
+
+    Attributes:
+        gpu: The GPU's state before and after timing, of the first batch, which is the one that is timed.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class PrecisionJudge:
         self._weights = weights
         self._labels_digests = labels_digests
         self._judged: list[Mapping[str, RunnerReport]] = []
+        self.gpu: dict[str, str] = {}
         self._evaluation: Evaluation | None = None
 
     def add(self, batch: Path) -> None:
@@ -44,6 +48,7 @@ class PrecisionJudge:
         number = len(self._judged)
         reports = judge_batch(self._case, batch / self._precision.name, number)
         self._judged.append(reports)
+        self.gpu = self.gpu or read_record(batch / self._precision.name).gpu
         answered = [name for name, report in reports.items() if report.verdict != "NONE"]
         # Without the reference there is no measure, and nobody has a verdict.
         if self._labels_digests and REFERENCE in answered:

@@ -45,10 +45,20 @@ def render(report: Report) -> RenderableType:
     """The whole report: a table a case, the failures in detail, and one sentence at the end."""
     parts: list[RenderableType] = []
     for case in report.cases:
-        parts += [_CaseTables(case), *metrics_table(case), Text()]
+        parts += [_CaseTables(case), *metrics_table(case), *_gpu(case), Text()]
     parts += list(_failures(report))
     parts.append(summary(report))
     return Group(*parts)
+
+
+def _gpu(case: CaseReport) -> Iterator[RenderableType]:
+    """Memory of the runners, and the state of the GPU that they were timed in."""
+    for precision in case.precisions:
+        peaks = [f"{r.label} {r.peak_bytes / 2**20:.0f} MiB" for r in precision.runners if r.peak_bytes]
+        if peaks:
+            yield Text(f"{precision.precision}: peak memory: {', '.join(peaks)}", style="dim")
+        for when, state in precision.gpu.items():
+            yield Text(f"{precision.precision}: GPU {when}: {state}", style="dim")
 
 
 _STYLES = {"PASS": "green", "BUILT": "green", "FAIL": "red", "BLIND": "yellow", "INCOMPLETE": "yellow"}

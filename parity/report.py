@@ -91,12 +91,18 @@ class VerdictReport(_Part):
 
 
 class LatencyReport(_Part):
-    """Synchronised wall-clock times in seconds; the spread is the interquartile range."""
+    """Times of single runs in seconds, see `parity.timing`; the spread is the interquartile range.
+
+    `replay`: the same work as replays of a captured CUDA graph.
+    """
 
     median: float
+    p10: float | None = None
     p25: float
     p75: float
+    p90: float | None = None
     runs: int
+    replay: LatencyReport | None = None
 
 
 class ErrorMapReport(_Part):
@@ -225,7 +231,11 @@ class MetricReport(_Part):
 
 
 class RunnerReport(_Part):
-    """One runner in one precision of one case."""
+    """One runner in one precision of one case.
+
+    `replay_reasons`: why there is no latency as a replay, by tap, the whole model under "". `peak_bytes`: the
+    most GPU memory that PyTorch's allocator held during whole-model runs, weights included.
+    """
 
     runner: str
     label: str
@@ -239,6 +249,8 @@ class RunnerReport(_Part):
     observer_difference: float = 0.0
     latency: LatencyReport | None = None
     timing_reason: str = ""
+    replay_reasons: dict[str, str] = {}
+    peak_bytes: int | None = None
     builds: tuple[BuildReport, ...] = ()
     metrics: tuple[MetricReport, ...] = ()
 
@@ -248,6 +260,8 @@ class PrecisionReport(_Part):
 
     precision: str
     runners: tuple[RunnerReport, ...]
+    gpu: dict[str, str] = {}
+    """The GPU's clocks, power and temperature before and after timing."""
 
 
 class CaseReport(_Part):

@@ -22,6 +22,7 @@ class Request:
         save: Folder that keeps everything, or None.
         limit: Seconds that one step of one runner may take.
         command: The command line, for the report.
+        profile: Folder for a trace of every runner, or None.
     """
 
     cases: tuple[CaseConfig, ...]
@@ -33,3 +34,4 @@ class Request:
     save: Path | None
     limit: float
     command: str
+    profile: Path | None = None

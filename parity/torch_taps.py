@@ -164,6 +164,22 @@ def marked(model: torch.nn.Module, argument_name: Callable[[str, str], str]) -> 
 
 
 @contextlib.contextmanager
+def module_ranges(model: torch.nn.Module) -> Iterator[None]:
+    """Show every submodule that runs in the body as a range of PyTorch's profiler, named by its path."""
+    running: list[torch.profiler.record_function] = []
+
+    def before(path: str, args: tuple, kwargs: dict) -> None:
+        running.append(torch.profiler.record_function(path))
+        running[-1].__enter__()
+
+    def after(path: str, kind: str, result: Any) -> None:
+        running.pop().__exit__(None, None, None)
+
+    with hooked(model, before, after):
+        yield
+
+
+@contextlib.contextmanager
 def hooked(
     model: torch.nn.Module,
     before: Callable[[str, tuple, dict], Any],

@@ -32,6 +32,7 @@ from parity.slices import (
     working_bytes,
 )
 from parity.spool import CannotWrite
+from parity.timing import Replayed
 
 
 class Status(str, Enum):
@@ -338,6 +339,44 @@ class _Commands:
             call.tap: self._runner.time_call(call, recorded.call_inputs, repeats)
             for call in filter(self._runner.can_run, recorded.calls)
         }
+
+    def save_timed(self, stem: str) -> None:
+        """Outputs of the last timed whole-model run to `stem`; nothing where they are not kept."""
+        outputs = self._runner.timed_outputs()
+        if outputs:
+            save_capture(Capture(tensors=outputs), Path(stem))
+
+    def time_replays(self, inputs: str, repeats: int) -> Replayed:
+        """Whole-model runs as replays of a CUDA graph."""
+        return self._runner.time_replays(self._inputs(inputs), repeats)
+
+    def time_call_replays(self, calls: str, repeats: int) -> dict[str, Replayed]:
+        """Each recorded call as replays, by tap."""
+        recorded = self._calls(calls)
+        return {
+            call.tap: self._runner.time_call_replays(call, recorded.call_inputs, repeats)
+            for call in filter(self._runner.can_run, recorded.calls)
+        }
+
+    def watch_memory(self) -> None:
+        """Begin to look for the peak of GPU memory."""
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
+    def peak_memory(self) -> int | None:
+        """Bytes of GPU memory that PyTorch held at most since `watch_memory`; None where it doesn't know."""
+        import torch
+
+        known = torch.cuda.is_available() and self._runner.in_torchs_memory
+        return torch.cuda.max_memory_allocated() if known else None
+
+    def profile(self, inputs: str, calls: str, path: str) -> None:
+        """A trace of one run, with a range for each module, to `path`."""
+        from parity.profiling import profile
+
+        profile(self._runner, self._inputs(inputs), self._calls(calls), Path(path))
 
     def write_polygraphy(self, case_json: str, precision: str, weights: str, folder: str) -> None:
         """The reference as ONNX, inputs and outputs for Polygraphy, into a case's folder of a saved run."""

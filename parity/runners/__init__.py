@@ -10,17 +10,21 @@ RUNNERS: dict[str, str] = {
     "torch": "PyTorch eager on the dense reference; always runs, the others are compared with it",
     "torch_jagged": "PyTorch eager on the jagged reference",
     "torch_compile": "torch.compile on the dense reference; without a GPU only when it is asked for",
+    "torch_compile_graphs": "the same with CUDA graphs; on a GPU only",
     "tripy": "the Tripy port: on TensorRT in NVIDIA's containers, on the portable runtime elsewhere",
     "torch_fused": "the reference on jagged rows with the fused attention kernel; research HSTU",
     "tripy_jagged": "the Tripy port on jagged rows with the same kernel as a plugin; research HSTU",
     "tensorrt": "the Tripy port's graphs built by TensorRT, on any machine; run where it supports the GPU",
-    "onnxruntime": "the dense reference exported to ONNX, on ONNX Runtime's CPU provider",
+    "onnxruntime": "the dense reference exported to ONNX, on ONNX Runtime: on the GPU where there is one",
     "tensorrt_onnx": "the same graph built by TensorRT through Polygraphy; run where it supports the GPU",
 }
 """Runners that can be asked for. The float64 oracle is none of them: it always runs and is never judged."""
 
 BY_NAME_ONLY = ("onnxruntime", "tensorrt_onnx", "torch_fused", "tripy_jagged")
 """Not run by default: the export alone takes as long as the rest of a small case, and kernels are opted into."""
+
+
+_COMPILING = ("torch_compile", "torch_compile_graphs")
 
 
 def default_runners() -> tuple[str, ...]:
@@ -32,7 +36,7 @@ def default_runners() -> tuple[str, ...]:
     return tuple(
         name
         for name in RUNNERS
-        if name not in BY_NAME_ONLY and (name != "torch_compile" or torch.cuda.is_available())
+        if name not in BY_NAME_ONLY and (name not in _COMPILING or torch.cuda.is_available())
     )
 
 
@@ -68,6 +72,7 @@ def make_runner(name: str) -> Runner:
         "torch": torch_runners.TorchRunner,
         "torch_jagged": torch_runners.TorchJaggedRunner,
         "torch_compile": torch_runners.TorchCompileRunner,
+        "torch_compile_graphs": torch_runners.TorchCompileGraphsRunner,
         "oracle": torch_runners.OracleRunner,
     }[name]()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from configs import CaseConfig
 from parity.captures import Capture, ModuleCall
 from parity.precision import Precision
+from parity.timing import Replayed
 
 
 class Unavailable(Exception):
@@ -41,6 +43,10 @@ class Runner(abc.ABC):
     """Whether `run_incremental` exists."""
     builds = False
     """Whether `build` exists: the engine is a result of its own, wherever it can run."""
+    ranges_modules = False
+    """Whether `module_ranges` shows modules as they run in the model."""
+    in_torchs_memory = True
+    """Whether PyTorch's allocator gives the GPU memory that runs take, so that it knows the peak."""
 
     widening = 1
     """Bytes of its floating-point numbers over those of the tested precision."""
@@ -62,6 +68,14 @@ class Runner(abc.ABC):
     @abc.abstractmethod
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
         """Seconds of `repeats` synchronised runs of the untapped model, inputs already in place."""
+
+    def timed_outputs(self) -> dict[str, torch.Tensor]:
+        """Outputs of the last run that `time` timed, by tap name; nothing where they are not kept."""
+        return {}
+
+    def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
+        """`time`, as replays of a captured CUDA graph; nothing and no reason where there is no such thing."""
+        return Replayed([])
 
     def build(self, arrays: Mapping[str, np.ndarray], folder: Path) -> list[dict]:
         """Build engines of the untapped model for these shapes, and keep them in `folder`.
@@ -96,6 +110,16 @@ class Runner(abc.ABC):
         Empty where the module cannot be timed by itself.
         """
         raise NotImplementedError
+
+    def time_call_replays(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int
+    ) -> Replayed:
+        """`time_call`, as replays of a captured CUDA graph."""
+        return Replayed([])
+
+    def module_ranges(self) -> contextlib.AbstractContextManager[None]:
+        """In its body, where `ranges_modules`, each module that runs is a range of a profile, by its path."""
+        return contextlib.nullcontext()
 
     def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         """Fill the cache with all but each row's last item, then append that item.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,8 @@ from parity.precision import Precision
 from parity.rounding import Roundings, draws_for, has_few_rows, stacked
 from parity.runners.base import Runner, Unavailable
 from parity.spool import Through
-from parity.torch_taps import tapped
+from parity.timing import NotCapturable, Replay, Replayed, measure
+from parity.torch_taps import module_ranges, tapped
 from parity.weights import rounded
 
 
@@ -30,6 +31,7 @@ class TorchRunner(Runner):
     """PyTorch eager on the dense reference: the truth that ports are compared with."""
 
     layout = "dense"
+    ranges_modules = True
 
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -38,6 +40,9 @@ class TorchRunner(Runner):
         self.config: Any = None
         self.dtype: torch.dtype
         self._modules: dict[str, torch.nn.Module] = {}
+        self._timed: dict[str, torch.Tensor] = {}
+        # By tap, the whole model under "": what can be replayed, or why it cannot.
+        self._replays: dict[str, Replay | NotCapturable] = {}
 
     def label(self) -> str:
         return f"torch {self.layout} (eager, {self.device.type})"
@@ -53,6 +58,7 @@ class TorchRunner(Runner):
         self.family = get_family(case.family)
         self.config = case.model
         self.dtype = dtype
+        self._timed, self._replays = {}, {}
         self.model = self.family.build_reference(case.model, self.layout).to(dtype)
         self.model.load_state_dict(dict(weights), strict=True)
         self.model.eval().to(self.device)
@@ -95,18 +101,35 @@ class TorchRunner(Runner):
 
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
         arguments = map_tree(self.family.entry_arguments(arrays), self._place)
-        return self._time(lambda: self._entry(self.model, arguments), repeats)
-
-    def _time(self, function: Any, repeats: int) -> list[float]:
-        seconds = []
         with torch.inference_mode():
-            for _ in range(repeats):
-                start = time.perf_counter()
-                function()
-                if self.device.type == "cuda":
-                    torch.cuda.synchronize()
-                seconds.append(time.perf_counter() - start)
-        return seconds
+            timed = measure(lambda: self._entry(self.model, arguments), repeats, self._queue())
+        self._timed = timed.result
+        return timed.seconds
+
+    def timed_outputs(self) -> dict[str, torch.Tensor]:
+        return {name: out.cpu() for name, out in self._timed.items()}
+
+    def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
+        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+        return self._time_replays("", lambda: self._entry(self.model, arguments), repeats)
+
+    def _queue(self) -> torch.cuda.Stream | None:
+        return torch.cuda.current_stream() if self.device.type == "cuda" else None
+
+    def _time_replays(self, tap: str, function: Callable[[], Any], repeats: int) -> Replayed:
+        if self.device.type != "cuda":
+            return Replayed([])
+        with torch.inference_mode():
+            if tap not in self._replays:
+                try:
+                    self._replays[tap] = Replay(function)
+                except NotCapturable as reason:
+                    self._replays[tap] = reason
+            replay = self._replays[tap]
+            return Replayed(replay.time(repeats)) if isinstance(replay, Replay) else Replayed([], str(replay))
+
+    def module_ranges(self) -> contextlib.AbstractContextManager[None]:
+        return module_ranges(self.model)
 
     def _call_arguments(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[list, dict]:
         def fetch(leaf: Any) -> Any:
@@ -133,7 +156,16 @@ class TorchRunner(Runner):
 
     def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
         args, kwargs = self._call_arguments(call, inputs)
-        return self._time(lambda: call.function(self._modules[call.path])(*args, **kwargs), repeats)
+        module = call.function(self._modules[call.path])
+        with torch.inference_mode():
+            return measure(lambda: module(*args, **kwargs), repeats, self._queue()).seconds
+
+    def time_call_replays(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int
+    ) -> Replayed:
+        args, kwargs = self._call_arguments(call, inputs)
+        module = call.function(self._modules[call.path])
+        return self._time_replays(call.tap, lambda: module(*args, **kwargs), repeats)
 
     def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         steps = self.family.incremental_arguments(self.config, arrays)
@@ -257,22 +289,48 @@ class TorchJaggedRunner(TorchRunner):
         # The recorded arguments are the dense module's; unpadding them is no part of the jagged one's time.
         return []
 
+    def time_call_replays(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int
+    ) -> Replayed:
+        return Replayed([])
+
 
 class TorchCompileRunner(TorchRunner):
     """torch.compile on the dense reference. It fuses modules, so only the model's outputs are compared."""
 
     taps_modules = False
     appends = False
+    ranges_modules = False
+    mode = "default"
 
     def label(self) -> str:
         return f"torch.compile dense (inductor, {self.device.type})"
+
+    def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
+        # That is the next runner.
+        return Replayed([])
 
     def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if self.device.type == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
             raise Unavailable("torch.compile needs a C++ compiler on the CPU and none is on the PATH")
         super().load(case, precision, weights)
         torch._dynamo.reset()
-        self._compiled = torch.compile(getattr(self.model, self.family.entry), fullgraph=True, dynamic=False)
+        entry = getattr(self.model, self.family.entry)
+        self._compiled = torch.compile(entry, fullgraph=True, dynamic=False, mode=self.mode)
 
     def _entry(self, model: torch.nn.Module, arguments: dict) -> dict[str, torch.Tensor]:
         return self.family.named_outputs(self._compiled(**arguments))
+
+
+class TorchCompileGraphsRunner(TorchCompileRunner):
+    """The same, replayed as CUDA graphs: mode "reduce-overhead"."""
+
+    mode = "reduce-overhead"
+
+    def label(self) -> str:
+        return f"torch.compile dense (inductor, CUDA graphs, {self.device.type})"
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        if self.device.type != "cuda":
+            raise Unavailable("CUDA graphs need a CUDA device and PyTorch sees none")
+        super().load(case, precision, weights)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-import time
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from parity.captures import Capture, ModuleCall, TensorKey, map_tree, tensor_lea
 from parity.families import Family, get_family
 from parity.precision import Precision
 from parity.runners.base import Runner, Unavailable
+from parity.timing import Replayed, measure, same_bits
 from parity.weights import rounded
 
 try:
@@ -39,6 +41,9 @@ _TRIPY_DTYPES = {
     torch.bool: tp.bool,
 }
 _STATIC: Mapping[int, int] = {}
+_IS_PORTABLE = bool(getattr(mlir_tensorrt, "__portable__", False))
+_CALLS_TO_CAPTURE = 2
+"""The portable runtime captures at the second call."""
 
 
 class Compiled:
@@ -98,8 +103,15 @@ class Compiled:
         self.executable.stream.synchronize()
         return outputs
 
+    def queue(self) -> torch.cuda.Stream | None:
+        """The stream that it runs in, where PyTorch can measure it."""
+        return torch.cuda.ExternalStream(self.executable.stream.ptr) if torch.cuda.is_available() else None
+
     def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
-        outputs = self.launch(arguments)
+        return self.named(self.launch(arguments), arguments)
+
+    def named(self, outputs: list[tp.Tensor], arguments: Any) -> dict[str, tp.Tensor]:
+        """What `launch` returned for the arguments, by tap name."""
         results = {name: outputs[slot] for name, slot in self._slots.items()}
         for name, steps in self._passed_through.items():
             value = arguments
@@ -155,16 +167,20 @@ class TripyRunner(Runner):
         self.dtype: torch.dtype
         self._modules: dict[str, tp.Module] = {}
         self._executables: dict[Any, Compiled] = {}
+        self._replays: dict[int, tp.Executable] = {}
+        self._timed: dict[str, tp.Tensor] = {}
+        # TensorRT takes its own.
+        self.in_torchs_memory = _IS_PORTABLE
 
     def label(self) -> str:
-        if getattr(mlir_tensorrt, "__portable__", False):
+        if _IS_PORTABLE:
             return f"tripy (portable, {'cuda' if torch.cuda.is_available() else 'cpu'})"
         return f"tripy (native TensorRT {tensorrt.__version__})"
 
     def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if precision.needs_cuda and not torch.cuda.is_available():
             raise Unavailable(f"{precision.name} needs a CUDA device and none is visible")
-        if getattr(mlir_tensorrt, "__portable__", False):
+        if _IS_PORTABLE:
             # The portable runtime's switch, read whenever an executable is made; PyTorch's don't reach it.
             os.environ["TRIPY_PORTABLE_TF32"] = str(int(precision.name == "tf32"))
         self.family = get_family(case.family)
@@ -173,7 +189,7 @@ class TripyRunner(Runner):
         self.model = self.family.build_port(case.model, _TRIPY_DTYPES[precision.dtype])
         self._load_parameters(weights)
         self._modules = dict(named_modules(self.model))
-        self._executables = {}
+        self._executables, self._replays, self._timed = {}, {}, {}
 
     def _load_parameters(self, weights: Mapping[str, torch.Tensor]) -> None:
         tensors = rounded(weights, self.dtype)
@@ -239,7 +255,35 @@ class TripyRunner(Runner):
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
         arguments = map_tree(self.family.entry_arguments(arrays), self._host)
         compiled = self._compiled("_entry", self._entry, arguments, self.family.dynamic_sizes(arrays))
-        return _time(compiled, map_tree(arguments, _to_device), repeats)
+        on_device = map_tree(arguments, _to_device)
+        seconds, outputs = _time(compiled, on_device, repeats)
+        self._timed = compiled.named(outputs, on_device)
+        return seconds
+
+    def timed_outputs(self) -> dict[str, torch.Tensor]:
+        return {name: _to_host(out) for name, out in self._timed.items()}
+
+    def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
+        arguments = map_tree(self.family.entry_arguments(arrays), self._host)
+        compiled = self._compiled("_entry", self._entry, arguments, self.family.dynamic_sizes(arrays))
+        return self._time_replays(compiled, arguments, repeats)
+
+    def _time_replays(self, compiled: Compiled, arguments: Any, repeats: int) -> Replayed:
+        """Calls of the portable runtime's captured graph, which copies its inputs in and its results out."""
+        if not (_IS_PORTABLE and torch.cuda.is_available()) or compiled.executable is None:
+            return Replayed([])
+        on_device = map_tree(arguments, _to_device)
+        if id(compiled) not in self._replays:
+            self._replays[id(compiled)] = _with_graphs(compiled.executable)
+        executable = self._replays[id(compiled)]
+        executable.stream = compiled.executable.stream
+        for _ in range(_CALLS_TO_CAPTURE):
+            executable(on_device)
+        replayed = measure(lambda: executable(on_device), repeats, compiled.queue())
+        pairs = zip(replayed.result, compiled.launch(on_device), strict=True)
+        if not all(same_bits(_to_host(result), _to_host(expected)) for result, expected in pairs):
+            return Replayed([], "a replay gives other bits than a run")
+        return Replayed(replayed.seconds)
 
     def _call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[Compiled, Any]:
         if call.path not in self._modules:
@@ -265,7 +309,13 @@ class TripyRunner(Runner):
 
     def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
         compiled, arguments = self._call(call, inputs)
-        return _time(compiled, map_tree(arguments, _to_device), repeats)
+        return _time(compiled, map_tree(arguments, _to_device), repeats)[0]
+
+    def time_call_replays(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int
+    ) -> Replayed:
+        compiled, arguments = self._call(call, inputs)
+        return self._time_replays(compiled, arguments, repeats)
 
     def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         steps = self.family.incremental_arguments(self.config, arrays)
@@ -290,12 +340,26 @@ class TripyRunner(Runner):
         return dict(zip(self.family.incremental_outputs, outputs, strict=True))
 
 
-def _time(compiled: Compiled, arguments: Any, repeats: int) -> list[float]:
+def _time(compiled: Compiled, arguments: Any, repeats: int) -> tuple[list[float], list[tp.Tensor]]:
+    """Seconds of each run, and what the last returned."""
     if compiled.is_empty:
-        return []
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        compiled.launch(arguments)
-        seconds.append(time.perf_counter() - start)
-    return seconds
+        return [], []
+    queue = compiled.queue()
+    # Without a queue a run has to wait for its own end.
+    run = compiled.launch if queue is None else compiled.executable
+    timed = measure(lambda: run(arguments), repeats, queue)
+    return timed.seconds, timed.result
+
+
+def _with_graphs(executable: tp.Executable) -> tp.Executable:
+    """The same executable of the portable runtime, which captures a CUDA graph and replays it."""
+    switch = "TRIPY_PORTABLE_CUDA_GRAPHS"
+    before = os.environ.get(switch, "0")
+    os.environ[switch] = "1"
+    try:
+        with tempfile.TemporaryDirectory(prefix="parity-graphs-") as folder:
+            path = str(Path(folder) / "executable")
+            executable.save(path)
+            return tp.Executable.load(path)
+    finally:
+        os.environ[switch] = before

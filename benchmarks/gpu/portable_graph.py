@@ -1,0 +1,161 @@
+"""The portable runtime on the port's compiled graph, against torch.compile on the dense reference, on a GPU.
+
+    python benchmarks/gpu/portable_graph.py --out portable_graph.json
+
+Research HSTU as in `configs/hstu_ml1m_large.yaml`: 8 blocks, D 50, 2 heads of 25, N 211, synthetic histories.
+Each side is the runner of the parity run that has its name. The runner tripy is the port without plugins,
+step by step (`plan`) and fused (`fused`, TRIPY_PORTABLE_FUSE=1), and both as the runtime's own replays of a
+graph, which copy inputs in and results out. All sides run in one process and take turns in every round; times
+are between two CUDA events around a call. What the last timed call returned is compared with float64; a
+replay that gives other bits than a call has no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from configs import load_case, with_input  # noqa: E402, the project runs from its checkout
+from parity import weights  # noqa: E402
+from parity.environment import environment  # noqa: E402
+from parity.families import get_family  # noqa: E402
+from parity.gpu_state import gpu_state  # noqa: E402
+from parity.judging import latency_of  # noqa: E402
+from parity.precision import PRECISIONS  # noqa: E402
+from parity.runners import Runner, make_runner  # noqa: E402
+
+FUSE = "TRIPY_PORTABLE_FUSE"
+PEERS = {"fused": "torch_compile", "fused_graph": "torch_compile_graphs", "graph": "torch_compile_graphs"}
+WARM_UPS = 10
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One runner, in one of the portable runtime's modes."""
+
+    name: str
+    runner: Runner
+    fuse: str
+    replays: bool
+
+    def time(self, arrays: Arrays, repeats: int) -> list[float]:
+        """Seconds of single calls; none where replays cannot be had."""
+        # Read when an executable is made, which is at the first call.
+        os.environ[FUSE] = self.fuse
+        if not self.replays:
+            return self.runner.time(arrays, repeats)
+        return self.runner.time_replays(arrays, repeats).seconds
+
+
+def make_sides(case: Any, precision: str, tensors: Mapping[str, torch.Tensor]) -> list[Side]:
+    """Every side, loaded. A replay shares the runner with the calls whose bits it is checked against."""
+    runners = {name: make_runner(name) for name in ("torch", "torch_compile", "torch_compile_graphs")}
+    runners |= {"plan": make_runner("tripy"), "fused": make_runner("tripy")}
+    for runner in runners.values():
+        runner.load(case, PRECISIONS[precision], tensors)
+    sides = [Side(name, runner, str(int(name == "fused")), False) for name, runner in runners.items()]
+    sides.append(Side("graph", runners["plan"], "0", True))
+    sides.append(Side("fused_graph", runners["fused"], "1", True))
+    return sides
+
+
+def relative_error(outputs: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]) -> float:
+    """The largest relative L2 error of any output."""
+    return max(
+        ((outputs[name].double() - tensor).norm() / tensor.norm()).item() for name, tensor in exact.items()
+    )
+
+
+def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Times and errors of every side for one case."""
+    family = get_family(case.family)
+    tensors = weights.initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
+    arrays = family.synthetic(case).inputs[0].arrays
+    sides = make_sides(case, precision, tensors)
+    prepared = {}
+    for side in sides:
+        begun = time.perf_counter()
+        side.time(arrays, WARM_UPS)
+        prepared[side.name] = time.perf_counter() - begun
+        progress(f"{side.name} prepared in {prepared[side.name]:.1f} s")
+    seconds: dict[str, list[float]] = {side.name: [] for side in sides}
+    for _ in range(rounds):
+        for side in sides:
+            # The first call after another side's is not counted.
+            seconds[side.name] += side.time(arrays, 3)[1:]
+    oracle = make_runner("oracle")
+    oracle.load(case, PRECISIONS[precision], tensors)
+    exact = oracle.run(arrays)
+    return {
+        side.name: {
+            **(latency_of(seconds[side.name]).model_dump(exclude={"replay"}) if seconds[side.name] else {}),
+            "prepare_s": prepared[side.name],
+            "relative_error": relative_error(side.runner.timed_outputs(), exact),
+        }
+        for side in sides
+    }
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Milliseconds, and peers' medians over the portable runtime's, in Markdown."""
+    names = list(next(iter(results.values())))
+    heads = [*names, *(f"{peer} / {name}" for name, peer in PEERS.items()), "error: torch, fused"]
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (1 + len(heads)) + "|"]
+    for label, row in results.items():
+        cells = [
+            f"{s['median'] * 1e3:.3f} [{s['p10'] * 1e3:.3f}, {s['p90'] * 1e3:.3f}]" for s in row.values()
+        ]
+        cells += [f"{row[peer]['median'] / row[name]['median']:.2f}" for name, peer in PEERS.items()]
+        cells.append(f"{row['torch']['relative_error']:.1e}, {row['fused']['relative_error']:.1e}")
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(side: Mapping[str, Any]) -> str:
+    if "median" not in side:
+        return "-"
+    median, p10, p90 = (side[key] * 1e3 for key in ("median", "p10", "p90"))
+    return f"{median:.3f} [{p10:.3f}, {p90:.3f}]"
+
+
+def main() -> None:
+    """Parses arguments, measures, prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 32, 128])
+    parser.add_argument("--precision", nargs="+", choices=list(PRECISIONS), default=["fp32", "bf16"])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--out", type=Path, help="where to write JSON")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("needs a CUDA device, and PyTorch sees none")
+    results: dict[str, Any] = {}
+    document: dict[str, Any] = {"environment": environment(), "gpu": {"before": gpu_state()}}
+    for precision in options.precision:
+        for batch in options.batch:
+            label = f"{precision} B {batch}"
+            case = with_input(load_case("hstu_ml1m_large"), batch_size=batch)
+            results[label] = measure(case, precision, options.rounds, lambda t, at=label: print(at, t))
+            document["gpu"][f"after {label}"] = gpu_state()
+            if options.out:
+                options.out.write_text(json.dumps({**document, "results": results}, indent=1))
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
