@@ -96,6 +96,12 @@ class Evidence:
         """What counts in a tensor of this shape: an axis as long as the sequence is masked by the lengths."""
         return valid_elements(shape, self.valid, self.batch_size)
 
+    def counted(self, tap: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Which elements of a tap count: neither padding nor at a discontinuity."""
+        mask, boundary = self.mask(shape), self.boundary.get(tap)
+        keep = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape).copy()
+        return keep if boundary is None else keep & ~boundary
+
     def is_gap(self, call: ModuleCall) -> str:
         """Why the port cannot have this module, or nothing."""
         return self.gaps.get(call.kind, "")

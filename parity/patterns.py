@@ -201,21 +201,27 @@ def _where(found: Found) -> Iterator[str]:
     count, total = int(wrong.sum()), int(found.keep.sum())
     if not count or count == total:
         return
+    places = named_places(wrong, found.axes)
+    zero = (found.port[wrong] == 0).all()
+    what = "wrong elements are zero" if zero else "wrong elements"
+    yield f"{count} of {total} {what}" + (f", all at {'; '.join(places)}" if places else "")
+
+
+def named_places(wrong: np.ndarray, axes: Sequence[str]) -> list[str]:
+    """What the places of elements have in common: a few indices of an axis, or a side of the diagonal."""
     indices = np.argwhere(wrong)
     places = []
-    for axis, name in enumerate(found.axes):
+    for axis, name in enumerate(axes):
         hit = np.unique(indices[:, axis])
-        if hit.size < found.oracle.shape[axis] and hit.size <= LISTED:
+        if hit.size < wrong.shape[axis] and hit.size <= LISTED:
             places.append(f"{name} {', '.join(map(str, hit))}")
-    if found.oracle.ndim > 1:
+    if wrong.ndim > 1:
         row, column = indices[:, -2], indices[:, -1]
         for fits, words in (
             ((row == column).all(), "on the diagonal"),
             ((row < column).all(), "above the diagonal"),
             ((row > column).all(), "below the diagonal"),
         ):
-            if fits and found.oracle.shape[-1] > 1:
-                places.append(f"{words} of {found.axes[-2]} and {found.axes[-1]}")
-    zero = (found.port[wrong] == 0).all()
-    what = "wrong elements are zero" if zero else "wrong elements"
-    yield f"{count} of {total} {what}" + (f", all at {'; '.join(places)}" if places else "")
+            if fits and wrong.shape[-1] > 1:
+                places.append(f"{words} of {axes[-2]} and {axes[-1]}")
+    return places

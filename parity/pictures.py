@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from parity.compare import Evidence, Results
 from parity.error_map import ErrorMap, error_map
 from parity.report import ErrorMapReport, ModuleReport, RunnerReport, VerdictReport
-from parity.why import counted
 
 FAILING, PASSING = 8, 3
 """A report stays small: the first modules that fail, with the culprit, and the closest to a limit."""
@@ -57,7 +56,7 @@ def _changed_by_padding(tap: str, evidence: Evidence, results: Results) -> dict[
     clean, poisoned = results.tapped.get(tap), results.poisoned.get(tap)
     if clean is None or poisoned is None or clean.shape != poisoned.shape:
         return {}
-    keep = counted(evidence, tap, tuple(clean.shape))
+    keep = evidence.counted(tap, tuple(clean.shape))
     found = error_map(clean, poisoned, keep, 0.0, evidence.batch_size, evidence.valid)
     return {"poisoned": _report(found)} if found else {}
 
@@ -76,7 +75,7 @@ def _map(
         oracle, port = evidence.oracle.get(tap), (results.untapped if is_output else results.tapped).get(tap)
     if oracle is None or port is None or oracle.shape != port.shape:
         return None
-    keep = counted(evidence, tap, tuple(oracle.shape))
+    keep = evidence.counted(tap, tuple(oracle.shape))
     # Where NaN leaves no limit, what the bound allows beside an exact reference.
     limit = verdict.floor if math.isnan(verdict.limit_max) else verdict.limit_max
     found = error_map(oracle, port, keep, limit, evidence.batch_size, evidence.valid)

@@ -8,12 +8,18 @@ import numpy as np
 import torch
 
 from parity.compare import Evidence, Results, TapRow
-from parity.patterns import Found, explain
+from parity.masks import bits
+from parity.patterns import Found, explain, named_places
 from parity.verdict import Verdict
 
 
 def why(evidence: Evidence, results: Results, row: TapRow) -> tuple[str, ...]:
-    """What explains the failure of a row, in words; nothing where no known pattern does."""
+    """What explains the failure of a row, in words; nothing where no known pattern does.
+
+    A row that passes is one into which padding leaks.
+    """
+    if row.passed:
+        return _leak(evidence, results, row.tap)
     if row.isolated is not None and not row.isolated.passed:
         return why_alone(evidence, results.isolated.get(row.tap), row)
     port = results.untapped.get(row.tap)
@@ -24,16 +30,6 @@ def why(evidence: Evidence, results: Results, row: TapRow) -> tuple[str, ...]:
 def why_alone(evidence: Evidence, port: torch.Tensor | None, row: TapRow) -> tuple[str, ...]:
     """Likewise of a module that fails on its own, where `port` is what it gave."""
     return _explained(evidence, evidence.oracle_isolated.get(row.tap), port, row.tap, row.isolated)
-
-
-def counted(evidence: Evidence, tap: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Which elements of a tap count: neither padding nor at a discontinuity."""
-    keep = np.ones(shape, dtype=bool)
-    mask = evidence.mask(shape)
-    if mask is not None:
-        keep &= mask
-    boundary = evidence.boundary.get(tap)
-    return keep if boundary is None else keep & ~boundary
 
 
 def _explained(
@@ -51,13 +47,49 @@ def _explained(
             Found(
                 oracle=oracle.to(torch.float64).numpy(),
                 port=port.to(torch.float64).numpy(),
-                keep=counted(evidence, tap, shape),
+                keep=evidence.counted(tap, shape),
                 limit=verdict.limit,
                 axes=_axes(evidence, shape),
                 dtype=port.dtype,
             )
         )
     )
+
+
+def _leak(evidence: Evidence, results: Results, tap: str) -> tuple[str, ...]:
+    """How much of a tap garbage in the padding changes, and how far from the padding."""
+    clean, poisoned = results.tapped.get(tap), results.poisoned.get(tap)
+    if clean is None or poisoned is None or clean.shape != poisoned.shape:
+        return ()
+    shape = tuple(clean.shape)
+    keep = evidence.mask(shape)
+    keep = np.ones(shape, dtype=bool) if keep is None else np.broadcast_to(keep, shape)
+    changed = keep & (bits(clean) != bits(poisoned))
+    if not changed.any():
+        return ()
+    places = named_places(changed, _axes(evidence, shape))
+    return (
+        f"{int(changed.sum())} of {int(keep.sum())} valid elements change"
+        + (f", all at {'; '.join(places)}" if places else ""),
+        *_reach(evidence, changed),
+    )
+
+
+def _reach(evidence: Evidence, changed: np.ndarray) -> tuple[str, ...]:
+    """How many positions from the padding changed elements lie: a step too far, or a sum over all of it."""
+    for axis, size in enumerate(changed.shape[1:], start=1):
+        if size not in evidence.valid or changed.shape[0] != evidence.batch_size:
+            continue
+        valid = evidence.valid[size]
+        hit = changed.any(axis=tuple(other for other in range(1, changed.ndim) if other != axis))
+        # Valid positions of the same sequence that follow each one.
+        behind = valid[:, ::-1].cumsum(axis=1)[:, ::-1] - 1
+        reached = int(behind[hit].max()) + 1
+        padded = valid & ~valid.all(axis=1, keepdims=True)
+        if (hit == padded).all():
+            return ("every valid position of the sequences with padding: something runs over the padding",)
+        return (f"no further than {reached} positions from the padding",)
+    return ()
 
 
 def _axes(evidence: Evidence, shape: tuple[int, ...]) -> tuple[str, ...]:

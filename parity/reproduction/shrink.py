@@ -17,9 +17,9 @@ from configs import CaseConfig, ConfigError, with_fields
 from parity.captures import ModuleCall
 from parity.compare import Evidence, Results, TapRow, compare
 from parity.errors import UserError
+from parity.one_process import CleanRun
 from parity.precision import Precision
 from parity.runners.tripy_runner import TripyRunner
-from parity.self_test.clean import CleanRun
 
 KEPT = ("seed",)
 """Numbers that are no sizes."""

@@ -24,10 +24,10 @@ from parity.captures import ModuleCall
 from parity.compare import Comparison, Diagnosis, Results, TapRow, compare
 from parity.errors import UserError
 from parity.families import get_family
+from parity.one_process import CleanRun
 from parity.precision import Precision
 from parity.runners.tripy_runner import TripyRunner
 from parity.self_test import effects
-from parity.self_test.clean import CleanRun
 from parity.self_test.faults import Fault, Finding, Outcome
 from parity.self_test.handwritten import CATALOGUES, Edit, handwritten
 from parity.self_test.mutation import Mutation, mutations

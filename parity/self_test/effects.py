@@ -36,7 +36,6 @@ from parity.runners.tripy_runner import TripyRunner
 from parity.self_test.faults import Fault, Outcome
 from parity.self_test.weight_faults import WeightFault
 from parity.verdict import Verdict
-from parity.why import counted
 
 if TYPE_CHECKING:
     from parity.self_test.bench import Bench
@@ -184,7 +183,7 @@ def _distance(bench: Bench, name: str, tensor: torch.Tensor, oracle: Tensors) ->
     truth = oracle[name]
     if tensor.shape != truth.shape:
         return math.inf, math.inf
-    keep = counted(bench.evidence, name, tuple(truth.shape))
+    keep = bench.evidence.counted(name, tuple(truth.shape))
     wide, exact = (side.to(torch.float64).numpy()[keep] for side in (tensor, truth))
     difference = np.abs(wide - exact)
     if not difference.any():

@@ -7,6 +7,7 @@ import torch
 from parity.captures import Capture, ModuleCall
 from parity.compare import Evidence, Results, compare
 from parity.precision import PRECISIONS
+from parity.why import why
 
 B, N, D = 3, 7, 40
 LENGTHS = np.array([7, 4, 1])
@@ -130,6 +131,49 @@ def test_padding_does_not_count_but_a_leak_does(evidence, results):
     comparison = compare(evidence, results)
     assert comparison.padding_leak == "a"
     assert (comparison.diagnosis.kind, comparison.diagnosis.tap) == ("check", "a")
+
+
+@pytest.mark.parametrize(
+    ("sequence", "positions", "words"),
+    [
+        (1, slice(3, 4), ["1 of 480 valid elements change", "no further than 1 positions"]),
+        (1, slice(2, 4), ["2 of 480 valid elements change", "no further than 2 positions"]),
+        (
+            slice(1, 3),
+            slice(0, 4),
+            ["5 of 480 valid elements change", "every valid position of the sequences with"],
+        ),
+    ],
+    ids=["one too far", "two too far", "a sum over all"],
+)
+def test_a_leak_says_how_far_from_the_padding_it_reaches(evidence, results, sequence, positions, words):
+    # The padding itself changes, too.
+    poisoned = results.poisoned["a"].clone()
+    poisoned[sequence, positions, 0] += 1.0
+    poisoned[2, 1:] = 7.0
+    results.poisoned["a"] = poisoned
+    comparison = compare(evidence, results)
+    row = next(row for row in comparison.rows if row.tap == comparison.padding_leak)
+    found = why(evidence, results, row)
+    assert len(found) == len(words)
+    assert all(text.startswith(word) for text, word in zip(found, words, strict=True))
+    assert "axis 2 0" in found[0]
+
+
+def test_a_leak_that_cannot_be_compared_has_no_explanation(evidence, results):
+    del results.poisoned["a"]
+    comparison = compare(evidence, results)
+    row = next(row for row in comparison.rows if row.tap == comparison.padding_leak)
+    assert why(evidence, results, row) == ()
+
+
+def test_what_counts_is_neither_padding_nor_at_a_discontinuity(evidence):
+    shape = (B, N, D)
+    assert evidence.counted("a", shape).sum() == LENGTHS.sum() * D
+    evidence.boundary = {"a": np.zeros(shape, dtype=bool)}
+    evidence.boundary["a"][0, 0, 0] = evidence.boundary["a"][2, 5, 0] = True
+    assert evidence.counted("a", shape).sum() == LENGTHS.sum() * D - 1
+    assert evidence.counted("other", (4,)).all()
 
 
 def test_a_tap_without_its_poisoned_twin_is_a_leak(evidence, results):

@@ -143,6 +143,7 @@ def test_a_leak_in_a_run_shows_where(saved_run, replayed, runners_of, tmp_path):
     assert code == 1
     jagged = runners_of(report)["torch_jagged"]
     assert jagged.padding_leak == "_hstu"
+    assert "2 of" in jagged.diagnosis.why[0]
     (module,) = (module for module in jagged.modules if module.tap == "_hstu")
     cells = module.maps["poisoned"].cells
     assert module.maps["poisoned"].axes == ("batch", "position")

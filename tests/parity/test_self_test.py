@@ -15,12 +15,13 @@ from parity import compare as comparing
 from parity.call_stacks import no_call_stacks
 from parity.compare import compare
 from parity.errors import UserError
+from parity.one_process import CleanRun
 from parity.precision import PRECISIONS
 from parity.runners.tripy_runner import TripyRunner
 from parity.self_test import store
 from parity.self_test.bench import Bench
 from parity.self_test.campaign import drawn
-from parity.self_test.clean import CleanRun, clean_run
+from parity.self_test.clean import clean_run
 from parity.self_test.faults import CleanFinding, Finding, Outcome
 from parity.self_test.mutation import mutations, replacements
 from parity.self_test.source import CannotApply, functions, source_of, swapped
