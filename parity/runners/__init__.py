@@ -21,7 +21,7 @@ RUNNERS: dict[str, str] = {
 """Runners that can be asked for. The float64 oracle is none of them: it always runs and is never judged."""
 
 BY_NAME_ONLY = ("onnxruntime", "tensorrt_onnx", "torch_fused", "tripy_jagged")
-"""Not run by default: the export alone takes as long as the rest of a small case, and kernels are opted into."""
+"""Not run by default: the export takes as long as the rest of a small case, and kernels are opted into."""
 
 
 _COMPILING = ("torch_compile", "torch_compile_graphs")

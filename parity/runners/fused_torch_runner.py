@@ -15,6 +15,7 @@ from parity.precision import Precision
 from parity.runners.base import Unavailable
 from parity.runners.fused import FUSED, as_fused
 from parity.runners.torch_runners import TorchJaggedRunner, TorchRunner
+from parity.timing import Replayed
 
 
 class TorchFusedRunner(TorchJaggedRunner):
@@ -67,3 +68,8 @@ class TorchFusedRunner(TorchJaggedRunner):
     def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
         # On jagged rows, as in the model: the arguments are in place before the clock starts.
         return TorchRunner.time_call(self, call, inputs, repeats)
+
+    def time_call_replays(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int
+    ) -> Replayed:
+        return TorchRunner.time_call_replays(self, call, inputs, repeats)

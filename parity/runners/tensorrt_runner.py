@@ -58,6 +58,8 @@ def _is_tensor(leaf: Any) -> bool:
 def _built(program: Any, options: trt.BuildOptions) -> trt.EngineBuild:
     try:
         return trt.build(program, options)
+    except trt.NoPlugins as reason:
+        raise Unavailable(str(reason)) from reason
     except trt.Refused as refused:
         raise Refused(str(refused)) from refused
 
