@@ -47,7 +47,10 @@ def find_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, gpu:
         command = f"python -m perf_model.measure.ceilings --output docs/{folder}/ceilings.json"
         return Limits(gpu=gpu.name, reason=f"the ceilings of this {gpu.name} are not known; run {command}")
     shapes = {name: array.shape for name, array in inputs.arrays.items()}
-    works = case_work(case, shapes, precision.dtype.itemsize)
+    try:
+        works = case_work(case, shapes, precision.dtype.itemsize)
+    except ValueError as error:
+        return Limits(gpu=gpu.name, reason=str(error))
     found = {tap: limit(work, precision.name, ceilings) for tap, work in works.items()}
     limits = {tap: LimitReport(seconds=each.seconds, bound=each.bound) for tap, each in found.items()}
     return Limits(gpu=gpu.name, limits=limits)

@@ -220,12 +220,32 @@ def sees(sensitivity: float) -> str:
 
 
 def milliseconds(latency: LatencyReport | None) -> str:
-    """Median and half the interquartile range, those of replays behind; nothing for what cannot be timed."""
+    """Median and half the interquartile range, and those of replays; nothing for what cannot be timed alone.
+
+    Where the GPU's limit is known, how many times that is.
+    """
     if latency is None:
         return ""
+    shown = _milliseconds(latency)
     if latency.replay is not None:
-        return f"{_milliseconds(latency)}, graph {_milliseconds(latency.replay)}"
-    return _milliseconds(latency)
+        shown += f", graph {_milliseconds(latency.replay)}"
+    times = times_the_limit(latency)
+    return shown if times is None else f"{_times(times)}x limit: {shown}"
+
+
+def times_the_limit(latency: LatencyReport) -> float | None:
+    """How many times the GPU's limit a latency is; None where the limit is not known.
+
+    Replays are taken where there are any: they do not wait for the host.
+    """
+    if latency.limit is None:
+        return None
+    measured = latency if latency.replay is None else latency.replay
+    return measured.median / latency.limit.seconds
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
 
 
 def _milliseconds(latency: LatencyReport) -> str:

@@ -24,6 +24,7 @@ from parity.errors import UserError
 from parity.families import get_family
 from parity.families.base import Batches
 from parity.files import write_new
+from parity.limits import write_limits
 from parity.machine import Machine, Runners
 from parity.outputs import write_outputs
 from parity.precision import PRECISIONS, Precision
@@ -242,6 +243,8 @@ def _run_precision(
         if not (batch / precision.name / RECORD).exists():
             # An interrupted run may have left a part.
             shutil.rmtree(batch / precision.name, ignore_errors=True)
+            if number == 0:
+                write_limits(each.case, precision, each.data.inputs[number], batch / precision.name)
             collect(
                 each.case,
                 precision,

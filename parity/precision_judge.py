@@ -12,6 +12,7 @@ from parity.errors import UserError
 from parity.families import get_family
 from parity.inputs import load
 from parity.judging import judge_batch, merge_batches, read_record
+from parity.limits import with_limits
 from parity.precision import Precision
 from parity.report import DiagnosisReport, MetricReport, RunnerReport
 
@@ -46,7 +47,8 @@ class PrecisionJudge:
     def add(self, batch: Path) -> None:
         """Judge the next batch, in its folder. Raises `UserError`: a file of it is missing or damaged."""
         number = len(self._judged)
-        reports = judge_batch(self._case, batch / self._precision.name, number)
+        folder = batch / self._precision.name
+        reports = with_limits(judge_batch(self._case, folder, number), folder)
         self._judged.append(reports)
         self.gpu = self.gpu or read_record(batch / self._precision.name).gpu
         answered = [name for name, report in reports.items() if report.verdict != "NONE"]

@@ -90,6 +90,13 @@ class VerdictReport(_Part):
         )
 
 
+class LimitReport(_Part):
+    """The least seconds that a module can take on the GPU, and what sets them; see `perf_model.limits`."""
+
+    seconds: float
+    bound: Literal["flops", "cache", "memory", "launch"]
+
+
 class LatencyReport(_Part):
     """Times of single runs in seconds, see `parity.timing`; the spread is the interquartile range.
 
@@ -103,6 +110,7 @@ class LatencyReport(_Part):
     p90: float | None = None
     runs: int
     replay: LatencyReport | None = None
+    limit: LimitReport | None = None
 
 
 class ErrorMapReport(_Part):
@@ -249,6 +257,7 @@ class RunnerReport(_Part):
     observer_difference: float = 0.0
     latency: LatencyReport | None = None
     timing_reason: str = ""
+    limit_reason: str = ""
     replay_reasons: dict[str, str] = {}
     peak_bytes: int | None = None
     builds: tuple[BuildReport, ...] = ()

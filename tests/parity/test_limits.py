@@ -66,6 +66,13 @@ def test_damaged_ceilings_are_a_reason_and_no_crash(inputs, monkeypatch):
     assert (found.limits, found.reason) == ({}, "ceilings.json: holds no ceilings")
 
 
+def test_a_family_without_counts_has_a_reason_and_no_limits(inputs):
+    unknown = CASE.model_copy(update={"family": "transformer"})
+    found = find_limits(unknown, PRECISIONS["fp32"], inputs, h200().gpu)
+    assert found.limits == {}
+    assert "'transformer' has no counts of FLOPs and bytes" in found.reason
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_nothing_is_saved(inputs, tmp_path):
     write_limits(CASE, PRECISIONS["fp32"], inputs, tmp_path)
@@ -145,10 +152,9 @@ def test_the_factor_is_of_replays_where_there_are_any():
     assert times_the_limit(made(1e-3, limit=bound, replay=made(3e-5))) == pytest.approx(3)
 
 
-def test_the_factor_stands_behind_the_milliseconds():
+def test_the_factor_stands_before_the_milliseconds():
     bound = LimitReport(seconds=1e-5, bound="flops")
-    assert milliseconds(made(1e-3, limit=bound)) == "1.00 ±0%, 100x limit"
-    assert milliseconds(made(1e-3, limit=bound, replay=made(3.14e-5))).endswith(
-        "graph 0.0314 ±0%, 3.1x limit"
-    )
+    assert milliseconds(made(1e-3, limit=bound)) == "100x limit: 1.00 ±0%"
+    shown = milliseconds(made(1e-3, limit=bound, replay=made(3.14e-5)))
+    assert shown == "3.1x limit: 1.00 ±0%, graph 0.0314 ±0%"
     assert "limit" not in milliseconds(made(1e-3))
