@@ -46,7 +46,7 @@ class Runner(abc.ABC):
     ranges_modules = False
     """Whether `module_ranges` shows modules as they run in the model."""
     in_torchs_memory = True
-    """Whether PyTorch's allocator gives and counts the GPU memory that runs take, so that it knows the peak."""
+    """Whether PyTorch's allocator gives and counts the GPU memory that runs take: it knows the peak."""
 
     widening = 1
     """Bytes of its floating-point numbers over those of the tested precision."""
