@@ -1,12 +1,15 @@
 """The time buckets of research HSTU as a table of exact integer comparisons.
 
-The bucket of a time difference is floor(ln(max(|dt|, 1)) / divisor) with |dt|, the logarithm and the division in
-float32: it is part of the model's function, and another logarithm, off by one unit in the last place, gives other
-buckets (at the public divisor, for 22 differences up to 3e6 seconds). So a kernel must not take a logarithm. It
-doesn't have to: seen as a function of the float32 |dt|, the bucket is a staircase, which is known by its edges.
+The bucket of a time difference is floor(ln(max(|dt|, 1)) / divisor) with |dt|, the logarithm and the
+division in
+float32: it is part of the model's function, and another logarithm, off by one unit in the last place, gives
+    other
+buckets (at the public divisor, for 22 differences up to 3e6 seconds). So a kernel must not take a
+logarithm. It doesn't have to: seen as a function of the float32 |dt|, the bucket is a staircase, which is
+known by its edges.
 
-A float32 that is at least 1 orders like its bit pattern. The patterns are cut into cells of 2**shift, each narrower
-than a bucket, so that a cell holds one edge at most, and
+A float32 that is at least 1 orders like its bit pattern. The patterns are cut into cells of 2**shift, each
+narrower than a bucket, so that a cell holds one edge at most, and
 
     bucket = base[cell] + (pattern >= edge[cell]),    cell = pattern >> shift,
 
@@ -50,7 +53,8 @@ def _bucket(magnitude: torch.Tensor, num_buckets: int, bucket_divisor: float) ->
 
 @functools.lru_cache(maxsize=64)
 def bucket_table(num_buckets: int, bucket_divisor: float) -> BucketTable:
-    """The table of a model's buckets. Evaluates the definition on the CPU, so that every device agrees with it.
+    """The table of a model's buckets. Evaluates the definition on the CPU, so that every device agrees with
+    it.
 
     Raises:
         ValueError: a divisor so small that the table would be too large.
@@ -66,8 +70,8 @@ def bucket_table(num_buckets: int, bucket_divisor: float) -> BucketTable:
     shift = _MANTISSA_BITS - cell_bits
     if cell_bits > _MOST_CELL_BITS:
         raise ValueError(
-            f"bucket_divisor={bucket_divisor}: buckets this narrow need a table that fits no cache; use a divisor of "
-            "at least 0.01, or the eager backend"
+            f"bucket_divisor={bucket_divisor}: buckets this narrow need a table that fits no cache; "
+            "use a divisor of at least 0.01, or the eager backend"
         )
     first = torch.arange(_ONE, _HIGHEST + 1, 1 << shift, dtype=torch.int64)
     last = (first + (1 << shift) - 1).clamp(max=_HIGHEST)

@@ -33,8 +33,8 @@ def require_triton(device: torch.device) -> None:
         raise RuntimeError(reason)
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError(
-            f"backend='triton' needs CUDA tensors, not {device.type}; use backend='eager', or set TRITON_INTERPRET=1 "
-            "before the first import to interpret the kernel"
+            f"backend='triton' needs CUDA tensors, not {device.type}; use backend='eager', or set "
+            "TRITON_INTERPRET=1 before the first import to interpret the kernel"
         )
 
 
@@ -52,15 +52,16 @@ def hstu_attention(
     """HSTU's pointwise attention over jagged sequences, without an (N, N) tensor in memory.
 
     Args:
-        q, k: (L, H, K), L rows of all sequences one after the other; K at most 256. The last axis is contiguous,
-            the others may be strided, so that slices of one projection need no copy.
+        q, k: (L, H, K), L rows of all sequences one after the other; K at most 256. The last axis is
+            contiguous, the others may be strided, so that slices of one projection need no copy.
         v: (L, H, V) in the type of q; V at most 256.
         offsets: (B + 1,) int32 or int64 on the device of q, from 0 to L, never falling; rows may be empty.
-        max_seq_len: the longest row, or more. On the host, so that a launch waits for nothing: a longer row would
-            lose its end, which is the caller's to know.
+        max_seq_len: the longest row, or more. On the host, so that a launch waits for nothing: a longer row
+            would lose its end, which is the caller's to know.
         mask: `ResearchMask` or `ProductionMask`, its tensors on the device of q.
         backend: "triton" (a CUDA GPU, or TRITON_INTERPRET=1) or "eager" (plain PyTorch, anywhere).
-        dot_precision: for float32: "ieee", "tf32", or "tf32x3" (three tf32 products, close to float32's error).
+        dot_precision: for float32: "ieee", "tf32", or "tf32x3" (three tf32 products, close to float32's
+            error).
 
     Returns:
         (L, H, V) in the type of q; sums are float32 in the kernel.
@@ -99,8 +100,8 @@ def _check(
     backend: str,
     dot_precision: str,
 ) -> None:
-    """Shapes, types and devices: everything that needs no value from the device. A short row's kernel takes some 10
-    microseconds, hence no message is put together before it is needed."""
+    """Shapes, types and devices: everything that needs no value from the device. A short row's kernel takes
+    some 10 microseconds, hence no message is put together before it is needed."""
     if backend not in BACKENDS:
         raise _bad("backend", backend, f"choose one of {BACKENDS}")
     if dot_precision not in DOT_PRECISIONS:

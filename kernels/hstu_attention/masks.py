@@ -18,7 +18,8 @@ class ResearchMask:
     Attributes:
         position_weights: (2W - 1,) in any floating type.
         divisor: W of the public model, the width of its mask.
-        timestamps: (B, N) int64 seconds with the query time at a row's length, N at least the longest row; or None.
+        timestamps: (B, N) int64 seconds with the query time at a row's length, N at least the longest row;
+            or None.
         time_weights: (num_buckets + 1,) in the type of position_weights, with timestamps.
         bucket_divisor: width of a bucket in units of ln(second).
     """
@@ -44,8 +45,8 @@ class ResearchMask:
 class ProductionMask:
     """Production STU: weight = SiLU(alpha q k) * scale, no bias.
 
-    A row sees the past and itself; targets, a sequence's last rows, see history and themselves and never each other;
-    contextual rows, its first, together count as one position and see all history. Source:
+    A row sees the past and itself; targets, a sequence's last rows, see history and themselves and never
+    each other; contextual rows, its first, together count as one position and see all history. Source:
     generative_recommenders/ops/pytorch/pt_hstu_attention.py, as in `reference/`.
 
     Attributes:

@@ -1,13 +1,14 @@
 """The fused HSTU attention kernel in Triton. `hstu_attention_kernel` can be compiled ahead of time as it is.
 
-One program owns BLOCK_M rows of one sequence and HEADS heads, which share the bias, and walks over the columns in
-blocks of BLOCK_N: first blocks that a window cuts, then blocks that every row sees whole, which need no mask, then
-those that the diagonal, the targets or the sequence's end cut, and, behind the history, the targets' own. Blocks that
-no row sees are not visited.
+One program owns BLOCK_M rows of one sequence and HEADS heads, which share the bias, and walks over the
+columns in blocks of BLOCK_N: first blocks that a window cuts, then blocks that every row sees whole, which
+need no mask, then those that the diagonal, the targets or the sequence's end cut, and, behind the history,
+the targets' own. Blocks that no row sees are not visited.
 
-The scale of the weights and the outer alpha are linear and are applied once, to the accumulator. Blocks that need no mask may come through
-tensor descriptors (the copy engine); a cut block goes through masked loads, since what lies behind a sequence's end
-belongs to another sequence, and its garbage times zero need not be zero.
+The scale of the weights and the outer alpha are linear and are applied once, to the accumulator. Blocks
+that need no mask may come through tensor descriptors (the copy engine); a cut block goes through masked
+loads, since what lies behind a sequence's end belongs to another sequence, and its garbage times zero need
+not be zero.
 """
 
 from __future__ import annotations
@@ -23,21 +24,8 @@ def _sigmoid_exact(x):
 
 @triton.jit
 def _sigmoid_half(x):
-    """1 / (1 + e^-x) within 2^-12.8 of its value for every x, below the 2^-11 of a half type's own rounding.
-
-    An exponential and a reciprocal would be two operations of the special-function unit, of which a multiprocessor has
-    one for eight multiply-adds: they would take as long as the tensor cores need for the block. So the reciprocal of
-    d = 1 + e^-x starts from r = MAGIC - d, subtracted as integers, for which y = 1 - d r is at most 0.0506 at every d,
-    and 1/d = r / (1 - y) = r (1 + y + y^2) + O(y^3). Below -87 the sigmoid stays at 2^-126 and the weight next to zero.
-    """
-    d = 1.0 + tl.exp2(tl.minimum(x * -1.4426950408889634, 126.0))
-    r = (0x7EF311C7 - d.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
-    y = 1.0 - d * r
-    return r + r * (y + y * y)
-
-
-@triton.jit
-def _sigmoid_special(x):
+    """In two operations of the special-function unit, each within 2^-21 of its result, where a half type
+    rounds at 2^-11. e^-x may overflow; the reciprocal of that is 0, as it should be."""
     e = tl.inline_asm_elementwise(
         "ex2.approx.ftz.f32 $0, $1;",
         "=f,f",
@@ -48,13 +36,6 @@ def _sigmoid_special(x):
     )
     return tl.inline_asm_elementwise(
         "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + e], dtype=tl.float32, is_pure=True, pack=1
-    )
-
-
-@triton.jit
-def _sigmoid_tanh(x):
-    return 0.5 + 0.5 * tl.inline_asm_elementwise(
-        "tanh.approx.f32 $0, $1;", "=f,f", [0.5 * x], dtype=tl.float32, is_pure=True, pack=1
     )
 
 
@@ -96,10 +77,11 @@ def _visible(rows, cols, length, first_target, contextual, window,
 
 
 @triton.jit
-def _column_ranges(start_m, length, first_target, contextual, window, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                   HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
-    """Where rows [start_m, start_m + BLOCK_M) have columns: [low, whole) cut, [whole, cut) not, [cut, high) cut, and
-    [own, end) the targets' own, cut; all but high and end multiples of BLOCK_N."""
+def _column_ranges(start_m, length, first_target, contextual, window,
+                   BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_TARGETS: tl.constexpr,
+                   HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
+    """Where rows [start_m, start_m + BLOCK_M) have columns: [low, whole) cut, [whole, cut) not, [cut, high)
+    cut, and [own, end) the targets' own, cut; all but high and end multiples of BLOCK_N."""
     end = tl.minimum(start_m + BLOCK_M, length)
     low = 0
     whole = 0
@@ -173,7 +155,8 @@ def _times(own_time, rows, length, num_times, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def _bias(rows, cols, base, successor, narrow, length, own_time, position_weights, time_weights, bucket_table, width,
+def _bias(rows, cols, base, successor, narrow, length, own_time,
+          position_weights, time_weights, bucket_table, width,
           HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr):  # fmt: skip
     """(BLOCK_M, BLOCK_N) float32; see `masks.ResearchMask`."""
     # Clamped: rows and columns that no one sees may reach beyond the weights.
@@ -193,13 +176,15 @@ def _bias(rows, cols, base, successor, narrow, length, own_time, position_weight
 
 @triton.jit
 def _accumulate(
-    accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, base, successor, narrow,
-    position_weights, time_weights, bucket_table, width, contextual, window, alpha, begin, stop,
+    accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
+    own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
+    contextual, window, alpha, begin, stop,
     HAS_BIAS: tl.constexpr, HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr,
     HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr,
     stride_kl: tl.constexpr, stride_kh: tl.constexpr, stride_vl: tl.constexpr, stride_vh: tl.constexpr,
-    K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr,
-    HEADS: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, MASKED: tl.constexpr,
+    K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_N: tl.constexpr, HEADS: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr,
+    USE_TMA: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """accs, one for each head, plus the columns [begin, stop); with MASKED, those of them that a row sees."""
     for start_n in tl.range(begin, stop, BLOCK_N):
@@ -207,8 +192,8 @@ def _accumulate(
         cols = start_n + tl.arange(0, BLOCK_N)
         if HAS_BIAS:
             bias = _bias(
-                rows, cols, base, successor, narrow, length, own_time, position_weights, time_weights, bucket_table,
-                width, HAS_TIME, BUCKET_SHIFT,
+                rows, cols, base, successor, narrow, length, own_time,
+                position_weights, time_weights, bucket_table, width, HAS_TIME, BUCKET_SHIFT,
             )  # fmt: skip
         if MASKED:
             sees = _visible(
@@ -226,10 +211,6 @@ def _accumulate(
             # Linear in the first x: there, alpha is left to the end as well.
             if SIGMOID == "half":
                 weights = x * _sigmoid_half(x * alpha)
-            elif SIGMOID == "tanh":
-                weights = x * _sigmoid_tanh(x * alpha)
-            elif SIGMOID == "special":
-                weights = x * _sigmoid_special(x * alpha)
             else:
                 weights = x * _sigmoid_exact(x * alpha)
             if MASKED:
@@ -265,14 +246,16 @@ def hstu_attention_kernel(
     Args:
         Q, K, Out, V: (L, NUM_HEADS, K_DIM or V_DIM), the last stride 1; Out in V's type. KDesc, VDesc: tensor
             descriptors of K and V as (L, NUM_HEADS * dim), with USE_TMA only.
-        offsets: (B + 1,) int. timestamps: (B, num_times) int64, stride_tb apart. position_weights: (2 * width - 1,).
-            time_weights, bucket_table: see `buckets`. num_targets: (B,) int. attn_scale: (L,).
-        num_blocks: of BLOCK_M rows in the longest sequence; the grid is num_blocks * B * NUM_HEADS / HEADS programs.
+        offsets: (B + 1,) int. timestamps: (B, num_times) int64, stride_tb apart. position_weights: (2 *
+            width - 1,). time_weights, bucket_table: see `buckets`. num_targets: (B,) int. attn_scale: (L,).
+        num_blocks: of BLOCK_M rows in the longest sequence; the grid is num_blocks * B * NUM_HEADS / HEADS
+            programs.
         scale: of the weights, without attn_scale.
         HEADS: of a program; divides NUM_HEADS.
-        GROUP: how many (sequence, heads) pairs run beside each other, all their long blocks first: few enough that
-            the cache holds their keys and values, enough that no long block is left to the end.
-        DOT: input precision of the dot products. SIGMOID: "exact", or "half" for half-precision inputs.
+        GROUP: how many (sequence, heads) pairs run beside each other, all their long blocks first: few
+            enough that the cache holds their keys and values, enough that no long block is left to the end.
+        DOT: input precision of the dot products. SIGMOID: "exact", or "half" for half-precision inputs on a
+            GPU.
         ONE_LOOP: mask every block: for sequences of a few blocks one loop fills its pipeline once.
     """
     program = tl.program_id(0)
@@ -323,8 +306,9 @@ def hstu_attention_kernel(
     )
     if HAS_WINDOW and not ONE_LOOP:
         accs = _accumulate(
-            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, base, successor,
-            narrow, position_weights, time_weights, bucket_table, width, contextual, window, alpha, low, whole,
+            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
+            own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
+            contextual, window, alpha, low, whole,
             HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
             stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
             HEADS, DOT, SIGMOID, USE_TMA, MASKED=True,
@@ -333,23 +317,26 @@ def hstu_attention_kernel(
         cut = low
     else:
         accs = _accumulate(
-            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, base, successor,
-            narrow, position_weights, time_weights, bucket_table, width, contextual, window, alpha, whole, cut,
+            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
+            own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
+            contextual, window, alpha, whole, cut,
             HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
             stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
             HEADS, DOT, SIGMOID, USE_TMA, MASKED=False,
         )  # fmt: skip
     accs = _accumulate(
-        accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, base, successor,
-        narrow, position_weights, time_weights, bucket_table, width, contextual, window, alpha, cut, high,
+        accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
+        own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
+        contextual, window, alpha, cut, high,
         HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
         stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
         HEADS, DOT, SIGMOID, USE_TMA, MASKED=True,
     )  # fmt: skip
     if HAS_TARGETS:
         accs = _accumulate(
-            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target, own_time, base, successor,
-            narrow, position_weights, time_weights, bucket_table, width, contextual, window, alpha, own, end,
+            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
+            own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
+            contextual, window, alpha, own, end,
             HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
             stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
             HEADS, DOT, SIGMOID, USE_TMA, MASKED=True,

@@ -5,7 +5,7 @@ This module imports triton; `interface` imports it when a call asks for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -15,15 +15,21 @@ from kernels.hstu_attention.buckets import bucket_table_on
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 
-# Of the keys and values of the pairs that run beside each other: well below the cache of the smallest GPU meant (40 MB).
-_CACHED_BYTES = 24 << 20
+# How many (sequence, heads) pairs run beside each other.
+_GROUP = 64
+# Programs that fill a large GPU once.
+_MANY_PROGRAMS = 132
+# Rows up to here are a few blocks.
+_SHORT = 512
 # What was compiled, by all that the compiler looks at.
 _COMPILED: dict[tuple[object, ...], object] = {}
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the kernel is cut and compiled: what it computes does not depend on it, but for the order of sums."""
+    """How the kernel is cut and compiled: what it computes does not depend on it, but for the order of
+    sums.
+    """
 
     block_m: int
     block_n: int
@@ -37,27 +43,53 @@ class Schedule:
 
 
 def padded_dim(dim: int) -> int:
-    """A head's size as the kernel sees it: the next power of two, at least 16, the smallest that a dot takes."""
+    """A head's size as the kernel sees it: the next power of two, at least 16, the smallest that a dot
+    takes.
+    """
     return max(16, triton.next_power_of_2(dim))
 
 
 def choose_schedule(
     q: torch.Tensor, v: torch.Tensor, max_seq_len: int, mask: ResearchMask | ProductionMask
 ) -> Schedule:
-    """The schedule for these inputs; docs/kernels_hstu.md says what the choices were measured against."""
+    """The schedule for these inputs; docs/kernels_hstu.md says what the choices were measured against.
+
+    Inputs without rows stand for any number of them, as where a kernel is compiled ahead of time.
+    """
     is_half = q.dtype in (torch.float16, torch.bfloat16)
+    # The interpreter, which runs on the CPU, has no assembly.
+    sigmoid = "half" if is_half and q.device.type != "cpu" else "exact"
     widest = max(padded_dim(q.size(2)), padded_dim(v.size(2)))
-    pair_bytes = max_seq_len * (q.size(2) + v.size(2)) * q.element_size()
-    group = max(1, min(64, _CACHED_BYTES // max(pair_bytes, 1)))
-    sigmoid = "half" if is_half else "exact"
+    if 0 < q.size(0) * q.size(1) < 64 * _MANY_PROGRAMS:
+        # Few programs: the longest one is what a call takes, so that its blocks are small.
+        return Schedule(16, 32, num_warps=4, num_stages=1, group=_GROUP, sigmoid=sigmoid)
     if not is_half:
-        block = 64 if widest <= 64 else 32
-        return Schedule(block, 32, num_warps=4, num_stages=2, group=group)
-    if isinstance(mask, ResearchMask) or max_seq_len <= 512 or widest > 128:
+        block_m, block_n = (64, 32) if widest <= 64 else (32, 32) if widest <= 128 else (16, 16)
+        return Schedule(block_m, block_n, num_warps=4, num_stages=1, group=_GROUP)
+    if isinstance(mask, ResearchMask):
+        heads = 2 if q.size(1) % 2 == 0 and widest <= 64 else 1
+        return Schedule(64, 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid, heads=heads)
+    if max_seq_len <= _SHORT or widest > 128:
         return Schedule(
-            64, 64 if widest <= 128 else 32, num_warps=4, num_stages=2, group=group, sigmoid=sigmoid
+            64, 64 if widest <= 128 else 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid
         )
-    return Schedule(128, 64, num_warps=4, num_stages=2, group=group, sigmoid=sigmoid)
+    return Schedule(128, 32, num_warps=4, num_stages=3, group=_GROUP, sigmoid=sigmoid)
+
+
+def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Schedule:
+    """The schedule with whole blocks through the copy engine, where the GPU has one and takes these tensors.
+
+    On long rows alone: making two descriptors takes the host longer than short rows take the GPU.
+    """
+    if schedule.block_m < 128 or k.device.type != "cuda" or torch.cuda.get_device_capability(k.device)[0] < 9:
+        return schedule
+    return replace(schedule, use_tma=_takes_descriptor(k) and _takes_descriptor(v))
+
+
+def _takes_descriptor(x: torch.Tensor) -> bool:
+    """Heads side by side without padding, rows and their start aligned to 16 bytes."""
+    aligned = x.stride(0) * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0
+    return aligned and x.stride(1) == x.size(2) == padded_dim(x.size(2))
 
 
 def launch(
@@ -70,8 +102,10 @@ def launch(
     dot_precision: str,
     schedule: Schedule | None = None,
 ) -> torch.Tensor:
-    """(L, H, K), (L, H, K), (L, H, V), (B + 1,) -> (L, H, V); arguments as `interface.hstu_attention` checked them."""
-    schedule = schedule or choose_schedule(q, v, max_seq_len, mask)
+    """(L, H, K), (L, H, K), (L, H, V), (B + 1,) -> (L, H, V); arguments as `interface.hstu_attention`
+    checked them.
+    """
+    schedule = schedule or with_descriptors(choose_schedule(q, v, max_seq_len, mask), k, v)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     sequences, heads = offsets.numel() - 1, q.size(1)
     blocks = -(-max_seq_len // schedule.block_m)
@@ -81,8 +115,8 @@ def launch(
         q, k, v, out, offsets, blocks, mask, dot_precision, schedule
     )
     grid = (blocks * sequences * heads // schedule.heads, 1, 1)
-    # Triton looks at every argument of every launch to find the kernel that was compiled for it, which takes longer
-    # than the kernel itself on short rows. These decide: constants, types, alignment, device.
+    # Triton looks at every argument of every launch to find the kernel that was compiled for it, which
+    # takes longer than the kernel itself on short rows. These decide: constants, types, alignment, device.
     facts = tuple((x.dtype, x.data_ptr() % 16) for x in tensors if isinstance(x, torch.Tensor))
     key = (facts, constants, schedule.num_warps, schedule.num_stages, q.device)
     compiled = _COMPILED.get(key)
@@ -138,8 +172,8 @@ def _descriptor(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
 class _MaskArguments:
     """What a mask adds to the kernel's arguments. A tensor that is not used is q: a launch needs some tensor.
 
-    tensors: timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale. numbers: stride_tb,
-    num_times, width, contextual, window, alpha. flags: from HAS_BIAS to HAS_SCALE.
+    tensors: timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale. numbers:
+    stride_tb, num_times, width, contextual, window, alpha. flags: from HAS_BIAS to HAS_SCALE.
     """
 
     tensors: tuple[object, ...]
@@ -165,6 +199,6 @@ def _production(mask: ProductionMask, q: torch.Tensor) -> _MaskArguments:
     window, contextual = mask.max_attn_len, mask.contextual_seq_len
     return _MaskArguments(
         tensors=(q, q, q, q, q if targets is None else targets, q if scale is None else scale),
-        numbers=(0, 0, 0, contextual, window, mask.alpha),
+        numbers=(0, 0, 0, contextual, window, float(mask.alpha)),
         flags=(False, False, 0, targets is not None, window > 0, contextual > 0, scale is not None),
     )

@@ -1,8 +1,8 @@
 """What surrounds attention in research HSTU, in three Triton kernels: embed, project, output.
 
-All tensors are jagged, (L, ...), and stored padded: a row of D elements occupies DP >= D, a head of V elements VP >= V,
-the rest zero. Zero columns of the weights keep it so: SiLU(0) = 0. The total length is read from the device, so that a
-captured graph serves every batch up to its capacity.
+All tensors are jagged, (L, ...), and stored padded: a row of D elements occupies DP >= D, a head of V
+elements VP >= V, the rest zero. Zero columns of the weights keep it so: SiLU(0) = 0. The total length is
+read from the device, so that a captured graph serves every batch up to its capacity.
 
 Sums are float32. Where PyTorch stores a result in the tensors' type before a product, so do the kernels.
 """
@@ -23,7 +23,8 @@ def _normalized(x, cols, eps, D: tl.constexpr):
 
 @triton.jit
 def _split_dot(a, w, w_low, acc, SPLIT: tl.constexpr, DOT: tl.constexpr):
-    """acc + a w^T. With SPLIT, each factor is the sum of two tf32 numbers, and the product of the small ones is left
+    """acc + a w^T. With SPLIT, each factor is the sum of two tf32 numbers, and the product of the small
+    ones is left
     out: 2^-22 of the product, where one tf32 product would lose 2^-11. The weights come split."""
     if SPLIT:
         # Round to nearest: tensor cores cut off what is below tf32's mantissa.
@@ -40,7 +41,8 @@ def embed_kernel(
     ids, offsets, item_weights, position_weights, X, XN, scale, eps,
     D: tl.constexpr, DP: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and XN its layer norm.
+    """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and XN its
+    layer norm.
 
     Grid (blocks, B).
     """
@@ -67,7 +69,9 @@ def embed_kernel(
 def _row_statistics(
     pointer, rows, stride, inside, eps, HEADS: tl.constexpr, DIM: tl.constexpr, PAD: tl.constexpr
 ):
-    """Mean and 1 / sqrt(variance + eps), (BLOCK_M,) each, of rows of HEADS * DIM elements stored HEADS * PAD wide."""
+    """Mean and 1 / sqrt(variance + eps), (BLOCK_M,) each, of rows of HEADS * DIM elements stored HEADS *
+    PAD wide.
+    """
     count: tl.constexpr = HEADS * DIM
     cols = tl.arange(0, PAD)
     total = tl.zeros([rows.shape[0]], dtype=tl.float32)
@@ -85,7 +89,8 @@ def _row_statistics(
 @triton.jit
 def project_kernel(
     XN, W, WLow, Y, offsets, num_sequences,
-    DP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    DP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K:
+        tl.constexpr,
     SPLIT: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Y = SiLU(XN W^T): (L, DP), (WIDTH, DP) -> (L, WIDTH). Grid of row blocks times column blocks."""
@@ -121,10 +126,11 @@ def output_kernel(
     HEADS: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, DOT: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Out = (layer_norm(A) * u) W^T + bias + X and XN = layer_norm(Out); behind the last block Out over its own norm.
+    """Out = (layer_norm(A) * u) W^T + bias + X and XN = layer_norm(Out); behind the last block Out over its
+    own norm.
 
-    A: (L, HEADS * VP). Y: (L, stride_y), of which u is the first HEADS * VP. W: (DP, HEADS * VP). X, XN: (L, DP). Out:
-    (L, DP), or (L, D) with LAST. Grid of row blocks.
+    A: (L, HEADS * VP). Y: (L, stride_y), of which u is the first HEADS * VP. W: (DP, HEADS * VP). X, XN:
+    (L, DP). Out: (L, DP), or (L, D) with LAST. Grid of row blocks.
     """
     start_m = tl.program_id(0) * BLOCK_M
     total = tl.load(offsets + num_sequences)

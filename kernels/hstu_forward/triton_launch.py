@@ -1,4 +1,6 @@
-"""Launches of the forward's kernels and their block sizes. Imports triton; `model` imports it when a forward runs."""
+"""Launches of the forward's kernels and their block sizes. Imports triton; `model` imports it when a
+forward runs.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,20 @@ class Tile:
 def project_tile(rows: int, forward: HSTUForward) -> Tile:
     """For SiLU(XN W^T)."""
     dp, width = forward.shape.dp, forward.shape.projected
+    # The largest power of two that divides the width; every part of it is a multiple of 16.
+    widest = width & -width
     if rows < _MANY_ROWS:
-        return Tile(16, min(64, width), min(64, dp), 4, 2)
-    if forward.item_weights.dtype == torch.float32:
-        return Tile(64, min(64, width), min(32, dp), 4, 2)
-    return Tile(64, min(64, width), min(64, dp), 4, 3)
+        return Tile(16, min(64, widest), min(64, dp), 4, 2)
+    if min(dp, widest) >= 128:
+        return Tile(128, 128, 32, 8, 2)
+    return Tile(64, min(64, widest), min(32, dp), 4, 2)
 
 
 def output_tile(rows: int, forward: HSTUForward) -> Tile:
     """For the projection of the output; its block_n is all of D."""
     shape = forward.shape
     block_m = 16 if rows < _MANY_ROWS else 64 if shape.dp <= 64 else 32
-    return Tile(block_m, shape.dp, min(32, shape.num_heads * shape.vp), 4, 2)
+    return Tile(block_m, shape.dp, min(32, shape.vp), 4, 2)
 
 
 def embed(
@@ -129,7 +133,8 @@ def output(
     offsets: torch.Tensor,
     is_last: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(L, H, vp), (L, projected) and the block's input (L, dp) -> its output and the layer norm of that, (L, dp) each.
+    """(L, H, vp), (L, projected) and the block's input (L, dp) -> its output and the layer norm of that,
+    (L, dp) each.
 
     The last block's: (L, D), divided by its norm, twice.
     """

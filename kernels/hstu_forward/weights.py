@@ -45,8 +45,8 @@ class BlockWeights:
     Attributes:
         uvqk: (projected, dp), a column of the public parameter a row, which is how tensor cores want float32.
         output: (dp, H * vp). output_bias: (dp,).
-        uvqk_low, output_low: what rounding to tf32 has taken from the two, itself so rounded; or the two themselves
-            where they are not split.
+        uvqk_low, output_low: what rounding to tf32 has taken from the two, itself so rounded; or the two
+            themselves where they are not split.
     """
 
     uvqk: torch.Tensor
@@ -84,8 +84,9 @@ def model_shape(
             found = tuple(_take(state, f"{_LAYER}{block}.{name}").shape)
             if found != wanted:
                 raise ValueError(
-                    f"{_LAYER}{block}.{name}: shape {found}, but num_heads={num_heads}, attention_dim={attention_dim}, "
-                    f"linear_dim={linear_dim} and D={d} give {wanted} (concat_ua has no fused forward)"
+                    f"{_LAYER}{block}.{name}: shape {found}, but num_heads={num_heads}, "
+                    f"attention_dim={attention_dim}, linear_dim={linear_dim} and D={d} give {wanted} "
+                    "(concat_ua has no fused forward)"
                 )
     return shape
 
@@ -93,7 +94,9 @@ def model_shape(
 def block_weights(
     state: Mapping[str, torch.Tensor], block: int, shape: Shape, is_split: bool
 ) -> BlockWeights:
-    """One block's parameters on the device and in the type of the state dict; float32 ones split if asked for."""
+    """One block's parameters on the device and in the type of the state dict; float32 ones split if asked
+    for.
+    """
     prefix = f"{_LAYER}{block}."
     heads, k, v = shape.num_heads, shape.attention_dim, shape.linear_dim
     parts = _take(state, prefix + "_uvqk").split([heads * v, heads * v, heads * k, heads * k], dim=1)

@@ -1,8 +1,8 @@
 """Inputs of HSTU attention that reach every branch of its kernel, and the verdict on a result.
 
-The rule is the project's (`parity.verdict`): with the float64 oracle of the rounded inputs, the kernel's error is at
-most k times that of eager PyTorch in the same precision plus a floor, both derived there from the precision's round-off
-and the longest sum. No test has a tolerance of its own.
+The rule is the project's (`parity.verdict`): with the float64 oracle of the rounded inputs, the kernel's
+error is at most k times that of eager PyTorch in the same precision plus a floor, both derived there from
+the precision's round-off and the longest sum. No test has a tolerance of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Run = Callable[..., torch.Tensor]
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WIDTH = 140
-# An empty row, a row of one, full blocks, the last row of a block and the first of the next, partial last blocks.
+# An empty row, a row of one, full blocks, the last row of a block and the first of the next, partial last
+# blocks.
 LENGTHS = (5, 0, 1, 130, 64, 65, 140)
 
 
@@ -38,15 +39,17 @@ class Case:
 
 
 def bucket_edges(limit: int, num_buckets: int = 128, bucket_divisor: float = 0.301) -> list[int]:
-    """The differences up to `limit` at which a bucket begins. Above 2^24 a float32 is an integer: there a difference
-    lies on the edge itself and not behind it."""
+    """The differences up to `limit` at which a bucket begins. Above 2^24 a float32 is an integer: there a
+    difference lies on the edge itself and not behind it."""
     edges = (bucket_table(num_buckets, bucket_divisor).entries & 0xFFFFFFFF).unique() + 0x3F800000
     first = edges.clamp(max=0x5F000000).int().view(torch.float32).double().ceil().long()
     return first[first <= limit].tolist()
 
 
 def timestamps(generator: torch.Generator, sequences: int, width: int) -> torch.Tensor:
-    """(B, N): a row's last events lie a bucket's first second before the query time, earlier ones anywhere."""
+    """(B, N): a row's last events lie a bucket's first second before the query time, earlier ones
+    anywhere.
+    """
     times = torch.randint(0, 10**9, (sequences, width), generator=generator).sort(1).values + 10**10
     edges = torch.tensor(bucket_edges(1 << 30))
     for row, length in enumerate(LENGTHS[:sequences]):
