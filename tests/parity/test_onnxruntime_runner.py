@@ -72,6 +72,41 @@ def test_the_label_says_version_device_and_level():
     assert make_runner("onnxruntime").label() == f"onnxruntime ({onnxruntime.__version__}, cpu, enable_all)"
 
 
+class TestBesideAGpu:
+    """Where runners work on a GPU, the CPU's provider is no substitute for the GPU's."""
+
+    @pytest.fixture(autouse=True)
+    def _gpu(self, monkeypatch):
+        setup("dlrm_tiny")  # whose own runner is the CPU's
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def refused(self, precision):
+        made, runner = setup("dlrm_tiny"), make_runner("onnxruntime")
+        assert ", cuda, " in runner.label()
+        with pytest.raises(Unavailable) as caught:
+            runner.load(made.case, PRECISIONS[precision], made.weights)
+        return str(caught.value)
+
+    def test_without_a_provider_for_it_the_runner_is_unavailable(self):
+        assert (
+            "this ONNX Runtime has no CUDAExecutionProvider: `pip install onnxruntime-gpu`"
+            in self.refused("fp32")
+        )
+
+    def test_a_provider_that_does_not_start_is_not_replaced_by_the_cpus(self):
+        from parity.runners.onnxruntime_runner import _CudaSession
+
+        # Asked for and not there: ONNX Runtime itself goes on with the CPU's, and a warning.
+        with pytest.raises(Unavailable, match="could not start it"):
+            _CudaSession(setup("dlrm_tiny").onnx.exported.plain(), threads=1, allow_tf32=False)
+
+    def test_bfloat16_has_no_way_in(self, monkeypatch):
+        import onnxruntime
+
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+        assert "NumPy has no bfloat16" in self.refused("bf16")
+
+
 def test_it_runs_by_name_only():
     assert not {"onnxruntime", "tensorrt_onnx"} & set(default_runners())
 
