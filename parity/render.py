@@ -185,6 +185,8 @@ def _failures(report: Report) -> Iterator[RenderableType]:
             yield Text(f"BLIND: {where}: {entry.diagnosis.text}", style="bold yellow")
         if entry.timing_reason:
             yield Text(f"no latency: {where}: {entry.timing_reason}", style="yellow")
+        if reason := entry.replay_reasons.get(""):
+            yield Text(f"no replay: {where}: {reason}", style="yellow")
         if entry.limit_reason and entry.runner == REFERENCE:
             yield Text(f"no limits: {where}: {entry.limit_reason}", style="yellow")
     for kind, reason in gaps(report).items():

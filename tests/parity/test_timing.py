@@ -1,5 +1,6 @@
 """How runs are timed: turns, warm-ups, quantiles, the check of what was timed, and the GPU's state."""
 
+import io
 import subprocess
 import sys
 import time
@@ -7,13 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 from parity import gpu_state, latency, timing
 from parity.judging import latency_of
 from parity.overview import milliseconds
 from parity.precision import PRECISIONS
+from parity.render import render
 from parity.timing import NotCapturable, Replay, Replayed, measure
 from parity.worker import RunnerFailure, Status
+from tests.parity import made_reports
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FP32 = PRECISIONS["fp32"]
@@ -108,6 +112,28 @@ def test_quantiles_lie_within_what_was_seen_and_replays_stand_beside():
     assert milliseconds(found) == "51000 ±50%, graph 500 ±50%"
     one = latency_of([3.0])
     assert (one.p10, one.median, one.p90, one.replay) == (3, 3, 3, None)
+
+
+def test_a_terminal_shows_replays_memory_and_clocks():
+    latency = latency_of([0.002] * 5, [0.0005] * 5)
+    runner = made_reports.port(
+        "fp32",
+        (made_reports.module("_o", latency=latency),),
+        latency=latency,
+        replay_reasons={"": "it waits for the GPU"},
+        peak_bytes=3 * 2**20,
+    )
+    report = made_reports.report((made_reports.reference(), runner))
+    (case,) = report.cases
+    precision = case.precisions[0].model_copy(update={"gpu": {"before timing": "SM clock 1980 MHz"}})
+    case = case.model_copy(update={"precisions": (precision,)})
+    console = Console(width=120, highlight=False, file=io.StringIO())
+    console.print(render(report.model_copy(update={"cases": (case,)})))
+    shown = console.file.getvalue()
+    assert shown.count("2.00 ±0%, graph 0.500 ±0%") == 2
+    assert "fp32: peak memory: tripy (portable, cpu) 3 MiB" in shown
+    assert "fp32: GPU before timing: SM clock 1980 MHz" in shown
+    assert "no replay: hstu_tiny, fp32, tripy (portable, cpu): it waits for the GPU" in shown
 
 
 class TestGpuState:
