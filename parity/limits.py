@@ -14,6 +14,7 @@ import torch
 from pydantic import BaseModel
 
 from configs import CaseConfig
+from parity.collect import REFERENCE
 from parity.errors import UserError
 from parity.files import write_new
 from parity.inputs import CaseInputs
@@ -93,5 +94,6 @@ def _with(report: RunnerReport, limits: Limits) -> RunnerReport:
         for module in report.modules
     )
     whole = beside(report.latency, WHOLE_MODEL)
-    reason = limits.reason if whole else ""
+    # Said once, and not by every runner.
+    reason = limits.reason if whole and report.runner == REFERENCE else ""
     return report.model_copy(update={"modules": modules, "latency": whole, "limit_reason": reason})

@@ -187,7 +187,7 @@ def _failures(report: Report) -> Iterator[RenderableType]:
             yield Text(f"no latency: {where}: {entry.timing_reason}", style="yellow")
         if reason := entry.replay_reasons.get(""):
             yield Text(f"no replay: {where}: {reason}", style="yellow")
-        if entry.limit_reason and entry.runner == REFERENCE:
+        if entry.limit_reason:
             yield Text(f"no limits: {where}: {entry.limit_reason}", style="yellow")
     for kind, reason in gaps(report).items():
         yield Text(f"GAP: {kind}: {reason}", style="yellow")

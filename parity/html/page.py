@@ -168,11 +168,11 @@ class Page:
                 yield entry.verdict, overview.place(case, precision, entry), entry, target
 
     def without_verdict(self) -> list[tuple[str, RunnerReport]]:
-        """Runners that were not judged, or not timed, or built and not run."""
+        """Runners that were not judged, or not timed, or have no limits, or were built and not run."""
         return [
             (overview.place(case, precision, entry), entry)
             for case, precision, entry in self.report.runner_reports()
-            if entry.verdict == "NONE" or entry.timing_reason or entry.builds
+            if entry.verdict == "NONE" or entry.timing_reason or entry.limit_reason or entry.builds
         ]
 
     def gaps(self) -> dict[str, str]:

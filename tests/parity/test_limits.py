@@ -12,6 +12,7 @@ from configs import load_case
 from parity import limits
 from parity.errors import UserError
 from parity.families import get_family
+from parity.html.page import render_html
 from parity.limits import FILE, find_limits, with_limits, write_limits
 from parity.overview import milliseconds, times_the_limit
 from parity.precision import PRECISIONS
@@ -134,9 +135,10 @@ def test_a_gpu_without_ceilings_is_said_once(gpu_run, replayed, inputs):
     path = gpu_run / "hstu_tiny" / "batch_0000" / "fp32" / FILE
     other = h200().gpu.model_copy(update={"name": "NVIDIA B200"})
     path.write_text(find_limits(CASE, PRECISIONS["fp32"], inputs, other).model_dump_json())
-    code, _, shown = replayed(gpu_run)
+    code, report, shown = replayed(gpu_run)
     assert code == 0
     assert shown.count("no limits: ") == 1
+    assert render_html(report).count("No limits: the ceilings of this NVIDIA B200") == 1
     assert "not known" in shown
     assert "x limit" not in shown
 
