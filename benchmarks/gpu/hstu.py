@@ -1,0 +1,331 @@
+"""Fused HSTU attention and the fused research forward on one GPU, beside their peers in the same run.
+
+    python benchmarks/gpu/hstu.py --out hstu.json --meta CHECKOUT
+    python benchmarks/gpu/hstu.py --only forward --precisions fp32 --rounds 20
+
+Attention: bfloat16, causal. The peer is `triton_hstu_mha` of meta-recsys/generative-recommenders, from the
+checkout that --meta names, with tensor descriptors off (its default) and on; without --meta ours runs alone.
+Full rows, or lengths drawn evenly up to N. A call's operations are counted as that repository's own benchmark
+counts them: 2 H (K + V) length^2 / 2.
+
+Forward: the model of `configs/hstu_ml1m_large.yaml` and a larger one, all rows full, so that the dense peers
+compute nothing in vain. Peers: the dense reference, eager, under torch.compile, and that in a CUDA graph,
+in the same precision. Ours: queued from Python, and as a CUDA graph with its inputs copied in.
+
+Every side's result is judged by the verdict rule in the run that times it: float64 as the oracle, eager
+PyTorch as the reference. A side that fails ends the program. Times: `benchmarks/gpu/timing.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.gpu.timing import (  # noqa: E402
+    Spread,
+    captured,
+    copy_bandwidth,
+    environment,
+    matmul_rate,
+    measure,
+    measure_device,
+)
+from configs import load_case  # noqa: E402
+from kernels.hstu_attention import ProductionMask, hstu_attention  # noqa: E402
+from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings  # noqa: E402
+from parity.precision import PRECISIONS  # noqa: E402
+from parity.verdict import judge  # noqa: E402
+from reference.build import build_hstu  # noqa: E402
+
+# Inputs a side goes round in, so that the cache holds none of them from the call before.
+SETS = 3
+MODULES_OF_A_BLOCK = 6
+# Seconds. The first difference whose time bucket depends on the logarithm's last bit is 37,609, and PyTorch's
+# logarithm on a GPU is not the CPU's, by which the kernels go.
+LATEST = 37_000
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """B sequences of up to N rows; `is_full`, or lengths drawn evenly up to N."""
+
+    batch: int
+    longest: int
+    heads: int
+    dim: int
+    is_full: bool
+
+    @property
+    def name(self) -> str:
+        fill = "full" if self.is_full else "half-filled"
+        return f"B {self.batch}, N {self.longest}, {self.heads} x {self.dim}, {fill}"
+
+
+ATTENTION = tuple(
+    AttentionCase(batch, longest, heads, dim, is_full)
+    for batch, longest, heads, dim in ((32, 4096, 4, 128), (16, 8192, 4, 128), (128, 256, 2, 32))
+    for is_full in (True, False)
+)
+
+
+@dataclass(frozen=True)
+class ForwardCase:
+    """A model of 8 blocks and its batch."""
+
+    dim: int
+    heads: int
+    longest: int
+    batch: int
+
+    @property
+    def name(self) -> str:
+        return f"D {self.dim}, {self.heads} x {self.dim // self.heads}, N {self.longest}, B {self.batch}"
+
+
+FORWARD = tuple(ForwardCase(50, 2, 211, batch) for batch in (1, 4, 32, 128)) + (
+    ForwardCase(256, 4, 1011, 16),
+)
+
+
+def drawn(seed: int) -> torch.Generator:
+    return torch.Generator("cuda").manual_seed(seed)
+
+
+def attention_inputs(case: AttentionCase, seed: int) -> tuple[torch.Tensor, ...]:
+    """q, k, v, offsets."""
+    generator = drawn(seed)
+    lengths = torch.full((case.batch,), case.longest, device="cuda")
+    if not case.is_full:
+        lengths = torch.randint(0, case.longest, (case.batch,), generator=drawn(0), device="cuda")
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    shape = (int(offsets[-1]), case.heads, case.dim)
+    made = [torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    return (*made, offsets)
+
+
+def attention_sides(case: AttentionCase, peer: Callable[..., torch.Tensor] | None) -> dict[str, Callable]:
+    """Functions of q, k, v and offsets."""
+    alpha = case.dim**-0.5
+    mask = ProductionMask(alpha, float(case.longest))
+    sides = {"ours": lambda q, k, v, offsets: hstu_attention(q, k, v, offsets, case.longest, mask)}
+    if peer is not None:
+        for name, is_on in (("triton_hstu_mha", False), ("triton_hstu_mha, descriptors", True)):
+            sides[name] = lambda q, k, v, offsets, is_on=is_on: peer(
+                case.longest, alpha, q, k, v, offsets, enable_tma=is_on
+            )
+    return sides
+
+
+def check_attention(case: AttentionCase, side: Callable, name: str, inputs: tuple[torch.Tensor, ...]) -> str:
+    """The verdict on the longest and the last sequence, of which the oracle has room."""
+    offsets = inputs[-1]
+    result = side(*inputs)
+    mask = ProductionMask(case.dim**-0.5, float(case.longest))
+    for row in {int(offsets.diff().argmax()), case.batch - 1}:
+        start, end = offsets[row : row + 2].tolist()
+        alone = [x[start:end] for x in inputs[:3]]
+        bounds = torch.tensor([0, end - start], device="cuda")
+        # A head at a time: an oracle of all pairs in float64.
+        for head in range(case.heads):
+            q, k, v = (x[:, head : head + 1] for x in alone)
+            wide = [x.double() for x in (q, k, v)]
+            oracle = hstu_attention(*wide, bounds, end - start, mask, backend="eager")
+            reference = hstu_attention(q, k, v, bounds, end - start, mask, backend="eager")
+            found = result[start:end, head : head + 1]
+            compared = (x.cpu() for x in (oracle, reference, found))
+            verdict = judge(*compared, PRECISIONS["bf16"], max(case.dim, end - start))
+            if not verdict.passed:
+                raise SystemExit(f"{case.name}, {name}: {verdict.reason}")
+    return "PASS"
+
+
+def run_attention(case: AttentionCase, peer: Callable | None, rounds: int) -> list[dict]:
+    """A row of the table for each side."""
+    inputs = [attention_inputs(case, seed) for seed in range(SETS)]
+    sides = attention_sides(case, peer)
+    status = {name: check_attention(case, side, name, inputs[0]) for name, side in sides.items()}
+    calls = {
+        name: [lambda side=side, given=given: side(*given) for given in inputs]
+        for name, side in sides.items()
+    }
+    lengths = inputs[0][-1].diff().double()
+    operations = float(2 * case.heads * 2 * case.dim * (lengths**2).sum() / 2)
+    return rows_of(
+        case.name, "bf16", measure(calls, rounds), measure_device(calls, rounds), status, operations
+    )
+
+
+def rows_of(
+    case: str,
+    precision: str,
+    called: dict[str, Spread],
+    device: dict[str, Spread],
+    status: dict[str, str],
+    operations: float | None = None,
+) -> list[dict]:
+    return [
+        {
+            "case": case,
+            "precision": precision,
+            "side": name,
+            "verdict": status[name],
+            "call_us": asdict(called[name]),
+            "device_us": asdict(device[name]) if name in device else None,
+            "tflops": operations / device[name].median / 1e6 if operations and name in device else None,
+        }
+        for name in called
+    ]
+
+
+def forward_model(case: ForwardCase) -> tuple[object, torch.nn.Module]:
+    """The configuration and the dense reference, float32 on the CPU; every block matters."""
+    config = load_case("hstu_ml1m_large").model
+    size = case.dim // case.heads
+    config = config.model_copy(
+        update={
+            "item_embedding_dim": case.dim,
+            "num_heads": case.heads,
+            "attention_dim": size,
+            "linear_dim": size,
+            "max_sequence_len": case.longest - config.max_output_len,
+        }
+    )
+    torch.manual_seed(0)
+    model = build_hstu(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_uvqk"):
+                parameter.normal_(std=case.dim**-0.5)
+            elif "_rel_attn_bias" in name:
+                parameter.normal_(std=0.5)
+    return config, model
+
+
+def forward_sides(
+    case: ForwardCase, config: object, model: torch.nn.Module, dot_precisions: tuple[str, ...]
+) -> tuple[dict[str, Callable], Callable]:
+    """Functions of (lengths, ids, timestamps) that give (B, N, D), and eager's, which comes first."""
+    rows, longest = case.batch * case.longest, case.longest
+    offsets = torch.arange(case.batch + 1, device="cuda") * longest
+    state = dict(model.state_dict())
+    settings = Settings(
+        config.num_heads, config.attention_dim, config.linear_dim, model.sequence_width, config.bucket_divisor
+    )
+
+    def eager(lengths: torch.Tensor, ids: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+        return model(lengths, ids, model.get_item_embeddings(ids), {"timestamps": times})
+
+    sides = {"eager": eager, "torch.compile": torch.compile(eager, dynamic=False)}
+    for dot in dot_precisions:
+        forward = HSTUForward(state, settings, dot)
+        graph = GraphedHSTUForward(forward, case.batch, rows, longest, longest)
+        sides[f"ours, {dot}"] = lambda lengths, ids, times, forward=forward: forward(
+            ids.reshape(-1), offsets, times, longest
+        ).view(*ids.shape, -1)
+        sides[f"ours, {dot}, graph with inputs copied in"] = lambda lengths, ids, times, graph=graph: graph(
+            ids.reshape(-1), offsets, times
+        ).view(*ids.shape, -1)
+    return sides, eager
+
+
+def run_forward(case: ForwardCase, precision: str, rounds: int) -> list[dict]:
+    """A row of the table for each side, torch.compile in a CUDA graph included."""
+    dots = {"fp32": ("ieee", "tf32x3"), "tf32": ("tf32",)}.get(precision, ("ieee",))
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    config, model = forward_model(case)
+    model = model.to("cuda", PRECISIONS[precision].dtype)
+    wide = build_hstu(config).double().to("cuda")
+    wide.load_state_dict(model.state_dict())
+    shape = (case.batch, case.longest)
+    inputs = []
+    for seed in range(SETS):
+        ids = torch.randint(1, config.num_items, shape, generator=drawn(seed), device="cuda")
+        times = torch.randint(LATEST, shape, generator=drawn(seed + SETS), device="cuda").sort(1).values
+        inputs.append((torch.full((case.batch,), case.longest, device="cuda"), ids, times))
+    sides, eager = forward_sides(case, config, model, dots)
+    lengths, ids, times = inputs[0]
+    oracle = wide(lengths, ids, wide.get_item_embeddings(ids), {"timestamps": times}).cpu()
+    reference = eager(*inputs[0]).cpu()
+    longest_sum, modules = max(case.longest, case.dim), MODULES_OF_A_BLOCK * config.num_blocks + 2
+    status = {}
+    for name, side in sides.items():
+        verdict = judge(
+            oracle, reference, side(*inputs[0]).cpu(), PRECISIONS[precision], longest_sum, modules=modules
+        )
+        if not verdict.passed:
+            raise SystemExit(f"{case.name}, {precision}, {name}: {verdict.reason}")
+        status[name] = "PASS"
+    calls = {
+        name: [lambda side=side, given=given: side(*given) for given in inputs]
+        for name, side in sides.items()
+    }
+    graphed = {name: calls[name] for name in ("eager", "torch.compile")}
+    called = measure(calls | {f"{name}, graph": [captured(c)] for name, c in graphed.items()}, rounds)
+    for name in graphed:
+        one = called[f"{name}, graph"]
+        called[f"{name}, graph"] = Spread(*(x / SETS for x in (one.median, one.p10, one.p90)), one.rounds)
+        status[f"{name}, graph"] = status[name]
+    device = measure_device({name: c for name, c in calls.items() if "copied in" not in name}, rounds)
+    return rows_of(case.name, precision, called, device, status)
+
+
+def show(rows: list[dict]) -> None:
+    for row in rows:
+        call, device = row["call_us"], row["device_us"]
+        rate = f"{row['tflops']:7.0f} TFLOP/s" if row["tflops"] else ""
+        on_device = f"{device['median']:10.1f} [{device['p10']:.1f}, {device['p90']:.1f}]" if device else ""
+        print(
+            f"{row['case']:32} {row['precision']:5} {row['side']:42} "
+            f"{call['median']:10.1f} [{call['p10']:.1f}, {call['p90']:.1f}] us {on_device} {rate}",
+            flush=True,
+        )
+
+
+def peer_from(checkout: str | None) -> Callable | None:
+    if checkout is None:
+        return None
+    sys.path.insert(0, checkout)
+    return importlib.import_module("generative_recommenders.ops.triton.triton_hstu_attention").triton_hstu_mha
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--meta", help="a checkout of meta-recsys/generative-recommenders")
+    parser.add_argument("--only", choices=("attention", "forward"), help="one part alone")
+    parser.add_argument(
+        "--precisions", nargs="+", choices=tuple(PRECISIONS), default=["fp32", "tf32", "bf16"]
+    )
+    parser.add_argument("--rounds", type=int, default=21)
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device: there is nothing to measure")
+    ceilings = {"copy": copy_bandwidth(), "bf16 product": matmul_rate(torch.bfloat16)}
+    rows: list[dict] = []
+    with torch.no_grad():
+        if given.only != "forward":
+            peer = peer_from(given.meta)
+            for case in ATTENTION:
+                rows += (made := run_attention(case, peer, given.rounds))
+                show(made)
+        if given.only != "attention":
+            for case in FORWARD:
+                for precision in given.precisions:
+                    rows += (made := run_forward(case, precision, given.rounds))
+                    show(made)
+    if given.out:
+        report = {"environment": environment(), "ceilings": ceilings, "rows": rows}
+        given.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
