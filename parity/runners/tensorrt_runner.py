@@ -18,6 +18,7 @@ from parity.captures import map_tree
 from parity.precision import Precision
 from parity.runners.base import BuiltOnly, Refused, Unavailable
 from parity.runners.tripy_runner import Compiled, TripyRunner, mlir_tensorrt
+from parity.timing import Replayed
 
 if not getattr(mlir_tensorrt, "__portable__", False):
     raise Unavailable("nvtripy compiles with TensorRT itself here: runner tripy is the TensorRT run")
@@ -43,12 +44,18 @@ class _OnEngine(Compiled):
     def launch(self, arguments: Any) -> list[torch.Tensor]:
         if self._engine is None:
             return []
+        outputs = self.enqueue(arguments)
+        torch.cuda.synchronize()
+        return outputs
+
+    def queue(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream()
+
+    def enqueue(self, arguments: Any) -> list[torch.Tensor]:
         # nvtripy numbers the inputs in the order in which the tensors stand in the nested arguments.
         inputs: list[torch.Tensor] = []
         map_tree(arguments, lambda leaf: inputs.append(torch.from_dlpack(leaf)) if _is_tensor(leaf) else None)
-        outputs = self._engine(inputs)
-        torch.cuda.synchronize()
-        return outputs
+        return self._engine(inputs)
 
 
 def _is_tensor(leaf: Any) -> bool:
@@ -71,6 +78,7 @@ class TensorRTRunner(TripyRunner):
 
     def __init__(self) -> None:
         super().__init__()
+        self.in_torchs_memory = False
         self._options = trt.BuildOptions()
         self._facts: dict[Any, list[dict]] = {}
         self._why_not_run = ""
@@ -118,6 +126,10 @@ class TensorRTRunner(TripyRunner):
             "dtypes": dtypes(built.inspector),
             "key": built.key,
         }
+
+    def _time_replays(self, compiled: Compiled, arguments: Any, repeats: int) -> Replayed:
+        # What could be replayed is the portable runtime's, and not the engine.
+        return Replayed([])
 
     def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
         if self._why_not_run:

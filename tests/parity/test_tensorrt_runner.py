@@ -14,6 +14,7 @@ from parity.precision import PRECISIONS
 from parity.report import read_report
 from parity.runners import Unavailable, make_runner
 from parity.runners.base import BuiltOnly, Refused
+from parity.timing import Replayed, Timed
 
 trt = pytest.importorskip("tripy_portable.trt", reason="nvtripy compiles with TensorRT itself here")
 reason = trt.available()
@@ -128,10 +129,11 @@ def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
     from tripy_portable.runtime.client import RuntimeClient
     from tripy_portable.runtime.session import RuntimeSession, RuntimeSessionOptions
 
-    from parity.runners import tensorrt_runner
+    from parity.runners import tensorrt_runner, tripy_runner
     from parity.runners.tripy_runner import TripyRunner
 
     made, arrays = runner
+    runs, stream = [], object()
 
     class Engine:
         """Runs the portable executable, which stands for the engine's bytes, on tensors by position."""
@@ -140,6 +142,7 @@ def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
             self.session = RuntimeSession(RuntimeSessionOptions(), executable)
 
         def __call__(self, tensors):
+            runs.append(len(tensors))
             memrefs = [RuntimeClient().create_memref_view_from_dlpack(t.__dlpack__()) for t in tensors]
             return [result.tensor for result in self.session.execute_function("main", memrefs)]
 
@@ -148,6 +151,16 @@ def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
     monkeypatch.setattr(tensorrt_runner.trt, "Engine", Engine)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     on_engine = made.run(arrays)
+    runs.clear()
+    # What is timed is the engine, in the stream that it is launched on, and not what it was built of.
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(
+        tripy_runner, "measure", lambda run, repeats, queue: Timed([queue is stream] * repeats, run())
+    )
+    assert made.time(arrays, 2) == [True, True]
+    assert len(runs) == 1
+    assert all(torch.equal(out, on_engine[name]) for name, out in made.timed_outputs().items())
+    assert made.time_replays(arrays, 2) == Replayed([])
     made._executables.clear()
     monkeypatch.setattr(made, "_compile", TripyRunner._compile.__get__(made))
     expected = made.run(arrays)
