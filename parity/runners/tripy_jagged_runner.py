@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import nvtripy as tp
 import torch
 
-import kernels.plugins.hstu_attention  # noqa: F401  (importing registers the plugin)
 from configs import CaseConfig
 from kernels.hstu_attention.interface import missing_triton
 from parity.captures import ModuleCall, TensorKey, map_tree, tensor_leaves
@@ -19,6 +17,9 @@ from parity.runners.base import Unavailable
 from parity.runners.fused import FUSED, as_fused
 from parity.runners.tripy_runner import Compiled, TripyRunner, mlir_tensorrt
 from parity.tripy_taps import is_tripy_tensor
+
+if TYPE_CHECKING:
+    import nvtripy as tp
 
 
 class TripyJaggedRunner(TripyRunner):
@@ -39,6 +40,9 @@ class TripyJaggedRunner(TripyRunner):
     def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if torch.cuda.is_available() and (reason := missing_triton()):
             raise Unavailable(reason)
+        # Importing registers the plugin. Here, behind the runner's own check that nvtripy can be imported.
+        import kernels.plugins.hstu_attention  # noqa: F401
+
         super().load(as_fused(case), precision, weights)
 
     def can_run(self, call: ModuleCall) -> bool:
@@ -69,8 +73,8 @@ class TripyJaggedRunner(TripyRunner):
             self._modules,
         )
         # The bias module is no input of the graph: its weights are in the graph, as in the model's.
-        held = {name: value for name, value in kwargs.items() if isinstance(value, tp.Module)}
-        arguments = {"args": args, "kwargs": {k: v for k, v in kwargs.items() if k not in held}}
+        held = {"rel_attn_bias": kwargs.pop("rel_attn_bias")} if "rel_attn_bias" in kwargs else {}
+        arguments = {"args": args, "kwargs": kwargs}
 
         def function(arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
             result = module(*arguments["args"], **arguments["kwargs"], **held)
