@@ -1,4 +1,4 @@
-"""DLRM's forward in five or six kernels and one CUDA graph, for speed; the reference is `reference.dlrm`.
+"""DLRM's forward in a few kernels and one CUDA graph, for speed; the reference is `reference.dlrm`.
 
 The dense layers run in half precision, the tables are read in the precision in which they are stored:
 
