@@ -8,8 +8,8 @@ Every function takes ``backend``:
 * "torch": plain PyTorch operations on any device and floating dtype, the definition of the result;
 * "triton": one Triton kernel, on CUDA tensors, or on CPU tensors in Triton's interpreter
   (`TRITON_INTERPRET=1` in the environment before the first call);
-* "cuda": CUDA C++ compiled on first use by `torch.utils.cpp_extension`: `add_bias_relu`, `lora_activation` and
-  `bags_interaction` only.
+* "cuda": CUDA C++ compiled on first use by `torch.utils.cpp_extension`: `add_bias_relu`, `lora_activation`
+  and `bags_interaction` only.
 
 A backend that cannot run raises `KernelError`: none stands in for another.
 """
