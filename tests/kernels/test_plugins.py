@@ -6,15 +6,16 @@ environment none of this has been run.
 
 from __future__ import annotations
 
-import itertools
-import shutil
+import json
+import os
 import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import nvtripy as tp
 import pytest
-import tensorrt
 import torch
 from tensorrt import plugin as trtp
 
@@ -24,6 +25,7 @@ from kernels.hstu_attention.interface import missing_triton
 from kernels.plugins.schema import HSTU_ATTENTION, HSTUAttentionSettings
 from tests.kernels.plugin_setup import HEADS, K_DIM, SETTINGS, V_DIM, WIDTH, attention_inputs
 
+ROOT = Path(__file__).parents[2]
 NAMES = ("q", "k", "v", "offsets", "timestamps", "position_weights", "time_weights")
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 needs_triton = pytest.mark.skipif(bool(missing_triton()), reason=missing_triton())
@@ -122,81 +124,71 @@ def test_the_registration_is_one_that_tripy_can_call():
     assert definition.aot_impl_func is registration.compile_kernel
 
 
-def described(lengths, dtype):
-    """Descriptors as TensorRT gives them while it builds: extents that vary are not known."""
-    kinds = {
-        torch.float32: tensorrt.float32,
-        torch.float16: tensorrt.float16,
-        torch.bfloat16: tensorrt.bfloat16,
-    }
-    kinds |= {torch.int32: tensorrt.int32, torch.int64: tensorrt.int64}
-    return [trtp.from_shape_expr(tuple(x.shape), kinds[x.dtype]) for x in attention_inputs(lengths, dtype)]
+@pytest.fixture(scope="module")
+def compilations():
+    """What `compile_plugin` prints, by the value of TensorRT's switch for TF32."""
+    found = {}
+    for switch in ("0", "1"):
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.kernels.compile_plugin"],
+            cwd=ROOT,
+            env=environment | {"NVIDIA_TF32_OVERRIDE": switch},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found[switch] = json.loads(done.stdout)
+    return found
 
 
 @needs_triton
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_what_tensorrt_is_told_to_launch(dtype, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    descs = described((5, 0, 9, 1), dtype)
-    name, ptx, launch, numbers = registration.compile_kernel(*descs, SETTINGS.to_string(), (descs[2],), 0)
-    assert f".entry {name}(" in ptx
+def test_the_kernel_compiles_without_a_gpu(compilations):
+    kernels = compilations["0"]["kernels"]
+    assert {kernel["capability"] for kernel in kernels} == {80, 90, 100}
+    assert {kernel["precision"] for kernel in kernels} == {"float32", "float16", "bfloat16"}
+    for kernel in kernels:
+        assert kernel["target"].startswith(f"sm_{kernel['capability']}")
+        assert kernel["is_elf"]
+        assert kernel["threads"] % 32 == 0
+        assert kernel["shared"] <= 48 << 10
+        assert kernel["programs_per_block"] in (1, 2)
+        assert kernel["has_table"]
+
+
+@needs_triton
+def test_the_ptx_that_tensorrt_gets_has_its_arguments_and_is_assembled(compilations):
+    for kernel in compilations["0"]["kernels"]:
+        # Seven inputs, three numbers, one output, and none of Triton's own.
+        assert kernel["arguments"] == [".u64"] * 7 + [".u32"] * 3 + [".u64"]
+        assert kernel["assembler"] == ""
+
+
+@needs_triton
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_what_tensorrt_is_told_to_launch(compilations, precision):
+    told = compilations["0"]["told"][precision]
     blocks = 1  # of 64 rows, for 10 positions
+    assert told["is_named"]
     # Heads may share a program.
-    assert launch.grid_x.constant_value() in (blocks * 4, blocks * 4 * HEADS)
-    assert launch.block_x.constant_value() % 32 == 0
-    assert 0 < launch.shared_mem.constant_value() <= 48 << 10
-    assert [number.constant_value() for number in numbers] == [4, 10, blocks]
+    assert told["grid"] in ([blocks * 4, 1, 1], [blocks * 4 * HEADS, 1, 1])
+    assert told["threads"] % 32 == 0
+    assert 0 < told["shared"] <= 48 << 10
+    assert told["numbers"] == [4, 10, blocks]
 
 
 @needs_triton
-def test_an_extent_that_must_be_known_is_named(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    descs = described((5, 2), torch.float32)
-    descs[0].shape_expr[1] = trtp.ShapeExpr()
-    with pytest.raises(ValueError, match="the second extent of q is not known"):
-        registration.compile_kernel(*descs, SETTINGS.to_string(), (descs[2],), 0)
+def test_float32_products_follow_tensorrts_switch(compilations):
+    assert compilations["1"]["told"]["float32"]["uses_tf32"]
+    assert not compilations["0"]["told"]["float32"]["uses_tf32"]
+    assert not compilations["1"]["told"]["bfloat16"]["uses_tf32"]
 
 
 @needs_triton
-@pytest.mark.parametrize(
-    ("capability", "dtype"),
-    [*itertools.product((80, 90, 100), PRECISIONS[2:]), (90, PRECISIONS[0]), (90, PRECISIONS[1])],
-    ids=lambda value: str(value),
-)
-def test_the_kernel_compiles_without_a_gpu(capability, dtype):
-    from kernels.plugins.ahead_of_time import AttentionShape, compile_attention
-
-    shape = AttentionShape(dtype, torch.int32, heads=2, k_dim=25, v_dim=50, width=211, num_buckets=128)
-    made = compile_attention(shape, HSTUAttentionSettings(211.0, 0.301), "ieee", capability)
-    assert f".target sm_{capability}" in made.ptx
-    assert made.cubin[:4] == b"\x7fELF"
-    assert made.threads % 32 == 0
-    assert made.programs_per_block in (1, 2)
-    # Seven inputs, three numbers, one output, and none of Triton's own.
-    entry = made.ptx.partition(f".entry {made.name}(")[2].partition(")")[0]
-    kinds = [line.split()[1] for line in entry.strip().split(",\n")]
-    assert kinds == [".u64"] * 7 + [".u32"] * 3 + [".u64"]
-    assert "time_buckets" in made.ptx
-
-
-@needs_triton
-def test_the_ptx_that_tensorrt_gets_is_assembled(tmp_path):
-    from triton import knobs
-
-    from kernels.plugins.ahead_of_time import AttentionShape, compile_attention
-
-    assembler = knobs.nvidia.ptxas.path if shutil.which(knobs.nvidia.ptxas.path) else None
-    if assembler is None:
-        pytest.skip("this triton brings no ptxas")
-    shape = AttentionShape(
-        torch.float16, torch.int64, heads=1, k_dim=50, v_dim=50, width=211, num_buckets=128
-    )
-    made = compile_attention(shape, HSTUAttentionSettings(211.0, 0.301), "ieee", 90)
-    (tmp_path / "kernel.ptx").write_text(made.ptx)
-    command = [assembler, "-arch=sm_90a", str(tmp_path / "kernel.ptx"), "-o", str(tmp_path / "kernel.cubin")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_an_extent_that_must_be_known_is_named(compilations):
+    assert "the second extent of q is not known" in compilations["0"]["unknown"]["error"]
 
 
 @needs_triton
