@@ -8,6 +8,7 @@ round-off and the length of the longest sum. No test has a tolerance of its own.
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,9 @@ from parity.precision import PRECISIONS
 from parity.verdict import judge
 
 GPU = torch.cuda.is_available()
+if not GPU:
+    # Triton's kernels run in its interpreter then, which must be chosen before they are made.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 DEVICE = torch.device("cuda" if GPU else "cpu")
 ALL_BACKENDS = ("torch", "triton", "cuda")
 
