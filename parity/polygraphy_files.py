@@ -23,9 +23,11 @@ from parity.captures import open_capture
 from parity.collect import ORACLE, REFERENCE, Record
 from parity.families import get_family
 from parity.inputs import load
+from parity.luck import Draws
 from parity.precision import Precision
+from parity.rounding import DRAWS
 from parity.runners.base import Unavailable
-from parity.verdict import bound_for
+from parity.verdict import judge
 
 try:
     from polygraphy.comparator import IterationResult, RunResults
@@ -117,10 +119,11 @@ def _tolerances(precision: Precision, folder: Path) -> dict[str, float]:
     """How far elements of two passing runners may lie apart: a limit on either side of the oracle."""
     reference = open_capture(folder / REFERENCE / "tapped")
     oracle = open_capture(folder / ORACLE / "tapped").tensors
-    bound = bound_for(precision, max(reference.longest_sums.values(), default=1))
+    longest_sum = max(reference.longest_sums.values(), default=1)
     sizes = {}
     for name in open_capture(folder / REFERENCE / "untapped").tensors:
-        exact = oracle[name].double()
-        err_ref = (reference.tensors[name].double() - exact).abs().max()
-        sizes[name] = 2 * float(bound.k * err_ref + bound.floor * exact.abs().max())
+        exact, given = oracle[name], reference.tensors[name]
+        draws = Draws(oracle[DRAWS + name]) if DRAWS + name in oracle else None
+        limit = judge(exact, given, given, precision, longest_sum, draws=draws).limit
+        sizes[name] = 2 * limit.largest * float(exact.double().abs().max())
     return sizes

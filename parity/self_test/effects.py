@@ -14,7 +14,7 @@ largest element, over valid elements. A fault is **equivalent** when this is pro
   second alone would pass, in half, a change that only a wider type can see. In float32 the two are one.
 
 What moves results by more than s is **below the limit** where no result moves by more than its verdict's
-limit, k * err_ref + s: that far two correct programs may lie apart. It is counted by itself, and was not
+limit (`parity.verdict`): that far two correct programs may lie apart. It is counted by itself, and was not
 detected. Everything else is **missed**.
 """
 
