@@ -27,14 +27,20 @@ def missing_triton() -> str:
     return ""
 
 
-def require_triton(device: torch.device) -> None:
-    """Raise RuntimeError, with the reason and the fix, unless triton runs on `device`."""
+def require_triton(x: torch.Tensor) -> None:
+    """Raise RuntimeError, with the reason and the fix, unless triton runs on `x`'s device and in its type."""
     if reason := missing_triton():
         raise RuntimeError(reason)
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+    if x.device.type == "cuda":
+        return
+    if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError(
-            f"backend='triton' needs CUDA tensors, not {device.type}; use backend='eager', or set "
+            f"backend='triton' needs CUDA tensors, not {x.device.type}; use backend='eager', or set "
             "TRITON_INTERPRET=1 before the first import to interpret the kernel"
+        )
+    if x.dtype == torch.bfloat16:
+        raise RuntimeError(
+            "backend='triton': its interpreter multiplies bfloat16 as integers; use a CUDA GPU or backend='eager'"
         )
 
 
@@ -75,7 +81,7 @@ def hstu_attention(
         if dot_precision != "ieee":
             raise ValueError(f"dot_precision={dot_precision!r}: the eager backend has 'ieee' only")
         return hstu_attention_eager(q, k, v, offsets, mask)
-    require_triton(q.device)
+    require_triton(q)
     if q.dtype not in TRITON_DTYPES:
         raise ValueError(f"q.dtype={q.dtype}: backend='triton' takes {_names(TRITON_DTYPES)}")
     launcher = importlib.import_module("kernels.hstu_attention.triton_launch")

@@ -55,7 +55,7 @@ class HSTUForward:
         self.settings = settings
         self.dot_precision = dot_precision
         self.item_weights = state["_embedding_module._item_emb.weight"].contiguous()
-        require_triton(self.item_weights.device)
+        require_triton(self.item_weights)
         self.position_weights = state["_input_features_preproc._pos_emb.weight"].contiguous()
         self.blocks: list[BlockWeights] = [
             block_weights(state, block, self.shape, dot_precision == "tf32x3")

@@ -286,6 +286,14 @@ def test_a_tensor_on_the_cpu_is_refused_without_the_interpreter(monkeypatch):
 
 
 @needs_triton
+@pytest.mark.skipif(GPU, reason="a GPU multiplies bfloat16")
+def test_bfloat16_is_refused_by_the_interpreter():
+    q = Q.bfloat16()
+    with pytest.raises(RuntimeError, match="interpreter multiplies bfloat16 as integers"):
+        hstu_attention(q, q, q, OFFSETS, 4, PLAIN)
+
+
+@needs_triton
 def test_float64_is_for_the_eager_form():
     with pytest.raises(ValueError, match=r"q\.dtype=torch\.float64"):
         hstu_attention(*(x.double().to(DEVICE) for x in (Q, Q, Q)), OFFSETS.to(DEVICE), 4, PLAIN)
