@@ -40,7 +40,8 @@ def require_triton(x: torch.Tensor) -> None:
         )
     if x.dtype == torch.bfloat16:
         raise RuntimeError(
-            "backend='triton': its interpreter multiplies bfloat16 as integers; use a CUDA GPU or backend='eager'"
+            "backend='triton': its interpreter multiplies bfloat16 as integers; use a CUDA GPU, or "
+            "backend='eager'"
         )
 
 
