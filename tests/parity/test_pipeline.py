@@ -119,7 +119,7 @@ def _nudge(tap, *index):
     [
         ("isolated", _nudge(ATTENTION, 0, 0, 0), "module", ATTENTION, "diverges on its own: relative "),
         ("tapped", _nudge(ATTENTION, 0, 0, 0), "amplification", ATTENTION, "is right on its own; the error"),
-        ("untapped", _nudge("score.current", 0, 0), "module", "score.current", "(model output): relative "),
+        ("timed", _nudge("score.current", 0, 0), "module", "score.current", "(model output): relative "),
         ("poisoned", _nudge(ATTENTION, 0, 0, 0), "check", ATTENTION, "garbage in padded positions changes"),
         ("isolated", lambda t: t.pop(ATTENTION), "module", ATTENTION, "missing: the port has no such module"),
         (
