@@ -32,16 +32,17 @@ KINDS = {
 }
 
 
-def compiled(capability: int, precision: str) -> dict[str, Any]:
+def compiled(
+    capability: int, precision: str, heads: int = 2, k_dim: int = 25, v_dim: int = 50
+) -> dict[str, Any]:
     """Facts of one kernel, and what the assembler says of the PTX."""
-    shape = AttentionShape(
-        PRECISIONS[precision], torch.int32, heads=2, k_dim=25, v_dim=50, width=211, num_buckets=128
-    )
+    shape = AttentionShape(PRECISIONS[precision], torch.int32, heads, k_dim, v_dim, 211, 128)
     made = compile_attention(shape, HSTUAttentionSettings(211.0, 0.301), "ieee", capability)
     entry = made.ptx.partition(f".entry {made.name}(")[2].partition(")")[0]
     return {
         "capability": capability,
         "precision": precision,
+        "heads": heads,
         "target": next(line.split()[1] for line in made.ptx.splitlines() if line.startswith(".target")),
         "is_elf": made.cubin[:4] == b"\x7fELF",
         "threads": made.threads,
@@ -87,12 +88,23 @@ def told(precision: str, unknown_heads: bool = False) -> dict[str, Any]:
     }
 
 
+def refused(*case: Any) -> str:
+    """Why a kernel is not compiled."""
+    try:
+        compiled(*case)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 if __name__ == "__main__":
     wanted = [*((capability, "bfloat16") for capability in CAPABILITIES), (90, "float32"), (90, "float16")]
+    wanted.append((80, "bfloat16", 4, 128, 128))
     json.dump(
         {
             "kernels": [compiled(*each) for each in wanted],
             "told": {precision: told(precision) for precision in ("float32", "bfloat16")},
+            "too_large": refused(80, "bfloat16", 1, 256, 256),
             "unknown": told("float32", unknown_heads=True),
         },
         sys.stdout,
