@@ -45,7 +45,7 @@ PLAIN = {
             "tripy_port/hstu_fused.py",
             "tp.sum(tp.where(column < row,",
             "tp.sum(tp.where(column + 1 < row,",
-            "_hstu[0]",
+            "_hstu",
         ),
     ),
     "rows_shifted": (
@@ -55,7 +55,7 @@ PLAIN = {
             "tripy_port/hstu_fused.py",
             "tp.where(is_valid_BN, row_BN + 1, 0)",
             "tp.where(is_valid_BN, row_BN, 0)",
-            "_hstu[0]",
+            "_hstu",
         ),
     ),
 }
