@@ -21,6 +21,7 @@ bench: setup
 
 lint: setup
 	@$(VENV) -m ruff check .
+	@$(VENV) -m mypy
 
 setup:
 	@$(BOOT) -c 'import sys; sys.exit(sys.version_info < (3, 8))' \
@@ -28,5 +29,5 @@ setup:
 	@$(BOOT) -I tools/setup_env.py $(PYTHON)
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis portable/build portable/src/*.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis portable/build portable/src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -155,7 +155,7 @@ def test_filling_a_cache_and_appending_to_it_are_recorded_as_calls_of_their_own(
     (inputs,) = get_family(case.family).synthetic(case).inputs
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     appending = {call.tap: call for call in capture.calls if call.appends}
-    # First the history without its last item, whose results hold the cache: v, q, k and outputs of both blocks.
+    # First the history without its last item, whose results hold the cache: v, q, k, outputs of both blocks.
     assert len(appending[f"{APPENDING}_hstu"].outputs) == 1 + 2 * 4
     # Then the blocks compute one row; what is called as before is not kept twice.
     assert len(appending[f"{APPENDING}_hstu@1"].outputs) == 1

@@ -142,7 +142,7 @@ def _evaluate(
     if not all(is_static(type) for type in results):
         return None
     if node.op == "shape":
-        if not is_static(view.types[0]):
+        if not is_static(view.type(0)):
             return None
     elif node.op == "opaque_plugin":
         # Its implementation runs where the plan computes, as TensorRT's would.
@@ -152,7 +152,8 @@ def _evaluate(
     view.declared = results
     lowered = _checked(node, lower, view)
     positions = lowered.uses if lowered.uses is not None else _present(view.types)
-    return compute(lowered, [view.values[i] for i in positions])
+    known_values = [value for i in positions if (value := view.values[i]) is not None]
+    return compute(lowered, known_values)
 
 
 def _present(types: Sequence[RankedTensorType | None]) -> tuple[int, ...]:
@@ -228,8 +229,8 @@ class Plan:
 
         lowered = [self._lower(program, node) for node in program.nodes]
         roots = list(range(len(program.types)))
-        for node, step, inputs in lowered:
-            if step.is_view:
+        for node, lowering, inputs in lowered:
+            if lowering.is_view:
                 roots[node.outputs[0]] = roots[inputs[0]]
         self.steps = _schedule(program, lowered, roots, writes_over)
         used = {*self._outputs, *(value for step in self.steps for value in step.inputs)}
@@ -264,7 +265,7 @@ class Plan:
         )
         step = _checked(node, lower, view)
         positions = step.uses if step.uses is not None else _present(view.types)
-        return node, step, tuple(node.inputs[i] for i in positions)
+        return node, step, tuple(value for i in positions if (value := node.inputs[i]) is not None)
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Runs the steps.
@@ -279,7 +280,7 @@ class Plan:
         with torch.inference_mode():
             return self._run(self._template.copy(), inputs)
 
-    def _run(self, slots: list[Tensor | None], inputs: Sequence[Tensor | None]) -> list[Tensor]:
+    def _run(self, slots: list[Any], inputs: Sequence[Tensor | None]) -> list[Tensor]:
         for position, value in self._inputs:
             slots[value] = inputs[position]
         for run, arguments, outputs, output, is_single, frees in self._calls:
@@ -354,7 +355,7 @@ def _writing_over(run: Callable[..., Tensor], position: int) -> Callable[..., Te
 def _finishers(program: Program, roots: list[int]) -> list[Callable[[Tensor], Tensor]]:
     """How each result becomes its caller's own: copied where it shares memory with something else."""
     taken = {*program.inputs, *program.constants}
-    finishers = []
+    finishers: list[Callable[[Tensor], Tensor]] = []
     for value in program.outputs:
         finishers.append(_copied if roots[value] in taken else torch.Tensor.contiguous)
         taken.add(roots[value])

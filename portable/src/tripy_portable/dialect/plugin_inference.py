@@ -39,7 +39,9 @@ def _opaque_plugin(view: OpView) -> list[RankedTensorType]:
             f"({', '.join(definition.input_tensor_names)}), but got {len(view.types)}"
         )
     try:
-        described = definition.register_func(*(_describe(type) for type in view.types), **values)
+        described = definition.register_func(
+            *(_describe(view.type(index)) for index in range(len(view.types))), **values
+        )
     except Exception as error:
         raise VerificationError(f"{who} refuses its inputs: {type(error).__name__}: {error}") from error
     outputs = described if isinstance(described, tuple) else (described,)

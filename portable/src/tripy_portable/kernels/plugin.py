@@ -24,7 +24,7 @@ def _opaque_plugin(view: OpView) -> Lowered:
         )
     values = dict(view.attrs["attributes"])
     arguments = [values[name] for name in definition.impl_attr_names]
-    kinds = [DATA_TYPES[type.element] for type in view.types]
+    kinds = [DATA_TYPES[view.type(index).element] for index in range(len(view.types))]
     (result,) = view.declared
     result_kind = DATA_TYPES[result.element]
 

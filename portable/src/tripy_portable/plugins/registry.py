@@ -175,7 +175,7 @@ def _registered(plugin_id: str) -> PluginDef:
     return _REGISTERED[plugin_id]
 
 
-def _is(annotation: Any, kind: type) -> bool:
+def _is(annotation: Any, kind: type | tuple[type, ...]) -> bool:
     return inspect.isclass(annotation) and issubclass(annotation, kind)
 
 
@@ -243,7 +243,9 @@ def _let_nvtripy_ask_for_the_library() -> None:
     It asks when the first plugin of a process is compiled, whichever that is, and the absence of the library
     would fail that one.
     """
-    from nvtripy.trace.ops.plugin import initialize_plugin_registry
+    from nvtripy.trace.ops.plugin import (  # type: ignore[import-untyped]  # nvtripy has no types
+        initialize_plugin_registry,
+    )
 
     try:
         initialize_plugin_registry()

@@ -12,6 +12,8 @@ import torch
 
 from tripy_portable.dtypes import DataType
 
+_FAKE = "Not accessible for fake 'ShapeExpr's. Check is_fake first."
+
 
 class SymInt32:
     """An integer that may not be known yet, with TensorRT's arithmetic: `+`, `-`, `*`, `//` and `cdiv`."""
@@ -32,7 +34,7 @@ class SymInt32:
             RuntimeError: for a fake one, as in TensorRT.
         """
         if self._value is None:
-            raise RuntimeError("Not accessible for fake 'ShapeExpr's. Check is_fake first.")
+            raise RuntimeError(_FAKE)
         return True
 
     def constant_value(self) -> int:
@@ -41,7 +43,9 @@ class SymInt32:
         Raises:
             RuntimeError: for a fake one.
         """
-        return self._value if self.is_constant else 0
+        if self._value is None:
+            raise RuntimeError(_FAKE)
+        return self._value
 
     def _combine(self, other: int | SymInt32, operation: Any) -> Any:
         right = other._value if isinstance(other, SymInt32) else other
@@ -124,11 +128,16 @@ class TensorDesc:
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
-        return len(self.shape_expr)
+        return len(self._dims())
 
     def like(self) -> TensorDesc:
         """A descriptor of the same dimensions and element type."""
-        return TensorDesc(ShapeExprs.from_tuple(tuple(self.shape_expr)), self.dtype)
+        return TensorDesc(ShapeExprs.from_tuple(tuple(self._dims())), self.dtype)
+
+    def _dims(self) -> ShapeExprs:
+        if self.shape_expr is None:
+            raise ValueError("the descriptor has no dimensions yet: set its shape_expr")
+        return self.shape_expr
 
 
 def from_shape_expr(shape_expr: tuple[int | ShapeExpr, ...] | ShapeExprs, dtype: DataType) -> TensorDesc:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from tripy_portable.planner import Plan
 from tripy_portable.runtime.fusion import fuse, require_fusion
-from tripy_portable.runtime.memref import MemRefValue, make_ready
+from tripy_portable.runtime.memref import DeviceMemRef, make_ready
 from tripy_portable.runtime.options import Options
 from tripy_portable.runtime.precision import MatrixPrecision
 
 Tensor = torch.Tensor
-Function = Callable[[Sequence["Tensor | None"]], list[Tensor]]
+Function = Callable[[Sequence[Any]], list[Tensor]]
 
 # A plugin's own products follow the same switch.
 _CONTRACTIONS = frozenset(("matrix_multiply", "convolution", "deconvolution", "opaque_plugin"))
@@ -56,7 +57,7 @@ class CudaPlan:
         """The plan's steps."""
         return self._plan.steps
 
-    def run(self, arguments: Sequence[MemRefValue], queue: torch.cuda.Stream) -> list[Tensor]:
+    def run(self, arguments: Sequence[DeviceMemRef], queue: torch.cuda.Stream) -> list[Tensor]:
         """Queues the work in a CUDA stream.
 
         Args:
@@ -104,7 +105,7 @@ class CapturedGraph:
             inputs: tensors of the plan's shapes.
         """
         self._positions = positions
-        self._inputs: list[Tensor | None] = [None] * len(inputs)
+        self._inputs: list[Any] = [None] * len(inputs)
         for position in self._positions:
             self._inputs[position] = torch.empty_like(inputs[position])
         self._graph = torch.cuda.CUDAGraph()

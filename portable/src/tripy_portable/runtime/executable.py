@@ -93,9 +93,8 @@ class Executable:
             GraphError: where the shapes don't fit, naming the operation.
         """
         program = fold(self.program, types, values, folding(self.device, self.options.allow_tf32))
-        plan: Plan | CudaPlan = Plan(program, self._place, writes_over=not self.options.fuse)
-        if self.device.type == "cuda":
-            plan = CudaPlan(plan, self.options)
+        steps = Plan(program, self._place, writes_over=not self.options.fuse)
+        plan: Plan | CudaPlan = CudaPlan(steps, self.options) if self.device.type == "cuda" else steps
         self._plans[key] = plan
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)

@@ -64,12 +64,12 @@ def _missing() -> str:
     return f"PyTorch 2.11 or newer, whose Inductor has {', '.join(unknown)}" if unknown else ""
 
 
-def fuse(plan: Plan, inputs: Sequence[Tensor | None]) -> Callable[[Sequence[Tensor | None]], list[Tensor]]:
+def fuse(plan: Plan, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], list[Tensor]]:
     """Compiles a plan that writes over none of its arguments.
 
     Args:
         plan: the plan, on a GPU.
-        inputs: tensors of its shapes, whose values don't matter.
+        inputs: tensors of its shapes, whose values don't matter; anything where the plan reads none.
 
     Returns:
         What `plan.run` is: from inputs to fresh results.
@@ -81,7 +81,7 @@ def fuse(plan: Plan, inputs: Sequence[Tensor | None]) -> Callable[[Sequence[Tens
         graph = trace(plan, constants, examples)
         compiled = torch._inductor.compile(graph, [*constants, *examples], options=INDUCTOR_OPTIONS)
 
-    def run(inputs: Sequence[Tensor | None]) -> list[Tensor]:
+    def run(inputs: Sequence[Any]) -> list[Tensor]:
         return list(compiled(*constants, *(inputs[position].contiguous() for position in positions)))
 
     return run
