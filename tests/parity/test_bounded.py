@@ -288,14 +288,16 @@ def test_what_a_module_holds_is_measured():
 
 
 MEASURE = """
-import json, resource, sys
+import json, pathlib, re, sys
 from parity.slices import Limits
 from parity.worker import _Commands
 case, folder, large = sys.argv[1:]
 commands = _Commands("torch")
 commands.start(1, Limits(large=int(large)))
 commands.load(case, "fp32", folder + "/weights")
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+# Not getrusage's, which begins with what the parent took when it started this process.
+status = pathlib.Path("/proc/self/status")
+peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", status.read_text())[1])
 commands.run(folder + "/inputs.safetensors", folder + "/plain")
 before = peak()
 commands.run_tapped(folder + "/inputs.safetensors", folder + f"/{large}/tapped", True)
