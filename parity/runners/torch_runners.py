@@ -83,7 +83,7 @@ class TorchRunner(Runner):
         with torch.inference_mode(), tapped(self.model, record_calls, capture=capture) as capture:
             outputs = self._entry(self.model, arguments)
         capture.tensors.update({name: out.cpu() for name, out in outputs.items()})
-        if record_calls:
+        if record_calls and self.appends:
             self._record_appending(arrays, capture)
         return capture
 
