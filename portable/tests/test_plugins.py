@@ -7,6 +7,7 @@ import numpy as np
 import nvtripy as tp
 import pytest
 import torch
+from plugin_examples import CALLS, added, describe_kernel_only
 from test_errors import assert_points_at, message_of
 
 import tensorrt
@@ -15,46 +16,6 @@ from tripy_portable import trt
 from tripy_portable.diagnostics import UnsupportedOperation
 from tripy_portable.program import Program
 
-CALLS: list[tuple] = []
-
-
-@trtp.register("example::scaled_add")
-def describe_scaled_add(x: trtp.TensorDesc, y: trtp.TensorDesc, factor: float) -> trtp.TensorDesc:
-    if x.dtype != y.dtype:
-        raise ValueError("x and y must have one dtype")
-    return x.like()
-
-
-@trtp.impl("example::scaled_add")
-def scaled_add(
-    x: trtp.Tensor, y: trtp.Tensor, factor: float, outputs: tuple[trtp.Tensor], stream: int
-) -> None:
-    a, b = torch.from_dlpack(x), torch.from_dlpack(y)
-    CALLS.append((a.is_contiguous(), x.strides, stream))
-    torch.add(a, b, alpha=factor, out=torch.from_dlpack(outputs[0]))
-
-
-@trtp.register("example::blocks")
-def describe_blocks(x: trtp.TensorDesc, name: str) -> trtp.TensorDesc:
-    rows = trtp.cdiv(x.shape_expr[0] * 2 + 1, 4)
-    return trtp.from_shape_expr((rows, x.shape_expr[1], 3), tensorrt.int32)
-
-
-@trtp.impl("example::blocks")
-def blocks(x: trtp.Tensor, name: str, outputs: tuple[trtp.Tensor], stream: int) -> None:
-    assert outputs[0].dtype is tensorrt.int32
-    torch.from_dlpack(outputs[0]).fill_(len(name))
-
-
-@trtp.register("example::kernel_only")
-def describe_kernel_only(x: trtp.TensorDesc, size: int) -> trtp.TensorDesc:
-    return x.like()
-
-
-@trtp.register("example::two")
-def describe_two(x: trtp.TensorDesc, size: int) -> tuple[trtp.TensorDesc, trtp.TensorDesc]:
-    return x.like(), x.like()
-
 
 def on_gpu(array):
     return tp.copy(tp.Tensor(array), tp.device("gpu"))
@@ -62,10 +23,6 @@ def on_gpu(array):
 
 def values(tensor):
     return torch.from_dlpack(tp.copy(tensor, tp.device("cpu"))).numpy()
-
-
-def added(x, y):
-    return tp.plugin("example::scaled_add", [x, y], factor=3.0)
 
 
 DYNAMIC = [tp.InputInfo(((1, 2, 5), 3), tp.float32)] * 2

@@ -15,7 +15,12 @@ from parity.errors import UserError
 from parity.families.hstu_synthetic import synthetic
 from reference.build import build_hstu
 
-CASES = [name for name in configs.list_cases() if configs.load_case(name).family == "hstu"]
+# hstu_large_24 is there for its memory: deep as it is, its later blocks move a state by an eighth and less.
+CASES = [
+    name
+    for name in configs.list_cases()
+    if configs.load_case(name).family == "hstu" and name != "hstu_large_24"
+]
 
 
 def _small_table(name):

@@ -3,7 +3,7 @@
 import nvtripy as tp
 import pytest
 import torch
-from test_plugins import CALLS, added
+from plugin_examples import CALLS, added
 
 from tripy_portable.runtime.options import CUDA_GRAPHS
 
