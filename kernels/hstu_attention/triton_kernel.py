@@ -16,6 +16,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# The interpreter has no assembly.
+_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def as_tf32(x):
+    """float32 rounded to the nearest number of tf32, 11 significant bits, a tie away from zero.
+
+    Tensor cores cut off the bits below, which makes every product up to 2^-10 smaller than it is, in one
+    direction; Triton leaves them to it. NaN and infinity stay.
+    """
+    if _INTERPRETED:
+        bits = (x.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF
+        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+    return tl.inline_asm_elementwise(
+        "cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
 
 @triton.jit
 def _sigmoid_exact(x):
@@ -205,6 +223,8 @@ def _accumulate(
                 k = KDesc.load([(seq_start + start_n).to(tl.int32), (head + h) * BLOCK_K])
             else:
                 k = _load_rows(k_at + h * stride_kh, cols, stride_kl, cols < length, K_DIM, BLOCK_K, MASKED)
+            if DOT == "tf32":
+                k = as_tf32(k)
             x = tl.dot(qs[h], tl.trans(k), input_precision=DOT)
             if HAS_BIAS:
                 x += bias
@@ -219,6 +239,9 @@ def _accumulate(
                 v = VDesc.load([(seq_start + start_n).to(tl.int32), (head + h) * BLOCK_V])
             else:
                 v = _load_rows(v_at + h * stride_vh, cols, stride_vl, cols < length, V_DIM, BLOCK_V, MASKED)
+            if DOT == "tf32":
+                weights = as_tf32(weights)
+                v = as_tf32(v)
             added = added + (tl.dot(weights.to(v.dtype), v, accs[h], input_precision=DOT),)
         accs = added
     return accs
@@ -283,7 +306,10 @@ def hstu_attention_kernel(
     qs = ()
     accs = ()
     for h in tl.static_range(HEADS):
-        qs = qs + (_load_rows(q_at + h * stride_qh, rows, stride_ql, inside, K_DIM, BLOCK_K, True),)
+        q = _load_rows(q_at + h * stride_qh, rows, stride_ql, inside, K_DIM, BLOCK_K, True)
+        if DOT == "tf32":
+            q = as_tf32(q)
+        qs = qs + (q,)
         accs = accs + (tl.zeros([BLOCK_M, BLOCK_V], dtype=tl.float32),)
     own_time = timestamps
     base = seq_start

@@ -7,8 +7,11 @@ the precision's round-off and the longest sum. No test has a tolerance of its ow
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -133,3 +136,18 @@ def verdict(case: Case, precision: str, run: Run, seed: int = 0) -> Verdict:
     result = run(*placed, longest, on_device).cpu()
     # One module in the harness, whose sums run over a head's elements and over a row's columns.
     return judge(oracle, reference, result, PRECISIONS[precision], max(case.attention_dim, longest))
+
+
+def mutated(old: str, new: str, folder: Path):
+    """`triton_launch.launch` with a kernel in whose source `old` reads `new`."""
+    from kernels.hstu_attention import triton_kernel, triton_launch
+
+    source = Path(triton_kernel.__file__).read_text()
+    assert source.count(old) >= 1, f"the kernel has no {old!r}"
+    path = folder / "mutated_kernel.py"
+    path.write_text(source.replace(old, new))
+    spec = importlib.util.spec_from_file_location("mutated_kernel", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutated_kernel"] = module
+    spec.loader.exec_module(module)
+    return triton_launch, module.hstu_attention_kernel

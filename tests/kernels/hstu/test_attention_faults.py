@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.kernels.hstu.attention_cases import CASES, verdict
+from tests.kernels.hstu.attention_cases import CASES, mutated, verdict
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
 )
-
-
-def mutated(old: str, new: str, folder: Path):
-    """`triton_launch.launch` with a kernel in whose source `old` reads `new`."""
-    from kernels.hstu_attention import triton_kernel, triton_launch
-
-    source = Path(triton_kernel.__file__).read_text()
-    assert source.count(old) >= 1, f"the kernel has no {old!r}"
-    path = folder / "mutated_kernel.py"
-    path.write_text(source.replace(old, new))
-    spec = importlib.util.spec_from_file_location("mutated_kernel", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mutated_kernel"] = module
-    spec.loader.exec_module(module)
-    return triton_launch, module.hstu_attention_kernel
 
 
 # Each in the kernel's source, with the case that shows it.
