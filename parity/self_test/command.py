@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from parity.errors import UserError
+from parity.precision import PRECISIONS
 from parity.self_test.campaign import Advance, Plan, run
 from parity.self_test.faults import CleanFinding, Finding, Outcome
 from parity.self_test.table import markdown, summarise
@@ -38,6 +40,11 @@ def self_test(plan: Plan, folder: Path, advance: Advance) -> SelfTest:
         raise UserError("--share", plan.share, "is no share of the faults", "give 0 to 1")
     if plan.clean_runs < 0:
         raise UserError("--clean-runs", plan.clean_runs, "is negative", "give 0 or more")
+    for name in plan.precisions:
+        if PRECISIONS[name].needs_cuda and not torch.cuda.is_available():
+            raise UserError(
+                "--precision", name, "needs a CUDA device and PyTorch sees none", "leave it out, or run on one"
+            )
     found = SelfTest(*run(plan, folder, advance))
     (folder / "table.md").write_text(markdown(found.findings, found.clean))
     return found
@@ -51,6 +58,7 @@ def render_self_test(found: SelfTest) -> RenderableType:
         "injected",
         "cannot be made",
         "equivalent",
+        "below the limit",
         "detected",
         "missed",
         "localised",

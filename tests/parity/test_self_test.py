@@ -4,11 +4,14 @@ A fixed sample of the campaign runs here, and its detection must not fall.
 """
 
 import ast
+import io
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 from configs import load_case
 from parity import compare as comparing
@@ -22,6 +25,7 @@ from parity.self_test import store
 from parity.self_test.bench import Bench
 from parity.self_test.campaign import drawn
 from parity.self_test.clean import clean_run
+from parity.self_test.command import SelfTest, render_self_test
 from parity.self_test.faults import CleanFinding, Finding, Outcome
 from parity.self_test.mutation import mutations, replacements
 from parity.self_test.source import CannotApply, functions, source_of, swapped
@@ -234,6 +238,11 @@ def test_a_stopped_campaign_goes_on(command, tmp_path):
         (("--share", "2"), "--share: 2.0 is no share"),
         (("--clean-runs", "-1"), "--clean-runs: -1 is negative"),
         (("--runners", "tripy"), "together with --runners"),
+        pytest.param(
+            ("--precision", "tf32"),
+            "--precision: tf32 needs a CUDA device",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="tf32 can be run here"),
+        ),
     ],
 )
 def test_a_campaign_that_has_no_meaning_is_refused(arguments, named, command, tmp_path, monkeypatch):
@@ -285,6 +294,21 @@ def test_counts_add_up():
     )
     assert "| weight: scaled | 3 | 0 | 0 | 0 | 2 | 1 | 66.67 | 66.67 | 50.00 | 2 |" in text
     assert "why" in text
+
+
+def test_the_terminal_shows_each_count_under_its_name():
+    found = [
+        finding(),
+        finding(outcome=Outcome.BELOW_LIMIT, localised=False),
+        finding(outcome=Outcome.MISSED, localised=False),
+    ]
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(render_self_test(SelfTest(found, [])))
+    heads, row, *_ = (re.split(r"\s{2,}", line.strip()) for line in console.export_text().splitlines())
+    shown = dict(zip(heads, row, strict=True))
+    counts = ("injected", "cannot be made", "equivalent", "below the limit", "detected", "missed")
+    assert [shown[name] for name in counts] == ["3", "0", "0", "1", "1", "1"]
+    assert (shown["localised"], shown["least margin"]) == ("100.0%", "3")
 
 
 def test_findings_survive_a_kill_in_the_middle_of_a_line(tmp_path):
