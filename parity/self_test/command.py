@@ -43,7 +43,7 @@ def self_test(plan: Plan, folder: Path, advance: Advance) -> SelfTest:
     for name in plan.precisions:
         if PRECISIONS[name].needs_cuda and not torch.cuda.is_available():
             raise UserError(
-                "--precision", name, "needs a CUDA device and PyTorch sees none", "leave it out, or run on one"
+                "--precision", name, "needs a CUDA device and PyTorch sees none", "choose other precisions"
             )
     found = SelfTest(*run(plan, folder, advance))
     (folder / "table.md").write_text(markdown(found.findings, found.clean))
