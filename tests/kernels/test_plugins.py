@@ -22,11 +22,14 @@ import kernels.plugins.hstu_attention as registration
 from kernels.hstu_attention import ResearchMask, hstu_attention
 from kernels.hstu_attention.interface import missing_triton
 from kernels.plugins.schema import HSTU_ATTENTION, HSTUAttentionSettings
+from parity.precision import PRECISIONS
+from parity.verdict import judge
 from tests.kernels.plugin_setup import HEADS, K_DIM, SETTINGS, V_DIM, WIDTH, attention_inputs
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("q", "k", "v", "offsets", "timestamps", "position_weights", "time_weights")
-PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+GPU = torch.cuda.is_available()
 needs_triton = pytest.mark.skipif(bool(missing_triton()), reason=missing_triton())
 
 
@@ -34,21 +37,36 @@ def on_device(tensor):
     return tp.copy(tp.Tensor(tensor.contiguous()), tp.device("gpu"))
 
 
-def expected_of(inputs):
+def attention_of(inputs, **how):
     q, k, v, offsets, timestamps, position, time = inputs
     mask = ResearchMask(position, SETTINGS.divisor, timestamps, time, SETTINGS.bucket_divisor)
-    return hstu_attention(q, k, v, offsets, timestamps.size(1), mask, backend="eager")
+    return hstu_attention(q, k, v, offsets, timestamps.size(1), mask, **how)
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+def assert_is_the_operation(result, inputs):
+    """The plugin calls one backend, whose bits it must return; and that backend must be right."""
+    result = torch.from_dlpack(result)
+    assert result.is_cuda == GPU
+    assert torch.equal(
+        result, attention_of([x.to(result.device) for x in inputs], backend="triton" if GPU else "eager")
+    )
+    wide = [x.double() if x.is_floating_point() else x for x in inputs]
+    oracle, reference = (attention_of(given, backend="eager") for given in (wide, inputs))
+    longest_sum = max(K_DIM, inputs[4].size(1))
+    precision = next(p for p in PRECISIONS.values() if p.dtype is result.dtype)
+    verdict = judge(oracle, reference, result.cpu(), precision, longest_sum)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lengths", [(5, 0, 9, 1), (9,), (0, 0), (1, 1, 1)], ids=str)
 def test_the_plugin_is_the_operation(lengths, dtype):
     inputs = attention_inputs(lengths, dtype)
     given = [on_device(x) for x in inputs]
     result = tp.plugin(HSTU_ATTENTION, given, settings=SETTINGS.to_string())
-    if sum(lengths):
-        assert torch.equal(torch.from_dlpack(result).cpu(), expected_of(inputs))
     assert tuple(result.shape) == (sum(lengths), HEADS, V_DIM)
+    if sum(lengths):
+        assert_is_the_operation(result, inputs)
 
 
 def test_one_graph_serves_other_rows_and_other_batches():
@@ -60,8 +78,7 @@ def test_one_graph_serves_other_rows_and_other_batches():
     )
     for lengths in ((5, 0, 6, 1), (10,), (2, 2, 2, 2, 10)):
         inputs = attention_inputs(lengths, torch.float32)
-        result = compiled(*(on_device(x) for x in inputs))
-        assert torch.equal(torch.from_dlpack(result).cpu(), expected_of(inputs))
+        assert_is_the_operation(compiled(*(on_device(x) for x in inputs)), inputs)
 
 
 def test_settings_read_back_exactly():
@@ -214,9 +231,9 @@ def test_a_kernel_with_scratch_memory_is_refused():
 
 
 @needs_triton
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 @pytest.mark.parametrize("lengths", [(5, 0, 9, 1), (200, 64, 65, 128, 1), (211,)], ids=str)
-@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_compiled_kernel_launched_as_tensorrt_launches_it(lengths, dtype):
     from kernels.hstu_attention import triton_launch
     from kernels.plugins.ahead_of_time import AttentionShape, compile_attention
