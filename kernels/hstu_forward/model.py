@@ -1,4 +1,4 @@
-"""Research HSTU's forward from jagged inputs, in three fused kernels a block, and as a captured CUDA graph.
+"""Research HSTU's forward from jagged inputs, in one or three fused kernels a block, and as a captured CUDA graph.
 
 Legend: B batch, N longest row, L total jagged length, D embedding, H heads, K attention dim, V linear dim.
 """
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from kernels.hstu_attention.interface import DOT_PRECISIONS, require_triton
-from kernels.hstu_attention.masks import ResearchMask
 from kernels.hstu_forward.weights import BlockWeights, block_weights, model_shape
 
 
@@ -58,7 +57,7 @@ class HSTUForward:
         require_triton(self.item_weights)
         self.position_weights = state["_input_features_preproc._pos_emb.weight"].contiguous()
         self.blocks: list[BlockWeights] = [
-            block_weights(state, block, self.shape, dot_precision == "tf32x3")
+            block_weights(state, block, self.shape, dot_precision, settings.bucket_divisor)
             for block in range(self.shape.num_blocks)
         ]
 
@@ -77,22 +76,9 @@ class HSTUForward:
             (L, D).
         """
         # Imported here: the launcher needs triton, this module's settings do not.
-        from kernels.hstu_forward.triton_launch import embed, mix, output, project
+        from kernels.hstu_forward.triton_launch import Batch, states_of
 
-        x, normalized = embed(self, ids, offsets, max_seq_len)
-        for number, block in enumerate(self.blocks):
-            mask = ResearchMask(
-                block.position_weights,
-                self.settings.divisor,
-                None if block.time_weights is None else timestamps,
-                block.time_weights,
-                self.settings.bucket_divisor,
-            )
-            uvqk = project(self, normalized, block, offsets)
-            mixed = mix(self, uvqk, offsets, max_seq_len, mask)
-            is_last = number == len(self.blocks) - 1
-            x, normalized = output(self, mixed, uvqk, x, block, offsets, is_last)
-        return x
+        return states_of(self, Batch(ids, offsets, timestamps, max_seq_len))
 
 
 class GraphedHSTUForward:
@@ -109,6 +95,8 @@ class GraphedHSTUForward:
     def __init__(
         self, forward: HSTUForward, batch_size: int, capacity: int, max_seq_len: int, timestamps_width: int
     ) -> None:
+        # The graph reads the model's parameters where they are: they must live as long as it does.
+        self.forward = forward
         device = forward.item_weights.device
         self.ids = torch.zeros(capacity, dtype=torch.int64, device=device)
         self.offsets = torch.zeros(batch_size + 1, dtype=torch.int64, device=device)

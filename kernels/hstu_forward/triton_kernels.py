@@ -1,51 +1,33 @@
-"""What surrounds attention in research HSTU, in three Triton kernels: embed, project, output.
+"""What surrounds attention in research HSTU, in three Triton kernels: embed, and, for models whose rows are
+too wide for `triton_block.block_kernel`, project and output.
 
 All tensors are jagged, (L, ...), and stored padded: a row of D elements occupies DP >= D, a head of V
 elements VP >= V, the rest zero. Zero columns of the weights keep it so: SiLU(0) = 0. The total length is
 read from the device, so that a captured graph serves every batch up to its capacity.
-
-Sums are float32. Where PyTorch stores a result in the tensors' type before a product, so do the kernels.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
-
-@triton.jit
-def _normalized(x, cols, eps, D: tl.constexpr):
-    """Layer norm of (BLOCK_M, DP) rows whose first D elements count; the rest becomes zero."""
-    mean = tl.sum(x, axis=1) / D
-    centred = tl.where((cols < D)[None, :], x - mean[:, None], 0.0)
-    return centred * (1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps))[:, None]
-
-
-@triton.jit
-def _split_dot(a, w, w_low, acc, SPLIT: tl.constexpr, DOT: tl.constexpr):
-    """acc + a w^T. With SPLIT, each factor is the sum of two tf32 numbers, and the product of the small
-    ones is left
-    out: 2^-22 of the product, where one tf32 product would lose 2^-11. The weights come split."""
-    if SPLIT:
-        # Round to nearest: tensor cores cut off what is below tf32's mantissa.
-        high = ((a.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
-        low = (((a - high).to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
-        acc = tl.dot(low, tl.trans(w), acc, input_precision="tf32")
-        acc = tl.dot(high, tl.trans(w_low), acc, input_precision="tf32")
-        return tl.dot(high, tl.trans(w), acc, input_precision="tf32")
-    return tl.dot(a.to(w.dtype), tl.trans(w), acc, input_precision=DOT)
+from kernels.hstu_forward.triton_products import normalized, parts, product, project_rows, silu
 
 
 @triton.jit
 def embed_kernel(
-    ids, offsets, item_weights, position_weights, X, XN, scale, eps,
-    D: tl.constexpr, DP: tl.constexpr, BLOCK_M: tl.constexpr,
+    ids, offsets, item_weights, position_weights, X, Y, W, WLow, scale, eps,
+    D: tl.constexpr, DP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    DOT: tl.constexpr, FAST: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and XN its
-    layer norm.
+    """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and Y its layer
+    norm; with a WIDTH, the first block's projection of that, SiLU(layer_norm(X) W^T).
 
-    Grid (blocks, B).
+    Grid (blocks, B). DEPENDENT: the kernel behind this one may start while it runs.
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
     sequence = tl.program_id(1)
     start = tl.load(offsets + sequence).to(tl.int64)
     length = tl.load(offsets + sequence + 1).to(tl.int64) - start
@@ -61,8 +43,11 @@ def embed_kernel(
     x = x.to(X.dtype.element_ty)
     at = (start + rows)[:, None] * DP + cols[None, :]
     tl.store(X + at, x, mask=inside[:, None])
-    normalized = _normalized(x.to(tl.float32), cols, eps, D)
-    tl.store(XN + at, normalized.to(XN.dtype.element_ty), mask=inside[:, None])
+    normal = normalized(x.to(tl.float32), cols, eps, D)
+    if WIDTH > 0:
+        project_rows(normal, W, WLow, Y, start + rows, inside, DP, WIDTH, BLOCK_C, DOT, FAST)
+    else:
+        tl.store(Y + at, normal.to(Y.dtype.element_ty), mask=inside[:, None])
 
 
 @triton.jit
@@ -89,9 +74,8 @@ def _row_statistics(
 @triton.jit
 def project_kernel(
     XN, W, WLow, Y, offsets, num_sequences,
-    DP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K:
-        tl.constexpr,
-    SPLIT: tl.constexpr, DOT: tl.constexpr,
+    DP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    DOT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Y = SiLU(XN W^T): (L, DP), (WIDTH, DP) -> (L, WIDTH). Grid of row blocks times column blocks."""
     blocks: tl.constexpr = WIDTH // BLOCK_N
@@ -110,9 +94,10 @@ def project_kernel(
         x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
         w_at = cols[:, None] * DP + inner[None, :]
         w = tl.load(W + w_at)
-        w_low = tl.load(WLow + w_at) if SPLIT else w
-        acc = _split_dot(x, w, w_low, acc, SPLIT, DOT)
-    acc = acc / (1.0 + tl.exp(-acc))
+        w_low = tl.load(WLow + w_at) if DOT == "tf32x3" else w
+        high, low = parts(x, DOT)
+        acc = product(high, low, tl.trans(w), tl.trans(w_low), acc, DOT)
+    acc = silu(acc, FAST)
     tl.store(
         Y + rows.to(tl.int64)[:, None] * WIDTH + cols[None, :],
         acc.to(Y.dtype.element_ty),
@@ -124,7 +109,7 @@ def project_kernel(
 def output_kernel(
     A, Y, W, WLow, bias, X, Out, XN, offsets, num_sequences, eps, l2_eps, stride_y: tl.constexpr,
     HEADS: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, DOT: tl.constexpr, LAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Out = (layer_norm(A) * u) W^T + bias + X and XN = layer_norm(Out); behind the last block Out over its
     own norm.
@@ -150,8 +135,9 @@ def output_kernel(
         a = ((a - mean[:, None]) * scale[:, None]).to(Y.dtype.element_ty).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + inner[None, :]
         w = tl.load(W + w_at)
-        w_low = tl.load(WLow + w_at) if SPLIT else w
-        acc = _split_dot(a, w, w_low, acc, SPLIT, DOT)
+        w_low = tl.load(WLow + w_at) if DOT == "tf32x3" else w
+        high, low = parts(a.to(Y.dtype.element_ty), DOT)
+        acc = product(high, low, tl.trans(w), tl.trans(w_low), acc, DOT)
     acc += tl.load(bias + cols).to(tl.float32)[None, :]
     acc += tl.load(X + at * DP + cols[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     if LAST:
@@ -163,5 +149,5 @@ def output_kernel(
     else:
         x = acc.to(Out.dtype.element_ty)
         tl.store(Out + at * DP + cols[None, :], x, mask=inside[:, None])
-        normalized = _normalized(x.to(tl.float32), cols, eps, D)
-        tl.store(XN + at * DP + cols[None, :], normalized.to(XN.dtype.element_ty), mask=inside[:, None])
+        normal = normalized(x.to(tl.float32), cols, eps, D)
+        tl.store(XN + at * DP + cols[None, :], normal.to(XN.dtype.element_ty), mask=inside[:, None])

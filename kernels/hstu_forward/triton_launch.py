@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 
-from kernels.hstu_attention.masks import ResearchMask
-from kernels.hstu_attention.triton_launch import launch
+from kernels.hstu_forward.triton_block import attention_kernel, block_kernel
 from kernels.hstu_forward.triton_kernels import embed_kernel, output_kernel, project_kernel
 
 if TYPE_CHECKING:
@@ -20,6 +19,26 @@ if TYPE_CHECKING:
 
 # Below this many rows blocks of 64 would leave most of a large GPU's multiprocessors idle.
 _MANY_ROWS = 4096
+# Rows up to here are few enough blocks of columns to have all their biases in registers.
+_UNROLLED_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a forward was called with."""
+
+    ids: torch.Tensor
+    offsets: torch.Tensor
+    timestamps: torch.Tensor
+    max_seq_len: int
+
+    @property
+    def rows(self) -> int:
+        return self.ids.numel()
+
+    @property
+    def sequences(self) -> int:
+        return self.offsets.numel() - 1
 
 
 @dataclass(frozen=True)
@@ -31,6 +50,47 @@ class Tile:
     block_k: int
     num_warps: int
     num_stages: int
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """Block sizes of an attention and how it is compiled.
+
+    Attributes:
+        block_m, block_n: rows and columns. block_c: columns of the next projection at a time.
+        is_unrolled: all columns' biases first.
+        heads: of a program, where a program doesn't own them all.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    block_c: int = 64
+    is_unrolled: bool = False
+    heads: int = 1
+
+
+def fits_block_kernel(forward: HSTUForward) -> bool:
+    """Whether one program has room for a row's heads, its embedding and their products."""
+    shape = forward.shape
+    return max(shape.dp, shape.num_heads * max(shape.kp, shape.vp)) <= 64
+
+
+def block_tile(batch: Batch, forward: HSTUForward) -> AttentionTile:
+    """For the whole block in one kernel."""
+    if batch.rows < _MANY_ROWS:
+        # Few programs: the longest one is what a launch takes.
+        is_unrolled = batch.max_seq_len <= _UNROLLED_ROWS and forward.dot_precision != "ieee"
+        return AttentionTile(16, 64, 4, 1, block_c=64, is_unrolled=is_unrolled)
+    return AttentionTile(64, 32, 4, 1, block_c=64)
+
+
+def attention_tile(forward: HSTUForward) -> AttentionTile:
+    """For an attention alone."""
+    is_half = forward.item_weights.dtype != torch.float32
+    heads = 2 if forward.shape.num_heads % 2 == 0 and forward.shape.vp <= 64 else 1
+    return AttentionTile(64, 32, 4, 2 if is_half else 1, heads=heads)
 
 
 def project_tile(rows: int, forward: HSTUForward) -> Tile:
@@ -52,122 +112,233 @@ def output_tile(rows: int, forward: HSTUForward) -> Tile:
     return Tile(block_m, shape.dp, min(32, shape.vp), 4, 2)
 
 
-def embed(
-    forward: HSTUForward, ids: torch.Tensor, offsets: torch.Tensor, max_seq_len: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(L,) ids -> the embeddings and their layer norm, (L, dp) each."""
+def states_of(forward: HSTUForward, batch: Batch) -> torch.Tensor:
+    """(L,) ids -> (L, D) states: a launch a block where rows are narrow, else three."""
     shape = forward.shape
-    x = ids.new_empty((ids.numel(), shape.dp), dtype=forward.item_weights.dtype)
+    out = forward.item_weights.new_empty((batch.rows, shape.embedding_dim))
+    if batch.rows == 0 or batch.sequences == 0 or batch.max_seq_len == 0:
+        return out
+    x = forward.item_weights.new_empty((batch.rows, shape.dp))
+    if fits_block_kernel(forward):
+        # Two, since programs of a block read all rows of one while others write the next.
+        uvqk, following = (x.new_empty((batch.rows, shape.projected)) for _ in range(2))
+        _embed(forward, batch, x, uvqk, is_fused=True)
+        for block, after in zip(forward.blocks, [*forward.blocks[1:], None], strict=True):
+            _block(forward, batch, block, after, uvqk, x, out if after is None else following)
+            uvqk, following = following, uvqk
+        return out
     normalized = torch.empty_like(x)
-    grid = (triton.cdiv(max_seq_len, 32), offsets.numel() - 1)
-    if ids.numel() and min(grid):
-        embed_kernel[grid](
-            ids,
-            offsets,
-            forward.item_weights,
-            forward.position_weights,
-            x,
-            normalized,
-            shape.embedding_dim**0.5,
-            forward.settings.epsilon,
-            D=shape.embedding_dim,
-            DP=shape.dp,
-            BLOCK_M=32,
-            num_warps=4,
-        )
-    return x, normalized
+    _embed(forward, batch, x, normalized, is_fused=False)
+    for number, block in enumerate(forward.blocks):
+        uvqk = _project(forward, batch, normalized, block)
+        mixed = _attention(forward, batch, uvqk, block)
+        is_last = number == len(forward.blocks) - 1
+        _output(forward, batch, mixed, uvqk, x, block, out if is_last else x, normalized, is_last)
+    return out
 
 
-def project(
-    forward: HSTUForward, normalized: torch.Tensor, block: BlockWeights, offsets: torch.Tensor
-) -> torch.Tensor:
-    """(L, dp) -> u, v, q, k side by side, (L, projected)."""
-    shape, rows = forward.shape, normalized.size(0)
-    uvqk = normalized.new_empty((rows, shape.projected))
-    tile = project_tile(rows, forward)
-    if rows:
-        project_kernel[(triton.cdiv(rows, tile.block_m) * (shape.projected // tile.block_n),)](
-            normalized,
-            block.uvqk,
-            block.uvqk_low,
-            uvqk,
-            offsets,
-            offsets.numel() - 1,
-            DP=shape.dp,
-            WIDTH=shape.projected,
-            BLOCK_M=tile.block_m,
-            BLOCK_N=tile.block_n,
-            BLOCK_K=tile.block_k,
-            SPLIT=forward.dot_precision == "tf32x3",
-            DOT=forward.dot_precision,
-            num_warps=tile.num_warps,
-            num_stages=tile.num_stages,
-        )
-    return uvqk
+def _on_gpu(forward: HSTUForward) -> bool:
+    """Whether there is a GPU's assembly; the interpreter runs on the CPU."""
+    return forward.item_weights.device.type == "cuda"
 
 
-def mix(
-    forward: HSTUForward, uvqk: torch.Tensor, offsets: torch.Tensor, max_seq_len: int, mask: ResearchMask
-) -> torch.Tensor:
-    """Attention: (L, projected) -> (L, H, vp)."""
-    shape = forward.shape
-    heads, values, keys = shape.num_heads, shape.num_heads * shape.vp, shape.num_heads * shape.kp
-    _, v, q, k = uvqk.split([values, values, keys, keys], dim=1)
-    return launch(
-        q.view(-1, heads, shape.kp),
-        k.view(-1, heads, shape.kp),
-        v.view(-1, heads, shape.vp),
-        offsets,
-        max_seq_len,
-        mask,
-        forward.dot_precision,
+def _can_depend(forward: HSTUForward) -> bool:
+    """Whether a kernel may start before the one in front of it has ended (programmatic dependent launch)."""
+    return _on_gpu(forward) and torch.cuda.get_device_capability(forward.item_weights.device)[0] >= 9
+
+
+def _embed(forward: HSTUForward, batch: Batch, x: torch.Tensor, y: torch.Tensor, is_fused: bool) -> None:
+    shape, first = forward.shape, forward.blocks[0]
+    block_m = 16 if batch.rows < _MANY_ROWS else 32
+    embed_kernel[(triton.cdiv(batch.max_seq_len, block_m), batch.sequences)](
+        batch.ids,
+        batch.offsets,
+        forward.item_weights,
+        forward.position_weights,
+        x,
+        y,
+        first.uvqk,
+        first.uvqk_low,
+        shape.embedding_dim**0.5,
+        forward.settings.epsilon,
+        D=shape.embedding_dim,
+        DP=shape.dp,
+        WIDTH=shape.projected if is_fused else 0,
+        BLOCK_M=block_m,
+        BLOCK_C=min(64, shape.projected & -shape.projected),
+        DOT=forward.dot_precision,
+        FAST=_on_gpu(forward),
+        DEPENDENT=is_fused and _can_depend(forward),
+        num_warps=4,
     )
 
 
-def output(
+def _times(forward: HSTUForward, batch: Batch, block: BlockWeights) -> tuple[tuple[object, ...], dict]:
+    """Timestamps and a block's bias weights as the kernels' arguments; without times any tensor will do."""
+    if block.times is None:
+        return (batch.ids, block.position_weights, batch.ids, batch.ids), {"HAS_TIME": False, "SHIFT": 0}
+    tensors = (batch.timestamps, block.position_weights, block.times.low, block.times.high)
+    return tensors, {"HAS_TIME": True, "SHIFT": block.times.shift}
+
+
+def _sizes(batch: Batch, block: BlockWeights, block_m: int) -> tuple[int, ...]:
+    """stride_tb, num_times, num_sequences, num_blocks, width."""
+    times = batch.timestamps
+    blocks = triton.cdiv(batch.max_seq_len, block_m)
+    return (
+        times.stride(0),
+        times.size(1),
+        batch.sequences,
+        blocks,
+        (block.position_weights.numel() + 1) // 2,
+    )
+
+
+def _block(
     forward: HSTUForward,
+    batch: Batch,
+    block: BlockWeights,
+    after: BlockWeights | None,
+    uvqk: torch.Tensor,
+    x: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """All of a block, and the projection of the one after it, into `out`."""
+    shape, tile = forward.shape, block_tile(batch, forward)
+    weights = after or block
+    tensors, flags = _times(forward, batch, block)
+    sizes = _sizes(batch, block, tile.block_m)
+    depends = _can_depend(forward)
+    block_kernel[(sizes[3] * batch.sequences,)](
+        uvqk,
+        x,
+        out,
+        batch.offsets,
+        *tensors,
+        block.output,
+        block.output_low,
+        block.output_bias,
+        weights.uvqk,
+        weights.uvqk_low,
+        *sizes,
+        1.0 / forward.settings.divisor,
+        forward.settings.epsilon,
+        forward.settings.l2_epsilon,
+        HEADS=shape.num_heads,
+        V=shape.linear_dim,
+        KP=shape.kp,
+        VP=shape.vp,
+        D=shape.embedding_dim,
+        DP=shape.dp,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_C=min(tile.block_c, shape.projected & -shape.projected),
+        UNROLLED=triton.cdiv(batch.max_seq_len, tile.block_n) if tile.is_unrolled else 0,
+        DOT=forward.dot_precision,
+        FAST=_on_gpu(forward),
+        DEPENDENT=depends,
+        LAST=after is None,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        **flags,
+        **({"launch_pdl": True} if depends else {}),
+    )
+
+
+def _project(
+    forward: HSTUForward, batch: Batch, normalized: torch.Tensor, block: BlockWeights
+) -> torch.Tensor:
+    """(L, dp) -> u, v, q, k side by side, (L, projected)."""
+    shape, tile = forward.shape, project_tile(batch.rows, forward)
+    uvqk = normalized.new_empty((batch.rows, shape.projected))
+    project_kernel[(triton.cdiv(batch.rows, tile.block_m) * (shape.projected // tile.block_n),)](
+        normalized,
+        block.uvqk,
+        block.uvqk_low,
+        uvqk,
+        batch.offsets,
+        batch.sequences,
+        DP=shape.dp,
+        WIDTH=shape.projected,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        DOT=forward.dot_precision,
+        FAST=_on_gpu(forward),
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    return uvqk
+
+
+def _attention(
+    forward: HSTUForward, batch: Batch, uvqk: torch.Tensor, block: BlockWeights
+) -> torch.Tensor:
+    """(L, projected) -> (L, H * vp)."""
+    shape, tile = forward.shape, attention_tile(forward)
+    mixed = uvqk.new_empty((batch.rows, shape.num_heads * shape.vp))
+    tensors, flags = _times(forward, batch, block)
+    sizes = _sizes(batch, block, tile.block_m)
+    attention_kernel[(sizes[3] * batch.sequences * shape.num_heads // tile.heads,)](
+        uvqk,
+        mixed,
+        batch.offsets,
+        *tensors,
+        *sizes,
+        1.0 / forward.settings.divisor,
+        NUM_HEADS=shape.num_heads,
+        HEADS=tile.heads,
+        KP=shape.kp,
+        VP=shape.vp,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        DOT=forward.dot_precision,
+        FAST=_on_gpu(forward),
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        **flags,
+    )
+    return mixed
+
+
+def _output(
+    forward: HSTUForward,
+    batch: Batch,
     mixed: torch.Tensor,
     uvqk: torch.Tensor,
     x: torch.Tensor,
     block: BlockWeights,
-    offsets: torch.Tensor,
+    out: torch.Tensor,
+    normalized: torch.Tensor,
     is_last: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(L, H, vp), (L, projected) and the block's input (L, dp) -> its output and the layer norm of that,
-    (L, dp) each.
-
-    The last block's: (L, D), divided by its norm, twice.
+) -> None:
+    """(L, H * vp), (L, projected) and the block's input (L, dp) -> its output and the layer norm of that,
+    (L, dp) each; behind the last block (L, D), divided by its norm.
     """
-    shape, rows = forward.shape, x.size(0)
-    out = x.new_empty((rows, shape.embedding_dim if is_last else shape.dp))
-    normalized = out if is_last else torch.empty_like(out)
-    tile = output_tile(rows, forward)
-    if rows:
-        output_kernel[(triton.cdiv(rows, tile.block_m),)](
-            mixed,
-            uvqk,
-            block.output,
-            block.output_low,
-            block.output_bias,
-            x,
-            out,
-            normalized,
-            offsets,
-            offsets.numel() - 1,
-            forward.settings.epsilon,
-            forward.settings.l2_epsilon,
-            uvqk.stride(0),
-            HEADS=shape.num_heads,
-            V=shape.linear_dim,
-            VP=shape.vp,
-            D=shape.embedding_dim,
-            DP=shape.dp,
-            BLOCK_M=tile.block_m,
-            BLOCK_K=tile.block_k,
-            SPLIT=forward.dot_precision == "tf32x3",
-            DOT=forward.dot_precision,
-            LAST=is_last,
-            num_warps=tile.num_warps,
-            num_stages=tile.num_stages,
-        )
-    return out, normalized
+    shape, tile = forward.shape, output_tile(batch.rows, forward)
+    output_kernel[(triton.cdiv(batch.rows, tile.block_m),)](
+        mixed,
+        uvqk,
+        block.output,
+        block.output_low,
+        block.output_bias,
+        x,
+        out,
+        normalized,
+        batch.offsets,
+        batch.sequences,
+        forward.settings.epsilon,
+        forward.settings.l2_epsilon,
+        uvqk.stride(0),
+        HEADS=shape.num_heads,
+        V=shape.linear_dim,
+        VP=shape.vp,
+        D=shape.embedding_dim,
+        DP=shape.dp,
+        BLOCK_M=tile.block_m,
+        BLOCK_K=tile.block_k,
+        DOT=forward.dot_precision,
+        LAST=is_last,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.hstu_attention.buckets import bucket_table
+
 _LAYER = "_hstu._attention_layers."
 
 
@@ -44,9 +46,9 @@ class BlockWeights:
 
     Attributes:
         uvqk: (projected, dp), a column of the public parameter a row, which is how tensor cores want float32.
-        output: (dp, H * vp). output_bias: (dp,).
-        uvqk_low, output_low: what rounding to tf32 has taken from the two, itself so rounded; or the two
-            themselves where they are not split.
+        output: (dp, H * vp). output_bias: (dp,). For the dot precisions tf32 and tf32x3 both rounded to tf32.
+        uvqk_low, output_low: for tf32x3 what rounding has taken from the two, itself so rounded; else the two.
+        times: None without time weights.
     """
 
     uvqk: torch.Tensor
@@ -55,7 +57,33 @@ class BlockWeights:
     output_low: torch.Tensor
     output_bias: torch.Tensor
     position_weights: torch.Tensor
-    time_weights: torch.Tensor | None
+    times: TimeTable | None
+
+
+@dataclass(frozen=True)
+class TimeTable:
+    """`kernels.hstu_attention.buckets`' table with a block's weights in the buckets' place, so that a kernel
+    looks up a time difference's weight at once: low >> 32, or high where its pattern reaches the edge.
+
+    Attributes:
+        low: int64, the bits of a float32 << 32 | edge. high: float32. shift: of a pattern, to its cell.
+    """
+
+    low: torch.Tensor
+    high: torch.Tensor
+    shift: int
+
+
+def time_table(time_weights: torch.Tensor, bucket_divisor: float) -> TimeTable:
+    """From one weight a bucket, on their device."""
+    table = bucket_table(time_weights.numel() - 1, bucket_divisor)
+    entries = table.entries.to(time_weights.device)
+    bucket, edge = entries >> 32, entries & 0xFFFFFFFF
+    wide = time_weights.float()
+    low = wide[bucket].contiguous().view(torch.int32).to(torch.int64)
+    # A cell without an edge never reaches it: any weight will do behind the last.
+    high = wide[(bucket + 1).clamp(max=wide.numel() - 1)].contiguous()
+    return TimeTable((low << 32) | edge, high, table.shift)
 
 
 def _padded(dim: int) -> int:
@@ -92,11 +120,9 @@ def model_shape(
 
 
 def block_weights(
-    state: Mapping[str, torch.Tensor], block: int, shape: Shape, is_split: bool
+    state: Mapping[str, torch.Tensor], block: int, shape: Shape, dot_precision: str, bucket_divisor: float
 ) -> BlockWeights:
-    """One block's parameters on the device and in the type of the state dict; float32 ones split if asked
-    for.
-    """
+    """One block's parameters on the device and in the type of the state dict, as the dot precision wants them."""
     prefix = f"{_LAYER}{block}."
     heads, k, v = shape.num_heads, shape.attention_dim, shape.linear_dim
     parts = _take(state, prefix + "_uvqk").split([heads * v, heads * v, heads * k, heads * k], dim=1)
@@ -108,7 +134,8 @@ def block_weights(
     if position is None:
         raise ValueError(f"state dict: {bias}_pos_w is missing; the fused forward needs a relative bias")
     uvqk, output = _pad(uvqk.t(), columns=shape.dp), _pad(output, rows=shape.dp)
-    (uvqk, uvqk_low), (output, output_low) = (_split(x) if is_split else (x, x) for x in (uvqk, output))
+    (uvqk, uvqk_low), (output, output_low) = (_parts(x, dot_precision) for x in (uvqk, output))
+    times = state.get(bias + "_ts_w")
     return BlockWeights(
         uvqk=uvqk,
         uvqk_low=uvqk_low,
@@ -116,7 +143,7 @@ def block_weights(
         output_low=output_low,
         output_bias=_pad(_take(state, prefix + "_o.bias").unsqueeze(0), columns=shape.dp).squeeze(0),
         position_weights=position.contiguous(),
-        time_weights=state.get(bias + "_ts_w"),
+        times=None if times is None else time_table(times, bucket_divisor),
     )
 
 
@@ -137,10 +164,12 @@ def _pad_heads(x: torch.Tensor, heads: int, pad: int) -> torch.Tensor:
     return torch.nn.functional.pad(split, (0, pad - split.size(2))).reshape(x.size(0), heads * pad)
 
 
-def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A float32 tensor as the sum of two tf32 ones, but for 2^-22 of it."""
+def _parts(x: torch.Tensor, dot_precision: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """For tf32x3 a float32 tensor as the sum of two tf32 ones, but for 2^-24 of it; for tf32 the first of them."""
+    if dot_precision == "ieee":
+        return x, x
     high = _rounded_to_tf32(x)
-    return high, _rounded_to_tf32(x - high)
+    return high, _rounded_to_tf32(x - high) if dot_precision == "tf32x3" else high
 
 
 def _rounded_to_tf32(x: torch.Tensor) -> torch.Tensor:
