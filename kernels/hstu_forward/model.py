@@ -74,7 +74,13 @@ class HSTUForward:
 
         Returns:
             (L, D).
+
+        Raises:
+            ValueError: rows longer than the model has positions or times for.
         """
+        for name, most in (("the model's width", self.blocks[0].width), ("timestamps", timestamps.size(1))):
+            if max_seq_len > most:
+                raise ValueError(f"max_seq_len={max_seq_len}: {name} has room for {most}; cut the rows")
         # Imported here: the launcher needs triton, this module's settings do not.
         from kernels.hstu_forward.triton_launch import Batch, states_of
 

@@ -37,31 +37,33 @@ def _times(own_time, rows, length, num_times):
 
 
 @triton.jit
-def _time_weight(delta, time_low, time_high, SHIFT: tl.constexpr):
+def _time_weight(delta, table, SHIFT: tl.constexpr):
     """Differences, int32 or int64 -> the weights of their buckets, float32, by `weights.time_table`."""
-    # 0 becomes the pattern of 0.0, far below that of 1.0.
-    pattern = tl.maximum(tl.abs(delta).to(tl.float32).to(tl.int32, bitcast=True) - 0x3F800000, 0)
-    cell = pattern >> SHIFT
-    entry = tl.load(time_low + cell)
+    pattern = tl.maximum(tl.abs(delta.to(tl.float32)), 1.0).to(tl.uint32, bitcast=True)
+    # An offset of 16 bytes a cell, unsigned and below 2^32: one register to add to the table's address.
+    at = table.to(tl.pointer_type(tl.int8)) + ((pattern >> (SHIFT - 4)) & 0xFFFFFFF0)
+    entry = tl.load(at.to(tl.pointer_type(tl.int64)))
     low = (entry >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-    return tl.where(pattern >= entry.to(tl.int32), tl.load(time_high + cell), low)
+    high = tl.load((at + 8).to(tl.pointer_type(tl.float32)))
+    return tl.where(pattern >= entry.to(tl.uint32), high, low)
 
 
 @triton.jit
-def _bias(rows, cols, base, successor, narrow, length, own_time,
-          position_weights, time_low, time_high, width, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr):  # fmt: skip
-    """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`."""
-    # Clamped: rows and columns that no one sees may reach beyond the weights.
-    last = width - 1
-    offset = (last - tl.minimum(rows, last))[:, None] + tl.minimum(cols, last)[None, :]
-    bias = tl.load(position_weights + offset).to(tl.float32)
+def _bias(rows, start_n, base, successor, narrow, length, own_time, position_weights, time_table, width,
+          HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr):  # fmt: skip
+    """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`. The position weights have PAD
+    more in front and behind, for rows and columns that no one sees."""
+    within = tl.arange(0, BLOCK_N)
+    # A row's address first, so that its columns lie at constant distances from it.
+    row_at = position_weights + (PAD + width - 1 + start_n - rows).to(tl.int64)
+    bias = tl.load(row_at[:, None] + within[None, :]).to(tl.float32)
     if HAS_TIME:
-        time = tl.load(own_time + tl.minimum(cols, length - 1))
+        time = tl.load(own_time + tl.minimum(start_n + within, length - 1))
         if narrow:
             delta = (successor - base).to(tl.int32)[:, None] - (time - base).to(tl.int32)[None, :]
-            bias += _time_weight(delta, time_low, time_high, SHIFT)
+            bias += _time_weight(delta, time_table, SHIFT)
         else:
-            bias += _time_weight(successor[:, None] - time[None, :], time_low, time_high, SHIFT)
+            bias += _time_weight(successor[:, None] - time[None, :], time_table, SHIFT)
     return bias
 
 
@@ -119,16 +121,17 @@ def _add_columns(
 @triton.jit
 def _add_range(
     accs, qs, q_lows, Y, seq_start, head, rows, length, begin, stop, own_time, base, successor, narrow,
-    position_weights, time_low, time_high, width,
+    position_weights, time_table, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, HAS_TIME: tl.constexpr,
-    SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, DOT: tl.constexpr, FAST: tl.constexpr, MASKED: tl.constexpr,
+    SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, DOT: tl.constexpr, FAST: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     """`_add_columns` over the blocks of [begin, stop)."""
     for start_n in tl.range(begin, stop, BLOCK_N):
         cols = start_n + tl.arange(0, BLOCK_N)
         bias = _bias(
-            rows, cols, base, successor, narrow, length, own_time,
-            position_weights, time_low, time_high, width, HAS_TIME, SHIFT,
+            rows, start_n, base, successor, narrow, length, own_time,
+            position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD,
         )  # fmt: skip
         accs = _add_columns(
             accs, qs, q_lows, bias, Y, seq_start, head, rows, cols, length,
@@ -140,10 +143,10 @@ def _add_range(
 @triton.jit
 def _attended(
     Y, sequence, seq_start, length, start_m, head,
-    timestamps, position_weights, time_low, time_high, stride_tb, num_times, width,
+    timestamps, position_weights, time_table, stride_tb, num_times, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    UNROLLED: tl.constexpr, DOT: tl.constexpr, FAST: tl.constexpr, DEPENDENT: tl.constexpr,
+    PAD: tl.constexpr, UNROLLED: tl.constexpr, DOT: tl.constexpr, FAST: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """HEADS sums over the columns j that row i sees of SiLU(q_i k_j + bias_ij) v_j, (BLOCK_M, VP) float32 each.
 
@@ -161,10 +164,9 @@ def _attended(
         base, successor, narrow = _times(own_time, rows, length, num_times)
     biases = ()
     for block in tl.static_range(UNROLLED):
-        cols = block * BLOCK_N + tl.arange(0, BLOCK_N)
         bias = _bias(
-            rows, cols, base, successor, narrow, length, own_time,
-            position_weights, time_low, time_high, width, HAS_TIME, SHIFT,
+            rows, block * BLOCK_N, base, successor, narrow, length, own_time,
+            position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD,
         )  # fmt: skip
         biases = biases + (bias,)
     if DEPENDENT:
@@ -184,13 +186,13 @@ def _attended(
         end = tl.minimum(start_m + BLOCK_M, length)
         accs = _add_range(
             accs, qs, q_lows, Y, seq_start, head, rows, length, 0, cut, own_time, base, successor, narrow,
-            position_weights, time_low, time_high, width,
-            NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, DOT, FAST, False,
+            position_weights, time_table, width,
+            NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, DOT, FAST, False,
         )  # fmt: skip
         accs = _add_range(
             accs, qs, q_lows, Y, seq_start, head, rows, length, cut, end, own_time, base, successor, narrow,
-            position_weights, time_low, time_high, width,
-            NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, DOT, FAST, True,
+            position_weights, time_table, width,
+            NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, DOT, FAST, True,
         )  # fmt: skip
     return accs
 
@@ -201,11 +203,11 @@ _SIZES = ["stride_tb", "num_times", "num_sequences", "num_blocks", "width"]
 
 @triton.jit(do_not_specialize=_SIZES)
 def attention_kernel(
-    Y, A, offsets, timestamps, position_weights, time_low, time_high,
+    Y, A, offsets, timestamps, position_weights, time_table,
     stride_tb, num_times, num_sequences, num_blocks, width, scale,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    DOT: tl.constexpr, FAST: tl.constexpr,
+    PAD: tl.constexpr, DOT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """A = scale times `_attended`, (L, NUM_HEADS * VP). Grid: num_blocks * num_sequences * NUM_HEADS / HEADS."""
     groups: tl.constexpr = NUM_HEADS // HEADS
@@ -219,8 +221,8 @@ def attention_kernel(
         return
     accs = _attended(
         Y, sequence, seq_start, length, start_m, head,
-        timestamps, position_weights, time_low, time_high, stride_tb, num_times, width,
-        NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, 0, DOT, FAST, False,
+        timestamps, position_weights, time_table, stride_tb, num_times, width,
+        NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, 0, DOT, FAST, False,
     )  # fmt: skip
     rows = start_m + tl.arange(0, BLOCK_M)
     at = A + (seq_start + rows)[:, None] * (NUM_HEADS * VP) + (head * VP + tl.arange(0, VP))[None, :]
@@ -230,11 +232,11 @@ def attention_kernel(
 
 @triton.jit(do_not_specialize=_SIZES)
 def block_kernel(
-    Y, X, Next, offsets, timestamps, position_weights, time_low, time_high, WOut, WOutLow, bias, W, WLow,
+    Y, X, Next, offsets, timestamps, position_weights, time_table, WOut, WOutLow, bias, W, WLow,
     stride_tb, num_times, num_sequences, num_blocks, width, scale, eps, l2_eps,
     HEADS: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, D: tl.constexpr,
     DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, UNROLLED: tl.constexpr, DOT: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PAD: tl.constexpr, UNROLLED: tl.constexpr, DOT: tl.constexpr,
     FAST: tl.constexpr, DEPENDENT: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """All of a block behind its projection, and the next block's projection:
@@ -254,8 +256,8 @@ def block_kernel(
         return
     accs = _attended(
         Y, sequence, seq_start, length, start_m, 0,
-        timestamps, position_weights, time_low, time_high, stride_tb, num_times, width,
-        HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, UNROLLED, DOT, FAST, DEPENDENT,
+        timestamps, position_weights, time_table, stride_tb, num_times, width,
+        HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, DOT, FAST, DEPENDENT,
     )  # fmt: skip
 
     inside = start_m + tl.arange(0, BLOCK_M) < length

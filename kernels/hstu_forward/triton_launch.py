@@ -12,6 +12,7 @@ import triton
 
 from kernels.hstu_forward.triton_block import attention_kernel, block_kernel
 from kernels.hstu_forward.triton_kernels import embed_kernel, output_kernel, project_kernel
+from kernels.hstu_forward.weights import POSITION_PAD
 
 if TYPE_CHECKING:
     from kernels.hstu_forward.model import HSTUForward
@@ -69,6 +70,7 @@ class AttentionTile:
     block_c: int = 64
     is_unrolled: bool = False
     heads: int = 1
+    max_registers: int | None = None
 
 
 def fits_block_kernel(forward: HSTUForward) -> bool:
@@ -176,8 +178,8 @@ def _embed(forward: HSTUForward, batch: Batch, x: torch.Tensor, y: torch.Tensor,
 def _times(forward: HSTUForward, batch: Batch, block: BlockWeights) -> tuple[tuple[object, ...], dict]:
     """Timestamps and a block's bias weights as the kernels' arguments; without times any tensor will do."""
     if block.times is None:
-        return (batch.ids, block.position_weights, batch.ids, batch.ids), {"HAS_TIME": False, "SHIFT": 0}
-    tensors = (batch.timestamps, block.position_weights, block.times.low, block.times.high)
+        return (batch.ids, block.position_weights, batch.ids), {"HAS_TIME": False, "SHIFT": 0}
+    tensors = (batch.timestamps, block.position_weights, block.times.entries)
     return tensors, {"HAS_TIME": True, "SHIFT": block.times.shift}
 
 
@@ -185,13 +187,7 @@ def _sizes(batch: Batch, block: BlockWeights, block_m: int) -> tuple[int, ...]:
     """stride_tb, num_times, num_sequences, num_blocks, width."""
     times = batch.timestamps
     blocks = triton.cdiv(batch.max_seq_len, block_m)
-    return (
-        times.stride(0),
-        times.size(1),
-        batch.sequences,
-        blocks,
-        (block.position_weights.numel() + 1) // 2,
-    )
+    return times.stride(0), times.size(1), batch.sequences, blocks, block.width
 
 
 def _block(
@@ -232,6 +228,7 @@ def _block(
         DP=shape.dp,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
+        PAD=POSITION_PAD,
         BLOCK_C=min(tile.block_c, shape.projected & -shape.projected),
         UNROLLED=triton.cdiv(batch.max_seq_len, tile.block_n) if tile.is_unrolled else 0,
         DOT=forward.dot_precision,
@@ -240,6 +237,7 @@ def _block(
         LAST=after is None,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        maxnreg=tile.max_registers,
         **flags,
         **({"launch_pdl": True} if depends else {}),
     )
@@ -292,10 +290,12 @@ def _attention(
         VP=shape.vp,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
+        PAD=POSITION_PAD,
         DOT=forward.dot_precision,
         FAST=_on_gpu(forward),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        maxnreg=tile.max_registers,
         **flags,
     )
     return mixed

@@ -9,6 +9,9 @@ import torch
 
 from kernels.hstu_attention.buckets import bucket_table
 
+_ONE = 0x3F800000  # the bit pattern of 1.0
+# How many position weights a kernel's blocks may reach beyond the first and the last: a block's rows or columns.
+POSITION_PAD = 256
 _LAYER = "_hstu._attention_layers."
 
 
@@ -42,13 +45,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One block's parameters, padded; the biases' weights as in the public model.
+    """One block's parameters, padded.
 
     Attributes:
         uvqk: (projected, dp), a column of the public parameter a row, which is how tensor cores want float32.
         output: (dp, H * vp). output_bias: (dp,). For the dot precisions tf32 and tf32x3 both rounded to tf32.
         uvqk_low, output_low: for tf32x3 what rounding has taken from the two, itself so rounded; else the two.
-        times: None without time weights.
+        position_weights: (2 * width - 1,), with POSITION_PAD zeros on either side. times: None without time weights.
     """
 
     uvqk: torch.Tensor
@@ -57,20 +60,23 @@ class BlockWeights:
     output_low: torch.Tensor
     output_bias: torch.Tensor
     position_weights: torch.Tensor
+    width: int
     times: TimeTable | None
 
 
 @dataclass(frozen=True)
 class TimeTable:
     """`kernels.hstu_attention.buckets`' table with a block's weights in the buckets' place, so that a kernel
-    looks up a time difference's weight at once: low >> 32, or high where its pattern reaches the edge.
+    looks up a time difference's weight at once.
 
     Attributes:
-        low: int64, the bits of a float32 << 32 | edge. high: float32. shift: of a pattern, to its cell.
+        entries: (cells, 2) int64. With `low` and `high` a cell's weights before and from its edge on, as the bits
+            of float32: low << 32 | the edge's pattern; high. The first cells are not used, so that a cell's number
+            is the difference's pattern >> shift.
+        shift: of a pattern, to its cell.
     """
 
-    low: torch.Tensor
-    high: torch.Tensor
+    entries: torch.Tensor
     shift: int
 
 
@@ -78,12 +84,13 @@ def time_table(time_weights: torch.Tensor, bucket_divisor: float) -> TimeTable:
     """From one weight a bucket, on their device."""
     table = bucket_table(time_weights.numel() - 1, bucket_divisor)
     entries = table.entries.to(time_weights.device)
-    bucket, edge = entries >> 32, entries & 0xFFFFFFFF
-    wide = time_weights.float()
-    low = wide[bucket].contiguous().view(torch.int32).to(torch.int64)
+    bucket, edge = entries >> 32, (entries & 0xFFFFFFFF) + _ONE
+    bits = time_weights.float().view(torch.int32).to(torch.int64)
     # A cell without an edge never reaches it: any weight will do behind the last.
-    high = wide[(bucket + 1).clamp(max=wide.numel() - 1)].contiguous()
-    return TimeTable((low << 32) | edge, high, table.shift)
+    low, high = bits[bucket], bits[(bucket + 1).clamp(max=bits.numel() - 1)]
+    made = torch.stack([(low << 32) | edge, high & 0xFFFFFFFF], dim=1)
+    first = _ONE >> table.shift
+    return TimeTable(torch.nn.functional.pad(made, (0, 0, first, 0)), table.shift)
 
 
 def _padded(dim: int) -> int:
@@ -142,7 +149,8 @@ def block_weights(
         output=output,
         output_low=output_low,
         output_bias=_pad(_take(state, prefix + "_o.bias").unsqueeze(0), columns=shape.dp).squeeze(0),
-        position_weights=position.contiguous(),
+        position_weights=torch.nn.functional.pad(position, (POSITION_PAD, POSITION_PAD)),
+        width=(position.numel() + 1) // 2,
         times=None if times is None else time_table(times, bucket_divisor),
     )
 

@@ -27,7 +27,7 @@ TYPES = {
     torch.bfloat16: "bf16",
     torch.int64: "i64",
 }
-OPTIONS = ("num_warps", "num_stages", "launch_pdl")
+OPTIONS = ("num_warps", "num_stages", "launch_pdl", "maxnreg")
 
 
 class Compiling:
