@@ -6,10 +6,12 @@ import functools
 import importlib
 import importlib.util
 import os
+from types import ModuleType
 
 import torch
 
 from kernels.hstu_attention.eager import hstu_attention_eager
+from kernels.hstu_attention.layout import Call, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 
 BACKENDS = ("triton", "eager")
@@ -77,16 +79,22 @@ def hstu_attention(
         ValueError: an argument that does not fit, with its value and the fix.
         RuntimeError: the backend cannot run here.
     """
-    _check(q, k, v, offsets, max_seq_len, mask, backend, dot_precision)
+    call = Call(q, k, v, offsets, max_seq_len, mask)
+    layout = layout_of(call)
+    if (backend, dot_precision) not in layout.accepted:
+        _check_layout(call, backend, dot_precision)
+        layout.accepted.add((backend, dot_precision))
+    _check_sizes(call)
     if backend == "eager":
-        if dot_precision != "ieee":
-            raise ValueError(f"dot_precision={dot_precision!r}: the eager backend has 'ieee' only")
         return hstu_attention_eager(q, k, v, offsets, mask)
     require_triton(q)
-    if q.dtype not in TRITON_DTYPES:
-        raise ValueError(f"q.dtype={q.dtype}: backend='triton' takes {_names(TRITON_DTYPES)}")
-    launcher = importlib.import_module("kernels.hstu_attention.triton_launch")
-    return launcher.launch(q, k, v, offsets, max_seq_len, mask, dot_precision)
+    return _launcher().launch_call(call, layout, dot_precision)
+
+
+@functools.cache
+def _launcher() -> ModuleType:
+    """Imports triton."""
+    return importlib.import_module("kernels.hstu_attention.triton_launch")
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:
@@ -97,29 +105,24 @@ def _bad(field: str, value: object, fix: str) -> ValueError:
     return ValueError(f"{field}={value!r}: {fix}")
 
 
-def _check(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    offsets: torch.Tensor,
-    max_seq_len: int,
-    mask: ResearchMask | ProductionMask,
-    backend: str,
-    dot_precision: str,
-) -> None:
-    """Shapes, types and devices: everything that needs no value from the device. A short row's kernel takes
-    some 10 microseconds, hence no message is put together before it is needed."""
+def _check_layout(call: Call, backend: str, dot_precision: str) -> None:
+    """What `layout.layout_of` tells apart: types, devices, strides, heads."""
+    q, k, v, offsets, _, mask = call
     if backend not in BACKENDS:
         raise _bad("backend", backend, f"choose one of {BACKENDS}")
     if dot_precision not in DOT_PRECISIONS:
         raise _bad("dot_precision", dot_precision, f"choose one of {DOT_PRECISIONS}")
     if dot_precision != "ieee" and q.dtype != torch.float32:
         raise _bad("dot_precision", dot_precision, f"{q.dtype} has 'ieee' only")
+    if dot_precision != "ieee" and backend == "eager":
+        raise _bad("dot_precision", dot_precision, "the eager backend has 'ieee' only")
+    if backend == "triton" and q.dtype not in TRITON_DTYPES:
+        raise _bad("q.dtype", q.dtype, f"backend='triton' takes {_names(TRITON_DTYPES)}")
     if q.dim() != 3:
         raise _bad("q.shape", tuple(q.shape), "must be (L, H, K)")
-    if k.shape != q.shape:
+    if k.dim() != 3 or k.shape[1:] != q.shape[1:]:
         raise _bad("k.shape", tuple(k.shape), f"must be q's, {tuple(q.shape)}")
-    if v.dim() != 3 or v.shape[:2] != q.shape[:2]:
+    if v.dim() != 3 or v.size(1) != q.size(1):
         raise _bad("v.shape", tuple(v.shape), f"must be ({q.size(0)}, {q.size(1)}, V)")
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not (x.size(1) >= 1 and 1 <= x.size(2) <= LARGEST_HEAD):
@@ -128,44 +131,67 @@ def _check(
             raise _bad(f"{name}.stride()", x.stride(), "make the last axis contiguous")
         if x.dtype != q.dtype:
             raise _bad(f"{name}.dtype", x.dtype, f"must be q's, {q.dtype}")
+    if offsets.dim() != 1 or offsets.dtype not in (torch.int32, torch.int64):
+        raise _bad("offsets", (tuple(offsets.shape), str(offsets.dtype)), "must be (B + 1,) int32 or int64")
+    if isinstance(mask, ResearchMask):
+        _check_research_layout(mask)
+    elif mask.num_targets is not None and mask.num_targets.dtype not in (torch.int32, torch.int64):
+        raise _bad("mask.num_targets.dtype", mask.num_targets.dtype, "use int32 or int64")
+    of_mask = {f"mask.{name}": x for name, x in vars(mask).items() if isinstance(x, torch.Tensor)}
+    for name, x in {"k": k, "v": v, "offsets": offsets, **of_mask}.items():
         if x.device != q.device:
             raise _bad(f"{name}.device", str(x.device), f"must be q's, {q.device}")
-    if offsets.dim() != 1 or offsets.numel() < 1 or offsets.dtype not in (torch.int32, torch.int64):
-        raise _bad("offsets", (tuple(offsets.shape), str(offsets.dtype)), "must be (B + 1,) int32 or int64")
+        if x.dim() == 1 and not x.is_contiguous():
+            raise _bad(f"{name}.stride()", x.stride(), "make it contiguous")
+
+
+def _check_research_layout(mask: ResearchMask) -> None:
+    if mask.position_weights.dim() != 1:
+        raise _bad("mask.position_weights.shape", tuple(mask.position_weights.shape), "must be (2W - 1,)")
+    if (mask.timestamps is None) != (mask.time_weights is None):
+        raise _bad("mask.time_weights", mask.time_weights, "give timestamps and time_weights, or neither")
+    if mask.timestamps is None or mask.time_weights is None:
+        return
+    if mask.timestamps.dtype != torch.int64:
+        raise _bad("mask.timestamps.dtype", mask.timestamps.dtype, "use int64")
+    if mask.time_weights.dim() != 1 or mask.time_weights.numel() < 2:
+        raise _bad("mask.time_weights.shape", tuple(mask.time_weights.shape), "must be (num_buckets + 1,)")
+
+
+def _check_sizes(call: Call) -> None:
+    """What may change with the batch. Nothing here needs a value from the device."""
+    q, k, v, offsets, max_seq_len, mask = call
+    shape = q.shape
+    if k.shape != shape:
+        raise _bad("k.shape", tuple(k.shape), f"must be q's, {tuple(shape)}")
+    if v.shape[0] != shape[0]:
+        raise _bad("v.shape", tuple(v.shape), f"must be ({shape[0]}, {shape[1]}, V)")
+    sequences = offsets.numel() - 1
+    if sequences < 0:
+        raise _bad("offsets", tuple(offsets.shape), "must be (B + 1,) int32 or int64")
     if max_seq_len < 0:
         raise _bad("max_seq_len", max_seq_len, "must be at least 0")
     if not mask.divisor > 0:
         raise _bad("mask.divisor", mask.divisor, "must be positive")
     if isinstance(mask, ResearchMask):
-        _check_research(mask, offsets.numel() - 1, max_seq_len)
+        _check_research(mask, sequences, max_seq_len)
     else:
-        _check_production(mask, q.size(0), offsets.numel() - 1)
-    for name, x in (("offsets", offsets), *vars(mask).items()):
-        if isinstance(x, torch.Tensor):
-            if x.device != q.device:
-                raise _bad(f"{name}.device", str(x.device), f"must be q's, {q.device}")
-            if x.stride(-1) != 1 and x.numel() > 1:
-                raise _bad(f"{name}.stride()", x.stride(), "make it contiguous")
+        _check_production(mask, shape[0], sequences)
 
 
 def _check_research(mask: ResearchMask, sequences: int, max_seq_len: int) -> None:
     weights, times = mask.position_weights, mask.timestamps
-    if weights.dim() != 1 or weights.numel() % 2 != 1:
+    if weights.numel() % 2 != 1:
         raise _bad("mask.position_weights.shape", tuple(weights.shape), "must be (2W - 1,)")
     if max_seq_len > mask.width:
         raise _bad("max_seq_len", max_seq_len, f"the position weights serve {mask.width}")
-    if (times is None) != (mask.time_weights is None):
-        raise _bad("mask.time_weights", mask.time_weights, "give timestamps and time_weights, or neither")
-    if times is None or mask.time_weights is None:
+    if times is None:
         return
-    if times.dim() != 2 or times.size(0) != sequences or times.size(1) < max_seq_len:
-        raise _bad(
-            "mask.timestamps.shape", tuple(times.shape), f"must be ({sequences}, at least {max_seq_len})"
-        )
-    if times.dtype != torch.int64:
-        raise _bad("mask.timestamps.dtype", times.dtype, "use int64")
-    if mask.time_weights.dim() != 1 or mask.time_weights.numel() < 2:
-        raise _bad("mask.time_weights.shape", tuple(mask.time_weights.shape), "must be (num_buckets + 1,)")
+    shape = tuple(times.shape)
+    if len(shape) != 2 or shape[0] != sequences or shape[1] < max_seq_len:
+        raise _bad("mask.timestamps.shape", shape, f"must be ({sequences}, at least {max_seq_len})")
+    if shape[1] > 1 and times.stride(1) != 1:
+        raise _bad("mask.timestamps.stride()", times.stride(), "make it contiguous")
 
 
 def _check_production(mask: ProductionMask, length: int, sequences: int) -> None:
@@ -175,8 +201,5 @@ def _check_production(mask: ProductionMask, length: int, sequences: int) -> None
         raise _bad("mask.contextual_seq_len", mask.contextual_seq_len, "0 is none")
     if mask.attn_scale is not None and mask.attn_scale.shape != (length,):
         raise _bad("mask.attn_scale.shape", tuple(mask.attn_scale.shape), f"must be ({length},)")
-    if mask.num_targets is not None:
-        if mask.num_targets.shape != (sequences,):
-            raise _bad("mask.num_targets.shape", tuple(mask.num_targets.shape), f"must be ({sequences},)")
-        if mask.num_targets.dtype not in (torch.int32, torch.int64):
-            raise _bad("mask.num_targets.dtype", mask.num_targets.dtype, "use int32 or int64")
+    if mask.num_targets is not None and mask.num_targets.shape != (sequences,):
+        raise _bad("mask.num_targets.shape", tuple(mask.num_targets.shape), f"must be ({sequences},)")

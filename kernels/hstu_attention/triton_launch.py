@@ -5,13 +5,17 @@ This module imports triton; `interface` imports it when a call asks for it.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
+from operator import or_
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.hstu_attention.buckets import bucket_table_on
+from kernels.hstu_attention.layout import Call, Layout, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 
@@ -21,8 +25,6 @@ _GROUP = 64
 _MANY_PROGRAMS = 132
 # Rows up to here are a few blocks.
 _SHORT = 512
-# What was compiled, by all that the compiler looks at.
-_COMPILED: dict[tuple[object, ...], object] = {}
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ def padded_dim(dim: int) -> int:
     return max(16, triton.next_power_of_2(dim))
 
 
+def size_class(rows: int, heads: int, max_seq_len: int) -> tuple[bool, bool]:
+    """All that `choose_schedule` looks at in sizes: whether there are few programs, and short rows."""
+    return 0 < rows * heads < 64 * _MANY_PROGRAMS, max_seq_len <= _SHORT
+
+
 def choose_schedule(
     q: torch.Tensor, v: torch.Tensor, max_seq_len: int, mask: ResearchMask | ProductionMask
 ) -> Schedule:
@@ -60,8 +67,9 @@ def choose_schedule(
     # The interpreter, which runs on the CPU, has no assembly.
     sigmoid = "half" if is_half and q.device.type != "cpu" else "exact"
     widest = max(padded_dim(q.size(2)), padded_dim(v.size(2)))
-    if 0 < q.size(0) * q.size(1) < 64 * _MANY_PROGRAMS:
-        # Few programs: the longest one is what a call takes, so that its blocks are small.
+    are_few, are_short = size_class(q.size(0), q.size(1), max_seq_len)
+    if are_few:
+        # The longest program is what a call takes, so that its blocks are small.
         return Schedule(16, 32, num_warps=4, num_stages=1, group=_GROUP, sigmoid=sigmoid)
     if not is_half:
         block_m, block_n = (64, 32) if widest <= 64 else (32, 32) if widest <= 128 else (16, 16)
@@ -69,7 +77,7 @@ def choose_schedule(
     if isinstance(mask, ResearchMask):
         heads = 2 if q.size(1) % 2 == 0 and widest <= 64 else 1
         return Schedule(64, 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid, heads=heads)
-    if max_seq_len <= _SHORT or widest > 128:
+    if are_short or widest > 128:
         return Schedule(
             64, 64 if widest <= 128 else 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid
         )
@@ -92,6 +100,17 @@ def _takes_descriptor(x: torch.Tensor) -> bool:
     return aligned and x.stride(1) == x.size(2) == padded_dim(x.size(2))
 
 
+@dataclass
+class _Plan:
+    """How calls of one layout are launched: the kernel's constants, and what Triton compiled for them, which
+    is nothing before the first launch and in the interpreter.
+    """
+
+    schedule: Schedule
+    constants: tuple[object, ...]
+    compiled: Any = None
+
+
 def launch(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -103,56 +122,93 @@ def launch(
     schedule: Schedule | None = None,
 ) -> torch.Tensor:
     """(L, H, K), (L, H, K), (L, H, V), (B + 1,) -> (L, H, V); arguments as `interface.hstu_attention`
-    checked them.
+    checks them.
     """
-    schedule = schedule or with_descriptors(choose_schedule(q, v, max_seq_len, mask), k, v)
-    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    sequences, heads = offsets.numel() - 1, q.size(1)
-    blocks = -(-max_seq_len // schedule.block_m)
-    if out.numel() == 0 or blocks == 0:
+    call = Call(q, k, v, offsets, max_seq_len, mask)
+    return launch_call(call, layout_of(call), dot_precision, schedule)
+
+
+def launch_call(
+    call: Call, layout: Layout, dot_precision: str, schedule: Schedule | None = None
+) -> torch.Tensor:
+    """`launch` where the layout is known. What no size decides comes from the layout's plan."""
+    q, k, v, offsets, max_seq_len, mask = call
+    out = torch.empty_like(v, memory_format=torch.contiguous_format)
+    rows, heads, _ = q.shape
+    sequences = offsets.numel() - 1
+    if not (rows and sequences and max_seq_len):
         return out
-    tensors, numbers, constants = kernel_arguments(
-        q, k, v, out, offsets, blocks, mask, dot_precision, schedule
-    )
-    grid = (blocks * sequences * heads // schedule.heads, 1, 1)
-    # Triton looks at every argument of every launch to find the kernel that was compiled for it, which
-    # takes longer than the kernel itself on short rows. These decide: constants, types, alignment, device.
-    facts = tuple((x.dtype, x.data_ptr() % 16) for x in tensors if isinstance(x, torch.Tensor))
-    key = (facts, constants, schedule.num_warps, schedule.num_stages, q.device)
-    compiled = _COMPILED.get(key)
-    if compiled is None:
-        _COMPILED[key] = hstu_attention_kernel[grid](
-            *tensors, *numbers, *constants, num_warps=schedule.num_warps, num_stages=schedule.num_stages
+    of_mask = _mask_arguments(mask, q.device)
+    tensors = [q, k, v, out, None, None, offsets, *of_mask.tensors]
+    # Addresses in place of tensors: of those, Triton's launcher would ask the driver where they lie.
+    arguments: list[object] = [0 if x is None else x.data_ptr() for x in tensors]
+    # Triton compiles for addresses that are multiples of 16, and for others.
+    odd = tuple(address % 16 for address in arguments) if functools.reduce(or_, arguments) % 16 else ()
+    key = (schedule or size_class(rows, heads, max_seq_len), dot_precision, of_mask.flags, odd)
+    plan = layout.plans.get(key)
+    if plan is None:
+        chosen = schedule or with_descriptors(choose_schedule(q, v, max_seq_len, mask), k, v)
+        constants = kernel_constants(q, k, v, out, of_mask.flags, dot_precision, chosen)
+        plan = layout.plans[key] = _Plan(chosen, constants)
+    if plan.schedule.use_tma:
+        arguments[4:6] = tensors[4:6] = descriptors(k, v, plan.schedule)
+    blocks = -(-max_seq_len // plan.schedule.block_m)
+    grid = (blocks * sequences * heads // plan.schedule.heads, 1, 1)
+    numbers = kernel_numbers(of_mask, sequences, blocks, mask.divisor)
+    if plan.compiled is None:
+        plan.compiled = hstu_attention_kernel[grid](
+            *(q if x is None else x for x in tensors),
+            *numbers,
+            *plan.constants,
+            num_warps=plan.schedule.num_warps,
+            num_stages=plan.schedule.num_stages,
         )
     else:
-        compiled[grid](*tensors, *numbers, *constants)
+        plan.compiled[grid](*arguments, *numbers, *plan.constants)
     return out
 
 
 def kernel_arguments(
+    call: Call, num_blocks: int, dot_precision: str, schedule: Schedule
+) -> tuple[tuple[object, ...], tuple[object, ...], tuple[object, ...]]:
+    """The kernel's arguments in their order, with v for the result: tensors, numbers, constants. Where a
+    tensor is not used stands q: a launch needs some tensor.
+    """
+    q, k, v, offsets, _, mask = call
+    of_mask = _mask_arguments(mask, q.device)
+    pair = descriptors(k, v, schedule) if schedule.use_tma else (q, q)
+    tensors = (q, k, v, v, *pair, offsets, *(q if x is None else x for x in of_mask.tensors))
+    numbers = kernel_numbers(of_mask, offsets.numel() - 1, num_blocks, mask.divisor)
+    return tensors, numbers, kernel_constants(q, k, v, v, of_mask.flags, dot_precision, schedule)
+
+
+def kernel_numbers(
+    of_mask: _MaskArguments, sequences: int, num_blocks: int, divisor: float
+) -> tuple[object, ...]:
+    """From stride_tb to scale."""
+    stride_tb, num_times, *rest = of_mask.numbers
+    return (stride_tb, num_times, sequences, num_blocks, *rest, 1.0 / divisor)
+
+
+def kernel_constants(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     out: torch.Tensor,
-    offsets: torch.Tensor,
-    num_blocks: int,
-    mask: ResearchMask | ProductionMask,
+    flags: tuple[object, ...],
     dot_precision: str,
     schedule: Schedule,
-) -> tuple[tuple[object, ...], tuple[object, ...], tuple[object, ...]]:
-    """The kernel's arguments in their order: tensors, numbers, constexprs."""
-    block_k, block_v = padded_dim(q.size(2)), padded_dim(v.size(2))
-    k_descriptor, v_descriptor = k, v
-    if schedule.use_tma:
-        k_descriptor = _descriptor(k, schedule.block_n, block_k)
-        v_descriptor = _descriptor(v, schedule.block_n, block_v)
-    side = _research(mask, q) if isinstance(mask, ResearchMask) else _production(mask, q)
-    tensors = (q, k, v, out, k_descriptor, v_descriptor, offsets, *side.tensors)
-    stride_tb, num_times, *rest = side.numbers
-    numbers = (stride_tb, num_times, offsets.numel() - 1, num_blocks, *rest, 1.0 / mask.divisor)
-    strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2])
-    blocks = (q.size(2), v.size(2), block_k, block_v, schedule.block_m, schedule.block_n)
-    how = (
+) -> tuple[object, ...]:
+    """From stride_ql to ONE_LOOP."""
+    dims = (q.size(2), v.size(2))
+    return (
+        *(stride for x in (q, k, v, out) for stride in x.stride()[:2]),
+        q.size(1),
+        *flags,
+        *dims,
+        *(padded_dim(dim) for dim in dims),
+        schedule.block_m,
+        schedule.block_n,
         schedule.heads,
         schedule.group,
         dot_precision,
@@ -160,45 +216,52 @@ def kernel_arguments(
         schedule.use_tma,
         schedule.one_loop,
     )
-    return tensors, numbers, (*strides, q.size(1), *side.flags, *blocks, *how)
 
 
-def _descriptor(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    shape = [x.size(0), x.size(1) * x.size(2)]
-    return TensorDescriptor(x, shape=shape, strides=[x.stride(0), 1], block_shape=[rows, columns])
+def descriptors(
+    k: torch.Tensor, v: torch.Tensor, schedule: Schedule
+) -> tuple[TensorDescriptor, TensorDescriptor]:
+    """Of k and v as (L, H * dim), in blocks of the schedule's columns and one head."""
+
+    def made(x: torch.Tensor) -> TensorDescriptor:
+        shape, block = [x.size(0), x.size(1) * x.size(2)], [schedule.block_n, padded_dim(x.size(2))]
+        return TensorDescriptor(x, shape=shape, strides=[x.stride(0), 1], block_shape=block)
+
+    return made(k), made(v)
 
 
-@dataclass(frozen=True)
-class _MaskArguments:
-    """What a mask adds to the kernel's arguments. A tensor that is not used is q: a launch needs some tensor.
+class _MaskArguments(NamedTuple):
+    """What a mask adds to the kernel's arguments; None is a tensor that the kernel does not use.
 
     tensors: timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale. numbers:
     stride_tb, num_times, width, contextual, window, alpha. flags: from HAS_BIAS to HAS_SCALE.
     """
 
-    tensors: tuple[object, ...]
+    tensors: tuple[torch.Tensor | None, ...]
     numbers: tuple[object, ...]
     flags: tuple[object, ...]
 
 
-def _research(mask: ResearchMask, q: torch.Tensor) -> _MaskArguments:
-    times, weights = mask.timestamps, mask.position_weights
-    if times is None or mask.time_weights is None:
-        flags = (True, False, 0, False, False, False, False)
-        return _MaskArguments((q, weights, q, q, q, q), (0, 0, mask.width, 0, 0, 1.0), flags)
-    table, shift = bucket_table_on(mask.num_buckets, mask.bucket_divisor, q.device)
-    return _MaskArguments(
-        tensors=(times, weights, mask.time_weights, table, q, q),
-        numbers=(times.stride(0), times.size(1), mask.width, 0, 0, 1.0),
-        flags=(True, True, shift, False, False, False, False),
-    )
-
-
-def _production(mask: ProductionMask, q: torch.Tensor) -> _MaskArguments:
+def _mask_arguments(mask: ResearchMask | ProductionMask, device: torch.device) -> _MaskArguments:
+    if isinstance(mask, ResearchMask):
+        return _research(mask, device)
     targets, scale = mask.num_targets, mask.attn_scale
     window, contextual = mask.max_attn_len, mask.contextual_seq_len
     return _MaskArguments(
-        tensors=(q, q, q, q, q if targets is None else targets, q if scale is None else scale),
+        tensors=(None, None, None, None, targets, scale),
         numbers=(0, 0, 0, contextual, window, float(mask.alpha)),
         flags=(False, False, 0, targets is not None, window > 0, contextual > 0, scale is not None),
+    )
+
+
+def _research(mask: ResearchMask, device: torch.device) -> _MaskArguments:
+    times, weights = mask.timestamps, mask.position_weights
+    if times is None or mask.time_weights is None:
+        flags = (True, False, 0, False, False, False, False)
+        return _MaskArguments((None, weights, *[None] * 4), (0, 0, mask.width, 0, 0, 1.0), flags)
+    table, shift = bucket_table_on(mask.num_buckets, mask.bucket_divisor, device)
+    return _MaskArguments(
+        tensors=(times, weights, mask.time_weights, table, None, None),
+        numbers=(times.stride(0), times.size(1), mask.width, 0, 0, 1.0),
+        flags=(True, True, shift, False, False, False, False),
     )

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
+import pytest
 import torch
 
 from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention
@@ -138,9 +140,9 @@ def verdict(case: Case, precision: str, run: Run, seed: int = 0) -> Verdict:
     return judge(oracle, reference, result, PRECISIONS[precision], max(case.attention_dim, longest))
 
 
-def mutated(old: str, new: str, folder: Path):
-    """`triton_launch.launch` with a kernel in whose source `old` reads `new`."""
-    from kernels.hstu_attention import triton_kernel, triton_launch
+def mutated(old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """`triton_launch` with a kernel in whose source `old` reads `new`."""
+    from kernels.hstu_attention import layout, triton_kernel, triton_launch
 
     source = Path(triton_kernel.__file__).read_text()
     assert source.count(old) >= 1, f"the kernel has no {old!r}"
@@ -150,4 +152,7 @@ def mutated(old: str, new: str, folder: Path):
     module = importlib.util.module_from_spec(spec)
     sys.modules["mutated_kernel"] = module
     spec.loader.exec_module(module)
-    return triton_launch, module.hstu_attention_kernel
+    monkeypatch.setattr(triton_launch, "hstu_attention_kernel", module.hstu_attention_kernel)
+    # What was compiled before is kept with its layout.
+    monkeypatch.setattr(layout, "_LAYOUTS", {})
+    return triton_launch

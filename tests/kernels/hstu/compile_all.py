@@ -21,6 +21,7 @@ from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.hstu_attention import ProductionMask, ResearchMask
+from kernels.hstu_attention.layout import Call
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 from kernels.hstu_attention.triton_launch import Schedule, choose_schedule, kernel_arguments
 
@@ -89,7 +90,7 @@ def main(capability: int) -> dict[str, int]:
         chosen = replace(chosen, use_tma=chosen.block_m == 128 and capability >= 90 and q.size(2) == 128)
         x = torch.empty(16, 2, q.size(2), dtype=q.dtype)
         offsets = torch.empty(4, dtype=torch.int64)
-        tensors, numbers, constants = kernel_arguments(x, x, x, x, offsets, 1, mask, dot, chosen)
+        tensors, numbers, constants = kernel_arguments(Call(x, x, x, offsets, LONGEST, mask), 1, dot, chosen)
         found[name] = compiled(hstu_attention_kernel, (*tensors, *numbers, *constants), chosen, capability)
     return found
 

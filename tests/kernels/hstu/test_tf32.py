@@ -88,9 +88,8 @@ def test_a_factor_that_is_cut_would_be_seen(factor):
 
 @pytest.mark.parametrize("factor", FACTORS)
 def test_a_factor_that_is_left_to_the_tensor_cores_is_seen(factor, tmp_path, monkeypatch):
-    launcher, kernel = mutated(f"{factor} = as_tf32({factor})", f"{factor} = {factor}", tmp_path)
-    monkeypatch.setattr(launcher, "hstu_attention_kernel", kernel)
-    monkeypatch.setattr(launcher, "_COMPILED", {})
+    source = f"{factor} = as_tf32({factor})"
+    launcher = mutated(source, f"{factor} = {factor}", tmp_path, monkeypatch)
     given = inputs()
     wanted, known = expected(given, dict.fromkeys(FACTORS, rounded))
     assert not torch.equal(computed(launcher, given)[known], wanted[known])
