@@ -44,7 +44,7 @@ def run(plan: Plan, folder: Path, advance: Advance) -> tuple[list[Finding], list
     """
     opened(folder)
     findings = _faults(plan, folder, advance) if plan.share else []
-    return findings, _clean_runs(plan, folder, advance)
+    return findings, _clean_runs(plan, folder, advance) if plan.clean_runs else []
 
 
 def _faults(plan: Plan, folder: Path, advance: Advance) -> list[Finding]:

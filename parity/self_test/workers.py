@@ -45,7 +45,8 @@ def reports(tasks: Sequence[tuple[Work, tuple]]) -> Iterator[Any]:
                 else:
                     yield report
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Where others have done it all, a process may still be starting, and fails if it is left alone.
+            pool.shutdown(wait=not left, cancel_futures=True)
 
 
 def _raise_from(futures: list[Future]) -> None:

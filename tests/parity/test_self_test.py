@@ -5,6 +5,7 @@ A fixed sample of the campaign runs here, and its detection must not fall.
 
 import ast
 import io
+import multiprocessing
 import random
 import re
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from parity.errors import UserError
 from parity.one_process import CleanRun
 from parity.precision import PRECISIONS
 from parity.runners.tripy_runner import TripyRunner
-from parity.self_test import store
+from parity.self_test import store, workers
 from parity.self_test.bench import Bench
 from parity.self_test.campaign import drawn
 from parity.self_test.clean import clean_run
@@ -322,6 +323,15 @@ def test_findings_survive_a_kill_in_the_middle_of_a_line(tmp_path):
     again.add(finding(detail="large"))
     again.close()
     assert [line.detail for line in store.Store(path, Finding).lines] == ["small", "large"]
+
+
+def _said(number):
+    yield number
+
+
+def test_no_process_is_left_when_all_is_done():
+    assert sorted(workers.reports([(_said, (number,)) for number in range(3)])) == [0, 1, 2]
+    assert multiprocessing.active_children() == []
 
 
 def test_findings_about_other_code_are_not_added_to(tmp_path, monkeypatch):
