@@ -17,7 +17,6 @@ that reads them where they are. Results are compared with float64 in the same ru
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -30,11 +29,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu.timing import (  # noqa: E402
     captured,
-    copy_bandwidth,
     environment,
-    matmul_rate,
     measure,
     measure_device,
+    measured_ceilings,
+    parsed,
+    report,
 )
 from configs import load_case  # noqa: E402
 from kernels.dlrm_forward import FusedDLRM, run_mlp  # noqa: E402
@@ -314,14 +314,9 @@ def main() -> int:
     parser.add_argument("--batch", type=int, nargs="+", default=[2048, 16384])
     parser.add_argument("--longest-bag", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.error("no CUDA device: this benchmark needs one")
+    arguments = parsed(parser)
     with torch.no_grad():
-        ceilings = {"copy_bytes_per_s": copy_bandwidth(), "bf16_per_s": matmul_rate(DTYPE)}
-        bandwidth, rate = (value / 1e12 for value in ceilings.values())
-        print(f"copy {bandwidth:.2f} TB/s, bf16 {rate:.0f} TFLOP/s")
+        ceilings = measured_ceilings()
         model = Model()
         state = model.net.state_dict()
         fused = {
@@ -333,9 +328,7 @@ def main() -> int:
             for batch in arguments.batch:
                 rows.append(run(model, fused, batch, longest, arguments.rounds, ceilings))
                 print(table(rows[-1]), flush=True)
-    result = {"command": sys.argv, "environment": environment(), "ceilings": ceilings, "rows": rows}
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1))
+    report(arguments.out, ceilings, rows=rows)
     failed = [e["reason"] for row in rows for e in row["errors"].values() if e["verdict"] != "PASS"]
     print("\n".join(failed))
     return 1 if failed else 0

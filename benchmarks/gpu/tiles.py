@@ -9,7 +9,6 @@ on four inputs in one CUDA graph. What is fastest here is what `linear_tiles` an
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.gpu.timing import copy_bandwidth, environment, matmul_rate, measure_device  # noqa: E402
+from benchmarks.gpu.timing import measure_device, measured_ceilings, parsed, report  # noqa: E402
 from kernels.lecture.mlp_triton import Tiles, launch_linear, launch_two_layers  # noqa: E402
 
 BATCHES = (2048, 16384)
@@ -81,11 +80,8 @@ def two_layer_sides(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.error("no CUDA device: this benchmark needs one")
-    ceilings = {"copy_bytes_per_s": copy_bandwidth(), "bf16_per_s": matmul_rate(torch.bfloat16)}
+    arguments = parsed(parser)
+    ceilings = measured_ceilings()
     found = {}
     for batch in BATCHES:
         shapes = [(linear_sides, shape) for shape in LINEAR]
@@ -96,9 +92,7 @@ def main() -> int:
             found[name] = {side: asdict(spread) for side, spread in times.items()}
             ranked = sorted(times.items(), key=lambda item: item[1].median)
             print(name, "; ".join(f"{side} {spread.median:.1f}" for side, spread in ranked), flush=True)
-    if arguments.out:
-        result = {"environment": environment(), "ceilings": ceilings, "times_us": found}
-        arguments.out.write_text(json.dumps(result, indent=1))
+    report(arguments.out, ceilings, times_us=found)
     return 0
 
 

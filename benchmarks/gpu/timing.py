@@ -11,10 +11,14 @@ In each round every side has its turn, the order reversed from round to round.
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -120,3 +124,27 @@ def environment() -> dict[str, object]:
         "cuda": torch.version.cuda,
         "triton": triton.__version__,
     }
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The command line, with --out added. Ends the program where there is no GPU."""
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device: there is nothing to measure")
+    return arguments
+
+
+def measured_ceilings() -> dict[str, float]:
+    """What floors are computed from, measured now and printed."""
+    found = {"copy_bytes_per_s": copy_bandwidth(), "bf16_per_s": matmul_rate(torch.bfloat16)}
+    bandwidth, rate = (value / 1e12 for value in found.values())
+    print(f"copy {bandwidth:.2f} TB/s, bf16 {rate:.0f} TFLOP/s", flush=True)
+    return found
+
+
+def report(path: Path | None, ceilings: dict[str, float], **results: object) -> None:
+    """Write results, and what they depend on, as JSON; nothing without a path."""
+    if path is not None:
+        facts = {"command": sys.argv, "environment": environment(), "ceilings": ceilings}
+        path.write_text(json.dumps(facts | results, indent=1) + "\n")
