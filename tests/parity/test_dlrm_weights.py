@@ -37,8 +37,7 @@ def test_activations_are_neither_lost_nor_saturated(name):
     for tap, tensor in capture.tensors.items():
         size = float(tensor.square().mean().sqrt())
         assert 0.05 < size < 20.0, (tap, size)
-    # A sigmoid that is one or zero hides what is in front of it: at most a quarter of the rows may come near.
-    assert torch.logit(click).abs().quantile(0.75) < 6.0
+    assert torch.logit(click).abs().max() < 6.0, "a sigmoid that is one or zero hides what is in front of it"
     assert click.std() > 0.01
     if name == "dlrm_tiny_weighted":
         assert {click.min().item(), click.max().item()} & {0.4, 0.6}, "no row is clamped"
