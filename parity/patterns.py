@@ -70,11 +70,36 @@ def explain(found: Found) -> list[str]:
     counted = found.port[found.keep]
     if not counted.size or not np.isfinite(counted).all() or not np.isfinite(found.oracle[found.keep]).all():
         return []
+    if _is_mask(found):
+        return list(_mask(found))
     for pattern in (_factor, _transpose, _shift, _permutation, _factors, _offset, _offsets):
         explanation = next(pattern(found), None)
         if explanation:
             return [explanation]
     return [*_coarser(found), *_where(found)]
+
+
+def _is_mask(found: Found) -> bool:
+    """Whether both sides hold zeros and ones alone, the oracle both; integers may be anything else."""
+    kept = found.dtype is torch.bool or found.dtype.is_floating_point
+    o, p = np.unique(found.oracle[found.keep]), np.unique(found.port[found.keep])
+    return kept and np.array_equal(o, [0.0, 1.0]) and bool(np.isin(p, o).all())
+
+
+def _mask(found: Found) -> Iterator[str]:
+    """What a mask lets through or hides otherwise than the oracle's.
+
+    No other pattern is asked: of a triangle, a missing diagonal is a shift as well, and says less.
+    """
+    if found.explained_by(1.0 - found.oracle):
+        yield "is the oracle's mask with zeros and ones exchanged"
+        return
+    for right, name, other in ((1.0, "ones", "zero"), (0.0, "zeros", "one")):
+        of_these = found.keep & (found.oracle == right)
+        wrong = of_these & (found.port != right)
+        if wrong.any():
+            places = _all_at(named_places(wrong, found.axes))
+            yield f"{int(wrong.sum())} of the mask's {int(of_these.sum())} {name} are {other}{places}"
 
 
 def _factor(found: Found) -> Iterator[str]:
@@ -186,11 +211,12 @@ def _coarser(found: Found) -> Iterator[str]:
     """Whether every value is one of a coarser type, and not for the oracle's being so."""
     if not found.dtype.is_floating_point:
         return
-    values = torch.from_numpy(found.port[found.keep])
+    port, oracle = (torch.from_numpy(each[found.keep]) for each in (found.port, found.oracle))
     for name, coarser in COARSER.items():
         if torch.finfo(coarser).eps <= torch.finfo(found.dtype).eps:
             continue
-        if torch.equal(values.to(coarser).double(), values):
+        held, exact = (torch.equal(each.to(coarser).double(), each) for each in (port, oracle))
+        if held and not exact:
             yield f"holds only {name} values: rounded to {name} on the way"
             return
 
@@ -201,26 +227,31 @@ def _where(found: Found) -> Iterator[str]:
     count, total = int(wrong.sum()), int(found.keep.sum())
     if not count or count == total:
         return
-    places = named_places(wrong, found.axes)
     zero = (found.port[wrong] == 0).all()
     what = "wrong elements are zero" if zero else "wrong elements"
-    yield f"{count} of {total} {what}" + (f", all at {'; '.join(places)}" if places else "")
+    yield f"{count} of {total} {what}{_all_at(named_places(wrong, found.axes))}"
+
+
+def _all_at(places: Sequence[str]) -> str:
+    return f", all {'; '.join(places)}" if places else ""
 
 
 def named_places(wrong: np.ndarray, axes: Sequence[str]) -> list[str]:
-    """What the places of elements have in common: a few indices of an axis, or a side of the diagonal."""
+    """What the places of elements have in common: a few indices of an axis, or where the diagonal is."""
     indices = np.argwhere(wrong)
     places = []
     for axis, name in enumerate(axes):
         hit = np.unique(indices[:, axis])
         if hit.size < wrong.shape[axis] and hit.size <= LISTED:
-            places.append(f"{name} {', '.join(map(str, hit))}")
+            places.append(f"at {name} {', '.join(map(str, hit))}")
     if wrong.ndim > 1:
-        row, column = indices[:, -2], indices[:, -1]
+        below = np.unique(indices[:, -2] - indices[:, -1])
+        # One element is at one distance from the diagonal, whatever put it there.
+        steps = f"{abs(below[0])} " if below.size == 1 and len(indices) > 1 else ""
         for fits, words in (
-            ((row == column).all(), "on the diagonal"),
-            ((row < column).all(), "above the diagonal"),
-            ((row > column).all(), "below the diagonal"),
+            ((below == 0).all(), "on the diagonal"),
+            ((below < 0).all(), f"{steps}above the diagonal"),
+            ((below > 0).all(), f"{steps}below the diagonal"),
         ):
             if fits and wrong.shape[-1] > 1:
                 places.append(f"{words} of {axes[-2]} and {axes[-1]}")

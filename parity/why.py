@@ -70,7 +70,7 @@ def _leak(evidence: Evidence, results: Results, tap: str) -> tuple[str, ...]:
     places = named_places(changed, _axes(evidence, shape))
     return (
         f"{int(changed.sum())} of {int(keep.sum())} valid elements change"
-        + (f", all at {'; '.join(places)}" if places else ""),
+        + (f", all {'; '.join(places)}" if places else ""),
         *_reach(evidence, changed),
     )
 

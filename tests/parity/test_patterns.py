@@ -113,7 +113,47 @@ def test_a_mask_without_its_diagonal(oracle, everything):
     port = oracle.copy()
     port[:, np.arange(LENGTH), np.arange(LENGTH)] = 0
     (said,) = _explained(oracle, port, everything)
-    assert said == "35 of 245 wrong elements are zero, all at on the diagonal of axis 1 and axis 2"
+    assert said == "35 of 245 wrong elements are zero, all on the diagonal of axis 1 and axis 2"
+
+
+TRIANGLE = np.broadcast_to(np.tril(np.ones((LENGTH, LENGTH))), (BATCH, LENGTH, LENGTH)).copy()
+
+
+def test_the_diagonal_of_a_mask_is_no_shift(everything):
+    """Of a triangle the two are the same tensor."""
+    (said,) = _explained(TRIANGLE, np.tril(TRIANGLE, -1), everything)
+    assert said == "35 of the mask's 140 ones are zero, all on the diagonal of axis 1 and axis 2"
+
+
+def test_a_mask_that_sees_one_step_too_far(everything):
+    (said,) = _explained(TRIANGLE, np.tril(np.ones_like(TRIANGLE), 1), everything)
+    assert said == "30 of the mask's 105 zeros are one, all 1 above the diagonal of axis 1 and axis 2"
+
+
+def test_a_mask_that_hides_and_shows(everything):
+    port = TRIANGLE.copy()
+    port[2, 5, 0], port[3, 0, 4] = 0.0, 1.0
+    said = _explained(TRIANGLE, port, everything)
+    assert [words.split(",")[0] for words in said] == [
+        "1 of the mask's 140 ones are zero",
+        "1 of the mask's 105 zeros are one",
+    ]
+    assert "all at axis 0 2; at axis 1 5; at axis 2 0; below the diagonal" in said[0]
+    assert "all at axis 0 3; at axis 1 0; at axis 2 4; above the diagonal" in said[1]
+
+
+def test_a_mask_the_other_way_round(everything):
+    assert _explained(TRIANGLE, 1.0 - TRIANGLE, everything) == [
+        "is the oracle's mask with zeros and ones exchanged"
+    ]
+
+
+def test_what_is_coarse_in_the_oracle_was_not_rounded(everything):
+    oracle = np.random.default_rng(4).integers(-8, 8, size=(BATCH, LENGTH, WIDTH)).astype(float)
+    port = oracle.copy()
+    port[1, 2, 3] += 1.0
+    (said,) = _explained(oracle, port, everything)
+    assert said.startswith("1 of 245 wrong elements")
 
 
 def test_one_row_of_the_batch(oracle, keep):
