@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
@@ -101,7 +102,13 @@ class Spool(MutableMapping[str, torch.Tensor]):
         rows, *others = self.shapes.get(name, (0, *tensor.shape[1:]))
         self.shapes[name] = (rows + tensor.shape[0], *others)
         self.sizes[name] = self.sizes.get(name, 0) + tensor.nbytes
-        self.stored.setdefault(name, []).append(self._store(tensor))
+        files = self.stored.setdefault(name, [])
+        files.extend(self._store(some) for some in tensor.split(self._rows_of_a_file(tensor)))
+
+    def _rows_of_a_file(self, tensor: torch.Tensor) -> int:
+        """As few as make a large file, a power of two: a batch cut into more parts makes the same files."""
+        row_bytes = max(1, tensor.nbytes // max(1, tensor.shape[0]))
+        return 1 << max(0, math.ceil(math.log2(self._large / row_bytes)))
 
     def _store(self, tensor: torch.Tensor) -> str:
         own = tensor.detach().cpu()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +16,17 @@ import torch
 import parity.collect
 from configs import load_case, with_input
 from parity import weights
+from parity.arguments import Arguments
 from parity.captures import Capture, load_capture, open_capture, save_capture
-from parity.collect import collect, write_inputs
+from parity.commands import Commands
 from parity.families import get_family
 from parity.judging import judge_batch
-from parity.machine import Machine, Runners
 from parity.pipeline import run
 from parity.precision import PRECISIONS
-from parity.request import Request
 from parity.runners import make_runner
 from parity.slices import Limits, Part, parts, unless_leaking
 from parity.spool import HELD, CannotWrite, Spool
-from parity.worker import _Commands
+from tests.parity.case_runs import collected, write_case
 
 ROOT = Path(__file__).parents[2]
 UNBOUNDED = Limits(large=2**62, slice_bytes=2**62, alone_bytes=2**62)
@@ -42,34 +39,8 @@ SEED = 3
 def _judged(name, limits):
     """A case run and judged under limits, and whether tensors had files of their own."""
     case = with_input(load_case(name), seed=SEED)
-    folder = Path(tempfile.mkdtemp(prefix="parity-test-"))
-    lane = Runners(folder, 600.0)
-    try:
-        _write_inputs(case, folder)
-        collect(
-            case,
-            PRECISIONS["fp32"],
-            ("torch", "torch_jagged", "tripy"),
-            folder,
-            folder / "weights",
-            lane,
-            Machine(),
-            timed=False,
-            progress=lambda _: None,
-            limits=limits,
-        )
+    with collected(case, "fp32", ("torch", "torch_jagged", "tripy"), limits) as folder:
         return judge_batch(case, folder / "fp32", batch=0), any(folder.rglob("tensors/*"))
-    finally:
-        lane.stop()
-        shutil.rmtree(folder)
-
-
-def _write_inputs(case, folder):
-    family = get_family(case.family)
-    model = family.build_reference(case.model, "dense")
-    weights.export(weights.initial_weights(model, SEED), folder / "weights")
-    (inputs,) = family.synthetic(case).inputs
-    write_inputs(inputs, family.poison(inputs, SEED), folder)
 
 
 @pytest.mark.parametrize("name", ["hstu_tiny", "stu_tiny", "dlrm_tiny"])
@@ -109,10 +80,10 @@ def captured(tmp_path):
         case = with_input(load_case(name), seed=SEED)
         folder = tmp_path / f"{name}-{limits.slice_bytes}-{spoil.__name__}"
         if not folder.exists():
-            _write_inputs(case, folder)
+            write_case(case, folder)
         inputs, calls = str(folder / "inputs.safetensors"), str(folder / "torch" / "tapped")
         for each in ("torch", runner):
-            commands = _Commands(each)
+            commands = Commands(each)
             commands.start(1, limits)
             commands.load(case.model_dump_json(), "fp32", str(folder / "weights"))
             if each == "torch":
@@ -241,6 +212,19 @@ def test_a_large_tensor_is_on_the_disk_at_once_and_there_once(tmp_path):
     assert spool["type"].dtype is torch.int32
 
 
+@pytest.mark.parametrize("rows_of_a_cut", [8, 4, 2])
+def test_however_a_batch_is_cut_the_same_rows_are_the_same_files(tmp_path, rows_of_a_cut):
+    # A row has 12 bytes: two rows make a large file.
+    tensor = torch.arange(24.0).reshape(8, 3)
+    first, second = Spool(tmp_path, large=20), Spool(tmp_path, large=20)
+    first.add_rows("tap", tensor)
+    for rows in tensor.split(rows_of_a_cut):
+        second.add_rows("tap", rows)
+    assert second.stored["tap"] == first.stored["tap"]
+    assert len(list(tmp_path.iterdir())) == 4
+    assert torch.equal(second["tap"], tensor)
+
+
 def test_many_small_tensors_are_files_in_the_end(tmp_path):
     spool = Spool(tmp_path, large=100)
     for number in range(1000):
@@ -290,9 +274,9 @@ def test_what_a_module_holds_is_measured():
 MEASURE = """
 import json, pathlib, re, sys
 from parity.slices import Limits
-from parity.worker import _Commands
+from parity.commands import Commands
 case, folder, large = sys.argv[1:]
-commands = _Commands("torch")
+commands = Commands("torch")
 commands.start(1, Limits(large=int(large)))
 commands.load(case, "fp32", folder + "/weights")
 # Not getrusage's, which begins with what the parent took when it started this process.
@@ -312,7 +296,7 @@ def test_the_memory_of_a_tapped_run_does_not_grow_with_its_captures(tmp_path):
     changes = {"num_blocks": 16, "num_items": 200, "normalization": "softmax_rel_bias"}
     model = case.model.model_copy(update=changes)
     case = with_input(case.model_copy(update={"model": model}), batch_size=32, seed=SEED)
-    _write_inputs(case, tmp_path)
+    write_case(case, tmp_path)
 
     def growth(large):
         command = [sys.executable, "-c", MEASURE, case.model_dump_json(), str(tmp_path), str(large)]
@@ -374,17 +358,14 @@ for number in range(10**6):
 def test_what_takes_long_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(parity.collect, "LONGEST_TIMED", 0.0)
     report = run(
-        Request(
-            cases=(load_case("hstu_tiny"),),
-            precisions=("fp32",),
-            runners=("torch_jagged",),
-            runners_asked=True,
-            data=None,
-            checkpoint=None,
-            save=tmp_path / "run",
-            limit=300.0,
+        Arguments(
+            time_limit=300.0,
             command="test",
-        ),
+            cases="hstu_tiny",
+            precision="fp32",
+            runners="torch_jagged",
+            save=tmp_path / "run",
+        ).request(),
         progress=lambda _: None,
     )
     assert report.exit_code == 0
