@@ -40,17 +40,26 @@ class Edit(Fault):
         before = source_of(self.file).split(self.old)[0].count("\n") + 1
         return before, before + self.old.rstrip("\n").count("\n")
 
-    def tree(self) -> ast.Module:
-        """The file with the change. Raises `LookupError` if the text is not in it once."""
+    @property
+    def text(self) -> str:
+        """The file with the change. Raises `LookupError` if what it replaces is not in it once."""
         text = source_of(self.file)
         if text.count(self.old) != 1:
-            raise LookupError(f"{self.old!r} is not in {self.file}.py once: the fault cannot be made")
-        return ast.parse(text.replace(self.old, self.new))
+            raise LookupError(f"{self.detail}: {self.old!r} is not in {self.file}.py once: mend the fault")
+        return text.replace(self.old, self.new)
+
+    def tree(self) -> ast.Module:
+        """`text`, parsed."""
+        return ast.parse(self.text)
 
 
 def handwritten(catalogue: Path = HANDWRITTEN) -> list[Edit]:
-    """The edits in a catalogue."""
-    return [
+    """The edits in a catalogue.
+
+    Raises `LookupError` if the port has changed where one of them is: a fault that is no longer put in is no
+    port that cannot be made.
+    """
+    edits = [
         Edit(
             operator=f"by hand: {catalogue.stem}",
             target=entry["file"],
@@ -63,3 +72,6 @@ def handwritten(catalogue: Path = HANDWRITTEN) -> list[Edit]:
         )
         for entry in yaml.safe_load(catalogue.read_text())
     ]
+    for edit in edits:
+        _ = edit.text
+    return edits

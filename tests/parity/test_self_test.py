@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 
 from configs import load_case
@@ -28,6 +29,7 @@ from parity.self_test.campaign import drawn
 from parity.self_test.clean import clean_run
 from parity.self_test.command import SelfTest, render_self_test
 from parity.self_test.faults import CleanFinding, Finding, Outcome
+from parity.self_test.handwritten import handwritten
 from parity.self_test.mutation import mutations, replacements
 from parity.self_test.source import CannotApply, functions, source_of, swapped
 from parity.self_test.table import markdown, summarise
@@ -325,6 +327,14 @@ def test_counts_add_up():
     )
     assert "| weight: scaled | 3 | 0 | 0 | 0 | 2 | 1 | 66.67 | 66.67 | 50.00 | 2 |" in text
     assert "why" in text
+
+
+def test_a_fault_whose_place_is_gone_is_not_passed_over(tmp_path):
+    catalogue = tmp_path / "stale.yaml"
+    fault = {"name": "gone", "file": "dlrm", "case": "dlrm_tiny", "named": "x", "old": "not there", "new": ""}
+    catalogue.write_text(yaml.safe_dump([fault]))
+    with pytest.raises(LookupError, match=r"gone: 'not there' is not in dlrm\.py once"):
+        handwritten(catalogue)
 
 
 def test_the_terminal_shows_each_count_under_its_name():
