@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.hstu_attention.interface import DOT_PRECISIONS, require_triton
+from kernels.hstu_attention.interface import require_triton
 from kernels.hstu_forward.weights import BlockWeights, block_weights, model_shape
+
+# How a product of float32 is made: by float32 multiply-add, or on tensor cores from two bfloat16 parts of each
+# factor, which hold more than tf32 does, or from three, which hold all of a float32. Half types have one way, "ieee".
+DOT_PARTS = {"ieee": 1, "bf16x3": 2, "bf16x6": 3}
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class HSTUForward:
     Args:
         state: parameters by public name, all on one CUDA device and in one of float32, float16, bfloat16.
         settings: sizes and constants.
-        dot_precision: see `kernels.hstu_attention.hstu_attention`; it holds for all products.
+        dot_precision: how all products of float32 are made, see `DOT_PARTS`.
 
     Raises:
         ValueError: parameters that are missing or do not fit. RuntimeError: triton cannot run here.
@@ -48,16 +52,20 @@ class HSTUForward:
     def __init__(
         self, state: Mapping[str, torch.Tensor], settings: Settings, dot_precision: str = "ieee"
     ) -> None:
-        if dot_precision not in DOT_PRECISIONS:
-            raise ValueError(f"dot_precision={dot_precision!r}: choose one of {DOT_PRECISIONS}")
+        if dot_precision not in DOT_PARTS:
+            raise ValueError(f"dot_precision={dot_precision!r}: choose one of {tuple(DOT_PARTS)}")
         self.shape = model_shape(state, settings.num_heads, settings.attention_dim, settings.linear_dim)
         self.settings = settings
-        self.dot_precision = dot_precision
+        self.parts = DOT_PARTS[dot_precision]
         self.item_weights = state["_embedding_module._item_emb.weight"].contiguous()
+        if self.parts > 1 and self.item_weights.dtype != torch.float32:
+            raise ValueError(
+                f"dot_precision={dot_precision!r}: parts are of float32, not {self.item_weights.dtype}; use 'ieee'"
+            )
         require_triton(self.item_weights)
         self.position_weights = state["_input_features_preproc._pos_emb.weight"].contiguous()
         self.blocks: list[BlockWeights] = [
-            block_weights(state, block, self.shape, dot_precision, settings.bucket_divisor)
+            block_weights(state, block, self.shape, self.parts, settings.bucket_divisor)
             for block in range(self.shape.num_blocks)
         ]
 
@@ -69,7 +77,8 @@ class HSTUForward:
         Args:
             ids: (L,) int, 0 for no item.
             offsets: (B + 1,) int; its last element may be below L, then the rows behind it are not computed.
-            timestamps: (B, N) int64 seconds, the query time at a row's length, N at least max_seq_len.
+            timestamps: (B, N) int64 seconds, the query time at a row's length, N at least max_seq_len. A row whose
+                times lie 2^47 seconds or more from its first has NaN for states.
             max_seq_len: the longest row, or more.
 
         Returns:
@@ -84,7 +93,8 @@ class HSTUForward:
         # Imported here: the launcher needs triton, this module's settings do not.
         from kernels.hstu_forward.triton_launch import Batch, states_of
 
-        return states_of(self, Batch(ids, offsets, timestamps, max_seq_len))
+        times = timestamps.new_empty((2, *timestamps.shape), dtype=torch.float32)
+        return states_of(self, Batch(ids, offsets, timestamps, max_seq_len, times))
 
 
 class GraphedHSTUForward:

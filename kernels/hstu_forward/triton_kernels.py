@@ -10,28 +10,47 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents
 
-from kernels.hstu_forward.triton_products import normalized, parts, product, project_rows, silu
+from kernels.hstu_forward.triton_products import (
+    load_parts,
+    normalized,
+    product_transposed,
+    project_rows,
+    silu,
+    split,
+    store_uq,
+    store_vk,
+)
 
 
 @triton.jit
 def embed_kernel(
-    ids, offsets, item_weights, position_weights, X, Y, W, WLow, scale, eps,
-    D: tl.constexpr, DP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
-    DOT: tl.constexpr, FAST: tl.constexpr, DEPENDENT: tl.constexpr,
+    ids, offsets, timestamps, item_weights, position_weights, X, XN, W, UQ, VK, times, stride_tb, num_times,
+    scale, eps,
+    D: tl.constexpr, DP: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    PARTS: tl.constexpr, GPU: tl.constexpr, FUSED: tl.constexpr,
 ):  # fmt: skip
-    """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and Y its layer
-    norm; with a WIDTH, the first block's projection of that, SiLU(layer_norm(X) W^T).
+    """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and XN its layer
+    norm; FUSED, in its place the first block's projection of that.
 
-    Grid (blocks, B). DEPENDENT: the kernel behind this one may start while it runs.
+    times: (2, B, num_times) float32 pairs (h, l) with timestamp - the row's first = 2^24 h + l, so that the
+    difference of two has one rounding, as where an int64 becomes a float32. 2^47 seconds from the first and beyond,
+    where h would be rounded, it is infinite: a difference from that has no weight, and gives NaN.
+
+    Grid (blocks of a row's positions and its end, B).
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
     sequence = tl.program_id(1)
     start = tl.load(offsets + sequence).to(tl.int64)
     length = tl.load(offsets + sequence + 1).to(tl.int64) - start
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    own_time = timestamps + sequence.to(tl.int64) * stride_tb
+    is_time = (rows <= length) & (rows < num_times)
+    time = tl.load(own_time + rows, mask=is_time, other=0) - tl.load(own_time)
+    high = time >> 24
+    is_near = (high >= -(1 << 23)) & (high < (1 << 23))
+    time_at = times + sequence.to(tl.int64) * num_times + rows
+    tl.store(time_at, tl.where(is_near, high.to(tl.float32), float("inf")), mask=is_time)
+    tl.store(time_at + tl.num_programs(1) * num_times, (time & 0xFFFFFF).to(tl.float32), mask=is_time)
     cols = tl.arange(0, DP)
     inside = rows < length
     item = tl.load(ids + start + rows, mask=inside, other=0).to(tl.int64)
@@ -44,10 +63,12 @@ def embed_kernel(
     at = (start + rows)[:, None] * DP + cols[None, :]
     tl.store(X + at, x, mask=inside[:, None])
     normal = normalized(x.to(tl.float32), cols, eps, D)
-    if WIDTH > 0:
-        project_rows(normal, W, WLow, Y, start + rows, inside, DP, WIDTH, BLOCK_C, DOT, FAST)
+    if FUSED:
+        project_rows(
+            normal, W, UQ, VK, start + rows, inside, X.dtype.element_ty, DP, HALF, BLOCK_C, PARTS, GPU
+        )
     else:
-        tl.store(Y + at, normal.to(Y.dtype.element_ty), mask=inside[:, None])
+        tl.store(XN + at, normal.to(XN.dtype.element_ty), mask=inside[:, None])
 
 
 @triton.jit
@@ -73,54 +94,55 @@ def _row_statistics(
 
 @triton.jit
 def project_kernel(
-    XN, W, WLow, Y, offsets, num_sequences,
-    DP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    DOT: tl.constexpr, FAST: tl.constexpr,
+    XN, W, UQ, VK, offsets, num_sequences,
+    DP: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """Y = SiLU(XN W^T): (L, DP), (WIDTH, DP) -> (L, WIDTH). Grid of row blocks times column blocks."""
-    blocks: tl.constexpr = WIDTH // BLOCK_N
+    """SiLU(XN W^T) in UQ and VK: (L, DP), (PARTS, 2 HALF, DP) -> (L, HALF), (L, PARTS, HALF).
+
+    Grid of row blocks times column blocks."""
+    blocks: tl.constexpr = 2 * HALF // BLOCK_N
     program = tl.program_id(0)
     start_m = program // blocks * BLOCK_M
     total = tl.load(offsets + num_sequences)
     if start_m >= total:
         return
     rows = start_m + tl.arange(0, BLOCK_M)
-    cols = program % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
+    start_n = program % blocks * BLOCK_N
+    cols = start_n + tl.arange(0, BLOCK_N)
     inside = rows < total
     x_at = XN + rows.to(tl.int64)[:, None] * DP
     acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
     for start in tl.range(0, DP, BLOCK_K):
         inner = start + tl.arange(0, BLOCK_K)
         x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
-        w_at = cols[:, None] * DP + inner[None, :]
-        w = tl.load(W + w_at)
-        w_low = tl.load(WLow + w_at) if DOT == "tf32x3" else w
-        high, low = parts(x, DOT)
-        acc = product(high, low, tl.trans(w), tl.trans(w_low), acc, DOT)
-    acc = silu(acc, FAST)
-    tl.store(
-        Y + rows.to(tl.int64)[:, None] * WIDTH + cols[None, :],
-        acc.to(Y.dtype.element_ty),
-        mask=inside[:, None],
-    )
+        w = load_parts(W + cols[:, None] * DP + inner[None, :], None, 2 * HALF * DP, PARTS, False)
+        acc = product_transposed(split(x, XN.dtype.element_ty, PARTS), w, acc, PARTS, GPU)
+    acc = silu(acc, GPU)
+    if start_n < HALF:
+        store_uq(acc, UQ, rows, inside, cols, HALF)
+    else:
+        store_vk(acc, VK, rows, inside, cols - HALF, HALF, PARTS)
 
 
 @triton.jit
 def output_kernel(
-    A, Y, W, WLow, bias, X, Out, XN, offsets, num_sequences, eps, l2_eps, stride_y: tl.constexpr,
+    A, UQ, W, bias, X, Out, XN, offsets, num_sequences, eps, l2_eps,
     HEADS: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr, LAST: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
+    LAST: tl.constexpr,
 ):  # fmt: skip
     """Out = (layer_norm(A) * u) W^T + bias + X and XN = layer_norm(Out); behind the last block Out over its
     own norm.
 
-    A: (L, HEADS * VP). Y: (L, stride_y), of which u is the first HEADS * VP. W: (DP, HEADS * VP). X, XN:
+    A: (L, HEADS * VP). UQ: (L, HALF), of which u is the first HEADS * VP. W: (PARTS, DP, HEADS * VP). X, XN:
     (L, DP). Out: (L, DP), or (L, D) with LAST. Grid of row blocks.
     """
     start_m = tl.program_id(0) * BLOCK_M
     total = tl.load(offsets + num_sequences)
     if start_m >= total:
         return
+    dtype: tl.constexpr = X.dtype.element_ty
     rows = start_m + tl.arange(0, BLOCK_M)
     cols = tl.arange(0, DP)
     inside = rows < total
@@ -130,24 +152,20 @@ def output_kernel(
     for start in tl.range(0, HEADS * VP, BLOCK_K):
         inner = start + tl.arange(0, BLOCK_K)
         a = tl.load(A + at * (HEADS * VP) + inner[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-        u = tl.load(Y + at * stride_y + inner[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        u = tl.load(UQ + at * HALF + inner[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
         # u is zero in the padding.
-        a = ((a - mean[:, None]) * scale[:, None]).to(Y.dtype.element_ty).to(tl.float32) * u
+        gated = ((a - mean[:, None]) * scale[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + inner[None, :]
-        w = tl.load(W + w_at)
-        w_low = tl.load(WLow + w_at) if DOT == "tf32x3" else w
-        high, low = parts(a.to(Y.dtype.element_ty), DOT)
-        acc = product(high, low, tl.trans(w), tl.trans(w_low), acc, DOT)
+        w = load_parts(W + w_at, None, DP * HEADS * VP, PARTS, False)
+        acc = product_transposed(split(gated, dtype, PARTS), w, acc, PARTS, GPU)
     acc += tl.load(bias + cols).to(tl.float32)[None, :]
     acc += tl.load(X + at * DP + cols[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     if LAST:
         norm = tl.maximum(tl.sqrt(tl.sum(acc * acc, axis=1)), l2_eps)
         to = Out + at * D + cols[None, :]
-        tl.store(
-            to, (acc / norm[:, None]).to(Out.dtype.element_ty), mask=inside[:, None] & (cols < D)[None, :]
-        )
+        tl.store(to, (acc / norm[:, None]).to(dtype), mask=inside[:, None] & (cols < D)[None, :])
     else:
-        x = acc.to(Out.dtype.element_ty)
+        x = acc.to(dtype)
         tl.store(Out + at * DP + cols[None, :], x, mask=inside[:, None])
         normal = normalized(x.to(tl.float32), cols, eps, D)
-        tl.store(XN + at * DP + cols[None, :], normal.to(XN.dtype.element_ty), mask=inside[:, None])
+        tl.store(XN + at * DP + cols[None, :], normal.to(dtype), mask=inside[:, None])

@@ -26,12 +26,13 @@ _UNROLLED_ROWS = 256
 
 @dataclass(frozen=True)
 class Batch:
-    """What a forward was called with."""
+    """What a forward was called with, and its times as `embed_kernel` leaves them."""
 
     ids: torch.Tensor
     offsets: torch.Tensor
     timestamps: torch.Tensor
     max_seq_len: int
+    times: torch.Tensor
 
     @property
     def rows(self) -> int:
@@ -79,27 +80,30 @@ def fits_block_kernel(forward: HSTUForward) -> bool:
     return max(shape.dp, shape.num_heads * max(shape.kp, shape.vp)) <= 64
 
 
+def _is_half(forward: HSTUForward) -> bool:
+    return forward.item_weights.dtype != torch.float32
+
+
 def block_tile(batch: Batch, forward: HSTUForward) -> AttentionTile:
     """For the whole block in one kernel."""
     if batch.rows < _MANY_ROWS:
         # Few programs: the longest one is what a launch takes.
-        is_unrolled = batch.max_seq_len <= _UNROLLED_ROWS and forward.dot_precision != "ieee"
+        is_unrolled = batch.max_seq_len <= _UNROLLED_ROWS and (forward.parts > 1 or _is_half(forward))
         return AttentionTile(16, 64, 4, 1, block_c=64, is_unrolled=is_unrolled)
     return AttentionTile(64, 32, 4, 1, block_c=64)
 
 
 def attention_tile(forward: HSTUForward) -> AttentionTile:
     """For an attention alone."""
-    is_half = forward.item_weights.dtype != torch.float32
     heads = 2 if forward.shape.num_heads % 2 == 0 and forward.shape.vp <= 64 else 1
-    return AttentionTile(64, 32, 4, 2 if is_half else 1, heads=heads)
+    return AttentionTile(64, 32, 4, 2 if _is_half(forward) else 1, heads=heads)
 
 
 def project_tile(rows: int, forward: HSTUForward) -> Tile:
     """For SiLU(XN W^T)."""
     dp, width = forward.shape.dp, forward.shape.projected
-    # The largest power of two that divides the width; every part of it is a multiple of 16.
-    widest = width & -width
+    # The largest power of two that divides either half; every part of them is a multiple of 16.
+    widest = width // 2 & -(width // 2)
     if rows < _MANY_ROWS:
         return Tile(16, min(64, widest), min(64, dp), 4, 2)
     if min(dp, widest) >= 128:
@@ -121,22 +125,32 @@ def states_of(forward: HSTUForward, batch: Batch) -> torch.Tensor:
     if batch.rows == 0 or batch.sequences == 0 or batch.max_seq_len == 0:
         return out
     x = forward.item_weights.new_empty((batch.rows, shape.dp))
+    projected = _new_projected(forward, batch)
     if fits_block_kernel(forward):
         # Two, since programs of a block read all rows of one while others write the next.
-        uvqk, following = (x.new_empty((batch.rows, shape.projected)) for _ in range(2))
-        _embed(forward, batch, x, uvqk, is_fused=True)
-        for block, after in zip(forward.blocks, [*forward.blocks[1:], None], strict=True):
-            _block(forward, batch, block, after, uvqk, x, out if after is None else following)
-            uvqk, following = following, uvqk
+        following = _new_projected(forward, batch)
+        _embed(forward, batch, x, x, projected, is_fused=True)
+        for number, block in enumerate(forward.blocks):
+            is_last = number == len(forward.blocks) - 1
+            target = (out, out) if is_last else following
+            _block(forward, batch, number, projected, x, target)
+            projected, following = following, projected
         return out
     normalized = torch.empty_like(x)
-    _embed(forward, batch, x, normalized, is_fused=False)
+    _embed(forward, batch, x, normalized, projected, is_fused=False)
     for number, block in enumerate(forward.blocks):
-        uvqk = _project(forward, batch, normalized, block)
-        mixed = _attention(forward, batch, uvqk, block)
+        _project(forward, batch, normalized, block, projected)
+        mixed = _attention(forward, batch, projected, block)
         is_last = number == len(forward.blocks) - 1
-        _output(forward, batch, mixed, uvqk, x, block, out if is_last else x, normalized, is_last)
+        _output(forward, batch, mixed, projected, x, block, out if is_last else x, normalized, is_last)
     return out
+
+
+def _new_projected(forward: HSTUForward, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for u and q, (L, half), and for v and k, (L, parts, half)."""
+    half, weights = forward.shape.projected // 2, forward.blocks[0].uvqk
+    u_q = forward.item_weights.new_empty((batch.rows, half))
+    return u_q, weights.new_empty((batch.rows, forward.parts, half))
 
 
 def _on_gpu(forward: HSTUForward) -> bool:
@@ -149,73 +163,87 @@ def _can_depend(forward: HSTUForward) -> bool:
     return _on_gpu(forward) and torch.cuda.get_device_capability(forward.item_weights.device)[0] >= 9
 
 
-def _embed(forward: HSTUForward, batch: Batch, x: torch.Tensor, y: torch.Tensor, is_fused: bool) -> None:
-    shape, first = forward.shape, forward.blocks[0]
+def _block_c(forward: HSTUForward, wanted: int) -> int:
+    """A power of two of columns that divides either half of a projection."""
+    half = forward.shape.projected // 2
+    return min(wanted, half & -half)
+
+
+def _embed(
+    forward: HSTUForward,
+    batch: Batch,
+    x: torch.Tensor,
+    normalized: torch.Tensor,
+    projected: tuple[torch.Tensor, torch.Tensor],
+    is_fused: bool,
+) -> None:
+    """Embeddings in `x`, and their projection, or their layer norm in `normalized`."""
+    shape = forward.shape
     block_m = 16 if batch.rows < _MANY_ROWS else 32
-    embed_kernel[(triton.cdiv(batch.max_seq_len, block_m), batch.sequences)](
+    embed_kernel[(triton.cdiv(batch.max_seq_len + 1, block_m), batch.sequences)](
         batch.ids,
         batch.offsets,
+        batch.timestamps,
         forward.item_weights,
         forward.position_weights,
         x,
-        y,
-        first.uvqk,
-        first.uvqk_low,
+        normalized,
+        forward.blocks[0].uvqk,
+        *projected,
+        batch.times,
+        batch.timestamps.stride(0),
+        batch.timestamps.size(1),
         shape.embedding_dim**0.5,
         forward.settings.epsilon,
         D=shape.embedding_dim,
         DP=shape.dp,
-        WIDTH=shape.projected if is_fused else 0,
+        HALF=shape.projected // 2,
         BLOCK_M=block_m,
-        BLOCK_C=min(64, shape.projected & -shape.projected),
-        DOT=forward.dot_precision,
-        FAST=_on_gpu(forward),
-        DEPENDENT=is_fused and _can_depend(forward),
+        BLOCK_C=_block_c(forward, 64),
+        PARTS=forward.parts,
+        GPU=_on_gpu(forward),
+        FUSED=is_fused,
         num_warps=4,
     )
 
 
-def _times(forward: HSTUForward, batch: Batch, block: BlockWeights) -> tuple[tuple[object, ...], dict]:
-    """Timestamps and a block's bias weights as the kernels' arguments; without times any tensor will do."""
+def _bias(batch: Batch, block: BlockWeights) -> tuple[tuple[object, ...], dict]:
+    """Times and a block's bias weights as the kernels' arguments; without times any tensor will do."""
     if block.times is None:
-        return (batch.ids, block.position_weights, batch.ids), {"HAS_TIME": False, "SHIFT": 0}
-    tensors = (batch.timestamps, block.position_weights, block.times.entries)
+        return (batch.times, block.position_weights, batch.times), {"HAS_TIME": False, "SHIFT": 0}
+    tensors = (batch.times, block.position_weights, block.times.entries)
     return tensors, {"HAS_TIME": True, "SHIFT": block.times.shift}
 
 
 def _sizes(batch: Batch, block: BlockWeights, block_m: int) -> tuple[int, ...]:
-    """stride_tb, num_times, num_sequences, num_blocks, width."""
-    times = batch.timestamps
-    blocks = triton.cdiv(batch.max_seq_len, block_m)
-    return times.stride(0), times.size(1), batch.sequences, blocks, block.width
+    """stride_tb, num_sequences, num_blocks, width."""
+    return batch.times.size(2), batch.sequences, triton.cdiv(batch.max_seq_len, block_m), block.width
 
 
 def _block(
     forward: HSTUForward,
     batch: Batch,
-    block: BlockWeights,
-    after: BlockWeights | None,
-    uvqk: torch.Tensor,
+    number: int,
+    projected: tuple[torch.Tensor, torch.Tensor],
     x: torch.Tensor,
-    out: torch.Tensor,
+    following: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
-    """All of a block, and the projection of the one after it, into `out`."""
+    """All of a block, and the projection of the one after it; behind the last, the states in `following`."""
     shape, tile = forward.shape, block_tile(batch, forward)
-    weights = after or block
-    tensors, flags = _times(forward, batch, block)
+    block, is_last = forward.blocks[number], number == len(forward.blocks) - 1
+    tensors, flags = _bias(batch, block)
     sizes = _sizes(batch, block, tile.block_m)
-    depends = _can_depend(forward)
-    block_kernel[(sizes[3] * batch.sequences,)](
-        uvqk,
+    # The first reads the times before it waits for the kernel in front of it, which makes them.
+    depends = number > 0 and _can_depend(forward)
+    block_kernel[(sizes[2] * batch.sequences,)](
+        *projected,
         x,
-        out,
+        *following,
         batch.offsets,
         *tensors,
         block.output,
-        block.output_low,
         block.output_bias,
-        weights.uvqk,
-        weights.uvqk_low,
+        forward.blocks[number if is_last else number + 1].uvqk,
         *sizes,
         1.0 / forward.settings.divisor,
         forward.settings.epsilon,
@@ -229,12 +257,12 @@ def _block(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         PAD=POSITION_PAD,
-        BLOCK_C=min(tile.block_c, shape.projected & -shape.projected),
+        BLOCK_C=_block_c(forward, tile.block_c),
         UNROLLED=triton.cdiv(batch.max_seq_len, tile.block_n) if tile.is_unrolled else 0,
-        DOT=forward.dot_precision,
-        FAST=_on_gpu(forward),
-        DEPENDENT=depends,
-        LAST=after is None,
+        PARTS=forward.parts,
+        GPU=_on_gpu(forward),
+        DEPENDENT=_can_depend(forward),
+        LAST=is_last,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         maxnreg=tile.max_registers,
@@ -244,41 +272,42 @@ def _block(
 
 
 def _project(
-    forward: HSTUForward, batch: Batch, normalized: torch.Tensor, block: BlockWeights
-) -> torch.Tensor:
-    """(L, dp) -> u, v, q, k side by side, (L, projected)."""
+    forward: HSTUForward,
+    batch: Batch,
+    normalized: torch.Tensor,
+    block: BlockWeights,
+    projected: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    """(L, dp) -> u and q, v and k."""
     shape, tile = forward.shape, project_tile(batch.rows, forward)
-    uvqk = normalized.new_empty((batch.rows, shape.projected))
     project_kernel[(triton.cdiv(batch.rows, tile.block_m) * (shape.projected // tile.block_n),)](
         normalized,
         block.uvqk,
-        block.uvqk_low,
-        uvqk,
+        *projected,
         batch.offsets,
         batch.sequences,
         DP=shape.dp,
-        WIDTH=shape.projected,
+        HALF=shape.projected // 2,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
-        DOT=forward.dot_precision,
-        FAST=_on_gpu(forward),
+        PARTS=forward.parts,
+        GPU=_on_gpu(forward),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
-    return uvqk
 
 
 def _attention(
-    forward: HSTUForward, batch: Batch, uvqk: torch.Tensor, block: BlockWeights
+    forward: HSTUForward, batch: Batch, projected: tuple[torch.Tensor, torch.Tensor], block: BlockWeights
 ) -> torch.Tensor:
-    """(L, projected) -> (L, H * vp)."""
+    """(L, H * vp)."""
     shape, tile = forward.shape, attention_tile(forward)
-    mixed = uvqk.new_empty((batch.rows, shape.num_heads * shape.vp))
-    tensors, flags = _times(forward, batch, block)
+    mixed = forward.item_weights.new_empty((batch.rows, shape.num_heads * shape.vp))
+    tensors, flags = _bias(batch, block)
     sizes = _sizes(batch, block, tile.block_m)
-    attention_kernel[(sizes[3] * batch.sequences * shape.num_heads // tile.heads,)](
-        uvqk,
+    attention_kernel[(sizes[2] * batch.sequences * shape.num_heads // tile.heads,)](
+        *projected,
         mixed,
         batch.offsets,
         *tensors,
@@ -291,8 +320,8 @@ def _attention(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         PAD=POSITION_PAD,
-        DOT=forward.dot_precision,
-        FAST=_on_gpu(forward),
+        PARTS=forward.parts,
+        GPU=_on_gpu(forward),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         maxnreg=tile.max_registers,
@@ -305,22 +334,21 @@ def _output(
     forward: HSTUForward,
     batch: Batch,
     mixed: torch.Tensor,
-    uvqk: torch.Tensor,
+    projected: tuple[torch.Tensor, torch.Tensor],
     x: torch.Tensor,
     block: BlockWeights,
     out: torch.Tensor,
     normalized: torch.Tensor,
     is_last: bool,
 ) -> None:
-    """(L, H * vp), (L, projected) and the block's input (L, dp) -> its output and the layer norm of that,
+    """(L, H * vp), u and the block's input (L, dp) -> its output and the layer norm of that,
     (L, dp) each; behind the last block (L, D), divided by its norm.
     """
     shape, tile = forward.shape, output_tile(batch.rows, forward)
     output_kernel[(triton.cdiv(batch.rows, tile.block_m),)](
         mixed,
-        uvqk,
+        projected[0],
         block.output,
-        block.output_low,
         block.output_bias,
         x,
         out,
@@ -329,15 +357,16 @@ def _output(
         batch.sequences,
         forward.settings.epsilon,
         forward.settings.l2_epsilon,
-        uvqk.stride(0),
         HEADS=shape.num_heads,
         V=shape.linear_dim,
         VP=shape.vp,
         D=shape.embedding_dim,
         DP=shape.dp,
+        HALF=shape.projected // 2,
         BLOCK_M=tile.block_m,
         BLOCK_K=tile.block_k,
-        DOT=forward.dot_precision,
+        PARTS=forward.parts,
+        GPU=_on_gpu(forward),
         LAST=is_last,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,

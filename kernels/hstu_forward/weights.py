@@ -9,7 +9,8 @@ import torch
 
 from kernels.hstu_attention.buckets import bucket_table
 
-_ONE = 0x3F800000  # the bit pattern of 1.0
+# Bit patterns of float32.
+_ONE, _INFINITY, _NAN = 0x3F800000, 0x7F800000, 0x7FC00000
 # How many position weights a kernel's blocks may reach beyond the first and the last: a block's rows or columns.
 POSITION_PAD = 256
 _LAYER = "_hstu._attention_layers."
@@ -48,16 +49,14 @@ class BlockWeights:
     """One block's parameters, padded.
 
     Attributes:
-        uvqk: (projected, dp), a column of the public parameter a row, which is how tensor cores want float32.
-        output: (dp, H * vp). output_bias: (dp,). For the dot precisions tf32 and tf32x3 both rounded to tf32.
-        uvqk_low, output_low: for tf32x3 what rounding has taken from the two, itself so rounded; else the two.
-        position_weights: (2 * width - 1,), with POSITION_PAD zeros on either side. times: None without time weights.
+        uvqk: (parts, projected, dp), a column of the public parameter a row; u, q, v, k. output: (parts, dp, H * vp).
+            parts bfloat16 numbers are a float32; one is the parameter's own type.
+        output_bias: (dp,). position_weights: (2 * width - 1,) float32, with POSITION_PAD zeros on either side. times: None
+            without time weights.
     """
 
     uvqk: torch.Tensor
-    uvqk_low: torch.Tensor
     output: torch.Tensor
-    output_low: torch.Tensor
     output_bias: torch.Tensor
     position_weights: torch.Tensor
     width: int
@@ -71,8 +70,9 @@ class TimeTable:
 
     Attributes:
         entries: (cells, 2) int64. With `low` and `high` a cell's weights before and from its edge on, as the bits
-            of float32: low << 32 | the edge's pattern; high. The first cells are not used, so that a cell's number
-            is the difference's pattern >> shift.
+            of float32: low << 32 | the edge's pattern; high. The first cells, below 1.0, are not used, so that a
+            cell's number is the difference's pattern >> shift; those behind 2^63, the longest, up to infinity are
+            NaN.
         shift: of a pattern, to its cell.
     """
 
@@ -89,8 +89,10 @@ def time_table(time_weights: torch.Tensor, bucket_divisor: float) -> TimeTable:
     # A cell without an edge never reaches it: any weight will do behind the last.
     low, high = bits[bucket], bits[(bucket + 1).clamp(max=bits.numel() - 1)]
     made = torch.stack([(low << 32) | edge, high & 0xFFFFFFFF], dim=1)
-    first = _ONE >> table.shift
-    return TimeTable(torch.nn.functional.pad(made, (0, 0, first, 0)), table.shift)
+    first, cells = _ONE >> table.shift, (_INFINITY >> table.shift) + 1
+    no_weight = torch.full((cells, 2), _NAN << 32 | _NAN, dtype=torch.int64, device=made.device)
+    no_weight[first : first + made.size(0)] = made
+    return TimeTable(no_weight, table.shift)
 
 
 def _padded(dim: int) -> int:
@@ -127,29 +129,25 @@ def model_shape(
 
 
 def block_weights(
-    state: Mapping[str, torch.Tensor], block: int, shape: Shape, dot_precision: str, bucket_divisor: float
+    state: Mapping[str, torch.Tensor], block: int, shape: Shape, num_parts: int, bucket_divisor: float
 ) -> BlockWeights:
-    """One block's parameters on the device and in the type of the state dict, as the dot precision wants them."""
+    """One block's parameters on the device of the state dict, products' factors in so many parts."""
     prefix = f"{_LAYER}{block}."
     heads, k, v = shape.num_heads, shape.attention_dim, shape.linear_dim
-    parts = _take(state, prefix + "_uvqk").split([heads * v, heads * v, heads * k, heads * k], dim=1)
-    pads = (shape.vp, shape.vp, shape.kp, shape.kp)
-    uvqk = torch.cat([_pad_heads(x, heads, pad) for x, pad in zip(parts, pads, strict=True)], dim=1)
+    u, v_, q, k_ = _take(state, prefix + "_uvqk").split([heads * v, heads * v, heads * k, heads * k], dim=1)
+    padded = ((u, shape.vp), (q, shape.kp), (v_, shape.vp), (k_, shape.kp))
+    uvqk = torch.cat([_pad_heads(x, heads, pad) for x, pad in padded], dim=1)
     output = _pad_heads(_take(state, prefix + "_o.weight"), heads, shape.vp)
     bias = f"{prefix}_rel_attn_bias."
     position = state.get(bias + "_pos_w", state.get(bias + "_w"))
     if position is None:
         raise ValueError(f"state dict: {bias}_pos_w is missing; the fused forward needs a relative bias")
-    uvqk, output = _pad(uvqk.t(), columns=shape.dp), _pad(output, rows=shape.dp)
-    (uvqk, uvqk_low), (output, output_low) = (_parts(x, dot_precision) for x in (uvqk, output))
     times = state.get(bias + "_ts_w")
     return BlockWeights(
-        uvqk=uvqk,
-        uvqk_low=uvqk_low,
-        output=output,
-        output_low=output_low,
+        uvqk=_parts(_pad(uvqk.t(), columns=shape.dp), num_parts),
+        output=_parts(_pad(output, rows=shape.dp), num_parts),
         output_bias=_pad(_take(state, prefix + "_o.bias").unsqueeze(0), columns=shape.dp).squeeze(0),
-        position_weights=torch.nn.functional.pad(position, (POSITION_PAD, POSITION_PAD)),
+        position_weights=torch.nn.functional.pad(position.float(), (POSITION_PAD, POSITION_PAD)),
         width=(position.numel() + 1) // 2,
         times=None if times is None else time_table(times, bucket_divisor),
     )
@@ -172,14 +170,13 @@ def _pad_heads(x: torch.Tensor, heads: int, pad: int) -> torch.Tensor:
     return torch.nn.functional.pad(split, (0, pad - split.size(2))).reshape(x.size(0), heads * pad)
 
 
-def _parts(x: torch.Tensor, dot_precision: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """For tf32x3 a float32 tensor as the sum of two tf32 ones, but for 2^-24 of it; for tf32 the first of them."""
-    if dot_precision == "ieee":
-        return x, x
-    high = _rounded_to_tf32(x)
-    return high, _rounded_to_tf32(x - high) if dot_precision == "tf32x3" else high
-
-
-def _rounded_to_tf32(x: torch.Tensor) -> torch.Tensor:
-    """To 11 significant bits, ties away from zero."""
-    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+def _parts(x: torch.Tensor, num_parts: int) -> torch.Tensor:
+    """(num_parts, ...) bfloat16 whose sum a float32 tensor is, but for 2^-17 (two) or 2^-25 (three) of it; one is
+    the tensor itself."""
+    if num_parts == 1:
+        return x.unsqueeze(0)
+    parts, rest = [], x
+    for _ in range(num_parts):
+        parts.append(rest.to(torch.bfloat16))
+        rest = rest - parts[-1].float()
+    return torch.stack(parts)

@@ -73,7 +73,7 @@ FORMS = tuple(
     (dim, heads, is_many, dtype, dot)
     for dim, heads in ((50, 2), (256, 4))
     for is_many in (False, True)
-    for dtype, dot in ((torch.float32, "tf32x3"), (torch.float32, "tf32"), (torch.bfloat16, "ieee"))
+    for dtype, dot in ((torch.float32, "bf16x6"), (torch.float32, "bf16x3"), (torch.bfloat16, "ieee"))
     if is_many or dim == 50
 )
 
