@@ -7,11 +7,11 @@ for and is unavailable.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console, RenderableType
@@ -19,32 +19,20 @@ from rich.text import Text
 
 from configs import ConfigError, list_cases, load_case, with_input
 from parity import render, render_changes
+from parity.arguments import Arguments, refuse_with
 from parity.compare_reports import compare_reports
 from parity.errors import UserError
-from parity.families import get_family
 from parity.outputs import write_outputs
-from parity.pipeline import check_names, replay, resume, run
+from parity.pipeline import replay, resume, run
 from parity.precision import DEFAULT_PRECISIONS, PRECISIONS
 from parity.progress import counted, spinner
 from parity.report import Report, read_report
-from parity.request import Request
 from parity.runners import RUNNERS, Unavailable, default_runners
 
 BAD_INPUT = 2
 REPORTS = Path("parity_reports")
 _OF_SELF_TEST = ("--case", "--precision", "--save")
 PIPED_WIDTH = 120
-# The public configurations train and evaluate 128 users at a time.
-RECORDED_BATCH = 128
-MAX_TIME_LIMIT = 7 * 24 * 3600.0
-
-
-def _names(option: str, text: str | None) -> list[str]:
-    """The names in a list; none if the option was left out. Raises `UserError` for a list of nothing."""
-    names = [name.strip() for name in (text or "").split(",") if name.strip()]
-    if text is not None and not names:
-        raise UserError(option, repr(text), "names nothing", "give a name, or leave the option out")
-    return names
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -109,14 +97,6 @@ def _names(option: str, text: str | None) -> list[str]:
 )
 def main(
     list_only: bool,
-    cases: str | None,
-    precision: str | None,
-    runners: str | None,
-    batch: int | None,
-    seed: int | None,
-    data: Path | None,
-    weights: Path | None,
-    save: Path | None,
     resume_in: Path | None,
     replay_from: Path | None,
     compare: tuple[Path, Path] | None,
@@ -128,109 +108,90 @@ def main(
     share: float,
     faults: str,
     clean_runs: int,
-    profile: Path | None,
-    time_limit: float,
+    **chosen: Any,
 ) -> None:
     """Compare the Tripy port with its PyTorch reference, module by module."""
     # Files and pipes have no width; a module table needs this much.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    arguments = Arguments(**chosen, command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+    options = arguments.options()
+    replaying = {"--replay": replay_from}
     try:
         if list_only:
             console.print(_everything())
-            return
-        others = {
-            "--case": cases,
-            "--precision": precision,
-            "--runners": runners,
-            "--batch": batch,
-            "--seed": seed,
-            "--data": data,
-            "--weights": weights,
-            "--save": save,
-            "--profile": profile,
-        }
-        if compare is not None:
-            _refuse_with("--compare", "two reports are all it takes", others | {"--replay": replay_from})
-            sys.exit(_compare(console, *compare))
-        if shrink_to is not None:
-            sys.exit(_shrink(console, cases, precision, seed, shrink_to))
-        if self_testing:
-            chosen = {name: value for name, value in others.items() if name not in _OF_SELF_TEST}
-            _refuse_with("--self-test", "it makes its own inputs", chosen | {"--replay": replay_from})
-            sys.exit(_self_test(console, cases, precision, share, faults, clean_runs, save))
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        if searching or policy is not None:
+            code = 0
+        elif compare is not None:
+            refuse_with("--compare", "two reports are all it takes", options | replaying)
+            code = _compare(console, *compare)
+        elif shrink_to is not None:
+            code = _shrink(console, arguments, shrink_to)
+        elif self_testing:
+            others = {name: value for name, value in options.items() if name not in _OF_SELF_TEST}
+            refuse_with("--self-test", "it makes its own inputs", others | replaying)
+            code = _self_test(console, arguments, share, faults, clean_runs)
+        elif searching or policy is not None:
             option = "--search-precision" if searching else "--policy"
-            refused = {"--precision": precision, "--runners": runners, "--replay": replay_from}
-            refused |= {"--policy": policy if searching else None, "--profile": profile}
-            refused |= {"--resume": resume_in}
-            _refuse_with(option, "it is for the port, with a precision for each module", refused)
-            request = _request(cases, None, None, batch, seed, data, weights, save, time_limit, command)
-            sys.exit(_precisions(console, request, budget, policy))
-        with spinner() as advance:
-            if resume_in is not None:
-                _refuse_with("--resume", "a run goes on as it began", others | {"--replay": replay_from})
-                report, save = resume(resume_in, advance), resume_in
-            elif replay_from is not None:
-                _refuse_with("--replay", "a replay judges what was saved", others)
-                report = replay(replay_from, command, advance)
-            else:
-                request = _request(
-                    cases, precision, runners, batch, seed, data, weights, save, time_limit, command
-                )
-                report = run(dataclasses.replace(request, profile=_profile_folder(profile)), advance)
-        console.print(render.render(report))
-        # Whole and as it is: a path is for copying, and may hold what looks like markup.
-        console.print(Text(f"report: {_written(report, save)}"), soft_wrap=True)
+            others = {name: options[name] for name in ("--precision", "--runners", "--profile")} | replaying
+            others |= {"--policy": policy if searching else None, "--resume": resume_in}
+            refuse_with(option, "it is for the port, with a precision for each module", others)
+            code = _precisions(console, arguments, budget, policy)
+        elif resume_in is not None:
+            refuse_with("--resume", "a run goes on as it began", options | replaying)
+            with spinner() as advance:
+                report = resume(resume_in, advance)
+            code = _show(console, report, resume_in)
+        elif replay_from is not None:
+            refuse_with("--replay", "a replay judges what was saved", options)
+            with spinner() as advance:
+                report = replay(replay_from, arguments.command, advance)
+            code = _show(console, report, None)
+        else:
+            with spinner() as advance:
+                report = run(arguments.request(), advance)
+            code = _show(console, report, arguments.save)
     except (UserError, ConfigError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"error: {error}", style="bold red", markup=False
         )
-        sys.exit(BAD_INPUT)
-    sys.exit(report.exit_code)
+        code = BAD_INPUT
+    sys.exit(code)
 
 
-def _profile_folder(folder: Path | None) -> Path | None:
-    """The folder, made if it is not there. Raises `UserError` where it cannot be written."""
+def _show(console: Console, report: Report, saved: Path | None) -> int:
+    """Print a report and where it is, in the saved run or in a new folder, and return the exit code."""
+    console.print(render.render(report))
+    folder = saved
     if folder is None:
-        return None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(
-            "--profile", str(folder), f"cannot be written ({error.strerror})", "choose another folder"
-        ) from error
-    return folder
+        folder = _new_folder()
+        write_outputs(report, folder)
+    # Whole and as it is: a path is for copying, and may hold what looks like markup.
+    console.print(Text(f"report: {folder / 'report.json'}"), soft_wrap=True)
+    return report.exit_code
 
 
-def _shrink(
-    console: Console, cases: str | None, precision: str | None, seed: int | None, folder: Path
-) -> int:
+def _shrink(console: Console, arguments: Arguments, folder: Path) -> int:
     """Shrink what fails in one case in one precision, and say where it is."""
     from parity.reproduction import shrink, write
 
-    chosen = [
-        *(load_case(name) for name in _names("--case", cases)),
-        *check_names("--precision", _names("--precision", precision), PRECISIONS),
-    ]
-    if len(chosen) != 2:
+    cases, precisions = arguments.named_cases(), arguments.precisions()
+    if (len(cases), len(precisions)) != (1, 1):
         raise UserError(
             "--shrink", str(folder), "is for one case in one precision", "give one --case and one --precision"
         )
-    case, name = chosen
+    case, seed = cases[0], arguments.seed
     with spinner() as advance:
-        failure = shrink(case if seed is None else with_input(case, seed=seed), PRECISIONS[name], advance)
+        failure = shrink(
+            case if seed is None else with_input(case, seed=seed), PRECISIONS[precisions[0]], advance
+        )
     write(failure, folder)
     console.print(Text(failure.describe(case), style="bold red"))
     console.print(Text(f"python {folder / 'reproduce.py'}"), soft_wrap=True)
     return 1
 
 
-def _precisions(console: Console, request: Request, budget: float, policy: Path | None) -> int:
+def _precisions(console: Console, arguments: Arguments, budget: float, policy: Path | None) -> int:
     """Search for precisions, or judge a policy's, print what was found, and return the exit code."""
+    request = arguments.request()
     try:
         from parity.precision_search import command
     except Unavailable as error:
@@ -244,45 +205,24 @@ def _precisions(console: Console, request: Request, budget: float, policy: Path 
     return report.exit_code
 
 
-def _self_test(
-    console: Console,
-    cases: str | None,
-    precision: str | None,
-    share: float,
-    faults: str,
-    clean_runs: int,
-    save: Path | None,
-) -> int:
+def _self_test(console: Console, arguments: Arguments, share: float, faults: str, clean_runs: int) -> int:
     """Run or continue the campaign, print what it found, and return the exit code."""
     from parity.self_test.campaign import Plan
     from parity.self_test.command import render_self_test, self_test
 
     plan = Plan(
-        cases=tuple(load_case(name) for name in _names("--case", cases) or list_cases()),
-        precisions=check_names(
-            "--precision", _names("--precision", precision) or DEFAULT_PRECISIONS, PRECISIONS
-        ),
+        cases=tuple(arguments.named_cases() or map(load_case, list_cases())),
+        precisions=arguments.precisions() or tuple(DEFAULT_PRECISIONS),
         share=share,
         clean_runs=clean_runs,
         operators=faults,
     )
-    folder = save or REPORTS / "self_test"
+    folder = arguments.save or REPORTS / "self_test"
     with counted() as advance:
         found = self_test(plan, folder, advance)
     console.print(render_self_test(found))
     console.print(Text(f"table: {folder / 'table.md'}"), soft_wrap=True)
     return found.exit_code
-
-
-def _refuse_with(option: str, why: str, others: dict[str, object]) -> None:
-    given = [name for name, value in others.items() if value is not None]
-    if given:
-        raise UserError(
-            option,
-            "together with " + ", ".join(given),
-            f"has no meaning: {why}",
-            "leave the other options out",
-        )
 
 
 def _compare(console: Console, old: Path, new: Path) -> int:
@@ -304,63 +244,6 @@ def _everything() -> RenderableType:
             for name, precision in PRECISIONS.items()
         ],
     )
-
-
-def _request(
-    cases: str | None,
-    precision: str | None,
-    runners: str | None,
-    batch: int | None,
-    seed: int | None,
-    data: Path | None,
-    weights: Path | None,
-    save: Path | None,
-    time_limit: float,
-    command: str,
-) -> Request:
-    if not 0 < time_limit <= MAX_TIME_LIMIT:
-        raise UserError(
-            "--time-limit",
-            time_limit,
-            "is not a positive number of seconds, or more than a week",
-            f"give more than 0 and at most {MAX_TIME_LIMIT:.0f}",
-        )
-    named = list(dict.fromkeys(_names("--case", cases)))
-    selected = [load_case(name) for name in named or list_cases()]
-    if not named:
-        selected = [case for case in selected if case.default]
-        if data is not None:
-            # Those that the file is for; where it is for none, reading it says why.
-            reading = [case for case in selected if get_family(case.family).recognises(data)]
-            selected = reading or selected
-    if data is not None and batch is None:
-        batch = RECORDED_BATCH
-    changes = {"batch_size": batch, "seed": seed}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    if changes:
-        selected = [with_input(case, **changes) for case in selected]
-    asked = check_names("--runners", _names("--runners", runners), RUNNERS)
-    precisions = _names("--precision", precision) or DEFAULT_PRECISIONS
-    return Request(
-        cases=tuple(selected),
-        precisions=check_names("--precision", precisions, PRECISIONS),
-        runners=asked or default_runners(),
-        runners_asked=bool(asked),
-        data=data,
-        checkpoint=weights,
-        save=save,
-        limit=time_limit,
-        command=command,
-    )
-
-
-def _written(report: Report, save: Path | None) -> Path:
-    """Where the report is: in the saved run, or in a new file of its own."""
-    if save is not None:
-        return save / "report.json"
-    folder = _new_folder()
-    write_outputs(report, folder)
-    return folder / "report.json"
 
 
 def _new_folder() -> Path:

@@ -347,17 +347,3 @@ def _folder(save: Path | None) -> Iterator[Path]:
     if occupied:
         raise UserError("--save", str(save), "is not empty", "choose a new folder; nothing is written over")
     yield save
-
-
-def check_names(kind: str, given: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    """Names without doubles, in the order given. Raises `UserError` for one that is not known."""
-    import difflib
-
-    known = tuple(known)
-    names = tuple(dict.fromkeys(given))
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}? known: " if near else "use "
-            raise UserError(kind, name, "is not known", hint + ", ".join(known))
-    return names

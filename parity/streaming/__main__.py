@@ -15,8 +15,8 @@ import torch
 
 from configs import CaseConfig, ConfigError, load_case
 from parity import weights
+from parity.arguments import check_names
 from parity.errors import UserError
-from parity.pipeline import check_names
 from parity.precision import DEFAULT_PRECISIONS, PRECISIONS, Precision
 from parity.streaming.judging import StepVerdicts, follow
 from parity.streaming.sides import PortSide, ReferenceSide

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import configs
-import run_parity
 from parity import criteo
+from parity.arguments import Arguments
 from parity.errors import UserError
 from parity.families import get_family
 from parity.families.dlrm_inputs import has_weights, index_name, make_inputs, synthetic, validate
@@ -231,7 +231,7 @@ def test_files_are_told_apart_by_their_beginning(tmp_path):
 def test_a_file_without_a_case_is_for_the_cases_of_its_family(tmp_path):
     logs = tmp_path / "train.txt"
     logs.write_text("\t".join(["0", *["1"] * 13, *["05db9164"] * 26]) + "\n")
-    request = run_parity._request(None, None, None, None, None, logs, None, None, 600.0, "command")
+    request = Arguments(time_limit=600.0, command="command", data=logs).request()
     default = [name for name in CASES if configs.load_case(name).default]
     assert [case.name for case in request.cases] == default
 
