@@ -26,10 +26,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity.precision import Precision
 from parity.sums import terms
+from perf_model.dispatch import EachOperation
 
 DRAWS = "draws:"
 """Begins the names of an oracle's draws: (K, ...) for a tap of shape (...)."""
@@ -59,7 +59,7 @@ def stacked(draws: list[Mapping[str, torch.Tensor]], taps: Iterable[str]) -> dic
     return {f"{DRAWS}{tap}": torch.stack([draw[tap] for draw in draws]) for tap in taps} if draws else {}
 
 
-class Roundings(TorchDispatchMode):
+class Roundings(EachOperation):
     """Inside, float64 operations have the errors of `precision`. Moving data has none, other types have none.
 
     Args:
@@ -72,16 +72,12 @@ class Roundings(TorchDispatchMode):
         self._precision = precision
         self._generator = torch.Generator().manual_seed(seed)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-            # Without autograd, `linear` or `einsum` arrives whole; its parts are what rounds.
-            with self:
-                return func.decompose(*args, **(kwargs or {}))
+    def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = func.overloadpacket.__name__
         # Before the operation, which may overwrite what it reads.
-        added = _norm_of_terms(func, name, args, kwargs or {})
+        added = _norm_of_terms(func, name, args, kwargs)
         operands = [arg.clone() if name.endswith("_") else arg for arg in args if _is_wide(arg)]
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         count = terms(name, args, result)
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if count and isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float64:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from perf_model.dispatch import EachOperation
 
 # Operations whose floating-point results are copies of their operands' elements or constants.
 _MOVES_DATA = frozenset(
@@ -25,7 +26,7 @@ _MOVES_DATA = frozenset(
 )
 
 
-class LongestSums(TorchDispatchMode):
+class LongestSums(EachOperation):
     """Records, for each open module path, the longest sum and the largest result of what runs inside it.
 
     Use as a context manager around a forward pass; the tap hooks call `enter` and `leave`. Afterwards
@@ -48,12 +49,8 @@ class LongestSums(TorchDispatchMode):
     def leave(self) -> None:
         self._open.pop()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-            # Without autograd, `linear` or `einsum` arrives whole; its parts are what counts.
-            with self:
-                return func.decompose(*args, **(kwargs or {}))
-        result = func(*args, **(kwargs or {}))
+    def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        result = func(*args, **kwargs)
         length, size = terms(func.overloadpacket.__name__, args, result), _bytes(result)
         self.longest_so_far = max(self.longest_so_far, length)
         for path in self._open:

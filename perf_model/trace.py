@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from perf_model.dispatch import EachOperation
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,13 @@ _NO_KERNEL = frozenset(
 )
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(EachOperation):
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[Operation] = []
         self.views = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-            with self:
-                return func.decompose(*args, **kwargs)
+    def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         result = func(*args, **kwargs)
         name = func.overloadpacket.__name__
         inputs, outputs = tuple(_arrays([args, kwargs])), tuple(_arrays(result))

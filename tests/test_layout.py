@@ -128,7 +128,7 @@ def test_the_performance_model_takes_torch_where_it_measures_or_traces():
         for _, package in imported_packages(tree)
         if package == "torch"
     }
-    traced = {"perf_model/trace.py", "perf_model/models.py"}
+    traced = {"perf_model/dispatch.py", "perf_model/trace.py", "perf_model/models.py"}
     assert {path for path in taking if not path.startswith("perf_model/measure/")} == traced
     assert "perf_model/measure/timing.py" in taking
 

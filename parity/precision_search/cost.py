@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from parity.precision import PRECISIONS
 from parity.torch_taps import hooked
+from perf_model.dispatch import EachOperation
 
 MACHINE = "H200 SXM"
 BANDWIDTH = 4.8e12
@@ -83,7 +83,7 @@ def cast_seconds(elements: int, one: str, other: str) -> float:
     return 0.0 if one == other else elements * (width(one) + width(other)) / BANDWIDTH
 
 
-class Counting(TorchDispatchMode):
+class Counting(EachOperation):
     """Use around a run of a float16 model in `torch.inference_mode`; `work` then says what it did."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -93,24 +93,13 @@ class Counting(TorchDispatchMode):
         self.work = Work({"": []})
 
     def __enter__(self) -> Counting:
-        # Parts of a decomposed operation come back here through a second entry.
-        if not self._is_entered:
-            self._hooks.__enter__()
-        self._entries += 1
+        self._hooks.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, *details: Any) -> None:
         super().__exit__(*details)
-        self._entries -= 1
-        if not self._is_entered:
-            self._hooks.__exit__(*details)
-
-    _entries = 0
-
-    @property
-    def _is_entered(self) -> bool:
-        return self._entries > 0
+        self._hooks.__exit__(*details)
 
     def _enter(self, path: str, args: tuple, kwargs: dict) -> None:
         self._cross(path, [args, kwargs])
@@ -126,11 +115,7 @@ class Counting(TorchDispatchMode):
         edge = (path, self._open[-1])
         self.work.crossings[edge] = self.work.crossings.get(edge, 0) + elements
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-            with self:
-                return func.decompose(*args, **kwargs)
+    def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         result = func(*args, **kwargs)
         if not func.is_view:
             self.work.operations[self._open[-1]].append(_operation(func, args, kwargs, result))
