@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from parity.captures import APPENDING, Capture, ModuleCall
+from parity.diagnosis import Diagnosis, TapRow, diagnose
 from parity.luck import Draws
 from parity.masks import bits, valid_elements
 from parity.precision import Precision
@@ -121,37 +122,6 @@ class Results:
     appends: bool = True
     fused: Mapping[str, str] = field(default_factory=dict)
     """Classes of the reference whose work the runner does inside another module, with the reason."""
-
-
-@dataclass
-class TapRow:
-    """One tap of one runner: both verdicts, or the reason why the port has no such module."""
-
-    tap: str
-    path: str
-    kind: str
-    accumulated: Verdict | None
-    isolated: Verdict | None
-    gap: str = ""
-
-    @property
-    def passed(self) -> bool:
-        return bool(self.gap) or all(v.passed for v in (self.accumulated, self.isolated) if v is not None)
-
-
-@dataclass
-class Diagnosis:
-    """Where a runner diverges first, in words.
-
-    `kind` is "none", "module" (a module is wrong on its own), "amplification" (every module is right on
-    its own and the error grows on the way) or "check" (a check other than the taps failed).
-    """
-
-    kind: str = "none"
-    tap: str = ""
-    text: str = ""
-    amplification: float | None = None
-    why: tuple[str, ...] = ()
 
 
 @dataclass
@@ -336,49 +306,3 @@ def _largest_difference(results: Results) -> float:
             difference = (observed.double() - plain.double()).abs()
             largest = max(largest, float(difference.max()))
     return largest
-
-
-def diagnose(rows: list[TapRow], checks: Mapping[str, Verdict], leak: str, entry: str) -> Diagnosis:
-    """Name the first module that diverges.
-
-    Rows are in the order in which modules finish, a module after the modules inside it, so that the first
-    isolated failure is the innermost one.
-    """
-    for row in rows:
-        if row.isolated is not None and not row.isolated.passed:
-            return Diagnosis(
-                "module", row.tap, f"{row.path} ({row.kind}) diverges on its own: {row.isolated.reason}"
-            )
-    structural = next(
-        (
-            r
-            for r in rows
-            if r.accumulated is not None and np.isnan(r.accumulated.port.l2) and not r.accumulated.passed
-        ),
-        None,
-    )
-    if structural is not None:
-        assert structural.accumulated is not None
-        return Diagnosis("module", structural.tap, f"{structural.tap}: {structural.accumulated.reason}")
-    for row in rows:
-        if row.accumulated is None or row.accumulated.passed:
-            continue
-        if row.isolated is None:
-            return Diagnosis("module", row.tap, f"{row.tap} ({row.kind}): {row.accumulated.reason}")
-        alone = row.isolated.port.l2
-        factor = row.accumulated.port.l2 / alone if alone else None
-        grown = f"{factor:.3g} times its own error" if factor else "its own error is zero"
-        return Diagnosis(
-            "amplification",
-            row.tap,
-            f"every module is right on its own; the error carried into {row.path} is over its limit: {grown}",
-            factor,
-        )
-    if leak:
-        return Diagnosis(
-            "check", leak, f"padding leaks: garbage in padded positions changes valid bits at {leak}"
-        )
-    for name, verdict in checks.items():
-        if not verdict.passed:
-            return Diagnosis("check", name, f"{name}: {verdict.reason}")
-    return Diagnosis()

@@ -12,7 +12,8 @@ import torch
 from configs import CaseConfig
 from parity.captures import Capture, open_capture
 from parity.collect import ORACLE, POISONED, RECORD, REFERENCE, Record, RunnerRecord
-from parity.compare import MODEL_OUTPUT, Comparison, Diagnosis, Evidence, Results, compare
+from parity.compare import MODEL_OUTPUT, Comparison, Evidence, Results, compare
+from parity.diagnosis import Diagnosis
 from parity.errors import UserError
 from parity.families import get_family
 from parity.inputs import load

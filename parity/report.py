@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from configs import AnyCase
-from parity.compare import Comparison, TapRow
+from parity.compare import Comparison
+from parity.diagnosis import TapRow
 from parity.errors import UserError
 from parity.files import write_new
 from parity.verdict import Verdict

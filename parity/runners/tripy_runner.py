@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,133 +28,13 @@ except ImportError as error:
     ) from error
 
 from parity.call_stacks import no_call_stacks
+from parity.runners.tripy_compiled import TRIPY_DTYPES, Compiled, time_runs, to_device, to_host, with_graphs
 from parity.tripy_taps import is_tripy_tensor, named_modules, tapped
 
-_TRIPY_DTYPES = {
-    torch.float32: tp.float32,
-    torch.float16: tp.float16,
-    torch.bfloat16: tp.bfloat16,
-    torch.int32: tp.int32,
-    torch.int64: tp.int64,
-    torch.bool: tp.bool,
-}
 _STATIC: Mapping[int, int] = {}
 _IS_PORTABLE = bool(getattr(mlir_tensorrt, "__portable__", False))
 _CALLS_TO_CAPTURE = 2
 """The portable runtime captures at the second call."""
-
-
-class Compiled:
-    """A traced function as one executable, its results by tap name.
-
-    A result that is an input handed through needs no graph, and one tensor under several names is
-    returned once: neither is an output of the engine.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., dict[str, tp.Tensor]],
-        arguments: Any,
-        dynamic_sizes: Mapping[int, int],
-    ) -> None:
-        self._slots: dict[str, int] = {}
-        self._passed_through: dict[str, list] = {}
-        self.executable: tp.Executable | None = None
-        infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_sizes))
-        # nvtripy keeps every function that it has compiled, with all that the function refers to: through
-        # this list, which is emptied, neither the graph nor the executable.
-        held = [self, function]
-
-        def traced(arguments: Any) -> list[tp.Tensor]:
-            compiled, function = held
-            inputs: dict[int, list] = {}
-            _index_leaves(arguments, [], inputs)
-            outputs: dict[int, tp.Tensor] = {}
-            for name, tensor in function(arguments).items():
-                identity = id(tensor.trace_tensor)
-                if identity in inputs:
-                    compiled._passed_through[name] = inputs[identity]
-                    continue
-                outputs.setdefault(identity, tensor)
-                compiled._slots[name] = list(outputs).index(identity)
-            if not outputs:
-                raise _NothingToCompile
-            return list(outputs.values())
-
-        try:
-            self.executable = tp.compile(traced, args=[infos])
-        except _NothingToCompile:
-            pass
-        finally:
-            held.clear()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether every result is an input, so that nothing runs."""
-        return self.executable is None
-
-    def launch(self, arguments: Any) -> list[tp.Tensor]:
-        """Run on device tensors and wait for the result."""
-        if self.executable is None:
-            return []
-        outputs = self.enqueue(arguments)
-        self.executable.stream.synchronize()
-        return outputs
-
-    def enqueue(self, arguments: Any) -> list[tp.Tensor]:
-        """Run on device tensors without waiting; where there is a `queue`, the work is in it."""
-        return self.executable(arguments)
-
-    def queue(self) -> torch.cuda.Stream | None:
-        """The stream that it runs in, where PyTorch can measure it."""
-        return torch.cuda.ExternalStream(self.executable.stream.ptr) if torch.cuda.is_available() else None
-
-    def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
-        return self.named(self.launch(arguments), arguments)
-
-    def named(self, outputs: list[tp.Tensor], arguments: Any) -> dict[str, tp.Tensor]:
-        """What `launch` returned for the arguments, by tap name."""
-        results = {name: outputs[slot] for name, slot in self._slots.items()}
-        for name, steps in self._passed_through.items():
-            value = arguments
-            for step in steps:
-                value = value[step]
-            results[name] = value
-        return results
-
-
-class _NothingToCompile(Exception):
-    """Every result of a traced function is one of its inputs."""
-
-
-def _index_leaves(value: Any, steps: list, found: dict[int, list]) -> None:
-    if is_tripy_tensor(value):
-        found[id(value.trace_tensor)] = steps
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _index_leaves(item, [*steps, key], found)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            _index_leaves(item, [*steps, index], found)
-
-
-def _input_info(tensor: Any, dynamic_sizes: Mapping[int, int]) -> Any:
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    shape: list[Any] = list(tensor.shape)
-    if shape and shape[0] in dynamic_sizes:
-        shape[0] = (dynamic_sizes[shape[0]], shape[0], shape[0])
-    return tp.InputInfo(tuple(shape), dtype=_TRIPY_DTYPES[tensor.dtype])
-
-
-def _to_device(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    return tp.copy(tp.Tensor(leaf.contiguous()), tp.device("gpu"))
-
-
-def _to_host(tensor: tp.Tensor) -> torch.Tensor:
-    return torch.from_dlpack(tensor).cpu().clone()
 
 
 class TripyRunner(Runner):
@@ -190,7 +68,7 @@ class TripyRunner(Runner):
         self.family = get_family(case.family)
         self.config = case.model
         self.dtype = precision.dtype
-        self.model = self.family.build_port(case.model, _TRIPY_DTYPES[precision.dtype])
+        self.model = self.family.build_port(case.model, TRIPY_DTYPES[precision.dtype])
         self._load_parameters(weights)
         self._modules = dict(named_modules(self.model))
         self._executables, self._replays, self._timed = {}, {}, {}
@@ -244,7 +122,7 @@ class TripyRunner(Runner):
     def _run_entry(self, arrays: Mapping[str, np.ndarray], function: Callable) -> dict[str, torch.Tensor]:
         arguments = map_tree(self.family.entry_arguments(arrays), self._host)
         compiled = self._compiled(function.__name__, function, arguments, self.family.dynamic_sizes(arrays))
-        return {name: _to_host(out) for name, out in compiled(map_tree(arguments, _to_device)).items()}
+        return {name: to_host(out) for name, out in compiled(map_tree(arguments, to_device)).items()}
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         return self._run_entry(arrays, self._entry)
@@ -259,13 +137,13 @@ class TripyRunner(Runner):
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
         arguments = map_tree(self.family.entry_arguments(arrays), self._host)
         compiled = self._compiled("_entry", self._entry, arguments, self.family.dynamic_sizes(arrays))
-        on_device = map_tree(arguments, _to_device)
-        seconds, outputs = _time(compiled, on_device, repeats)
+        on_device = map_tree(arguments, to_device)
+        seconds, outputs = time_runs(compiled, on_device, repeats)
         self._timed = compiled.named(outputs, on_device)
         return seconds
 
     def timed_outputs(self) -> dict[str, torch.Tensor]:
-        return {name: _to_host(out) for name, out in self._timed.items()}
+        return {name: to_host(out) for name, out in self._timed.items()}
 
     def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
         arguments = map_tree(self.family.entry_arguments(arrays), self._host)
@@ -276,16 +154,16 @@ class TripyRunner(Runner):
         """Calls of the portable runtime's captured graph, which copies its inputs in and its results out."""
         if not (_IS_PORTABLE and torch.cuda.is_available()) or compiled.executable is None:
             return Replayed([])
-        on_device = map_tree(arguments, _to_device)
+        on_device = map_tree(arguments, to_device)
         if id(compiled) not in self._replays:
-            self._replays[id(compiled)] = _with_graphs(compiled.executable)
+            self._replays[id(compiled)] = with_graphs(compiled.executable)
         executable = self._replays[id(compiled)]
         executable.stream = compiled.executable.stream
         for _ in range(_CALLS_TO_CAPTURE):
             executable(on_device)
         replayed = measure(lambda: executable(on_device), repeats, compiled.queue())
         pairs = zip(replayed.result, compiled.launch(on_device), strict=True)
-        if not all(same_bits(_to_host(result), _to_host(expected)) for result, expected in pairs):
+        if not all(same_bits(to_host(result), to_host(expected)) for result, expected in pairs):
             return Replayed([], "a replay gives other bits than a run")
         return Replayed(replayed.seconds)
 
@@ -309,11 +187,11 @@ class TripyRunner(Runner):
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
     ) -> dict[str, torch.Tensor]:
         compiled, arguments = self._call(call, inputs)
-        return {name: _to_host(out) for name, out in compiled(map_tree(arguments, _to_device)).items()}
+        return {name: to_host(out) for name, out in compiled(map_tree(arguments, to_device)).items()}
 
     def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
         compiled, arguments = self._call(call, inputs)
-        return _time(compiled, map_tree(arguments, _to_device), repeats)[0]
+        return time_runs(compiled, map_tree(arguments, to_device), repeats)[0]
 
     def time_call_replays(
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int
@@ -333,7 +211,7 @@ class TripyRunner(Runner):
 
     def _run_step(self, key: str, function: Callable, arguments: dict) -> dict[str, torch.Tensor]:
         compiled = self._compiled(key, function, arguments)
-        return {name: _to_host(out) for name, out in compiled(map_tree(arguments, _to_device)).items()}
+        return {name: to_host(out) for name, out in compiled(map_tree(arguments, to_device)).items()}
 
     def _prefill(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
         cache = self.family.prefill(self.model, **arguments)
@@ -342,28 +220,3 @@ class TripyRunner(Runner):
     def _extend(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
         outputs = self.family.extend(self.model, **arguments)
         return dict(zip(self.family.incremental_outputs, outputs, strict=True))
-
-
-def _time(compiled: Compiled, arguments: Any, repeats: int) -> tuple[list[float], list[tp.Tensor]]:
-    """Seconds of each run, and what the last returned."""
-    if compiled.is_empty:
-        return [], []
-    queue = compiled.queue()
-    # Without a queue a run has to wait for its own end.
-    run = compiled.launch if queue is None else compiled.enqueue
-    timed = measure(lambda: run(arguments), repeats, queue)
-    return timed.seconds, timed.result
-
-
-def _with_graphs(executable: tp.Executable) -> tp.Executable:
-    """The same executable of the portable runtime, which captures a CUDA graph and replays it."""
-    switch = "TRIPY_PORTABLE_CUDA_GRAPHS"
-    before = os.environ.get(switch, "0")
-    os.environ[switch] = "1"
-    try:
-        with tempfile.TemporaryDirectory(prefix="parity-graphs-") as folder:
-            path = str(Path(folder) / "executable")
-            executable.save(path)
-            return tp.Executable.load(path)
-    finally:
-        os.environ[switch] = before

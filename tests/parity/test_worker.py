@@ -13,10 +13,11 @@ import parity.machine
 from configs import load_case
 from parity import weights
 from parity.captures import Capture, ModuleCall, load_capture, save_capture
+from parity.commands import Commands
 from parity.machine import MAX_LANES, Machine, Runners
 from parity.precision import PRECISIONS
 from parity.runners.base import Unavailable
-from parity.worker import RunnerFailure, Status, _answer, _Commands
+from parity.worker import RunnerFailure, Status, _answer
 
 FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has tf32")
@@ -205,7 +206,7 @@ def isolated(tmp_path, monkeypatch):
     """Runs two recorded calls alone; `isolated(error)` makes the second one raise it."""
     calls = [ModuleCall(name, name, "Kind", [], {}, (name,)) for name in ("good", "bad")]
     save_capture(Capture(calls=calls), tmp_path / "calls")
-    monkeypatch.setattr(_Commands, "_inputs", lambda self, path: {})
+    monkeypatch.setattr(Commands, "_inputs", lambda self, path: {})
 
     def run(error):
         def run_call(call, inputs, arrays):
@@ -213,7 +214,7 @@ def isolated(tmp_path, monkeypatch):
                 raise error
             return {call.tap: torch.ones(2)}
 
-        commands = _Commands("torch")
+        commands = Commands("torch")
         commands._runner = SimpleNamespace(run_call=run_call, can_run=lambda call: True, widening=1)
         return commands.run_isolated("inputs", str(tmp_path / "calls"), str(tmp_path / "isolated"))
 
