@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from kernels.hstu_attention import ResearchMask, hstu_attention
+from kernels.hstu_attention import ResearchMask, dot_precision_of_torch, hstu_attention
 from reference.hstu_dense import TIMESTAMPS_KEY, HSTUDenseModel
 from reference.relative_attention_bias import RelativeBucketedTimeAndPositionBasedBias
 from reference.transduction_dense import HSTUAttentionDense, SequentialTransductionUnitDense
@@ -55,7 +55,6 @@ class HSTUAttentionFused(HSTUAttentionDense):
         """
         heads = self._num_heads
         position_weights, time_weights, bucket_divisor = rel_attn_bias.weights_and_buckets()
-        allows_tf32 = q.is_cuda and q.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
         attn_output_LHV = hstu_attention(
             q.reshape(-1, heads, self._attention_dim),
             k.reshape(-1, heads, self._attention_dim),
@@ -64,7 +63,7 @@ class HSTUAttentionFused(HSTUAttentionDense):
             all_timestamps.size(1),
             ResearchMask(position_weights, self._divisor, all_timestamps, time_weights, bucket_divisor),
             backend="triton" if q.is_cuda else "eager",
-            dot_precision="tf32" if allows_tf32 else "ieee",
+            dot_precision=dot_precision_of_torch(q),
         )
         return attn_output_LHV.reshape(-1, heads * self._linear_dim)
 

@@ -47,6 +47,17 @@ def require_triton(x: torch.Tensor) -> None:
         )
 
 
+def dot_precision_of_torch(x: torch.Tensor) -> str:
+    """The dot precision of PyTorch's own products of tensors like `x`, as it is set now.
+
+    By the switch that reads right however it was set: the older one, `allow_tf32`, raises where the newer
+    one was used.
+    """
+    if x.is_cuda and x.dtype is torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "ieee"
+
+
 def hstu_attention(
     q: torch.Tensor,
     k: torch.Tensor,

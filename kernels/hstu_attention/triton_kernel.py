@@ -16,45 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# The interpreter has no assembly.
-_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-
-
-@triton.jit
-def as_tf32(x):
-    """float32 rounded to the nearest number of tf32, 11 significant bits, a tie away from zero.
-
-    Tensor cores cut off the bits below, which makes every product up to 2^-10 smaller than it is, in one
-    direction; Triton leaves them to it. NaN and infinity stay.
-    """
-    if _INTERPRETED:
-        bits = (x.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF
-        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
-    return tl.inline_asm_elementwise(
-        "cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
-    )
-
-
-@triton.jit
-def _sigmoid_exact(x):
-    return 1.0 / (1.0 + tl.exp(-x))
-
-
-@triton.jit
-def _sigmoid_half(x):
-    """In two operations of the special-function unit, each within 2^-21 of its result, where a half type
-    rounds at 2^-11. e^-x may overflow; the reciprocal of that is 0, as it should be."""
-    e = tl.inline_asm_elementwise(
-        "ex2.approx.ftz.f32 $0, $1;",
-        "=f,f",
-        [x * -1.4426950408889634],
-        dtype=tl.float32,
-        is_pure=True,
-        pack=1,
-    )
-    return tl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + e], dtype=tl.float32, is_pure=True, pack=1
-    )
+from kernels.hstu_attention.triton_kernel_numbers import as_tf32, sigmoid_exact, sigmoid_half
 
 
 @triton.jit
@@ -230,9 +192,9 @@ def _accumulate(
                 x += bias
             # Linear in the first x: there, alpha is left to the end as well.
             if SIGMOID == "half":
-                weights = x * _sigmoid_half(x * alpha)
+                weights = x * sigmoid_half(x * (alpha * -1.4426950408889634))
             else:
-                weights = x * _sigmoid_exact(x * alpha)
+                weights = x * sigmoid_exact(x * alpha)
             if MASKED:
                 weights = tl.where(sees, weights, 0.0)
             if USE_TMA and not MASKED:

@@ -25,6 +25,8 @@ _GROUP = 64
 _MANY_PROGRAMS = 132
 # Rows up to here are a few blocks.
 _SHORT = 512
+# Up to here blocks of 64 rows win, behind it those of 128, which read keys and values half as often.
+_MIDDLE = 4096
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,17 @@ def padded_dim(dim: int) -> int:
     return max(16, triton.next_power_of_2(dim))
 
 
-def size_class(rows: int, heads: int, max_seq_len: int) -> tuple[bool, bool]:
-    """All that `choose_schedule` looks at in sizes: whether there are few programs, and short rows."""
-    return 0 < rows * heads < 64 * _MANY_PROGRAMS, max_seq_len <= _SHORT
+def size_class(rows: int, heads: int, max_seq_len: int) -> tuple[bool, str]:
+    """All that `choose_schedule` looks at in sizes: whether there are few programs, and how long rows are."""
+    lengths = "short" if max_seq_len <= _SHORT else "middle" if max_seq_len <= _MIDDLE else "long"
+    return 0 < rows * heads < 64 * _MANY_PROGRAMS, lengths
 
 
 def choose_schedule(
     q: torch.Tensor, v: torch.Tensor, max_seq_len: int, mask: ResearchMask | ProductionMask
 ) -> Schedule:
-    """The schedule for these inputs; docs/kernels_hstu.md says what the choices were measured against.
+    """The schedule for these inputs, with the copy engine where it would pay; see `with_descriptors`.
+    docs/kernels_hstu.md says what the choices were measured against.
 
     Inputs without rows stand for any number of them, as where a kernel is compiled ahead of time.
     """
@@ -67,7 +71,7 @@ def choose_schedule(
     # The interpreter, which runs on the CPU, has no assembly.
     sigmoid = "half" if is_half and q.device.type != "cpu" else "exact"
     widest = max(padded_dim(q.size(2)), padded_dim(v.size(2)))
-    are_few, are_short = size_class(q.size(0), q.size(1), max_seq_len)
+    are_few, lengths = size_class(q.size(0), q.size(1), max_seq_len)
     if are_few:
         # The longest program is what a call takes, so that its blocks are small.
         return Schedule(16, 32, num_warps=4, num_stages=1, group=_GROUP, sigmoid=sigmoid)
@@ -77,21 +81,23 @@ def choose_schedule(
     if isinstance(mask, ResearchMask):
         heads = 2 if q.size(1) % 2 == 0 and widest <= 64 else 1
         return Schedule(64, 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid, heads=heads)
-    if are_short or widest > 128:
-        return Schedule(
-            64, 64 if widest <= 128 else 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid
-        )
-    return Schedule(128, 32, num_warps=4, num_stages=3, group=_GROUP, sigmoid=sigmoid)
+    if widest > 128:
+        return Schedule(64, 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid)
+    if lengths == "short":
+        # All programs run at once: those of one multiprocessor are a fixed distance apart, and equally long
+        # on the whole where the pairs' blocks stand in order.
+        return Schedule(64, 64, num_warps=4, num_stages=2, group=256, sigmoid=sigmoid)
+    # Making two descriptors takes the host longer than short rows take the GPU: on others alone.
+    block_m = 64 if lengths == "middle" else 128
+    return Schedule(block_m, 32, num_warps=4, num_stages=3, group=_GROUP, sigmoid=sigmoid, use_tma=True)
 
 
 def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Schedule:
-    """The schedule with whole blocks through the copy engine, where the GPU has one and takes these tensors.
-
-    On long rows alone: making two descriptors takes the host longer than short rows take the GPU.
-    """
-    if schedule.block_m < 128 or k.device.type != "cuda" or torch.cuda.get_device_capability(k.device)[0] < 9:
+    """The schedule without the copy engine, unless the GPU has one and it takes these tensors."""
+    if not schedule.use_tma:
         return schedule
-    return replace(schedule, use_tma=_takes_descriptor(k) and _takes_descriptor(v))
+    has_engine = k.device.type == "cuda" and torch.cuda.get_device_capability(k.device)[0] >= 9
+    return replace(schedule, use_tma=has_engine and _takes_descriptor(k) and _takes_descriptor(v))
 
 
 def _takes_descriptor(x: torch.Tensor) -> bool:

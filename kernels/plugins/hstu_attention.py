@@ -69,13 +69,12 @@ def compute(
     # Here, since NVIDIA's release container has no PyTorch, and takes the compiled kernel.
     import torch
 
-    from kernels.hstu_attention import ResearchMask, hstu_attention
+    from kernels.hstu_attention import ResearchMask, dot_precision_of_torch, hstu_attention
 
     given = HSTUAttentionSettings.from_string(settings)
     q, k, v, offsets, timestamps, position_weights, time_weights = (
         torch.from_dlpack(x) for x in (q, k, v, offsets, timestamps, position_weights, time_weights)
     )
-    allows_tf32 = q.is_cuda and q.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
     result = hstu_attention(
         q,
         k,
@@ -84,7 +83,7 @@ def compute(
         timestamps.size(1),
         ResearchMask(position_weights, given.divisor, timestamps, time_weights, given.bucket_divisor),
         backend="triton" if q.is_cuda else "eager",
-        dot_precision="tf32" if allows_tf32 else "ieee",
+        dot_precision=dot_precision_of_torch(q),
     )
     torch.from_dlpack(outputs[0]).copy_(result)
 

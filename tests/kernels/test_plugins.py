@@ -81,6 +81,24 @@ def test_one_graph_serves_other_rows_and_other_batches():
         assert_is_the_operation(compiled(*(on_device(x) for x in inputs)), inputs)
 
 
+@needs_triton
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+def test_the_plugin_rounds_as_the_runtimes_products_do(monkeypatch):
+    inputs = attention_inputs((5, 0, 9, 1), torch.float32)
+    types = {torch.float32: tp.float32, torch.int32: tp.int32, torch.int64: tp.int64}
+    infos = [tp.InputInfo(tuple(x.shape), types[x.dtype]) for x in inputs]
+    results = {}
+    for switch, precision in (("1", "tf32"), ("0", "ieee")):
+        monkeypatch.setenv("TRIPY_PORTABLE_TF32", switch)
+        compiled = tp.compile(
+            lambda *given: tp.plugin(HSTU_ATTENTION, list(given), settings=SETTINGS.to_string()), args=infos
+        )
+        results[precision] = torch.from_dlpack(compiled(*(on_device(x) for x in inputs)))
+        expected = attention_of([x.cuda() for x in inputs], backend="triton", dot_precision=precision)
+        assert torch.equal(results[precision], expected)
+    assert not torch.equal(results["tf32"], results["ieee"])
+
+
 def test_settings_read_back_exactly():
     settings = HSTUAttentionSettings(211, 0.301)
     assert settings.to_string() == "divisor=211.0 bucket_divisor=0.301"

@@ -87,7 +87,7 @@ def main(capability: int) -> dict[str, int]:
     for name, dot, q, mask in attention_forms():
         # The assembly that only a GPU has, and the copy engine where there is one.
         chosen = choose_schedule(q.to("meta"), q.to("meta"), LONGEST, mask)
-        chosen = replace(chosen, use_tma=chosen.block_m == 128 and capability >= 90 and q.size(2) == 128)
+        chosen = replace(chosen, use_tma=chosen.use_tma and capability >= 90 and q.size(2) == 128)
         x = torch.empty(16, 2, q.size(2), dtype=q.dtype)
         offsets = torch.empty(4, dtype=torch.int64)
         tensors, numbers, constants = kernel_arguments(Call(x, x, x, offsets, LONGEST, mask), 1, dot, chosen)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import kernels.hstu_attention as package
-from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention
+from kernels.hstu_attention import ProductionMask, ResearchMask, dot_precision_of_torch, hstu_attention
 from kernels.hstu_attention.eager import hstu_attention_eager, relative_bias, visible
 from reference.relative_attention_bias import RelativeBucketedTimeAndPositionBasedBias
 from reference.stu_attention import STUAttention, STUAttentionMask
@@ -35,6 +37,7 @@ WAYS = [
     pytest.param("triton, few rows", marks=needs_triton),
     pytest.param("triton, many rows", marks=needs_triton),
     pytest.param("triton, long rows", marks=needs_triton),
+    pytest.param("triton, longest rows", marks=needs_triton),
 ]
 
 
@@ -66,7 +69,7 @@ def test_every_backend_is_right(name, precision, way):
     if way in ("eager", "triton, few rows"):
         run = runner(way.split(",")[0])
     else:
-        run = scheduled(4096 if way == "triton, long rows" else WIDTH)
+        run = scheduled({"triton, long rows": 4096, "triton, longest rows": 8192}.get(way, WIDTH))
     found = verdict(CASES[name], precision, run)
     assert found.passed, found.reason
 
@@ -190,6 +193,40 @@ def test_the_eager_form_is_production_attention(window, contextual, targets):
     torch.testing.assert_close(
         hstu_attention_eager(q, k, v, torch.tensor([0, n]), mask).reshape(1, n, 32), dense
     )
+
+
+def test_the_dot_precision_is_that_of_pytorchs_products(monkeypatch):
+    on_gpu = SimpleNamespace(is_cuda=True, dtype=torch.float32)
+    matmul = torch.backends.cuda.matmul
+    for precision in ("tf32", "ieee"):
+        # By the newer switch, after which the older one cannot be read, and by the older one.
+        monkeypatch.setattr(matmul, "fp32_precision", precision)
+        assert dot_precision_of_torch(on_gpu) == precision
+        monkeypatch.setattr(matmul, "fp32_precision", "none")
+        matmul.allow_tf32 = precision == "tf32"
+        assert dot_precision_of_torch(on_gpu) == precision
+        assert dot_precision_of_torch(torch.zeros(1)) == "ieee"
+        assert dot_precision_of_torch(SimpleNamespace(is_cuda=True, dtype=torch.float16)) == "ieee"
+
+
+@needs_gpu
+@needs_triton
+@pytest.mark.parametrize("logit", [-30.0, -60.0, -1e4, 1e4])
+def test_two_weights_that_share_a_reciprocal_do_not_touch(logit):
+    """A row's weights alternate between an ordinary logit's and an extreme one's, whose own is none, or x."""
+    n, head = 64, 32
+    q = torch.zeros(n, 1, head, dtype=torch.bfloat16, device=DEVICE)
+    k, v = q.clone(), torch.ones_like(q)
+    q[:, 0, 0] = 1
+    k[::2, 0, 0], k[1::2, 0, 0] = 1, logit
+    v[1::2] = 0 if logit > 0 else 1
+    offsets = torch.tensor([0, n], device=DEVICE)
+    out = hstu_attention(q, k, v, offsets, n, ProductionMask(1.0, 1.0))[:, 0, 0].double().cpu()
+    one = 1 / (1 + math.exp(-1))
+    # SiLU(logit) is below 2^-38 for those that are negative: less than a weight's rounding.
+    expected = one * (torch.arange(n) // 2 + 1).double()
+    # The weight and the result are rounded to bfloat16.
+    assert float(((out - expected) / expected).abs().max()) <= 2 * 2.0**-8
 
 
 @needs_gpu

@@ -1,0 +1,60 @@
+"""What the attention kernel does to one number: rounding to tf32, and two sigmoids. In assembly where Triton has
+no word for it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# The interpreter has no assembly.
+_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def as_tf32(x):
+    """float32 rounded to the nearest number of tf32, 11 significant bits, a tie away from zero.
+
+    Tensor cores cut off the bits below, which makes every product up to 2^-10 smaller than it is, in one
+    direction; Triton leaves them to it. NaN and infinity stay.
+    """
+    if _INTERPRETED:
+        bits = (x.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF
+        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+    return tl.inline_asm_elementwise(
+        "cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def sigmoid_exact(x):
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def sigmoid_half(exponent):
+    """1 / (1 + 2^exponent) within 2^-20, where a half type rounds at 2^-11. Two elements share a reciprocal,
+    1/a = b/(a b) and 1/b = a/(a b): one and a half operations of the special-function unit each, not two.
+    Their product must neither overflow nor have a reciprocal that is flushed to zero, hence exponents up to
+    63: where x is below -43, the sigmoid stays at 2^-63.
+    """
+    return tl.inline_asm_elementwise(
+        """{
+            .reg .f32 a, b, r;
+            min.f32 a, $2, 0f427C0000;
+            min.f32 b, $3, 0f427C0000;
+            ex2.approx.ftz.f32 a, a;
+            ex2.approx.ftz.f32 b, b;
+            add.f32 a, a, 0f3F800000;
+            add.f32 b, b, 0f3F800000;
+            mul.f32 r, a, b;
+            rcp.approx.ftz.f32 r, r;
+            mul.f32 $0, r, b;
+            mul.f32 $1, r, a;
+        }""",
+        "=f,=f,f,f",
+        [exponent],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=2,
+    )
