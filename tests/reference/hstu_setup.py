@@ -9,6 +9,7 @@ import torch
 from configs import HSTUConfig
 from reference.build import build_hstu
 from reference.hstu_dense import HSTUDenseModel
+from tests.reference import rounding
 
 PREPROCESSORS = ("positional", "rated", "combined")
 ATTENTIONS = (
@@ -127,27 +128,6 @@ def longest_sum(config: HSTUConfig) -> int:
     return max(config.sequence_width, config.embedding_dim, projected, heads * config.attention_dim)
 
 
-def unit_roundoff(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps / 2
-
-
 def rounding_bound(config: HSTUConfig, in_float32: torch.Tensor, in_float64: torch.Tensor) -> float:
-    """Largest difference that two float64 evaluations of the same function may show.
-
-    Rounding errors grow, to first order, in proportion to the unit round-off, through the same amplification.
-    What float32 loses against float64 on the very same inputs is thus, times u64 / u32, the loss of one
-    float64 evaluation, up to how lucky its sums were: an n-term sum errs by at most n u, and where it errs by
-    about u at least, hence n. Two evaluations: twice that. The second term stands in where float32 was exact.
-    """
-    ratio = unit_roundoff(torch.float64) / unit_roundoff(torch.float32)
-    measured = (in_float32.double() - in_float64).abs().max().item() * ratio
-    floor = unit_roundoff(torch.float64) * in_float64.abs().max().item()
-    return 2 * longest_sum(config) * (measured + floor)
-
-
-def max_difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    assert a.shape == b.shape
-    assert a.dtype == b.dtype
-    assert a.numel() > 0
-    assert torch.isfinite(a).all()
-    return (a - b).abs().max().item()
+    """`tests.reference.rounding.rounding_bound` of a whole model."""
+    return rounding.rounding_bound(longest_sum(config), in_float32, in_float64)

@@ -9,6 +9,7 @@ import torch
 from configs import STUConfig
 from reference.build import build_stu
 from reference.hstu_transducer import HSTUTransducer
+from tests.reference.rounding import max_difference, rounding_bound
 
 MAX_HISTORY, MAX_TARGETS = 11, 4
 #: Between them every option of the stack. Contextual rows, window, group norm, alpha, factors of rows.
@@ -85,3 +86,28 @@ def make_batch(config: STUConfig, seed: int = 0) -> Batch:
         seq_timestamps=1_400_000_000 + 61 * minutes,
         num_targets=targets,
     )
+
+
+def longest_sum(config: STUConfig) -> int:
+    """Terms of the longest sum in the model: of attention, the projections, or their input."""
+    heads = config.num_heads
+    joined = 3 * heads * config.hidden_dim
+    return max(config.padded_length, config.embedding_dim, joined, heads * config.attention_dim)
+
+
+def assert_same_function(
+    config: STUConfig,
+    found: torch.Tensor,
+    expected: torch.Tensor,
+    in_float32: torch.Tensor,
+    in_float64: torch.Tensor | None = None,
+) -> None:
+    """That two evaluations of a model are as close as rounding explains.
+
+    Args:
+        in_float32, in_float64: The function on the same inputs in these types, see `rounding_bound`. The
+            latter is ``expected`` unless given.
+    """
+    exact = expected if in_float64 is None else in_float64
+    limit = rounding_bound(longest_sum(config), in_float32, exact, expected.dtype)
+    assert max_difference(found, expected) <= limit

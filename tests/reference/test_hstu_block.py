@@ -8,7 +8,7 @@ import torch
 
 from reference.relative_attention_bias import RelativePositionalBias
 from reference.transduction_dense import SequentialTransductionUnitDense
-from tests.reference.hstu_setup import unit_roundoff
+from tests.reference.rounding import unit_roundoff
 
 B, N, D, H, K, V, W = 2, 5, 6, 2, 3, 4, 8
 EPSILON = 1e-3

@@ -11,10 +11,10 @@ from tests.reference.hstu_setup import (
     PREPROCESSORS,
     make_full_batch,
     make_model,
-    max_difference,
     rounding_bound,
     small_config,
 )
+from tests.reference.rounding import max_difference
 
 # Rows of different lengths, each growing by one event a step, the longest up to the maximum.
 START_LENGTHS = (1, 4, 6, 2)

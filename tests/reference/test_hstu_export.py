@@ -14,8 +14,8 @@ from tests.reference.hstu_setup import (
     make_batch,
     make_model,
     small_config,
-    unit_roundoff,
 )
+from tests.reference.rounding import unit_roundoff
 
 INPUT_NAMES = ("past_lengths", "past_ids", "timestamps", "ratings", "item_ids")
 BATCH = torch.export.Dim("batch", min=1, max=1024)

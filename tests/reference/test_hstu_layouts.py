@@ -14,10 +14,10 @@ from tests.reference.hstu_setup import (
     make_batch,
     make_full_batch,
     make_model,
-    max_difference,
     rounding_bound,
     small_config,
 )
+from tests.reference.rounding import max_difference
 
 OPTIONS = (
     {

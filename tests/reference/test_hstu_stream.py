@@ -11,10 +11,10 @@ from tests.reference.hstu_setup import (
     PREPROCESSORS,
     make_full_batch,
     make_model,
-    max_difference,
     rounding_bound,
     small_config,
 )
+from tests.reference.rounding import max_difference
 
 ROWS = 4
 # How many items a step brings, and how many of them each row keeps; more than the cache holds among them.

@@ -3,6 +3,7 @@ other."""
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -12,9 +13,15 @@ import torch.nn.functional as F
 from reference.jagged_ops import backend_reasons, dense_to_jagged
 from reference.stu import NORM_EPS, STULayer
 from reference.stu_attention import STUAttention, STUAttentionMask
-from tests.reference.stu_setup import MAX_TARGETS, VARIANTS, make_batch, make_model, small_config
-
-ROUND_OFF = 1e-12
+from tests.reference.rounding import max_difference, rounding_bound
+from tests.reference.stu_setup import (
+    MAX_TARGETS,
+    VARIANTS,
+    assert_same_function,
+    make_batch,
+    make_model,
+    small_config,
+)
 
 
 def sees(i: int, j: int, length: int, targets: int, contextual: int, window: int) -> bool:
@@ -88,10 +95,13 @@ def test_a_layer_is_its_definition(group_norm, alpha, own_factors):
         scale = torch.rand(2, 6, generator=generator, dtype=torch.float64) if own_factors else None
         found, cache = layer(x, mask, scale)
         assert cache is None
+        expected = []
         for b in range(2):
             factors = scale[b] if own_factors else torch.full((6,), 1 / 6, dtype=torch.float64)
-            expected = layer_by_rows(layer, x[b], mask[b], factors, 2, 7, alpha or 5**-0.5, group_norm)
-            torch.testing.assert_close(found[b], expected, rtol=ROUND_OFF, atol=ROUND_OFF)
+            expected.append(layer_by_rows(layer, x[b], mask[b], factors, 2, 7, alpha or 5**-0.5, group_norm))
+        low, _ = layer.float()(x.float(), mask.float(), None if scale is None else scale.float())
+    # The output projection sums u, the attention and their product, 7 a head.
+    assert max_difference(found, torch.stack(expected)) <= rounding_bound(3 * 2 * 7, low, found)
 
 
 def test_norms_are_float32_in_a_half_model():
@@ -124,21 +134,29 @@ def test_both_layouts_are_the_same_function(backend, variant, own_factors):
         pytest.skip(backend_reasons()[backend])
     config = small_config(variant)
     x, batch, scale = stack_arguments(config)
-    x, scale = x.to(dtype), scale.to(dtype) if own_factors else None
-    dense = make_model(config)._stu_module.to(dtype)
-    jagged = make_model(config, "jagged", jagged_backend=backend)._stu_module.to(dtype)
+    dense = make_model(config)._stu_module
+    jagged = make_model(config, "jagged", jagged_backend=backend)._stu_module
     assert jagged.state_dict().keys() == dense.state_dict().keys()
-    with torch.no_grad():
-        (found, found_cache), (expected, expected_cache) = (
-            stack(x, batch.seq_lengths, batch.num_targets, scale, return_cache_states=True)
-            for stack in (jagged, dense)
-        )
-    tolerance = ROUND_OFF if dtype == torch.float64 else 1e-4
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    assert not found[~batch.valid].any()
-    for ours, theirs in zip(found_cache, expected_cache, strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(a[batch.valid], b[batch.valid], rtol=tolerance, atol=tolerance)
+
+    def evaluated(stack, of):
+        """The stack's output, and keys and values of every layer, in a type, of what float32 can hold."""
+        given, factors = (each.float().to(of) for each in (x, scale))
+        stack = copy.deepcopy(stack).float().to(of)
+        with torch.no_grad():
+            output, cache = stack(
+                given,
+                batch.seq_lengths,
+                batch.num_targets,
+                factors if own_factors else None,
+                return_cache_states=True,
+            )
+        return [output, *(each[batch.valid] for state in cache for each in state)]
+
+    found, expected = evaluated(jagged, dtype), evaluated(dense, dtype)
+    exact, low = evaluated(dense, torch.float64), evaluated(dense, torch.float32)
+    assert not found[0][~batch.valid].any()
+    for ours, theirs, in_float32, in_float64 in zip(found, expected, low, exact, strict=True):
+        assert_same_function(config, ours, theirs, in_float32, in_float64)
 
 
 def test_the_jagged_layers_hold_no_padding():
@@ -151,6 +169,12 @@ def test_the_jagged_layers_hold_no_padding():
     assert seen == [(int(batch.seq_lengths.sum()), config.embedding_dim)]
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), batch.seq_lengths.cumsum(0)])
     assert dense_to_jagged(x, offsets, "plain").shape == seen[0]
+
+
+def in_float32(stack, x, batch, scale=None):
+    """What the full forward gives in float32."""
+    factors = None if scale is None else scale.float()
+    return copy.deepcopy(stack).float()(x.float(), batch.seq_lengths, batch.num_targets, factors)
 
 
 def new_rows(x, first, count):
@@ -176,26 +200,29 @@ def test_targets_behind_a_cache_have_the_states_of_the_full_forward(layout, vari
         found, extended = stack.cached_forward(
             delta_x, batch.seq_lengths, before, batch.num_targets, cache, scale
         )
+        low, _ = in_float32(stack, x, batch, scale)
     for b, (start, count) in enumerate(zip(before.tolist(), batch.num_targets.tolist(), strict=True)):
-        torch.testing.assert_close(
-            found[b, :count], full[b, start : start + count], rtol=ROUND_OFF, atol=ROUND_OFF
-        )
+        if count:
+            rows = slice(start, start + count)
+            assert_same_function(config, found[b, :count], full[b, rows], low[b, rows])
     for old, state in zip(kept, cache, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(old, state, strict=True))
     assert len(extended) == config.num_layers
 
 
 def appended_history(config, batch, stack, x):
-    """The last history row and the targets behind a cache of the rest; the same of the full forward."""
+    """The last history row and the targets behind a cache of the rest; the same of the full forward, and of
+    that in float32."""
     before = (batch.seq_lengths - batch.num_targets - 1).clamp(min=config.contextual_seq_len)
     with torch.no_grad():
         full, _ = stack(x, batch.seq_lengths, batch.num_targets)
         _, cache = stack(x, before, torch.zeros_like(before), return_cache_states=True)
         delta_x = new_rows(x, enumerate(before.tolist()), MAX_TARGETS + 1)
         found, _ = stack.cached_forward(delta_x, batch.seq_lengths, before, batch.num_targets, cache)
+        low, _ = in_float32(stack, x, batch)
     counts = (batch.seq_lengths - before).tolist()
     return [
-        (found[b, :count], full[b, start : start + count])
+        (found[b, :count], full[b, start : start + count], low[b, start : start + count])
         for b, (start, count) in enumerate(zip(before.tolist(), counts, strict=True))
     ]
 
@@ -204,16 +231,16 @@ def appended_history(config, batch, stack, x):
 def test_history_may_be_appended_too(variant):
     config = small_config(variant)
     x, batch, _ = stack_arguments(config)
-    for found, full in appended_history(config, batch, make_model(config)._stu_module, x):
-        torch.testing.assert_close(found, full, rtol=ROUND_OFF, atol=ROUND_OFF)
+    for found, full, low in appended_history(config, batch, make_model(config)._stu_module, x):
+        assert_same_function(config, found, full, low)
 
 
 def test_history_behind_contextual_rows_changes_them():
     """Which is why `STUStack.cached_forward` allows it without them only."""
     config = small_config("contextual")
     x, batch, _ = stack_arguments(config)
-    found, full = appended_history(config, batch, make_model(config)._stu_module, x)[0]
-    assert (found - full).abs().max() > 1e-3
+    found, full, _ = appended_history(config, batch, make_model(config)._stu_module, x)[0]
+    assert max_difference(found, full) > 1e-3
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -242,8 +269,9 @@ def test_the_divisor_is_the_width_of_the_call():
         found = stack(x, batch.seq_lengths, batch.num_targets)[0][batch.valid]
         padded = stack(wider, batch.seq_lengths, batch.num_targets)[0][:, : x.size(1)][batch.valid]
         given = stack(wider, batch.seq_lengths, batch.num_targets, factor)[0][:, : x.size(1)][batch.valid]
-    assert (found - padded).abs().max() > 1e-3
-    torch.testing.assert_close(found, given, rtol=ROUND_OFF, atol=ROUND_OFF)
+        low = in_float32(stack, x, batch)[0][batch.valid]
+    assert max_difference(found, padded) > 1e-3
+    assert_same_function(config, given, found, low)
 
 
 @pytest.mark.parametrize("layout", ["dense", "jagged"])

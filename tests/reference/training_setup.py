@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from configs import DLRMConfig
+from configs import DLRMConfig, HSTUConfig
 from reference.build import build_dlrm, build_hstu
 from reference.checkpoints import TrainingFolder
 from reference.training import Listener, Schedule, fit
@@ -60,9 +60,13 @@ def make_histories(users: int = 12, seed: int = 0, width: int = MAX_LENGTH + 3) 
     return Histories.of(arrays, ids[np.arange(users), lengths])
 
 
+def hstu_config(preprocessor: str = "positional", **changes: object) -> HSTUConfig:
+    return small_config(preprocessor, num_blocks=2, linear_dropout_rate=0.2, **changes)
+
+
 def hstu_task(preprocessor: str = "positional", learning_rate: float = 0.01, **changes: object) -> HSTUTask:
     torch.manual_seed(0)
-    model = build_hstu(small_config(preprocessor, num_blocks=2, linear_dropout_rate=0.2, **changes))
+    model = build_hstu(hstu_config(preprocessor, **changes))
     histories = make_histories()
     return HSTUTask(model, histories, make_histories(seed=1), torch.arange(1, 41), learning_rate)
 
