@@ -1,5 +1,5 @@
-"""What the attention kernel does to one number: rounding to tf32, and two sigmoids. In assembly where Triton has
-no word for it.
+"""What the attention kernel does to one number: rounding to tf32, and two sigmoids. In assembly where
+Triton has no word for it.
 """
 
 from __future__ import annotations
