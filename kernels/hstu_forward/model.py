@@ -13,9 +13,9 @@ import torch
 from kernels.hstu_attention.interface import require_triton
 from kernels.hstu_forward.weights import BlockWeights, block_weights, model_shape
 
-# How a product of float32 is made: by float32 multiply-add, or on tensor cores from two bfloat16 parts of each
-# factor, which hold more than tf32 does, or from three, which hold all of a float32. Half types have one way, "ieee".
-DOT_PARTS = {"ieee": 1, "bf16x3": 2, "bf16x6": 3}
+# How a product of float32 is made: by float32 multiply-add, or on tensor cores by three products of float16 parts,
+# which hold 22 bits of a factor and none beyond 65,504 (`triton_products`). Half types have one way, "ieee".
+DOT_PARTS = {"ieee": 1, "fp16x3": 2}
 
 
 @dataclass(frozen=True)

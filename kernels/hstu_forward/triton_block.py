@@ -26,43 +26,28 @@ from kernels.hstu_forward.triton_products import (
 
 @triton.jit
 def _gathered(at, GPU: tl.constexpr):
-    """float32 from a tensor of addresses. In assembly, since Triton would put its own loads through shared memory
-    for a loop's pipeline, element by element."""
+    """32 bits from a tensor of addresses, as int32. In assembly, since Triton would put its own loads through
+    shared memory for a loop's pipeline, element by element."""
     if GPU:
         return tl.inline_asm_elementwise(
-            "ld.global.nc.f32 $0, [$1];", "=f,l", [at.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1
+            "ld.global.nc.b32 $0, [$1];", "=r,l", [at.to(tl.int64)], dtype=tl.int32, is_pure=True, pack=1
         )
-    return tl.load(at)
+    return tl.load(at.to(tl.pointer_type(tl.int32)))
 
 
 @triton.jit
-def _gathered_pair(at, GPU: tl.constexpr):
-    """uint32 and, behind it, float32, from a tensor of addresses of bytes."""
-    if GPU:
-        return tl.inline_asm_elementwise(
-            "ld.global.nc.v2.b32 {$0, $1}, [$2];",
-            "=r,=f,l",
-            [at.to(tl.int64)],
-            dtype=(tl.uint32, tl.float32),
-            is_pure=True,
-            pack=1,
-        )
-    return tl.load(at.to(tl.pointer_type(tl.uint32))), tl.load((at + 4).to(tl.pointer_type(tl.float32)))
-
-
-@triton.jit
-def _time_weight(delta, table, SHIFT: tl.constexpr, GPU: tl.constexpr):
-    """Differences, float32 -> the weights of their buckets, float32, by `weights.time_table`."""
+def _time_weight(delta, buckets, time_weights, SHIFT: tl.constexpr, GPU: tl.constexpr):
+    """Differences, float32 -> the weights of their buckets, float32, by `weights.bucket_cells`."""
     pattern = tl.maximum(tl.abs(delta), 1.0).to(tl.uint32, bitcast=True)
-    # An offset of 16 bytes a cell, unsigned and below 2^32: one register to add to the table's address.
-    at = table.to(tl.pointer_type(tl.int8)) + ((pattern >> (SHIFT - 4)) & 0xFFFFFFF0)
-    edge, low = _gathered_pair(at, GPU)
-    return tl.where(pattern >= edge, _gathered((at + 8).to(tl.pointer_type(tl.float32)), GPU), low)
+    entry = _gathered(buckets + (pattern >> SHIFT), GPU).to(tl.uint32, bitcast=True)
+    # Behind the cell's edge the sum carries into the bucket.
+    bucket = (entry + (pattern & ((1 << SHIFT) - 1))) >> (SHIFT + 1)
+    return _gathered(time_weights + bucket, GPU).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _bias(
-    rows, start_n, row_high, row_low, length, time_high, time_low, position_weights, time_table, width,
+    rows, start_n, row_high, row_low, length, time_high, time_low, position_weights, buckets, time_weights, width,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
     """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`. The position weights have PAD
@@ -70,12 +55,12 @@ def _bias(
     within = tl.arange(0, BLOCK_N)
     # A row's address first, so that its columns lie at constant distances from it.
     row_at = position_weights + (PAD + width - 1 + start_n - rows).to(tl.int64)
-    bias = _gathered(row_at[:, None] + within[None, :], GPU)
+    bias = _gathered(row_at[:, None] + within[None, :], GPU).to(tl.float32, bitcast=True)
     if HAS_TIME:
         col = tl.minimum(start_n + within, length - 1)
         high, low = tl.load(time_high + col), tl.load(time_low + col)
         delta = (row_high[:, None] - high[None, :]) * 16777216.0 + (row_low[:, None] - low[None, :])
-        bias += _time_weight(delta, time_table, SHIFT, GPU)
+        bias += _time_weight(delta, buckets, time_weights, SHIFT, GPU)
     return bias
 
 
@@ -112,19 +97,19 @@ def _add_columns(
         k_at = at + (NUM_HEADS * VP + (head + h) * KP + tl.arange(0, KP))[None, :]
         k = load_parts(k_at, inside, half, PARTS, MASKED)
         zero = tl.zeros([rows.shape[0], cols.shape[0]], dtype=tl.float32)
-        weights = silu(product_transposed(qs[h], k, zero, PARTS, GPU) + bias, GPU)
+        weights = silu(product_transposed(qs[h], k, zero, PARTS) + bias, GPU)
         if MASKED:
             weights = tl.where(rows[:, None] >= cols[None, :], weights, 0.0)
         v = load_parts(at + ((head + h) * VP + tl.arange(0, VP))[None, :], inside, half, PARTS, MASKED)
         split_weights = split(weights, VK.dtype.element_ty, PARTS)
-        added = added + (product(split_weights, v, accs[h], PARTS, GPU),)
+        added = added + (product(split_weights, v, accs[h], PARTS),)
     return added
 
 
 @triton.jit
 def _add_range(
     accs, qs, VK, seq_start, head, rows, length, begin, stop, time_high, time_low, row_high, row_low,
-    position_weights, time_table, width,
+    position_weights, buckets, time_weights, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, HAS_TIME: tl.constexpr,
     SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
     MASKED: tl.constexpr,
@@ -134,7 +119,7 @@ def _add_range(
         cols = start_n + tl.arange(0, BLOCK_N)
         bias = _bias(
             rows, start_n, row_high, row_low, length, time_high, time_low,
-            position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
+            position_weights, buckets, time_weights, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
         )  # fmt: skip
         accs = _add_columns(
             accs, qs, bias, VK, seq_start, head, rows, cols, length,
@@ -146,7 +131,7 @@ def _add_range(
 @triton.jit
 def _attended(
     UQ, VK, sequence, seq_start, length, start_m, head,
-    times, position_weights, time_table, stride_tb, num_sequences, width,
+    times, position_weights, buckets, time_weights, stride_tb, num_sequences, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -172,7 +157,7 @@ def _attended(
     for block in tl.static_range(UNROLLED):
         bias = _bias(
             rows, block * BLOCK_N, row_high, row_low, length, time_high, time_low,
-            position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
+            position_weights, buckets, time_weights, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
         )  # fmt: skip
         biases = biases + (bias,)
     if DEPENDENT:
@@ -191,12 +176,12 @@ def _attended(
         end = tl.minimum(start_m + BLOCK_M, length)
         accs = _add_range(
             accs, qs, VK, seq_start, head, rows, length, 0, cut, time_high, time_low, row_high, row_low,
-            position_weights, time_table, width,
+            position_weights, buckets, time_weights, width,
             NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, PARTS, GPU, False,
         )  # fmt: skip
         accs = _add_range(
             accs, qs, VK, seq_start, head, rows, length, cut, end, time_high, time_low, row_high, row_low,
-            position_weights, time_table, width,
+            position_weights, buckets, time_weights, width,
             NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, PARTS, GPU, True,
         )  # fmt: skip
     return accs
@@ -208,7 +193,7 @@ _SIZES = ["stride_tb", "num_sequences", "num_blocks", "width"]
 
 @triton.jit(do_not_specialize=_SIZES)
 def attention_kernel(
-    UQ, VK, A, offsets, times, position_weights, time_table,
+    UQ, VK, A, offsets, times, position_weights, buckets, time_weights,
     stride_tb, num_sequences, num_blocks, width, scale,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -226,7 +211,7 @@ def attention_kernel(
         return
     accs = _attended(
         UQ, VK, sequence, seq_start, length, start_m, head,
-        times, position_weights, time_table, stride_tb, num_sequences, width,
+        times, position_weights, buckets, time_weights, stride_tb, num_sequences, width,
         NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, 0, PARTS, GPU, False,
     )  # fmt: skip
     rows = start_m + tl.arange(0, BLOCK_M)
@@ -237,7 +222,7 @@ def attention_kernel(
 
 @triton.jit(do_not_specialize=_SIZES)
 def block_kernel(
-    UQ, VK, X, NextUQ, NextVK, offsets, times, position_weights, time_table, WOut, bias, W,
+    UQ, VK, X, NextUQ, NextVK, offsets, times, position_weights, buckets, time_weights, WOut, bias, W,
     stride_tb, num_sequences, num_blocks, width, scale, eps, l2_eps,
     HEADS: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, D: tl.constexpr,
     DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -260,7 +245,7 @@ def block_kernel(
         return
     accs = _attended(
         UQ, VK, sequence, seq_start, length, start_m, 0,
-        times, position_weights, time_table, stride_tb, num_sequences, width,
+        times, position_weights, buckets, time_weights, stride_tb, num_sequences, width,
         HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, PARTS, GPU, DEPENDENT,
     )  # fmt: skip
 
@@ -291,7 +276,7 @@ def block_kernel(
         gated = ((mixed[h] - mean[:, None]) * deviation[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + (h * VP + value)[None, :]
         w = load_parts(WOut + w_at, None, DP * HEADS * VP, PARTS, False)
-        acc = product_transposed(split(gated, dtype, PARTS), w, acc, PARTS, GPU)
+        acc = product_transposed(split(gated, dtype, PARTS), w, acc, PARTS)
     acc += tl.load(bias + cols).to(tl.float32)[None, :]
     x_at = X + rows[:, None] * DP + cols[None, :]
     acc += tl.load(x_at, mask=inside[:, None], other=0.0).to(tl.float32)

@@ -117,7 +117,7 @@ def project_kernel(
         inner = start + tl.arange(0, BLOCK_K)
         x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
         w = load_parts(W + cols[:, None] * DP + inner[None, :], None, 2 * HALF * DP, PARTS, False)
-        acc = product_transposed(split(x, XN.dtype.element_ty, PARTS), w, acc, PARTS, GPU)
+        acc = product_transposed(split(x, XN.dtype.element_ty, PARTS), w, acc, PARTS)
     acc = silu(acc, GPU)
     if start_n < HALF:
         store_uq(acc, UQ, rows, inside, cols, HALF)
@@ -157,7 +157,7 @@ def output_kernel(
         gated = ((a - mean[:, None]) * scale[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + inner[None, :]
         w = load_parts(W + w_at, None, DP * HEADS * VP, PARTS, False)
-        acc = product_transposed(split(gated, dtype, PARTS), w, acc, PARTS, GPU)
+        acc = product_transposed(split(gated, dtype, PARTS), w, acc, PARTS)
     acc += tl.load(bias + cols).to(tl.float32)[None, :]
     acc += tl.load(X + at * DP + cols[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     if LAST:

@@ -86,17 +86,25 @@ def _is_half(forward: HSTUForward) -> bool:
 
 def block_tile(batch: Batch, forward: HSTUForward) -> AttentionTile:
     """For the whole block in one kernel."""
+    by_fma = forward.parts == 1 and not _is_half(forward)
     if batch.rows < _MANY_ROWS:
-        # Few programs: the longest one is what a launch takes.
-        is_unrolled = batch.max_seq_len <= _UNROLLED_ROWS and (forward.parts > 1 or _is_half(forward))
-        return AttentionTile(16, 64, 4, 1, block_c=64, is_unrolled=is_unrolled)
-    return AttentionTile(64, 32, 4, 1, block_c=64)
+        # Few programs: what the longest one takes is what a launch takes, so that its rows are few.
+        if by_fma or batch.max_seq_len > _UNROLLED_ROWS:
+            return AttentionTile(16, 32 if by_fma else 64, 4, 1)
+        block_n = max(32, triton.next_power_of_2(batch.max_seq_len))
+        return AttentionTile(16, block_n, 8, 1, block_c=128, is_unrolled=True)
+    if by_fma:
+        return AttentionTile(64, 32, 4, 1)
+    # Registers for four programs on a multiprocessor.
+    return AttentionTile(64, 32, 4, 2, max_registers=128)
 
 
 def attention_tile(forward: HSTUForward) -> AttentionTile:
     """For an attention alone."""
     heads = 2 if forward.shape.num_heads % 2 == 0 and forward.shape.vp <= 64 else 1
-    return AttentionTile(64, 32, 4, 2 if _is_half(forward) else 1, heads=heads)
+    if _is_half(forward) and forward.shape.vp <= 64:
+        return AttentionTile(64, 64, 4, 2, heads=heads)
+    return AttentionTile(64, 32, 4, 2 if forward.shape.vp <= 64 else 1, heads=heads)
 
 
 def project_tile(rows: int, forward: HSTUForward) -> Tile:
@@ -107,7 +115,7 @@ def project_tile(rows: int, forward: HSTUForward) -> Tile:
     if rows < _MANY_ROWS:
         return Tile(16, min(64, widest), min(64, dp), 4, 2)
     if min(dp, widest) >= 128:
-        return Tile(128, 128, 32, 8, 2)
+        return Tile(128, 128, 64, 8, 3) if _is_half(forward) else Tile(128, 128, 32, 8, 2)
     return Tile(64, min(64, widest), min(32, dp), 4, 2)
 
 
@@ -115,7 +123,7 @@ def output_tile(rows: int, forward: HSTUForward) -> Tile:
     """For the projection of the output; its block_n is all of D."""
     shape = forward.shape
     block_m = 16 if rows < _MANY_ROWS else 64 if shape.dp <= 64 else 32
-    return Tile(block_m, shape.dp, min(32, shape.vp), 4, 2)
+    return Tile(block_m, shape.dp, min(64, shape.vp), 4, 3 if _is_half(forward) else 2)
 
 
 def states_of(forward: HSTUForward, batch: Batch) -> torch.Tensor:
@@ -210,8 +218,8 @@ def _embed(
 def _bias(batch: Batch, block: BlockWeights) -> tuple[tuple[object, ...], dict]:
     """Times and a block's bias weights as the kernels' arguments; without times any tensor will do."""
     if block.times is None:
-        return (batch.times, block.position_weights, batch.times), {"HAS_TIME": False, "SHIFT": 0}
-    tensors = (batch.times, block.position_weights, block.times.entries)
+        return (batch.times, block.position_weights, batch.times, batch.times), {"HAS_TIME": False, "SHIFT": 0}
+    tensors = (batch.times, block.position_weights, block.times.cells, block.times.weights)
     return tensors, {"HAS_TIME": True, "SHIFT": block.times.shift}
 
 

@@ -1,8 +1,9 @@
 """What the forward's kernels share: products of float32, SiLU, layer norm, a block's projection.
 
-A float32 is the sum of PARTS bfloat16 numbers: two hold 16 of its 24 bits, three all. Tensor cores multiply these
-exactly and twice as fast as tf32, whose numbers they would cut off instead of rounding; their layouts of results
-and factors are the same, those of tf32 are not. PARTS = 1 is a product in the factors' own type.
+A float32 x is two float16 numbers, x = h + l / 2048 but for 2^-23 of it, and a product of two three products on
+tensor cores, which multiply float16 exactly and twice as fast as tf32, whose numbers they would cut off instead of
+rounding (PARTS = 2). The scale keeps l as large as h; a factor beyond 65,504 has no h, and gives infinity or NaN.
+PARTS = 1 is a product in the factors' own type.
 
 Sums are float32. Where PyTorch stores a result in the tensors' type before a product, so do the kernels.
 """
@@ -15,19 +16,13 @@ import triton.language as tl
 
 @triton.jit
 def split(x, dtype: tl.constexpr, PARTS: tl.constexpr):
-    """Float32 -> what `product` takes: a tuple of PARTS bfloat16 tensors whose sum it is, or it in `dtype`."""
+    """Float32 -> what `product` takes: a tuple of h and l, or of it in `dtype`."""
     if PARTS == 1:
         parts = (x.to(dtype),)
     else:
-        # To nearest in integers: a GPU converts single numbers slowly, and pairs that are bfloat16 already fast.
-        high = ((x.to(tl.int32, bitcast=True) + 0x8000) & ~0xFFFF).to(tl.float32, bitcast=True)
-        rest = x - high
-        if PARTS == 2:
-            parts = (high.to(tl.bfloat16), rest.to(tl.bfloat16))
-        else:
-            # Cut off: eight of the sixteen bits that are left, so that the last part is the others, exactly.
-            middle = (rest.to(tl.int32, bitcast=True) & ~0xFFFF).to(tl.float32, bitcast=True)
-            parts = (high.to(tl.bfloat16), middle.to(tl.bfloat16), (rest - middle).to(tl.bfloat16))
+        # To float16's eleven bits in integers: a GPU converts single numbers slowly, pairs fast.
+        high = ((x.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
+        parts = (high.to(tl.float16), ((x - high) * 2048.0).to(tl.float16))
     return parts
 
 
@@ -44,33 +39,24 @@ def load_parts(at, mask, stride, PARTS: tl.constexpr, MASKED: tl.constexpr):
 
 
 @triton.jit
-def _dot(a, b, acc, GPU: tl.constexpr):
-    if GPU:
-        return tl.dot(a, b, acc, input_precision="ieee")
-    # The interpreter would multiply bfloat16 as integers.
-    return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
+def product(a, b, acc, PARTS: tl.constexpr):
+    """acc + a b. Of two parts the product of the small ones is left out, 2^-24 of the product."""
+    if PARTS == 1:
+        acc = tl.dot(a[0], b[0], acc, input_precision="ieee")
+    else:
+        small = tl.dot(a[1], b[0])
+        small = tl.dot(a[0], b[1], small)
+        acc = tl.dot(a[0], b[0], acc) + small * (1.0 / 2048.0)
+    return acc
 
 
 @triton.jit
-def product(a, b, acc, PARTS: tl.constexpr, GPU: tl.constexpr):
-    """acc + a b, small products first. Left out: of two parts each 2^-16 of the product, of three 2^-24."""
-    if PARTS == 3:
-        acc = _dot(a[2], b[0], acc, GPU)
-        acc = _dot(a[0], b[2], acc, GPU)
-        acc = _dot(a[1], b[1], acc, GPU)
-    if PARTS > 1:
-        acc = _dot(a[1], b[0], acc, GPU)
-        acc = _dot(a[0], b[1], acc, GPU)
-    return _dot(a[0], b[0], acc, GPU)
-
-
-@triton.jit
-def product_transposed(a, b, acc, PARTS: tl.constexpr, GPU: tl.constexpr):
+def product_transposed(a, b, acc, PARTS: tl.constexpr):
     """acc + a b^T."""
     turned = ()
     for part in tl.static_range(PARTS):
         turned = turned + (tl.trans(b[part]),)
-    return product(a, turned, acc, PARTS, GPU)
+    return product(a, turned, acc, PARTS)
 
 
 @triton.jit
@@ -130,7 +116,7 @@ def project_rows(
         cols = start + tl.arange(0, BLOCK_C)
         w = load_parts(W + cols[:, None] * DP + inner[None, :], None, 2 * HALF * DP, PARTS, False)
         acc = tl.zeros([x.shape[0], BLOCK_C], dtype=tl.float32)
-        acc = silu(product_transposed(xs, w, acc, PARTS, GPU), GPU)
+        acc = silu(product_transposed(xs, w, acc, PARTS), GPU)
         if start < HALF:
             store_uq(acc, UQ, rows, inside, cols, HALF)
         else:

@@ -97,7 +97,7 @@ LENGTHS = (30, 1, 51, 17)
 
 @needs_triton
 @pytest.mark.parametrize(
-    ("precision", "dot_precision"), [("fp32", "ieee"), ("fp32", "bf16x6"), ("fp16", "ieee"), ("bf16", "ieee")]
+    ("precision", "dot_precision"), [("fp32", "ieee"), ("fp32", "fp16x3"), ("fp16", "ieee"), ("bf16", "ieee")]
 )
 def test_the_fused_forward_is_the_model(precision, dot_precision):
     if precision == "bf16" and not GPU:
