@@ -49,9 +49,8 @@ def diagnose(rows: list[TapRow], checks: Mapping[str, Verdict], leak: str, entry
     """
     for row in rows:
         if row.isolated is not None and not row.isolated.passed:
-            return Diagnosis(
-                "module", row.tap, f"{row.path} ({row.kind}) diverges on its own: {row.isolated.reason}"
-            )
+            text = f"{row.path} ({row.kind}) diverges on its own: {row.isolated.reason}"
+            return Diagnosis("module", row.tap, text + _nearest_inside(rows, row))
     structural = next(
         (
             r
@@ -85,3 +84,22 @@ def diagnose(rows: list[TapRow], checks: Mapping[str, Verdict], leak: str, entry
         if not verdict.passed:
             return Diagnosis("check", name, f"{name}: {verdict.reason}")
     return Diagnosis()
+
+
+def _nearest_inside(rows: list[TapRow], failed: TapRow) -> str:
+    """Of the modules inside one that fails, which are all right on their own, the one to look at first.
+
+    An error below a module's limit may be above that of the module around it, where what follows cuts off, or
+    cancels, more of what was right.
+    """
+    margin, path = max(
+        (
+            (row.isolated.margin, row.path)
+            for row in rows
+            if row.path.startswith(f"{failed.path}.") and row.isolated is not None and row.isolated.passed
+        ),
+        default=(0.0, ""),
+    )
+    if not margin:
+        return ""
+    return f"; of the modules inside, {path} is nearest to its own limit, {margin:.2g} of it"

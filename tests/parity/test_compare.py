@@ -78,6 +78,16 @@ def test_the_innermost_module_that_fails_alone_is_the_culprit(evidence, results)
     assert (diagnosis.kind, diagnosis.tap) == ("module", "a.inner")
 
 
+def test_a_module_wrong_by_more_than_those_inside_it_names_the_nearest(evidence, results):
+    results.isolated["a"] = results.isolated["a"] * 1.01
+    diagnosis = compare(evidence, results).diagnosis
+    assert (diagnosis.kind, diagnosis.tap) == ("module", "a")
+    inside = next(row for row in compare(evidence, results).rows if row.tap == "a.inner").isolated
+    assert diagnosis.text.endswith(f"a.inner is nearest to its own limit, {inside.margin:.2g} of it")
+    results.isolated["a.inner"] = results.isolated["a.inner"] * 1.01
+    assert "nearest" not in compare(evidence, results).diagnosis.text
+
+
 def test_growth_without_a_culprit_is_amplification(evidence, results):
     results.tapped["b"] = results.tapped["b"] * (1 + 1e-4)
     diagnosis = compare(evidence, results).diagnosis
