@@ -90,8 +90,8 @@ def test_one_step_of_sgd_is_the_gradient_times_the_rate():
     gradients = {name: each.grad.to_dense() for name, each in task.model.named_parameters()}
     task.optimizer.step()
     for name, each in task.model.named_parameters():
-        # The step's two roundings on either side, and one for each of the 8 rows, which may all add to one row
-        # of a table.
+        # The step's two roundings on either side, and one for each of the 8 rows, which may all add to one
+        # row of a table.
         parts = each.grad._values() if each.grad.is_sparse else each.grad
         step = 0.1 * 8 * parts.abs().max()
         limit = (4 + 8) * unit_roundoff(torch.float32) * (before[name].abs().max() + step)
