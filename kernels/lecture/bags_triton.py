@@ -23,20 +23,10 @@ _INTERACTION_WARPS = 4
 
 @triton.jit
 def pool(
-    table,
-    wanted,
-    row,
-    batch,
-    addresses_ptr,
-    indices_ptr,
-    weights_ptr,
-    offsets_ptr,
-    ELEMENT: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
+    table, wanted, row, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
+    ELEMENT: tl.constexpr, WEIGHTED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     ALIGNMENT: tl.constexpr,
-):
+):  # fmt: skip
     """Sums (tables of the tile, BD) in float32 of the bags of ``row``; zero where ``wanted`` is false."""
     column = tl.arange(0, BD)
     address = tl.load(addresses_ptr + table, mask=wanted, other=0)
@@ -63,21 +53,10 @@ def pool(
 
 @triton.jit
 def _bags_kernel(
-    out_ptr,
-    out_stride,
-    batch,
-    addresses_ptr,
-    indices_ptr,
-    weights_ptr,
-    offsets_ptr,
-    ELEMENT: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    T: tl.constexpr,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BD: tl.constexpr,
-    ALIGNMENT: tl.constexpr,
-):
+    out_ptr, out_stride, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
+    ELEMENT: tl.constexpr, WEIGHTED: tl.constexpr, T: tl.constexpr, D: tl.constexpr, BT: tl.constexpr,
+    BD: tl.constexpr, ALIGNMENT: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     table = tl.program_id(1) * BT + tl.arange(0, BT)
     wanted = table < T
@@ -93,23 +72,10 @@ def _bags_kernel(
 
 @triton.jit
 def _bags_interaction_kernel(
-    dense_ptr,
-    out_ptr,
-    out_stride,
-    batch,
-    addresses_ptr,
-    indices_ptr,
-    weights_ptr,
-    offsets_ptr,
-    ELEMENT: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    T: tl.constexpr,
-    D: tl.constexpr,
-    ITSELF: tl.constexpr,
-    BF: tl.constexpr,
-    BD: tl.constexpr,
-    ALIGNMENT: tl.constexpr,
-):
+    dense_ptr, out_ptr, out_stride, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
+    ELEMENT: tl.constexpr, WEIGHTED: tl.constexpr, T: tl.constexpr, D: tl.constexpr,
+    ITSELF: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     # Vector 0 is the dense one, vector v table v - 1.
     vector = tl.arange(0, BF)

@@ -33,14 +33,38 @@ def _philox(counter: list[np.ndarray], key: tuple[int, int]) -> list[np.ndarray]
     return [c0, c1, c2, c3]
 
 
-def cuda_randn(shape: Sequence[int], call: int, seed: int = 0) -> torch.Tensor:
-    """The ``call``-th tensor (from 0) drawn after seeding, float32 on the CPU; up to 256 elements."""
+def _uniform(shape: Sequence[int], call: int, seed: int) -> list[np.ndarray]:
+    """What the transform makes a normal number of: a number in (0, 1], and an angle in (0, 2 pi]."""
     elements = math.prod(shape)
     assert elements <= _LARGEST, f"{elements} elements: larger tensors are drawn in another order"
     zero = np.zeros(elements, dtype=np.uint64)
     thread = np.arange(elements, dtype=np.uint64)
     words = _philox([zero + np.uint64(call), zero, thread, zero], (seed, 0))
-    # Both in (0, 1], the second as an angle.
-    radius, angle = (word * 2.0**-32 + 2.0**-33 for word in words[:2])
-    normal = np.sqrt(-2.0 * np.log(radius)) * np.sin(2.0 * np.pi * angle)
+    uniform, share = (word * 2.0**-32 + 2.0**-33 for word in words[:2])
+    return [uniform, 2.0 * np.pi * share]
+
+
+def cuda_randn(shape: Sequence[int], call: int, seed: int = 0) -> torch.Tensor:
+    """The ``call``-th tensor (from 0) drawn after seeding, float32 on the CPU; up to 256 elements."""
+    uniform, angle = _uniform(shape, call, seed)
+    normal = np.sqrt(-2.0 * np.log(uniform)) * np.sin(angle)
     return torch.from_numpy(normal.astype(np.float32)).reshape(tuple(shape))
+
+
+def cuda_randn_error(shape: Sequence[int], call: int, seed: int = 0) -> torch.Tensor:
+    """How far what a GPU draws may lie from `cuda_randn`, element by element, float64.
+
+    A GPU computes in float32, u = 2^-24. The number in (0, 1] is a word rounded and a sum rounded, 2 u, which
+    is an absolute error of its logarithm; that is accurate to an ulp (2 u, CUDA's programming guide), and the
+    root halves what comes in and rounds. The angle is a word, a constant, a product and a sum rounded, 4 u;
+    its sine is `sin.approx`, 2^-20.5 between -2 pi and 2 pi (PTX ISA). Their product is rounded, and so is
+    our own number.
+    """
+    unit = 2.0**-24
+    uniform, angle = _uniform(shape, call, seed)
+    square, sine = -2.0 * np.log(uniform), np.sin(angle)
+    radius = np.sqrt(square)
+    of_radius = (2.0 * 2.0 * unit + square * 2.0 * unit) / (2.0 * radius) + radius * unit
+    of_sine = 4.0 * unit * angle + 2.0**-20.5
+    error = np.abs(sine) * of_radius + radius * of_sine + 2.0 * unit * np.abs(radius * sine)
+    return torch.from_numpy(error).reshape(tuple(shape))
