@@ -15,6 +15,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -30,6 +31,12 @@ SUPPORTED = ((3, 11), (3, 12), (3, 10))
 ANNOUNCED = ("torch", "fbgemm-gpu-cpu", "nvtripy", "tensorrt-rtx-cu13")
 REQUIREMENTS = ("requirements.txt", "requirements-dev.txt", "constraints.txt")
 INPUTS = (*REQUIREMENTS, "portable/pyproject.toml", "tools/setup_env.py")
+
+# Without a GPU the tests of `kernels/` run in Triton's interpreter. torch's CPU build does not bring Triton.
+# Its CUDA build does, in the version that it was made with, and keeps it: hence no line of constraints.txt.
+# The interpreter of 3.6 fails with numpy 2.4.
+TRITON = "triton==3.9.0"
+TRITON_FROM = (3, 11)
 
 # A user's paths must not leak into the environment, nor pip settings that send its packages elsewhere.
 # Those that say where packages come from (index, proxy, certificates) stay.
@@ -158,6 +165,12 @@ def is_current(root: Path, requested: Interpreter | None) -> bool:
     return stamp.read_text() == fingerprint(root, interpreter.version)
 
 
+def wants_triton(interpreter: Interpreter) -> bool:
+    """Whether Triton is to be added to an environment: where it has a wheel, and torch has not brought it."""
+    has_wheel = sys.platform == "linux" and platform.machine() == "x86_64"
+    return has_wheel and interpreter.version[:2] >= TRITON_FROM and "triton" not in interpreter.names
+
+
 def pinned_versions(constraints: str) -> dict[str, str]:
     """Name to version of each unconditional `name==version` line in the text of a constraints file."""
     return dict(re.findall(r"^([\w.-]+)==([^\s;]+)\s*$", constraints, flags=re.MULTILINE))
@@ -196,6 +209,8 @@ def build(root: Path, interpreter: Interpreter) -> None:
     # nvtripy's metadata asks for the native packages, which portable/ stands in for.
     run([*install, "--no-deps", "nvtripy"], root, hint)
     run([*install, "--no-deps", "--no-build-isolation", "--editable", "./portable"], root, hint)
+    if (made := probe(python)) and wants_triton(made):
+        run([*pip, "install", "--no-deps", TRITON], root, hint)
     # A TensorRT that builds engines without a GPU. Its source packages don't name what they build with.
     run([*install, "--no-build-isolation", "tensorrt-rtx-cu13"], root, hint)
     run([python, "-I", "-c", SMOKE], root, hint)

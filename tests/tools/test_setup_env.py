@@ -17,8 +17,8 @@ ROOT = setup_env.ROOT
 NATIVE = ("tensorrt-cu12", "tensorrt_cu12_libs", "mlir-tensorrt-compiler", "mlir_tensorrt_runtime")
 HARMLESS = ("nvtripy", "tensorrt-rtx-cu13", "tripy-portable", "torch", "tensorboard")
 
-# Commands that make an environment: venv, five installations or checks.
-STEPS = 6
+# Commands that make an environment: venv, six installations or checks.
+STEPS = 7
 
 
 def fake_python(path: Path, version: tuple = (3, 11, 7), names: tuple[str, ...] = ("pip",)) -> str:
@@ -51,6 +51,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             fake_python(root / ".venv/bin/python")
 
     monkeypatch.setattr(setup_env, "run", record)
+    monkeypatch.setattr(setup_env.platform, "machine", lambda: "x86_64")
     return recorded
 
 
@@ -198,6 +199,34 @@ class TestFreshness:
         said = r"no such wheel\nSet-up failed: `sh (.|\n)*ended with 3\. See the log"
         with pytest.raises(SetupError, match=said):
             setup_env.run(["sh", "-c", "echo no such wheel >&2; exit 3"], checkout, "See the log")
+
+
+class TestTriton:
+    """Added by itself, where torch has not brought it, so that it changes nothing else."""
+
+    def test_it_is_added_without_what_it_asks_for(self, checkout: Path, python: str, steps: list) -> None:
+        setup_env.ensure(checkout, None)
+        (command,) = (step for step in steps if setup_env.TRITON in step)
+        assert command[-3:] == ["install", "--no-deps", setup_env.TRITON]
+
+    @pytest.mark.parametrize(
+        ("machine", "version", "names"),
+        [
+            ("aarch64", (3, 11, 7), ("pip",)),
+            ("x86_64", (3, 10, 1), ("pip",)),
+            ("x86_64", (3, 12, 1), ("pip", "triton")),
+        ],
+        ids=["no wheel for the machine", "none for the Python", "torch brought its own"],
+    )
+    def test_it_is_left_out(
+        self, monkeypatch: pytest.MonkeyPatch, machine: str, version: tuple, names: tuple
+    ) -> None:
+        monkeypatch.setattr(setup_env.platform, "machine", lambda: machine)
+        assert not setup_env.wants_triton(setup_env.Interpreter("python", "python", version, names))
+
+    def test_no_requirement_asks_for_it(self) -> None:
+        asked = [(ROOT / name).read_text() for name in setup_env.REQUIREMENTS]
+        assert not re.search(r"^triton", "\n".join(asked), flags=re.MULTILINE | re.IGNORECASE)
 
 
 def test_what_would_divert_an_installation_is_dropped() -> None:
