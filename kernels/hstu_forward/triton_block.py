@@ -26,28 +26,43 @@ from kernels.hstu_forward.triton_products import (
 
 @triton.jit
 def _gathered(at, GPU: tl.constexpr):
-    """32 bits from a tensor of addresses, as int32. In assembly, since Triton would put its own loads through
-    shared memory for a loop's pipeline, element by element."""
+    """float32 from a tensor of addresses. In assembly, since Triton would put its own loads through shared memory
+    for a loop's pipeline, element by element."""
     if GPU:
         return tl.inline_asm_elementwise(
-            "ld.global.nc.b32 $0, [$1];", "=r,l", [at.to(tl.int64)], dtype=tl.int32, is_pure=True, pack=1
+            "ld.global.nc.f32 $0, [$1];", "=f,l", [at.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1
         )
-    return tl.load(at.to(tl.pointer_type(tl.int32)))
+    return tl.load(at)
 
 
 @triton.jit
-def _time_weight(delta, buckets, time_weights, SHIFT: tl.constexpr, GPU: tl.constexpr):
-    """Differences, float32 -> the weights of their buckets, float32, by `weights.bucket_cells`."""
+def _gathered_pair(at, GPU: tl.constexpr):
+    """uint32 and, behind it, float32, from a tensor of addresses of bytes."""
+    if GPU:
+        return tl.inline_asm_elementwise(
+            "ld.global.nc.v2.b32 {$0, $1}, [$2];",
+            "=r,=f,l",
+            [at.to(tl.int64)],
+            dtype=(tl.uint32, tl.float32),
+            is_pure=True,
+            pack=1,
+        )
+    return tl.load(at.to(tl.pointer_type(tl.uint32))), tl.load((at + 4).to(tl.pointer_type(tl.float32)))
+
+
+@triton.jit
+def _time_weight(delta, table, SHIFT: tl.constexpr, GPU: tl.constexpr):
+    """Differences, float32 -> the weights of their buckets, float32, by `weights.time_table`."""
     pattern = tl.maximum(tl.abs(delta), 1.0).to(tl.uint32, bitcast=True)
-    entry = _gathered(buckets + (pattern >> SHIFT), GPU).to(tl.uint32, bitcast=True)
-    # Behind the cell's edge the sum carries into the bucket.
-    bucket = (entry + (pattern & ((1 << SHIFT) - 1))) >> (SHIFT + 1)
-    return _gathered(time_weights + bucket, GPU).to(tl.float32, bitcast=True)
+    # An offset of 16 bytes a cell, unsigned and below 2^32: one register to add to the table's address.
+    at = table.to(tl.pointer_type(tl.int8)) + ((pattern >> (SHIFT - 4)) & 0xFFFFFFF0)
+    edge, low = _gathered_pair(at, GPU)
+    return tl.where(pattern >= edge, _gathered((at + 8).to(tl.pointer_type(tl.float32)), GPU), low)
 
 
 @triton.jit
 def _bias(
-    rows, start_n, row_high, row_low, length, time_high, time_low, position_weights, buckets, time_weights, width,
+    rows, start_n, row_high, row_low, length, time_high, time_low, position_weights, time_table, width,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
     """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`. The position weights have PAD
@@ -55,12 +70,12 @@ def _bias(
     within = tl.arange(0, BLOCK_N)
     # A row's address first, so that its columns lie at constant distances from it.
     row_at = position_weights + (PAD + width - 1 + start_n - rows).to(tl.int64)
-    bias = _gathered(row_at[:, None] + within[None, :], GPU).to(tl.float32, bitcast=True)
+    bias = _gathered(row_at[:, None] + within[None, :], GPU)
     if HAS_TIME:
         col = tl.minimum(start_n + within, length - 1)
         high, low = tl.load(time_high + col), tl.load(time_low + col)
         delta = (row_high[:, None] - high[None, :]) * 16777216.0 + (row_low[:, None] - low[None, :])
-        bias += _time_weight(delta, buckets, time_weights, SHIFT, GPU)
+        bias += _time_weight(delta, time_table, SHIFT, GPU)
     return bias
 
 
@@ -109,7 +124,7 @@ def _add_columns(
 @triton.jit
 def _add_range(
     accs, qs, VK, seq_start, head, rows, length, begin, stop, time_high, time_low, row_high, row_low,
-    position_weights, buckets, time_weights, width,
+    position_weights, time_table, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, HAS_TIME: tl.constexpr,
     SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
     MASKED: tl.constexpr,
@@ -119,7 +134,7 @@ def _add_range(
         cols = start_n + tl.arange(0, BLOCK_N)
         bias = _bias(
             rows, start_n, row_high, row_low, length, time_high, time_low,
-            position_weights, buckets, time_weights, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
+            position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
         )  # fmt: skip
         accs = _add_columns(
             accs, qs, bias, VK, seq_start, head, rows, cols, length,
@@ -131,7 +146,7 @@ def _add_range(
 @triton.jit
 def _attended(
     UQ, VK, sequence, seq_start, length, start_m, head,
-    times, position_weights, buckets, time_weights, stride_tb, num_sequences, width,
+    times, position_weights, time_table, stride_tb, num_sequences, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -157,7 +172,7 @@ def _attended(
     for block in tl.static_range(UNROLLED):
         bias = _bias(
             rows, block * BLOCK_N, row_high, row_low, length, time_high, time_low,
-            position_weights, buckets, time_weights, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
+            position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
         )  # fmt: skip
         biases = biases + (bias,)
     if DEPENDENT:
@@ -176,12 +191,12 @@ def _attended(
         end = tl.minimum(start_m + BLOCK_M, length)
         accs = _add_range(
             accs, qs, VK, seq_start, head, rows, length, 0, cut, time_high, time_low, row_high, row_low,
-            position_weights, buckets, time_weights, width,
+            position_weights, time_table, width,
             NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, PARTS, GPU, False,
         )  # fmt: skip
         accs = _add_range(
             accs, qs, VK, seq_start, head, rows, length, cut, end, time_high, time_low, row_high, row_low,
-            position_weights, buckets, time_weights, width,
+            position_weights, time_table, width,
             NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, PARTS, GPU, True,
         )  # fmt: skip
     return accs
@@ -193,7 +208,7 @@ _SIZES = ["stride_tb", "num_sequences", "num_blocks", "width"]
 
 @triton.jit(do_not_specialize=_SIZES)
 def attention_kernel(
-    UQ, VK, A, offsets, times, position_weights, buckets, time_weights,
+    UQ, VK, A, offsets, times, position_weights, time_table,
     stride_tb, num_sequences, num_blocks, width, scale,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -211,7 +226,7 @@ def attention_kernel(
         return
     accs = _attended(
         UQ, VK, sequence, seq_start, length, start_m, head,
-        times, position_weights, buckets, time_weights, stride_tb, num_sequences, width,
+        times, position_weights, time_table, stride_tb, num_sequences, width,
         NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, 0, PARTS, GPU, False,
     )  # fmt: skip
     rows = start_m + tl.arange(0, BLOCK_M)
@@ -222,7 +237,7 @@ def attention_kernel(
 
 @triton.jit(do_not_specialize=_SIZES)
 def block_kernel(
-    UQ, VK, X, NextUQ, NextVK, offsets, times, position_weights, buckets, time_weights, WOut, bias, W,
+    UQ, VK, X, NextUQ, NextVK, offsets, times, position_weights, time_table, WOut, bias, W,
     stride_tb, num_sequences, num_blocks, width, scale, eps, l2_eps,
     HEADS: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, D: tl.constexpr,
     DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -245,7 +260,7 @@ def block_kernel(
         return
     accs = _attended(
         UQ, VK, sequence, seq_start, length, start_m, 0,
-        times, position_weights, buckets, time_weights, stride_tb, num_sequences, width,
+        times, position_weights, time_table, stride_tb, num_sequences, width,
         HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, PARTS, GPU, DEPENDENT,
     )  # fmt: skip
 

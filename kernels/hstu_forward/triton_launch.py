@@ -115,7 +115,9 @@ def project_tile(rows: int, forward: HSTUForward) -> Tile:
     if rows < _MANY_ROWS:
         return Tile(16, min(64, widest), min(64, dp), 4, 2)
     if min(dp, widest) >= 128:
-        return Tile(128, 128, 64, 8, 3) if _is_half(forward) else Tile(128, 128, 32, 8, 2)
+        if _is_half(forward):
+            return Tile(128, 128, 64, 8, 3)
+        return Tile(64, 128, 64, 4, 2) if forward.parts > 1 else Tile(128, 128, 32, 8, 2)
     return Tile(64, min(64, widest), min(32, dp), 4, 2)
 
 
@@ -123,7 +125,7 @@ def output_tile(rows: int, forward: HSTUForward) -> Tile:
     """For the projection of the output; its block_n is all of D."""
     shape = forward.shape
     block_m = 16 if rows < _MANY_ROWS else 64 if shape.dp <= 64 else 32
-    return Tile(block_m, shape.dp, min(64, shape.vp), 4, 3 if _is_half(forward) else 2)
+    return Tile(block_m, shape.dp, min(64 if _is_half(forward) else 32, shape.vp), 4, 3)
 
 
 def states_of(forward: HSTUForward, batch: Batch) -> torch.Tensor:
@@ -218,8 +220,8 @@ def _embed(
 def _bias(batch: Batch, block: BlockWeights) -> tuple[tuple[object, ...], dict]:
     """Times and a block's bias weights as the kernels' arguments; without times any tensor will do."""
     if block.times is None:
-        return (batch.times, block.position_weights, batch.times, batch.times), {"HAS_TIME": False, "SHIFT": 0}
-    tensors = (batch.times, block.position_weights, block.times.cells, block.times.weights)
+        return (batch.times, block.position_weights, batch.times), {"HAS_TIME": False, "SHIFT": 0}
+    tensors = (batch.times, block.position_weights, block.times.entries)
     return tensors, {"HAS_TIME": True, "SHIFT": block.times.shift}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import torch
 from kernels.hstu_attention.buckets import bucket_table
 
 # Bit patterns of float32.
-_ONE, _INFINITY = 0x3F800000, 0x7F800000
+_ONE, _INFINITY, _NAN = 0x3F800000, 0x7F800000, 0x7FC00000
 # How many position weights a kernel's blocks may reach beyond the first and the last: a block's rows or columns.
 POSITION_PAD = 256
 _LAYER = "_hstu._attention_layers."
@@ -61,43 +60,39 @@ class BlockWeights:
     output_bias: torch.Tensor
     position_weights: torch.Tensor
     width: int
-    times: TimeWeights | None
+    times: TimeTable | None
 
 
 @dataclass(frozen=True)
-class TimeWeights:
-    """A block's weights of time differences, and `kernels.hstu_attention.buckets`' table in a smaller form.
-
-    A cell's entry is b << (shift + 1) | 2^(shift + 1) - e, with b the bucket of its first pattern and e how far
-    from there the next bucket begins: the sum of an entry and a pattern's last `shift` bits has the pattern's
-    bucket above bit `shift`.
+class TimeTable:
+    """`kernels.hstu_attention.buckets`' table with a block's weights in the buckets' place, so that a kernel
+    looks up a time difference's weight at once.
 
     Attributes:
-        cells: int32; a pattern's is pattern >> shift. Those behind 2^63, the longest difference, have a bucket whose
-            weight is NaN.
-        weights: float32, as many as are reached, and NaN.
+        entries: (cells, 2) int64. With `low` and `high` a cell's weights before and from its edge on, as the bits
+            of float32: low << 32 | the edge's pattern; high. The first cells, below 1.0, are not used, so that a
+            cell's number is the difference's pattern >> shift; those behind 2^63, the longest, up to infinity are
+            NaN.
         shift: of a pattern, to its cell.
     """
 
-    cells: torch.Tensor
-    weights: torch.Tensor
+    entries: torch.Tensor
     shift: int
 
 
-def time_weights_of(time_weights: torch.Tensor, bucket_divisor: float) -> TimeWeights:
+def time_table(time_weights: torch.Tensor, bucket_divisor: float) -> TimeTable:
     """From one weight a bucket, on their device."""
     table = bucket_table(time_weights.numel() - 1, bucket_divisor)
-    bucket, edge = table.entries >> 32, (table.entries & 0xFFFFFFFF) + _ONE
-    reached, first = int(bucket.max()) + 1, _ONE >> table.shift
-    number = first + torch.arange(bucket.numel())
-    cells = torch.full(((_INFINITY >> table.shift) + 1,), (reached + 1) << (table.shift + 1))
-    cells[number] = (bucket << (table.shift + 1)) + (2 << table.shift) - (edge - (number << table.shift))
-    # The same 32 bits as a signed number.
-    cells = (cells - ((cells >> 31) << 32)).to(torch.int32).to(time_weights.device)
-    weights = time_weights.float()[: reached + 1]
-    # An edge of the last cell would lead to the weight behind the last.
-    weights = torch.nn.functional.pad(weights, (0, reached + 2 - weights.numel()), value=math.nan)
-    return TimeWeights(cells, weights, table.shift)
+    entries = table.entries.to(time_weights.device)
+    bucket, edge = entries >> 32, (entries & 0xFFFFFFFF) + _ONE
+    bits = time_weights.float().view(torch.int32).to(torch.int64)
+    # A cell without an edge never reaches it: any weight will do behind the last.
+    low, high = bits[bucket], bits[(bucket + 1).clamp(max=bits.numel() - 1)]
+    made = torch.stack([(low << 32) | edge, high & 0xFFFFFFFF], dim=1)
+    first, cells = _ONE >> table.shift, (_INFINITY >> table.shift) + 1
+    no_weight = torch.full((cells, 2), _NAN << 32 | _NAN, dtype=torch.int64, device=made.device)
+    no_weight[first : first + made.size(0)] = made
+    return TimeTable(no_weight, table.shift)
 
 
 def _padded(dim: int) -> int:
@@ -154,7 +149,7 @@ def block_weights(
         output_bias=_pad(_take(state, prefix + "_o.bias").unsqueeze(0), columns=shape.dp).squeeze(0),
         position_weights=torch.nn.functional.pad(position.float(), (POSITION_PAD, POSITION_PAD)),
         width=(position.numel() + 1) // 2,
-        times=None if times is None else time_weights_of(times, bucket_divisor),
+        times=None if times is None else time_table(times, bucket_divisor),
     )
 
 
