@@ -28,7 +28,9 @@ def why(evidence: Evidence, results: Results, row: TapRow) -> tuple[str, ...]:
 
 
 def why_alone(evidence: Evidence, port: torch.Tensor | None, row: TapRow) -> tuple[str, ...]:
-    """Likewise of a module that fails on its own, where `port` is what it gave."""
+    """Likewise of a module that fails on its own, where `port` is what it gave; of an output without one."""
+    if row.isolated is None:
+        return _explained(evidence, evidence.oracle.get(row.tap), port, row.tap, row.accumulated)
     return _explained(evidence, evidence.oracle_isolated.get(row.tap), port, row.tap, row.isolated)
 
 

@@ -1,9 +1,9 @@
-"""A failing module as a folder that shows the failure without this project's harness.
+"""A failing module, or model, as a folder that shows the failure without this project's harness.
 
     python run_parity.py --shrink FOLDER --case CASE
 
-`shrink` looks for the smallest case whose module still fails; `write` puts that module's inputs, the weights,
-the oracle's result, the port's code and `reproduce.py` into the folder.
+`shrink` looks for the smallest case whose module, or output, still fails; `write` puts its inputs, the
+weights, the oracle's result, the port's code and `reproduce.py` into the folder.
 """
 
 from parity.reproduction.shrink import Failure, shrink

@@ -1,4 +1,4 @@
-"""Run one module of the port on the inputs that it fails on, and compare with a float64 oracle.
+"""Run one module of the port, or all of it, on the inputs that it fails on; compare with a float64 oracle.
 
 Everything is in this folder; nvtripy, torch, safetensors, pydantic and pyyaml have to be installed.
 Exit code 1: it fails, 0: it does not.
@@ -37,7 +37,7 @@ def tree(value):
 case = case_from_json(json.dumps(problem["case"]))
 model = getattr(build, problem["builder"])(case.model, getattr(tp, problem["dtype"]))
 model.load_state_dict({name: tp.Tensor(tensor) for name, tensor in weights.items()}, strict=True)
-parts = problem["module"].split(".")
+parts = [part for part in problem["module"].split(".") if part]
 module = functools.reduce(lambda m, part: m[int(part)] if part.isdigit() else getattr(m, part), parts, model)
 call = module if problem["method"] == "forward" else getattr(module, problem["method"])
 result = call(*tree(problem["args"]), **tree(problem["kwargs"]))
@@ -54,7 +54,7 @@ found = {
     "largest": float(difference.abs().max() / oracle.abs().max()),
     "gain": abs(float(difference @ oracle / (oracle @ oracle))),
 }
-print(f"{problem['module']} ({problem['kind']}), {problem['dtype']}")
+print(f"{problem['module'] or 'the whole model'} ({problem['kind']}), {problem['dtype']}")
 for name, error in found.items():
     print(f"  {name:<8} {error:.3e}, limit {problem['limit'][name]:.3e}")
 for reason in problem["why"]:

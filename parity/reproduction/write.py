@@ -23,7 +23,7 @@ _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "
 
 
 def write(failure: Failure, folder: Path) -> None:
-    """Write a failing module with all that it needs into a new folder.
+    """Write a failing module, or the model, with all that it needs into a new folder.
 
     Raises:
         UserError: The folder exists, or cannot be written.
@@ -36,10 +36,10 @@ def write(failure: Failure, folder: Path) -> None:
         ) from error
     run, call = failure.run, failure.call
     used = {leaf.key for leaf in _leaves(failure) if isinstance(leaf, TensorKey)}
-    inputs = {key: _as(run.reference.call_inputs[key], run.precision.dtype) for key in sorted(used)}
+    inputs = {key: _as(failure.inputs[key], run.precision.dtype) for key in sorted(used)}
     save_file(inputs, folder / "inputs.safetensors")
     save_file(dict(run.weights), folder / "weights.safetensors")
-    oracle = failure.evidence.oracle_isolated[failure.row.tap]
+    oracle = failure.oracle
     save_file(
         {
             "oracle": oracle.to(torch.float64).contiguous(),
@@ -48,8 +48,7 @@ def write(failure: Failure, folder: Path) -> None:
         },
         folder / "expected.safetensors",
     )
-    verdict = failure.row.isolated
-    assert verdict is not None
+    verdict = failure.verdict
     problem = {
         "case": failure.case.model_dump(mode="json"),
         "builder": get_family(failure.case.family).builder,
@@ -59,7 +58,7 @@ def write(failure: Failure, folder: Path) -> None:
         "kind": call.kind,
         "args": map_tree(call.args, _leaf),
         "kwargs": map_tree(call.kwargs, _leaf),
-        "result": failure.row.tap.removeprefix(call.tap),
+        "result": failure.result,
         "limit": {"l2": verdict.limit.l2, "largest": verdict.limit.largest, "gain": verdict.limit.gain},
         "reference": {"l2": verdict.reference.l2, "largest": verdict.reference.largest},
         "reason": verdict.reason,
@@ -84,4 +83,3 @@ def _leaf(leaf: object) -> object:
 
 def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous()
-

@@ -11,6 +11,7 @@ from configs import load_case
 from parity.errors import UserError
 from parity.precision import PRECISIONS
 from parity.reproduction import shrink, write
+from parity.runners.tripy_runner import TripyRunner
 from parity.self_test.handwritten import handwritten
 from parity.self_test.source import swapped
 
@@ -21,6 +22,8 @@ FAULTS = (
     "positions_shifted_by_one",
     "pairs_of_the_upper_triangle",
     "offsets_off_by_one",
+    # Between the modules, of which each is right on its own: the whole model is reproduced.
+    "sigmoid_twice_in_the_model",
 )
 
 
@@ -53,13 +56,34 @@ def test_the_folder_of_a_fault_fails_alone(name, tmp_path):
     source.write_text(source.read_text().replace(edit.old, edit.new))
     faulty = _alone(folder)
     assert faulty.returncode == 1, faulty.stdout + faulty.stderr
-    assert failure.call.path in faulty.stdout
+    assert (failure.call.path or "the whole model") in faulty.stdout
     for reason in json.loads((folder / "problem.json").read_text())["why"]:
         assert reason in faulty.stdout
 
 
 def test_a_case_without_a_failure_is_refused():
-    with pytest.raises(UserError, match="has no module that fails on its own"):
+    with pytest.raises(UserError, match="passes: no module and no output fails"):
+        shrink(load_case("dlrm_tiny"), PRECISIONS["fp32"], progress=lambda _: None)
+
+
+def test_what_only_several_runs_show_is_refused_in_words(monkeypatch):
+    """A model that is right, but for an item that is appended."""
+
+    def appended(runner, arrays):
+        return {tap: 1.5 * tensor for tap, tensor in run_incremental(runner, arrays).items()}
+
+    run_incremental = TripyRunner.run_incremental
+    monkeypatch.setattr(TripyRunner, "run_incremental", appended)
+    with pytest.raises(UserError, match=r"in no output, .* \(incremental.current: .*; run without --shrink"):
+        shrink(load_case("hstu_tiny"), PRECISIONS["fp32"], progress=lambda _: None)
+
+
+def test_a_model_that_raises_is_refused_in_words(monkeypatch):
+    def raises(runner, arrays):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(TripyRunner, "run", raises)
+    with pytest.raises(UserError, match=r"raises as a whole, .* \(RuntimeError: no such kernel\)"):
         shrink(load_case("dlrm_tiny"), PRECISIONS["fp32"], progress=lambda _: None)
 
 
