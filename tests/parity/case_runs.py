@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from configs import CaseConfig, load_case, with_input
 from parity import weights
-from parity.collect import collect, write_inputs
+from parity.collect import DEFAULT_LIMITS, collect, write_inputs
 from parity.families import get_family
 from parity.judging import judge_batch
 from parity.machine import Machine, Runners
 from parity.precision import PRECISIONS
 from parity.report import ModuleReport, RunnerReport
+from parity.slices import Limits
 
 LIMIT_SECONDS = 600.0
 
@@ -23,29 +25,44 @@ LIMIT_SECONDS = 600.0
 def run_case(name: str, precision: str, seed: int, runners: tuple[str, ...]) -> dict[str, RunnerReport]:
     """Run and judge a case once in this process, however many tests look at it."""
     case = with_input(load_case(name), seed=seed)
-    folder = Path(tempfile.mkdtemp(prefix="parity-test-"))
-    lane = Runners(folder, LIMIT_SECONDS)
-    try:
-        family = get_family(case.family)
-        model = family.build_reference(case.model, "dense")
-        weights.export(weights.initial_weights(model, seed), folder / "weights")
-        (inputs,) = family.synthetic(case).inputs
-        write_inputs(inputs, family.poison(inputs, seed), folder)
-        collect(
-            case,
-            PRECISIONS[precision],
-            runners,
-            folder,
-            folder / "weights",
-            lane,
-            Machine(),
-            timed=False,
-            progress=lambda _: None,
-        )
+    with collected(case, precision, runners) as folder:
         return judge_batch(case, folder / precision, batch=0)
-    finally:
-        lane.stop()
-        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def collected(
+    case: CaseConfig, precision: str, runners: tuple[str, ...], limits: Limits = DEFAULT_LIMITS
+) -> Iterator[Path]:
+    """A folder with the captures of a case's runners, while it is used."""
+    with tempfile.TemporaryDirectory(prefix="parity-test-") as name:
+        folder = Path(name)
+        write_case(case, folder)
+        lane = Runners(folder, LIMIT_SECONDS)
+        try:
+            collect(
+                case,
+                PRECISIONS[precision],
+                runners,
+                folder,
+                folder / "weights",
+                lane,
+                Machine(),
+                timed=False,
+                progress=lambda _: None,
+                limits=limits,
+            )
+            yield folder
+        finally:
+            lane.stop()
+
+
+def write_case(case: CaseConfig, folder: Path) -> None:
+    """A case's synthetic inputs, poisoned ones and initial weights, where a run has them."""
+    family, seed = get_family(case.family), case.input.seed
+    model = family.build_reference(case.model, "dense")
+    weights.export(weights.initial_weights(model, seed), folder / "weights")
+    (inputs,) = family.synthetic(case).inputs
+    write_inputs(inputs, family.poison(inputs, seed), folder)
 
 
 def tapped_paths(case: CaseConfig) -> list[str]:

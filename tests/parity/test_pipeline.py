@@ -11,11 +11,11 @@ import torch
 
 import parity.machine
 from configs import load_case
+from parity.arguments import Arguments
 from parity.captures import APPENDING, load_capture, save_capture
 from parity.families.hstu_synthetic import synthetic
 from parity.pipeline import run
 from parity.report import SCHEMA, read_report
-from parity.request import Request
 from parity.weights import digest
 from parity.worker import RunnerProcess
 
@@ -217,17 +217,14 @@ def test_runners_that_die_are_rows_and_the_others_finish(tmp_path, monkeypatch):
 
     monkeypatch.setattr(parity.machine, "RunnerProcess", Mortal)
     report = run(
-        Request(
-            cases=(load_case("hstu_tiny"),),
-            precisions=("fp32", "fp16"),
-            runners=("torch", "torch_jagged"),
-            runners_asked=True,
-            data=None,
-            checkpoint=None,
-            save=tmp_path / "run",
-            limit=300.0,
+        Arguments(
+            time_limit=300.0,
             command="test",
-        ),
+            cases="hstu_tiny",
+            precision="fp32,fp16",
+            runners="torch,torch_jagged",
+            save=tmp_path / "run",
+        ).request(),
         progress=lambda _: None,
     )
     assert report.exit_code == 1

@@ -23,9 +23,9 @@ _MOST_ROWS = 2**11
 def _small(name):
     """A case cut down in what has no part in the test and takes the time.
 
-    The item table's size has none: a row's scale does not depend on it. Nor has the number of users, which are
-    independent: every number here is a mean over all valid rows. The length has one, since a bias that differs
-    from key to key averages out over them, and stays what it is.
+    The item table's size has none: a row's scale does not depend on it. Nor has the number of users, who are
+    independent: every number here is a mean over all valid rows. The length has one, since a bias that
+    differs from key to key averages out over them, and stays what it is.
     """
     case = configs.load_case(name)
     users = max(1, min(case.input.batch_size, _MOST_ROWS // case.model.max_sequence_len))
