@@ -13,9 +13,25 @@ import torch
 from kernels.hstu_attention.interface import require_triton
 from kernels.hstu_forward.weights import BlockWeights, block_weights, model_shape
 
-# How a product of float32 is made: by float32 multiply-add, or on tensor cores by three products of float16 parts,
-# which hold 22 bits of a factor and none beyond 65,504 (`triton_products`). Half types have one way, "ieee".
-DOT_PARTS = {"ieee": 1, "fp16x3": 2}
+@dataclass(frozen=True)
+class Products:
+    """How a product of float32 is made, in the projections and in the attention: as one, by float32 multiply-add,
+    or on tensor cores, of factors of one or two float16 parts (`triton_products`). One part has the 11 bits of a
+    tf32, two have 22; neither has a factor beyond 65,504.
+    """
+
+    projections: int
+    attention: int
+    on_tensor_cores: bool
+
+
+# Half types have one way, "ieee": theirs.
+DOT_PRECISIONS = {
+    "ieee": Products(1, 1, on_tensor_cores=False),
+    "fp16x3": Products(2, 2, on_tensor_cores=True),
+    "fp16x3, attention fp16": Products(2, 1, on_tensor_cores=True),
+    "fp16": Products(1, 1, on_tensor_cores=True),
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,7 @@ class HSTUForward:
     Args:
         state: parameters by public name, all on one CUDA device and in one of float32, float16, bfloat16.
         settings: sizes and constants.
-        dot_precision: how all products of float32 are made, see `DOT_PARTS`.
+        dot_precision: how products of float32 are made, one of `DOT_PRECISIONS`.
 
     Raises:
         ValueError: parameters that are missing or do not fit. RuntimeError: triton cannot run here.
@@ -52,20 +68,23 @@ class HSTUForward:
     def __init__(
         self, state: Mapping[str, torch.Tensor], settings: Settings, dot_precision: str = "ieee"
     ) -> None:
-        if dot_precision not in DOT_PARTS:
-            raise ValueError(f"dot_precision={dot_precision!r}: choose one of {tuple(DOT_PARTS)}")
+        if dot_precision not in DOT_PRECISIONS:
+            raise ValueError(f"dot_precision={dot_precision!r}: choose one of {tuple(DOT_PRECISIONS)}")
         self.shape = model_shape(state, settings.num_heads, settings.attention_dim, settings.linear_dim)
         self.settings = settings
-        self.parts = DOT_PARTS[dot_precision]
+        self.products = DOT_PRECISIONS[dot_precision]
         self.item_weights = state["_embedding_module._item_emb.weight"].contiguous()
-        if self.parts > 1 and self.item_weights.dtype != torch.float32:
+        if self.products.on_tensor_cores and self.item_weights.dtype != torch.float32:
             raise ValueError(
-                f"dot_precision={dot_precision!r}: parts are of float32, not {self.item_weights.dtype}; use 'ieee'"
+                f"dot_precision={dot_precision!r}: made for float32, not {self.item_weights.dtype}; use 'ieee'"
             )
         require_triton(self.item_weights)
+        factors = torch.float16 if self.products.on_tensor_cores else self.item_weights.dtype
         self.position_weights = state["_input_features_preproc._pos_emb.weight"].contiguous()
         self.blocks: list[BlockWeights] = [
-            block_weights(state, block, self.shape, self.parts, settings.bucket_divisor)
+            block_weights(
+                state, block, self.shape, self.products.projections, factors, settings.bucket_divisor
+            )
             for block in range(self.shape.num_blocks)
         ]
 

@@ -81,7 +81,7 @@ def _bias(
 
 @triton.jit
 def _queries(
-    UQ, rows, head, inside, NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    UQ, VK, rows, head, inside, NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
     """The rows' queries as `split`, and zeros to add to, a tuple of HEADS each."""
@@ -91,7 +91,7 @@ def _queries(
         col = NUM_HEADS * VP + (head + h) * KP + tl.arange(0, KP)
         at = UQ + rows[:, None] * (NUM_HEADS * (VP + KP)) + col[None, :]
         q = tl.load(at, mask=inside[:, None], other=0.0)
-        qs = qs + (split(q, UQ.dtype.element_ty, PARTS),)
+        qs = qs + (split(q.to(tl.float32), VK.dtype.element_ty, PARTS),)
         accs = accs + (tl.zeros([rows.shape[0], VP], dtype=tl.float32),)
     return qs, accs
 
@@ -178,7 +178,7 @@ def _attended(
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()
-    qs, accs = _queries(UQ, seq_start + rows, head, rows < length, NUM_HEADS, HEADS, KP, VP, PARTS)
+    qs, accs = _queries(UQ, VK, seq_start + rows, head, rows < length, NUM_HEADS, HEADS, KP, VP, PARTS)
     if UNROLLED > 0:
         for block in tl.static_range(UNROLLED):
             cols = block * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -242,7 +242,7 @@ def block_kernel(
     HEADS: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, D: tl.constexpr,
     DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr,
-    GPU: tl.constexpr, DEPENDENT: tl.constexpr, LAST: tl.constexpr,
+    VK_PARTS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """All of a block behind its projection, and the next block's projection:
 
@@ -261,7 +261,7 @@ def block_kernel(
     accs = _attended(
         UQ, VK, sequence, seq_start, length, start_m, 0,
         times, position_weights, time_table, stride_tb, num_sequences, width,
-        HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, PARTS, GPU, DEPENDENT,
+        HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, VK_PARTS, GPU, DEPENDENT,
     )  # fmt: skip
 
     half: tl.constexpr = HEADS * (VP + KP)
@@ -291,7 +291,7 @@ def block_kernel(
         gated = ((mixed[h] - mean[:, None]) * deviation[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + (h * VP + value)[None, :]
         w = load_parts(WOut + w_at, None, DP * HEADS * VP, PARTS, False)
-        acc = product_transposed(split(gated, dtype, PARTS), w, acc, PARTS)
+        acc = product_transposed(split(gated, WOut.dtype.element_ty, PARTS), w, acc, PARTS)
     acc += tl.load(bias + cols).to(tl.float32)[None, :]
     x_at = X + rows[:, None] * DP + cols[None, :]
     acc += tl.load(x_at, mask=inside[:, None], other=0.0).to(tl.float32)
@@ -305,5 +305,5 @@ def block_kernel(
         tl.store(x_at, x, mask=inside[:, None])
         project_rows(
             normalized(x.to(tl.float32), cols, eps, D), W, NextUQ, NextVK, rows, inside,
-            dtype, DP, half, BLOCK_C, PARTS, GPU,
+            DP, half, BLOCK_C, PARTS, VK_PARTS, GPU,
         )  # fmt: skip

@@ -28,7 +28,7 @@ def embed_kernel(
     ids, offsets, timestamps, item_weights, position_weights, X, XN, W, UQ, VK, times, stride_tb, num_times,
     scale, eps,
     D: tl.constexpr, DP: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
-    PARTS: tl.constexpr, GPU: tl.constexpr, FUSED: tl.constexpr,
+    PARTS: tl.constexpr, VK_PARTS: tl.constexpr, GPU: tl.constexpr, FUSED: tl.constexpr,
 ):  # fmt: skip
     """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and XN its layer
     norm; FUSED, in its place the first block's projection of that.
@@ -65,7 +65,7 @@ def embed_kernel(
     normal = normalized(x.to(tl.float32), cols, eps, D)
     if FUSED:
         project_rows(
-            normal, W, UQ, VK, start + rows, inside, X.dtype.element_ty, DP, HALF, BLOCK_C, PARTS, GPU
+            normal, W, UQ, VK, start + rows, inside, DP, HALF, BLOCK_C, PARTS, VK_PARTS, GPU
         )
     else:
         tl.store(XN + at, normal.to(XN.dtype.element_ty), mask=inside[:, None])
@@ -96,9 +96,9 @@ def _row_statistics(
 def project_kernel(
     XN, W, UQ, VK, offsets, num_sequences,
     DP: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    PARTS: tl.constexpr, GPU: tl.constexpr,
+    PARTS: tl.constexpr, VK_PARTS: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """SiLU(XN W^T) in UQ and VK: (L, DP), (PARTS, 2 HALF, DP) -> (L, HALF), (L, PARTS, HALF).
+    """SiLU(XN W^T) in UQ and VK: (L, DP), (PARTS, 2 HALF, DP) -> (L, HALF), (L, VK_PARTS, HALF).
 
     Grid of row blocks times column blocks."""
     blocks: tl.constexpr = 2 * HALF // BLOCK_N
@@ -117,12 +117,12 @@ def project_kernel(
         inner = start + tl.arange(0, BLOCK_K)
         x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
         w = load_parts(W + cols[:, None] * DP + inner[None, :], None, 2 * HALF * DP, PARTS, False)
-        acc = product_transposed(split(x, XN.dtype.element_ty, PARTS), w, acc, PARTS)
+        acc = product_transposed(split(x.to(tl.float32), W.dtype.element_ty, PARTS), w, acc, PARTS)
     acc = silu(acc, GPU)
     if start_n < HALF:
         store_uq(acc, UQ, rows, inside, cols, HALF)
     else:
-        store_vk(acc, VK, rows, inside, cols - HALF, HALF, PARTS)
+        store_vk(acc, VK, rows, inside, cols - HALF, HALF, VK_PARTS)
 
 
 @triton.jit
@@ -157,7 +157,7 @@ def output_kernel(
         gated = ((a - mean[:, None]) * scale[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + inner[None, :]
         w = load_parts(W + w_at, None, DP * HEADS * VP, PARTS, False)
-        acc = product_transposed(split(gated, dtype, PARTS), w, acc, PARTS)
+        acc = product_transposed(split(gated, W.dtype.element_ty, PARTS), w, acc, PARTS)
     acc += tl.load(bias + cols).to(tl.float32)[None, :]
     acc += tl.load(X + at * DP + cols[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     if LAST:

@@ -80,13 +80,19 @@ def fits_block_kernel(forward: HSTUForward) -> bool:
     return max(shape.dp, shape.num_heads * max(shape.kp, shape.vp)) <= 64
 
 
-def _is_half(forward: HSTUForward) -> bool:
-    return forward.item_weights.dtype != torch.float32
+def _by_fma(forward: HSTUForward) -> bool:
+    """Whether products are float32 multiply-adds."""
+    return forward.blocks[0].uvqk.dtype == torch.float32
+
+
+def _is_single(forward: HSTUForward) -> bool:
+    """Whether a product is one on tensor cores, of half types."""
+    return not _by_fma(forward) and forward.products.projections == 1
 
 
 def block_tile(batch: Batch, forward: HSTUForward) -> AttentionTile:
     """For the whole block in one kernel."""
-    by_fma = forward.parts == 1 and not _is_half(forward)
+    by_fma = _by_fma(forward)
     if batch.rows < _MANY_ROWS:
         # Few programs: what the longest one takes is what a launch takes, so that its rows are few.
         if by_fma or batch.max_seq_len > _UNROLLED_ROWS:
@@ -102,7 +108,7 @@ def block_tile(batch: Batch, forward: HSTUForward) -> AttentionTile:
 def attention_tile(forward: HSTUForward) -> AttentionTile:
     """For an attention alone."""
     heads = 2 if forward.shape.num_heads % 2 == 0 and forward.shape.vp <= 64 else 1
-    if _is_half(forward) and forward.shape.vp <= 64:
+    if not _by_fma(forward) and forward.products.attention == 1 and forward.shape.vp <= 64:
         return AttentionTile(64, 64, 4, 2, heads=heads)
     return AttentionTile(64, 32, 4, 2 if forward.shape.vp <= 64 else 1, heads=heads)
 
@@ -115,9 +121,9 @@ def project_tile(rows: int, forward: HSTUForward) -> Tile:
     if rows < _MANY_ROWS:
         return Tile(16, min(64, widest), min(64, dp), 4, 2)
     if min(dp, widest) >= 128:
-        if _is_half(forward):
+        if _is_single(forward):
             return Tile(128, 128, 64, 8, 3)
-        return Tile(64, 128, 64, 4, 2) if forward.parts > 1 else Tile(128, 128, 32, 8, 2)
+        return Tile(64, 128, 64, 4, 2) if not _by_fma(forward) else Tile(128, 128, 32, 8, 2)
     return Tile(64, min(64, widest), min(32, dp), 4, 2)
 
 
@@ -125,7 +131,7 @@ def output_tile(rows: int, forward: HSTUForward) -> Tile:
     """For the projection of the output; its block_n is all of D."""
     shape = forward.shape
     block_m = 16 if rows < _MANY_ROWS else 64 if shape.dp <= 64 else 32
-    return Tile(block_m, shape.dp, min(64 if _is_half(forward) else 32, shape.vp), 4, 3)
+    return Tile(block_m, shape.dp, min(64 if _is_single(forward) else 32, shape.vp), 4, 3)
 
 
 def states_of(forward: HSTUForward, batch: Batch) -> torch.Tensor:
@@ -160,7 +166,7 @@ def _new_projected(forward: HSTUForward, batch: Batch) -> tuple[torch.Tensor, to
     """Room for u and q, (L, half), and for v and k, (L, parts, half)."""
     half, weights = forward.shape.projected // 2, forward.blocks[0].uvqk
     u_q = forward.item_weights.new_empty((batch.rows, half))
-    return u_q, weights.new_empty((batch.rows, forward.parts, half))
+    return u_q, weights.new_empty((batch.rows, forward.products.attention, half))
 
 
 def _on_gpu(forward: HSTUForward) -> bool:
@@ -210,7 +216,8 @@ def _embed(
         HALF=shape.projected // 2,
         BLOCK_M=block_m,
         BLOCK_C=_block_c(forward, 64),
-        PARTS=forward.parts,
+        PARTS=forward.products.projections,
+        VK_PARTS=forward.products.attention,
         GPU=_on_gpu(forward),
         FUSED=is_fused,
         num_warps=4,
@@ -269,7 +276,8 @@ def _block(
         PAD=POSITION_PAD,
         BLOCK_C=_block_c(forward, tile.block_c),
         UNROLLED=triton.cdiv(batch.max_seq_len, tile.block_n) if tile.is_unrolled else 0,
-        PARTS=forward.parts,
+        PARTS=forward.products.projections,
+        VK_PARTS=forward.products.attention,
         GPU=_on_gpu(forward),
         DEPENDENT=_can_depend(forward),
         LAST=is_last,
@@ -301,7 +309,8 @@ def _project(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
-        PARTS=forward.parts,
+        PARTS=forward.products.projections,
+        VK_PARTS=forward.products.attention,
         GPU=_on_gpu(forward),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
@@ -330,7 +339,7 @@ def _attention(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         PAD=POSITION_PAD,
-        PARTS=forward.parts,
+        PARTS=forward.products.attention,
         GPU=_on_gpu(forward),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
@@ -375,7 +384,7 @@ def _output(
         HALF=shape.projected // 2,
         BLOCK_M=tile.block_m,
         BLOCK_K=tile.block_k,
-        PARTS=forward.parts,
+        PARTS=forward.products.projections,
         GPU=_on_gpu(forward),
         LAST=is_last,
         num_warps=tile.num_warps,

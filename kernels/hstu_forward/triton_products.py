@@ -3,7 +3,7 @@
 A float32 x is two float16 numbers, x = h + l / 2048 but for 2^-23 of it, and a product of two three products on
 tensor cores, which multiply float16 exactly and twice as fast as tf32, whose numbers they would cut off instead of
 rounding (PARTS = 2). The scale keeps l as large as h; a factor beyond 65,504 has no h, and gives infinity or NaN.
-PARTS = 1 is a product in the factors' own type.
+PARTS = 1 is one product, of factors in the type of the weights, or, in an attention, of v and k.
 
 Sums are float32. Where PyTorch stores a result in the tensors' type before a product, so do the kernels.
 """
@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def split(x, dtype: tl.constexpr, PARTS: tl.constexpr):
-    """Float32 -> what `product` takes: a tuple of h and l, or of it in `dtype`."""
+    """Float32 -> what `product` takes: a tuple of h and l, or of x in `dtype`."""
     if PARTS == 1:
         parts = (x.to(dtype),)
     else:
@@ -105,13 +105,13 @@ def store_vk(vk, VK, rows, inside, cols, HALF: tl.constexpr, PARTS: tl.constexpr
 
 @triton.jit
 def project_rows(
-    x, W, UQ, VK, rows, inside, dtype: tl.constexpr, DP: tl.constexpr, HALF: tl.constexpr,
-    BLOCK_C: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
+    x, W, UQ, VK, rows, inside, DP: tl.constexpr, HALF: tl.constexpr, BLOCK_C: tl.constexpr,
+    PARTS: tl.constexpr, VK_PARTS: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """SiLU(x W^T) in UQ and VK: (BLOCK_M, DP), (PARTS, 2 HALF, DP) -> (BLOCK_M, HALF), (BLOCK_M, PARTS, HALF),
-    BLOCK_C columns at a time."""
+    """SiLU(x W^T) in UQ and VK: (BLOCK_M, DP), (PARTS, 2 HALF, DP) -> (BLOCK_M, HALF), (BLOCK_M, VK_PARTS,
+    HALF), BLOCK_C columns at a time."""
     inner = tl.arange(0, DP)
-    xs = split(x, dtype, PARTS)
+    xs = split(x, W.dtype.element_ty, PARTS)
     for start in tl.range(0, 2 * HALF, BLOCK_C):
         cols = start + tl.arange(0, BLOCK_C)
         w = load_parts(W + cols[:, None] * DP + inner[None, :], None, 2 * HALF * DP, PARTS, False)
@@ -120,4 +120,4 @@ def project_rows(
         if start < HALF:
             store_uq(acc, UQ, rows, inside, cols, HALF)
         else:
-            store_vk(acc, VK, rows, inside, cols - HALF, HALF, PARTS)
+            store_vk(acc, VK, rows, inside, cols - HALF, HALF, VK_PARTS)

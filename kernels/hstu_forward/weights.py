@@ -50,7 +50,7 @@ class BlockWeights:
 
     Attributes:
         uvqk: (parts, projected, dp), a column of the public parameter a row; u, q, v, k. output: (parts, dp, H * vp).
-            two parts are float16 and together a float32, see `triton_products`; one has the parameter's own type.
+            In `dtype`; two parts are float16 and together a float32, see `triton_products`.
         output_bias: (dp,). position_weights: (2 * width - 1,) float32, with POSITION_PAD zeros on either side. times: None
             without time weights.
     """
@@ -129,7 +129,7 @@ def model_shape(
 
 
 def block_weights(
-    state: Mapping[str, torch.Tensor], block: int, shape: Shape, num_parts: int, bucket_divisor: float
+    state: Mapping[str, torch.Tensor], block: int, shape: Shape, num_parts: int, dtype: torch.dtype, bucket_divisor: float
 ) -> BlockWeights:
     """One block's parameters on the device of the state dict, products' factors in so many parts."""
     prefix = f"{_LAYER}{block}."
@@ -144,8 +144,8 @@ def block_weights(
         raise ValueError(f"state dict: {bias}_pos_w is missing; the fused forward needs a relative bias")
     times = state.get(bias + "_ts_w")
     return BlockWeights(
-        uvqk=_parts(_pad(uvqk.t(), columns=shape.dp), num_parts, prefix + "_uvqk"),
-        output=_parts(_pad(output, rows=shape.dp), num_parts, prefix + "_o.weight"),
+        uvqk=_parts(_pad(uvqk.t(), columns=shape.dp), num_parts, dtype, prefix + "_uvqk"),
+        output=_parts(_pad(output, rows=shape.dp), num_parts, dtype, prefix + "_o.weight"),
         output_bias=_pad(_take(state, prefix + "_o.bias").unsqueeze(0), columns=shape.dp).squeeze(0),
         position_weights=torch.nn.functional.pad(position.float(), (POSITION_PAD, POSITION_PAD)),
         width=(position.numel() + 1) // 2,
@@ -170,11 +170,11 @@ def _pad_heads(x: torch.Tensor, heads: int, pad: int) -> torch.Tensor:
     return torch.nn.functional.pad(split, (0, pad - split.size(2))).reshape(x.size(0), heads * pad)
 
 
-def _parts(x: torch.Tensor, num_parts: int, name: str) -> torch.Tensor:
-    """(num_parts, ...): the tensor itself, or h and l in float16 with h + l / 2048 = x but for 2^-23 of it."""
-    if num_parts == 1:
-        return x.unsqueeze(0)
-    high = x.half()
+def _parts(x: torch.Tensor, num_parts: int, dtype: torch.dtype, name: str) -> torch.Tensor:
+    """(num_parts, ...): the tensor in `dtype`, or h and l in float16 with h + l / 2048 = x but for 2^-23 of it."""
+    high = x.to(dtype)
     if not bool(high.isfinite().all()):
-        raise ValueError(f"{name}: an element is not finite or beyond 65504; use dot_precision='ieee'")
-    return torch.stack([high, ((x - high.float()) * 2048).half()])
+        raise ValueError(f"{name}: an element is not finite in {dtype}; use dot_precision='ieee'")
+    if num_parts == 1:
+        return high.unsqueeze(0)
+    return torch.stack([high, ((x - high.float()) * 2048).to(dtype)])
