@@ -195,18 +195,22 @@ def test_the_eager_form_is_production_attention(window, contextual, targets):
     )
 
 
-def test_the_dot_precision_is_that_of_pytorchs_products(monkeypatch):
+def test_the_dot_precision_is_that_of_pytorchs_products():
     on_gpu = SimpleNamespace(is_cuda=True, dtype=torch.float32)
     matmul = torch.backends.cuda.matmul
-    for precision in ("tf32", "ieee"):
-        # By the newer switch, after which the older one cannot be read, and by the older one.
-        monkeypatch.setattr(matmul, "fp32_precision", precision)
-        assert dot_precision_of_torch(on_gpu) == precision
-        monkeypatch.setattr(matmul, "fp32_precision", "none")
-        matmul.allow_tf32 = precision == "tf32"
-        assert dot_precision_of_torch(on_gpu) == precision
-        assert dot_precision_of_torch(torch.zeros(1)) == "ieee"
-        assert dot_precision_of_torch(SimpleNamespace(is_cuda=True, dtype=torch.float16)) == "ieee"
+    before = matmul.fp32_precision
+    try:
+        for precision in ("tf32", "ieee"):
+            # By the newer switch, after which the older one cannot be read, and by the older one.
+            matmul.fp32_precision = precision
+            assert dot_precision_of_torch(on_gpu) == precision
+            matmul.fp32_precision = "none"
+            matmul.allow_tf32 = precision == "tf32"
+            assert dot_precision_of_torch(on_gpu) == precision
+            assert dot_precision_of_torch(torch.zeros(1)) == "ieee"
+            assert dot_precision_of_torch(SimpleNamespace(is_cuda=True, dtype=torch.float16)) == "ieee"
+    finally:
+        matmul.fp32_precision = before
 
 
 @needs_gpu
