@@ -29,7 +29,10 @@ from parity.runners.base import BuiltOnly, Refused, Unavailable
 
 
 def _library() -> ModuleType:
-    """TensorRT itself, or TensorRT-RTX; the portable stand-in named `tensorrt` is passed over."""
+    """TensorRT itself, or TensorRT-RTX; the portable stand-in named `tensorrt` is passed over.
+
+    `tripy_portable.trt.library` chooses likewise, and is not there in a native environment.
+    """
     reasons = []
     for name in ("tensorrt", "tensorrt_rtx"):
         try:
