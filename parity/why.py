@@ -7,7 +7,8 @@ import math
 import numpy as np
 import torch
 
-from parity.compare import Evidence, Results, TapRow
+from parity.compare import Evidence, Results
+from parity.diagnosis import TapRow
 from parity.masks import bits
 from parity.patterns import Found, explain, named_places
 from parity.verdict import Verdict

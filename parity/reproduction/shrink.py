@@ -20,7 +20,8 @@ import torch
 
 from configs import CaseConfig, ConfigError, with_fields
 from parity.captures import ModuleCall, TensorKey, map_tree
-from parity.compare import Evidence, Results, TapRow, compare
+from parity.compare import Evidence, Results, compare
+from parity.diagnosis import TapRow
 from parity.errors import UserError
 from parity.families import get_family
 from parity.one_process import CleanRun

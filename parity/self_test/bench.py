@@ -21,7 +21,8 @@ import torch
 
 from configs import CaseConfig
 from parity.captures import ModuleCall
-from parity.compare import Comparison, Diagnosis, Results, TapRow, compare
+from parity.compare import Comparison, Results, compare
+from parity.diagnosis import Diagnosis, TapRow
 from parity.errors import UserError
 from parity.families import get_family
 from parity.one_process import CleanRun
