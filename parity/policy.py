@@ -113,9 +113,7 @@ def read_policy(path: Path) -> Policy:
             "--policy", str(path), f"cannot be read ({reason})", "give a YAML or JSON file"
         ) from error
     if not isinstance(content, dict) or not content:
-        raise UserError(
-            "--policy", str(path), "holds no patterns", 'write one a line, such as "*": fp16'
-        )
+        raise UserError("--policy", str(path), "holds no patterns", 'write one a line, such as "*": fp16')
     return Policy(tuple((str(pattern), str(precision)) for pattern, precision in content.items()))
 
 

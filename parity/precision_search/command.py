@@ -28,9 +28,7 @@ from parity.request import Request
 from parity.runners import make_runner
 
 
-def run(
-    request: Request, budget: float, policy: Path | None, progress: Progress
-) -> PrecisionSearchReport:
+def run(request: Request, budget: float, policy: Path | None, progress: Progress) -> PrecisionSearchReport:
     """Search, or judge a policy where one is given.
 
     Args:

@@ -138,9 +138,7 @@ def test_the_map_shows_the_diagonal_and_says_it(failing):
     text = "Over the limit: 4 of 16 cells, within batch 0 to 3 and position 0 to 3."
     assert failing.words.count(text) == 6
     assert all(text in found["aria-label"] for found in maps)
-    (outline,) = {
-        found["d"] for found in failing.all("path", **{"class": "mark"}) if found["d"] != "M0 0h1"
-    }
+    (outline,) = {found["d"] for found in failing.all("path", **{"class": "mark"}) if found["d"] != "M0 0h1"}
     assert outline == "M0 0h1M1 1h1M2 2h1M3 3h1"
 
 
