@@ -1,7 +1,7 @@
 """Fused HSTU attention and the fused research forward on one GPU, beside their peers in the same run.
 
     python benchmarks/gpu/hstu.py --out hstu.json --meta CHECKOUT
-    python benchmarks/gpu/hstu.py --only forward --precisions fp32 --rounds 20
+    python benchmarks/gpu/hstu.py --only forward --precisions fp32 --batches 1 4 --rounds 20
 
 Attention: bfloat16, causal. The peer is `triton_hstu_mha` of meta-recsys/generative-recommenders, from the
 checkout that --meta names, with tensor descriptors off (its default) and on; without --meta ours runs alone.
@@ -9,11 +9,13 @@ Full rows, or lengths drawn evenly up to N. A call's operations are counted as t
 counts them: 2 H (K + V) length^2 / 2.
 
 Forward: the model of `configs/hstu_ml1m_large.yaml` and a larger one, all rows full, so that the dense peers
-compute nothing in vain. Peers: the dense reference, eager, under torch.compile, and that in a CUDA graph,
-in the same precision. Ours: queued from Python, and as a CUDA graph with its inputs copied in.
+compute nothing in vain. Peers: the dense reference, eager and under torch.compile, in the same precision.
+Ours: queued from Python, and as a CUDA graph with its inputs copied in. The device's time of a side, eager
+PyTorch and torch.compile included, is that of one CUDA graph of it.
 
 Every side's result is judged by the verdict rule in the run that times it: float64 as the oracle, eager
-PyTorch as the reference. A side that fails ends the program. Times: `benchmarks/gpu/timing.py`.
+PyTorch as the reference. A side of the attention that fails ends the program; one of the forward is not
+timed, and the program's exit code is 1. Times: `benchmarks/gpu/timing.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu.timing import (  # noqa: E402
     Spread,
-    captured,
     copy_bandwidth,
     environment,
     matmul_rate,
@@ -49,6 +50,7 @@ from reference.build import build_hstu  # noqa: E402
 # Inputs a side goes round in, so that the cache holds none of them from the call before.
 SETS = 3
 MODULES_OF_A_BLOCK = 6
+FORWARD_SIDES = 4
 # Seconds. The first difference whose time bucket depends on the logarithm's last bit is 37,609, and PyTorch's
 # logarithm on a GPU is not the CPU's, by which the kernels go.
 LATEST = 37_000
@@ -91,9 +93,20 @@ class ForwardCase:
         return f"D {self.dim}, {self.heads} x {self.dim // self.heads}, N {self.longest}, B {self.batch}"
 
 
-FORWARD = tuple(ForwardCase(50, 2, 211, batch) for batch in (1, 4, 32, 128)) + (
-    ForwardCase(256, 4, 1011, 16),
-)
+FORWARD = tuple(ForwardCase(50, 2, 211, batch) for batch in (1, 4, 128)) + (ForwardCase(256, 4, 1011, 16),)
+
+
+def dot_precision(case: ForwardCase, precision: str) -> str:
+    """How the fused forward multiplies, see `kernels.hstu_forward.model`.
+
+    In tf32 a factor has 11 bits. At D 50 the reference's projections are more exact than that, and so are
+    ours: with 11 bits everywhere the verdict failed at B 4 (docs/kernels_hstu.md).
+    """
+    if precision == "fp32":
+        return "fp16x3"
+    if precision == "tf32":
+        return "fp16x3, attention fp16" if case.dim == 50 else "fp16"
+    return "ieee"
 
 
 def drawn(seed: int) -> torch.Generator:
@@ -211,7 +224,7 @@ def forward_model(case: ForwardCase) -> tuple[object, torch.nn.Module]:
 
 
 def forward_sides(
-    case: ForwardCase, config: object, model: torch.nn.Module, dot_precisions: tuple[str, ...]
+    case: ForwardCase, config: object, model: torch.nn.Module, dot: str
 ) -> tuple[dict[str, Callable], Callable]:
     """Functions of (lengths, ids, timestamps) that give (B, N, D), and eager's, which comes first."""
     rows, longest = case.batch * case.longest, case.longest
@@ -225,21 +238,19 @@ def forward_sides(
         return model(lengths, ids, model.get_item_embeddings(ids), {"timestamps": times})
 
     sides = {"eager": eager, "torch.compile": torch.compile(eager, dynamic=False)}
-    for dot in dot_precisions:
-        forward = HSTUForward(state, settings, dot)
-        graph = GraphedHSTUForward(forward, case.batch, rows, longest, longest)
-        sides[f"ours, {dot}"] = lambda lengths, ids, times, forward=forward: forward(
-            ids.reshape(-1), offsets, times, longest
-        ).view(*ids.shape, -1)
-        sides[f"ours, {dot}, graph with inputs copied in"] = lambda lengths, ids, times, graph=graph: graph(
-            ids.reshape(-1), offsets, times
-        ).view(*ids.shape, -1)
+    forward = HSTUForward(state, settings, dot)
+    graph = GraphedHSTUForward(forward, case.batch, rows, longest, longest)
+    sides[f"ours, {dot}"] = lambda lengths, ids, times: forward(
+        ids.reshape(-1), offsets, times, longest
+    ).view(*ids.shape, -1)
+    sides[f"ours, {dot}, graph with inputs copied in"] = lambda lengths, ids, times: graph(
+        ids.reshape(-1), offsets, times
+    ).view(*ids.shape, -1)
     return sides, eager
 
 
 def run_forward(case: ForwardCase, precision: str, rounds: int) -> list[dict]:
-    """A row of the table for each side, torch.compile in a CUDA graph included."""
-    dots = {"fp32": ("ieee", "tf32x3"), "tf32": ("tf32",)}.get(precision, ("ieee",))
+    """A row of the table for each side whose result passes; what fails is written to the error stream."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     config, model = forward_model(case)
     model = model.to("cuda", PRECISIONS[precision].dtype)
@@ -251,7 +262,7 @@ def run_forward(case: ForwardCase, precision: str, rounds: int) -> list[dict]:
         ids = torch.randint(1, config.num_items, shape, generator=drawn(seed), device="cuda")
         times = torch.randint(LATEST, shape, generator=drawn(seed + SETS), device="cuda").sort(1).values
         inputs.append((torch.full((case.batch,), case.longest, device="cuda"), ids, times))
-    sides, eager = forward_sides(case, config, model, dots)
+    sides, eager = forward_sides(case, config, model, dot_precision(case, precision))
     lengths, ids, times = inputs[0]
     oracle = wide(lengths, ids, wide.get_item_embeddings(ids), {"timestamps": times}).cpu()
     reference = eager(*inputs[0]).cpu()
@@ -261,19 +272,16 @@ def run_forward(case: ForwardCase, precision: str, rounds: int) -> list[dict]:
         verdict = judge(
             oracle, reference, side(*inputs[0]).cpu(), PRECISIONS[precision], longest_sum, modules=modules
         )
-        if not verdict.passed:
-            raise SystemExit(f"{case.name}, {precision}, {name}: {verdict.reason}")
-        status[name] = "PASS"
+        if verdict.passed:
+            status[name] = "PASS"
+        else:
+            sys.stderr.write(f"{case.name}, {precision}, {name}: {verdict.reason}\n")
     calls = {
         name: [lambda side=side, given=given: side(*given) for given in inputs]
         for name, side in sides.items()
+        if name in status
     }
-    graphed = {name: calls[name] for name in ("eager", "torch.compile")}
-    called = measure(calls | {f"{name}, graph": [captured(c)] for name, c in graphed.items()}, rounds)
-    for name in graphed:
-        one = called[f"{name}, graph"]
-        called[f"{name}, graph"] = Spread(*(x / SETS for x in (one.median, one.p10, one.p90)), one.rounds)
-        status[f"{name}, graph"] = status[name]
+    called = measure(calls, rounds)
     device = measure_device({name: c for name, c in calls.items() if "copied in" not in name}, rounds)
     return rows_of(case.name, precision, called, device, status)
 
@@ -305,12 +313,14 @@ def main() -> None:
     parser.add_argument(
         "--precisions", nargs="+", choices=tuple(PRECISIONS), default=["fp32", "tf32", "bf16"]
     )
+    parser.add_argument("--batches", nargs="+", type=int, help="of the forward, these batches alone")
     parser.add_argument("--rounds", type=int, default=21)
     given = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("no CUDA device: there is nothing to measure")
     ceilings = {"copy": copy_bandwidth(), "bf16 product": matmul_rate(torch.bfloat16)}
     rows: list[dict] = []
+    missing = 0
     with torch.no_grad():
         if given.only != "forward":
             peer = peer_from(given.meta)
@@ -319,12 +329,15 @@ def main() -> None:
                 show(made)
         if given.only != "attention":
             for case in FORWARD:
-                for precision in given.precisions:
+                for precision in given.precisions if case.batch in (given.batches or [case.batch]) else ():
                     rows += (made := run_forward(case, precision, given.rounds))
                     show(made)
+                    missing += FORWARD_SIDES - len(made)
     if given.out:
         report = {"environment": environment(), "ceilings": ceilings, "rows": rows}
         given.out.write_text(json.dumps(report, indent=1) + "\n")
+    if missing:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

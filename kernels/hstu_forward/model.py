@@ -1,4 +1,5 @@
-"""Research HSTU's forward from jagged inputs, in one or three fused kernels a block, and as a captured CUDA graph.
+"""Research HSTU's forward from jagged inputs, in one or three fused kernels a block, and as a captured CUDA
+graph.
 
 Legend: B batch, N longest row, L total jagged length, D embedding, H heads, K attention dim, V linear dim.
 """
@@ -11,13 +12,15 @@ from dataclasses import dataclass
 import torch
 
 from kernels.hstu_attention.interface import require_triton
+from kernels.hstu_forward.tiles import Batch
 from kernels.hstu_forward.weights import BlockWeights, block_weights, model_shape
+
 
 @dataclass(frozen=True)
 class Products:
-    """How a product of float32 is made, in the projections and in the attention: as one, by float32 multiply-add,
-    or on tensor cores, of factors of one or two float16 parts (`triton_products`). One part has the 11 bits of a
-    tf32, two have 22; neither has a factor beyond 65,504.
+    """How a product of float32 is made, in the projections and in the attention: as one, by float32
+    multiply-add, or on tensor cores, of factors of one or two float16 parts (`triton_kernel_products`). One
+    part has the 11 bits of a tf32, two have 22; neither has a factor beyond 65,504.
     """
 
     projections: int
@@ -76,7 +79,7 @@ class HSTUForward:
         self.item_weights = state["_embedding_module._item_emb.weight"].contiguous()
         if self.products.on_tensor_cores and self.item_weights.dtype != torch.float32:
             raise ValueError(
-                f"dot_precision={dot_precision!r}: made for float32, not {self.item_weights.dtype}; use 'ieee'"
+                f"dot_precision={dot_precision!r}: is of float32, not {self.item_weights.dtype}; use 'ieee'"
             )
         require_triton(self.item_weights)
         factors = torch.float16 if self.products.on_tensor_cores else self.item_weights.dtype
@@ -96,8 +99,8 @@ class HSTUForward:
         Args:
             ids: (L,) int, 0 for no item.
             offsets: (B + 1,) int; its last element may be below L, then the rows behind it are not computed.
-            timestamps: (B, N) int64 seconds, the query time at a row's length, N at least max_seq_len. A row whose
-                times lie 2^47 seconds or more from its first has NaN for states.
+            timestamps: (B, N) int64 seconds, the query time at a row's length, N at least max_seq_len. A
+                sequence with times that lie 2^47 seconds or more from its first has NaN for states.
             max_seq_len: the longest row, or more.
 
         Returns:
@@ -110,7 +113,7 @@ class HSTUForward:
             if max_seq_len > most:
                 raise ValueError(f"max_seq_len={max_seq_len}: {name} has room for {most}; cut the rows")
         # Imported here: the launcher needs triton, this module's settings do not.
-        from kernels.hstu_forward.triton_launch import Batch, states_of
+        from kernels.hstu_forward.triton_launch import states_of
 
         times = timestamps.new_empty((2, *timestamps.shape), dtype=torch.float32)
         return states_of(self, Batch(ids, offsets, timestamps, max_seq_len, times))

@@ -1,5 +1,5 @@
 """What surrounds attention in research HSTU, in three Triton kernels: embed, and, for models whose rows are
-too wide for `triton_block.block_kernel`, project and output.
+too wide for `triton_kernel_block.block_kernel`, project and output.
 
 All tensors are jagged, (L, ...), and stored padded: a row of D elements occupies DP >= D, a head of V
 elements VP >= V, the rest zero. Zero columns of the weights keep it so: SiLU(0) = 0. The total length is
@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.hstu_forward.triton_products import (
+from kernels.hstu_forward.triton_kernel_products import (
     load_parts,
     normalized,
     product_transposed,
@@ -34,8 +34,8 @@ def embed_kernel(
     norm; FUSED, in its place the first block's projection of that.
 
     times: (2, B, num_times) float32 pairs (h, l) with timestamp - the row's first = 2^24 h + l, so that the
-    difference of two has one rounding, as where an int64 becomes a float32. 2^47 seconds from the first and beyond,
-    where h would be rounded, it is infinite: a difference from that has no weight, and gives NaN.
+    difference of two has one rounding, as where an int64 becomes a float32. 2^47 seconds from the first and
+    beyond, where h would be rounded, it is infinite: a difference from that has no weight, and gives NaN.
 
     Grid (blocks of a row's positions and its end, B).
     """
@@ -64,9 +64,7 @@ def embed_kernel(
     tl.store(X + at, x, mask=inside[:, None])
     normal = normalized(x.to(tl.float32), cols, eps, D)
     if FUSED:
-        project_rows(
-            normal, W, UQ, VK, start + rows, inside, DP, HALF, BLOCK_C, PARTS, VK_PARTS, GPU
-        )
+        project_rows(normal, W, UQ, VK, start + rows, inside, DP, HALF, BLOCK_C, PARTS, VK_PARTS, GPU)
     else:
         tl.store(XN + at, normal.to(XN.dtype.element_ty), mask=inside[:, None])
 

@@ -1,137 +1,21 @@
-"""Launches of the forward's kernels and their block sizes. Imports triton; `model` imports it when a
-forward runs.
-"""
+"""Launches of the forward's kernels. Imports triton; `model` imports it when a forward runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 import triton
 
-from kernels.hstu_forward.triton_block import attention_kernel, block_kernel
+from kernels.hstu_forward import tiles
+from kernels.hstu_forward.tiles import Batch
+from kernels.hstu_forward.triton_kernel_block import attention_kernel, block_kernel
 from kernels.hstu_forward.triton_kernels import embed_kernel, output_kernel, project_kernel
 from kernels.hstu_forward.weights import POSITION_PAD
 
 if TYPE_CHECKING:
     from kernels.hstu_forward.model import HSTUForward
     from kernels.hstu_forward.weights import BlockWeights
-
-# Below this many rows blocks of 64 would leave most of a large GPU's multiprocessors idle.
-_MANY_ROWS = 4096
-# Rows up to here are few enough blocks of columns to have all their biases in registers.
-_UNROLLED_ROWS = 256
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a forward was called with, and its times as `embed_kernel` leaves them."""
-
-    ids: torch.Tensor
-    offsets: torch.Tensor
-    timestamps: torch.Tensor
-    max_seq_len: int
-    times: torch.Tensor
-
-    @property
-    def rows(self) -> int:
-        return self.ids.numel()
-
-    @property
-    def sequences(self) -> int:
-        return self.offsets.numel() - 1
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Block sizes of a product and how it is compiled."""
-
-    block_m: int
-    block_n: int
-    block_k: int
-    num_warps: int
-    num_stages: int
-
-
-@dataclass(frozen=True)
-class AttentionTile:
-    """Block sizes of an attention and how it is compiled.
-
-    Attributes:
-        block_m, block_n: rows and columns. block_c: columns of the next projection at a time.
-        is_unrolled: all columns' biases first.
-        heads: of a program, where a program doesn't own them all.
-    """
-
-    block_m: int
-    block_n: int
-    num_warps: int
-    num_stages: int
-    block_c: int = 64
-    is_unrolled: bool = False
-    heads: int = 1
-    max_registers: int | None = None
-
-
-def fits_block_kernel(forward: HSTUForward) -> bool:
-    """Whether one program has room for a row's heads, its embedding and their products."""
-    shape = forward.shape
-    return max(shape.dp, shape.num_heads * max(shape.kp, shape.vp)) <= 64
-
-
-def _by_fma(forward: HSTUForward) -> bool:
-    """Whether products are float32 multiply-adds."""
-    return forward.blocks[0].uvqk.dtype == torch.float32
-
-
-def _is_single(forward: HSTUForward) -> bool:
-    """Whether a product is one on tensor cores, of half types."""
-    return not _by_fma(forward) and forward.products.projections == 1
-
-
-def block_tile(batch: Batch, forward: HSTUForward) -> AttentionTile:
-    """For the whole block in one kernel."""
-    by_fma = _by_fma(forward)
-    if batch.rows < _MANY_ROWS:
-        # Few programs: what the longest one takes is what a launch takes, so that its rows are few.
-        if by_fma or batch.max_seq_len > _UNROLLED_ROWS:
-            return AttentionTile(16, 32 if by_fma else 64, 4, 1)
-        block_n = max(32, triton.next_power_of_2(batch.max_seq_len))
-        return AttentionTile(16, block_n, 8, 1, block_c=128, is_unrolled=True)
-    if by_fma:
-        return AttentionTile(64, 32, 4, 1)
-    # Registers for four programs on a multiprocessor.
-    return AttentionTile(64, 32, 4, 2, max_registers=128)
-
-
-def attention_tile(forward: HSTUForward) -> AttentionTile:
-    """For an attention alone."""
-    heads = 2 if forward.shape.num_heads % 2 == 0 and forward.shape.vp <= 64 else 1
-    if not _by_fma(forward) and forward.products.attention == 1 and forward.shape.vp <= 64:
-        return AttentionTile(64, 64, 4, 2, heads=heads)
-    return AttentionTile(64, 32, 4, 2 if forward.shape.vp <= 64 else 1, heads=heads)
-
-
-def project_tile(rows: int, forward: HSTUForward) -> Tile:
-    """For SiLU(XN W^T)."""
-    dp, width = forward.shape.dp, forward.shape.projected
-    # The largest power of two that divides either half; every part of them is a multiple of 16.
-    widest = width // 2 & -(width // 2)
-    if rows < _MANY_ROWS:
-        return Tile(16, min(64, widest), min(64, dp), 4, 2)
-    if min(dp, widest) >= 128:
-        if _is_single(forward):
-            return Tile(128, 128, 64, 8, 3)
-        return Tile(64, 128, 64, 4, 2) if not _by_fma(forward) else Tile(128, 128, 32, 8, 2)
-    return Tile(64, min(64, widest), min(32, dp), 4, 2)
-
-
-def output_tile(rows: int, forward: HSTUForward) -> Tile:
-    """For the projection of the output; its block_n is all of D."""
-    shape = forward.shape
-    block_m = 16 if rows < _MANY_ROWS else 64 if shape.dp <= 64 else 32
-    return Tile(block_m, shape.dp, min(64 if _is_single(forward) else 32, shape.vp), 4, 3)
 
 
 def states_of(forward: HSTUForward, batch: Batch) -> torch.Tensor:
@@ -142,11 +26,11 @@ def states_of(forward: HSTUForward, batch: Batch) -> torch.Tensor:
         return out
     x = forward.item_weights.new_empty((batch.rows, shape.dp))
     projected = _new_projected(forward, batch)
-    if fits_block_kernel(forward):
+    if tiles.fits_block_kernel(forward):
         # Two, since programs of a block read all rows of one while others write the next.
         following = _new_projected(forward, batch)
         _embed(forward, batch, x, x, projected, is_fused=True)
-        for number, block in enumerate(forward.blocks):
+        for number in range(len(forward.blocks)):
             is_last = number == len(forward.blocks) - 1
             target = (out, out) if is_last else following
             _block(forward, batch, number, projected, x, target)
@@ -195,7 +79,7 @@ def _embed(
 ) -> None:
     """Embeddings in `x`, and their projection, or their layer norm in `normalized`."""
     shape = forward.shape
-    block_m = 16 if batch.rows < _MANY_ROWS else 32
+    block_m = 16 if tiles.has_few_rows(batch) else 32
     embed_kernel[(triton.cdiv(batch.max_seq_len + 1, block_m), batch.sequences)](
         batch.ids,
         batch.offsets,
@@ -246,7 +130,7 @@ def _block(
     following: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
     """All of a block, and the projection of the one after it; behind the last, the states in `following`."""
-    shape, tile = forward.shape, block_tile(batch, forward)
+    shape, tile = forward.shape, tiles.block_tile(batch, forward)
     block, is_last = forward.blocks[number], number == len(forward.blocks) - 1
     tensors, flags = _bias(batch, block)
     sizes = _sizes(batch, block, tile.block_m)
@@ -297,7 +181,7 @@ def _project(
     projected: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
     """(L, dp) -> u and q, v and k."""
-    shape, tile = forward.shape, project_tile(batch.rows, forward)
+    shape, tile = forward.shape, tiles.project_tile(batch, forward)
     project_kernel[(triton.cdiv(batch.rows, tile.block_m) * (shape.projected // tile.block_n),)](
         normalized,
         block.uvqk,
@@ -321,7 +205,7 @@ def _attention(
     forward: HSTUForward, batch: Batch, projected: tuple[torch.Tensor, torch.Tensor], block: BlockWeights
 ) -> torch.Tensor:
     """(L, H * vp)."""
-    shape, tile = forward.shape, attention_tile(forward)
+    shape, tile = forward.shape, tiles.attention_tile(forward)
     mixed = forward.item_weights.new_empty((batch.rows, shape.num_heads * shape.vp))
     tensors, flags = _bias(batch, block)
     sizes = _sizes(batch, block, tile.block_m)
@@ -363,7 +247,7 @@ def _output(
     """(L, H * vp), u and the block's input (L, dp) -> its output and the layer norm of that,
     (L, dp) each; behind the last block (L, D), divided by its norm.
     """
-    shape, tile = forward.shape, output_tile(batch.rows, forward)
+    shape, tile = forward.shape, tiles.output_tile(batch, forward)
     output_kernel[(triton.cdiv(batch.rows, tile.block_m),)](
         mixed,
         projected[0],

@@ -11,7 +11,8 @@ from kernels.hstu_attention.buckets import bucket_table
 
 # Bit patterns of float32.
 _ONE, _INFINITY, _NAN = 0x3F800000, 0x7F800000, 0x7FC00000
-# How many position weights a kernel's blocks may reach beyond the first and the last: a block's rows or columns.
+# How many position weights a kernel's blocks may reach beyond the first and the last: a block's rows or
+# columns.
 POSITION_PAD = 256
 _LAYER = "_hstu._attention_layers."
 
@@ -49,9 +50,11 @@ class BlockWeights:
     """One block's parameters, padded.
 
     Attributes:
-        uvqk: (parts, projected, dp), a column of the public parameter a row; u, q, v, k. output: (parts, dp, H * vp).
-            In `dtype`; two parts are float16 and together a float32, see `triton_products`.
-        output_bias: (dp,). position_weights: (2 * width - 1,) float32, with POSITION_PAD zeros on either side. times: None
+        uvqk: (parts, projected, dp), a column of the public parameter a row; u, q, v, k. output: (parts, dp,
+        H * vp).
+            In `dtype`; two parts are float16 and together a float32, see `triton_kernel_products`.
+        output_bias: (dp,). position_weights: (2 * width - 1,) float32, with POSITION_PAD zeros on either
+        side. times: None
             without time weights.
     """
 
@@ -69,10 +72,11 @@ class TimeTable:
     looks up a time difference's weight at once.
 
     Attributes:
-        entries: (cells, 2) int64. With `low` and `high` a cell's weights before and from its edge on, as the bits
-            of float32: low << 32 | the edge's pattern; high. The first cells, below 1.0, are not used, so that a
-            cell's number is the difference's pattern >> shift; those behind 2^63, the longest, up to infinity are
-            NaN.
+        entries: (cells, 2) int64. With `low` and `high` a cell's weights before and from its edge on, as the
+        bits
+            of float32: low << 32 | the edge's pattern; high. The first cells, below 1.0, are not used, so
+            that a cell's number is the difference's pattern >> shift; those behind 2^63, the longest, up to
+            infinity are NaN.
         shift: of a pattern, to its cell.
     """
 
@@ -129,7 +133,12 @@ def model_shape(
 
 
 def block_weights(
-    state: Mapping[str, torch.Tensor], block: int, shape: Shape, num_parts: int, dtype: torch.dtype, bucket_divisor: float
+    state: Mapping[str, torch.Tensor],
+    block: int,
+    shape: Shape,
+    num_parts: int,
+    dtype: torch.dtype,
+    bucket_divisor: float,
 ) -> BlockWeights:
     """One block's parameters on the device of the state dict, products' factors in so many parts."""
     prefix = f"{_LAYER}{block}."
@@ -171,7 +180,8 @@ def _pad_heads(x: torch.Tensor, heads: int, pad: int) -> torch.Tensor:
 
 
 def _parts(x: torch.Tensor, num_parts: int, dtype: torch.dtype, name: str) -> torch.Tensor:
-    """(num_parts, ...): the tensor in `dtype`, or h and l in float16 with h + l / 2048 = x but for 2^-23 of it."""
+    """(num_parts, ...): the tensor in `dtype`, or h and l in float16 with h + l / 2048 = x but for 2^-23 of
+    it."""
     high = x.to(dtype)
     if not bool(high.isfinite().all()):
         raise ValueError(f"{name}: an element is not finite in {dtype}; use dot_precision='ieee'")

@@ -11,3 +11,9 @@ from tests.kernels.compiling import SHARED, assert_compiles_and_fits, needs_trit
 @pytest.mark.parametrize("capability", SHARED)
 def test_every_form_of_attention_compiles_and_fits(capability):
     assert_compiles_and_fits("tests.kernels.hstu.compile_all", capability, forms=12)
+
+
+@needs_triton
+@pytest.mark.parametrize("capability", SHARED)
+def test_every_form_of_the_forward_compiles_and_fits(capability):
+    assert_compiles_and_fits("tests.kernels.hstu.compile_forward", capability, forms=19)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from configs import load_case
-from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings
+from kernels.hstu_attention.buckets import bucket_table, time_bucket
+from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings, tiles
+from kernels.hstu_forward.tiles import AttentionTile
+from kernels.hstu_forward.weights import time_table
 from parity.precision import PRECISIONS
 from parity.verdict import Verdict, judge
 from reference.build import build_hstu
@@ -53,14 +58,14 @@ def settings_of(config, model) -> Settings:
     )
 
 
-def batch(model, lengths: tuple[int, ...]):
+def batch(model, lengths: tuple[int, ...], scale: int = 1):
     """Padded lengths, ids and timestamps, with one id of 0 inside a row."""
     width = model.sequence_width
     ids = torch.randint(1, 61, (len(lengths), width))
     ids[0, 1] = 0
     # Seconds, below the first difference whose bucket depends on a logarithm's last bit: a GPU has its own.
     times = torch.randint(37_000, (len(lengths), width)).sort(1).values
-    return torch.tensor(lengths), ids, times
+    return torch.tensor(lengths), ids, times * scale
 
 
 def rows(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -74,11 +79,11 @@ def forward_of(model, lengths, ids, times) -> torch.Tensor:
     return rows(encoded, lengths)
 
 
-def verdict(config, model, precision: str, lengths: tuple[int, ...], run) -> Verdict:
-    """Judge `run(state, flat ids, offsets, timestamps, longest)`."""
+def verdict(config, model, precision: str, lengths: tuple[int, ...], run, scale: int = 1) -> Verdict:
+    """Judge `run(state, flat ids, offsets, timestamps, longest)`; timestamps `scale` times as far apart."""
     dtype = PRECISIONS[precision].dtype
     model = model.to(dtype)
-    inputs = batch(model, lengths)
+    inputs = batch(model, lengths, scale)
     wide = build_hstu(config).double()
     wide.load_state_dict(model.state_dict())
     oracle = forward_of(wide, *inputs)
@@ -97,7 +102,15 @@ LENGTHS = (30, 1, 51, 17)
 
 @needs_triton
 @pytest.mark.parametrize(
-    ("precision", "dot_precision"), [("fp32", "ieee"), ("fp32", "fp16x3"), ("fp16", "ieee"), ("bf16", "ieee")]
+    ("precision", "dot_precision"),
+    [
+        ("fp32", "ieee"),
+        ("fp32", "fp16x3"),
+        ("tf32", "fp16x3, attention fp16"),
+        ("tf32", "fp16"),
+        ("fp16", "ieee"),
+        ("bf16", "ieee"),
+    ],
 )
 def test_the_fused_forward_is_the_model(precision, dot_precision):
     if precision == "bf16" and not GPU:
@@ -108,6 +121,43 @@ def test_the_fused_forward_is_the_model(precision, dot_precision):
         config, model, precision, LENGTHS, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
     )
     assert found.passed, found.reason
+
+
+# Blocks of rows inside blocks of columns and the other way round, each row's end in, before and behind one.
+TILES = (
+    AttentionTile(16, 32, 4, 1),
+    AttentionTile(32, 16, 4, 2),
+    AttentionTile(16, 16, 4, 1, block_c=16, is_unrolled=True),
+    AttentionTile(16, 64, 4, 1, block_c=128, is_unrolled=True),
+)
+BOUNDARIES = (16, 0, 33, 1, 32, 51, 17)
+
+
+@needs_triton
+@pytest.mark.parametrize("dot_precision", ["ieee", "fp16x3"])
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_cut_of_a_block_is_the_model(tile, dot_precision, monkeypatch):
+    config, model = small_model()
+    settings = settings_of(config, model)
+    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: tile)
+    found = verdict(
+        config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
+    )
+    assert found.passed, found.reason
+
+
+@needs_triton
+@pytest.mark.parametrize("heads", [1, 2])
+def test_every_cut_of_an_attention_is_the_model(heads, monkeypatch):
+    config, model = small_model()
+    settings = settings_of(config, model)
+    monkeypatch.setattr(tiles, "fits_block_kernel", lambda forward: False)
+    for tile in (AttentionTile(16, 32, 4, 1, heads=heads), AttentionTile(32, 16, 4, 2, heads=heads)):
+        monkeypatch.setattr(tiles, "attention_tile", lambda forward, tile=tile: tile)
+        found = verdict(
+            config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings, "fp16x3")(*a)
+        )
+        assert found.passed, found.reason
 
 
 @needs_triton
@@ -158,6 +208,109 @@ def test_every_parameter_of_a_block_counts(name, block):
     assert not verdict(config, model, "fp32", LENGTHS, run).passed
 
 
+# Made in the source of the kernels, each with a tile that reaches it.
+SOURCE_FAULTS = {
+    "mask edge: the diagonal": ("rows[:, None] >= cols[None, :]", "rows[:, None] > cols[None, :]", 0),
+    "mask edge: the future": ("rows[:, None] >= cols[None, :]", "rows[:, None] + 1 >= cols[None, :]", 0),
+    "block boundary: a cut block taken whole": (
+        "cut = start_m // BLOCK_N * BLOCK_N",
+        "cut = tl.minimum(start_m // BLOCK_N * BLOCK_N + BLOCK_N, length)",
+        0,
+    ),
+    "block boundary: a block of columns left out": ("length, 0, cut,", "length, BLOCK_N, cut,", 1),
+    "last partial block left out": (
+        "end = tl.minimum(start_m + BLOCK_M, length)",
+        "end = tl.minimum(start_m + BLOCK_M, length) // BLOCK_N * BLOCK_N",
+        1,
+    ),
+    "last partial block of rows": ("if start_m >= length:", "if start_m + BLOCK_M > length:", 1),
+    "bias off by one": ("(PAD + width - 1 + start_n", "(PAD + width + start_n", 0),
+    "bias: the row's own time": ("tl.minimum(rows + 1, ", "tl.minimum(rows, ", 0),
+    "bias: an edge ignored": ("tl.where(pattern >= edge, ", "tl.where(pattern >= 0x7F800000, ", 0),
+    "bias: times without their upper part": ("* 16777216.0 +", "* 0.0 +", 0),
+    "the other head's keys": (
+        "(head + h) * KP + tl.arange(0, KP))[None",
+        "(head + 1 - h) * KP + tl.arange(0, KP))[None",
+        0,
+    ),
+    "the norm over padded heads": ("total / (HEADS * V)", "total / (HEADS * VP)", 0),
+    "the next block's projection of the residual": (
+        "normalized(x.to(tl.float32), cols, eps, D), W",
+        "x, W",
+        0,
+    ),
+}
+
+
+@needs_triton
+@pytest.mark.parametrize("fault", SOURCE_FAULTS)
+def test_a_fault_of_the_kernel_is_caught(fault, tmp_path, monkeypatch):
+    from kernels.hstu_forward import triton_kernel_block, triton_launch
+
+    old, new, tile = SOURCE_FAULTS[fault]
+    source = Path(triton_kernel_block.__file__).read_text()
+    assert old in source, f"the kernel has no {old!r}"
+    path = tmp_path / "mutated_block.py"
+    path.write_text(source.replace(old, new))
+    spec = importlib.util.spec_from_file_location("mutated_block", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "mutated_block", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(triton_launch, "block_kernel", module.block_kernel)
+    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: TILES[tile])
+    config, model = small_model()
+    settings = settings_of(config, model)
+    found = verdict(
+        config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a), scale=10**5
+    )
+    assert not found.passed
+
+
+def test_the_table_of_times_is_the_definition():
+    weights = torch.randn(129)
+    table = time_table(weights, 0.301)
+    edges = (bucket_table(128, 0.301).entries & 0xFFFFFFFF) + 0x3F800000
+    patterns = torch.cat([edges - 1, edges, edges + 1]).clamp(0x3F800000, 0x5F000000)
+    integers = torch.randint(1, 1 << 40, (10_000,)).float().view(torch.int32).long()
+    patterns = torch.cat([patterns, integers])
+    entry = table.entries[patterns >> table.shift]
+    low, high = ((entry[:, i] >> (32 * (1 - i))).to(torch.int32).view(torch.float32) for i in range(2))
+    found = torch.where(patterns >= entry[:, 0] & 0xFFFFFFFF, high, low)
+    difference = patterns.to(torch.int32).view(torch.float32)
+    # An integer below 2^24 or a multiple of a power of two: the definition takes int64.
+    whole = difference == difference.round()
+    expected = weights[time_bucket(difference[whole].double().clamp(max=2.0**62).long(), 128, 0.301)]
+    assert torch.equal(found[whole], expected)
+
+
+@needs_triton
+@pytest.mark.parametrize("dot_precision", ["ieee", "fp16x3"])
+def test_times_far_apart_are_exact_and_beyond_reach_nan(dot_precision):
+    config, model = small_model()
+    settings = settings_of(config, model)
+    found = verdict(
+        config,
+        model,
+        "fp32",
+        LENGTHS,
+        lambda state, *a: HSTUForward(state, settings, dot_precision)(*a),
+        scale=3 * 10**9,
+    )
+    assert found.passed, found.reason
+    lengths, ids, times = batch(model, LENGTHS)
+    times[2, 20] += 1 << 50
+    state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
+    offsets = torch.tensor((0, *LENGTHS)).cumsum(0)
+    arguments = (x.to(DEVICE) for x in (rows(ids, lengths), offsets, times))
+    states = HSTUForward(state, settings, dot_precision)(*arguments, max(LENGTHS)).cpu()
+    is_nan = states.isnan().any(1)
+    # All of that sequence, since no weight times NaN is 0, and nothing of the others.
+    start, end = offsets[2:4].tolist()
+    assert is_nan[start:end].all()
+    assert not is_nan[:start].any()
+    assert not is_nan[end:].any()
+
+
 @needs_gpu
 @needs_triton
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -196,6 +349,17 @@ def test_what_does_not_fit_is_refused_by_name():
         HSTUForward({}, settings)
     with pytest.raises(ValueError, match=r"_uvqk: shape \(50, 200\), but num_heads=3"):
         HSTUForward(state, replace(settings, num_heads=3))
+    half = {name: x.half() if x.is_floating_point() else x for name, x in state.items()}
+    with pytest.raises(ValueError, match="is of float32, not torch.float16"):
+        HSTUForward(half, settings, "fp16x3")
+    key = "_hstu._attention_layers.1._o.weight"
+    with pytest.raises(ValueError, match=f"{key}: an element is not finite in torch.float16"):
+        HSTUForward({**state, key: state[key] * 1e9}, settings, "fp16x3")
+    forward, times = HSTUForward(state, settings), torch.zeros(1, 51, dtype=torch.int64, device=DEVICE)
+    with pytest.raises(ValueError, match="max_seq_len=52: the model's width has room for 51"):
+        forward(times[0], torch.tensor([0, 51], device=DEVICE), times, 52)
+    with pytest.raises(ValueError, match="max_seq_len=51: timestamps has room for 50"):
+        forward(times[0], torch.tensor([0, 51], device=DEVICE), times[:, :50], 51)
     key = "_hstu._attention_layers.1._rel_attn_bias._pos_w"
     with pytest.raises(ValueError, match=f"{key} is missing"):
         HSTUForward({name: x for name, x in state.items() if name != key}, settings)

@@ -1,9 +1,10 @@
 """What the forward's kernels share: products of float32, SiLU, layer norm, a block's projection.
 
-A float32 x is two float16 numbers, x = h + l / 2048 but for 2^-23 of it, and a product of two three products on
-tensor cores, which multiply float16 exactly and twice as fast as tf32, whose numbers they would cut off instead of
-rounding (PARTS = 2). The scale keeps l as large as h; a factor beyond 65,504 has no h, and gives infinity or NaN.
-PARTS = 1 is one product, of factors in the type of the weights, or, in an attention, of v and k.
+A float32 x is two float16 numbers, x = h + l / 2048 but for 2^-23 of it, and a product of two three products
+on tensor cores, which multiply float16 exactly and twice as fast as tf32, whose numbers they would cut off
+instead of rounding (PARTS = 2). The scale keeps l as large as h; a factor beyond 65,504 has no h, and gives
+infinity or NaN. PARTS = 1 is one product, of factors in the type of the weights, or, in an attention, of v
+and k.
 
 Sums are float32. Where PyTorch stores a result in the tensors' type before a product, so do the kernels.
 """
@@ -62,8 +63,8 @@ def product_transposed(a, b, acc, PARTS: tl.constexpr):
 @triton.jit
 def silu(x, GPU: tl.constexpr):
     """x / (1 + e^-x). On a GPU in two operations of the special-function unit, whose errors (2 and 1 ulp) are
-    those that Triton's own exponential and division have. e^-x may overflow; the reciprocal of that is 0, as it
-    should be."""
+    those that Triton's own exponential and division have. e^-x may overflow; the reciprocal of that is 0, as
+    it should be."""
     if GPU:
         e = tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;",

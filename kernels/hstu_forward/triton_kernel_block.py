@@ -4,8 +4,8 @@ One program owns BLOCK_M rows of one sequence and HEADS heads and walks over the
 The bias, which takes more instructions than a head, is computed once for all of its heads.
 
 u and q lie side by side, NUM_HEADS heads each, a head of K or V elements stored KP or VP wide, the rest zero:
-UQ (L, HALF) with HALF = NUM_HEADS (VP + KP). v and k lie as PARTS summands (`triton_products.split`): VK (L, PARTS,
-HALF).
+UQ (L, HALF) with HALF = NUM_HEADS (VP + KP). v and k lie as PARTS summands (`triton_kernel_products.split`):
+VK (L, PARTS, HALF).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.hstu_forward.triton_products import (
+from kernels.hstu_forward.triton_kernel_products import (
     load_parts,
     normalized,
     product,
@@ -24,10 +24,11 @@ from kernels.hstu_forward.triton_products import (
     split,
 )
 
+
 @triton.jit
 def _gathered(at, GPU: tl.constexpr):
-    """float32 from a tensor of addresses. In assembly, since Triton would put its own loads through shared memory
-    for a loop's pipeline, element by element."""
+    """float32 from a tensor of addresses. In assembly, since Triton would put its own loads through shared
+    memory for a loop's pipeline, element by element."""
     if GPU:
         return tl.inline_asm_elementwise(
             "ld.global.nc.f32 $0, [$1];", "=f,l", [at.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1
@@ -65,8 +66,8 @@ def _bias(
     rows, start_n, row_high, row_low, length, time_high, time_low, position_weights, time_table, width,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`. The position weights have PAD
-    more in front and behind, for rows and columns that no one sees."""
+    """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`. The position weights have
+    PAD more in front and behind, for rows and columns that no one sees."""
     within = tl.arange(0, BLOCK_N)
     # A row's address first, so that its columns lie at constant distances from it.
     row_at = position_weights + (PAD + width - 1 + start_n - rows).to(tl.int64)
@@ -81,8 +82,8 @@ def _bias(
 
 @triton.jit
 def _queries(
-    UQ, VK, rows, head, inside, NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
-    PARTS: tl.constexpr,
+    UQ, VK, rows, head, inside,
+    NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """The rows' queries as `split`, and zeros to add to, a tuple of HEADS each."""
     qs = ()
@@ -102,7 +103,8 @@ def _add_columns(
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     PARTS: tl.constexpr, GPU: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """accs, one for each head, plus SiLU(q k + bias) v over `cols`; with MASKED, over those that a row sees."""
+    """accs, one for each head, plus SiLU(q k + bias) v over `cols`; with MASKED, over those that a row
+    sees."""
     half: tl.constexpr = NUM_HEADS * (VP + KP)
     at = VK + (seq_start + cols)[:, None] * (PARTS * half)
     # What lies behind a sequence's end is another's, and its garbage times zero need not be zero.
@@ -149,14 +151,15 @@ def _attended(
     times, position_weights, time_table, stride_tb, num_sequences, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr,
+    PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """HEADS sums over the columns j that row i sees of SiLU(q_i k_j + bias_ij) v_j, (BLOCK_M, VP) float32 each.
+    """HEADS sums over the columns j that row i sees of SiLU(q_i k_j + bias_ij) v_j: (BLOCK_M, VP) float32.
 
     times: (2, num_sequences, stride_tb) float32, see `triton_kernels.embed_kernel`.
     UNROLLED: so many blocks of columns hold the longest row; their biases are computed before anything that
-    the kernel before this one has written is read. 0: a loop. DEPENDENT: this kernel may have been started while
-    the one before it, though not those before that, still ran, and what follows it may be so started.
+    the kernel before this one has written is read. 0: a loop. DEPENDENT: this kernel may have been started
+    while the one before it, though not those before that, still ran, and what follows it may be so started.
     """
     rows = start_m + tl.arange(0, BLOCK_M)
     time_high = times + sequence.to(tl.int64) * stride_tb
@@ -214,7 +217,10 @@ def attention_kernel(
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PAD: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """A = scale times `_attended`, (L, NUM_HEADS * VP). Grid: num_blocks * num_sequences * NUM_HEADS / HEADS."""
+    """A = scale times `_attended`, (L, NUM_HEADS * VP).
+
+    Grid: num_blocks * num_sequences * NUM_HEADS / HEADS, long blocks first.
+    """
     groups: tl.constexpr = NUM_HEADS // HEADS
     program = tl.program_id(0)
     start_m = (num_blocks - 1 - program // (num_sequences * groups)) * BLOCK_M
@@ -241,15 +247,19 @@ def block_kernel(
     stride_tb, num_sequences, num_blocks, width, scale, eps, l2_eps,
     HEADS: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, D: tl.constexpr,
     DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr,
-    VK_PARTS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr, LAST: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PAD: tl.constexpr, UNROLLED: tl.constexpr,
+    PARTS: tl.constexpr, VK_PARTS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr,
+    LAST: tl.constexpr,
 ):  # fmt: skip
     """All of a block behind its projection, and the next block's projection:
 
         X += (layer_norm(attention) * u) WOut^T + bias;  NextUQ, NextVK = SiLU(layer_norm(X) W^T)
 
-    Behind the last block NextUQ is X over its own norm, (L, D), and X is left as it was. The next are not UQ and
-    VK: other programs still read these. X: (L, DP). WOut: (PARTS, DP, HEADS * VP). W: (PARTS, 2 HALF, DP). Grid: num_blocks * num_sequences, long blocks first.
+    Behind the last block NextUQ is X over its own norm, (L, D), and X is left as it was. The next are not UQ
+    and VK: other programs still read these. PARTS are those of the weights, VK_PARTS of v and k.
+
+    X: (L, DP). WOut: (PARTS, DP, HEADS * VP). W: (PARTS, 2 HALF, DP). Grid: num_blocks * num_sequences, long
+    blocks first.
     """
     program = tl.program_id(0)
     start_m = (num_blocks - 1 - program // num_sequences) * BLOCK_M
