@@ -1,0 +1,99 @@
+"""What is checked once a layout, and what every call: an accepted layout lets no wrong call through."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention, layout
+from kernels.hstu_attention.layout import Call, layout_of
+
+PLAIN = ProductionMask(1.0, 4.0)
+
+
+def call(rows: int, sequences: int, mask=PLAIN, heads: int = 2, dtype: torch.dtype = torch.float32) -> Call:
+    q = torch.zeros(rows, heads, 8, dtype=dtype)
+    offsets = torch.linspace(0, rows, sequences + 1).long()
+    return Call(q, q.clone(), q.clone(), offsets, rows, mask)
+
+
+def research(sequences: int, width: int) -> ResearchMask:
+    times = torch.zeros(sequences, width, dtype=torch.int64)
+    return ResearchMask(torch.zeros(2 * width - 1), 4.0, times, torch.zeros(9))
+
+
+def test_batches_of_any_size_share_a_layout():
+    assert layout_of(call(4, 1)) is layout_of(call(9, 3))
+    assert layout_of(call(4, 1, research(1, 6))) is layout_of(call(9, 3, research(3, 9)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        call(4, 1, heads=3),
+        call(4, 1, dtype=torch.float64),
+        call(4, 1, research(1, 6)),
+        call(4, 1)._replace(offsets=torch.tensor([0, 4], dtype=torch.int32)),
+        call(4, 1)._replace(k=torch.zeros(4, 4, 8)[:, ::2]),
+        call(4, 1, ProductionMask(1.0, 4.0, num_targets=torch.zeros(1, dtype=torch.int64))),
+    ],
+)
+def test_another_layout_is_another(other):
+    assert layout_of(other) is not layout_of(call(4, 1))
+
+
+SHORT = torch.zeros(3, 2, 8)
+WRONG_SIZES = {
+    "k.shape=": {"k": SHORT},
+    "v.shape=": {"v": SHORT},
+    "max_seq_len=-1": {"max_seq_len": -1},
+    "mask.divisor=": {"mask": ProductionMask(1.0, 0.0)},
+    "mask.max_attn_len=": {"mask": ProductionMask(1.0, 4.0, max_attn_len=-1)},
+}
+
+
+@pytest.mark.parametrize("message", WRONG_SIZES)
+def test_sizes_are_checked_in_every_call(message):
+    given = call(4, 1)
+    hstu_attention(*given, backend="eager")
+    wrong = given._replace(**WRONG_SIZES[message])
+    with pytest.raises(ValueError, match="^" + message.replace(".", r"\.")):
+        hstu_attention(*wrong, backend="eager")
+
+
+def test_the_masks_sizes_are_checked_in_every_call():
+    hstu_attention(*call(4, 1, research(1, 6)), backend="eager")
+    with pytest.raises(ValueError, match=r"^mask\.timestamps\.shape="):
+        hstu_attention(*call(4, 1, research(2, 6)), backend="eager")
+    with pytest.raises(ValueError, match="^max_seq_len=7: the position weights serve 6"):
+        hstu_attention(*call(7, 1, research(1, 6)), backend="eager")
+    strided = torch.zeros(1, 12, dtype=torch.int64)[:, ::2]
+    mask = ResearchMask(torch.zeros(11), 4.0, strided, torch.zeros(9))
+    with pytest.raises(ValueError, match=r"^mask\.timestamps\.stride"):
+        hstu_attention(*call(4, 1, mask), backend="eager")
+
+
+def test_a_vector_of_one_and_a_longer_strided_one_are_two_layouts():
+    """One element has no neighbour, whatever its stride says."""
+    one = torch.zeros(6, dtype=torch.int64)[::3][:1]
+    empty = Call(*(torch.zeros(0, 2, 8) for _ in range(3)), one, 0, PLAIN)
+    hstu_attention(*empty, backend="eager")
+    strided = torch.tensor([0, 9, 9, 4])[::3]
+    with pytest.raises(ValueError, match=r"^offsets\.stride"):
+        hstu_attention(*call(4, 1)._replace(offsets=strided), backend="eager")
+
+
+def test_another_backend_is_checked_for_itself():
+    given = call(4, 1, dtype=torch.float64)
+    hstu_attention(*given, backend="eager")
+    with pytest.raises(ValueError, match=r"^q\.dtype=torch\.float64"):
+        hstu_attention(*given, backend="triton")
+
+
+def test_old_layouts_make_room(monkeypatch):
+    monkeypatch.setattr(layout, "_LAYOUTS", {})
+    monkeypatch.setattr(layout, "_MOST_LAYOUTS", 2)
+    kept = [layout_of(call(4, 1, heads=heads)) for heads in (1, 2, 3)]
+    assert len(layout._LAYOUTS) == 2
+    assert layout_of(call(4, 1, heads=3)) is kept[2]
+    assert layout_of(call(4, 1, heads=1)) is not kept[0]
