@@ -16,7 +16,7 @@ from unittest import mock
 import tensorrt
 import torch
 from tensorrt import plugin as trtp
-from triton import knobs
+from triton.backends.nvidia.compiler import get_ptxas
 
 import kernels.plugins.hstu_attention as registration
 from kernels.plugins.ahead_of_time import CAPABILITIES, AttentionShape, CompiledKernel, compile_attention
@@ -55,8 +55,9 @@ def compiled(
 
 
 def assembled(made: CompiledKernel, capability: int) -> str:
-    """What the assembler that triton brings says of the PTX; nothing where it takes it."""
-    assembler = knobs.nvidia.ptxas_blackwell if capability >= 100 else knobs.nvidia.ptxas
+    """What the assembler that triton takes says of the PTX; nothing where it takes it."""
+    # Which of its two a capability gets differs between versions of Triton.
+    assembler = get_ptxas(capability)
     with tempfile.TemporaryDirectory() as name:
         ptx = Path(name, "kernel.ptx")
         ptx.write_text(made.ptx)
