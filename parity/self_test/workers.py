@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager
@@ -63,16 +64,22 @@ def _start(found: Any) -> None:
     from parity.call_stacks import no_call_stacks
 
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_the_campaign, daemon=True).start()
     _reports = found
     # Entered for the life of the process, and kept: what nobody holds is closed.
     _no_call_stacks = no_call_stacks()
     _no_call_stacks.__enter__()
 
 
-def _run(work: Work, arguments: tuple) -> None:
+def _end_with_the_campaign() -> None:
+    """A campaign that is killed tells its processes nothing, and nobody keeps what they find from then on."""
     campaign = multiprocessing.parent_process()
+    if campaign is not None:
+        campaign.join()
+        os._exit(1)
+
+
+def _run(work: Work, arguments: tuple) -> None:
     for report in work(*arguments):
-        if campaign is not None and not campaign.is_alive():
-            return  # killed: nobody keeps what is found from here on
         _reports.put(report)
     _reports.put(None)

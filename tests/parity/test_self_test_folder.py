@@ -2,7 +2,9 @@
 
 import io
 import multiprocessing
+import os
 import re
+import time
 
 import pytest
 from rich.console import Console
@@ -94,6 +96,34 @@ def _said(number):
 def test_no_process_is_left_when_all_is_done():
     assert sorted(workers.reports([(_said, (number,)) for number in range(3)])) == [0, 1, 2]
     assert multiprocessing.active_children() == []
+
+
+def _waits_for_ever(number):
+    yield os.getpid()
+    time.sleep(600)
+
+
+def _campaign(said):
+    for process in workers.reports([(_waits_for_ever, (0,))]):
+        said.put(process)
+
+
+def test_processes_of_a_killed_campaign_end():
+    context = multiprocessing.get_context("spawn")
+    said = context.Queue()
+    campaign = context.Process(target=_campaign, args=(said,))
+    campaign.start()
+    process = said.get(timeout=120)
+    campaign.kill()
+    campaign.join()
+    for _ in range(300):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    os.kill(process, 9)
+    pytest.fail("a process of the killed campaign is still there")
 
 
 def test_findings_about_other_code_are_not_added_to(tmp_path, monkeypatch):
