@@ -58,8 +58,10 @@ RULES = (
         "kernels",
         frozenset({"kernels"}),
         PORTABLE | {"nvtripy"},
-        # It registers the kernel with TensorRT's own interface.
-        exempt=frozenset({"kernels/plugins/hstu_attention.py"}),
+        # They register the kernel with TensorRT's own interface.
+        exempt=frozenset(
+            f"kernels/plugins/{name}.py" for name in ("hstu_attention", "registration", "stu_attention")
+        ),
     ),
     ImportRule(
         "reference",

@@ -6,8 +6,8 @@ This module imports torch and triton. An engine that was built with the kernel i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -15,15 +15,21 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernels.hstu_attention.buckets import bucket_table
-from kernels.hstu_attention.masks import ResearchMask
+from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.triton_launch import Schedule, choose_schedule, padded_dim
-from kernels.plugins.entry_kernel import hstu_attention_entry
-from kernels.plugins.schema import HSTUAttentionSettings
+from kernels.plugins.entry_kernel import hstu_attention_entry, stu_attention_entry
+from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
 
 CAPABILITIES = (80, 90, 100)
 """Compute capabilities that are tested: A100, H100 and H200, B200."""
 
-_TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_TYPES = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
 _MOST_SHARED = 48 << 10
 """Bytes of shared memory that a launch may ask for without raising the kernel's limit, which TensorRT is not
 known to do."""
@@ -35,11 +41,12 @@ class AttentionShape:
     """What of a call is known when it is compiled: the types and the extents that do not vary.
 
     Attributes:
-        dtype: of q, k, v, the weights and the result.
+        dtype: of q, k, v, the weights or scales, and the result.
         offsets_dtype: torch.int32 or torch.int64.
         heads, k_dim, v_dim: H, K, V.
-        width: W of the position weights.
-        num_buckets: the last time bucket.
+        width: W of the position weights; in production how long rows are taken to be, which decides the
+            schedule alone.
+        num_buckets: the last time bucket; 0 in production, which has none.
     """
 
     dtype: torch.dtype
@@ -48,15 +55,15 @@ class AttentionShape:
     k_dim: int
     v_dim: int
     width: int
-    num_buckets: int
+    num_buckets: int = 0
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
     """A kernel and how to launch it.
 
-    It takes pointers to the seven inputs, three int32 (B, N and the number of blocks of `block_m` rows in N),
-    and the pointer to the output. The grid is blocks * B * `programs_per_block`.
+    It takes pointers to the inputs, seven with either mask, three int32 (B, N and the number of blocks of
+    `block_m` rows in N), and the pointer to the output. The grid is blocks * B * `programs_per_block`.
     """
 
     name: str
@@ -69,23 +76,26 @@ class CompiledKernel:
 
 
 def compile_attention(
-    shape: AttentionShape, settings: HSTUAttentionSettings, dot_precision: str, capability: int
+    shape: AttentionShape,
+    settings: HSTUAttentionSettings | STUAttentionSettings,
+    dot_precision: str,
+    capability: int,
 ) -> CompiledKernel:
-    """Compiles the research attention for a GPU that need not be there.
+    """Compiles the attention with one of the masks for a GPU that need not be there.
 
     Args:
-        shape, settings: of the call.
+        shape, settings: of the call; the settings say which mask.
         dot_precision: as in `kernels.hstu_attention.hstu_attention`.
         capability: 10 * major + minor of the GPU's compute capability.
 
     Raises:
         ValueError: where the kernel needs more shared memory than a plugin's kernel gets.
     """
-    schedule, constants = _constants(shape, settings, dot_precision)
-    types = _types(shape)
-    names = hstu_attention_entry.arg_names
+    entry = entry_of(shape, settings, dot_precision)
+    schedule, constants, types = entry.schedule, entry.constants, entry.types
+    names = entry.kernel.arg_names
     source = ASTSource(
-        hstu_attention_entry,
+        entry.kernel,
         {name: "constexpr" if name in constants else types.get(name, "i32") for name in names},
         constexprs={(names.index(name),): value for name, value in constants.items()},
         # TensorRT aligns tensors to 256 bytes.
@@ -114,31 +124,103 @@ def compile_attention(
     )
 
 
-def _types(shape: AttentionShape) -> dict[str, str]:
-    value, offset = f"*{_TYPES[shape.dtype]}", "*i32" if shape.offsets_dtype is torch.int32 else "*i64"
-    values = dict.fromkeys(("q", "k", "v", "position_weights", "time_weights", "out"), value)
-    return {**values, "offsets": offset, "timestamps": "*i64"}
+@dataclass(frozen=True)
+class Entry:
+    """A kernel that TensorRT can launch, before it is compiled.
+
+    Attributes:
+        kernel: of `entry_kernel`.
+        schedule: how it is cut.
+        constants: its constants, by name.
+        types: of its pointers, by name, as Triton writes them.
+    """
+
+    kernel: Any
+    schedule: Schedule
+    constants: dict[str, Any]
+    types: dict[str, str]
 
 
-def _constants(
-    shape: AttentionShape, settings: HSTUAttentionSettings, dot_precision: str
-) -> tuple[Schedule, dict[str, Any]]:
+def entry_of(
+    shape: AttentionShape, settings: HSTUAttentionSettings | STUAttentionSettings, dot_precision: str
+) -> Entry:
+    """The kernel of the mask whose settings these are; arguments as for `compile_attention`."""
+    if isinstance(settings, HSTUAttentionSettings):
+        kernel, mask, constants, types = _research(shape, settings)
+    else:
+        kernel, mask, constants, types = _production(shape, settings)
+    schedule = _schedule(shape, mask)
+    return Entry(
+        kernel,
+        schedule,
+        _constants(shape, schedule, dot_precision) | constants,
+        {
+            **dict.fromkeys(("q", "k", "v", "out"), _pointer_to(shape.dtype)),
+            "offsets": _pointer_to(shape.offsets_dtype),
+            **types,
+        },
+    )
+
+
+class _OfMask(NamedTuple):
+    """What a mask decides of an entry: the constants and the types of its own, and the mask as
+    `choose_schedule` takes it.
+    """
+
+    kernel: Any
+    mask: ResearchMask | ProductionMask
+    constants: dict[str, Any]
+    types: dict[str, str]
+
+
+def _research(shape: AttentionShape, settings: HSTUAttentionSettings) -> _OfMask:
     table = bucket_table(shape.num_buckets, settings.bucket_divisor)
     assert table.entries.dtype is torch.int64, "the entry kernel reads 64-bit entries"
-    q, v = (
-        torch.empty(0, shape.heads, dim, dtype=shape.dtype, device="meta")
-        for dim in (shape.k_dim, shape.v_dim)
-    )
     weights = torch.empty(2 * shape.width - 1, dtype=shape.dtype, device="meta")
-    schedule = choose_schedule(q, v, shape.width, ResearchMask(weights, settings.divisor))
-    return schedule, {
-        "NUM_HEADS": shape.heads,
-        "K_DIM": shape.k_dim,
-        "V_DIM": shape.v_dim,
+    constants = {
         "WIDTH": shape.width,
         "SCALE": 1.0 / settings.divisor,
         "BUCKET_SHIFT": table.shift,
         "TABLE_ADDRESS": _address_of(table.entries.tolist()),
+    }
+    value = _pointer_to(shape.dtype)
+    types = {"timestamps": "*i64", "position_weights": value, "time_weights": value}
+    return _OfMask(hstu_attention_entry, ResearchMask(weights, settings.divisor), constants, types)
+
+
+def _production(shape: AttentionShape, settings: STUAttentionSettings) -> _OfMask:
+    constants = {
+        "ALPHA": settings.alpha,
+        "WINDOW": settings.max_attn_len,
+        "CONTEXTUAL": settings.contextual_seq_len,
+        "HAS_SCALE": settings.has_attn_scale,
+    }
+    types = {
+        "num_targets": _pointer_to(shape.offsets_dtype),
+        "attn_scale": _pointer_to(shape.dtype),
+        "padded": "*i32",
+    }
+    return _OfMask(stu_attention_entry, ProductionMask(settings.alpha, float(shape.width)), constants, types)
+
+
+def _pointer_to(dtype: torch.dtype) -> str:
+    return f"*{_TYPES[dtype]}"
+
+
+def _schedule(shape: AttentionShape, mask: ResearchMask | ProductionMask) -> Schedule:
+    q, v = (
+        torch.empty(0, shape.heads, dim, dtype=shape.dtype, device="meta")
+        for dim in (shape.k_dim, shape.v_dim)
+    )
+    # A descriptor for the copy engine is made by the host, and TensorRT makes none.
+    return replace(choose_schedule(q, v, shape.width, mask), use_tma=False)
+
+
+def _constants(shape: AttentionShape, schedule: Schedule, dot_precision: str) -> dict[str, Any]:
+    return {
+        "NUM_HEADS": shape.heads,
+        "K_DIM": shape.k_dim,
+        "V_DIM": shape.v_dim,
         "BLOCK_K": padded_dim(shape.k_dim),
         "BLOCK_V": padded_dim(shape.v_dim),
         "BLOCK_M": schedule.block_m,

@@ -1,4 +1,4 @@
-"""The attention kernel with the arguments that TensorRT passes to a plugin's kernel.
+"""The attention kernel, once for each mask, with the arguments that TensorRT passes to a plugin's kernel.
 
 Those are pointers to the inputs, then 32-bit integers, then the pointer to the output; all tensors are
 contiguous. What else the kernel takes is a constant of the compiled kernel.
@@ -37,6 +37,37 @@ def hstu_attention_entry(
         NUM_HEADS * V_DIM, V_DIM, NUM_HEADS * V_DIM, V_DIM,
         NUM_HEADS, HAS_BIAS=True, HAS_TIME=True, BUCKET_SHIFT=BUCKET_SHIFT,
         HAS_TARGETS=False, HAS_WINDOW=False, HAS_CONTEXT=False, HAS_SCALE=False,
+        K_DIM=K_DIM, V_DIM=V_DIM, BLOCK_K=BLOCK_K, BLOCK_V=BLOCK_V, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+        HEADS=HEADS, GROUP=GROUP, DOT=DOT, SIGMOID=SIGMOID, USE_TMA=False, ONE_LOOP=ONE_LOOP,
+    )  # fmt: skip
+
+
+@triton.jit
+def stu_attention_entry(
+    q, k, v, offsets, num_targets, attn_scale, padded,
+    num_sequences, max_seq_len, num_blocks,
+    out,
+    NUM_HEADS: tl.constexpr, K_DIM: tl.constexpr, V_DIM: tl.constexpr,
+    ALPHA: tl.constexpr, WINDOW: tl.constexpr, CONTEXTUAL: tl.constexpr, HAS_SCALE: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr,
+    ONE_LOOP: tl.constexpr,
+):  # fmt: skip
+    """Production attention on contiguous (L, NUM_HEADS, dim) tensors; see `hstu_attention_kernel`.
+
+    `padded` is an input for its extent, max_seq_len, alone.
+    """
+    # As the launcher passes them: alpha a float32, and 1 / N rounded once.
+    alpha = tl.full((), ALPHA, tl.float32)
+    scale = tl.div_rn(tl.full((), 1.0, tl.float32), max_seq_len.to(tl.float32))
+    hstu_attention_kernel(
+        q, k, v, out, k, v, offsets,
+        q, q, q, q, num_targets, attn_scale,
+        0, 0, num_sequences, num_blocks, 0, CONTEXTUAL, WINDOW, alpha, scale,
+        NUM_HEADS * K_DIM, K_DIM, NUM_HEADS * K_DIM, K_DIM,
+        NUM_HEADS * V_DIM, V_DIM, NUM_HEADS * V_DIM, V_DIM,
+        NUM_HEADS, HAS_BIAS=False, HAS_TIME=False, BUCKET_SHIFT=0,
+        HAS_TARGETS=True, HAS_WINDOW=WINDOW > 0, HAS_CONTEXT=CONTEXTUAL > 0, HAS_SCALE=HAS_SCALE,
         K_DIM=K_DIM, V_DIM=V_DIM, BLOCK_K=BLOCK_K, BLOCK_V=BLOCK_V, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
         HEADS=HEADS, GROUP=GROUP, DOT=DOT, SIGMOID=SIGMOID, USE_TMA=False, ONE_LOOP=ONE_LOOP,
     )  # fmt: skip

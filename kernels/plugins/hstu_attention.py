@@ -1,23 +1,24 @@
-"""Registers the fused HSTU attention with `tensorrt.plugin`.
+"""Registers the fused attention of research HSTU with `tensorrt.plugin`.
 
 In NVIDIA's environment, where MLIR-TensorRT builds the engine, TensorRT takes the kernel that
 `compile_kernel` compiles. The portable runtime calls `compute`. TensorRT reads the annotations, hence no
 postponed evaluation here.
 """
 
-import os
-
 import tensorrt as trt
 import tensorrt.plugin as trtp
 
+from kernels.plugins.registration import (
+    check_inputs,
+    compile_for_this_gpu,
+    known,
+    launch_of,
+    require,
+    shape_of,
+)
 from kernels.plugins.schema import HSTU_ATTENTION, HSTUAttentionSettings
 
-_FLOATS = (trt.float32, trt.float16, trt.bfloat16)
-
-
-def _require(condition: bool, name: str, found: object, wanted: str) -> None:
-    if not condition:
-        raise ValueError(f"{HSTU_ATTENTION}: {name} is {found}, but must be {wanted}")
+_RANKS = {"q": 3, "k": 3, "v": 3, "offsets": 1, "timestamps": 2, "position_weights": 1, "time_weights": 1}
 
 
 @trtp.register(HSTU_ATTENTION)
@@ -36,16 +37,11 @@ def describe(
     Raises:
         ValueError: an input of another rank or type, or settings that cannot be read.
     """
-    _require(q.dtype in _FLOATS, "the type of q", q.dtype, "float32, float16 or bfloat16")
-    same = {"k": k, "v": v, "position_weights": position_weights, "time_weights": time_weights}
-    for name, desc in same.items():
-        _require(desc.dtype == q.dtype, f"the type of {name}", desc.dtype, f"q's, {q.dtype}")
-    _require(offsets.dtype in (trt.int32, trt.int64), "the type of offsets", offsets.dtype, "int32 or int64")
-    _require(timestamps.dtype == trt.int64, "the type of timestamps", timestamps.dtype, "int64")
-    ranks = {"q": (q, 3), "k": (k, 3), "v": (v, 3), "offsets": (offsets, 1), "timestamps": (timestamps, 2)}
-    ranks |= {"position_weights": (position_weights, 1), "time_weights": (time_weights, 1)}
-    for name, (desc, rank) in ranks.items():
-        _require(len(desc.shape_expr) == rank, f"the rank of {name}", len(desc.shape_expr), str(rank))
+    given = (q, k, v, offsets, timestamps, position_weights, time_weights)
+    inputs = dict(zip(_RANKS, given, strict=True))
+    check_inputs(HSTU_ATTENTION, inputs, _RANKS, ("k", "v", "position_weights", "time_weights"))
+    is_seconds = timestamps.dtype == trt.int64
+    require(HSTU_ATTENTION, is_seconds, "the type of timestamps", timestamps.dtype, "int64")
     # nvtripy 0.1.7 passes the attributes as one dictionary when it asks for the output's rank and type.
     if isinstance(settings, str):
         HSTUAttentionSettings.from_string(settings)
@@ -107,42 +103,8 @@ def compile_kernel(
         ImportError: without torch or triton, which compile it.
         ValueError: where another extent varies, or the kernel cannot be a plugin's.
     """
-    import torch
-
-    from kernels.plugins.ahead_of_time import AttentionShape, compile_attention
-
-    dtypes = {trt.float32: torch.float32, trt.float16: torch.float16, trt.bfloat16: torch.bfloat16}
-    shape = AttentionShape(
-        dtype=dtypes[q.dtype],
-        offsets_dtype=torch.int32 if offsets.dtype == trt.int32 else torch.int64,
-        heads=_known("the second extent of q", q.shape_expr[1]),
-        k_dim=_known("the last extent of q", q.shape_expr[2]),
-        v_dim=_known("the last extent of v", v.shape_expr[2]),
-        width=(_known("the extent of position_weights", position_weights.shape_expr[0]) + 1) // 2,
-        num_buckets=_known("the extent of time_weights", time_weights.shape_expr[0]) - 1,
-    )
-    # TensorRT's own switch for its products of float32.
-    allows_tf32 = q.dtype == trt.float32 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
-    major, minor = torch.cuda.get_device_capability()
-    made = compile_attention(
-        shape,
-        HSTUAttentionSettings.from_string(settings),
-        "tf32" if allows_tf32 else "ieee",
-        10 * major + minor,
-    )
-    sequences, times = offsets.shape_expr[0] - 1, timestamps.shape_expr[1]
-    blocks = trtp.cdiv(times, made.block_m)
-    launch = trtp.KernelLaunchParams()
-    launch.grid_x = blocks * sequences * made.programs_per_block
-    launch.block_x = made.threads
-    launch.shared_mem = made.shared
-    numbers = trtp.SymIntExprs(3)
-    for index, value in enumerate((sequences, times, blocks)):
-        numbers[index] = trtp.SymInt32(value)
-    return made.name, made.ptx, launch, numbers
-
-
-def _known(name: str, extent: trtp.ShapeExpr) -> int:
-    is_known = not extent.is_fake and extent.is_constant
-    _require(is_known, name, "not known", "known when the engine is built")
-    return extent.constant_value()
+    positions = known(HSTU_ATTENTION, "the extent of position_weights", position_weights.shape_expr[0])
+    buckets = known(HSTU_ATTENTION, "the extent of time_weights", time_weights.shape_expr[0]) - 1
+    shape = shape_of(HSTU_ATTENTION, q, v, offsets, width=(positions + 1) // 2, num_buckets=buckets)
+    made = compile_for_this_gpu(shape, HSTUAttentionSettings.from_string(settings))
+    return launch_of(made, offsets, timestamps.shape_expr[1])

@@ -1,4 +1,4 @@
-"""What a plugin is called, what goes in, and how its settings are written.
+"""What the plugins are called, what goes in, and how their settings are written.
 
 nvtripy 0.1.7 can call plugins with exactly one attribute and one output, so all settings are one string.
 """
@@ -6,10 +6,13 @@ nvtripy 0.1.7 can call plugins with exactly one attribute and one output, so all
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 HSTU_ATTENTION = "hstu::research_attention"
-"""Fused attention of research HSTU on jagged rows, as `tp.plugin` calls it, with the attribute `settings`.
+"""Fused attention of research HSTU on jagged rows, as `tp.plugin` calls it, with the attribute `settings`,
+which `HSTUAttentionSettings` writes.
 
 Inputs, in this order, with L rows of B sequences, H heads, dims K and V, W the width of the position weights:
 
@@ -23,10 +26,73 @@ Inputs, in this order, with L rows of B sequences, H heads, dims K and V, W the 
 The output is (L, H, V).
 """
 
+STU_ATTENTION = "hstu::production_attention"
+"""Fused attention of the production STU on jagged rows, with the attribute `settings`, which
+`STUAttentionSettings` writes.
+
+Inputs, in this order, with L rows of B sequences, H heads, dims K and V:
+
+    q, k               (L, H, K) float32, float16 or bfloat16
+    v                  (L, H, V) in the same type
+    offsets            (B + 1,) int32 or int64, from 0 to L
+    num_targets        (B,) in the type of offsets, how many of a sequence's last rows are targets
+    attn_scale         (L,) in the type of q, what each row's weights are multiplied by in place of 1 / N; any
+                       extent where the settings say that there is none, and then it is not read
+    padded             (N,) int32. Its extent is read and no element: N, at least 1 and the longest row,
+                       decides how many programs are launched, and is what the weights are divided by
+
+The output is (L, H, V).
+"""
+
+# How a setting of each type is read, and one that can be.
+_KINDS: dict[str, tuple[Callable[[str], Any], Any]] = {
+    "float": (float, 1.0),
+    "int": (int, 0),
+    "bool": (lambda text: bool(("0", "1").index(text)), False),
+}
+
+_S = TypeVar("_S", bound="_Settings")
+
 
 @dataclass(frozen=True)
-class HSTUAttentionSettings:
-    """What of the attention no input carries.
+class _Settings:
+    """What of an attention no input carries, as the one string that a plugin's attributes are."""
+
+    def to_string(self) -> str:
+        """The plugin's attribute; numbers are written so that they read back exactly."""
+        pairs = ((field, getattr(self, field.name)) for field in fields(self))
+        return " ".join(
+            f"{field.name}={float(value) if field.type == 'float' else int(value)!r}"
+            for field, value in pairs
+        )
+
+    @classmethod
+    def from_string(cls: type[_S], text: str) -> _S:
+        """What `to_string` wrote.
+
+        Raises:
+            ValueError: for anything else, with the text and what it should be.
+        """
+        kinds = {field.name: _KINDS[str(field.type)] for field in fields(cls)}
+        try:
+            pairs = [pair.split("=") for pair in text.split()]
+            if sorted(name for name, _ in pairs) != sorted(kinds):
+                raise ValueError("each setting must stand there once, and no other")
+            return cls(**{name: kinds[name][0](value) for name, value in pairs})
+        except ValueError as error:
+            example = cls(**{name: value for name, (_, value) in kinds.items()}).to_string()
+            raise ValueError(f"settings={text!r}: {error}; must be {example!r} with your numbers") from error
+
+
+def _require_positive(**settings: float) -> None:
+    for name, value in settings.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name}={value}: must be positive and finite")
+
+
+@dataclass(frozen=True)
+class HSTUAttentionSettings(_Settings):
+    """What of the research attention no input carries.
 
     Attributes:
         divisor: what the weights are divided by, after SiLU.
@@ -37,28 +103,29 @@ class HSTUAttentionSettings:
     bucket_divisor: float
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value}: must be positive and finite")
+        _require_positive(divisor=self.divisor, bucket_divisor=self.bucket_divisor)
 
-    def to_string(self) -> str:
-        """The plugin's attribute; numbers are written so that they read back exactly."""
-        return " ".join(f"{name}={float(value)!r}" for name, value in vars(self).items())
 
-    @classmethod
-    def from_string(cls, text: str) -> HSTUAttentionSettings:
-        """What `to_string` wrote.
+@dataclass(frozen=True)
+class STUAttentionSettings(_Settings):
+    """What of the production attention no input carries; see `kernels.hstu_attention.ProductionMask`.
 
-        Raises:
-            ValueError: for anything else, with the text and what it should be.
-        """
-        try:
-            pairs = [pair.split("=") for pair in text.split()]
-            values = {name: float(value) for name, value in pairs}
-            if len(values) != len(pairs):
-                raise ValueError("a setting stands there twice")
-            return cls(**values)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"settings={text!r}: {error}; must be {cls(1.0, 1.0).to_string()!r} with your numbers"
-            ) from error
+    Attributes:
+        alpha: factor of the dot product.
+        max_attn_len: how far back a row sees, contextual rows excepted; 0 for no window.
+        contextual_seq_len: how many rows in front of the history; every sequence has them.
+        has_attn_scale: whether attn_scale is read, in place of 1 / N.
+    """
+
+    alpha: float
+    max_attn_len: int = 0
+    contextual_seq_len: int = 0
+    has_attn_scale: bool = False
+
+    def __post_init__(self) -> None:
+        _require_positive(alpha=self.alpha)
+        for name in ("max_attn_len", "contextual_seq_len"):
+            value = getattr(self, name)
+            # Numbers of rows are 32 bits wide in the kernel.
+            if not 0 <= value < 2**31:
+                raise ValueError(f"{name}={value}: must be at least 0 and below 2^31")

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,21 +36,27 @@ KINDS = {
 def compiled(
     capability: int, precision: str, heads: int = 2, k_dim: int = 25, v_dim: int = 50
 ) -> dict[str, Any]:
-    """Facts of one kernel, and what the assembler says of the PTX."""
+    """Facts of one kernel of the research mask."""
     shape = AttentionShape(PRECISIONS[precision], torch.int32, heads, k_dim, v_dim, 211, 128)
     made = compile_attention(shape, HSTUAttentionSettings(211.0, 0.301), "ieee", capability)
-    entry = made.ptx.partition(f".entry {made.name}(")[2].partition(")")[0]
-    return {
+    return facts(made, capability) | {
         "capability": capability,
         "precision": precision,
         "heads": heads,
+        "has_table": "time_buckets[" in made.ptx,
+    }
+
+
+def facts(made: CompiledKernel, capability: int) -> dict[str, Any]:
+    """What TensorRT sees of a kernel, and what the assembler says of its PTX."""
+    entry = made.ptx.partition(f".entry {made.name}(")[2].partition(")")[0]
+    return {
         "target": next(line.split()[1] for line in made.ptx.splitlines() if line.startswith(".target")),
         "is_elf": made.cubin[:4] == b"\x7fELF",
         "threads": made.threads,
         "shared": made.shared,
         "programs_per_block": made.programs_per_block,
         "arguments": [line.split()[1] for line in entry.strip().split(",\n")],
-        "has_table": "time_buckets[" in made.ptx,
         "assembler": assembled(made, capability),
     }
 
@@ -72,11 +79,14 @@ def told(precision: str, unknown_heads: bool = False) -> dict[str, Any]:
     descs = [trtp.from_shape_expr(tuple(x.shape), KINDS[x.dtype]) for x in inputs]
     if unknown_heads:
         descs[0].shape_expr[1] = trtp.ShapeExpr()
+    return returned(registration.compile_kernel, descs, SETTINGS.to_string())
+
+
+def returned(compile_kernel: Callable[..., Any], descs: list[Any], settings: str) -> dict[str, Any]:
+    """What an ahead-of-time implementation returns on an H100, or its error."""
     with mock.patch("torch.cuda.get_device_capability", return_value=(9, 0)):
         try:
-            name, ptx, launch, numbers = registration.compile_kernel(
-                *descs, SETTINGS.to_string(), (descs[2],), 0
-            )
+            name, ptx, launch, numbers = compile_kernel(*descs, settings, (descs[2],), 0)
         except ValueError as error:
             return {"error": str(error)}
     return {
