@@ -87,9 +87,7 @@ def _find(
     from parity.self_test.bench import Bench
 
     bench = Bench(case_from_json(case_json), PRECISIONS[precision])
-    faults = {
-        bench.name_of(fault): fault for fault in bench.faults() if fault.operator.startswith(operators)
-    }
+    faults = {bench.name_of(fault): fault for fault in bench.faults() if fault.operator.startswith(operators)}
     mine = [name for name in faults if drawn(name, share)][part::parts]
     yield mine
     for name in mine:
