@@ -9,6 +9,9 @@ import numpy as np
 
 from parity.verdict import Verdict
 
+CLOSE = 10.0
+"""Times its limit up to which a module may fail by what those inside it may do. It chooses words alone."""
+
 
 @dataclass
 class TapRow:
@@ -90,8 +93,11 @@ def _nearest_inside(rows: list[TapRow], failed: TapRow) -> str:
     """Of the modules inside one that fails, which are all right on their own, the one to look at first.
 
     An error below a module's limit may be above that of the module around it, where what follows cuts off, or
-    cancels, more of what was right.
+    cancels, more of what was right. An error far above the limit has another cause, in the module's own code.
     """
+    assert failed.isolated is not None
+    if failed.isolated.margin > CLOSE:
+        return ""
     margin, path = max(
         (
             (row.isolated.margin, row.path)
