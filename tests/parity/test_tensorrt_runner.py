@@ -129,7 +129,7 @@ def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
     from tripy_portable.runtime.client import RuntimeClient
     from tripy_portable.runtime.session import RuntimeSession, RuntimeSessionOptions
 
-    from parity.runners import tensorrt_runner, tripy_runner
+    from parity.runners import tensorrt_runner, tripy_compiled
     from parity.runners.tripy_runner import TripyRunner
 
     made, arrays = runner
@@ -155,7 +155,7 @@ def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
     # What is timed is the engine, in the stream that it is launched on, and not what it was built of.
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(
-        tripy_runner, "measure", lambda run, repeats, queue: Timed([queue is stream] * repeats, run())
+        tripy_compiled, "measure", lambda run, repeats, queue: Timed([queue is stream] * repeats, run())
     )
     assert made.time(arrays, 2) == [True, True]
     assert len(runs) == 1
