@@ -159,7 +159,7 @@ def compare(evidence: Evidence, results: Results) -> Comparison:
     looks_for_leaks = results.taps_modules and evidence.has_padding
     leak = first_padding_leak(evidence, results) if looks_for_leaks else ""
     observer = _largest_difference(results) if results.taps_modules else 0.0
-    return Comparison(rows, checks, leak, observer, diagnose(rows, checks, leak, evidence.entry))
+    return Comparison(rows, checks, leak, observer, diagnose(rows, checks, leak))
 
 
 def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:

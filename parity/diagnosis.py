@@ -44,7 +44,7 @@ class Diagnosis:
     why: tuple[str, ...] = ()
 
 
-def diagnose(rows: list[TapRow], checks: Mapping[str, Verdict], leak: str, entry: str) -> Diagnosis:
+def diagnose(rows: list[TapRow], checks: Mapping[str, Verdict], leak: str) -> Diagnosis:
     """Name the first module that diverges.
 
     Rows are in the order in which modules finish, a module after the modules inside it, so that the first
