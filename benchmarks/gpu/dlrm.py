@@ -328,7 +328,7 @@ def main() -> int:
             for batch in arguments.batch:
                 rows.append(run(model, fused, batch, longest, arguments.rounds, ceilings))
                 print(table(rows[-1]), flush=True)
-    report(arguments.out, ceilings, rows=rows)
+                report(arguments.out, ceilings, rows=rows)
     failed = [e["reason"] for row in rows for e in row["errors"].values() if e["verdict"] != "PASS"]
     print("\n".join(failed))
     return 1 if failed else 0

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -34,11 +33,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu.timing import (  # noqa: E402
     Spread,
-    copy_bandwidth,
-    environment,
-    matmul_rate,
     measure,
     measure_device,
+    measured_ceilings,
+    parsed,
+    report,
 )
 from configs import load_case  # noqa: E402
 from kernels.hstu_attention import ProductionMask, hstu_attention  # noqa: E402
@@ -307,7 +306,6 @@ def peer_from(checkout: str | None) -> Callable | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--meta", help="a checkout of meta-recsys/generative-recommenders")
     parser.add_argument("--only", choices=("attention", "forward"), help="one part alone")
     parser.add_argument(
@@ -315,10 +313,8 @@ def main() -> None:
     )
     parser.add_argument("--batches", nargs="+", type=int, help="of the forward, these batches alone")
     parser.add_argument("--rounds", type=int, default=21)
-    given = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.error("no CUDA device: there is nothing to measure")
-    ceilings = {"copy": copy_bandwidth(), "bf16 product": matmul_rate(torch.bfloat16)}
+    given = parsed(parser)
+    ceilings = measured_ceilings()
     rows: list[dict] = []
     missing = 0
     with torch.no_grad():
@@ -327,15 +323,14 @@ def main() -> None:
             for case in ATTENTION:
                 rows += (made := run_attention(case, peer, given.rounds))
                 show(made)
+                report(given.out, ceilings, rows=rows)
         if given.only != "attention":
             for case in FORWARD:
                 for precision in given.precisions if case.batch in (given.batches or [case.batch]) else ():
                     rows += (made := run_forward(case, precision, given.rounds))
                     show(made)
+                    report(given.out, ceilings, rows=rows)
                     missing += FORWARD_SIDES - len(made)
-    if given.out:
-        report = {"environment": environment(), "ceilings": ceilings, "rows": rows}
-        given.out.write_text(json.dumps(report, indent=1) + "\n")
     if missing:
         raise SystemExit(1)
 

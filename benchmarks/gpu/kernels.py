@@ -108,7 +108,7 @@ def main() -> int:
             for row in GROUPS[group]():
                 rows.append(run(row, arguments.rounds, ceilings))
                 print(table(rows[-1]), flush=True)
-    report(arguments.out, ceilings, rows=rows)
+                report(arguments.out, ceilings, rows=rows)
     failed = [
         f"{row['name']}, {name}: {e['reason']}"
         for row in rows

@@ -144,7 +144,12 @@ def measured_ceilings() -> dict[str, float]:
 
 
 def report(path: Path | None, ceilings: dict[str, float], **results: object) -> None:
-    """Write results, and what they depend on, as JSON; nothing without a path."""
+    """Write results, and what they depend on, as JSON; nothing without a path.
+
+    Called after every case, so that a run that is stopped leaves what it has measured, and the file whole.
+    """
     if path is not None:
         facts = {"command": sys.argv, "environment": environment(), "ceilings": ceilings}
-        path.write_text(json.dumps(facts | results, indent=1) + "\n")
+        temporary = path.with_name(f".{path.name}")
+        temporary.write_text(json.dumps(facts | results, indent=1) + "\n")
+        temporary.replace(path)
