@@ -134,8 +134,9 @@ def _block(
     block, is_last = forward.blocks[number], number == len(forward.blocks) - 1
     tensors, flags = _bias(batch, block)
     sizes = _sizes(batch, block, tile.block_m)
+    can_depend = _can_depend(forward)
     # The first reads the times before it waits for the kernel in front of it, which makes them.
-    depends = number > 0 and _can_depend(forward)
+    depends = number > 0 and can_depend
     block_kernel[(sizes[2] * batch.sequences,)](
         *projected,
         x,
@@ -163,7 +164,7 @@ def _block(
         PARTS=forward.products.projections,
         VK_PARTS=forward.products.attention,
         GPU=_on_gpu(forward),
-        DEPENDENT=_can_depend(forward),
+        DEPENDENT=can_depend,
         LAST=is_last,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
