@@ -7,8 +7,6 @@ the precision's round-off and the longest sum. No test has a tolerance of its ow
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +19,12 @@ from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention
 from kernels.hstu_attention.buckets import bucket_table
 from parity.precision import PRECISIONS
 from parity.verdict import Verdict, judge
+from tests.kernels.hstu.mutation import mutated
+from tests.kernels.marks import DEVICE
 
 Mask = ResearchMask | ProductionMask
 Run = Callable[..., torch.Tensor]
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WIDTH = 140
 # An empty row, a row of one, full blocks, the last row of a block and the first of the next, partial last
 # blocks.
@@ -140,19 +139,12 @@ def verdict(case: Case, precision: str, run: Run, seed: int = 0) -> Verdict:
     return judge(oracle, reference, result, PRECISIONS[precision], max(case.attention_dim, longest))
 
 
-def mutated(old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def with_fault(old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """`triton_launch` with a kernel in whose source `old` reads `new`."""
     from kernels.hstu_attention import layout, triton_kernel, triton_launch
 
-    source = Path(triton_kernel.__file__).read_text()
-    assert source.count(old) >= 1, f"the kernel has no {old!r}"
-    path = folder / "mutated_kernel.py"
-    path.write_text(source.replace(old, new))
-    spec = importlib.util.spec_from_file_location("mutated_kernel", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mutated_kernel"] = module
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(triton_launch, "hstu_attention_kernel", module.hstu_attention_kernel)
+    faulty = mutated(triton_kernel, old, new, folder, monkeypatch)
+    monkeypatch.setattr(triton_launch, "hstu_attention_kernel", faulty.hstu_attention_kernel)
     # What was compiled before is kept with its layout.
     monkeypatch.setattr(layout, "_LAYOUTS", {})
     return triton_launch

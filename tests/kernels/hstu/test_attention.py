@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,18 +17,14 @@ from reference.stu_attention import STUAttention, STUAttentionMask
 from reference.transduction_dense import HSTUAttentionDense
 from tests.kernels.hstu.attention_cases import (
     CASES,
-    DEVICE,
     WIDTH,
     bucket_edges,
     research,
     timestamps,
     verdict,
 )
+from tests.kernels.marks import DEVICE, GPU, needs_gpu, needs_triton
 
-GPU = torch.cuda.is_available()
-NO_TRITON = importlib.util.find_spec("triton") is None
-needs_triton = pytest.mark.skipif(NO_TRITON, reason="Triton is not installed")
-needs_gpu = pytest.mark.skipif(not GPU, reason="no CUDA device")
 BACKENDS = ["eager", pytest.param("triton", marks=needs_triton)]
 # Blocks are chosen by how many rows there are, and the longest row.
 WAYS = [

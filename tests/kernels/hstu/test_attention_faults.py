@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
-from tests.kernels.hstu.attention_cases import CASES, mutated, verdict
-
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
-)
-
+from tests.kernels.hstu.attention_cases import CASES, verdict, with_fault
+from tests.kernels.marks import needs_triton
 
 # Each in the kernel's source, with the case that shows it.
 FAULTS = {
@@ -76,7 +70,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_caught(fault, tmp_path, monkeypatch):
     name, old, new = FAULTS[fault]
-    launcher = mutated(old, new, tmp_path, monkeypatch)
+    launcher = with_fault(old, new, tmp_path, monkeypatch)
     # A block of rows inside a block of columns and the other way round.
     shapes = [launcher.Schedule(block, 96 - block, num_warps=4, num_stages=1) for block in (32, 64)]
     if "own block" in fault:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.compiling import SHARED, assert_compiles_and_fits, needs_triton
+from tests.kernels.compiling import SHARED, assert_compiles_and_fits
+from tests.kernels.marks import needs_triton
 
 
 @needs_triton

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,13 +15,9 @@ from kernels.hstu_forward.weights import time_table
 from parity.precision import PRECISIONS
 from parity.verdict import Verdict, judge
 from reference.build import build_hstu
+from tests.kernels.hstu.mutation import mutated
+from tests.kernels.marks import DEVICE, GPU, needs_gpu, needs_triton
 
-GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if GPU else "cpu")
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
-)
-needs_gpu = pytest.mark.skipif(not GPU, reason="no CUDA device")
 # In a block: norm, projection, bias, attention, norm, output; besides, the input and the final norm.
 MODULES_OF_A_BLOCK = 6
 
@@ -248,15 +241,8 @@ def test_a_fault_of_the_kernel_is_caught(fault, tmp_path, monkeypatch):
     from kernels.hstu_forward import triton_kernel_block, triton_launch
 
     old, new, tile = SOURCE_FAULTS[fault]
-    source = Path(triton_kernel_block.__file__).read_text()
-    assert old in source, f"the kernel has no {old!r}"
-    path = tmp_path / "mutated_block.py"
-    path.write_text(source.replace(old, new))
-    spec = importlib.util.spec_from_file_location("mutated_block", path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "mutated_block", module)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(triton_launch, "block_kernel", module.block_kernel)
+    faulty = mutated(triton_kernel_block, old, new, tmp_path, monkeypatch)
+    monkeypatch.setattr(triton_launch, "block_kernel", faulty.block_kernel)
     monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: TILES[tile])
     config, model = small_model()
     settings = settings_of(config, model)

@@ -9,15 +9,14 @@ has all bits of its factors, and a factor that is not rounded is seen there as w
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 import torch
 
 from kernels.hstu_attention import ProductionMask
-from tests.kernels.hstu.attention_cases import DEVICE, mutated
+from tests.kernels.hstu.attention_cases import with_fault
+from tests.kernels.marks import DEVICE, needs_triton
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+pytestmark = needs_triton
 
 ROWS, HEAD = 64, 16
 DROPPED = 13
@@ -89,7 +88,7 @@ def test_a_factor_that_is_cut_would_be_seen(factor):
 @pytest.mark.parametrize("factor", FACTORS)
 def test_a_factor_that_is_left_to_the_tensor_cores_is_seen(factor, tmp_path, monkeypatch):
     source = f"{factor} = as_tf32({factor})"
-    launcher = mutated(source, f"{factor} = {factor}", tmp_path, monkeypatch)
+    launcher = with_fault(source, f"{factor} = {factor}", tmp_path, monkeypatch)
     given = inputs()
     wanted, known = expected(given, dict.fromkeys(FACTORS, rounded))
     assert not torch.equal(computed(launcher, given)[known], wanted[known])

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.kernels.compiling import ROOT, SHARED, assert_compiles_and_fits, needs_triton
+from tests.kernels.compiling import ROOT, SHARED, assert_compiles_and_fits
+from tests.kernels.marks import needs_triton
 
 NVCC = shutil.which("nvcc")
 
