@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from kernels.hstu_attention import ResearchMask, dot_precision_of_torch, hstu_attention
+from reference.fused_attention import padded_rows, require_heads, row_offsets, valid_rows_of
 from reference.hstu_dense import TIMESTAMPS_KEY, HSTUDenseModel
 from reference.relative_attention_bias import RelativeBucketedTimeAndPositionBasedBias
 from reference.transduction_dense import HSTUAttentionDense, SequentialTransductionUnitDense
@@ -109,28 +110,23 @@ class HSTUFused(torch.nn.Module):
             x: (B, N, D), anything in the padded rows.
             x_lengths: (B,) int, valid rows of each sequence.
             all_timestamps: (B, N) int64 seconds.
-            valid_rows: (L,) int, ascending: n + N * b for each valid row n of each sequence b.
+            valid_rows: (L,) int, see `reference.fused_attention.valid_rows_of`.
 
         Returns:
             (B, N, D) with padded rows zero, and no cache states.
         """
-        b, n, d = x.shape
-        x_offsets = torch.cat([x_lengths.new_zeros(1), torch.cumsum(x_lengths, 0)])
-        values = x.reshape(b * n, d)[valid_rows]
+        x_offsets = row_offsets(x_lengths)
+        values = valid_rows_of(x, valid_rows)
         for layer in self._attention_layers:
             values, _ = layer(values, x_offsets, all_timestamps)
-        row_BN = torch.arange(n, device=x.device).unsqueeze(0) + x_offsets[:-1].unsqueeze(1)
-        is_valid_BN = torch.arange(n, device=x.device).unsqueeze(0) < x_lengths.unsqueeze(1)
-        # Row 0 of what is gathered from is zero.
-        padded = torch.cat([values.new_zeros(1, d), values])[torch.where(is_valid_BN, row_BN + 1, 0)]
-        return padded, []
+        return padded_rows(values, x_lengths, x_offsets, x), []
 
 
 class HSTUFusedModel(HSTUDenseModel):
     """`HSTUDenseModel` with fused attention; same parameters, inputs and outputs, and the valid rows.
 
     Raises:
-        ValueError: also for a normalization or a bias that the kernel does not compute.
+        ValueError: also for a normalization, a bias or a size of heads that the kernel does not compute.
     """
 
     unit_class = SequentialTransductionUnitFused
@@ -138,6 +134,7 @@ class HSTUFusedModel(HSTUDenseModel):
 
     def __init__(self, **arguments: Any) -> None:
         require_fused(arguments["normalization"], arguments["relative_attention_bias"])
+        require_heads(attention_dim=arguments["attention_dim"], linear_dim=arguments["linear_dim"])
         super().__init__(**arguments)
 
     def generate_user_embeddings(

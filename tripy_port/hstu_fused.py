@@ -17,6 +17,7 @@ from typing import Any
 import nvtripy as tp
 
 from kernels.plugins.schema import HSTU_ATTENTION, HSTUAttentionSettings
+from tripy_port.fused_attention import padded_rows, require_heads, row_offsets, valid_rows_of
 from tripy_port.hstu_dense import TIMESTAMPS_KEY, HSTUDenseModel
 from tripy_port.relative_attention_bias import RelativeBucketedTimeAndPositionBasedBias
 from tripy_port.transduction_dense import HSTUAttentionDense, SequentialTransductionUnitDense
@@ -106,32 +107,23 @@ class HSTUFused(tp.Module):
             x: (B, N, D), anything in the padded rows.
             x_lengths: (B,) int, valid rows of each sequence.
             all_timestamps: (B, N) int64 seconds.
-            valid_rows: (L,) int, ascending: n + N * b for each valid row n of each sequence b.
+            valid_rows: (L,) int, see `tripy_port.fused_attention.valid_rows_of`.
 
         Returns:
             (B, N, D) with padded rows zero, and no cache states.
         """
-        b, n, d = x.shape
-        lengths_B = tp.cast(x_lengths, tp.int32)
-        # Not `tp.cumsum`, a matrix product in floating point: it would round to TF32 where products do.
-        row, column = (tp.iota((b + 1, b), dim=dim, dtype=tp.int32) for dim in (0, 1))
-        x_offsets = tp.sum(tp.where(column < row, tp.unsqueeze(lengths_B, 0), 0), dim=1)
-        values = tp.gather(tp.reshape(x, (b * n, d)), 0, tp.cast(valid_rows, tp.int32))
+        x_offsets = row_offsets(x_lengths)
+        values = valid_rows_of(x, valid_rows)
         for layer in self._attention_layers:
             values, _ = layer(values, x_offsets, all_timestamps)
-        position_1N = tp.iota((1, n), dim=1, dtype=tp.int32)
-        is_valid_BN = position_1N < tp.unsqueeze(lengths_B, 1)
-        row_BN = position_1N + tp.unsqueeze(x_offsets[:b], 1)
-        # Row 0 of what is gathered from is zero.
-        padded_from = tp.concatenate([tp.zeros((1, d), dtype=values.dtype), values], dim=0)
-        return tp.gather(padded_from, 0, tp.where(is_valid_BN, row_BN + 1, 0)), []
+        return padded_rows(values, x_lengths, x_offsets, x), []
 
 
 class HSTUFusedModel(HSTUDenseModel):
     """`HSTUDenseModel` with fused attention; same parameters, inputs and outputs, and the valid rows.
 
     Raises:
-        ValueError: also for a normalization or a bias that the kernel does not compute.
+        ValueError: also for a normalization, a bias or a size of heads that the kernel does not compute.
     """
 
     unit_class = SequentialTransductionUnitFused
@@ -139,6 +131,7 @@ class HSTUFusedModel(HSTUDenseModel):
 
     def __init__(self, **arguments: Any) -> None:
         require_fused(arguments["normalization"], arguments["relative_attention_bias"])
+        require_heads(attention_dim=arguments["attention_dim"], linear_dim=arguments["linear_dim"])
         super().__init__(**arguments)
 
     def generate_user_embeddings(

@@ -13,12 +13,12 @@ import torch
 from kernels.hstu_attention.eager import hstu_attention_eager
 from kernels.hstu_attention.layout import Call, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
+from kernels.plugins.schema import LARGEST_HEAD
 
 BACKENDS = ("triton", "eager")
 # How float32 factors of a dot product are rounded. Half types have one way, "ieee".
 DOT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-LARGEST_HEAD = 256
 
 
 @functools.cache

@@ -42,7 +42,7 @@ PLAIN = {
         "tripy_jagged",
         Fault(
             "sequences_joined",
-            "tripy_port/hstu_fused.py",
+            "tripy_port/fused_attention.py",
             "tp.sum(tp.where(column < row,",
             "tp.sum(tp.where(column + 1 < row,",
             "_hstu",
@@ -52,7 +52,7 @@ PLAIN = {
         "tripy_jagged",
         Fault(
             "rows_shifted",
-            "tripy_port/hstu_fused.py",
+            "tripy_port/fused_attention.py",
             "tp.where(is_valid_BN, row_BN + 1, 0)",
             "tp.where(is_valid_BN, row_BN, 0)",
             "_hstu",
