@@ -8,7 +8,7 @@ import torch
 
 from parity.measures import Distance, Oracle, carrying_rows
 from parity.precision import PRECISIONS
-from parity.sensitivity import STEP
+from parity.sensitivity import STEP, smallest_noticed
 from parity.verdict import ROUNDINGS_PER_OPERATION, bound_for, judge
 
 FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
@@ -105,6 +105,25 @@ def test_sensitivity_is_where_the_verdict_turns(precision):
     unnoticed = [truth.distance(values * (1 + sign * below)).exceeds(verdict.limit) for sign in (1, -1)]
     assert not all(unnoticed)
     assert 0.5 < verdict.sensitivity / precision.unit_roundoff < 2
+
+
+@pytest.mark.parametrize("measure", ["l2", "largest", "gain"])
+@pytest.mark.parametrize("room", [1.0 + 1e-6, 3.0, 1e3], ids=lambda room: f"{room:g} times the error")
+def test_sensitivity_is_where_the_first_measure_turns(measure, room):
+    """Of a port with an error of its own, one limit closer than the others."""
+    rng = np.random.default_rng(11)
+    truth = Oracle(rng.standard_normal(300))
+    port = truth.values * 1.00003 + 1e-5 * rng.standard_normal(300)
+    found = truth.distance(port)
+    close = {measure: room * abs(getattr(found, measure))}
+    limit = Distance(**({"l2": math.inf, "largest": math.inf, "gain": math.inf} | close))
+    noticed = smallest_noticed(truth, port, limit)
+
+    def both(error):
+        return [truth.distance(port * (1 + sign * error)).exceeds(limit) for sign in (1.0, -1.0)]
+
+    assert all(both(noticed))
+    assert not all(both(noticed / STEP**2))
 
 
 def test_equality_notices_everything_and_a_failure_has_no_sensitivity(product):
