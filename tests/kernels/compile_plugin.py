@@ -1,4 +1,6 @@
-"""Compiles the attention plugin's kernel ahead of time and prints, as JSON, what TensorRT would be given.
+"""Compiles an attention plugin's kernel ahead of time and writes, as JSON, what TensorRT would be given.
+
+    python -m tests.kernels.compile_plugin research|production
 
 A process of its own: in one where Triton's interpreter was chosen nothing can be compiled.
 """
@@ -11,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -19,11 +22,12 @@ import torch
 from tensorrt import plugin as trtp
 from triton.backends.nvidia.compiler import get_ptxas
 
-import kernels.plugins.hstu_attention as registration
+from kernels.plugins import hstu_attention, stu_attention
 from kernels.plugins.ahead_of_time import CAPABILITIES, AttentionShape, CompiledKernel, compile_attention
-from kernels.plugins.schema import HSTUAttentionSettings
-from tests.kernels.plugin_setup import SETTINGS, attention_inputs
+from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
+from tests.kernels.plugin_setup import HEADS, SETTINGS, STU_SETTINGS, attention_inputs, stu_attention_inputs
 
+Settings = HSTUAttentionSettings | STUAttentionSettings
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 KINDS = {
     torch.float32: tensorrt.float32,
@@ -34,29 +38,29 @@ KINDS = {
 
 
 def compiled(
-    capability: int, precision: str, heads: int = 2, k_dim: int = 25, v_dim: int = 50
+    settings: Settings,
+    capability: int,
+    precision: str,
+    heads: int = HEADS,
+    dims: tuple[int, int] = (25, 50),
+    width: int = 211,
 ) -> dict[str, Any]:
-    """Facts of one kernel of the research mask."""
-    shape = AttentionShape(PRECISIONS[precision], torch.int32, heads, k_dim, v_dim, 211, 128)
-    made = compile_attention(shape, HSTUAttentionSettings(211.0, 0.301), "ieee", capability)
-    return facts(made, capability) | {
+    """What TensorRT sees of a kernel for rows of about `width`, and what the assembler says of its PTX."""
+    num_buckets = 128 if isinstance(settings, HSTUAttentionSettings) else 0
+    shape = AttentionShape(PRECISIONS[precision], torch.int32, heads, *dims, width, num_buckets)
+    made = compile_attention(shape, settings, "ieee", capability)
+    entry = made.ptx.partition(f".entry {made.name}(")[2].partition(")")[0]
+    return {
         "capability": capability,
         "precision": precision,
         "heads": heads,
-        "has_table": "time_buckets[" in made.ptx,
-    }
-
-
-def facts(made: CompiledKernel, capability: int) -> dict[str, Any]:
-    """What TensorRT sees of a kernel, and what the assembler says of its PTX."""
-    entry = made.ptx.partition(f".entry {made.name}(")[2].partition(")")[0]
-    return {
         "target": next(line.split()[1] for line in made.ptx.splitlines() if line.startswith(".target")),
         "is_elf": made.cubin[:4] == b"\x7fELF",
         "threads": made.threads,
         "shared": made.shared,
         "programs_per_block": made.programs_per_block,
         "arguments": [line.split()[1] for line in entry.strip().split(",\n")],
+        "has_table": "time_buckets[" in made.ptx,
         "assembler": assembled(made, capability),
     }
 
@@ -73,22 +77,16 @@ def assembled(made: CompiledKernel, capability: int) -> str:
     return done.stderr if done.returncode else ""
 
 
-def told(precision: str, unknown_heads: bool = False) -> dict[str, Any]:
-    """What the registered function returns for rows of 5, 0, 9 and 1."""
-    inputs = attention_inputs((5, 0, 9, 1), PRECISIONS[precision])
+def told(
+    registration: ModuleType, settings: Settings, inputs: list[torch.Tensor], unknown_heads: bool = False
+) -> dict[str, Any]:
+    """What a plugin's ahead-of-time implementation returns on an H100."""
     descs = [trtp.from_shape_expr(tuple(x.shape), KINDS[x.dtype]) for x in inputs]
     if unknown_heads:
         descs[0].shape_expr[1] = trtp.ShapeExpr()
-    return returned(registration.compile_kernel, descs, SETTINGS.to_string())
-
-
-def returned(compile_kernel: Callable[..., Any], descs: list[Any], settings: str) -> dict[str, Any]:
-    """What an ahead-of-time implementation returns on an H100, or its error."""
     with mock.patch("torch.cuda.get_device_capability", return_value=(9, 0)):
-        try:
-            name, ptx, launch, numbers = compile_kernel(*descs, settings, (descs[2],), 0)
-        except ValueError as error:
-            return {"error": str(error)}
+        made = registration.compile_kernel(*descs, settings.to_string(), (descs[2],), 0)
+    name, ptx, launch, numbers = made
     return {
         "is_named": f".entry {name}(" in ptx,
         "uses_tf32": "tf32" in ptx,
@@ -99,24 +97,46 @@ def returned(compile_kernel: Callable[..., Any], descs: list[Any], settings: str
     }
 
 
-def refused(*case: Any) -> str:
-    """Why a kernel is not compiled."""
+def error_of(function: Callable[..., Any], *arguments: Any) -> str:
+    """Why a call is refused; nothing where it is not."""
     try:
-        compiled(*case)
+        function(*arguments)
     except ValueError as error:
         return str(error)
     return ""
 
 
-if __name__ == "__main__":
+def research() -> dict[str, Any]:
+    """Kernels of all GPUs, types and both sizes of a program; what TensorRT is told; what is refused."""
     wanted = [*((capability, "bfloat16") for capability in CAPABILITIES), (90, "float32"), (90, "float16")]
-    wanted.append((80, "bfloat16", 4, 128, 128))
-    json.dump(
-        {
-            "kernels": [compiled(*each) for each in wanted],
-            "told": {precision: told(precision) for precision in ("float32", "bfloat16")},
-            "too_large": refused(80, "bfloat16", 1, 256, 256),
-            "unknown": told("float32", unknown_heads=True),
-        },
-        sys.stdout,
-    )
+    wanted.append((80, "bfloat16", 4, (128, 128)))
+    calls = {
+        precision: (hstu_attention, SETTINGS, attention_inputs((5, 0, 9, 1), PRECISIONS[precision]))
+        for precision in ("float32", "bfloat16")
+    }
+    return {
+        "kernels": [compiled(SETTINGS, *each) for each in wanted],
+        "told": {precision: told(*call) for precision, call in calls.items()},
+        "too_large": error_of(compiled, SETTINGS, 80, "bfloat16", 1, (256, 256)),
+        "unknown": error_of(told, *calls["float32"], True),
+    }
+
+
+def production() -> dict[str, Any]:
+    """Kernels of all GPUs, types, settings and widths; what TensorRT is told; what is refused."""
+    every = STU_SETTINGS["all"]
+    inputs = stu_attention_inputs((5, 0, 9, 2), torch.bfloat16, every)
+    return {
+        "kernels": [
+            *(compiled(every, capability, "bfloat16") for capability in CAPABILITIES),
+            compiled(STU_SETTINGS["plain"], 90, "float32"),
+            compiled(STU_SETTINGS["window"], 90, "float16", width=8192),
+            compiled(STU_SETTINGS["scaled"], 100, "bfloat16", width=1024),
+        ],
+        "told": told(stu_attention, every, inputs),
+        "unknown": error_of(told, stu_attention, every, inputs, True),
+    }
+
+
+if __name__ == "__main__":
+    json.dump({"research": research, "production": production}[sys.argv[1]](), sys.stdout)

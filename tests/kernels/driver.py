@@ -7,7 +7,25 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.plugins.ahead_of_time import CompiledKernel
+from kernels.plugins.ahead_of_time import AttentionShape, CompiledKernel, compile_attention
+from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
+
+
+def attention(
+    shape: AttentionShape,
+    settings: HSTUAttentionSettings | STUAttentionSettings,
+    inputs: list[torch.Tensor],
+    longest: int,
+) -> torch.Tensor:
+    """An attention plugin's output by its kernel, which is compiled for this GPU; `longest` is N."""
+    major, minor = torch.cuda.get_device_capability()
+    made = compile_attention(shape, settings, "ieee", 10 * major + minor)
+    v, offsets = inputs[2:4]
+    out = torch.full_like(v, float("nan"))
+    sequences, blocks = offsets.numel() - 1, -(-longest // made.block_m)
+    grid = blocks * sequences * made.programs_per_block
+    launch(made, grid, [*inputs, sequences, longest, blocks, out])
+    return out
 
 
 def launch(kernel: CompiledKernel, grid: int, arguments: Sequence[torch.Tensor | int]) -> None:

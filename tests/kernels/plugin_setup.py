@@ -1,4 +1,4 @@
-"""Inputs of the attention plugins that their tests share."""
+"""The attention plugins' inputs, and the masks that these stand for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from kernels.hstu_attention import ProductionMask, ResearchMask
 from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
 
 HEADS, K_DIM, V_DIM, WIDTH = 2, 6, 7, 12
@@ -33,6 +34,12 @@ def attention_inputs(
     ]
 
 
+def research_mask(inputs: list[torch.Tensor]) -> ResearchMask:
+    """What `attention_inputs` and `SETTINGS` say together."""
+    *_, timestamps, position, time = inputs
+    return ResearchMask(position, SETTINGS.divisor, timestamps, time, SETTINGS.bucket_divisor)
+
+
 def stu_attention_inputs(
     lengths: tuple[int, ...], dtype: torch.dtype, settings: STUAttentionSettings
 ) -> list[torch.Tensor]:
@@ -44,6 +51,19 @@ def stu_attention_inputs(
     targets = (torch.rand(len(lengths), generator=generator) * (most + 1)).to(torch.int32)
     scale = torch.rand(sum(lengths) if settings.has_attn_scale else 1, generator=generator) + 0.5
     return [*rows, targets, (scale / 10).to(dtype), torch.zeros(max(10, *lengths), dtype=torch.int32)]
+
+
+def production_mask(inputs: list[torch.Tensor], settings: STUAttentionSettings) -> ProductionMask:
+    """What `stu_attention_inputs` and its settings say together."""
+    *_, num_targets, attn_scale, padded = inputs
+    return ProductionMask(
+        alpha=settings.alpha,
+        divisor=padded.numel(),
+        attn_scale=attn_scale if settings.has_attn_scale else None,
+        num_targets=num_targets,
+        max_attn_len=settings.max_attn_len,
+        contextual_seq_len=settings.contextual_seq_len,
+    )
 
 
 def _draws(dtype: torch.dtype) -> tuple[Callable[..., torch.Tensor], torch.Generator]:

@@ -6,11 +6,7 @@ environment none of this has been run.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 from types import SimpleNamespace
 
 import nvtripy as tp
@@ -19,70 +15,52 @@ import torch
 from tensorrt import plugin as trtp
 
 import kernels.plugins.hstu_attention as registration
-from kernels.hstu_attention import ResearchMask, hstu_attention
-from kernels.hstu_attention.interface import missing_triton
+from kernels.hstu_attention import hstu_attention
 from kernels.plugins.schema import HSTU_ATTENTION, HSTUAttentionSettings
-from parity.precision import PRECISIONS
-from parity.verdict import judge
-from tests.kernels.plugin_setup import HEADS, K_DIM, SETTINGS, V_DIM, WIDTH, attention_inputs
+from tests.kernels.compiling import printed_by
+from tests.kernels.marks import needs_gpu, needs_triton
+from tests.kernels.plugin_checks import (
+    DTYPES,
+    WRONG_ROWS,
+    assert_is_the_operation,
+    assert_is_told_to_launch,
+    assert_tensorrt_can_launch,
+    assert_tripy_can_call,
+    graph_of,
+    on_device,
+)
+from tests.kernels.plugin_setup import HEADS, K_DIM, SETTINGS, V_DIM, WIDTH, attention_inputs, research_mask
 
-ROOT = Path(__file__).parents[2]
 NAMES = ("q", "k", "v", "offsets", "timestamps", "position_weights", "time_weights")
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-GPU = torch.cuda.is_available()
-needs_triton = pytest.mark.skipif(bool(missing_triton()), reason=missing_triton())
-
-
-def on_device(tensor):
-    return tp.copy(tp.Tensor(tensor.contiguous()), tp.device("gpu"))
 
 
 def attention_of(inputs, **how):
-    q, k, v, offsets, timestamps, position, time = inputs
-    mask = ResearchMask(position, SETTINGS.divisor, timestamps, time, SETTINGS.bucket_divisor)
-    return hstu_attention(q, k, v, offsets, timestamps.size(1), mask, **how)
-
-
-def assert_is_the_operation(result, inputs):
-    """The plugin calls one backend, whose bits it must return; and that backend must be right."""
-    result = torch.from_dlpack(result)
-    assert result.is_cuda == GPU
-    assert torch.equal(
-        result, attention_of([x.to(result.device) for x in inputs], backend="triton" if GPU else "eager")
-    )
-    wide = [x.double() if x.is_floating_point() else x for x in inputs]
-    oracle, reference = (attention_of(given, backend="eager") for given in (wide, inputs))
-    longest_sum = max(K_DIM, inputs[4].size(1))
-    precision = next(p for p in PRECISIONS.values() if p.dtype is result.dtype)
-    verdict = judge(oracle, reference, result.cpu(), precision, longest_sum)
-    assert verdict.passed, verdict.reason
+    q, k, v, offsets, timestamps, *_ = inputs
+    return hstu_attention(q, k, v, offsets, timestamps.size(1), research_mask(inputs), **how)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lengths", [(5, 0, 9, 1), (9,), (0, 0), (1, 1, 1)], ids=str)
 def test_the_plugin_is_the_operation(lengths, dtype):
     inputs = attention_inputs(lengths, dtype)
-    given = [on_device(x) for x in inputs]
-    result = tp.plugin(HSTU_ATTENTION, given, settings=SETTINGS.to_string())
+    result = tp.plugin(HSTU_ATTENTION, on_device(inputs), settings=SETTINGS.to_string())
     assert tuple(result.shape) == (sum(lengths), HEADS, V_DIM)
     if sum(lengths):
-        assert_is_the_operation(result, inputs)
+        assert_is_the_operation(result, inputs, attention_of)
 
 
 def test_one_graph_serves_other_rows_and_other_batches():
     infos = [tp.InputInfo(((1, 12, 40), HEADS, dim), tp.float32) for dim in (K_DIM, K_DIM, V_DIM)]
     infos += [tp.InputInfo(((2, 5, 6),), tp.int32), tp.InputInfo(((1, 4, 5), 10), tp.int64)]
     infos += [tp.InputInfo((2 * WIDTH - 1,), tp.float32), tp.InputInfo((17,), tp.float32)]
-    compiled = tp.compile(
-        lambda *inputs: tp.plugin(HSTU_ATTENTION, list(inputs), settings=SETTINGS.to_string()), args=infos
-    )
+    graph = graph_of(HSTU_ATTENTION, SETTINGS, infos)
     for lengths in ((5, 0, 6, 1), (10,), (2, 2, 2, 2, 10)):
         inputs = attention_inputs(lengths, torch.float32)
-        assert_is_the_operation(compiled(*(on_device(x) for x in inputs)), inputs)
+        assert_is_the_operation(graph(*on_device(inputs)), inputs, attention_of)
 
 
 @needs_triton
-@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+@needs_gpu
 def test_the_plugin_rounds_as_the_runtimes_products_do(monkeypatch):
     inputs = attention_inputs((5, 0, 9, 1), torch.float32)
     types = {torch.float32: tp.float32, torch.int32: tp.int32, torch.int64: tp.int64}
@@ -90,10 +68,8 @@ def test_the_plugin_rounds_as_the_runtimes_products_do(monkeypatch):
     results = {}
     for switch, precision in (("1", "tf32"), ("0", "ieee")):
         monkeypatch.setenv("TRIPY_PORTABLE_TF32", switch)
-        compiled = tp.compile(
-            lambda *given: tp.plugin(HSTU_ATTENTION, list(given), settings=SETTINGS.to_string()), args=infos
-        )
-        results[precision] = torch.from_dlpack(compiled(*(on_device(x) for x in inputs)))
+        graph = graph_of(HSTU_ATTENTION, SETTINGS, infos)
+        results[precision] = torch.from_dlpack(graph(*on_device(inputs)))
         expected = attention_of([x.cuda() for x in inputs], backend="triton", dot_precision=precision)
         assert torch.equal(results[precision], expected)
     assert not torch.equal(results["tf32"], results["ieee"])
@@ -122,16 +98,12 @@ def test_settings_read_back_exactly():
 def test_settings_that_cannot_be_read(text):
     with pytest.raises(ValueError, match="settings='.*must be 'divisor=1.0 bucket_divisor=1.0'"):
         HSTUAttentionSettings.from_string(text)
-    inputs = [on_device(x) for x in attention_inputs((3,), torch.float32)]
+    inputs = on_device(attention_inputs((3,), torch.float32))
     with pytest.raises(tp.TripyException, match="refuses its inputs: ValueError: settings="):
         tp.plugin(HSTU_ATTENTION, inputs, settings=text).eval()
 
 
-WRONG = {
-    "q": (lambda x: x.to(torch.int32), "the type of q is .*INT32.* must be float32, float16 or bfloat16"),
-    "v": (lambda x: x.half(), "the type of v is .*HALF.* must be q's"),
-    "k": (lambda x: x.flatten(1), "the rank of k is 2, but must be 3"),
-    "offsets": (lambda x: x.float(), "the type of offsets is .*FLOAT.* must be int32 or int64"),
+WRONG = WRONG_ROWS | {
     "timestamps": (lambda x: x.to(torch.int32), "the type of timestamps is .*INT32.* must be int64"),
     "time_weights": (lambda x: x.unsqueeze(0), "the rank of time_weights is 2, but must be 1"),
 }
@@ -143,74 +115,33 @@ def test_an_input_that_does_not_fit_is_named(name):
     inputs = dict(zip(NAMES, attention_inputs((3, 2), torch.float32), strict=True))
     inputs[name] = change(inputs[name])
     given = [tp.Tensor(x.contiguous()) for x in inputs.values()]
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{HSTU_ATTENTION}: {message}"):
         tp.plugin(HSTU_ATTENTION, given, settings=SETTINGS.to_string())
 
 
 def test_the_registration_is_one_that_tripy_can_call():
-    definition = trtp.op.hstu.research_attention
-    assert definition.plugin_id == HSTU_ATTENTION
-    assert tuple(definition.input_tensor_names) == NAMES
-    # nvtripy 0.1.7 takes one attribute, and TensorRT hands that over as a string.
-    assert definition.input_attrs == {"settings": str}
-    assert definition.num_outputs == 1
-    assert definition.impl_func is registration.compute
-    assert definition.aot_impl_func is registration.compile_kernel
+    assert_tripy_can_call(trtp.op.hstu.research_attention, HSTU_ATTENTION, NAMES, registration)
 
 
 @pytest.fixture(scope="module")
 def compilations():
-    """What `compile_plugin` prints, by the value of TensorRT's switch for TF32."""
-    found = {}
-    for switch in ("0", "1"):
-        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.kernels.compile_plugin"],
-            cwd=ROOT,
-            env=environment | {"NVIDIA_TF32_OVERRIDE": switch},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        found[switch] = json.loads(done.stdout)
-    return found
+    """What `compile_plugin` writes, by the value of TensorRT's switch for TF32."""
+    program = partial(printed_by, "tests.kernels.compile_plugin", "research")
+    return {switch: program(NVIDIA_TF32_OVERRIDE=switch) for switch in ("0", "1")}
 
 
 @needs_triton
 def test_the_kernel_compiles_without_a_gpu(compilations):
     kernels = compilations["0"]["kernels"]
-    assert {kernel["capability"] for kernel in kernels} == {80, 90, 100}
-    assert {kernel["precision"] for kernel in kernels} == {"float32", "float16", "bfloat16"}
-    for kernel in kernels:
-        assert kernel["target"].startswith(f"sm_{kernel['capability']}")
-        assert kernel["is_elf"]
-        assert kernel["threads"] % 32 == 0
-        assert kernel["shared"] <= 48 << 10
-        assert kernel["heads"] % kernel["programs_per_block"] == 0
-        assert kernel["has_table"]
-
-
-@needs_triton
-def test_the_ptx_that_tensorrt_gets_has_its_arguments_and_is_assembled(compilations):
-    for kernel in compilations["0"]["kernels"]:
-        # Seven inputs, three numbers, one output, and none of Triton's own.
-        assert kernel["arguments"] == [".u64"] * 7 + [".u32"] * 3 + [".u64"]
-        assert kernel["assembler"] == ""
+    assert_tensorrt_can_launch(kernels)
+    assert all(kernel["has_table"] for kernel in kernels)
 
 
 @needs_triton
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_what_tensorrt_is_told_to_launch(compilations, precision):
-    told = compilations["0"]["told"][precision]
-    blocks = 1  # of 64 rows, for 10 positions
-    assert told["is_named"]
     # Heads may share a program.
-    assert told["grid"] in ([blocks * 4, 1, 1], [blocks * 4 * HEADS, 1, 1])
-    assert told["threads"] % 32 == 0
-    assert 0 < told["shared"] <= 48 << 10
-    assert told["numbers"] == [4, 10, blocks]
+    assert_is_told_to_launch(compilations["0"]["told"][precision], programs=(1, HEADS))
 
 
 @needs_triton
@@ -229,7 +160,7 @@ def test_a_kernel_that_needs_too_much_shared_memory_is_refused(compilations):
 
 @needs_triton
 def test_an_extent_that_must_be_known_is_named(compilations):
-    assert "the second extent of q is not known" in compilations["0"]["unknown"]["error"]
+    assert "the second extent of q is not known" in compilations["0"]["unknown"]
 
 
 @needs_triton
@@ -249,24 +180,19 @@ def test_a_kernel_with_scratch_memory_is_refused():
 
 
 @needs_triton
-@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+@needs_gpu
 @pytest.mark.parametrize("lengths", [(5, 0, 9, 1), (200, 64, 65, 128, 1), (211,)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_compiled_kernel_launched_as_tensorrt_launches_it(lengths, dtype):
     from kernels.hstu_attention import triton_launch
-    from kernels.plugins.ahead_of_time import AttentionShape, compile_attention
-    from tests.kernels.driver import launch
+    from kernels.plugins.ahead_of_time import AttentionShape
+    from tests.kernels import driver
 
     inputs = [x.cuda() for x in attention_inputs(lengths, dtype, width=211, buckets=128)]
+    q, k, v, offsets, timestamps, *_ = inputs
+    times, mask = timestamps.size(1), research_mask(inputs)
     shape = AttentionShape(dtype, torch.int32, HEADS, K_DIM, V_DIM, 211, 128)
-    major, minor = torch.cuda.get_device_capability()
-    made = compile_attention(shape, SETTINGS, "ieee", 10 * major + minor)
-    out = torch.full_like(inputs[2], float("nan"))
-    times = inputs[4].size(1)
-    blocks = -(-times // made.block_m)
-    launch(made, blocks * len(lengths) * made.programs_per_block, [*inputs, len(lengths), times, blocks, out])
-    q, k, v, offsets, timestamps, position, time = inputs
-    mask = ResearchMask(position, SETTINGS.divisor, timestamps, time, SETTINGS.bucket_divisor)
+    out = driver.attention(shape, SETTINGS, inputs, times)
     # The same kernel with the schedule of any number of rows: the same bits.
     schedule = triton_launch.choose_schedule(q[:0], v[:0], times, mask)
     expected = triton_launch.launch(q, k, v, offsets, times, mask, "ieee", schedule)

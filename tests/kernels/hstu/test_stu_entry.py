@@ -6,22 +6,27 @@ there, too.
 import pytest
 import torch
 
-from kernels.hstu_attention.interface import missing_triton
-from tests.kernels.plugin_setup import HEADS, K_DIM, STU_SETTINGS, V_DIM, stu_attention_inputs
+from tests.kernels.marks import DEVICE, needs_triton
+from tests.kernels.plugin_setup import (
+    HEADS,
+    K_DIM,
+    STU_SETTINGS,
+    V_DIM,
+    production_mask,
+    stu_attention_inputs,
+)
 
-pytestmark = pytest.mark.skipif(bool(missing_triton()), reason=missing_triton() or "triton is there")
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = needs_triton
 
 
 @pytest.mark.parametrize("settings", STU_SETTINGS.values(), ids=STU_SETTINGS)
 @pytest.mark.parametrize("lengths", [(5, 0, 9, 2), (70, 2, 64)], ids=str)
 def test_the_entry_is_the_kernel(lengths, settings):
-    from kernels.hstu_attention import ProductionMask, triton_launch
+    from kernels.hstu_attention import triton_launch
     from kernels.plugins.ahead_of_time import AttentionShape, entry_of
 
     inputs = [x.to(DEVICE) for x in stu_attention_inputs(lengths, torch.float32, settings)]
-    q, k, v, offsets, num_targets, attn_scale, padded = inputs
+    q, k, v, offsets, *_, padded = inputs
     longest = padded.numel()
     shape = AttentionShape(torch.float32, torch.int32, HEADS, K_DIM, V_DIM, longest)
     entry = entry_of(shape, settings, "ieee")
@@ -38,14 +43,7 @@ def test_the_entry_is_the_kernel(lengths, settings):
         num_warps=schedule.num_warps,
         num_stages=schedule.num_stages,
     )
-    mask = ProductionMask(
-        settings.alpha,
-        longest,
-        attn_scale if settings.has_attn_scale else None,
-        num_targets,
-        settings.max_attn_len,
-        settings.contextual_seq_len,
-    )
+    mask = production_mask(inputs, settings)
     expected = triton_launch.launch(q, k, v, offsets, longest, mask, "ieee", schedule)
     assert torch.equal(out, expected)
     assert torch.isfinite(out).all()
