@@ -61,6 +61,12 @@ class ModuleCall:
         return module if self.method == "forward" else getattr(module, self.method)
 
     @property
+    def tensor_keys(self) -> set[str]:
+        """Keys of the tensors that the call receives."""
+        leaves = leaves_by_path([self.args, self.kwargs])
+        return {leaf.key for _, leaf in leaves if isinstance(leaf, TensorKey)}
+
+    @property
     def appends(self) -> bool:
         """Whether the call is one in which an item is appended to a cache."""
         return self.tap.startswith(APPENDING)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from parity.captures import Capture, ModuleCall, TensorKey, map_tree
+from parity.captures import Capture, ModuleCall
 from parity.families import Family
 from parity.masks import same_where_valid, valid_elements
 from parity.spool import LARGE_BYTES, Spool, Stored, Through
@@ -58,16 +58,10 @@ def call_bytes(reference: Capture, call: ModuleCall) -> int:
 
 def moved_bytes(reference: Capture, call: ModuleCall) -> int:
     """What a call receives, with its copy on a device, and what it returns."""
-    keys: set[str] = set()
-
-    def note(leaf: object) -> object:
-        if isinstance(leaf, TensorKey):
-            keys.add(leaf.key)
-        return leaf
-
-    map_tree((call.args, call.kwargs), note)
     inputs, taps = _sizes(reference.call_inputs), _sizes(reference.tensors)
-    return 2 * sum(inputs.get(key, 0) for key in keys) + sum(taps.get(name, 0) for name in call.outputs)
+    return 2 * sum(inputs.get(key, 0) for key in call.tensor_keys) + sum(
+        taps.get(name, 0) for name in call.outputs
+    )
 
 
 def _sizes(tensors: Mapping[str, torch.Tensor]) -> Mapping[str, int]:

@@ -238,6 +238,8 @@ class OracleRunner(Float64Runner):
     def run_call(
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
     ) -> dict[str, torch.Tensor]:
+        # Read once: they may be files.
+        inputs = {key: inputs[key] for key in call.tensor_keys}
         results = super().run_call(call, inputs, arrays)
 
         def draw() -> dict[str, torch.Tensor]:
