@@ -26,6 +26,10 @@ class Edit(Fault):
         new: What takes its place.
         case: The case that it is made for.
         named: The tap that must be named.
+
+    Raises:
+        LookupError: The port has changed: `old` is not in the file once. A fault that is no longer put in is
+            no port that cannot be made.
     """
 
     file: str
@@ -33,6 +37,10 @@ class Edit(Fault):
     new: str
     case: str
     named: str
+
+    def __post_init__(self) -> None:
+        if source_of(self.file).count(self.old) != 1:
+            raise LookupError(f"{self.detail}: {self.old!r} is not in {self.file}.py once: mend the fault")
 
     @property
     def lines(self) -> tuple[int, int]:
@@ -42,11 +50,8 @@ class Edit(Fault):
 
     @property
     def text(self) -> str:
-        """The file with the change. Raises `LookupError` if what it replaces is not in it once."""
-        text = source_of(self.file)
-        if text.count(self.old) != 1:
-            raise LookupError(f"{self.detail}: {self.old!r} is not in {self.file}.py once: mend the fault")
-        return text.replace(self.old, self.new)
+        """The file with the change."""
+        return source_of(self.file).replace(self.old, self.new)
 
     def tree(self) -> ast.Module:
         """`text`, parsed."""
@@ -54,12 +59,8 @@ class Edit(Fault):
 
 
 def handwritten(catalogue: Path = HANDWRITTEN) -> list[Edit]:
-    """The edits in a catalogue.
-
-    Raises `LookupError` if the port has changed where one of them is: a fault that is no longer put in is no
-    port that cannot be made.
-    """
-    edits = [
+    """The edits in a catalogue. Raises `LookupError` if the port has changed where one of them is."""
+    return [
         Edit(
             operator=f"by hand: {catalogue.stem}",
             target=entry["file"],
@@ -72,6 +73,3 @@ def handwritten(catalogue: Path = HANDWRITTEN) -> list[Edit]:
         )
         for entry in yaml.safe_load(catalogue.read_text())
     ]
-    for edit in edits:
-        _ = edit.text
-    return edits
