@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -40,6 +40,7 @@ from reference.postprocessors import (
 )
 from reference.similarity import DotProductSimilarity
 from reference.stu import STULayer, STUStack
+from reference.stu_fused import HSTUTransducerFused, STULayerFused, STUStackFused
 from reference.stu_jagged import STULayerJagged, STUStackJagged
 from reference.validation import require_choice
 
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from configs import DLRMConfig, HSTUConfig, LectureDLRMConfig, STUConfig
 
 LAYOUTS = ("dense", "jagged")
+
+_Layer = TypeVar("_Layer", bound=STULayer)
 
 
 def build_hstu(config: HSTUConfig, layout: str = "dense", jagged_backend: str = "auto") -> HSTUDenseModel:
@@ -215,8 +218,27 @@ def build_stu(config: STUConfig, layout: str = "dense", jagged_backend: str = "a
         ValueError: naming the field, its value and the fix.
     """
     require_choice("layout", layout, LAYOUTS)
-    layer_class = STULayerJagged if layout == "jagged" else STULayer
-    layers = [
+    mask = (config.mask_contextual_seq_len, config.max_attn_len)
+    if layout == "jagged":
+        stack = STUStackJagged(_stu_layers(config, STULayerJagged), *mask, jagged_backend)
+    else:
+        stack = STUStack(_stu_layers(config, STULayer), *mask)
+    return HSTUTransducer(stu_module=stack, **_stu_arguments(config)).eval()
+
+
+def build_stu_fused(config: STUConfig) -> HSTUTransducerFused:
+    """`build_stu` on jagged rows with fused attention; state-dict keys are the same.
+
+    Raises:
+        ValueError: naming the field, its value and the fix; also for what the kernel does not compute.
+    """
+    layers = _stu_layers(config, STULayerFused)
+    stack = STUStackFused(layers, config.mask_contextual_seq_len, config.max_attn_len)
+    return HSTUTransducerFused(stu_module=stack, **_stu_arguments(config)).eval()
+
+
+def _stu_layers(config: STUConfig, layer_class: type[_Layer]) -> list[_Layer]:
+    return [
         layer_class(
             embedding_dim=config.embedding_dim,
             num_heads=config.num_heads,
@@ -228,21 +250,21 @@ def build_stu(config: STUConfig, layout: str = "dense", jagged_backend: str = "a
         )
         for _ in range(config.num_layers)
     ]
-    mask = (config.mask_contextual_seq_len, config.max_attn_len)
-    return HSTUTransducer(
-        embedding_module=LocalEmbeddingModule(config.num_items, config.embedding_dim),
-        positional_encoder=HSTUPositionalEncoder(
+
+
+def _stu_arguments(config: STUConfig) -> dict[str, Any]:
+    """Of the model around the stack."""
+    return {
+        "embedding_module": LocalEmbeddingModule(config.num_items, config.embedding_dim),
+        "positional_encoder": HSTUPositionalEncoder(
             config.num_position_buckets,
             config.num_time_buckets,
             config.embedding_dim,
             config.contextual_seq_len,
         ),
-        stu_module=STUStackJagged(layers, *mask, jagged_backend)
-        if layout == "jagged"
-        else STUStack(layers, *mask),
-        output_postprocessor=_stu_postprocessor(config),
-        max_num_targets=config.max_num_targets,
-    ).eval()
+        "output_postprocessor": _stu_postprocessor(config),
+        "max_num_targets": config.max_num_targets,
+    }
 
 
 def _stu_postprocessor(config: STUConfig) -> OutputPostprocessor:

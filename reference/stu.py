@@ -78,11 +78,11 @@ class STUOutputNorm(torch.nn.Module):
     def forward(self, attn_output: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """
         Args:
-            attn_output: (B, M, H * V).
+            attn_output: (..., H * V).
             weight, bias: (H * V,), or (H,) with group norm.
 
         Returns:
-            (B, M, H * V) in float32, or wider if attn_output is: the gating goes on from there.
+            (..., H * V) in float32, or wider if attn_output is: the gating goes on from there.
         """
         wide = at_least_float32(attn_output)
         weight, bias = weight.to(wide.dtype), bias.to(wide.dtype)

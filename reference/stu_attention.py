@@ -34,6 +34,16 @@ class STUAttentionMask(torch.nn.Module):
         self._contextual_seq_len = contextual_seq_len
         self._max_attn_len = max_attn_len
 
+    @property
+    def contextual_seq_len(self) -> int:
+        """Rows in front of the history."""
+        return self._contextual_seq_len
+
+    @property
+    def max_attn_len(self) -> int:
+        """The window; 0 for none."""
+        return self._max_attn_len
+
     def forward(self, x_lengths: torch.Tensor, num_targets: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import nvtripy as tp
 
@@ -39,12 +39,15 @@ from tripy_port.postprocessors import (
 )
 from tripy_port.similarity import DotProductSimilarity
 from tripy_port.stu import STULayer, STUStack
+from tripy_port.stu_fused import HSTUTransducerFused, STULayerFused, STUStackFused
 from tripy_port.validation import require, require_choice
 
 if TYPE_CHECKING:
     from configs import DLRMConfig, HSTUConfig, LectureDLRMConfig, STUConfig
 
 DTYPES = (tp.float32, tp.float16, tp.bfloat16)
+
+_Layer = TypeVar("_Layer", bound=STULayer)
 
 
 def build_hstu(config: HSTUConfig, dtype: tp.dtype = tp.float32) -> HSTUDenseModel:
@@ -219,9 +222,27 @@ def build_stu(config: STUConfig, dtype: tp.dtype = tp.float32) -> HSTUTransducer
     Raises:
         ValueError: naming the field, its value and the fix.
     """
+    stack = STUStack(
+        _stu_layers(config, STULayer, dtype), config.mask_contextual_seq_len, config.max_attn_len
+    )
+    return HSTUTransducer(stu_module=stack, **_stu_arguments(config, dtype))
+
+
+def build_stu_fused(config: STUConfig, dtype: tp.dtype = tp.float32) -> HSTUTransducerFused:
+    """`build_stu` on jagged rows with fused attention; state-dict keys are the same.
+
+    Raises:
+        ValueError: naming the field, its value and the fix; also for what the kernel does not compute.
+    """
+    layers = _stu_layers(config, STULayerFused, dtype)
+    stack = STUStackFused(layers, config.mask_contextual_seq_len, config.max_attn_len)
+    return HSTUTransducerFused(stu_module=stack, **_stu_arguments(config, dtype))
+
+
+def _stu_layers(config: STUConfig, layer_class: type[_Layer], dtype: tp.dtype) -> list[_Layer]:
     require(dtype in DTYPES, "dtype", dtype, f"choose one of {', '.join(str(choice) for choice in DTYPES)}")
-    layers = [
-        STULayer(
+    return [
+        layer_class(
             embedding_dim=config.embedding_dim,
             num_heads=config.num_heads,
             hidden_dim=config.hidden_dim,
@@ -233,19 +254,22 @@ def build_stu(config: STUConfig, dtype: tp.dtype = tp.float32) -> HSTUTransducer
         )
         for _ in range(config.num_layers)
     ]
-    return HSTUTransducer(
-        embedding_module=LocalEmbeddingModule(config.num_items, config.embedding_dim, dtype=dtype),
-        positional_encoder=HSTUPositionalEncoder(
+
+
+def _stu_arguments(config: STUConfig, dtype: tp.dtype) -> dict[str, Any]:
+    """Of the model around the stack."""
+    return {
+        "embedding_module": LocalEmbeddingModule(config.num_items, config.embedding_dim, dtype=dtype),
+        "positional_encoder": HSTUPositionalEncoder(
             config.num_position_buckets,
             config.num_time_buckets,
             config.embedding_dim,
             config.contextual_seq_len,
             dtype=dtype,
         ),
-        stu_module=STUStack(layers, config.mask_contextual_seq_len, config.max_attn_len),
-        output_postprocessor=_stu_postprocessor(config, dtype),
-        max_num_targets=config.max_num_targets,
-    )
+        "output_postprocessor": _stu_postprocessor(config, dtype),
+        "max_num_targets": config.max_num_targets,
+    }
 
 
 def _stu_postprocessor(config: STUConfig, dtype: tp.dtype) -> OutputPostprocessor:

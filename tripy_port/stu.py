@@ -71,20 +71,20 @@ class STUOutputNorm(tp.Module):
     def forward(self, attn_output: tp.Tensor, weight: tp.Tensor, bias: tp.Tensor) -> tp.Tensor:
         """
         Args:
-            attn_output: (B, M, H * V).
+            attn_output: (..., H * V).
             weight, bias: (H * V,), or (H,) with group norm.
 
         Returns:
-            (B, M, H * V) in float32: the gating goes on from there.
+            (..., H * V) in float32: the gating goes on from there.
         """
         wide = at_least_float32(attn_output)
         if not self._use_group_norm:
             return _affine_layer_norm(wide, self._num_heads * self._hidden_dim, weight, bias)
-        b, m, _ = wide.shape
-        by_head = tp.reshape(wide, (b, m, self._num_heads, self._hidden_dim))
+        rows = wide.shape[:-1]
+        by_head = tp.reshape(wide, (*rows, self._num_heads, self._hidden_dim))
         normed = layer_norm(by_head, self._hidden_dim, NORM_EPS)
         weight_H1, bias_H1 = (tp.unsqueeze(tp.cast(each, tp.float32), 1) for each in (weight, bias))
-        return tp.reshape(normed * weight_H1 + bias_H1, (b, m, self._num_heads * self._hidden_dim))
+        return tp.reshape(normed * weight_H1 + bias_H1, (*rows, self._num_heads * self._hidden_dim))
 
 
 class STULayer(tp.Module):
@@ -97,6 +97,8 @@ class STULayer(tp.Module):
         use_group_norm: see `STUOutputNorm`.
         dtype: of the weights and of the computation.
     """
+
+    attention_class: type[STUAttention] = STUAttention
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class STULayer(tp.Module):
         self._split_sizes += [num_heads * width for width in (attention_dim, attention_dim)]
         self._output_dropout_ratio = output_dropout_ratio
         self._input_norm = STUInputNorm(embedding_dim)
-        self._attn = STUAttention(num_heads, attention_dim, hidden_dim, attn_alpha)
+        self._attn = self.attention_class(num_heads, attention_dim, hidden_dim, attn_alpha)
         self._output_norm = STUOutputNorm(num_heads, hidden_dim, use_group_norm)
         uvqk_dim = sum(self._split_sizes)
         self._uvqk_weight = parameter((embedding_dim, uvqk_dim), dtype)

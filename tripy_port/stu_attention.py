@@ -32,6 +32,16 @@ class STUAttentionMask(tp.Module):
         self._contextual_seq_len = contextual_seq_len
         self._max_attn_len = max_attn_len
 
+    @property
+    def contextual_seq_len(self) -> int:
+        """Rows in front of the history."""
+        return self._contextual_seq_len
+
+    @property
+    def max_attn_len(self) -> int:
+        """The window; 0 for none."""
+        return self._max_attn_len
+
     def forward(self, x_lengths: tp.Tensor, num_targets: tp.Tensor, like: tp.Tensor) -> tp.Tensor:
         """
         Args:

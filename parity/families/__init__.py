@@ -16,8 +16,16 @@ def get_family(name: str) -> Family:
     from parity.families.hstu_fused import HSTU_FUSED_FAMILY
     from parity.families.lecture_dlrm import LECTURE_DLRM_FAMILY
     from parity.families.stu import STU_FAMILY
+    from parity.families.stu_fused import STU_FUSED_FAMILY
 
-    families = (DLRM_FAMILY, HSTU_FAMILY, HSTU_FUSED_FAMILY, LECTURE_DLRM_FAMILY, STU_FAMILY)
+    families = (
+        DLRM_FAMILY,
+        HSTU_FAMILY,
+        HSTU_FUSED_FAMILY,
+        LECTURE_DLRM_FAMILY,
+        STU_FAMILY,
+        STU_FUSED_FAMILY,
+    )
     return {family.name: family for family in families}[name]
 
 

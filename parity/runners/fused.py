@@ -4,31 +4,37 @@ from __future__ import annotations
 
 from configs import CaseConfig
 from parity.families.hstu import HSTUFamily
-from parity.families.hstu_fused import HSTUFusedFamily
+from parity.families.hstu_fused import HSTU_FUSED_FAMILY
+from parity.families.stu import STUFamily
+from parity.families.stu_fused import STU_FUSED_FAMILY
 from parity.runners.base import Unavailable
 
-FUSED: dict[str, str] = {
-    "RelativeBucketedTimeAndPositionBasedBias": "computed inside the fused attention, never as a tensor",
-    "AttentionMask": "computed inside the fused attention, never as a tensor",
-}
-"""Classes of the dense reference, each with the reason."""
+_INSIDE = "computed inside the fused attention, never as a tensor"
+FUSED: dict[str, str] = dict.fromkeys(
+    ("RelativeBucketedTimeAndPositionBasedBias", "AttentionMask", "STUAttentionMask"), _INSIDE
+)
+"""Classes of the dense references, each with the reason."""
 
 FUSED_RUNNERS = ("torch_fused", "tripy_jagged")
 """The runners that this is true of."""
 
+_FUSED_FAMILIES = {HSTUFamily.name: HSTU_FUSED_FAMILY, STUFamily.name: STU_FUSED_FAMILY}
+
 
 def as_fused(case: CaseConfig) -> CaseConfig:
-    """The case as one of this family.
+    """The case as one of the family whose attention is fused.
 
     Raises:
         Unavailable: where the kernel does not compute the case's attention.
     """
-    if case.family != HSTUFamily.name:
-        raise Unavailable(f"fused attention is of research HSTU, and {case.name} is a case of {case.family}")
-    from reference.hstu_fused import require_fused
-
+    if case.family not in _FUSED_FAMILIES:
+        raise Unavailable(
+            "fused attention is of research HSTU and the production STU, "
+            f"and {case.name} is a case of {case.family}"
+        )
+    fused = _FUSED_FAMILIES[case.family]
     try:
-        require_fused(case.model.normalization, case.model.relative_attention_bias)
+        fused.require_fused(case.model)
     except ValueError as error:
         raise Unavailable(str(error)) from error
-    return case.model_copy(update={"family": HSTUFusedFamily.name})
+    return case.model_copy(update={"family": fused.name})

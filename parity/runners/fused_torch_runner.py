@@ -10,7 +10,7 @@ import torch
 
 from configs import CaseConfig
 from parity.captures import ModuleCall, TensorKey, map_tree
-from parity.families.hstu_fused import HSTUFusedFamily, placed
+from parity.families.fused import FusedFamily, placed
 from parity.precision import Precision
 from parity.runners.base import Unavailable
 from parity.runners.fused import FUSED, as_fused
@@ -21,7 +21,7 @@ from parity.timing import Replayed
 class TorchFusedRunner(TorchJaggedRunner):
     """PyTorch eager with the fused kernel, its results padded so that taps compare with the dense ones."""
 
-    family: HSTUFusedFamily
+    family: FusedFamily
 
     def __init__(self) -> None:
         super().__init__()

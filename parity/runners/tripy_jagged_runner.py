@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,22 +11,19 @@ import torch
 from configs import CaseConfig
 from kernels.hstu_attention.interface import missing_triton
 from parity.captures import ModuleCall, TensorKey, map_tree, tensor_leaves
-from parity.families.hstu_fused import HSTUFusedFamily
+from parity.families.fused import FusedFamily
 from parity.precision import Precision
 from parity.runners.base import Unavailable
 from parity.runners.fused import FUSED, as_fused
-from parity.runners.tripy_runner import Compiled, TripyRunner, mlir_tensorrt
+from parity.runners.tripy_runner import Compiled, TripyRunner, mlir_tensorrt, tp
 from parity.tripy_taps import is_tripy_tensor
-
-if TYPE_CHECKING:
-    import nvtripy as tp
 
 
 class TripyJaggedRunner(TripyRunner):
-    """`tripy_port.hstu_fused`, its results padded so that taps compare with the dense ones."""
+    """`tripy_port.hstu_fused` or `stu_fused`, its results padded so that taps compare with the dense ones."""
 
     appends = False
-    family: HSTUFusedFamily
+    family: FusedFamily
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,8 +37,9 @@ class TripyJaggedRunner(TripyRunner):
     def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if torch.cuda.is_available() and (reason := missing_triton()):
             raise Unavailable(reason)
-        # Importing registers the plugin. Here, behind the runner's own check that nvtripy can be imported.
-        import kernels.plugins.hstu_attention  # noqa: F401
+        # Importing registers the plugins. Here, behind the runner's own check that nvtripy can be imported.
+        import kernels.plugins.hstu_attention
+        import kernels.plugins.stu_attention  # noqa: F401
 
         super().load(as_fused(case), precision, weights)
 
@@ -72,9 +70,9 @@ class TripyJaggedRunner(TripyRunner):
             self._arrays,
             self._modules,
         )
-        # The bias module is no input of the graph: its weights are in the graph, as in the model's.
-        held = {"rel_attn_bias": kwargs.pop("rel_attn_bias")} if "rel_attn_bias" in kwargs else {}
-        arguments = {"args": args, "kwargs": kwargs}
+        # A bias or mask is no input of the graph: what it holds is in the graph, as in the model's.
+        held = {name: value for name, value in kwargs.items() if isinstance(value, tp.Module)}
+        arguments = {"args": args, "kwargs": {name: kwargs[name] for name in kwargs if name not in held}}
 
         def function(arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
             result = module(*arguments["args"], **arguments["kwargs"], **held)

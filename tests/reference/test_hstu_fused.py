@@ -78,6 +78,7 @@ def test_rows_that_are_not_the_valid_ones_give_something_else():
     [
         ({"normalization": "softmax_rel_bias", **BIAS}, "normalization='softmax_rel_bias': fused attention"),
         ({"relative_attention_bias": "positional"}, "relative_attention_bias='positional': fused attention"),
+        ({"attention_dim": 257, **BIAS}, "attention_dim=257: fused attention takes heads of at most 256"),
     ],
 )
 def test_what_the_kernel_does_not_compute_is_refused(changes, message):

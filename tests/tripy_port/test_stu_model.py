@@ -11,13 +11,14 @@ import pytest
 
 from configs import STUConfig
 from tests.tripy_port.port_setup import array, call, compile_for, max_difference, tensor
-from tripy_port.build import build_stu
+from tripy_port.build import build_stu, build_stu_fused
 from tripy_port.hstu_transducer import HSTUTransducer, TargetSplit
 from tripy_port.numerics import both
 from tripy_port.positional_encoder import HSTUPositionalEncoder
 from tripy_port.postprocessors import TimestampLayerNormPostprocessor
 from tripy_port.stu import STULayer
 from tripy_port.stu_attention import STUAttention, STUAttentionMask
+from tripy_port.stu_fused import STUAttentionFused
 
 HISTORY, TARGETS = 9, 3
 CONFIG = STUConfig(
@@ -127,8 +128,17 @@ def test_a_call_before_the_weights_are_there_names_one():
         (lambda: TimestampLayerNormPostprocessor(12, ()), "time_duration_features"),
         (lambda: TargetSplit(0), "max_num_targets"),
         (lambda: build_stu(CONFIG, tp.int8), "dtype"),
+        (lambda: build_stu_fused(CONFIG, tp.int8), "dtype"),
+        (lambda: STUAttentionFused(2, 5, 257), "hidden_dim=257: fused attention takes heads of at most 256"),
     ],
 )
 def test_what_cannot_be_built_is_refused_by_its_name(make, field):
     with pytest.raises(ValueError, match=field):
         make()
+
+
+def test_fused_attention_has_no_cache():
+    fused = build_stu_fused(CONFIG)
+    for method in (fused.prefill, fused.extend):
+        with pytest.raises(NotImplementedError, match="no k/v cache; use the dense model"):
+            method(*request())
