@@ -65,7 +65,7 @@ RULES = (
     ),
     ImportRule(
         "reference",
-        # The kernels of `hstu_fused`.
+        # The kernels of `hstu_fused` and `stu_fused`.
         frozenset({"reference", "configs", "kernels"}),
         PORTABLE | {"nvtripy"},
         # It trains on the files that parity is run on, through the same readers.
