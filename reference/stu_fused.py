@@ -9,8 +9,7 @@ Departures from the jagged stack of `reference.stu_jagged`, for the sake of one 
 graph, whose shapes cannot follow from values: the caller says which rows of the padded batch are valid. There
 is no incremental forward.
 
-Legend: B batch, N sequence, L valid rows, T max_num_targets, D embedding, H heads, K attention dim, V hidden
-dim.
+Legend: B batch, N sequence, L valid rows, D embedding, H heads, K attention dim, V hidden dim.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Counterpart of reference/stu_fused.py. The kernel is a TensorRT quickly deployab
 compiles the model has registered before: `import kernels.plugins.stu_attention`. Everything else is Tripy's
 own operations.
 
-Legend: B batch, N sequence, L valid rows, T max_num_targets, D embedding, H heads, K attention dim, V hidden
-dim.
+Legend: B batch, N sequence, L valid rows, D embedding, H heads, K attention dim, V hidden dim.
 """
 
 from __future__ import annotations
