@@ -38,12 +38,22 @@ def on_weights(statement: str) -> str:
     return f"{TENSORS}        {statement}\n"
 
 
-def scratch(folder: Path, file: str, old: str, new: str) -> Path:
-    """A copy of what a run needs, with one edit."""
+def copied(folder: Path) -> Path:
+    """A copy of what a run needs."""
     ignore = shutil.ignore_patterns("__pycache__")
     for name in ("configs", "kernels", "perf_model", "reference", "tripy_port", "parity"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     shutil.copy(ROOT / "run_parity.py", folder)
+    return folder
+
+
+def scratch(folder: Path, file: str, old: str, new: str) -> Path:
+    """A copy of what a run needs, with one edit."""
+    return edited(copied(folder), file, old, new)
+
+
+def edited(folder: Path, file: str, old: str, new: str) -> Path:
+    """The folder, with one edit more."""
     text = (folder / file).read_text()
     assert text.count(old) == 1, f"{old!r} is not in {file} once: the fault cannot be made"
     (folder / file).write_text(text.replace(old, new))
@@ -64,6 +74,11 @@ def runner(report: Report, name: str) -> RunnerReport:
 def assert_found_and_named(fault: Fault, folder: Path, name: str = "tripy") -> None:
     """Exit code 1, and the module, on the screen and in the report."""
     scratch(folder, fault.file, fault.old, fault.new)
+    assert_found_in(folder, fault, name)
+
+
+def assert_found_in(folder: Path, fault: Fault, name: str) -> None:
+    """Of a copy that has the fault: exit code 1, and the module, on the screen and in the report."""
     code, report, shown = run(folder, "--case", fault.case, "--runners", name)
     entry = runner(report, name)
     assert code == report.exit_code == 1

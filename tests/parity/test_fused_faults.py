@@ -1,17 +1,30 @@
 """Faults made by hand in the fused attention and around it: found, and named at the right module.
 
-Those of the plain PyTorch form run anywhere, those of the Triton kernel where there is a GPU.
+Those of the plain PyTorch form run anywhere. Those of the Triton kernel run where there is a GPU, and with
+the production mask in its interpreter, too: there, a copy of the reference asks for the kernel on the CPU.
 """
 
 import pytest
 import torch
 
 from kernels.hstu_attention.interface import missing_triton
-from tests.parity.fault_runs import ROOT, Fault, assert_found_and_named
+from tests.parity.fault_runs import (
+    ROOT,
+    Fault,
+    assert_found_and_named,
+    assert_found_in,
+    copied,
+    edited,
+    run,
+    runner,
+    scratch,
+)
 
 EAGER = "kernels/hstu_attention/eager.py"
 TRITON = "kernels/hstu_attention/triton_kernel.py"
+PORT = "tripy_port/stu_fused.py"
 ATTENTION = "_hstu._attention_layers.0._attn"
+STU_ATTENTION = "_stu_module._stu_layers.0._attn"
 
 PLAIN = {
     "mask_edge": (
@@ -60,6 +73,85 @@ PLAIN = {
     ),
 }
 
+STU_PLAIN = {
+    name: (on, Fault(name, file, old, new, named, case))
+    for name, on, file, old, new, named, case in (
+        (
+            "window_off_by_one",
+            "tripy_jagged",
+            EAGER,
+            "(distance_NN <= mask.max_attn_len)",
+            "(distance_NN < mask.max_attn_len)",
+            STU_ATTENTION,
+            "stu_tiny",
+        ),
+        (
+            "target_mask_off_by_one",
+            "torch_fused",
+            EAGER,
+            ".clamp(max=first_target)",
+            ".clamp(max=first_target + 1)",
+            STU_ATTENTION,
+            "stu_tiny",
+        ),
+        (
+            "one_contextual_row_too_many",
+            "tripy_jagged",
+            EAGER,
+            "(index < mask.contextual_seq_len)",
+            "(index <= mask.contextual_seq_len)",
+            STU_ATTENTION,
+            "stu_tiny",
+        ),
+        (
+            "alpha_left_out",
+            "torch_fused",
+            EAGER,
+            "F.silu(logits_HNN * mask.alpha)",
+            "F.silu(logits_HNN)",
+            STU_ATTENTION,
+            "stu_tiny_group",
+        ),
+        (
+            "factors_of_the_first_rows",
+            "tripy_jagged",
+            EAGER,
+            "mask.attn_scale[start:end]",
+            "mask.attn_scale[: end - start]",
+            STU_ATTENTION,
+            "stu_tiny_group",
+        ),
+        (
+            "window_and_context_swapped",
+            "tripy_jagged",
+            PORT,
+            "valid_attn_mask.max_attn_len,\n            valid_attn_mask.contextual_seq_len,",
+            "valid_attn_mask.contextual_seq_len,\n            valid_attn_mask.max_attn_len,",
+            STU_ATTENTION,
+            "stu_tiny",
+        ),
+        # The attention is right, and what the stack tells it is not.
+        (
+            "divisor_off_by_one",
+            "tripy_jagged",
+            PORT,
+            "tp.zeros((x.shape[1],)",
+            "tp.zeros((x.shape[1] + 1,)",
+            "_stu_module",
+            "stu_tiny",
+        ),
+        (
+            "targets_forgotten",
+            "tripy_jagged",
+            PORT,
+            "tp.cast(num_targets, x_offsets.dtype)",
+            "tp.cast(num_targets, x_offsets.dtype) * 0",
+            "_stu_module",
+            "stu_tiny",
+        ),
+    )
+}
+
 # Rows of up to 200 positions: several blocks, the last of them not full.
 KERNEL = {
     fault.name: fault
@@ -93,21 +185,74 @@ KERNEL = {
 }
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_fault_of_the_plain_form_is_found_and_named(name, tmp_path):
-    runner, fault = PLAIN[name]
-    assert_found_and_named(fault, tmp_path, runner)
+# Two blocks of rows; all columns are one block, which is not full.
+STU_KERNEL = {
+    name: Fault(name, TRITON, old, new, STU_ATTENTION, case)
+    for name, old, new, case in (
+        ("window_off_by_one", "distance <= window", "distance < window", "stu_tiny"),
+        (
+            "targets_see_each_other",
+            "row_position = tl.minimum(row_position, last_position)",
+            "row_position = row_position",
+            "stu_tiny",
+        ),
+        ("one_contextual_row_too_few", "(rows < contextual)", "(rows < contextual - 1)", "stu_tiny"),
+        (
+            "block_boundary",
+            "low = tl.where(first > merged, first // BLOCK_N * BLOCK_N, 0)",
+            "low = tl.where(first > merged, (first // BLOCK_N + 1) * BLOCK_N, 0)",
+            "stu_tiny",
+        ),
+        ("last_partial_block", "    high = end\n", "    high = end // BLOCK_N * BLOCK_N\n", "stu_tiny"),
+        ("factors_of_the_first_rows", "attn_scale + seq_start + rows", "attn_scale + rows", "stu_tiny_group"),
+    )
+}
+needs_triton = pytest.mark.skipif(bool(missing_triton()), reason=missing_triton() or "triton is there")
 
 
-@pytest.mark.skipif(bool(missing_triton()), reason=missing_triton() or "triton is there")
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [*PLAIN.values(), *STU_PLAIN.values()],
+    ids=[*PLAIN, *(f"stu_{name}" for name in STU_PLAIN)],
+)
+def test_a_fault_of_the_plain_form_is_found_and_named(name, fault, tmp_path):
+    assert_found_and_named(fault, tmp_path, name)
+
+
+@needs_triton
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the Triton kernel needs a CUDA device")
 @pytest.mark.parametrize("name", KERNEL)
 def test_a_fault_of_the_kernel_is_found_and_named(name, tmp_path):
     assert_found_and_named(KERNEL[name], tmp_path, "torch_fused")
 
 
-@pytest.mark.parametrize("name", KERNEL)
-def test_a_fault_of_the_kernel_can_be_made(name):
+def with_the_kernel(folder, monkeypatch):
+    """The copy, in which the reference runs the Triton kernel also without a GPU: in the interpreter."""
+    if torch.cuda.is_available():
+        return folder
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    chosen = 'backend="triton" if q.is_cuda else "eager"'
+    return edited(folder, "reference/stu_fused.py", chosen, 'backend="triton"')
+
+
+@needs_triton
+@pytest.mark.parametrize("name", STU_KERNEL)
+def test_a_fault_of_the_kernel_with_the_production_mask_is_found_and_named(name, tmp_path, monkeypatch):
+    fault = STU_KERNEL[name]
+    folder = with_the_kernel(scratch(tmp_path, fault.file, fault.old, fault.new), monkeypatch)
+    assert_found_in(folder, fault, "torch_fused")
+
+
+@needs_triton
+@pytest.mark.parametrize("case", ["stu_tiny", "stu_tiny_group"])
+def test_without_a_fault_the_kernel_with_the_production_mask_passes(case, tmp_path, monkeypatch):
+    folder = with_the_kernel(copied(tmp_path), monkeypatch)
+    code, report, shown = run(folder, "--case", case, "--runners", "torch_fused")
+    assert code == 0, shown
+    assert runner(report, "torch_fused").verdict == "PASS"
+
+
+@pytest.mark.parametrize("fault", [*KERNEL.values(), *STU_KERNEL.values()], ids=lambda fault: fault.name)
+def test_a_fault_of_the_kernel_can_be_made(fault):
     """Without a GPU, too, it is seen when the kernel has changed and its faults have not."""
-    fault = KERNEL[name]
     assert (ROOT / fault.file).read_text().count(fault.old) == 1
