@@ -50,13 +50,14 @@ def outcome(report: Report) -> Outcome:
     ]
     modules = [module for entry in judged for module in entry.modules]
     gaps = sum(module.status == "GAP" for module in modules)
-    compared = f"{len(modules) - gaps} module verdicts of {len(judged)} runs"
-    notes = f"; {gaps} gaps, each with its reason" if gaps else ""
-    notes += f"; {built} engines built and not run" if built else ""
-    notes += f"; {len(broken)} runs without a verdict" if broken else ""
+    compared = f"{_counted(len(modules) - gaps, 'module verdict')} of {_counted(len(judged), 'run')}"
+    notes = f"; {_counted(gaps, 'gap')}, each with its reason" if gaps else ""
+    notes += f"; {_counted(built, 'engine')} built and not run" if built else ""
+    notes += f"; {_counted(len(broken), 'run')} without a verdict" if broken else ""
     if failed:
         with_verdict = sum(entry.verdict != "NONE" for entry in entries)
-        return Outcome("FAIL", f"{len(failed)} of {with_verdict} runs diverge{notes}.")
+        verb = "diverges" if len(failed) == 1 else "diverge"
+        return Outcome("FAIL", f"{len(failed)} of {_counted(with_verdict, 'run')} {verb}{notes}.")
     if built and not judged and not asked:
         return Outcome("BUILT", f"every graph; nothing was compared{notes}.")
     if asked or not judged:
@@ -71,6 +72,10 @@ def outcome(report: Report) -> Outcome:
     worst = max(modules, key=lambda module: module.margin)
     closest = f"the closest to its limit is {worst.tap} at {worst.margin:.2f}"
     return Outcome("PASS", f"{compared}; {closest}{notes}.")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def case_title(case: CaseReport) -> str:

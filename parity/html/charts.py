@@ -166,10 +166,11 @@ def latencies(case: CaseReport) -> Chart | None:
 
 
 def _latency_spec(bars: list[dict[str, Any]], width: int) -> dict[str, Any]:
-    narrow = width == NARROW
-    y = {"field": "runner", "type": "nominal", "sort": None, "title": None}
-    y["axis"] = {"labelLimit": 180 if narrow else 240, "ticks": False, "domain": False}
-    x = {"type": "quantitative", "title": "ms, with quartiles", "axis": {"tickCount": 4 if narrow else 8}}
+    tick_count = 4 if width == NARROW else 8
+    # A runner's name may be longer than any margin: it stands above its bar, where it has the whole width.
+    y = {"field": "runner", "type": "nominal", "sort": None, "title": None, "axis": None}
+    x = {"type": "quantitative", "title": "ms, with quartiles", "axis": {"tickCount": tick_count}}
+    name = {"type": "text", "align": "left", "baseline": "bottom", "dy": -9, "color": "var(--muted)"}
     return {
         "data": {"values": bars},
         "facet": {
@@ -183,8 +184,8 @@ def _latency_spec(bars: list[dict[str, Any]], width: int) -> dict[str, Any]:
         "spacing": 8,
         "resolve": {"scale": {"y": "independent"}},
         "spec": {
-            "width": width - (205 if narrow else 265),
-            "height": {"step": 20},
+            "width": width - 25,
+            "height": {"step": 34},
             "encoding": {"y": y},
             "layer": [
                 {
@@ -202,6 +203,7 @@ def _latency_spec(bars: list[dict[str, Any]], width: int) -> dict[str, Any]:
                     }
                     for end in ("p25", "p75")
                 ),
+                {"mark": name, "encoding": {"x": {"value": 0}, "text": {"field": "runner"}}},
             ],
         },
     }

@@ -168,12 +168,25 @@ class Page:
                 yield entry.verdict, overview.place(case, precision, entry), entry, target
 
     def without_verdict(self) -> list[tuple[str, RunnerReport]]:
-        """Runners that were not judged, or not timed, or have no limits, or were built and not run."""
+        """Runners that were not judged, or not timed, or have no limits; builds have a place of their own."""
         return [
-            (overview.place(case, precision, entry), entry)
-            for case, precision, entry in self.report.runner_reports()
-            if entry.verdict == "NONE" or entry.timing_reason or entry.limit_reason or entry.builds
+            (place, entry)
+            for place, entry in self._places()
+            if entry.status != overview.BUILT
+            and (entry.verdict == "NONE" or entry.timing_reason or entry.limit_reason)
         ]
+
+    def engines(self) -> list[tuple[str, RunnerReport, str]]:
+        """Runners that built engines, and why these did not run, where they did not."""
+        return [
+            (place, entry, entry.reason if entry.status == overview.BUILT else "")
+            for place, entry in self._places()
+            if entry.builds
+        ]
+
+    def _places(self) -> Iterator[tuple[str, RunnerReport]]:
+        for case, precision, entry in self.report.runner_reports():
+            yield overview.place(case, precision, entry), entry
 
     def gaps(self) -> dict[str, str]:
         return overview.gaps(self.report)

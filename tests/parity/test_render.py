@@ -179,12 +179,12 @@ def test_one_sentence_for_each_way_to_end(report):
         return change
 
     passing = summary(report).plain
-    assert passing.startswith("PASS: 28 module verdicts of 1 runs; the closest to its limit is ")
+    assert passing.startswith("PASS: 28 module verdicts of 1 run; the closest to its limit is ")
     failing = _with_runners(report, _failing, PRECISIONS)
     assert summary(failing).plain == "FAIL: 3 of 6 runs diverge."
     crashed = _with_runners(report, broken("CRASHED"))
     assert summary(crashed).plain == (
-        "INCOMPLETE: what ran passes, 0 module verdicts of 0 runs; 1 runs without a verdict."
+        "INCOMPLETE: what ran passes, 0 module verdicts of 0 runs; 1 run without a verdict."
     )
     assert any(line.startswith("CRASHED: hstu_tiny, fp32, torch jagged") for line in _shown(crashed))
     for each in (passing, summary(failing).plain, summary(crashed).plain):
@@ -219,8 +219,8 @@ def test_a_gap_is_counted_and_shown_with_its_reason(report):
     lines = _shown(gaps)
     assert any(line.strip().startswith("_item_emb ") and " GAP " in line for line in lines)
     assert any(line.startswith("GAP: ") and line.rstrip().endswith(": no such operation") for line in lines)
-    assert "27 module verdicts of 1 runs" in summary(gaps).plain
-    assert "; 1 gaps, each with its reason" in summary(gaps).plain
+    assert "27 module verdicts of 1 run" in summary(gaps).plain
+    assert "; 1 gap, each with its reason" in summary(gaps).plain
 
 
 def test_an_error_without_a_number_is_shown(report):

@@ -206,6 +206,13 @@ def test_a_deep_model_that_fails_everywhere_stays_below_three_megabytes():
     assert 1_000_000 < len(html.encode()) < 3_000_000
 
 
+def test_engines_that_did_not_run_come_behind_what_was_compared(everything):
+    words = everything.words
+    compared, engines = words.index("Latency of the whole model"), words.index("What was built")
+    assert words.index("Not compared, or not timed") < compared < engines
+    assert "Not run: no CUDA device" in words[engines:]
+
+
 def test_a_report_without_a_port_shows_the_other_runners():
     jagged = made_reports.passing_port("fp32").model_copy(
         update={"runner": "torch_jagged", "label": "jagged"}
