@@ -115,7 +115,7 @@ class Bound:
             return "no arithmetic in this module: the port must be equal bit for bit"
         return (
             f"k = {self.k:.3g}, floor = {self.floor:.3g} from unit round-off {self.unit_roundoff:.3g} "
-            f"and the longest sum, {self.longest_sum} terms"
+            f"and the longest sum, {self.longest_sum} {'term' if self.longest_sum == 1 else 'terms'}"
         )
 
 
