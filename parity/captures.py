@@ -63,8 +63,7 @@ class ModuleCall:
     @property
     def tensor_keys(self) -> set[str]:
         """Keys of the tensors that the call receives."""
-        leaves = leaves_by_path([self.args, self.kwargs])
-        return {leaf.key for _, leaf in leaves if isinstance(leaf, TensorKey)}
+        return set(argument_keys(self.args, self.kwargs).values())
 
     @property
     def appends(self) -> bool:
@@ -183,6 +182,12 @@ def leaves_by_path(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves_by_path(item, f"{prefix}.{key}" if prefix else str(key))
 
 
+def argument_keys(args: list, kwargs: dict) -> dict[str, str]:
+    """Where the tensors of a recorded call stand, by path, each with the key of the tensor itself."""
+    leaves = leaves_by_path({"args": args, "kwargs": kwargs})
+    return {path: leaf.key for path, leaf in leaves if isinstance(leaf, TensorKey)}
+
+
 def save_capture(capture: Capture, stem: Path) -> None:
     """Write `stem.safetensors` and `stem.json`. Raises `UserError` where they cannot be written."""
     taps, inputs = (_spooled(each, stem) for each in (capture.tensors, capture.call_inputs))
@@ -265,16 +270,8 @@ def _input_names(description: dict) -> list[str]:
     """Keys of the calls' inputs; runs saved before they were listed have them in their calls only."""
     if "inputs" in description:
         return description["inputs"]
-    found: dict[str, None] = {}
-
-    def note(leaf: Any) -> Any:
-        if isinstance(leaf, TensorKey):
-            found[leaf.key] = None
-        return leaf
-
-    for call in description["calls"]:
-        map_tree((_decode(call["args"]), _decode(call["kwargs"])), note)
-    return list(found)
+    calls = ((_decode(call["args"]), _decode(call["kwargs"])) for call in description["calls"])
+    return list(dict.fromkeys(key for call in calls for key in argument_keys(*call).values()))
 
 
 def load_capture(stem: Path) -> Capture:

@@ -25,7 +25,7 @@ from onnxscript import opset20 as op
 from onnxscript import optimizer
 
 from configs import CaseConfig, with_input
-from parity.captures import TensorKey, leaves_by_path, map_tree
+from parity.captures import leaves_by_path, map_tree
 from parity.families import Family, get_family
 from parity.precision import Precision
 from parity.torch_taps import marked
@@ -48,12 +48,6 @@ class NotSeparable(ValueError):
 def argument_name(tap: str, path: str) -> str:
     """Name of a tensor that a call received; `path` leads to it, such as `args.0` or `kwargs.mask`."""
     return f"{tap}:{path}"
-
-
-def argument_keys(args: list, kwargs: dict) -> dict[str, str]:
-    """Where the tensors of a recorded call stand, by path, each with the key of the tensor itself."""
-    leaves = leaves_by_path({"args": args, "kwargs": kwargs})
-    return {path: leaf.key for path, leaf in leaves if isinstance(leaf, TensorKey)}
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import torch
 
 from configs import CaseConfig
-from parity.captures import Capture, ModuleCall
+from parity.captures import Capture, ModuleCall, argument_keys
 from parity.families import Family, get_family
-from parity.onnx_export import Exported, argument_keys, argument_name, export, feeds
+from parity.onnx_export import Exported, argument_name, export, feeds
 from parity.precision import Precision
 from parity.runners.base import Runner
 

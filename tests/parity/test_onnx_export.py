@@ -11,9 +11,9 @@ import onnx_ir as ir
 import onnxruntime
 from onnx import checker, helper
 
+from parity.captures import argument_keys
 from parity.onnx_export import (
     NotSeparable,
-    argument_keys,
     divide_by_mode,
     embedding_bag,
     module_of,
