@@ -59,6 +59,24 @@ class Oracle:
             gain=float(difference @ self._scaled) / self._square,
         )
 
+    def crossing(self, result: np.ndarray, added: np.ndarray, limit: Distance) -> float:
+        """The factor e at which ``result + e added``, (n,) each, first meets a limit, but for rounding.
+
+        ``result`` is within all of them. Infinite where no e does.
+        """
+        if self.largest == 0.0 or not added.any():
+            return math.inf
+        off, added = (result - self.values) / self.largest, added / self.largest
+        largest = np.full_like(off, math.inf)
+        np.divide(limit.largest - off * np.sign(added), np.abs(added), out=largest, where=added != 0.0)
+        # ||off + e added||^2 = (limit.l2 ||oracle||)^2
+        squares, mixed = float(added @ added), float(off @ added)
+        room = limit.l2 * limit.l2 * self._square - float(off @ off)
+        l2 = (math.sqrt(max(0.0, mixed * mixed + squares * room)) - mixed) / squares
+        gained, gain = float(added @ self._scaled), float(off @ self._scaled)
+        beyond = limit.gain * self._square - math.copysign(1.0, gained) * gain
+        return min(float(largest.min()), l2, beyond / abs(gained) if gained else math.inf)
+
 
 def carrying_rows(values: np.ndarray, keep: np.ndarray) -> float:
     """How many rows carry a tensor's norm: 1 if a single one does, all if they are alike.

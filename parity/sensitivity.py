@@ -42,7 +42,7 @@ def _noticed_from(oracle: Oracle, port: np.ndarray, limit: Distance, sign: float
     missed, seen = SMALLEST, math.inf
     # Where a limit is crossed can be computed, and that it is crossed there is measured: two looks beside it
     # are nearly always all of the bisection.
-    crossing = min(max(_crossing(oracle, port, limit, sign), SMALLEST), LARGEST)
+    crossing = min(max(oracle.crossing(port, sign * port, limit), SMALLEST), LARGEST)
     for look in (crossing / BESIDE, crossing * BESIDE, LARGEST):
         if missed < look < seen and look <= LARGEST:
             missed, seen = (missed, look) if noticed(look) else (look, seen)
@@ -55,20 +55,3 @@ def _noticed_from(oracle: Oracle, port: np.ndarray, limit: Distance, sign: float
         else:
             missed = middle
     return seen
-
-
-def _crossing(oracle: Oracle, port: np.ndarray, limit: Distance, sign: float) -> float:
-    """The error at which the first measure meets its limit, but for rounding."""
-    if oracle.largest == 0.0 or not port.any():
-        return math.inf
-    values = oracle.values / oracle.largest
-    added, off = sign * port / oracle.largest, (port - oracle.values) / oracle.largest
-    largest = np.full_like(off, math.inf)
-    np.divide(limit.largest - off * np.sign(added), np.abs(added), out=largest, where=added != 0.0)
-    # ||off + e added||^2 = (limit.l2 ||values||)^2
-    squares, mixed, square = float(added @ added), float(off @ added), float(values @ values)
-    room = limit.l2 * limit.l2 * square - float(off @ off)
-    l2 = (math.sqrt(max(0.0, mixed * mixed + squares * room)) - mixed) / squares
-    gained, gain = float(added @ values), float(off @ values)
-    beyond = limit.gain * square - math.copysign(1.0, gained) * gain
-    return min(float(largest.min()), l2, beyond / abs(gained) if gained else math.inf)
