@@ -7,7 +7,7 @@ the production mask in its interpreter, too: there, a copy of the reference asks
 import pytest
 import torch
 
-from kernels.hstu_attention.interface import missing_triton
+from tests.kernels.marks import needs_gpu, needs_triton
 from tests.parity.fault_runs import (
     ROOT,
     Fault,
@@ -207,7 +207,6 @@ STU_KERNEL = {
         ("factors_of_the_first_rows", "attn_scale + seq_start + rows", "attn_scale + rows", "stu_tiny_group"),
     )
 }
-needs_triton = pytest.mark.skipif(bool(missing_triton()), reason=missing_triton() or "triton is there")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,7 @@ def test_a_fault_of_the_plain_form_is_found_and_named(name, fault, tmp_path):
 
 
 @needs_triton
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the Triton kernel needs a CUDA device")
+@needs_gpu
 @pytest.mark.parametrize("name", KERNEL)
 def test_a_fault_of_the_kernel_is_found_and_named(name, tmp_path):
     assert_found_and_named(KERNEL[name], tmp_path, "torch_fused")
