@@ -49,7 +49,7 @@ MOST_ROWS = 1_000_000
 SETS = 4
 # Three layers at the bottom, the interaction, five at the top; the longest sum is 1,024 products.
 MODULES, LONGEST_SUM = 9, 1024
-FORMS = {"triton": None, "cuda": "cuda"}
+FORMS = {"triton": None, "triton, one kernel": "triton", "cuda, one kernel": "cuda"}
 
 
 @dataclass(frozen=True)

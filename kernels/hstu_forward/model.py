@@ -13,14 +13,14 @@ import torch
 
 from kernels.hstu_attention.interface import require_triton
 from kernels.hstu_forward.tiles import Batch
-from kernels.hstu_forward.weights import BlockWeights, block_weights, model_shape
+from kernels.hstu_forward.weights import POSITION_PAD, BlockWeights, block_weights, model_shape
 
 
 @dataclass(frozen=True)
 class Products:
     """How a product of float32 is made, in the projections and in the attention: as one, by float32
     multiply-add, or on tensor cores, of factors of one or two float16 parts (`triton_kernel_products`). One
-    part has the 11 bits of a tf32, two have 22; neither has a factor beyond 65,504.
+    part has the 11 bits of a tf32 and no factor beyond 65,504; two have 22, and none beyond 2,047.
     """
 
     projections: int
@@ -115,7 +115,8 @@ class HSTUForward:
         # Imported here: the launcher needs triton, this module's settings do not.
         from kernels.hstu_forward.triton_launch import states_of
 
-        times = timestamps.new_empty((2, *timestamps.shape), dtype=torch.float32)
+        sequences, width = timestamps.shape
+        times = timestamps.new_empty((sequences, width + POSITION_PAD, 2), dtype=torch.float32)
         return states_of(self, Batch(ids, offsets, timestamps, max_seq_len, times))
 
 

@@ -53,6 +53,7 @@ class AttentionTile:
         block_m, block_n: rows and columns. block_c: columns of the next projection at a time.
         is_unrolled: all columns' biases first.
         heads: of a program, where a program doesn't own them all.
+        is_chained: the three products of a float32 in one sum.
     """
 
     block_m: int
@@ -62,6 +63,7 @@ class AttentionTile:
     block_c: int = 64
     is_unrolled: bool = False
     heads: int = 1
+    is_chained: bool = False
     max_registers: int | None = None
 
 
@@ -98,15 +100,17 @@ def block_tile(batch: Batch, forward: HSTUForward) -> AttentionTile:
     if by_fma:
         return AttentionTile(64, 32, 4, 1)
     # Registers for four programs on a multiprocessor.
-    return AttentionTile(64, 32, 4, 2, max_registers=128)
+    return AttentionTile(64, 32, 4, 2, is_chained=True, max_registers=128)
 
 
 def attention_tile(forward: HSTUForward) -> AttentionTile:
     """For an attention alone."""
     heads = 2 if forward.shape.num_heads % 2 == 0 and forward.shape.vp <= 64 else 1
-    if not _by_fma(forward) and forward.products.attention == 1 and forward.shape.vp <= 64:
-        return AttentionTile(64, 64, 4, 2, heads=heads)
-    return AttentionTile(64, 32, 4, 2 if forward.shape.vp <= 64 else 1, heads=heads)
+    if _by_fma(forward) or forward.shape.vp > 64:
+        return AttentionTile(64, 32, 4, 2 if forward.shape.vp <= 64 else 1, heads=heads)
+    if forward.products.attention > 1:
+        return AttentionTile(64, 64, 4, 2)
+    return AttentionTile(64, 64, 4, 3, heads=heads)
 
 
 def project_tile(batch: Batch, forward: HSTUForward) -> Tile:

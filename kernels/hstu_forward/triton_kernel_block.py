@@ -20,6 +20,7 @@ from kernels.hstu_forward.triton_kernel_products import (
     product,
     product_transposed,
     project_rows,
+    scale_of,
     silu,
     split,
 )
@@ -38,43 +39,44 @@ def _gathered(at, GPU: tl.constexpr):
 
 @triton.jit
 def _gathered_pair(at, GPU: tl.constexpr):
-    """uint32 and, behind it, float32, from a tensor of addresses of bytes."""
+    """Two float32 that lie side by side, from a tensor of addresses of the first."""
     if GPU:
         return tl.inline_asm_elementwise(
-            "ld.global.nc.v2.b32 {$0, $1}, [$2];",
-            "=r,=f,l",
+            "ld.global.nc.v2.f32 {$0, $1}, [$2];",
+            "=f,=f,l",
             [at.to(tl.int64)],
-            dtype=(tl.uint32, tl.float32),
+            dtype=(tl.float32, tl.float32),
             is_pure=True,
             pack=1,
         )
-    return tl.load(at.to(tl.pointer_type(tl.uint32))), tl.load((at + 4).to(tl.pointer_type(tl.float32)))
+    return tl.load(at), tl.load(at + 1)
 
 
 @triton.jit
 def _time_weight(delta, table, SHIFT: tl.constexpr, GPU: tl.constexpr):
     """Differences, float32 -> the weights of their buckets, float32, by `weights.time_table`."""
-    pattern = tl.maximum(tl.abs(delta), 1.0).to(tl.uint32, bitcast=True)
-    # An offset of 16 bytes a cell, unsigned and below 2^32: one register to add to the table's address.
-    at = table.to(tl.pointer_type(tl.int8)) + ((pattern >> (SHIFT - 4)) & 0xFFFFFFF0)
+    # An offset of 16 bytes a cell, without the sign: one register to add to the table's address.
+    cell = (delta.to(tl.uint32, bitcast=True) >> (SHIFT - 4)) & ((0x7FFFFFFF >> (SHIFT - 4)) & 0xFFFFFFF0)
+    at = (table.to(tl.pointer_type(tl.int8)) + cell).to(tl.pointer_type(tl.float32))
     edge, low = _gathered_pair(at, GPU)
-    return tl.where(pattern >= edge, _gathered((at + 8).to(tl.pointer_type(tl.float32)), GPU), low)
+    return tl.where(tl.abs(delta) >= edge, _gathered(at + 2, GPU), low)
 
 
 @triton.jit
 def _bias(
-    rows, start_n, row_high, row_low, length, time_high, time_low, position_weights, time_table, width,
+    rows, start_n, row_high, row_low, own_times, position_weights, time_table, width,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`. The position weights have
-    PAD more in front and behind, for rows and columns that no one sees."""
+    """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`. Position weights and times
+    have PAD more in front and behind, for rows and columns that no one sees."""
     within = tl.arange(0, BLOCK_N)
     # A row's address first, so that its columns lie at constant distances from it.
     row_at = position_weights + (PAD + width - 1 + start_n - rows).to(tl.int64)
     bias = _gathered(row_at[:, None] + within[None, :], GPU)
     if HAS_TIME:
-        col = tl.minimum(start_n + within, length - 1)
-        high, low = tl.load(time_high + col), tl.load(time_low + col)
+        # Not by Triton's own loads, which a loop's pipeline would send through shared memory one by one.
+        at = own_times.to(tl.pointer_type(tl.int64)) + start_n + within
+        high, low = _gathered_pair(at.to(tl.pointer_type(tl.float32)), GPU)
         delta = (row_high[:, None] - high[None, :]) * 16777216.0 + (row_low[:, None] - low[None, :])
         bias += _time_weight(delta, time_table, SHIFT, GPU)
     return bias
@@ -92,7 +94,7 @@ def _queries(
         col = NUM_HEADS * VP + (head + h) * KP + tl.arange(0, KP)
         at = UQ + rows[:, None] * (NUM_HEADS * (VP + KP)) + col[None, :]
         q = tl.load(at, mask=inside[:, None], other=0.0)
-        qs = qs + (split(q.to(tl.float32), VK.dtype.element_ty, PARTS),)
+        qs = qs + (split(q.to(tl.float32) * scale_of(PARTS), VK.dtype.element_ty, PARTS),)
         accs = accs + (tl.zeros([rows.shape[0], VP], dtype=tl.float32),)
     return qs, accs
 
@@ -101,10 +103,11 @@ def _queries(
 def _add_columns(
     accs, qs, bias, VK, seq_start, head, rows, cols, length,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
-    PARTS: tl.constexpr, GPU: tl.constexpr, MASKED: tl.constexpr,
+    PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """accs, one for each head, plus SiLU(q k + bias) v over `cols`; with MASKED, over those that a row
-    sees."""
+    """accs, one for each head, plus SiLU(q k + bias) v over `cols`, times the scales of a `product`; with
+    MASKED, over those that a row sees."""
+    SCALE: tl.constexpr = scale_of(PARTS)
     half: tl.constexpr = NUM_HEADS * (VP + KP)
     at = VK + (seq_start + cols)[:, None] * (PARTS * half)
     # What lies behind a sequence's end is another's, and its garbage times zero need not be zero.
@@ -114,33 +117,34 @@ def _add_columns(
         k_at = at + (NUM_HEADS * VP + (head + h) * KP + tl.arange(0, KP))[None, :]
         k = load_parts(k_at, inside, half, PARTS, MASKED)
         zero = tl.zeros([rows.shape[0], cols.shape[0]], dtype=tl.float32)
-        weights = silu(product_transposed(qs[h], k, zero, PARTS) + bias, GPU)
+        logits = product_transposed(qs[h], k, zero, PARTS, CHAINED) * (1.0 / (SCALE * SCALE)) + bias
+        weights = silu(logits, 1.0, 1.0 / SCALE, GPU)
         if MASKED:
             weights = tl.where(rows[:, None] >= cols[None, :], weights, 0.0)
         v = load_parts(at + ((head + h) * VP + tl.arange(0, VP))[None, :], inside, half, PARTS, MASKED)
         split_weights = split(weights, VK.dtype.element_ty, PARTS)
-        added = added + (product(split_weights, v, accs[h], PARTS),)
+        added = added + (product(split_weights, v, accs[h], PARTS, CHAINED),)
     return added
 
 
 @triton.jit
 def _add_range(
-    accs, qs, VK, seq_start, head, rows, length, begin, stop, time_high, time_low, row_high, row_low,
+    accs, qs, VK, seq_start, head, rows, length, begin, stop, own_times, row_high, row_low,
     position_weights, time_table, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, HAS_TIME: tl.constexpr,
-    SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
-    MASKED: tl.constexpr,
+    SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr,
+    GPU: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """`_add_columns` over the blocks of [begin, stop)."""
     for start_n in tl.range(begin, stop, BLOCK_N):
         cols = start_n + tl.arange(0, BLOCK_N)
         bias = _bias(
-            rows, start_n, row_high, row_low, length, time_high, time_low,
+            rows, start_n, row_high, row_low, own_times,
             position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
         )  # fmt: skip
         accs = _add_columns(
             accs, qs, bias, VK, seq_start, head, rows, cols, length,
-            NUM_HEADS, HEADS, KP, VP, PARTS, GPU, MASKED,
+            NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU, MASKED,
         )  # fmt: skip
     return accs
 
@@ -148,33 +152,32 @@ def _add_range(
 @triton.jit
 def _attended(
     UQ, VK, sequence, seq_start, length, start_m, head,
-    times, position_weights, time_table, stride_tb, num_sequences, width,
+    times, position_weights, time_table, num_times, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr,
+    GPU: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """HEADS sums over the columns j that row i sees of SiLU(q_i k_j + bias_ij) v_j: (BLOCK_M, VP) float32.
 
-    times: (2, num_sequences, stride_tb) float32, see `triton_kernels.embed_kernel`.
+    times: (B, num_times + PAD, 2) float32, see `triton_kernels.embed_kernel`.
     UNROLLED: so many blocks of columns hold the longest row; their biases are computed before anything that
     the kernel before this one has written is read. 0: a loop. DEPENDENT: this kernel may have been started
     while the one before it, though not those before that, still ran, and what follows it may be so started.
     """
     rows = start_m + tl.arange(0, BLOCK_M)
-    time_high = times + sequence.to(tl.int64) * stride_tb
-    time_low = time_high + num_sequences.to(tl.int64) * stride_tb
+    own_times = times + sequence.to(tl.int64) * (2 * (num_times + PAD))
     row_high = rows
     row_low = rows
     if HAS_TIME:
-        successor = tl.minimum(rows + 1, tl.minimum(length, stride_tb - 1))
-        row_high, row_low = tl.load(time_high + successor), tl.load(time_low + successor)
+        successor = tl.minimum(rows + 1, tl.minimum(length, num_times - 1))
+        row_high, row_low = _gathered_pair(own_times + 2 * successor, GPU)
         # Of the other sign than a column's, so that no difference of two is 0.
         row_high = tl.where(row_high == float("inf"), -row_high, row_high)
     biases = ()
     for block in tl.static_range(UNROLLED):
         bias = _bias(
-            rows, block * BLOCK_N, row_high, row_low, length, time_high, time_low,
+            rows, block * BLOCK_N, row_high, row_low, own_times,
             position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
         )  # fmt: skip
         biases = biases + (bias,)
@@ -187,32 +190,32 @@ def _attended(
             cols = block * BLOCK_N + tl.arange(0, BLOCK_N)
             accs = _add_columns(
                 accs, qs, biases[block], VK, seq_start, head, rows, cols, length,
-                NUM_HEADS, HEADS, KP, VP, PARTS, GPU, True,
+                NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU, True,
             )  # fmt: skip
     else:
         cut = start_m // BLOCK_N * BLOCK_N
         end = tl.minimum(start_m + BLOCK_M, length)
         accs = _add_range(
-            accs, qs, VK, seq_start, head, rows, length, 0, cut, time_high, time_low, row_high, row_low,
+            accs, qs, VK, seq_start, head, rows, length, 0, cut, own_times, row_high, row_low,
             position_weights, time_table, width,
-            NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, PARTS, GPU, False,
+            NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, PARTS, CHAINED, GPU, False,
         )  # fmt: skip
         accs = _add_range(
-            accs, qs, VK, seq_start, head, rows, length, cut, end, time_high, time_low, row_high, row_low,
+            accs, qs, VK, seq_start, head, rows, length, cut, end, own_times, row_high, row_low,
             position_weights, time_table, width,
-            NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, PARTS, GPU, True,
+            NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, PARTS, CHAINED, GPU, True,
         )  # fmt: skip
     return accs
 
 
 # Without specialisation on these, a launch does not depend on a batch's sizes.
-_SIZES = ["stride_tb", "num_sequences", "num_blocks", "width"]
+_SIZES = ["num_times", "num_sequences", "num_blocks", "width"]
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def attention_kernel(
     UQ, VK, A, offsets, times, position_weights, time_table,
-    stride_tb, num_sequences, num_blocks, width, scale,
+    num_times, num_sequences, num_blocks, width, scale,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PAD: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
@@ -232,24 +235,25 @@ def attention_kernel(
         return
     accs = _attended(
         UQ, VK, sequence, seq_start, length, start_m, head,
-        times, position_weights, time_table, stride_tb, num_sequences, width,
-        NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, 0, PARTS, GPU, False,
+        times, position_weights, time_table, num_times, width,
+        NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, 0, PARTS, False, GPU, False,
     )  # fmt: skip
     rows = start_m + tl.arange(0, BLOCK_M)
+    unit = scale / (scale_of(PARTS) * scale_of(PARTS))
     at = A + (seq_start + rows)[:, None] * (NUM_HEADS * VP) + (head * VP + tl.arange(0, VP))[None, :]
     for h in tl.static_range(HEADS):
-        tl.store(at + h * VP, (accs[h] * scale).to(A.dtype.element_ty), mask=(rows < length)[:, None])
+        tl.store(at + h * VP, (accs[h] * unit).to(A.dtype.element_ty), mask=(rows < length)[:, None])
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def block_kernel(
     UQ, VK, X, NextUQ, NextVK, offsets, times, position_weights, time_table, WOut, bias, W,
-    stride_tb, num_sequences, num_blocks, width, scale, eps, l2_eps,
+    num_times, num_sequences, num_blocks, width, scale, eps, l2_eps,
     HEADS: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, D: tl.constexpr,
     DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PAD: tl.constexpr, UNROLLED: tl.constexpr,
-    PARTS: tl.constexpr, VK_PARTS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr,
-    LAST: tl.constexpr,
+    PARTS: tl.constexpr, VK_PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
+    DEPENDENT: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """All of a block behind its projection, and the next block's projection:
 
@@ -270,8 +274,9 @@ def block_kernel(
         return
     accs = _attended(
         UQ, VK, sequence, seq_start, length, start_m, 0,
-        times, position_weights, time_table, stride_tb, num_sequences, width,
-        HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, VK_PARTS, GPU, DEPENDENT,
+        times, position_weights, time_table, num_times, width,
+        HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, VK_PARTS, CHAINED, GPU,
+        DEPENDENT,
     )  # fmt: skip
 
     half: tl.constexpr = HEADS * (VP + KP)
@@ -281,8 +286,9 @@ def block_kernel(
     value = tl.arange(0, VP)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     mixed = ()
+    unit = scale / (scale_of(VK_PARTS) * scale_of(VK_PARTS))
     for h in tl.static_range(HEADS):
-        a = (accs[h] * scale).to(dtype).to(tl.float32)
+        a = (accs[h] * unit).to(dtype).to(tl.float32)
         mixed = mixed + (a,)
         total += tl.sum(a, axis=1)
     mean = total / (HEADS * V)
@@ -301,8 +307,9 @@ def block_kernel(
         gated = ((mixed[h] - mean[:, None]) * deviation[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + (h * VP + value)[None, :]
         w = load_parts(WOut + w_at, None, DP * HEADS * VP, PARTS, False)
-        acc = product_transposed(split(gated, WOut.dtype.element_ty, PARTS), w, acc, PARTS)
-    acc += tl.load(bias + cols).to(tl.float32)[None, :]
+        gated = split(gated * scale_of(PARTS), WOut.dtype.element_ty, PARTS)
+        acc = product_transposed(gated, w, acc, PARTS, CHAINED)
+    acc = acc * (1.0 / (scale_of(PARTS) * scale_of(PARTS))) + tl.load(bias + cols).to(tl.float32)[None, :]
     x_at = X + rows[:, None] * DP + cols[None, :]
     acc += tl.load(x_at, mask=inside[:, None], other=0.0).to(tl.float32)
     if LAST:
@@ -315,5 +322,5 @@ def block_kernel(
         tl.store(x_at, x, mask=inside[:, None])
         project_rows(
             normalized(x.to(tl.float32), cols, eps, D), W, NextUQ, NextVK, rows, inside,
-            DP, half, BLOCK_C, PARTS, VK_PARTS, GPU,
+            DP, half, BLOCK_C, PARTS, VK_PARTS, CHAINED, GPU,
         )  # fmt: skip

@@ -16,10 +16,9 @@ from kernels.hstu_forward.triton_kernel_products import (
     normalized,
     product_transposed,
     project_rows,
-    silu,
+    scale_of,
     split,
-    store_uq,
-    store_vk,
+    store_activated,
 )
 
 
@@ -28,14 +27,15 @@ def embed_kernel(
     ids, offsets, timestamps, item_weights, position_weights, X, XN, W, UQ, VK, times, stride_tb, num_times,
     scale, eps,
     D: tl.constexpr, DP: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
-    PARTS: tl.constexpr, VK_PARTS: tl.constexpr, GPU: tl.constexpr, FUSED: tl.constexpr,
+    PAD: tl.constexpr, PARTS: tl.constexpr, VK_PARTS: tl.constexpr, GPU: tl.constexpr, FUSED: tl.constexpr,
 ):  # fmt: skip
     """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and XN its layer
     norm; FUSED, in its place the first block's projection of that.
 
-    times: (2, B, num_times) float32 pairs (h, l) with timestamp - the row's first = 2^24 h + l, so that the
-    difference of two has one rounding, as where an int64 becomes a float32. 2^47 seconds from the first and
-    beyond, where h would be rounded, it is infinite: a difference from that has no weight, and gives NaN.
+    times: (B, num_times + PAD, 2) float32, pairs (h, l) with timestamp - the row's first = 2^24 h + l, so
+    that the difference of two has one rounding, as where an int64 becomes a float32. 2^47 seconds from the
+    first and beyond, where h would be rounded, it is infinite: a difference from that has no weight, and
+    gives NaN.
 
     Grid (blocks of a row's positions and its end, B).
     """
@@ -48,9 +48,9 @@ def embed_kernel(
     time = tl.load(own_time + rows, mask=is_time, other=0) - tl.load(own_time)
     high = time >> 24
     is_near = (high >= -(1 << 23)) & (high < (1 << 23))
-    time_at = times + sequence.to(tl.int64) * num_times + rows
+    time_at = times + 2 * (sequence.to(tl.int64) * (num_times + PAD) + rows)
     tl.store(time_at, tl.where(is_near, high.to(tl.float32), float("inf")), mask=is_time)
-    tl.store(time_at + tl.num_programs(1) * num_times, (time & 0xFFFFFF).to(tl.float32), mask=is_time)
+    tl.store(time_at + 1, (time & 0xFFFFFF).to(tl.float32), mask=is_time)
     cols = tl.arange(0, DP)
     inside = rows < length
     item = tl.load(ids + start + rows, mask=inside, other=0).to(tl.int64)
@@ -64,7 +64,7 @@ def embed_kernel(
     tl.store(X + at, x, mask=inside[:, None])
     normal = normalized(x.to(tl.float32), cols, eps, D)
     if FUSED:
-        project_rows(normal, W, UQ, VK, start + rows, inside, DP, HALF, BLOCK_C, PARTS, VK_PARTS, GPU)
+        project_rows(normal, W, UQ, VK, start + rows, inside, DP, HALF, BLOCK_C, PARTS, VK_PARTS, False, GPU)
     else:
         tl.store(XN + at, normal.to(XN.dtype.element_ty), mask=inside[:, None])
 
@@ -115,12 +115,9 @@ def project_kernel(
         inner = start + tl.arange(0, BLOCK_K)
         x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
         w = load_parts(W + cols[:, None] * DP + inner[None, :], None, 2 * HALF * DP, PARTS, False)
-        acc = product_transposed(split(x.to(tl.float32), W.dtype.element_ty, PARTS), w, acc, PARTS)
-    acc = silu(acc, GPU)
-    if start_n < HALF:
-        store_uq(acc, UQ, rows, inside, cols, HALF)
-    else:
-        store_vk(acc, VK, rows, inside, cols - HALF, HALF, VK_PARTS)
+        xs = split(x.to(tl.float32) * scale_of(PARTS), W.dtype.element_ty, PARTS)
+        acc = product_transposed(xs, w, acc, PARTS, False)
+    store_activated(acc, UQ, VK, rows, inside, start_n, cols, HALF, PARTS, VK_PARTS, GPU)
 
 
 @triton.jit
@@ -155,8 +152,9 @@ def output_kernel(
         gated = ((a - mean[:, None]) * scale[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + inner[None, :]
         w = load_parts(W + w_at, None, DP * HEADS * VP, PARTS, False)
-        acc = product_transposed(split(gated, W.dtype.element_ty, PARTS), w, acc, PARTS)
-    acc += tl.load(bias + cols).to(tl.float32)[None, :]
+        gated = split(gated * scale_of(PARTS), W.dtype.element_ty, PARTS)
+        acc = product_transposed(gated, w, acc, PARTS, False)
+    acc = acc * (1.0 / (scale_of(PARTS) * scale_of(PARTS))) + tl.load(bias + cols).to(tl.float32)[None, :]
     acc += tl.load(X + at * DP + cols[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     if LAST:
         norm = tl.maximum(tl.sqrt(tl.sum(acc * acc, axis=1)), l2_eps)
@@ -166,4 +164,4 @@ def output_kernel(
         x = acc.to(dtype)
         tl.store(Out + at * DP + cols[None, :], x, mask=inside[:, None])
         normal = normalized(x.to(tl.float32), cols, eps, D)
-        tl.store(XN + at * DP + cols[None, :], normal.to(dtype), mask=inside[:, None])
+        tl.store(XN + at * DP + cols[None, :], normal.to(XN.dtype.element_ty), mask=inside[:, None])

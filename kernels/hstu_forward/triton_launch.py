@@ -36,7 +36,9 @@ def states_of(forward: HSTUForward, batch: Batch) -> torch.Tensor:
             _block(forward, batch, number, projected, x, target)
             projected, following = following, projected
         return out
-    normalized = torch.empty_like(x)
+    # What is multiplied as it is may be rounded to its factor's type when it is made.
+    is_split = forward.products.projections > 1
+    normalized = torch.empty_like(x, dtype=None if is_split else forward.blocks[0].uvqk.dtype)
     _embed(forward, batch, x, normalized, projected, is_fused=False)
     for number, block in enumerate(forward.blocks):
         _project(forward, batch, normalized, block, projected)
@@ -100,6 +102,7 @@ def _embed(
         HALF=shape.projected // 2,
         BLOCK_M=block_m,
         BLOCK_C=_block_c(forward, 64),
+        PAD=POSITION_PAD,
         PARTS=forward.products.projections,
         VK_PARTS=forward.products.attention,
         GPU=_on_gpu(forward),
@@ -117,8 +120,8 @@ def _bias(batch: Batch, block: BlockWeights) -> tuple[tuple[object, ...], dict]:
 
 
 def _sizes(batch: Batch, block: BlockWeights, block_m: int) -> tuple[int, ...]:
-    """stride_tb, num_sequences, num_blocks, width."""
-    return batch.times.size(2), batch.sequences, triton.cdiv(batch.max_seq_len, block_m), block.width
+    """num_times, num_sequences, num_blocks, width."""
+    return batch.timestamps.size(1), batch.sequences, triton.cdiv(batch.max_seq_len, block_m), block.width
 
 
 def _block(
@@ -163,6 +166,7 @@ def _block(
         UNROLLED=triton.cdiv(batch.max_seq_len, tile.block_n) if tile.is_unrolled else 0,
         PARTS=forward.products.projections,
         VK_PARTS=forward.products.attention,
+        CHAINED=tile.is_chained,
         GPU=_on_gpu(forward),
         DEPENDENT=can_depend,
         LAST=is_last,

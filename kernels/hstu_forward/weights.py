@@ -11,9 +11,10 @@ from kernels.hstu_attention.buckets import bucket_table
 
 # Bit patterns of float32.
 _ONE, _INFINITY, _NAN = 0x3F800000, 0x7F800000, 0x7FC00000
-# How many position weights a kernel's blocks may reach beyond the first and the last: a block's rows or
-# columns.
+# How many positions a kernel's blocks may reach beyond the first and the last: a block's rows or columns.
 POSITION_PAD = 256
+# What factors of two parts are multiplied by, see `triton_kernel_products`.
+FACTOR_SCALE = 32.0
 _LAYER = "_hstu._attention_layers."
 
 
@@ -52,7 +53,7 @@ class BlockWeights:
     Attributes:
         uvqk: (parts, projected, dp), a column of the public parameter a row; u, q, v, k. output: (parts, dp,
         H * vp).
-            In `dtype`; two parts are float16 and together a float32, see `triton_kernel_products`.
+            In `dtype`; two parts are float16 and together a float32.
         output_bias: (dp,). position_weights: (2 * width - 1,) float32, with POSITION_PAD zeros on either
         side. times: None
             without time weights.
@@ -73,10 +74,9 @@ class TimeTable:
 
     Attributes:
         entries: (cells, 2) int64. With `low` and `high` a cell's weights before and from its edge on, as the
-        bits
-            of float32: low << 32 | the edge's pattern; high. The first cells, below 1.0, are not used, so
-            that a cell's number is the difference's pattern >> shift; those behind 2^63, the longest, up to
-            infinity are NaN.
+            bits of float32: low << 32 | the edge; high. A cell's number is the difference's pattern >> shift;
+            an edge that is not in it is behind it, or NaN. The first cells, below 1.0, have the first weight;
+            those behind 2^63, the longest, up to infinity are NaN.
         shift: of a pattern, to its cell.
     """
 
@@ -94,9 +94,10 @@ def time_table(time_weights: torch.Tensor, bucket_divisor: float) -> TimeTable:
     low, high = bits[bucket], bits[(bucket + 1).clamp(max=bits.numel() - 1)]
     made = torch.stack([(low << 32) | edge, high & 0xFFFFFFFF], dim=1)
     first, cells = _ONE >> table.shift, (_INFINITY >> table.shift) + 1
-    no_weight = torch.full((cells, 2), _NAN << 32 | _NAN, dtype=torch.int64, device=made.device)
-    no_weight[first : first + made.size(0)] = made
-    return TimeTable(no_weight, table.shift)
+    cell = torch.full((cells, 2), _NAN << 32 | _NAN, dtype=torch.int64, device=made.device)
+    cell[:first, 0] = bits[0] << 32 | _NAN
+    cell[first : first + made.size(0)] = made
+    return TimeTable(cell, table.shift)
 
 
 def _padded(dim: int) -> int:
@@ -180,11 +181,13 @@ def _pad_heads(x: torch.Tensor, heads: int, pad: int) -> torch.Tensor:
 
 
 def _parts(x: torch.Tensor, num_parts: int, dtype: torch.dtype, name: str) -> torch.Tensor:
-    """(num_parts, ...): the tensor in `dtype`, or h and l in float16 with h + l / 2048 = x but for 2^-23 of
-    it."""
+    """(num_parts, ...): the tensor in `dtype`, or float16's h and l, see `triton_kernel_products`."""
+    if num_parts == 2:
+        x = x * FACTOR_SCALE
     high = x.to(dtype)
     if not bool(high.isfinite().all()):
-        raise ValueError(f"{name}: an element is not finite in {dtype}; use dot_precision='ieee'")
+        most = torch.finfo(dtype).max / (FACTOR_SCALE if num_parts == 2 else 1.0)
+        raise ValueError(f"{name}: an element is beyond {most:,.0f}; use dot_precision='ieee'")
     if num_parts == 1:
         return high.unsqueeze(0)
-    return torch.stack([high, ((x - high.float()) * 2048).to(dtype)])
+    return torch.stack([high, (x - high.float()).to(dtype)])

@@ -73,9 +73,11 @@ KERNELS = ("embed_kernel", "block_kernel", "project_kernel", "attention_kernel",
 # D, heads, whether rows are many, type, dot precision.
 FORMS = (
     (50, 2, False, torch.float32, "fp16x3"),
+    (50, 2, True, torch.float32, "fp16x3"),
     (50, 2, True, torch.float32, "fp16x3, attention fp16"),
     (50, 2, True, torch.bfloat16, "ieee"),
     (256, 4, True, torch.float32, "fp16x3"),
+    (256, 4, True, torch.float32, "fp16"),
     (256, 4, True, torch.bfloat16, "ieee"),
 )
 

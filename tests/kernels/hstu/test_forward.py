@@ -219,7 +219,7 @@ SOURCE_FAULTS = {
     "last partial block of rows": ("if start_m >= length:", "if start_m + BLOCK_M > length:", 1),
     "bias off by one": ("(PAD + width - 1 + start_n", "(PAD + width + start_n", 0),
     "bias: the row's own time": ("tl.minimum(rows + 1, ", "tl.minimum(rows, ", 0),
-    "bias: an edge ignored": ("tl.where(pattern >= edge, ", "tl.where(pattern >= 0x7F800000, ", 0),
+    "bias: an edge ignored": ("tl.where(tl.abs(delta) >= edge, ", "tl.where(tl.abs(delta) < 0.0, ", 0),
     "bias: times without their upper part": ("* 16777216.0 +", "* 0.0 +", 0),
     "the other head's keys": (
         "(head + h) * KP + tl.arange(0, KP))[None",
@@ -339,7 +339,7 @@ def test_what_does_not_fit_is_refused_by_name():
     with pytest.raises(ValueError, match="is of float32, not torch.float16"):
         HSTUForward(half, settings, "fp16x3")
     key = "_hstu._attention_layers.1._o.weight"
-    with pytest.raises(ValueError, match=f"{key}: an element is not finite in torch.float16"):
+    with pytest.raises(ValueError, match=f"{key}: an element is beyond 2,047"):
         HSTUForward({**state, key: state[key] * 1e9}, settings, "fp16x3")
     forward, times = HSTUForward(state, settings), torch.zeros(1, 51, dtype=torch.int64, device=DEVICE)
     with pytest.raises(ValueError, match="max_seq_len=52: the model's width has room for 51"):
