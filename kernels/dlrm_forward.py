@@ -2,8 +2,8 @@
 
 The dense layers run in half precision, the tables are read in the precision in which they are stored:
 
-* all bags of all tables are one kernel, the interaction and the concatenation another, or both are one,
-  `bags_interaction`; vectors are written where the interaction reads them, and never concatenated;
+* all bags of all tables, the interaction and the concatenation are one kernel, `bags_interaction`: no pooled
+  vector is written to memory;
 * a linear layer, its bias and its activation are one kernel, the last two layers of an MLP together one where
   the last is narrow enough;
 * the interaction's odd number of columns (479 of MLPerf's sizes) is padded to a multiple of 16, with zero
@@ -26,8 +26,6 @@ from kernels.lecture import (
     KernelError,
     TableGroup,
     bags_interaction,
-    dot_interaction,
-    embedding_bags,
     interaction_columns,
     linear_activation,
     two_layer_mlp,
@@ -62,7 +60,7 @@ class FusedDLRM:
         itself: `DLRM_Net`'s ``arch_interaction_itself``.
         dtype: of the dense layers and of the vectors that interact.
         backend: "triton", or "torch" for the same steps in plain PyTorch.
-        fused_bags: None for bags and interaction in two kernels, or `bags_interaction`'s backend for one.
+        bags_backend: of `bags_interaction`, where that is not ``backend``.
 
     Raises:
         KernelError: naming the key that is missing or belongs to another kind of model.
@@ -76,7 +74,7 @@ class FusedDLRM:
         itself: bool = False,
         dtype: torch.dtype = torch.bfloat16,
         backend: str = "triton",
-        fused_bags: str | None = None,
+        bags_backend: str | None = None,
     ) -> None:
         tables = _numbered(state_dict, "emb_l.", ".weight")
         self.bottom = _layers(state_dict, "bot_l.", sigmoid_bot, dtype)
@@ -89,9 +87,8 @@ class FusedDLRM:
             )
         self.group = TableGroup(tables)
         self.itself = itself
-        self.dtype = dtype
         self.backend = backend
-        self.fused_bags = fused_bags
+        self.bags_backend = bags_backend or backend
         width = interaction_columns(len(tables) + 1, self.group.columns, itself)
         given = self.top[0].weight.shape[1]
         if given != width:
@@ -127,20 +124,10 @@ class FusedDLRM:
 
     def interact(self, dense_BC: torch.Tensor, bags: Bags, out: torch.Tensor, validate: bool) -> None:
         """Write the interaction of the bottom MLP's result and the bags to ``out``."""
-        if self.fused_bags:
-            dense_BD = run_mlp(dense_BC, self.bottom, self.backend)
-            bags_interaction(
-                dense_BD, self.group, bags, self.itself, backend=self.fused_bags, validate=validate, out=out
-            )
-            return
-        shape = (dense_BC.shape[0], len(self.group.tables) + 1, self.group.columns)
-        features_BFD = dense_BC.new_empty(shape)
-        run_mlp(dense_BC, self.bottom, self.backend, out=features_BFD[:, 0])
-        pooled = features_BFD[:, 1:]
-        embedding_bags(
-            self.group, bags, backend=self.backend, dtype=self.dtype, validate=validate, out=pooled
+        dense_BD = run_mlp(dense_BC, self.bottom, self.backend)
+        bags_interaction(
+            dense_BD, self.group, bags, self.itself, backend=self.bags_backend, validate=validate, out=out
         )
-        dot_interaction(features_BFD, self.itself, backend=self.backend, out=out)
 
     def capture(self, dense_BC: torch.Tensor, bags: Bags) -> CapturedDLRM:
         """The forward as a CUDA graph, for inputs of these shapes; see `CapturedDLRM`."""
@@ -208,24 +195,19 @@ class CapturedDLRM:
         return self.replay()
 
 
-def run_mlp(
-    x_BC: torch.Tensor, layers: list[Layer], backend: str, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """All layers one after the other, two in one kernel where that is faster; the last writes to ``out``."""
+def run_mlp(x_BC: torch.Tensor, layers: list[Layer], backend: str) -> torch.Tensor:
+    """All layers one after the other, two in one kernel where that is faster."""
     at = 0
     while at < len(layers):
         first, second = layers[at], layers[at + 1] if at + 1 < len(layers) else None
         fused = second is not None and _is_faster_fused(x_BC.shape[0], first, second)
         at += 2 if fused else 1
-        target = out if at == len(layers) else None
         weights = (x_BC, first.weight, first.bias)
         if fused:
             activations = (first.activation, second.activation)
-            x_BC = two_layer_mlp(
-                *weights, second.weight, second.bias, activations, backend=backend, out=target
-            )
+            x_BC = two_layer_mlp(*weights, second.weight, second.bias, activations, backend=backend)
         else:
-            x_BC = linear_activation(*weights, first.activation, backend=backend, out=target)
+            x_BC = linear_activation(*weights, first.activation, backend=backend)
     return x_BC
 
 

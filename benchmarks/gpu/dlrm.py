@@ -49,7 +49,7 @@ MOST_ROWS = 1_000_000
 SETS = 4
 # Three layers at the bottom, the interaction, five at the top; the longest sum is 1,024 products.
 MODULES, LONGEST_SUM = 9, 1024
-FORMS = {"triton": None, "triton, one kernel": "triton", "cuda, one kernel": "cuda"}
+FORMS = {"triton": None, "cuda": "cuda"}
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ def main() -> int:
         model = Model()
         state = model.net.state_dict()
         fused = {
-            form: FusedDLRM(state, sigmoid_top=model.sigmoid_top, dtype=DTYPE, fused_bags=backend)
+            form: FusedDLRM(state, sigmoid_top=model.sigmoid_top, dtype=DTYPE, bags_backend=backend)
             for form, backend in FORMS.items()
         }
         rows = []

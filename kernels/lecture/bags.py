@@ -195,8 +195,8 @@ def bags_interaction(
         group: the tables, in a dtype of their own.
         bags: what to look up.
         itself: see `dot_interaction`.
-        backend: "torch", "triton" or "cuda"; "cuda" is for half types and D a multiple of 16. Triton's is
-            slower than its two kernels one after the other, see docs/kernels_dlrm.md.
+        backend: "torch", "triton" or "cuda"; "cuda" is for half types and D a multiple of 16, and slower
+            than Triton's, see docs/kernels_dlrm.md.
         validate: see `embedding_bags`.
         out: see `dot_interaction`.
 

@@ -19,13 +19,11 @@ TOP = (40, 24, 1)
 MODULES = len(BOTTOM) - 1 + 1 + len(TOP)
 
 
-# Bags and interaction in two kernels or one; with CUDA C++ the linear layers are Triton's.
+# With CUDA C++ the linear layers are Triton's.
 FORMS = {
     "torch": {"backend": "torch"},
-    "torch, one": {"backend": "torch", "fused_bags": "torch"},
     "triton": {"backend": "triton"},
-    "triton, one": {"backend": "triton", "fused_bags": "triton"},
-    "cuda, one": {"backend": "triton", "fused_bags": "cuda"},
+    "cuda": {"backend": "triton", "bags_backend": "cuda"},
 }
 
 
@@ -96,7 +94,7 @@ def round_dense_layers(net, dtype):
 @torch.no_grad()
 def test_the_reference_s_function(form, itself, precision):
     needs_products(precision, FORMS[form]["backend"])
-    if form == "cuda, one" and precision == "fp32":
+    if form == "cuda" and precision == "fp32":
         pytest.skip("CUDA C++ takes half types")
     dtype = PRECISIONS[precision].dtype
     dense, lS_o, lS_i = batch_of([0, 1, 4, 2, 1, 0, 3] * 3)
@@ -113,7 +111,7 @@ def test_the_reference_s_function(form, itself, precision):
 
 
 @pytest.mark.skipif(not GPU, reason="no CUDA device: a CUDA graph needs one")
-@forms("triton", "triton, one", "cuda, one")
+@forms("triton", "cuda")
 @torch.no_grad()
 def test_a_replay_is_the_forward(form):
     """Other inputs than those of the capture, fewer indices too; to the bit: the kernels are the same."""
