@@ -116,10 +116,27 @@ def test_the_fused_forward_is_the_model(precision, dot_precision):
     assert found.passed, found.reason
 
 
+@needs_triton
+@pytest.mark.parametrize("factor", [1e-4, 1e2])
+def test_two_float16_parts_are_exact_below_and_nan_beyond_their_range(factor):
+    """Keys of 1e-4, and products beyond 2,047."""
+    config, model = small_model()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_uvqk"):
+                parameter.mul_(factor)
+    settings = settings_of(config, model)
+    found = verdict(
+        config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings, "fp16x3")(*a)
+    )
+    assert found.passed == (factor < 1.0), found.reason
+    assert found.passed or "NaN or Inf" in found.reason
+
+
 # Blocks of rows inside blocks of columns and the other way round, each row's end in, before and behind one.
 TILES = (
     AttentionTile(16, 32, 4, 1),
-    AttentionTile(32, 16, 4, 2),
+    AttentionTile(32, 16, 4, 2, is_chained=True),
     AttentionTile(16, 16, 4, 1, block_c=16, is_unrolled=True),
     AttentionTile(16, 64, 4, 1, block_c=128, is_unrolled=True),
 )
