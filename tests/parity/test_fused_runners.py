@@ -11,12 +11,13 @@ from tripy_portable import trt
 import kernels.plugins.hstu_attention
 import kernels.plugins.stu_attention  # noqa: F401  (importing registers the plugins)
 from configs import load_case
+from parity.arguments import Arguments
 from parity.captures import map_tree
 from parity.families import get_family
 from parity.families.hstu_fused import HSTU_FUSED_FAMILY
 from parity.families.stu_fused import STU_FUSED_FAMILY
+from parity.pipeline import run
 from parity.precision import PRECISIONS
-from parity.report import read_report
 from parity.runners import default_runners, make_runner
 from parity.runners.base import Unavailable
 from parity.runners.fused import FUSED, FUSED_RUNNERS, as_fused
@@ -45,18 +46,20 @@ BOTH = [
 
 
 @pytest.fixture(scope="module")
-def ran(command, tmp_path_factory):
+def ran():
     """`ran(case)`: the runners of a case in fp32, by name; run once."""
 
     @functools.cache
-    def run(case):
-        folder = tmp_path_factory.mktemp("fused") / "saved"
+    def run_once(case):
         names = ",".join(FUSED_RUNNERS)
-        ended = command("--case", case, "--precision", "fp32", "--runners", names, "--save", folder)
-        assert ended.code == 0, ended.out
-        return {entry.runner: entry for _, _, entry in read_report(folder / "report.json").runner_reports()}
+        asked = Arguments(
+            time_limit=300.0, command="test", cases=case, precision="fp32", runners=names
+        ).request()
+        report = run(asked, progress=lambda _: None)
+        assert report.exit_code == 0, [entry.reason for _, _, entry in report.runner_reports()]
+        return {entry.runner: entry for _, _, entry in report.runner_reports()}
 
-    return run
+    return run_once
 
 
 @pytest.mark.parametrize(("case", "name"), BOTH)
