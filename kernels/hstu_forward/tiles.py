@@ -105,9 +105,11 @@ def block_tile(batch: Batch, forward: HSTUForward) -> AttentionTile:
 
 def attention_tile(forward: HSTUForward) -> AttentionTile:
     """For an attention alone."""
-    heads = 2 if forward.shape.num_heads % 2 == 0 and forward.shape.vp <= 64 else 1
-    if _by_fma(forward) or forward.shape.vp > 64:
-        return AttentionTile(64, 32, 4, 2 if forward.shape.vp <= 64 else 1, heads=heads)
+    if forward.shape.vp > 64:
+        return AttentionTile(64, 32, 4, 1)
+    heads = 2 if forward.shape.num_heads % 2 == 0 else 1
+    if _by_fma(forward):
+        return AttentionTile(64, 32, 4, 2, heads=heads)
     if forward.products.attention > 1:
         return AttentionTile(64, 64, 4, 2)
     return AttentionTile(64, 64, 4, 3, heads=heads)

@@ -23,6 +23,7 @@ from kernels.hstu_forward.triton_kernel_products import (
     scale_of,
     silu,
     split,
+    unit_of,
 )
 
 
@@ -107,7 +108,6 @@ def _add_columns(
 ):  # fmt: skip
     """accs, one for each head, plus SiLU(q k + bias) v over `cols`, times the scales of a `product`; with
     MASKED, over those that a row sees."""
-    SCALE: tl.constexpr = scale_of(PARTS)
     half: tl.constexpr = NUM_HEADS * (VP + KP)
     at = VK + (seq_start + cols)[:, None] * (PARTS * half)
     # What lies behind a sequence's end is another's, and its garbage times zero need not be zero.
@@ -117,8 +117,8 @@ def _add_columns(
         k_at = at + (NUM_HEADS * VP + (head + h) * KP + tl.arange(0, KP))[None, :]
         k = load_parts(k_at, inside, half, PARTS, MASKED)
         zero = tl.zeros([rows.shape[0], cols.shape[0]], dtype=tl.float32)
-        logits = product_transposed(qs[h], k, zero, PARTS, CHAINED) * (1.0 / (SCALE * SCALE)) + bias
-        weights = silu(logits, 1.0, 1.0 / SCALE, GPU)
+        logits = product_transposed(qs[h], k, zero, PARTS, CHAINED) * unit_of(PARTS) + bias
+        weights = silu(logits, 1.0, 1.0 / scale_of(PARTS), GPU)
         if MASKED:
             weights = tl.where(rows[:, None] >= cols[None, :], weights, 0.0)
         v = load_parts(at + ((head + h) * VP + tl.arange(0, VP))[None, :], inside, half, PARTS, MASKED)
@@ -239,7 +239,7 @@ def attention_kernel(
         NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, 0, PARTS, False, GPU, False,
     )  # fmt: skip
     rows = start_m + tl.arange(0, BLOCK_M)
-    unit = scale / (scale_of(PARTS) * scale_of(PARTS))
+    unit = scale * unit_of(PARTS)
     at = A + (seq_start + rows)[:, None] * (NUM_HEADS * VP) + (head * VP + tl.arange(0, VP))[None, :]
     for h in tl.static_range(HEADS):
         tl.store(at + h * VP, (accs[h] * unit).to(A.dtype.element_ty), mask=(rows < length)[:, None])
@@ -286,7 +286,7 @@ def block_kernel(
     value = tl.arange(0, VP)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     mixed = ()
-    unit = scale / (scale_of(VK_PARTS) * scale_of(VK_PARTS))
+    unit = scale * unit_of(VK_PARTS)
     for h in tl.static_range(HEADS):
         a = (accs[h] * unit).to(dtype).to(tl.float32)
         mixed = mixed + (a,)
@@ -309,7 +309,7 @@ def block_kernel(
         w = load_parts(WOut + w_at, None, DP * HEADS * VP, PARTS, False)
         gated = split(gated * scale_of(PARTS), WOut.dtype.element_ty, PARTS)
         acc = product_transposed(gated, w, acc, PARTS, CHAINED)
-    acc = acc * (1.0 / (scale_of(PARTS) * scale_of(PARTS))) + tl.load(bias + cols).to(tl.float32)[None, :]
+    acc = acc * unit_of(PARTS) + tl.load(bias + cols).to(tl.float32)[None, :]
     x_at = X + rows[:, None] * DP + cols[None, :]
     acc += tl.load(x_at, mask=inside[:, None], other=0.0).to(tl.float32)
     if LAST:

@@ -19,8 +19,14 @@ from kernels.hstu_forward.weights import FACTOR_SCALE
 
 @triton.constexpr_function
 def scale_of(parts: int) -> float:
-    """What a factor of so many parts is multiplied by before it is split; of a product, of both."""
+    """What a factor of so many parts is multiplied by before it is split."""
     return FACTOR_SCALE if parts == 2 else 1.0
+
+
+@triton.constexpr_function
+def unit_of(parts: int) -> float:
+    """What a `product` of such factors is multiplied by to undo their scales."""
+    return 1.0 / FACTOR_SCALE**2 if parts == 2 else 1.0
 
 
 @triton.jit
@@ -108,9 +114,9 @@ def store_activated(
     GPU: tl.constexpr,
 ):  # fmt: skip
     """SiLU of a `product` in its columns of UQ, or, from HALF on, of VK, as `split`."""
-    UNITS: tl.constexpr = scale_of(PARTS) * scale_of(PARTS)
+    UNIT: tl.constexpr = unit_of(PARTS)
     # One activation before the branch: products in flight cannot be waited for in both of its arms.
-    activated = silu(acc, 1.0 / UNITS, tl.where(start < HALF, UNITS, UNITS / scale_of(VK_PARTS)), GPU)
+    activated = silu(acc, UNIT, tl.where(start < HALF, 1.0 / UNIT, 1.0 / (UNIT * scale_of(VK_PARTS))), GPU)
     if start < HALF:
         uq_at = UQ + rows.to(tl.int64)[:, None] * HALF + cols[None, :]
         tl.store(uq_at, activated.to(UQ.dtype.element_ty), mask=inside[:, None])

@@ -19,6 +19,7 @@ from kernels.hstu_forward.triton_kernel_products import (
     scale_of,
     split,
     store_activated,
+    unit_of,
 )
 
 
@@ -154,7 +155,7 @@ def output_kernel(
         w = load_parts(W + w_at, None, DP * HEADS * VP, PARTS, False)
         gated = split(gated * scale_of(PARTS), W.dtype.element_ty, PARTS)
         acc = product_transposed(gated, w, acc, PARTS, False)
-    acc = acc * (1.0 / (scale_of(PARTS) * scale_of(PARTS))) + tl.load(bias + cols).to(tl.float32)[None, :]
+    acc = acc * unit_of(PARTS) + tl.load(bias + cols).to(tl.float32)[None, :]
     acc += tl.load(X + at * DP + cols[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     if LAST:
         norm = tl.maximum(tl.sqrt(tl.sum(acc * acc, axis=1)), l2_eps)

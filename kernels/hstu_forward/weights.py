@@ -187,7 +187,7 @@ def _parts(x: torch.Tensor, num_parts: int, dtype: torch.dtype, name: str) -> to
     high = x.to(dtype)
     if not bool(high.isfinite().all()):
         most = torch.finfo(dtype).max / (FACTOR_SCALE if num_parts == 2 else 1.0)
-        raise ValueError(f"{name}: an element is beyond {most:,.0f}; use dot_precision='ieee'")
+        raise ValueError(f"{name}: an element is beyond {most:,.0f}, or NaN; use dot_precision='ieee'")
     if num_parts == 1:
         return high.unsqueeze(0)
     return torch.stack([high, (x - high.float()).to(dtype)])

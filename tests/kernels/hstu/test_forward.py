@@ -284,6 +284,10 @@ def test_the_table_of_times_is_the_definition():
     whole = difference == difference.round()
     expected = weights[time_bucket(difference[whole].double().clamp(max=2.0**62).long(), 128, 0.301)]
     assert torch.equal(found[whole], expected)
+    # Below 1 second there is no edge, and one weight.
+    first = table.entries[: 0x3F800000 >> table.shift, 0]
+    assert (first & 0xFFFFFFFF).to(torch.int32).view(torch.float32).isnan().all()
+    assert ((first >> 32).to(torch.int32).view(torch.float32) == weights[0]).all()
 
 
 @needs_triton
