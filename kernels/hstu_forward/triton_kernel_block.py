@@ -68,8 +68,9 @@ def _bias(
     rows, start_n, row_high, row_low, own_times, position_weights, time_table, width,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`. Position weights and times
-    have PAD more in front and behind, for rows and columns that no one sees."""
+    """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`. Where a row does not see a
+    column the position's weight is `weights.UNSEEN`. For rows and columns that do not exist, position weights
+    have PAD more in front and behind, and times behind."""
     within = tl.arange(0, BLOCK_N)
     # A row's address first, so that its columns lie at constant distances from it.
     row_at = position_weights + (PAD + width - 1 + start_n - rows).to(tl.int64)
@@ -84,9 +85,22 @@ def _bias(
 
 
 @triton.jit
+def _zeros(ROWS: tl.constexpr, COLS: tl.constexpr, GPU: tl.constexpr):
+    """Zeros that the compiler does not know for such. It would set a sum's registers to them inside of the
+    loop, where products are in flight, and for that wait for every product (ptxas says so: C7515)."""
+    zeros = tl.zeros([ROWS, COLS], dtype=tl.float32)
+    if GPU:
+        zeros = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=f,f", [zeros], dtype=tl.float32, is_pure=False, pack=1
+        )
+    return zeros
+
+
+@triton.jit
 def _queries(
     UQ, VK, rows, head, inside,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, PARTS: tl.constexpr,
+    GPU: tl.constexpr,
 ):  # fmt: skip
     """The rows' queries as `split`, and zeros to add to, a tuple of HEADS each."""
     qs = ()
@@ -96,18 +110,18 @@ def _queries(
         at = UQ + rows[:, None] * (NUM_HEADS * (VP + KP)) + col[None, :]
         q = tl.load(at, mask=inside[:, None], other=0.0)
         qs = qs + (split(q.to(tl.float32) * scale_of(PARTS), VK.dtype.element_ty, PARTS),)
-        accs = accs + (tl.zeros([rows.shape[0], VP], dtype=tl.float32),)
+        accs = accs + (_zeros(rows.shape[0], VP, GPU),)
     return qs, accs
 
 
 @triton.jit
 def _add_columns(
-    accs, qs, bias, VK, seq_start, head, rows, cols, length,
+    accs, qs, bias, VK, seq_start, head, cols, length,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
-    PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr, MASKED: tl.constexpr,
+    PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """accs, one for each head, plus SiLU(q k + bias) v over `cols`, times the scales of a `product`; with
-    MASKED, over those that a row sees."""
+    """accs, one for each head, plus SiLU(q k + bias) v over `cols`, times the scales of a `product`. The bias
+    of a column that a row does not see makes its weight zero."""
     half: tl.constexpr = NUM_HEADS * (VP + KP)
     at = VK + (seq_start + cols)[:, None] * (PARTS * half)
     # What lies behind a sequence's end is another's, and its garbage times zero need not be zero.
@@ -115,38 +129,14 @@ def _add_columns(
     added = ()
     for h in tl.static_range(HEADS):
         k_at = at + (NUM_HEADS * VP + (head + h) * KP + tl.arange(0, KP))[None, :]
-        k = load_parts(k_at, inside, half, PARTS, MASKED)
-        zero = tl.zeros([rows.shape[0], cols.shape[0]], dtype=tl.float32)
+        k = load_parts(k_at, inside, half, PARTS, True)
+        zero = tl.zeros([bias.shape[0], bias.shape[1]], dtype=tl.float32)
         logits = product_transposed(qs[h], k, zero, PARTS, CHAINED) * unit_of(PARTS) + bias
         weights = silu(logits, 1.0, 1.0 / scale_of(PARTS), GPU)
-        if MASKED:
-            weights = tl.where(rows[:, None] >= cols[None, :], weights, 0.0)
-        v = load_parts(at + ((head + h) * VP + tl.arange(0, VP))[None, :], inside, half, PARTS, MASKED)
+        v = load_parts(at + ((head + h) * VP + tl.arange(0, VP))[None, :], inside, half, PARTS, True)
         split_weights = split(weights, VK.dtype.element_ty, PARTS)
         added = added + (product(split_weights, v, accs[h], PARTS, CHAINED),)
     return added
-
-
-@triton.jit
-def _add_range(
-    accs, qs, VK, seq_start, head, rows, length, begin, stop, own_times, row_high, row_low,
-    position_weights, time_table, width,
-    NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, HAS_TIME: tl.constexpr,
-    SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr,
-    GPU: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """`_add_columns` over the blocks of [begin, stop)."""
-    for start_n in tl.range(begin, stop, BLOCK_N):
-        cols = start_n + tl.arange(0, BLOCK_N)
-        bias = _bias(
-            rows, start_n, row_high, row_low, own_times,
-            position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
-        )  # fmt: skip
-        accs = _add_columns(
-            accs, qs, bias, VK, seq_start, head, rows, cols, length,
-            NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU, MASKED,
-        )  # fmt: skip
-    return accs
 
 
 @triton.jit
@@ -184,27 +174,25 @@ def _attended(
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()
-    qs, accs = _queries(UQ, VK, seq_start + rows, head, rows < length, NUM_HEADS, HEADS, KP, VP, PARTS)
+    qs, accs = _queries(UQ, VK, seq_start + rows, head, rows < length, NUM_HEADS, HEADS, KP, VP, PARTS, GPU)
     if UNROLLED > 0:
         for block in tl.static_range(UNROLLED):
             cols = block * BLOCK_N + tl.arange(0, BLOCK_N)
             accs = _add_columns(
-                accs, qs, biases[block], VK, seq_start, head, rows, cols, length,
-                NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU, True,
+                accs, qs, biases[block], VK, seq_start, head, cols, length,
+                NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU,
             )  # fmt: skip
     else:
-        cut = start_m // BLOCK_N * BLOCK_N
-        end = tl.minimum(start_m + BLOCK_M, length)
-        accs = _add_range(
-            accs, qs, VK, seq_start, head, rows, length, 0, cut, own_times, row_high, row_low,
-            position_weights, time_table, width,
-            NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, PARTS, CHAINED, GPU, False,
-        )  # fmt: skip
-        accs = _add_range(
-            accs, qs, VK, seq_start, head, rows, length, cut, end, own_times, row_high, row_low,
-            position_weights, time_table, width,
-            NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_N, PAD, PARTS, CHAINED, GPU, True,
-        )  # fmt: skip
+        # One loop: a second one, with a mask, would wait once more for its first keys and values.
+        for start_n in tl.range(0, tl.minimum(start_m + BLOCK_M, length), BLOCK_N):
+            bias = _bias(
+                rows, start_n, row_high, row_low, own_times,
+                position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
+            )  # fmt: skip
+            accs = _add_columns(
+                accs, qs, bias, VK, seq_start, head, start_n + tl.arange(0, BLOCK_N), length,
+                NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU,
+            )  # fmt: skip
     return accs
 
 

@@ -36,7 +36,7 @@ def embed_kernel(
     times: (B, num_times + PAD, 2) float32, pairs (h, l) with timestamp - the row's first = 2^24 h + l, so
     that the difference of two has one rounding, as where an int64 becomes a float32. 2^47 seconds from the
     first and beyond, where h would be rounded, it is infinite: a difference from that has no weight, and
-    gives NaN.
+    gives NaN. Behind a row's end PAD pairs are zero, since blocks of columns reach there.
 
     Grid (blocks of a row's positions and its end, B).
     """
@@ -52,6 +52,12 @@ def embed_kernel(
     time_at = times + 2 * (sequence.to(tl.int64) * (num_times + PAD) + rows)
     tl.store(time_at, tl.where(is_near, high.to(tl.float32), float("inf")), mask=is_time)
     tl.store(time_at + 1, (time & 0xFFFFFF).to(tl.float32), mask=is_time)
+    behind = tl.minimum(length + 1, num_times) + tl.arange(0, PAD)
+    behind_at = times + 2 * (sequence.to(tl.int64) * (num_times + PAD) + behind)
+    # By the program that owns the row's end.
+    is_behind = behind < tl.where(length // BLOCK_M == tl.program_id(0), num_times + PAD, 0)
+    tl.store(behind_at, tl.zeros([PAD], dtype=tl.float32), mask=is_behind)
+    tl.store(behind_at + 1, tl.zeros([PAD], dtype=tl.float32), mask=is_behind)
     cols = tl.arange(0, DP)
     inside = rows < length
     item = tl.load(ids + start + rows, mask=inside, other=0).to(tl.int64)

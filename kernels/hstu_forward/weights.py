@@ -13,6 +13,8 @@ from kernels.hstu_attention.buckets import bucket_table
 _ONE, _INFINITY, _NAN = 0x3F800000, 0x7F800000, 0x7FC00000
 # How many positions a kernel's blocks may reach beyond the first and the last: a block's rows or columns.
 POSITION_PAD = 256
+# A position's weight where the column comes after the row: whatever a product and a time add, SiLU is -0.
+UNSEEN = -1e30
 # What factors of two parts are multiplied by, see `triton_kernel_products`.
 FACTOR_SCALE = 32.0
 _LAYER = "_hstu._attention_layers."
@@ -54,9 +56,10 @@ class BlockWeights:
         uvqk: (parts, projected, dp), a column of the public parameter a row; u, q, v, k. output: (parts, dp,
         H * vp).
             In `dtype`; two parts are float16 and together a float32.
-        output_bias: (dp,). position_weights: (2 * width - 1,) float32, with POSITION_PAD zeros on either
-        side. times: None
-            without time weights.
+        output_bias: (dp,).
+        position_weights: (2 * width - 1 + 2 * POSITION_PAD,) float32. The first POSITION_PAD are zero; behind
+            the weight of distance 0 all are UNSEEN, so that the bias is the causal mask as well.
+        times: None without time weights.
     """
 
     uvqk: torch.Tensor
@@ -157,10 +160,17 @@ def block_weights(
         uvqk=_parts(_pad(uvqk.t(), columns=shape.dp), num_parts, dtype, prefix + "_uvqk"),
         output=_parts(_pad(output, rows=shape.dp), num_parts, dtype, prefix + "_o.weight"),
         output_bias=_pad(_take(state, prefix + "_o.bias").unsqueeze(0), columns=shape.dp).squeeze(0),
-        position_weights=torch.nn.functional.pad(position.float(), (POSITION_PAD, POSITION_PAD)),
+        position_weights=_causal(position),
         width=(position.numel() + 1) // 2,
         times=None if times is None else time_table(times, bucket_divisor),
     )
+
+
+def _causal(position: torch.Tensor) -> torch.Tensor:
+    """(2 * width - 1,), the last one of row 0 and column width - 1 -> as `BlockWeights.position_weights`."""
+    seen, unseen = position.float().split([(position.numel() + 1) // 2, position.numel() // 2])
+    front = torch.nn.functional.pad(seen, (POSITION_PAD, 0))
+    return torch.nn.functional.pad(front, (0, unseen.numel() + POSITION_PAD), value=UNSEEN)
 
 
 def _take(state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:

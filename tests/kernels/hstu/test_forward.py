@@ -9,9 +9,8 @@ import torch
 
 from configs import load_case
 from kernels.hstu_attention.buckets import bucket_table, time_bucket
-from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings, tiles
+from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings, tiles, weights
 from kernels.hstu_forward.tiles import AttentionTile
-from kernels.hstu_forward.weights import time_table
 from parity.precision import PRECISIONS
 from parity.verdict import Verdict, judge
 from reference.build import build_hstu
@@ -220,19 +219,13 @@ def test_every_parameter_of_a_block_counts(name, block):
 
 # Made in the source of the kernels, each with a tile that reaches it.
 SOURCE_FAULTS = {
-    "mask edge: the diagonal": ("rows[:, None] >= cols[None, :]", "rows[:, None] > cols[None, :]", 0),
-    "mask edge: the future": ("rows[:, None] >= cols[None, :]", "rows[:, None] + 1 >= cols[None, :]", 0),
-    "block boundary: a cut block taken whole": (
-        "cut = start_m // BLOCK_N * BLOCK_N",
-        "cut = tl.minimum(start_m // BLOCK_N * BLOCK_N + BLOCK_N, length)",
-        0,
-    ),
-    "block boundary: a block of columns left out": ("length, 0, cut,", "length, BLOCK_N, cut,", 1),
     "last partial block left out": (
-        "end = tl.minimum(start_m + BLOCK_M, length)",
-        "end = tl.minimum(start_m + BLOCK_M, length) // BLOCK_N * BLOCK_N",
+        "tl.minimum(start_m + BLOCK_M, length), BLOCK_N",
+        "tl.minimum(start_m + BLOCK_M, length) // BLOCK_N * BLOCK_N, BLOCK_N",
         1,
     ),
+    "block boundary: a block of columns left out": ("tl.range(0, tl.min", "tl.range(BLOCK_N, tl.min", 1),
+    "block boundary: the last block of columns short": ("cols < length)[", "cols < length - 1)[", 0),
     "last partial block of rows": ("if start_m >= length:", "if start_m + BLOCK_M > length:", 1),
     "bias off by one": ("(PAD + width - 1 + start_n", "(PAD + width + start_n", 0),
     "bias: the row's own time": ("tl.minimum(rows + 1, ", "tl.minimum(rows, ", 0),
@@ -269,9 +262,47 @@ def test_a_fault_of_the_kernel_is_caught(fault, tmp_path, monkeypatch):
     assert not found.passed
 
 
+@needs_triton
+@pytest.mark.parametrize("edge", ["the diagonal unseen", "the next one seen"])
+def test_a_fault_of_the_mask_is_caught(edge, monkeypatch):
+    causal = weights._causal
+
+    def faulty(position):
+        made, width = causal(position), (position.numel() + 1) // 2
+        at = weights.POSITION_PAD + width - 1
+        if edge == "the diagonal unseen":
+            made[at] = weights.UNSEEN
+        else:
+            made[at + 1] = position[width]
+        return made
+
+    monkeypatch.setattr(weights, "_causal", faulty)
+    config, model = small_model()
+    settings = settings_of(config, model)
+    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    assert not found.passed
+
+
+@needs_triton
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_nothing_depends_on_memory_that_nobody_wrote(tile, monkeypatch):
+    # PyTorch then fills its uninitialised tensors with NaN.
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: tile)
+    config, model = small_model()
+    settings = settings_of(config, model)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.empty(3).isnan().all()
+        found = verdict(config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert found.passed, found.reason
+
+
 def test_the_table_of_times_is_the_definition():
-    weights = torch.randn(129)
-    table = time_table(weights, 0.301)
+    bucket_weights = torch.randn(129)
+    table = weights.time_table(bucket_weights, 0.301)
     edges = (bucket_table(128, 0.301).entries & 0xFFFFFFFF) + 0x3F800000
     patterns = torch.cat([edges - 1, edges, edges + 1]).clamp(0x3F800000, 0x5F000000)
     integers = torch.randint(1, 1 << 40, (10_000,)).float().view(torch.int32).long()
@@ -282,12 +313,12 @@ def test_the_table_of_times_is_the_definition():
     difference = patterns.to(torch.int32).view(torch.float32)
     # An integer below 2^24 or a multiple of a power of two: the definition takes int64.
     whole = difference == difference.round()
-    expected = weights[time_bucket(difference[whole].double().clamp(max=2.0**62).long(), 128, 0.301)]
+    expected = bucket_weights[time_bucket(difference[whole].double().clamp(max=2.0**62).long(), 128, 0.301)]
     assert torch.equal(found[whole], expected)
     # Below 1 second there is no edge, and one weight.
     first = table.entries[: 0x3F800000 >> table.shift, 0]
     assert (first & 0xFFFFFFFF).to(torch.int32).view(torch.float32).isnan().all()
-    assert ((first >> 32).to(torch.int32).view(torch.float32) == weights[0]).all()
+    assert ((first >> 32).to(torch.int32).view(torch.float32) == bucket_weights[0]).all()
 
 
 @needs_triton
