@@ -117,9 +117,9 @@ def attention_tile(forward: HSTUForward) -> AttentionTile:
 
 def project_tile(batch: Batch, forward: HSTUForward) -> Tile:
     """For SiLU(XN W^T)."""
-    dp, width = forward.shape.dp, forward.shape.projected
-    # The largest power of two that divides either half; every part of them is a multiple of 16.
-    widest = width // 2 & -(width // 2)
+    dp, width = forward.shape.dp, forward.shape.gates + forward.shape.factors
+    # The largest power of two that divides all columns; u, q, v and k are multiples of 16 each.
+    widest = width & -width
     if has_few_rows(batch):
         return Tile(16, min(64, widest), min(64, dp), 4, 2)
     if min(dp, widest) >= 128:

@@ -3,9 +3,9 @@
 One program owns BLOCK_M rows of one sequence and HEADS heads and walks over the columns in blocks of BLOCK_N.
 The bias, which takes more instructions than a head, is computed once for all of its heads.
 
-u and q lie side by side, NUM_HEADS heads each, a head of K or V elements stored KP or VP wide, the rest zero:
-UQ (L, HALF) with HALF = NUM_HEADS (VP + KP). v and k lie as PARTS summands (`triton_kernel_products.split`):
-VK (L, PARTS, HALF).
+A head of K or V elements is stored KP or VP wide, the rest zero, NUM_HEADS heads side by side. u is U (L,
+NUM_HEADS VP). q, v and k lie as PARTS summands (`triton_kernel_products.split`), so that tensor cores read
+them from shared memory as they come: QVK (L, PARTS, NUM_HEADS (2 KP + VP)).
 """
 
 from __future__ import annotations
@@ -98,50 +98,51 @@ def _zeros(ROWS: tl.constexpr, COLS: tl.constexpr, GPU: tl.constexpr):
 
 @triton.jit
 def _queries(
-    UQ, VK, rows, head, inside,
+    QVK, rows, head, inside,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, PARTS: tl.constexpr,
     GPU: tl.constexpr,
 ):  # fmt: skip
-    """The rows' queries as `split`, and zeros to add to, a tuple of HEADS each."""
+    """The rows' queries, in parts, and zeros to add to, a tuple of HEADS each."""
+    factors: tl.constexpr = NUM_HEADS * (2 * KP + VP)
+    at = QVK + rows[:, None] * (PARTS * factors)
     qs = ()
     accs = ()
     for h in tl.static_range(HEADS):
-        col = NUM_HEADS * VP + (head + h) * KP + tl.arange(0, KP)
-        at = UQ + rows[:, None] * (NUM_HEADS * (VP + KP)) + col[None, :]
-        q = tl.load(at, mask=inside[:, None], other=0.0)
-        qs = qs + (split(q.to(tl.float32) * scale_of(PARTS), VK.dtype.element_ty, PARTS),)
+        q_at = at + ((head + h) * KP + tl.arange(0, KP))[None, :]
+        qs = qs + (load_parts(q_at, inside[:, None], factors, PARTS, True),)
         accs = accs + (_zeros(rows.shape[0], VP, GPU),)
     return qs, accs
 
 
 @triton.jit
 def _add_columns(
-    accs, qs, bias, VK, seq_start, head, cols, length,
+    accs, qs, bias, QVK, seq_start, head, cols, length,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
     """accs, one for each head, plus SiLU(q k + bias) v over `cols`, times the scales of a `product`. The bias
     of a column that a row does not see makes its weight zero."""
-    half: tl.constexpr = NUM_HEADS * (VP + KP)
-    at = VK + (seq_start + cols)[:, None] * (PARTS * half)
+    factors: tl.constexpr = NUM_HEADS * (2 * KP + VP)
+    at = QVK + (seq_start + cols)[:, None] * (PARTS * factors)
     # What lies behind a sequence's end is another's, and its garbage times zero need not be zero.
     inside = (cols < length)[:, None]
     added = ()
     for h in tl.static_range(HEADS):
-        k_at = at + (NUM_HEADS * VP + (head + h) * KP + tl.arange(0, KP))[None, :]
-        k = load_parts(k_at, inside, half, PARTS, True)
+        k_at = at + (NUM_HEADS * (KP + VP) + (head + h) * KP + tl.arange(0, KP))[None, :]
+        k = load_parts(k_at, inside, factors, PARTS, True)
         zero = tl.zeros([bias.shape[0], bias.shape[1]], dtype=tl.float32)
         logits = product_transposed(qs[h], k, zero, PARTS, CHAINED) * unit_of(PARTS) + bias
         weights = silu(logits, 1.0, 1.0 / scale_of(PARTS), GPU)
-        v = load_parts(at + ((head + h) * VP + tl.arange(0, VP))[None, :], inside, half, PARTS, True)
-        split_weights = split(weights, VK.dtype.element_ty, PARTS)
+        v_at = at + (NUM_HEADS * KP + (head + h) * VP + tl.arange(0, VP))[None, :]
+        v = load_parts(v_at, inside, factors, PARTS, True)
+        split_weights = split(weights, QVK.dtype.element_ty, PARTS)
         added = added + (product(split_weights, v, accs[h], PARTS, CHAINED),)
     return added
 
 
 @triton.jit
 def _attended(
-    UQ, VK, sequence, seq_start, length, start_m, head,
+    QVK, sequence, seq_start, length, start_m, head,
     times, position_weights, time_table, num_times, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -157,6 +158,13 @@ def _attended(
     """
     rows = start_m + tl.arange(0, BLOCK_M)
     own_times = times + sequence.to(tl.int64) * (2 * (num_times + PAD))
+    if GPU and HAS_TIME and UNROLLED == 0:
+        # A line of 128 bytes has 16 pairs. In the loop each would be waited for.
+        line = tl.minimum(16 * tl.arange(0, 64), length)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L1 [$1]; mov.b32 $0, 0;", "=r,l", [(own_times + 2 * line).to(tl.int64)],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
     row_high = rows
     row_low = rows
     if HAS_TIME:
@@ -174,12 +182,12 @@ def _attended(
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()
-    qs, accs = _queries(UQ, VK, seq_start + rows, head, rows < length, NUM_HEADS, HEADS, KP, VP, PARTS, GPU)
+    qs, accs = _queries(QVK, seq_start + rows, head, rows < length, NUM_HEADS, HEADS, KP, VP, PARTS, GPU)
     if UNROLLED > 0:
         for block in tl.static_range(UNROLLED):
             cols = block * BLOCK_N + tl.arange(0, BLOCK_N)
             accs = _add_columns(
-                accs, qs, biases[block], VK, seq_start, head, cols, length,
+                accs, qs, biases[block], QVK, seq_start, head, cols, length,
                 NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU,
             )  # fmt: skip
     else:
@@ -190,7 +198,7 @@ def _attended(
                 position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
             )  # fmt: skip
             accs = _add_columns(
-                accs, qs, bias, VK, seq_start, head, start_n + tl.arange(0, BLOCK_N), length,
+                accs, qs, bias, QVK, seq_start, head, start_n + tl.arange(0, BLOCK_N), length,
                 NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU,
             )  # fmt: skip
     return accs
@@ -202,7 +210,7 @@ _SIZES = ["num_times", "num_sequences", "num_blocks", "width"]
 
 @triton.jit(do_not_specialize=_SIZES)
 def attention_kernel(
-    UQ, VK, A, offsets, times, position_weights, time_table,
+    QVK, A, offsets, times, position_weights, time_table,
     num_times, num_sequences, num_blocks, width, scale,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -222,7 +230,7 @@ def attention_kernel(
     if start_m >= length:
         return
     accs = _attended(
-        UQ, VK, sequence, seq_start, length, start_m, head,
+        QVK, sequence, seq_start, length, start_m, head,
         times, position_weights, time_table, num_times, width,
         NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, 0, PARTS, False, GPU, False,
     )  # fmt: skip
@@ -235,23 +243,23 @@ def attention_kernel(
 
 @triton.jit(do_not_specialize=_SIZES)
 def block_kernel(
-    UQ, VK, X, NextUQ, NextVK, offsets, times, position_weights, time_table, WOut, bias, W,
+    U, QVK, X, NextU, NextQVK, offsets, times, position_weights, time_table, WOut, bias, W,
     num_times, num_sequences, num_blocks, width, scale, eps, l2_eps,
     HEADS: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, D: tl.constexpr,
     DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PAD: tl.constexpr, UNROLLED: tl.constexpr,
-    PARTS: tl.constexpr, VK_PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
+    PARTS: tl.constexpr, QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
     DEPENDENT: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """All of a block behind its projection, and the next block's projection:
 
-        X += (layer_norm(attention) * u) WOut^T + bias;  NextUQ, NextVK = SiLU(layer_norm(X) W^T)
+        X += (layer_norm(attention) * u) WOut^T + bias;  NextU, NextQVK = SiLU(layer_norm(X) W^T)
 
-    Behind the last block NextUQ is X over its own norm, (L, D), and X is left as it was. The next are not UQ
-    and VK: other programs still read these. PARTS are those of the weights, VK_PARTS of v and k.
+    Behind the last block NextU is X over its own norm, (L, D), and X is left as it was. The next are not U
+    and QVK: other programs still read these. PARTS are those of the weights, QVK_PARTS of q, v and k.
 
-    X: (L, DP). WOut: (PARTS, DP, HEADS * VP). W: (PARTS, 2 HALF, DP). Grid: num_blocks * num_sequences, long
-    blocks first.
+    X: (L, DP). WOut: (PARTS, DP, HEADS * VP). W: (PARTS, columns of U and QVK, DP). Grid: num_blocks *
+    num_sequences, long blocks first.
     """
     program = tl.program_id(0)
     start_m = (num_blocks - 1 - program // num_sequences) * BLOCK_M
@@ -261,20 +269,19 @@ def block_kernel(
     if start_m >= length:
         return
     accs = _attended(
-        UQ, VK, sequence, seq_start, length, start_m, 0,
+        QVK, sequence, seq_start, length, start_m, 0,
         times, position_weights, time_table, num_times, width,
-        HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, VK_PARTS, CHAINED, GPU,
+        HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, QVK_PARTS, CHAINED, GPU,
         DEPENDENT,
     )  # fmt: skip
 
-    half: tl.constexpr = HEADS * (VP + KP)
     dtype: tl.constexpr = X.dtype.element_ty
     inside = start_m + tl.arange(0, BLOCK_M) < length
     rows = seq_start + start_m + tl.arange(0, BLOCK_M)
     value = tl.arange(0, VP)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     mixed = ()
-    unit = scale * unit_of(VK_PARTS)
+    unit = scale * unit_of(QVK_PARTS)
     for h in tl.static_range(HEADS):
         a = (accs[h] * unit).to(dtype).to(tl.float32)
         mixed = mixed + (a,)
@@ -289,26 +296,29 @@ def block_kernel(
     cols = tl.arange(0, DP)
     acc = tl.zeros([BLOCK_M, DP], dtype=tl.float32)
     for h in tl.static_range(HEADS):
-        u_at = UQ + rows[:, None] * half + (h * VP + value)[None, :]
+        u_at = U + rows[:, None] * (HEADS * VP) + (h * VP + value)[None, :]
         u = tl.load(u_at, mask=inside[:, None], other=0.0).to(tl.float32)
         # u is zero in the padding.
         gated = ((mixed[h] - mean[:, None]) * deviation[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + (h * VP + value)[None, :]
         w = load_parts(WOut + w_at, None, DP * HEADS * VP, PARTS, False)
         gated = split(gated * scale_of(PARTS), WOut.dtype.element_ty, PARTS)
+        if h == HEADS - 1:
+            # Before a product, which it can arrive behind.
+            x_at = X + rows[:, None] * DP + cols[None, :]
+            residual = tl.load(x_at, mask=inside[:, None], other=0.0)
         acc = product_transposed(gated, w, acc, PARTS, CHAINED)
     acc = acc * unit_of(PARTS) + tl.load(bias + cols).to(tl.float32)[None, :]
-    x_at = X + rows[:, None] * DP + cols[None, :]
-    acc += tl.load(x_at, mask=inside[:, None], other=0.0).to(tl.float32)
+    acc += residual.to(tl.float32)
     if LAST:
         norm = tl.maximum(tl.sqrt(tl.sum(acc * acc, axis=1)), l2_eps)
-        to = NextUQ + rows[:, None] * D + cols[None, :]
+        to = NextU + rows[:, None] * D + cols[None, :]
         unit = (acc / norm[:, None]).to(dtype)
         tl.store(to, unit, mask=inside[:, None] & (cols < D)[None, :])
     else:
         x = acc.to(dtype)
         tl.store(x_at, x, mask=inside[:, None])
         project_rows(
-            normalized(x.to(tl.float32), cols, eps, D), W, NextUQ, NextVK, rows, inside,
-            DP, half, BLOCK_C, PARTS, VK_PARTS, CHAINED, GPU,
+            normalized(x.to(tl.float32), cols, eps, D), W, NextU, NextQVK, rows, inside,
+            DP, HEADS * VP, HEADS * (2 * KP + VP), BLOCK_C, PARTS, QVK_PARTS, CHAINED, GPU,
         )  # fmt: skip

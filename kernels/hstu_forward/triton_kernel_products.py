@@ -4,7 +4,7 @@ A float32 is two float16 numbers, 32 x = h + l, and a product of two three produ
 multiply float16 exactly and twice as fast as tf32, whose numbers they would cut off instead of rounding
 (PARTS = 2). What is lost of x is 2^-23 of it, or 2^-30 where it is below 2^-7; beyond 2,047 it has no h, and
 gives infinity or NaN. One scale for both parts lets the three products share a sum. PARTS = 1 is one product,
-of factors in the type of the weights, or, in an attention, of v and k, as they are.
+of factors in the type of the weights, or, in an attention, of q, v and k, as they are.
 
 Sums are float32. Where PyTorch stores a result in the tensors' type before a product, so do the kernels.
 """
@@ -27,6 +27,11 @@ def scale_of(parts: int) -> float:
 def unit_of(parts: int) -> float:
     """What a `product` of such factors is multiplied by to undo their scales."""
     return 1.0 / FACTOR_SCALE**2 if parts == 2 else 1.0
+
+
+@triton.constexpr_function
+def divides(divisor: int, number: int) -> bool:
+    return number % divisor == 0
 
 
 @triton.jit
@@ -110,36 +115,43 @@ def normalized(x, cols, eps, D: tl.constexpr):
 
 @triton.jit
 def store_activated(
-    acc, UQ, VK, rows, inside, start, cols, HALF: tl.constexpr, PARTS: tl.constexpr, VK_PARTS: tl.constexpr,
-    GPU: tl.constexpr,
+    acc, U, QVK, rows, inside, start, cols, GATES: tl.constexpr, FACTORS: tl.constexpr, PARTS: tl.constexpr,
+    QVK_PARTS: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """SiLU of a `product` in its columns of UQ, or, from HALF on, of VK, as `split`."""
+    """SiLU of a `product` in its columns of U, (L, GATES), and, from GATES on, of QVK, (L, QVK_PARTS,
+    FACTORS), as `split`, since every program that reads them would split them anew."""
     UNIT: tl.constexpr = unit_of(PARTS)
-    # One activation before the branch: products in flight cannot be waited for in both of its arms.
-    activated = silu(acc, UNIT, tl.where(start < HALF, 1.0 / UNIT, 1.0 / (UNIT * scale_of(VK_PARTS))), GPU)
-    if start < HALF:
-        uq_at = UQ + rows.to(tl.int64)[:, None] * HALF + cols[None, :]
-        tl.store(uq_at, activated.to(UQ.dtype.element_ty), mask=inside[:, None])
+    FACTOR: tl.constexpr = UNIT * scale_of(QVK_PARTS)
+    # One activation before the branches: products in flight cannot be waited for in each of them.
+    if divides(cols.shape[0], GATES):
+        activated = silu(acc, UNIT, tl.where(start < GATES, 1.0 / UNIT, 1.0 / FACTOR), GPU)
     else:
-        vk_at = VK + rows.to(tl.int64)[:, None] * (VK_PARTS * HALF) + (cols - HALF)[None, :]
-        # As parts, since every program that reads them would split them anew.
-        parts = split(activated, VK.dtype.element_ty, VK_PARTS)
-        for part in tl.static_range(VK_PARTS):
-            tl.store(vk_at + part * HALF, parts[part], mask=inside[:, None])
+        activated = silu(acc, UNIT, tl.where(cols < GATES, 1.0 / UNIT, 1.0 / FACTOR)[None, :], GPU)
+    row = rows.to(tl.int64)[:, None]
+    if start < GATES:
+        mask = inside[:, None] & (cols < GATES)[None, :]
+        tl.store(U + row * GATES + cols[None, :], activated.to(U.dtype.element_ty), mask=mask)
+    if start + cols.shape[0] > GATES:
+        mask = inside[:, None] & (cols >= GATES)[None, :]
+        at = QVK + row * (QVK_PARTS * FACTORS) + (cols - GATES)[None, :]
+        parts = split(activated, QVK.dtype.element_ty, QVK_PARTS)
+        for part in tl.static_range(QVK_PARTS):
+            tl.store(at + part * FACTORS, parts[part], mask=mask)
 
 
 @triton.jit
 def project_rows(
-    x, W, UQ, VK, rows, inside, DP: tl.constexpr, HALF: tl.constexpr, BLOCK_C: tl.constexpr,
-    PARTS: tl.constexpr, VK_PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
+    x, W, U, QVK, rows, inside, DP: tl.constexpr, GATES: tl.constexpr, FACTORS: tl.constexpr,
+    BLOCK_C: tl.constexpr, PARTS: tl.constexpr, QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr,
+    GPU: tl.constexpr,
 ):  # fmt: skip
-    """SiLU(x W^T) in UQ and VK: (BLOCK_M, DP), (PARTS, 2 HALF, DP) -> (BLOCK_M, HALF), (BLOCK_M, VK_PARTS,
-    HALF), BLOCK_C columns at a time."""
+    """SiLU(x W^T) in U and QVK: (BLOCK_M, DP), (PARTS, GATES + FACTORS, DP) -> (BLOCK_M, GATES), (BLOCK_M,
+    QVK_PARTS, FACTORS), BLOCK_C columns at a time."""
     inner = tl.arange(0, DP)
     xs = split(x * scale_of(PARTS), W.dtype.element_ty, PARTS)
-    for start in tl.range(0, 2 * HALF, BLOCK_C):
+    for start in tl.range(0, GATES + FACTORS, BLOCK_C):
         cols = start + tl.arange(0, BLOCK_C)
-        w = load_parts(W + cols[:, None] * DP + inner[None, :], None, 2 * HALF * DP, PARTS, False)
+        w = load_parts(W + cols[:, None] * DP + inner[None, :], None, (GATES + FACTORS) * DP, PARTS, False)
         acc = tl.zeros([x.shape[0], BLOCK_C], dtype=tl.float32)
         acc = product_transposed(xs, w, acc, PARTS, CHAINED)
-        store_activated(acc, UQ, VK, rows, inside, start, cols, HALF, PARTS, VK_PARTS, GPU)
+        store_activated(acc, U, QVK, rows, inside, start, cols, GATES, FACTORS, PARTS, QVK_PARTS, GPU)

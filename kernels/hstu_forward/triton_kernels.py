@@ -25,10 +25,11 @@ from kernels.hstu_forward.triton_kernel_products import (
 
 @triton.jit
 def embed_kernel(
-    ids, offsets, timestamps, item_weights, position_weights, X, XN, W, UQ, VK, times, stride_tb, num_times,
+    ids, offsets, timestamps, item_weights, position_weights, X, XN, W, U, QVK, times, stride_tb, num_times,
     scale, eps,
-    D: tl.constexpr, DP: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
-    PAD: tl.constexpr, PARTS: tl.constexpr, VK_PARTS: tl.constexpr, GPU: tl.constexpr, FUSED: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, GATES: tl.constexpr, FACTORS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_C: tl.constexpr, PAD: tl.constexpr, PARTS: tl.constexpr, QVK_PARTS: tl.constexpr,
+    GPU: tl.constexpr, FUSED: tl.constexpr,
 ):  # fmt: skip
     """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and XN its layer
     norm; FUSED, in its place the first block's projection of that.
@@ -71,7 +72,10 @@ def embed_kernel(
     tl.store(X + at, x, mask=inside[:, None])
     normal = normalized(x.to(tl.float32), cols, eps, D)
     if FUSED:
-        project_rows(normal, W, UQ, VK, start + rows, inside, DP, HALF, BLOCK_C, PARTS, VK_PARTS, False, GPU)
+        project_rows(
+            normal, W, U, QVK, start + rows, inside,
+            DP, GATES, FACTORS, BLOCK_C, PARTS, QVK_PARTS, False, GPU,
+        )  # fmt: skip
     else:
         tl.store(XN + at, normal.to(XN.dtype.element_ty), mask=inside[:, None])
 
@@ -99,14 +103,16 @@ def _row_statistics(
 
 @triton.jit
 def project_kernel(
-    XN, W, UQ, VK, offsets, num_sequences,
-    DP: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    PARTS: tl.constexpr, VK_PARTS: tl.constexpr, GPU: tl.constexpr,
+    XN, W, U, QVK, offsets, num_sequences,
+    DP: tl.constexpr, GATES: tl.constexpr, FACTORS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PARTS: tl.constexpr, QVK_PARTS: tl.constexpr,
+    GPU: tl.constexpr,
 ):  # fmt: skip
-    """SiLU(XN W^T) in UQ and VK: (L, DP), (PARTS, 2 HALF, DP) -> (L, HALF), (L, VK_PARTS, HALF).
+    """SiLU(XN W^T) in U and QVK: (L, DP), (PARTS, GATES + FACTORS, DP) -> (L, GATES), (L, QVK_PARTS,
+    FACTORS).
 
     Grid of row blocks times column blocks."""
-    blocks: tl.constexpr = 2 * HALF // BLOCK_N
+    blocks: tl.constexpr = (GATES + FACTORS) // BLOCK_N
     program = tl.program_id(0)
     start_m = program // blocks * BLOCK_M
     total = tl.load(offsets + num_sequences)
@@ -121,24 +127,24 @@ def project_kernel(
     for start in tl.range(0, DP, BLOCK_K):
         inner = start + tl.arange(0, BLOCK_K)
         x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
-        w = load_parts(W + cols[:, None] * DP + inner[None, :], None, 2 * HALF * DP, PARTS, False)
+        w = load_parts(W + cols[:, None] * DP + inner[None, :], None, (GATES + FACTORS) * DP, PARTS, False)
         xs = split(x.to(tl.float32) * scale_of(PARTS), W.dtype.element_ty, PARTS)
         acc = product_transposed(xs, w, acc, PARTS, False)
-    store_activated(acc, UQ, VK, rows, inside, start_n, cols, HALF, PARTS, VK_PARTS, GPU)
+    store_activated(acc, U, QVK, rows, inside, start_n, cols, GATES, FACTORS, PARTS, QVK_PARTS, GPU)
 
 
 @triton.jit
 def output_kernel(
-    A, UQ, W, bias, X, Out, XN, offsets, num_sequences, eps, l2_eps,
+    A, U, W, bias, X, Out, XN, offsets, num_sequences, eps, l2_eps,
     HEADS: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
     LAST: tl.constexpr,
 ):  # fmt: skip
     """Out = (layer_norm(A) * u) W^T + bias + X and XN = layer_norm(Out); behind the last block Out over its
     own norm.
 
-    A: (L, HEADS * VP). UQ: (L, HALF), of which u is the first HEADS * VP. W: (PARTS, DP, HEADS * VP). X, XN:
-    (L, DP). Out: (L, DP), or (L, D) with LAST. Grid of row blocks.
+    A, U: (L, HEADS * VP). W: (PARTS, DP, HEADS * VP). X, XN: (L, DP). Out: (L, DP), or (L, D) with LAST. Grid
+    of row blocks.
     """
     start_m = tl.program_id(0) * BLOCK_M
     total = tl.load(offsets + num_sequences)
@@ -154,7 +160,7 @@ def output_kernel(
     for start in tl.range(0, HEADS * VP, BLOCK_K):
         inner = start + tl.arange(0, BLOCK_K)
         a = tl.load(A + at * (HEADS * VP) + inner[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-        u = tl.load(UQ + at * HALF + inner[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        u = tl.load(U + at * (HEADS * VP) + inner[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
         # u is zero in the padding.
         gated = ((a - mean[:, None]) * scale[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + inner[None, :]

@@ -49,10 +49,10 @@ def states_of(forward: HSTUForward, batch: Batch) -> torch.Tensor:
 
 
 def _new_projected(forward: HSTUForward, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Room for u and q, (L, half), and for v and k, (L, parts, half)."""
-    half, weights = forward.shape.projected // 2, forward.blocks[0].uvqk
-    u_q = forward.item_weights.new_empty((batch.rows, half))
-    return u_q, weights.new_empty((batch.rows, forward.products.attention, half))
+    """Room for u, (L, gates), and for q, v and k, (L, parts, factors)."""
+    shape, weights = forward.shape, forward.blocks[0].uvqk
+    u = forward.item_weights.new_empty((batch.rows, shape.gates))
+    return u, weights.new_empty((batch.rows, forward.products.attention, shape.factors))
 
 
 def _on_gpu(forward: HSTUForward) -> bool:
@@ -66,9 +66,9 @@ def _can_depend(forward: HSTUForward) -> bool:
 
 
 def _block_c(forward: HSTUForward, wanted: int) -> int:
-    """A power of two of columns that divides either half of a projection."""
-    half = forward.shape.projected // 2
-    return min(wanted, half & -half)
+    """A power of two of columns that divides a projection's."""
+    columns = forward.shape.gates + forward.shape.factors
+    return min(wanted, columns & -columns)
 
 
 def _embed(
@@ -99,12 +99,13 @@ def _embed(
         forward.settings.epsilon,
         D=shape.embedding_dim,
         DP=shape.dp,
-        HALF=shape.projected // 2,
+        GATES=shape.gates,
+        FACTORS=shape.factors,
         BLOCK_M=block_m,
         BLOCK_C=_block_c(forward, 64),
         PAD=POSITION_PAD,
         PARTS=forward.products.projections,
-        VK_PARTS=forward.products.attention,
+        QVK_PARTS=forward.products.attention,
         GPU=_on_gpu(forward),
         FUSED=is_fused,
         num_warps=4,
@@ -165,7 +166,7 @@ def _block(
         BLOCK_C=_block_c(forward, tile.block_c),
         UNROLLED=triton.cdiv(batch.max_seq_len, tile.block_n) if tile.is_unrolled else 0,
         PARTS=forward.products.projections,
-        VK_PARTS=forward.products.attention,
+        QVK_PARTS=forward.products.attention,
         CHAINED=tile.is_chained,
         GPU=_on_gpu(forward),
         DEPENDENT=can_depend,
@@ -185,21 +186,23 @@ def _project(
     block: BlockWeights,
     projected: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
-    """(L, dp) -> u and q, v and k."""
+    """(L, dp) -> u; q, v and k."""
     shape, tile = forward.shape, tiles.project_tile(batch, forward)
-    project_kernel[(triton.cdiv(batch.rows, tile.block_m) * (shape.projected // tile.block_n),)](
+    columns = shape.gates + shape.factors
+    project_kernel[(triton.cdiv(batch.rows, tile.block_m) * (columns // tile.block_n),)](
         normalized,
         block.uvqk,
         *projected,
         batch.offsets,
         batch.sequences,
         DP=shape.dp,
-        HALF=shape.projected // 2,
+        GATES=shape.gates,
+        FACTORS=shape.factors,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         PARTS=forward.products.projections,
-        VK_PARTS=forward.products.attention,
+        QVK_PARTS=forward.products.attention,
         GPU=_on_gpu(forward),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
@@ -215,7 +218,7 @@ def _attention(
     tensors, flags = _bias(batch, block)
     sizes = _sizes(batch, block, tile.block_m)
     attention_kernel[(sizes[2] * batch.sequences * shape.num_heads // tile.heads,)](
-        *projected,
+        projected[1],
         mixed,
         batch.offsets,
         *tensors,
@@ -270,7 +273,6 @@ def _output(
         VP=shape.vp,
         D=shape.embedding_dim,
         DP=shape.dp,
-        HALF=shape.projected // 2,
         BLOCK_M=tile.block_m,
         BLOCK_K=tile.block_k,
         PARTS=forward.products.projections,

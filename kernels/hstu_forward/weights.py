@@ -43,9 +43,14 @@ class Shape:
         return _padded(self.linear_dim)
 
     @property
-    def projected(self) -> int:
-        """Columns of u, v, q, k together, as stored."""
-        return 2 * self.num_heads * (self.vp + self.kp)
+    def gates(self) -> int:
+        """Columns of u, as stored."""
+        return self.num_heads * self.vp
+
+    @property
+    def factors(self) -> int:
+        """Columns of q, v and k together, as stored."""
+        return self.num_heads * (2 * self.kp + self.vp)
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,8 @@ class BlockWeights:
     """One block's parameters, padded.
 
     Attributes:
-        uvqk: (parts, projected, dp), a column of the public parameter a row; u, q, v, k. output: (parts, dp,
-        H * vp).
-            In `dtype`; two parts are float16 and together a float32.
+        uvqk: (parts, gates + factors, dp), a column of the public parameter a row; u, q, v, k.
+        output: (parts, dp, H * vp). Both in `dtype`; two parts are float16 and together a float32.
         output_bias: (dp,).
         position_weights: (2 * width - 1 + 2 * POSITION_PAD,) float32. The first POSITION_PAD are zero; behind
             the weight of distance 0 all are UNSEEN, so that the bias is the causal mask as well.
