@@ -158,13 +158,6 @@ def _attended(
     """
     rows = start_m + tl.arange(0, BLOCK_M)
     own_times = times + sequence.to(tl.int64) * (2 * (num_times + PAD))
-    if GPU and HAS_TIME and UNROLLED == 0:
-        # A line of 128 bytes has 16 pairs. In the loop each would be waited for.
-        line = tl.minimum(16 * tl.arange(0, 64), length)
-        tl.inline_asm_elementwise(
-            "prefetch.global.L1 [$1]; mov.b32 $0, 0;", "=r,l", [(own_times + 2 * line).to(tl.int64)],
-            dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
     row_high = rows
     row_low = rows
     if HAS_TIME:
