@@ -15,7 +15,7 @@ from parity.captures import Capture, ModuleCall, TensorKey, map_tree, tensor_lea
 from parity.families import Family, get_family
 from parity.precision import Precision
 from parity.runners.base import Runner, Unavailable
-from parity.timing import Replayed, measure, same_bits
+from parity.timing import NotCapturable, Replayed, measure_queued, same_bits
 from parity.weights import rounded
 
 try:
@@ -161,7 +161,10 @@ class TripyRunner(Runner):
         executable.stream = compiled.executable.stream
         for _ in range(_CALLS_TO_CAPTURE):
             executable(on_device)
-        replayed = measure(lambda: executable(on_device), repeats, compiled.queue())
+        try:
+            replayed = measure_queued(lambda: executable(on_device), repeats, compiled.queue())
+        except NotCapturable as reason:
+            return Replayed([], str(reason))
         pairs = zip(replayed.result, compiled.launch(on_device), strict=True)
         if not all(same_bits(to_host(result), to_host(expected)) for result, expected in pairs):
             return Replayed([], "a replay gives other bits than a run")

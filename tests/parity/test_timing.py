@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from parity.judging import latency_of
 from parity.overview import milliseconds
 from parity.precision import PRECISIONS
 from parity.render import render
-from parity.timing import NotCapturable, Replay, Replayed, measure
+from parity.timing import NotCapturable, Replay, Replayed, measure, measure_queued
 from parity.worker import RunnerFailure, Status
 from tests.parity import made_reports
 
@@ -103,6 +104,74 @@ def test_measuring_on_the_host_returns_each_run_and_the_last_result():
     assert len(timed.seconds) == 5
     assert min(timed.seconds) >= 0.002
     assert timed.result == 4
+
+
+class Gpu:
+    """Stands for a GPU with one stream: it works in order, and events say when they were reached.
+
+    Its host takes `launch` milliseconds for a run that takes the GPU `work`; one that `waits` waits for it.
+    """
+
+    def __init__(self, monkeypatch, launch, work, waits=False):
+        self.now = self.free = 0.0
+        self.launch, self.work, self.waits = launch, work, waits
+        self.sleeps = []
+        monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: GpuEvent(self))
+        monkeypatch.setattr(torch.cuda, "synchronize", self.synchronize)
+        monkeypatch.setattr(torch.cuda, "stream", lambda queue: nullcontext())
+        monkeypatch.setattr(torch.cuda, "_sleep", self.sleep)
+
+    def queue(self, milliseconds):
+        self.free = max(self.free, self.now) + milliseconds
+
+    def sleep(self, cycles):
+        self.sleeps.append(cycles)
+        self.queue(cycles / 2e6)
+
+    def synchronize(self):
+        self.now = max(self.now, self.free)
+
+    def run(self):
+        self.now += self.launch
+        self.queue(self.work)
+        if self.waits:
+            self.synchronize()
+        return "result"
+
+
+class GpuEvent:
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def record(self, queue):
+        self.reached = max(self.gpu.free, self.gpu.now)
+
+    def query(self):
+        return self.gpu.now >= self.reached
+
+    def elapsed_time(self, end):
+        return end.reached - self.reached
+
+
+def test_a_queued_run_takes_what_the_gpu_takes_and_not_the_host(monkeypatch):
+    gpu = Gpu(monkeypatch, launch=0.25, work=0.003)
+    assert measure(gpu.run, 3, "queue").seconds == pytest.approx([0.253e-3] * 3)
+    timed = measure_queued(gpu.run, 3, "queue")
+    assert timed.seconds == pytest.approx([0.003e-3] * 3)
+    assert (timed.result, gpu.sleeps) == ("result", [timing.BUSY_CYCLES] * 3)
+
+
+def test_behind_too_little_work_a_run_does_not_count(monkeypatch):
+    gpu = Gpu(monkeypatch, launch=3.0, work=0.003)
+    assert measure_queued(gpu.run, 2, "queue").seconds == pytest.approx([0.003e-3] * 2)
+    assert gpu.sleeps == [timing.BUSY_CYCLES * times for times in (1, 2, 4, 4)]
+
+
+def test_a_run_that_waits_for_the_gpu_cannot_be_queued(monkeypatch):
+    gpu = Gpu(monkeypatch, launch=0.1, work=0.003, waits=True)
+    with pytest.raises(NotCapturable, match="waits for the GPU"):
+        measure_queued(gpu.run, 1, "queue")
+    assert gpu.sleeps[-1] == timing.MOST_BUSY_CYCLES
 
 
 def test_quantiles_lie_within_what_was_seen_and_replays_stand_beside():
@@ -212,6 +281,24 @@ class TestOnAGpu:
 
         # 20 million cycles at no more than 2 GHz; the host returns at once.
         assert min(measure(function, 3, queue).seconds) >= 0.01
+
+    def test_the_time_of_a_queued_run_is_without_the_hosts(self):
+        queue = torch.cuda.Stream()
+        x = torch.ones(4, device="cuda")
+
+        def function():
+            time.sleep(0.01)
+            with torch.cuda.stream(queue):
+                return x + 1
+
+        function()
+        assert min(measure(function, 3, queue).seconds) >= 0.01
+        assert max(measure_queued(function, 3, queue).seconds) < 0.01
+
+    def test_what_waits_cannot_be_queued(self):
+        x = torch.ones(4, device="cuda")
+        with pytest.raises(NotCapturable, match="it waits for the GPU"):
+            measure_queued(lambda: x.sum().item(), 1, torch.cuda.current_stream())
 
     def test_replays_of_many_small_kernels_are_faster_than_launching_them(self):
         x = torch.randn(64, device="cuda")
