@@ -5,9 +5,9 @@
 Research HSTU as in `configs/hstu_ml1m_large.yaml`: 8 blocks, D 50, 2 heads of 25, N 211, synthetic histories.
 Each side is the runner of the parity run that has its name. The runner tripy is the port without plugins,
 step by step (`plan`) and fused (`fused`, TRIPY_PORTABLE_FUSE=1), and both as the runtime's own replays of a
-graph, which copy inputs in and results out. All sides run in one process and take turns in every round; times
-are between two CUDA events around a call. What the last timed call returned is compared with float64; a
-replay that gives other bits than a call has no time.
+graph (TRIPY_PORTABLE_CUDA_GRAPHS=1), which copy inputs in and results out. All sides run in one process and
+take turns in every round; times are between two CUDA events around a call, and the host's part of it counts
+on every side. What the last timed call returned is compared with float64.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from parity.judging import latency_of  # noqa: E402
 from parity.precision import PRECISIONS  # noqa: E402
 from parity.runners import Runner, make_runner  # noqa: E402
 
-FUSE = "TRIPY_PORTABLE_FUSE"
+FUSE, GRAPHS = "TRIPY_PORTABLE_FUSE", "TRIPY_PORTABLE_CUDA_GRAPHS"
 PEERS = {"fused": "torch_compile", "fused_graph": "torch_compile_graphs", "graph": "torch_compile_graphs"}
 WARM_UPS = 10
 
@@ -49,27 +49,26 @@ class Side:
 
     name: str
     runner: Runner
-    fuse: str
+    fuse: bool
     replays: bool
 
     def time(self, arrays: Arrays, repeats: int) -> list[float]:
-        """Seconds of single calls; none where replays cannot be had."""
+        """Seconds of single calls."""
         # Read when an executable is made, which is at the first call.
-        os.environ[FUSE] = self.fuse
-        if not self.replays:
-            return self.runner.time(arrays, repeats)
-        return self.runner.time_replays(arrays, repeats).seconds
+        os.environ |= {FUSE: str(int(self.fuse)), GRAPHS: str(int(self.replays))}
+        return self.runner.time(arrays, repeats)
 
 
 def make_sides(case: Any, precision: str, tensors: Mapping[str, torch.Tensor]) -> list[Side]:
-    """Every side, loaded. A replay shares the runner with the calls whose bits it is checked against."""
-    runners = {name: make_runner(name) for name in ("torch", "torch_compile", "torch_compile_graphs")}
-    runners |= {"plan": make_runner("tripy"), "fused": make_runner("tripy")}
-    for runner in runners.values():
-        runner.load(case, PRECISIONS[precision], tensors)
-    sides = [Side(name, runner, str(int(name == "fused")), False) for name, runner in runners.items()]
-    sides.append(Side("graph", runners["plan"], "0", True))
-    sides.append(Side("fused_graph", runners["fused"], "1", True))
+    """Every side, loaded."""
+    sides = [
+        Side(name, make_runner(name), False, False)
+        for name in ("torch", "torch_compile", "torch_compile_graphs")
+    ]
+    for name in ("plan", "fused", "graph", "fused_graph"):
+        sides.append(Side(name, make_runner("tripy"), name.startswith("fused"), name.endswith("graph")))
+    for side in sides:
+        side.runner.load(case, PRECISIONS[precision], tensors)
     return sides
 
 
@@ -102,7 +101,7 @@ def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], No
     exact = oracle.run(arrays)
     return {
         side.name: {
-            **(latency_of(seconds[side.name]).model_dump(exclude={"replay"}) if seconds[side.name] else {}),
+            **latency_of(seconds[side.name]).model_dump(exclude={"replay"}),
             "prepare_s": prepared[side.name],
             "relative_error": relative_error(side.runner.timed_outputs(), exact),
         }
@@ -123,13 +122,6 @@ def table(results: Mapping[str, Any]) -> str:
         cells.append(f"{row['torch']['relative_error']:.1e}, {row['fused']['relative_error']:.1e}")
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def _cell(side: Mapping[str, Any]) -> str:
-    if "median" not in side:
-        return "-"
-    median, p10, p90 = (side[key] * 1e3 for key in ("median", "p10", "p90"))
-    return f"{median:.3f} [{p10:.3f}, {p90:.3f}]"
 
 
 def main() -> None:
