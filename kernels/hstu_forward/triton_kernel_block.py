@@ -109,7 +109,7 @@ def _queries(
     accs = ()
     for h in tl.static_range(HEADS):
         q_at = at + ((head + h) * KP + tl.arange(0, KP))[None, :]
-        qs = qs + (load_parts(q_at, inside[:, None], factors, PARTS, True),)
+        qs = qs + (load_parts(q_at, inside[:, None], factors, PARTS),)
         accs = accs + (_zeros(rows.shape[0], VP, GPU),)
     return qs, accs
 
@@ -129,12 +129,12 @@ def _add_columns(
     added = ()
     for h in tl.static_range(HEADS):
         k_at = at + (NUM_HEADS * (KP + VP) + (head + h) * KP + tl.arange(0, KP))[None, :]
-        k = load_parts(k_at, inside, factors, PARTS, True)
+        k = load_parts(k_at, inside, factors, PARTS)
         zero = tl.zeros([bias.shape[0], bias.shape[1]], dtype=tl.float32)
         logits = product_transposed(qs[h], k, zero, PARTS, CHAINED) * unit_of(PARTS) + bias
         weights = silu(logits, 1.0, 1.0 / scale_of(PARTS), GPU)
         v_at = at + (NUM_HEADS * KP + (head + h) * VP + tl.arange(0, VP))[None, :]
-        v = load_parts(v_at, inside, factors, PARTS, True)
+        v = load_parts(v_at, inside, factors, PARTS)
         split_weights = split(weights, QVK.dtype.element_ty, PARTS)
         added = added + (product(split_weights, v, accs[h], PARTS, CHAINED),)
     return added
@@ -294,7 +294,7 @@ def block_kernel(
         # u is zero in the padding.
         gated = ((mixed[h] - mean[:, None]) * deviation[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + (h * VP + value)[None, :]
-        w = load_parts(WOut + w_at, None, DP * HEADS * VP, PARTS, False)
+        w = load_parts(WOut + w_at, None, DP * HEADS * VP, PARTS)
         gated = split(gated * scale_of(PARTS), WOut.dtype.element_ty, PARTS)
         if h == HEADS - 1:
             # Before a product, which it can arrive behind.

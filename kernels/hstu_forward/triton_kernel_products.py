@@ -46,14 +46,14 @@ def split(x, dtype: tl.constexpr, PARTS: tl.constexpr):
 
 
 @triton.jit
-def load_parts(at, mask, stride, PARTS: tl.constexpr, MASKED: tl.constexpr):
-    """PARTS tensors that lie `stride` apart, zero where the mask says so."""
+def load_parts(at, mask, stride, PARTS: tl.constexpr):
+    """PARTS tensors that lie `stride` apart, zero where a mask, if there is one, says so."""
     loaded = ()
     for part in tl.static_range(PARTS):
-        if MASKED:
-            loaded = loaded + (tl.load(at + part * stride, mask=mask, other=0.0),)
-        else:
+        if mask is None:
             loaded = loaded + (tl.load(at + part * stride),)
+        else:
+            loaded = loaded + (tl.load(at + part * stride, mask=mask, other=0.0),)
     return loaded
 
 
@@ -151,7 +151,7 @@ def project_rows(
     xs = split(x * scale_of(PARTS), W.dtype.element_ty, PARTS)
     for start in tl.range(0, GATES + FACTORS, BLOCK_C):
         cols = start + tl.arange(0, BLOCK_C)
-        w = load_parts(W + cols[:, None] * DP + inner[None, :], None, (GATES + FACTORS) * DP, PARTS, False)
+        w = load_parts(W + cols[:, None] * DP + inner[None, :], None, (GATES + FACTORS) * DP, PARTS)
         acc = tl.zeros([x.shape[0], BLOCK_C], dtype=tl.float32)
         acc = product_transposed(xs, w, acc, PARTS, CHAINED)
         store_activated(acc, U, QVK, rows, inside, start, cols, GATES, FACTORS, PARTS, QVK_PARTS, GPU)

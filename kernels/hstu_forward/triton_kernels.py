@@ -127,7 +127,7 @@ def project_kernel(
     for start in tl.range(0, DP, BLOCK_K):
         inner = start + tl.arange(0, BLOCK_K)
         x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
-        w = load_parts(W + cols[:, None] * DP + inner[None, :], None, (GATES + FACTORS) * DP, PARTS, False)
+        w = load_parts(W + cols[:, None] * DP + inner[None, :], None, (GATES + FACTORS) * DP, PARTS)
         xs = split(x.to(tl.float32) * scale_of(PARTS), W.dtype.element_ty, PARTS)
         acc = product_transposed(xs, w, acc, PARTS, False)
     store_activated(acc, U, QVK, rows, inside, start_n, cols, GATES, FACTORS, PARTS, QVK_PARTS, GPU)
@@ -164,7 +164,7 @@ def output_kernel(
         # u is zero in the padding.
         gated = ((a - mean[:, None]) * scale[:, None]).to(dtype).to(tl.float32) * u
         w_at = cols[:, None] * (HEADS * VP) + inner[None, :]
-        w = load_parts(W + w_at, None, DP * HEADS * VP, PARTS, False)
+        w = load_parts(W + w_at, None, DP * HEADS * VP, PARTS)
         gated = split(gated * scale_of(PARTS), W.dtype.element_ty, PARTS)
         acc = product_transposed(gated, w, acc, PARTS, False)
     acc = acc * unit_of(PARTS) + tl.load(bias + cols).to(tl.float32)[None, :]
