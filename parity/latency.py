@@ -21,6 +21,9 @@ MIN_ROUNDS, MAX_ROUNDS, ROUNDS_SECONDS = 7, 30, 1.5
 MODULE_ROUNDS, MODULE_REPEATS = 2, 4
 GPU_TURN = 5
 """Counted runs of a turn on a GPU."""
+GPU_MODULE_ROUNDS = 8
+"""Most calls there last as long as the host takes, whose pace changes within seconds: in two turns a call's
+spread was less than what the next run differed by."""
 REPLAY_ROUNDS = 4
 NO_REPLAY = Replayed([])
 
@@ -47,6 +50,7 @@ class Turns:
         self.peak_bytes: dict[str, int | None] = dict.fromkeys(self.seconds)
         self.failures: dict[str, str] = {}
         self._on_gpu = torch.cuda.is_available()
+        self._module_rounds = GPU_MODULE_ROUNDS if self._on_gpu else MODULE_ROUNDS
         self._runners = runners
         self._precision = precision
         for name in self.seconds:
@@ -78,7 +82,7 @@ class Turns:
     def time_modules(self, names: Iterable[str], calls: str) -> None:
         """Every recorded call of the reference, alone."""
         names = list(names)
-        for _ in range(MODULE_ROUNDS):
+        for _ in range(self._module_rounds):
             for name in names:
                 measured = self._ask(name, "time_calls", calls, 1 + MODULE_REPEATS) or {}
                 for tap, seconds in measured.items():
@@ -94,7 +98,7 @@ class Turns:
             for name in self.seconds:
                 found = self._ask(name, "time_replays", inputs, 1 + GPU_TURN) or NO_REPLAY
                 self.replays[name] = _joined(self.replays[name], found)
-        for _ in range(MODULE_ROUNDS):
+        for _ in range(self._module_rounds):
             for name in names:
                 found = self._ask(name, "time_call_replays", calls, 1 + MODULE_REPEATS) or {}
                 known = self.module_replays[name]

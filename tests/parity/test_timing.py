@@ -65,12 +65,13 @@ def test_runners_take_turns_and_the_first_run_of_a_gpu_turn_does_not_count(monke
     assert made.peak_bytes == {"a": 123, "b": 123}
 
 
-def test_modules_take_turns_as_well(monkeypatch):
+@pytest.mark.parametrize(("on_gpu", "rounds"), [(False, 2), (True, 8)])
+def test_modules_take_turns_as_well_and_more_of_them_on_a_gpu(on_gpu, rounds, monkeypatch):
     lane = Lane()
-    made = turns(monkeypatch, False, lane)
+    made = turns(monkeypatch, on_gpu, lane)
     made.time_modules(iter(["a", "b"]), "calls")
-    assert [name for name, command in lane.asked if command == "time_calls"] == ["a", "b"] * 2
-    assert made.module_seconds["b"] == {"m": [2.0] * 2 * latency.MODULE_REPEATS}
+    assert [name for name, command in lane.asked if command == "time_calls"] == ["a", "b"] * rounds
+    assert made.module_seconds["b"] == {"m": [2.0] * rounds * latency.MODULE_REPEATS}
 
 
 def test_replays_are_timed_on_a_gpu_only(monkeypatch):
@@ -81,7 +82,7 @@ def test_replays_are_timed_on_a_gpu_only(monkeypatch):
     made = turns(monkeypatch, True, lane)
     made.time_replays("inputs", iter(["a"]), "calls")
     assert made.replays["a"] == Replayed([0.5] * 5 * latency.REPLAY_ROUNDS)
-    assert made.module_replays == {"a": {"m": Replayed([0.5] * 5 * latency.MODULE_ROUNDS)}, "b": {}}
+    assert made.module_replays == {"a": {"m": Replayed([0.5] * 5 * latency.GPU_MODULE_ROUNDS)}, "b": {}}
 
 
 def test_a_reason_against_replays_is_kept_and_a_failure_ends_only_one_runner(monkeypatch):
