@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from parity.worker import RunnerProcess
 
 MAX_LANES = 2
 """Cases and precisions worked on side by side: each keeps models and executables in memory."""
+PATIENCE = 3.0
+"""Seconds in which dismissed processes may clean up: one that still computes is ended behind them."""
 
 
 class Machine:
@@ -77,5 +80,9 @@ class Runners:
         return process
 
     def stop(self) -> None:
+        """End the processes, and what runners have started themselves, such as compilers' processes."""
         for process in self._processes.values():
-            process.stop()
+            process.dismiss()
+        latest = time.monotonic() + PATIENCE
+        for process in self._processes.values():
+            process.stop(max(0.0, latest - time.monotonic()))

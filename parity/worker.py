@@ -105,8 +105,13 @@ class RunnerProcess:
     def alive(self) -> bool:
         return self._process.is_alive()
 
-    def stop(self) -> None:
-        """End the child, if it still runs."""
+    def dismiss(self) -> None:
+        """Tell the child that nothing more is asked of it: it cleans up behind itself and ends."""
+        self._pipe.close()
+
+    def stop(self, patience: float = 0.0) -> None:
+        """End the child, if it still runs after `patience` seconds."""
+        self._process.join(patience)
         self._process.kill()
         self._process.join()
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import threading
+from multiprocessing.util import Finalize
 from types import SimpleNamespace
 
 import pytest
@@ -163,7 +164,11 @@ def test_a_stopped_lane_leaves_no_process(tmp_path, monkeypatch):
             self.arguments = name, log.name, limit, environment
             started.append(self)
 
-        def stop(self):
+        def dismiss(self):
+            self.is_dismissed = True
+
+        def stop(self, patience):
+            assert all(process.is_dismissed for process in started)
             self.alive = False
 
     monkeypatch.setattr(parity.machine, "RunnerProcess", Fake)
@@ -176,6 +181,36 @@ def test_a_stopped_lane_leaves_no_process(tmp_path, monkeypatch):
         ("tripy", "tripy.log", 5.0, {}),
     ]
     assert not any(process.alive for process in started)
+
+
+class CleaningUp:
+    """On the pipe to a runner's process; there, it becomes something that is cleaned up at the end."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return Finalize, (None, self.trace.touch, (), None, 0)
+
+
+def test_a_process_that_is_not_asked_any_more_cleans_up_behind_itself(tmp_path):
+    runners = Runners(tmp_path / "lane", limit=120.0)
+    process = runners.get("torch", FP32)
+    _failure(process, "run", CleaningUp(tmp_path / "trace"), "stem")
+    runners.stop()
+    assert not process.alive
+    assert (tmp_path / "trace").exists()
+
+
+def test_a_process_that_still_computes_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(parity.machine, "PATIENCE", 0.2)
+    runners = Runners(tmp_path / "lane", limit=120.0)
+    process = runners.get("torch", FP32)
+    process.request("start", 1)
+    os.kill(process.pid, signal.SIGSTOP)
+    runners.stop()
+    assert not process.alive
+    assert not _is_running(process.pid)
 
 
 class _Lost(Exception):
