@@ -14,8 +14,10 @@ import torch
 from pydantic import BaseModel
 
 from configs import CaseConfig
+from parity.captures import APPENDING
 from parity.collect import REFERENCE
 from parity.errors import UserError
+from parity.families import get_family
 from parity.files import write_new
 from parity.inputs import CaseInputs
 from parity.precision import Precision
@@ -23,7 +25,7 @@ from parity.report import LatencyReport, LimitReport, RunnerReport
 from perf_model.ceilings import GPU, CeilingsError, find_ceilings
 from perf_model.limits import limit
 from perf_model.measure.machine import this_gpu
-from perf_model.work import case_work
+from perf_model.work import appending_work, case_work
 
 FILE = "limits.json"
 WHOLE_MODEL = ""
@@ -50,6 +52,9 @@ def find_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, gpu:
     shapes = {name: array.shape for name, array in inputs.arrays.items()}
     try:
         works = case_work(case, shapes, precision.dtype.itemsize)
+        if get_family(case.family).incremental_arguments(case.model, inputs.arrays) is not None:
+            appending = appending_work(case, shapes, precision.dtype.itemsize)
+            works |= {f"{APPENDING}{tap}": work for tap, work in appending.items()}
     except ValueError as error:
         return Limits(gpu=gpu.name, reason=str(error))
     found = {tap: limit(work, precision.name, ceilings) for tap, work in works.items()}

@@ -1,6 +1,6 @@
 """What modules must do at least: FLOPs and bytes by module path, from configuration and sizes alone."""
 
-from perf_model.work.model import case_work
+from perf_model.work.model import appending_work, case_work
 from perf_model.work.parts import Work
 
-__all__ = ["Work", "case_work"]
+__all__ = ["Work", "appending_work", "case_work"]

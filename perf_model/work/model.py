@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from configs import CaseConfig
+from perf_model.work.appending import hstu_appending_work, stu_appending_work
 from perf_model.work.dlrm import dlrm_work
 from perf_model.work.hstu import hstu_work
 from perf_model.work.lecture_dlrm import lecture_dlrm_work
@@ -10,6 +14,7 @@ from perf_model.work.parts import Shapes, Work
 from perf_model.work.stu import stu_work
 
 _FAMILIES = {"hstu": hstu_work, "stu": stu_work, "dlrm": dlrm_work, "lecture_dlrm": lecture_dlrm_work}
+_APPENDING = {"hstu": hstu_appending_work, "stu": stu_appending_work}
 
 
 def case_work(case: CaseConfig, shapes: Shapes, item: int) -> dict[str, Work]:
@@ -26,13 +31,30 @@ def case_work(case: CaseConfig, shapes: Shapes, item: int) -> dict[str, Work]:
     if case.family not in _FAMILIES:
         known = ", ".join(_FAMILIES)
         raise ValueError(f"family: {case.family!r} has no counts of FLOPs and bytes; there are {known}")
-    if item not in (2, 4):
-        raise ValueError(f"item: {item} is no precision's bytes of a number; give 2 or 4")
     arguments = {}
     if case.family == "dlrm" and case.model.md_flag:
         arguments["table_dims"] = _mixed_dimensions(case)
+    return _counted(_FAMILIES[case.family], case, shapes, item, **arguments)
+
+
+def appending_work(case: CaseConfig, shapes: Shapes, item: int) -> dict[str, Work]:
+    """Likewise, when a cache is made (no suffix) and appended to (`@1`); nothing where a model has no cache.
+
+    Raises:
+        ValueError: an array is missing, or `item` is no size.
+    """
+    if case.family not in _APPENDING:
+        return {}
+    return _counted(_APPENDING[case.family], case, shapes, item)
+
+
+def _counted(
+    count: Callable[..., dict[str, Work]], case: CaseConfig, shapes: Shapes, item: int, **arguments: Any
+) -> dict[str, Work]:
+    if item not in (2, 4):
+        raise ValueError(f"item: {item} is no precision's bytes of a number; give 2 or 4")
     try:
-        return _FAMILIES[case.family](case.model, shapes, item, **arguments)
+        return count(case.model, shapes, item, **arguments)
     except KeyError as error:
         raise ValueError(f"shapes: {error} is missing; give the shapes of the batch's arrays") from error
 

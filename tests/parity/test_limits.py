@@ -19,7 +19,7 @@ from parity.precision import PRECISIONS
 from parity.report import LatencyReport, LimitReport
 from perf_model.ceilings import CeilingsError
 from perf_model.limits import limit
-from perf_model.work import case_work
+from perf_model.work import appending_work, case_work
 from tests.perf_model.gpu import h200
 
 CASE = load_case("hstu_tiny")
@@ -42,7 +42,9 @@ def on_h200(monkeypatch):
 def test_every_module_and_the_model_have_the_limit_of_their_work(inputs, precision):
     found = find_limits(CASE, PRECISIONS[precision], inputs, h200().gpu)
     shapes = {name: array.shape for name, array in inputs.arrays.items()}
-    works = case_work(CASE, shapes, 2 if precision == "bf16" else 4)
+    item = 2 if precision == "bf16" else 4
+    works = case_work(CASE, shapes, item)
+    works |= {f"append:{tap}": work for tap, work in appending_work(CASE, shapes, item).items()}
     assert found.reason == ""
     assert set(found.limits) == set(works)
     for tap, work in works.items():
@@ -118,6 +120,8 @@ def test_a_replayed_run_keeps_its_limits(gpu_run, replayed, runners_of):
     assert reference.latency.limit is not None
     timed = {module.tap: module.latency for module in reference.modules if module.latency is not None}
     assert timed[f"{BLOCK}._attn"].limit.bound == "launch"
+    assert timed["append:_hstu@1"].limit.bound == "launch"
+    assert all(latency.limit is not None for latency in timed.values())
     # What leaves the preprocessor is three tensors, timed in the first one's row.
     assert timed["_input_features_preproc[0]"].limit is not None
     assert "x limit" in shown

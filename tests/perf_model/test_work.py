@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from collections.abc import Iterator
-
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from configs import CaseConfig, load_case
-from parity.captures import Capture, ModuleCall, TensorKey, map_tree
-from parity.families import get_family
-from parity.torch_taps import tapped
+from configs import load_case
 from perf_model.work import Work, case_work
 from perf_model.work.parts import around, chain, linear, lookup
+from tests.perf_model.recorded import Recorded, record
 
 CASES = (
     *("hstu_tiny", "hstu_tiny_rated", "hstu_tiny_combined", "hstu_ml1m", "stu_tiny", "stu_tiny_group"),
@@ -24,60 +17,14 @@ CASES = (
 )
 
 
-@dataclasses.dataclass
-class Recorded:
-    """A case's reference with the calls of its modules on one batch."""
-
-    case: CaseConfig
-    model: torch.nn.Module
-    capture: Capture
-    shapes: dict[str, tuple[int, ...]]
-    total_flops: int
-
-    def tensors(self, tree: object) -> Iterator[torch.Tensor]:
-        """Tensors in a call's arguments, each once."""
-        found: dict[str, torch.Tensor] = {}
-
-        def keep(leaf: object) -> object:
-            if isinstance(leaf, TensorKey):
-                found[leaf.key] = self.capture.call_inputs[leaf.key]
-            return leaf
-
-        map_tree(tree, keep)
-        yield from found.values()
-
-
 @pytest.fixture(scope="module", params=CASES)
 def recorded(request) -> Recorded:
-    case = load_case(request.param)
-    family = get_family(case.family)
-    arrays = family.synthetic(case).inputs[0].arrays
-    model = family.build_reference(case.model, "dense").eval().requires_grad_(False)
-    arguments = map_tree(family.entry_arguments(arrays), torch.tensor)
-    with torch.inference_mode():
-        with tapped(model, record_calls=True) as capture:
-            getattr(model, family.entry)(**arguments)
-        with FlopCounterMode(display=False) as counter:
-            getattr(model, family.entry)(**arguments)
-    shapes = {name: array.shape for name, array in arrays.items()}
-    return Recorded(case, model, capture, shapes, counter.get_total_flops())
-
-
-def alone(recorded: Recorded, call: ModuleCall) -> int:
-    """FLOPs that PyTorch counts in one call of one module."""
-
-    def fetch(leaf: object) -> object:
-        return recorded.capture.call_inputs[leaf.key] if isinstance(leaf, TensorKey) else leaf
-
-    function = call.function(recorded.model.get_submodule(call.path))
-    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        function(*map_tree(call.args, fetch), **map_tree(call.kwargs, fetch))
-    return counter.get_total_flops()
+    return record(load_case(request.param))
 
 
 def test_flops_are_those_that_pytorch_counts(recorded):
     works = case_work(recorded.case, recorded.shapes, 4)
-    counted = {call.tap: alone(recorded, call) for call in recorded.capture.calls}
+    counted = {call.tap: recorded.flops(call) for call in recorded.capture.calls}
     assert {tap: works[tap].flops for tap in counted} == counted
     assert works[""].flops == recorded.total_flops > 0
 
@@ -87,53 +34,18 @@ def test_every_call_has_its_work_and_nothing_else_has(recorded):
     assert set(works) == {call.tap for call in recorded.capture.calls} | {""}
 
 
-# What enters a module and is not needed by it, or leaves it as it entered: names of the parameters, by class.
-UNNEEDED = {
-    "AttentionMask": {"like"},
-    "STUAttentionMask": {"like"},
-    "LogCounts": {"like"},
-    "RelativePositionalBias": {"all_timestamps"},
-    "L2NormPostprocessor": {"seq_timestamps"},
-    "LayerNormPostprocessor": {"seq_timestamps"},
-    "LearnablePositionalEmbeddingInputFeaturesPreprocessor": {"past_lengths", "past_payloads"},
-}
-
-
-def needed(call: ModuleCall, module: torch.nn.Module) -> list:
-    """A call's arguments without those that are not needed."""
-    names = list(inspect.signature(module.forward).parameters)
-    given = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
-    kept = {name: value for name, value in given.items() if name not in UNNEEDED.get(call.kind, ())}
-    if "past_payloads" in kept:
-        kept["past_payloads"] = {"ratings": kept["past_payloads"]["ratings"]}
-        del kept["past_lengths"]
-    return list(kept.values())
-
-
 TARGET_ROWS = "TargetSplit"
 
 
 def test_input_bytes_are_those_of_the_tensors_that_enter(recorded):
     works = case_work(recorded.case, recorded.shapes, 4)
     for call in recorded.capture.calls:
-        module = recorded.model.get_submodule(call.path)
-        entering = sum(tensor.nbytes for tensor in recorded.tensors(needed(call, module)))
+        entering = sum(tensor.nbytes for tensor in recorded.tensors(list(recorded.needed(call).values())))
         if call.kind == TARGET_ROWS:
             # Of the sequences it reads the rows that it returns.
             rows, lengths = call.outputs[0], 2 * 8 * recorded.shapes["seq_ids"][0]
             entering = recorded.capture.tensors[rows].nbytes + lengths
-        twice = _equal_tensors(recorded, call)
-        assert works[call.tap].input_bytes == entering + twice, call.tap
-
-
-def _equal_tensors(recorded: Recorded, call: ModuleCall) -> int:
-    """Bytes of arguments that equal another one, which a capture keeps once."""
-    keys: list[str] = []
-    map_tree(
-        needed(call, recorded.model.get_submodule(call.path)),
-        lambda leaf: keys.append(leaf.key) if isinstance(leaf, TensorKey) else None,
-    )
-    return sum(recorded.capture.call_inputs[key].nbytes * (keys.count(key) - 1) for key in set(keys))
+        assert works[call.tap].input_bytes == entering + recorded.repeated_bytes(call), call.tap
 
 
 def test_output_bytes_are_those_of_the_tensors_that_leave(recorded):
@@ -197,7 +109,7 @@ def test_a_wrong_count_would_be_seen(recorded):
     works = case_work(recorded.case, recorded.shapes, 4)
     call = max(recorded.capture.calls, key=lambda call: works[call.tap].flops)
     assert works[call.tap].flops > 0
-    assert alone(recorded, call) != works[call.tap].flops + 2
+    assert recorded.flops(call) != works[call.tap].flops + 2
 
 
 @pytest.mark.parametrize("item", [0, 1, 8])

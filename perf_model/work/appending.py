@@ -1,0 +1,141 @@
+"""Incremental HSTU and STU: FLOPs and fewest bytes of each module when a cache is made and appended to.
+
+A parity run makes the cache by one forward over a padded batch (no suffix) and appends by another (`@1`): one
+item a row to research HSTU, all targets to the STU. Of a cache a block needs keys and values; cached queries
+it does not read, and the whole sequence only where it returns it.
+
+Legend: as in `hstu` and `stu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from configs import HSTUConfig, STUConfig
+from perf_model.work.hstu import block, hstu_work
+from perf_model.work.parts import INDEX, Shapes, Work, around, elementwise, linear
+from perf_model.work.stu import layer, stu_work
+
+
+def hstu_appending_work(config: HSTUConfig, shapes: Shapes, item: int) -> dict[str, Work]:
+    """By tap, of research HSTU whose items take one position each."""
+    forward = hstu_work(config, shapes, item)
+    b, p, d = shapes["past_ids"][0], shapes["timestamps"][1], config.embedding_dim
+    inner = config.sequence_width if config.normalization == "softmax_rel_bias" else p
+    hk, hv = config.num_heads * config.attention_dim, config.num_heads * config.linear_dim
+    # v, q and k; the fourth tensor of a block's cache is its result.
+    cached = item * b * inner * (hv + 2 * hk)
+    alike = ("_embedding_module", "_input_features_preproc", "_valid_attn_mask", "_output_postproc")
+    works = _twice(forward, alike)
+    blocks = []
+    for number in range(config.num_blocks):
+        path = f"_hstu._attention_layers.{number}"
+        made = block(config, b, inner, item, path)
+        works |= made | {path: _returning(made[path], cached)}
+        blocks.append(_appended_block(config, b, inner, item))
+        works |= {f"{path}{part}@1": work for part, work in blocks[-1].items()}
+    outputs = item * b * inner * d
+    # The last block's result is not the stack's, in which padded rows are zero.
+    works["_hstu"] = _returning(forward["_hstu"], config.num_blocks * (cached + outputs))
+    # Of each block's cache keys and values; what a sequence was, of the last block's only.
+    kept = config.num_blocks * item * b * inner * (hk + hv) + outputs
+    entering = item * b * d + 2 * INDEX * b + INDEX * b * inner + item * min(b, inner) * inner
+    whole = around(*(parts[""] for parts in blocks), inputs=entering + kept, outputs=outputs)
+    return works | {"_hstu@1": whole}
+
+
+def _appended_block(config: HSTUConfig, b: int, p: int, item: int) -> dict[str, Work]:
+    """One block while a position is appended to each of B rows of P: its modules by path, itself under ""."""
+    d, h = config.embedding_dim, config.num_heads
+    hk, hv = h * config.attention_dim, h * config.linear_dim
+    gated = hv * (3 if config.concat_ua else 1)
+    pairs = item * b * p
+    has_bias = config.relative_attention_bias != "none"
+    attention = Work(
+        2 * b * p * (hk + hv),
+        0,
+        item * (b * hk + b * p * (hk + hv)) + pairs * (2 if has_bias else 1),
+        item * b * hv,
+    )
+    parts = {
+        "._norm_input": elementwise(b * d, item),
+        "._attn": attention,
+        "._norm_attn_output": elementwise(b * hv, item),
+        "._o": linear(b, gated, d, item),
+    }
+    # The bias of one row a user; a module of its own it is in the other forwards only.
+    weights = item * p if has_bias else 0
+    if config.relative_attention_bias == "bucketed_time_and_position":
+        weights += item * (config.num_buckets + 1)
+    entering = item * b * d + INDEX * b + INDEX * b * p + item * min(b, p) * p
+    whole = around(
+        *parts.values(),
+        linear(b, d, 2 * hv + 2 * hk, item, bias=False),
+        weights=weights,
+        inputs=entering + item * b * p * (hk + hv + d),
+        outputs=item * b * p * d,
+    )
+    return {**parts, "": whole}
+
+
+def stu_appending_work(config: STUConfig, shapes: Shapes, item: int) -> dict[str, Work]:
+    """By tap, of the STU."""
+    forward = stu_work(config, shapes, item)
+    b, n = shapes["seq_ids"]
+    d, t, h = config.embedding_dim, config.max_num_targets, config.num_heads
+    cached = item * b * n * h * (config.attention_dim + config.hidden_dim)
+    has_scale = "attn_scale" in shapes
+    works = _twice(forward, ("_embedding_module", "_positional_encoder", "_stu_module._valid_attn_mask"))
+    works |= {tap: work for tap, work in forward.items() if tap.startswith(("_split", "_output"))}
+    layers = []
+    for number in range(config.num_layers):
+        path = f"_stu_module._stu_layers.{number}"
+        made = layer(config, b, n, item * b * n if has_scale else 0, item, path)
+        works |= made | {path: _returning(made[path], cached)}
+        layers.append(_appended_layer(config, b, n, item, has_scale))
+        works |= {f"{path}{part}@1": work for part, work in layers[-1].items()}
+    works["_stu_module"] = _returning(forward["_stu_module"], config.num_layers * cached)
+    rows = item * b * t * d
+    # Lengths, numbers of targets, and where they begin; divisors of the targets' rows.
+    entering = rows + 3 * INDEX * b + (item * b * t if has_scale else 0)
+    kept = config.num_layers * cached
+    whole = around(*(parts[""] for parts in layers), inputs=entering + kept, outputs=rows + kept)
+    return works | {"_stu_module@1": whole}
+
+
+def _appended_layer(config: STUConfig, b: int, n: int, item: int, has_scale: bool) -> dict[str, Work]:
+    """One layer while T rows are appended to B sequences of N: its modules by path, itself under ""."""
+    d, h, t = config.embedding_dim, config.num_heads, config.max_num_targets
+    hk, hv = h * config.attention_dim, h * config.hidden_dim
+    rows, pairs = b * t, item * b * t * n
+    cached = item * b * n * (hk + hv)
+    scale = item * rows if has_scale else 0
+    normed = h if config.use_group_norm else hv
+    wide = max(item, 4)
+    attention = Work(2 * rows * n * (hk + hv), 0, item * rows * hk + cached + pairs + scale, item * rows * hv)
+    parts = {
+        "._input_norm": Work(0, 0, item * (rows * d + 2 * d), item * rows * d),
+        "._attn": attention,
+        "._output_norm": Work(0, 0, item * (rows * hv + 2 * normed), wide * rows * hv),
+    }
+    whole = around(
+        *(attention, linear(rows, d, 2 * hv + 2 * hk, item), linear(rows, 3 * hv, d, item, bias=False)),
+        weights=item * (2 * d + 2 * normed),
+        inputs=item * rows * d + INDEX * b + pairs + scale + cached,
+        outputs=item * rows * d + cached,
+    )
+    return {**parts, "": whole}
+
+
+def _twice(forward: Mapping[str, Work], paths: Iterable[str]) -> dict[str, Work]:
+    """What is computed alike when the cache is made and when it is appended to, with what these hold."""
+    alike = {
+        tap: work for tap, work in forward.items() if tap.startswith(tuple(paths)) and not tap.endswith("@1")
+    }
+    return alike | {f"{tap}@1": work for tap, work in alike.items()}
+
+
+def _returning(work: Work, cached: int) -> Work:
+    """The same work, its cache returned."""
+    return replace(work, output_bytes=work.output_bytes + cached)

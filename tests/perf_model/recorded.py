@@ -1,0 +1,102 @@
+"""A case's reference run once, with the calls of its modules: what counts of FLOPs and bytes are held to."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from configs import CaseConfig
+from parity.captures import Capture, ModuleCall, TensorKey, map_tree
+from parity.families import get_family
+from parity.torch_taps import tapped
+
+# What enters a module and is not needed by it, or leaves it as it entered: names of the parameters, by class.
+UNNEEDED = {
+    "AttentionMask": {"like"},
+    "STUAttentionMask": {"like"},
+    "LogCounts": {"like"},
+    "RelativePositionalBias": {"all_timestamps"},
+    "L2NormPostprocessor": {"seq_timestamps"},
+    "LayerNormPostprocessor": {"seq_timestamps"},
+    "LearnablePositionalEmbeddingInputFeaturesPreprocessor": {"past_lengths", "past_payloads"},
+}
+
+
+@dataclasses.dataclass
+class Recorded:
+    """A case's reference with the calls of its modules on one batch."""
+
+    case: CaseConfig
+    model: torch.nn.Module
+    capture: Capture
+    shapes: dict[str, tuple[int, ...]]
+    total_flops: int
+
+    def fetch(self, leaf: object) -> object:
+        """A call's argument: the tensor where it is one."""
+        return self.capture.call_inputs[leaf.key] if isinstance(leaf, TensorKey) else leaf
+
+    def tensors(self, tree: object) -> Iterator[torch.Tensor]:
+        """Tensors in a call's arguments, each once."""
+        found: dict[str, torch.Tensor] = {}
+
+        def keep(leaf: object) -> object:
+            if isinstance(leaf, TensorKey):
+                found[leaf.key] = self.capture.call_inputs[leaf.key]
+            return leaf
+
+        map_tree(tree, keep)
+        yield from found.values()
+
+    def flops(self, call: ModuleCall) -> int:
+        """FLOPs that PyTorch counts in one call of one module."""
+        function = call.function(self.model.get_submodule(call.path))
+        with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+            function(*map_tree(call.args, self.fetch), **map_tree(call.kwargs, self.fetch))
+        return counter.get_total_flops()
+
+    def needed(self, call: ModuleCall) -> dict[str, object]:
+        """A call's arguments by name, without those that are not needed."""
+        function = getattr(self.model.get_submodule(call.path), call.method)
+        names = list(inspect.signature(function).parameters)
+        given = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
+        kept = {name: value for name, value in given.items() if name not in UNNEEDED.get(call.kind, ())}
+        if "past_payloads" in kept:
+            kept["past_payloads"] = {"ratings": kept["past_payloads"]["ratings"]}
+            del kept["past_lengths"]
+        return kept
+
+    def repeated_bytes(self, call: ModuleCall) -> int:
+        """Bytes of arguments that equal another one, which a capture keeps once."""
+        keys: list[str] = []
+        map_tree(
+            list(self.needed(call).values()),
+            lambda leaf: keys.append(leaf.key) if isinstance(leaf, TensorKey) else None,
+        )
+        return sum(self.capture.call_inputs[key].nbytes * (keys.count(key) - 1) for key in set(keys))
+
+
+def record(case: CaseConfig, appending: bool = False) -> Recorded:
+    """Run a case's reference on its synthetic batch; `appending` also with a cache, whose calls are kept."""
+    family = get_family(case.family)
+    arrays = family.synthetic(case).inputs[0].arrays
+    model = family.build_reference(case.model, "dense").eval().requires_grad_(False)
+    arguments = map_tree(family.entry_arguments(arrays), torch.tensor)
+    with torch.inference_mode():
+        with tapped(model, record_calls=True) as capture:
+            getattr(model, family.entry)(**arguments)
+        with FlopCounterMode(display=False) as counter:
+            getattr(model, family.entry)(**arguments)
+        if appending:
+            before, last = (
+                map_tree(step, torch.tensor) for step in family.incremental_arguments(case.model, arrays)
+            )
+            with tapped(model, record_calls=True, capture=capture.beside()) as appended:
+                family.extend(model, cache=family.prefill(model, **before), **last)
+            capture.add_appending(appended)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    return Recorded(case, model, capture, shapes, counter.get_total_flops())
