@@ -85,47 +85,27 @@ def stu_appending_work(config: STUConfig, shapes: Shapes, item: int) -> dict[str
     b, n = shapes["seq_ids"]
     d, t, h = config.embedding_dim, config.max_num_targets, config.num_heads
     cached = item * b * n * h * (config.attention_dim + config.hidden_dim)
-    has_scale = "attn_scale" in shapes
+    scale = item if "attn_scale" in shapes else 0
     works = _twice(forward, ("_embedding_module", "_positional_encoder", "_stu_module._valid_attn_mask"))
     works |= {tap: work for tap, work in forward.items() if tap.startswith(("_split", "_output"))}
     layers = []
     for number in range(config.num_layers):
         path = f"_stu_module._stu_layers.{number}"
-        made = layer(config, b, n, item * b * n if has_scale else 0, item, path)
-        works |= made | {path: _returning(made[path], cached)}
-        layers.append(_appended_layer(config, b, n, item, has_scale))
-        works |= {f"{path}{part}@1": work for part, work in layers[-1].items()}
+        works |= layer(config, b, n, n, scale * b * n, item, path)
+        works[path] = _returning(works[path], cached)
+        appended = layer(config, b, t, n, scale * b * t, item, path)
+        # Where the targets begin, and the cache, which is returned with them in it.
+        entering = appended[path].input_bytes + INDEX * b + cached
+        appended[path] = _returning(replace(appended[path], input_bytes=entering), cached)
+        works |= {f"{tap}@1": work for tap, work in appended.items()}
+        layers.append(appended[path])
     works["_stu_module"] = _returning(forward["_stu_module"], config.num_layers * cached)
     rows = item * b * t * d
     # Lengths, numbers of targets, and where they begin; divisors of the targets' rows.
-    entering = rows + 3 * INDEX * b + (item * b * t if has_scale else 0)
+    entering = rows + 3 * INDEX * b + scale * b * t
     kept = config.num_layers * cached
-    whole = around(*(parts[""] for parts in layers), inputs=entering + kept, outputs=rows + kept)
+    whole = around(*layers, inputs=entering + kept, outputs=rows + kept)
     return works | {"_stu_module@1": whole}
-
-
-def _appended_layer(config: STUConfig, b: int, n: int, item: int, has_scale: bool) -> dict[str, Work]:
-    """One layer while T rows are appended to B sequences of N: its modules by path, itself under ""."""
-    d, h, t = config.embedding_dim, config.num_heads, config.max_num_targets
-    hk, hv = h * config.attention_dim, h * config.hidden_dim
-    rows, pairs = b * t, item * b * t * n
-    cached = item * b * n * (hk + hv)
-    scale = item * rows if has_scale else 0
-    normed = h if config.use_group_norm else hv
-    wide = max(item, 4)
-    attention = Work(2 * rows * n * (hk + hv), 0, item * rows * hk + cached + pairs + scale, item * rows * hv)
-    parts = {
-        "._input_norm": Work(0, 0, item * (rows * d + 2 * d), item * rows * d),
-        "._attn": attention,
-        "._output_norm": Work(0, 0, item * (rows * hv + 2 * normed), wide * rows * hv),
-    }
-    whole = around(
-        *(attention, linear(rows, d, 2 * hv + 2 * hk, item), linear(rows, 3 * hv, d, item, bias=False)),
-        weights=item * (2 * d + 2 * normed),
-        inputs=item * rows * d + INDEX * b + pairs + scale + cached,
-        outputs=item * rows * d + cached,
-    )
-    return {**parts, "": whole}
 
 
 def _twice(forward: Mapping[str, Work], paths: Iterable[str]) -> dict[str, Work]:

@@ -29,7 +29,7 @@ def stu_work(config: STUConfig, shapes: Shapes, item: int) -> dict[str, Work]:
     layers = []
     for number in range(config.num_layers):
         path = f"_stu_module._stu_layers.{number}"
-        works |= layer(config, b, n, scale, item, path)
+        works |= layer(config, b, n, n, scale, item, path)
         layers.append(works[path])
     works["_stu_module"] = around(*layers, inputs=rows + 2 * lengths + scale, outputs=rows)
     # Of a sequence only the rows of its targets are read.
@@ -44,16 +44,16 @@ def stu_work(config: STUConfig, shapes: Shapes, item: int) -> dict[str, Work]:
     return works
 
 
-def layer(config: STUConfig, b: int, n: int, scale: int, item: int, path: str) -> dict[str, Work]:
-    """One layer over B sequences of N rows, and its modules, by path; `scale` is bytes of divisors."""
+def layer(config: STUConfig, b: int, m: int, n: int, scale: int, item: int, path: str) -> dict[str, Work]:
+    """One layer over M of N rows of B sequences, and its modules, by path; `scale` is bytes of divisors."""
     d, h = config.embedding_dim, config.num_heads
     hk, hv = h * config.attention_dim, h * config.hidden_dim
-    rows, mask = b * n, item * b * n * n
+    rows, mask = b * m, item * b * m * n
     normed = h if config.use_group_norm else hv
     # The norm's result stays in float32 where the model is narrower.
     wide = max(item, 4)
     attention = Work(
-        2 * b * n * n * (hk + hv), 0, item * rows * (2 * hk + hv) + mask + scale, item * rows * hv
+        2 * rows * n * (hk + hv), 0, item * (rows * hk + b * n * (hk + hv)) + mask + scale, item * rows * hv
     )
     # Norms take their weights as arguments.
     parts = {

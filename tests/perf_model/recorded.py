@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -40,18 +39,6 @@ class Recorded:
         """A call's argument: the tensor where it is one."""
         return self.capture.call_inputs[leaf.key] if isinstance(leaf, TensorKey) else leaf
 
-    def tensors(self, tree: object) -> Iterator[torch.Tensor]:
-        """Tensors in a call's arguments, each once."""
-        found: dict[str, torch.Tensor] = {}
-
-        def keep(leaf: object) -> object:
-            if isinstance(leaf, TensorKey):
-                found[leaf.key] = self.capture.call_inputs[leaf.key]
-            return leaf
-
-        map_tree(tree, keep)
-        yield from found.values()
-
     def flops(self, call: ModuleCall) -> int:
         """FLOPs that PyTorch counts in one call of one module."""
         function = call.function(self.model.get_submodule(call.path))
@@ -70,14 +57,17 @@ class Recorded:
             del kept["past_lengths"]
         return kept
 
-    def repeated_bytes(self, call: ModuleCall) -> int:
-        """Bytes of arguments that equal another one, which a capture keeps once."""
-        keys: list[str] = []
+    def entering_bytes(self, call: ModuleCall) -> int:
+        """Bytes of the tensors that a call needs; equal ones, which a capture keeps once, count each."""
+        if call.kind == "TargetSplit":
+            # Of the sequences it reads the rows that it returns.
+            return self.capture.tensors[call.outputs[0]].nbytes + 2 * 8 * self.shapes["seq_ids"][0]
+        entering: list[int] = []
         map_tree(
             list(self.needed(call).values()),
-            lambda leaf: keys.append(leaf.key) if isinstance(leaf, TensorKey) else None,
+            lambda leaf: entering.append(self.fetch(leaf).nbytes) if isinstance(leaf, TensorKey) else None,
         )
-        return sum(self.capture.call_inputs[key].nbytes * (keys.count(key) - 1) for key in set(keys))
+        return sum(entering)
 
 
 def record(case: CaseConfig, appending: bool = False) -> Recorded:

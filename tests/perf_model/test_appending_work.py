@@ -57,13 +57,8 @@ def test_input_bytes_are_those_of_what_is_needed_of_the_tensors_that_enter(recor
         needed = recorded.needed(call)
         if call.kind in BLOCKS and tap.endswith("@1"):
             entering = appended_row_bytes(recorded, needed)
-        elif call.kind == "TargetSplit":
-            entering = (
-                recorded.capture.tensors[call.outputs[0]].nbytes + 2 * 8 * recorded.shapes["seq_ids"][0]
-            )
         else:
-            entering = sum(tensor.nbytes for tensor in recorded.tensors(list(needed.values())))
-            entering += recorded.repeated_bytes(call)
+            entering = recorded.entering_bytes(call)
             if tap == "_stu_module@1" and needed["attn_scale"] is not None:
                 # Of the rows' divisors, those of the targets.
                 scale = recorded.fetch(needed["attn_scale"])

@@ -34,18 +34,10 @@ def test_every_call_has_its_work_and_nothing_else_has(recorded):
     assert set(works) == {call.tap for call in recorded.capture.calls} | {""}
 
 
-TARGET_ROWS = "TargetSplit"
-
-
 def test_input_bytes_are_those_of_the_tensors_that_enter(recorded):
     works = case_work(recorded.case, recorded.shapes, 4)
     for call in recorded.capture.calls:
-        entering = sum(tensor.nbytes for tensor in recorded.tensors(list(recorded.needed(call).values())))
-        if call.kind == TARGET_ROWS:
-            # Of the sequences it reads the rows that it returns.
-            rows, lengths = call.outputs[0], 2 * 8 * recorded.shapes["seq_ids"][0]
-            entering = recorded.capture.tensors[rows].nbytes + lengths
-        assert works[call.tap].input_bytes == entering + recorded.repeated_bytes(call), call.tap
+        assert works[call.tap].input_bytes == recorded.entering_bytes(call), call.tap
 
 
 def test_output_bytes_are_those_of_the_tensors_that_leave(recorded):
