@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
 from parity.precision import Precision
 from parity.worker import RunnerProcess
 
@@ -22,10 +24,12 @@ class Machine:
     """Lets captures share the cores, and timings have them alone."""
 
     def __init__(self) -> None:
-        cores = os.cpu_count() or 1
-        self.lanes = min(MAX_LANES, cores)
-        self.threads_shared = max(1, cores // self.lanes)
-        self.threads_alone = cores
+        # As many as PyTorch takes by itself, or as OMP_NUM_THREADS says: where tests run in a process a core,
+        # threads for all cores in each of them would wait for one another.
+        threads = torch.get_num_threads()
+        self.lanes = min(MAX_LANES, os.cpu_count() or 1)
+        self.threads_shared = max(1, threads // self.lanes)
+        self.threads_alone = threads
         self._slots = threading.Semaphore(self.lanes)
         self._taking_all = threading.Lock()
         self._measuring = threading.Lock()

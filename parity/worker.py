@@ -53,7 +53,7 @@ class RunnerProcess:
         name: A name in `parity.runners.RUNNERS`.
         log: File that receives the child's stdout and stderr.
         limit: Seconds that one command may take.
-        environment: Variables that the child needs before it imports anything.
+        environment: Variables that the child needs before it imports anything, beside this process's own.
     """
 
     def __init__(self, name: str, log: Path, limit: float, environment: Mapping[str, str]) -> None:
@@ -67,8 +67,10 @@ class RunnerProcess:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch"])
         self._pipe, child_end = context.Pipe()
+        # The server's environment is the one that it was started in, which may have changed since.
+        variables = {**os.environ, **environment}
         self._process = context.Process(
-            target=_serve, args=(name, child_end, str(log), dict(environment)), daemon=True
+            target=_serve, args=(name, child_end, str(log), variables), daemon=True
         )
         self._process.start()
         child_end.close()
@@ -136,6 +138,7 @@ def _last_line(log: Path, start: int) -> str:
 
 def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -> None:
     """The child: redirect output, then answer commands until the parent is gone."""
+    os.environ.clear()
     os.environ.update(environment)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)

@@ -154,6 +154,19 @@ def test_only_tf32_may_round_to_tf32(lane, process):
     assert lane.get("torch", PRECISIONS["bf16"]) is process
 
 
+def test_a_process_has_the_environment_of_the_moment(tmp_path, lane, process, monkeypatch):
+    # The server that it is forked from runs by now.
+    monkeypatch.setenv("PARITY_TEST_VARIABLE", "set later")
+    runners = Runners(tmp_path, limit=120.0)
+    try:
+        later = runners.get("torch", FP32)
+        later.request("start", 1)
+        failure = _failure(later, "run", Variable("PARITY_TEST_VARIABLE"), "stem")
+        assert "inputs: set later cannot be read" in failure.reason
+    finally:
+        runners.stop()
+
+
 def test_a_stopped_lane_leaves_no_process(tmp_path, monkeypatch):
     started = []
 
@@ -269,7 +282,8 @@ def test_a_module_that_runs_out_of_memory_alone_ends_the_runner(isolated, error)
 
 @pytest.fixture
 def machine(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
     return Machine()
 
 
@@ -302,8 +316,11 @@ class _Visitor:
 AT_ONCE, SOON = 0.2, 30.0
 
 
-def test_cores_are_divided_among_lanes(machine, monkeypatch):
+def test_threads_are_divided_among_lanes(machine, monkeypatch):
     assert (machine.lanes, machine.threads_shared, machine.threads_alone) == (MAX_LANES, 3, 6)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    narrow = Machine()
+    assert (narrow.lanes, narrow.threads_shared, narrow.threads_alone) == (MAX_LANES, 1, 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     single = Machine()
     assert (single.lanes, single.threads_shared, single.threads_alone) == (1, 1, 1)
