@@ -231,11 +231,11 @@ def milliseconds(latency: LatencyReport | None) -> str:
     """
     if latency is None:
         return ""
-    shown = _milliseconds(latency)
+    shown = median_and_spread(latency)
     if latency.replay is not None:
-        shown += f", graph {_milliseconds(latency.replay)}"
+        shown += f", graph {median_and_spread(latency.replay)}"
     times = times_the_limit(latency)
-    return shown if times is None else f"{_times(times)}x limit: {shown}"
+    return shown if times is None else f"{times_text(times)}x limit: {shown}"
 
 
 def times_the_limit(latency: LatencyReport) -> float | None:
@@ -249,11 +249,13 @@ def times_the_limit(latency: LatencyReport) -> float | None:
     return measured.median / latency.limit.seconds
 
 
-def _times(ratio: float) -> str:
+def times_text(ratio: float) -> str:
+    """How many times a limit, short."""
     return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
 
 
-def _milliseconds(latency: LatencyReport) -> str:
+def median_and_spread(latency: LatencyReport) -> str:
+    """Milliseconds in three digits, and half the interquartile range in percent of them."""
     spread = (latency.p75 - latency.p25) / 2 / latency.median
     milliseconds = latency.median * 1e3
     # Three significant digits, down to a tenth of a microsecond.

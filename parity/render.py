@@ -3,12 +3,13 @@
 One table a case. Its first rows are whole models, a row a runner; below them are the port's modules in
 the model's tree. A cell shows the margin, which is the error divided by the limit that the verdict rule
 derives (up to 1 passes, 0 is bit for bit equal), the smallest relative error that the check would have
-noticed, and the median latency with half its interquartile range.
+noticed, and the median latency with half its interquartile range. Of a GPU: the same as the replay of a CUDA
+graph, and how many times the GPU's limit that is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rich import box
@@ -26,16 +27,18 @@ from parity.overview import (
     culprit,
     engine,
     gaps,
-    milliseconds,
+    median_and_spread,
     module_tree,
     outcome,
     place,
     ratio_text,
     sees,
+    times_text,
+    times_the_limit,
     verdict_lines,
 )
 from parity.render_metrics import metrics_table
-from parity.report import CaseReport, ModuleReport, Report, RunnerReport
+from parity.report import CaseReport, LatencyReport, ModuleReport, PrecisionReport, Report, RunnerReport
 from parity.worker import Status
 
 UNLIMITED = 10_000
@@ -94,17 +97,19 @@ def _case_table(case: CaseReport) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
-    # Only names may be cut where a terminal is narrow: a column that can wrap gives way first.
+    # Only names give way where a terminal is narrow: runners' are wrapped, modules' are cut.
     table.add_column("whole model by runner,\nthen the port's modules", overflow="ellipsis")
+    columns = _columns(case.precisions)
     for precision in precisions:
         table.add_column(f"{precision}\nerr/limit", justify="right", no_wrap=True)
         table.add_column("\nsees", justify="right", no_wrap=True)
-        table.add_column("\nms", justify="right", no_wrap=True)
+        for header in columns:
+            table.add_column(header, justify="right", no_wrap=True)
     for label, entries in by_runner(case):
         cells: list[RenderableType] = []
         for entry in entries:
-            cells += _runner_cells(entry)
-        table.add_row(_name(label, style="bold"), *cells)
+            cells += _runner_cells(entry, columns)
+        table.add_row(Text(label, style="bold"), *cells)
     table.add_section()
     by_precision = [
         {module.tap: module for r in p.runners if r.runner == PORT for module in r.modules}
@@ -114,44 +119,69 @@ def _case_table(case: CaseReport) -> Table:
         cells = []
         if tap:
             for modules in by_precision:
-                cells += _module_cells(modules.get(tap))
-        table.add_row(_name("  " * depth + name), *cells)
+                cells += _module_cells(modules.get(tap), columns)
+        table.add_row(Text("  " * depth + name, no_wrap=True, overflow="ellipsis"), *cells)
     return table
 
 
-def _name(text: str, style: str = "") -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+_Columns = Mapping[str, Callable[[LatencyReport], str]]
 
 
-def _runner_cells(entry: RunnerReport | None) -> list[RenderableType]:
+def _columns(precisions: Iterable[PrecisionReport]) -> _Columns:
+    """What is shown of latencies, by header: a GPU's replays and limits where there are any."""
+    entries = [entry for precision in precisions for entry in precision.runners]
+    latencies = [each.latency for entry in entries for each in (entry, *entry.modules)]
+    timed = [latency for latency in latencies if latency is not None]
+    columns: dict[str, Callable[[LatencyReport], str]] = {"\nms": median_and_spread}
+    if any(latency.replay is not None for latency in timed):
+        columns["graph\nms"] = _replay
+    if any(latency.limit is not None for latency in timed):
+        columns["GPU\nlimit"] = _times_the_limit
+    return columns
+
+
+def _replay(latency: LatencyReport) -> str:
+    return "" if latency.replay is None else median_and_spread(latency.replay)
+
+
+def _times_the_limit(latency: LatencyReport) -> str:
+    times = times_the_limit(latency)
+    return "" if times is None else f"{times_text(times)}x"
+
+
+def _runner_cells(entry: RunnerReport | None, columns: _Columns) -> list[RenderableType]:
     if entry is None:
-        return _cells(Text("-"))
+        return _untimed(Text("-"), columns)
     if entry.status == BUILT:
-        return _cells(Text(entry.status))
+        return _untimed(Text(entry.status), columns)
     if entry.verdict == "NONE":
-        return _cells(Text(entry.status, style="yellow"))
+        return _untimed(Text(entry.status, style="yellow"), columns)
     if entry.status == Status.REFUSED.value:
-        return _cells(Text(f"FAIL {entry.status}", style="bold red"))
+        return _untimed(Text(f"FAIL {entry.status}", style="bold red"), columns)
     if entry.runner == REFERENCE:
         shown = Text("reference") if entry.verdict == "PASS" else Text("FAIL", style="bold red")
     else:
         margin = max((module.margin for module in entry.modules), default=0.0)
         shown = _margin(entry.verdict, margin)
-    return _cells(shown, milliseconds=milliseconds(entry.latency))
+    return [shown, Text(), *_latency_cells(entry.latency, columns)]
 
 
-def _cells(shown: Text, sees: str = "", milliseconds: str = "-") -> list[RenderableType]:
-    return [shown, Text(sees), Text(milliseconds)]
+def _untimed(shown: Text, columns: _Columns) -> list[RenderableType]:
+    return [shown, Text(), Text("-"), *(Text() for _ in range(len(columns) - 1))]
 
 
-def _module_cells(module: ModuleReport | None) -> list[RenderableType]:
+def _latency_cells(latency: LatencyReport | None, columns: _Columns) -> list[RenderableType]:
+    """Empty for what cannot be timed alone."""
+    return [Text("" if latency is None else text(latency)) for text in columns.values()]
+
+
+def _module_cells(module: ModuleReport | None, columns: _Columns) -> list[RenderableType]:
     if module is None:
-        return _cells(Text("-"))
+        return _untimed(Text("-"), columns)
     if module.status == "GAP":
-        return _cells(Text("GAP", style="yellow"))
-    return _cells(
-        _margin(module.status, module.margin), sees(module.sensitivity), milliseconds(module.latency)
-    )
+        return _untimed(Text("GAP", style="yellow"), columns)
+    shown = _margin(module.status, module.margin)
+    return [shown, Text(sees(module.sensitivity)), *_latency_cells(module.latency, columns)]
 
 
 def _margin(status: str, margin: float) -> Text:

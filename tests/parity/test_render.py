@@ -8,10 +8,46 @@ from rich.console import Console
 
 from parity.judging import merge_batches
 from parity.render import render, summary
-from parity.report import VerdictReport
+from parity.report import LimitReport, VerdictReport
 
 ATTENTION = "_hstu._attention_layers.1._attn"
 PRECISIONS = ("fp32", "fp16", "bf16")
+
+
+@pytest.fixture(scope="module")
+def report(report):
+    """The saved run as the processor's, wherever it was made."""
+    (case,) = report.cases
+    (precision,) = case.precisions
+    cpu = {"gpu": {}, "runners": tuple(map(_on_cpu, precision.runners))}
+    changed = case.model_copy(update={"precisions": (precision.model_copy(update=cpu),)})
+    return report.model_copy(update={"cases": (changed,)})
+
+
+def _timed(entry, replay, limit):
+    """A runner or a module with its replay and its limit; of what has no latency, nothing."""
+    if entry.latency is None:
+        return entry
+    latency = entry.latency.model_copy(update={"replay": replay, "limit": limit})
+    return entry.model_copy(update={"latency": latency})
+
+
+def _on_cpu(runner):
+    modules = tuple(_timed(module, None, None) for module in runner.modules)
+    update = {"label": runner.label.replace("cuda", "cpu"), "modules": modules, "peak_bytes": None}
+    return _timed(runner.model_copy(update=update), None, None)
+
+
+def _on_gpu(runner):
+    """The port on a GPU, and beside it a runner with a long name: latencies have replays and limits."""
+    runner = _as_port(runner)
+    replay = runner.latency.model_copy(update={"median": 2.26e-5, "p25": 2.24e-5, "p75": 2.28e-5})
+    limit = LimitReport(seconds=2.26e-5 / 2938, bound="launch")
+    modules = tuple(_timed(module, replay, limit) for module in runner.modules)
+    port = runner.runner == "tripy"
+    label = "tripy (portable, cuda)" if port else "torch.compile dense (inductor, CUDA graphs, cuda)"
+    update = {"label": label, "modules": modules}
+    return _timed(runner.model_copy(update=update), replay, limit if port else None)
 
 
 def _shown(report, width=120):
@@ -91,8 +127,43 @@ def test_a_very_narrow_terminal_cuts_names_and_no_numbers(report):
     lines = _shown(_with_runners(report, _failing), width=44)
     assert max(map(len, lines)) <= 44
     (row,) = (line for line in lines if line.strip().startswith("tripy"))
-    assert "…" in row
     assert row.split()[-4:] == ["FAIL", "50.00", "12.3", "±2%"]
+    assert any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize(("width", "tables"), [(200, 1), (80, 3)])
+def test_a_gpus_columns_leave_every_name_whole(report, width, tables):
+    lines = _shown(_with_runners(report, _on_gpu, PRECISIONS), width)
+    assert max(len(line.rstrip()) for line in lines) <= width
+    assert not any("…" in line for line in lines)
+    assert sum("err/limit" in line for line in lines) == tables
+    (case,) = report.cases
+    for module in case.precisions[0].runners[-1].modules:
+        last = module.tap.split(".")[-1].split("[")[-1]
+        assert any(last in line for line in lines), module.tap
+    rows = [line for line in lines if line.strip().startswith("tripy (portable, cuda)")]
+    cells = [each for row in rows for each in row.removeprefix(" tripy (portable, cuda)").split()]
+    assert cells == ["0.25", "12.3", "±2%", "0.0226", "±1%", "2938x"] * 3
+
+
+def test_a_gpus_columns_are_there_where_they_are_filled(report):
+    def headers(changed):
+        (line,) = (line for line in _shown(changed) if "err/limit" in line)
+        return line.split("err/limit")[1].split()
+
+    assert headers(_with_runners(report, _as_port)) == ["sees", "ms"]
+    assert headers(_with_runners(report, _on_gpu)) == ["sees", "ms", "ms", "limit"]
+
+
+def test_a_runner_that_was_not_timed_has_no_numbers_in_any_column(report):
+    def unavailable(runner):
+        runner = _on_gpu(runner)
+        gone = {"status": "UNAVAILABLE", "verdict": "NONE", "latency": None, "modules": ()}
+        return runner if runner.runner == "tripy" else runner.model_copy(update=gone)
+
+    lines = _shown(_with_runners(report, unavailable))
+    (row,) = (line for line in lines if line.strip().startswith("torch.compile"))
+    assert row.split()[-2:] == ["UNAVAILABLE", "-"]
 
 
 @pytest.mark.parametrize("width", [120, 80])
