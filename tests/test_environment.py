@@ -8,6 +8,7 @@ for what the real packages drag in.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -131,7 +132,10 @@ class StandIn:
         """Canonical name to version of what pip would install for `requirements` here. Installs nothing."""
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check"]
         plan = [*pip, "install", "--quiet", "--dry-run", "--report", "-", "--only-binary", ":all:"]
-        done = subprocess.run([*plan, *options, "-r", str(requirements)], capture_output=True, text=True)
+        # What a caller's PYTHONPATH names would seem to be installed.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [*plan, *options, "-r", str(requirements)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         items = [item["metadata"] for item in json.loads(done.stdout)["install"]]
         return {canonical(item["name"]): item["version"] for item in items}

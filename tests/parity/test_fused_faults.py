@@ -19,6 +19,7 @@ from tests.parity.fault_runs import (
     runner,
     scratch,
 )
+from tests.parity.hidden_gpu import without_gpu
 
 EAGER = "kernels/hstu_attention/eager.py"
 TRITON = "kernels/hstu_attention/triton_kernel.py"
@@ -214,10 +215,10 @@ STU_KERNEL = {
     [*PLAIN.values(), *STU_PLAIN.values()],
     ids=[*PLAIN, *(f"stu_{name}" for name in STU_PLAIN)],
 )
-def test_a_fault_of_the_plain_form_is_found_and_named(name, fault, tmp_path, monkeypatch):
+def test_a_fault_of_the_plain_form_is_found_and_named(name, fault, tmp_path):
     # Where there is a GPU the attention is the Triton kernel's, and the plain form is not called.
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert_found_and_named(fault, tmp_path, name)
+    with without_gpu():
+        assert_found_and_named(fault, tmp_path, name)
 
 
 @needs_triton

@@ -14,6 +14,7 @@ from parity.report import DiagnosisReport
 from parity.runners import Unavailable, default_runners, make_runner
 from tests.parity import fault_runs
 from tests.parity.case_runs import run_case, tapped_paths
+from tests.parity.hidden_gpu import without_gpu
 from tests.parity.onnx_setup import setup
 
 FP32 = (
@@ -27,6 +28,13 @@ FP32 = (
     "hstu_tiny_combined",
 )
 FP16 = ("dlrm_tiny", "dlrm_tiny_weighted", "dlrm_lecture_index", "hstu_tiny", "hstu_tiny_combined")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _on_the_processor():
+    """Its CPU's provider, which the runner refuses beside runners on a GPU."""
+    with without_gpu():
+        yield
 
 
 @pytest.mark.parametrize(

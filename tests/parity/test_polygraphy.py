@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -25,10 +24,11 @@ from parity.machine import Machine
 from parity.precision import PRECISIONS
 from parity.runners import Unavailable
 from parity.worker import RunnerFailure, Status
+from tests.parity.hidden_gpu import without_gpu
 
 # One saved run serves all tests here.
 pytestmark = pytest.mark.xdist_group("polygraphy")
-POLYGRAPHY = Path(sys.executable).with_name("polygraphy")
+POLYGRAPHY = [sys.executable, "-c", "import sys; from polygraphy.tools import main; sys.exit(main())"]
 CASES = ("dlrm_tiny", "hstu_tiny")
 
 
@@ -47,9 +47,11 @@ def saved(command, tmp_path_factory):
 def saved_bf16(command, tmp_path_factory):
     """One case in bfloat16, which ONNX Runtime does not have on the CPU."""
     folder = tmp_path_factory.mktemp("bf16") / "run"
-    ended = command(
-        *("--case", "dlrm_tiny", "--precision", "bf16", "--runners", "torch,onnxruntime", "--save", folder)
-    )
+    with without_gpu():
+        ended = command(
+            *("--case", "dlrm_tiny", "--precision", "bf16", "--runners", "torch,onnxruntime"),
+            *("--save", folder),
+        )
     assert ended.code == 2, ended
     return folder
 
@@ -64,7 +66,7 @@ def run_readme(folder, *more):
     line = re.search(r"^    (polygraphy run (?:.*\\\n)*.*)", text, flags=re.MULTILINE)[1].replace("\\\n", " ")
     arguments = shlex.split(line)[1:]
     done = subprocess.run(
-        [POLYGRAPHY, *arguments, *more], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [*POLYGRAPHY, *arguments, *more], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
     return done.returncode, done.stdout + done.stderr
 

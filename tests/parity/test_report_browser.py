@@ -3,6 +3,9 @@
 import shutil
 
 import pytest
+
+pytest.importorskip("selenium", reason="a browser is asked: pip install selenium selenium-axe-python")
+
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By

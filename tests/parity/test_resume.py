@@ -37,9 +37,11 @@ def _kill(process):
 def _results(folder):
     """All that a run found out, without what differs from run to run."""
     report = json.loads(read_report(folder / "report.json").model_dump_json())
-    runners = [runner for case in report["cases"] for p in case["precisions"] for runner in p["runners"]]
-    for runner in runners:
-        runner["latency"] = None
+    precisions = [precision for case in report["cases"] for precision in case["precisions"]]
+    for precision in precisions:
+        precision["gpu"] = None
+    for runner in (runner for precision in precisions for runner in precision["runners"]):
+        runner["latency"] = runner["peak_bytes"] = None
         for module in runner["modules"]:
             module["latency"] = None
     return report["cases"], report["exit_code"]
