@@ -26,12 +26,16 @@ _DISTRIBUTIONS = (
 
 
 def environment() -> dict[str, str]:
-    """Versions of Python, the libraries that are installed and the driver; the processor and the GPU."""
+    """Versions of Python, the libraries that are installed and the driver; the processor and the GPU.
+
+    `threads` are those that PyTorch takes: of the physical cores, or as OMP_NUM_THREADS says.
+    """
     facts = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": str(os.cpu_count()),
+        "threads": str(torch.get_num_threads()),
     }
     for name in _DISTRIBUTIONS:
         try:

@@ -29,7 +29,7 @@ def test_a_run_ends_with_its_verdict_and_its_report(saved_run, report):
     assert report.schema_version == SCHEMA == "parity.report/1"
     assert report.exit_code == 0
     assert report.requested_runners == ("torch", "torch_jagged")
-    assert {"python", "torch", "numpy", "processor", "cores"} <= report.environment.keys()
+    assert {"python", "torch", "numpy", "processor", "cores", "threads"} <= report.environment.keys()
 
 
 def test_a_report_says_what_was_run(report, tiny):

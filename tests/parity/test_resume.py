@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from parity.report import read_report
 
@@ -24,6 +25,8 @@ def _start(folder):
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # As in this process, which goes on with the run: another number is another environment.
+        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
         start_new_session=True,
     )
 
