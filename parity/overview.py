@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -231,11 +231,26 @@ def milliseconds(latency: LatencyReport | None) -> str:
     """
     if latency is None:
         return ""
-    shown = median_and_spread(latency)
+    shown = _median_and_spread(latency)
     if latency.replay is not None:
-        shown += f", graph {median_and_spread(latency.replay)}"
+        shown += f", graph {_median_and_spread(latency.replay)}"
     times = times_the_limit(latency)
-    return shown if times is None else f"{times_text(times)}x limit: {shown}"
+    return shown if times is None else f"{_times(times)}x limit: {shown}"
+
+
+LatencyColumns = Mapping[str, Callable[[LatencyReport], str]]
+
+
+def latency_columns(entries: Iterable[RunnerReport]) -> LatencyColumns:
+    """What a table shows of latencies, by heading: a GPU's replays and limits where there are any."""
+    latencies = [each.latency for entry in entries for each in (entry, *entry.modules)]
+    timed = [latency for latency in latencies if latency is not None]
+    columns: dict[str, Callable[[LatencyReport], str]] = {"ms": _median_and_spread}
+    if any(latency.replay is not None for latency in timed):
+        columns["graph ms"] = _replay
+    if any(latency.limit is not None for latency in timed):
+        columns["GPU limit"] = _of_the_limit
+    return columns
 
 
 def times_the_limit(latency: LatencyReport) -> float | None:
@@ -249,13 +264,20 @@ def times_the_limit(latency: LatencyReport) -> float | None:
     return measured.median / latency.limit.seconds
 
 
-def times_text(ratio: float) -> str:
-    """How many times a limit, short."""
+def _replay(latency: LatencyReport) -> str:
+    return "" if latency.replay is None else _median_and_spread(latency.replay)
+
+
+def _of_the_limit(latency: LatencyReport) -> str:
+    times = times_the_limit(latency)
+    return "" if times is None else f"{_times(times)}x"
+
+
+def _times(ratio: float) -> str:
     return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
 
 
-def median_and_spread(latency: LatencyReport) -> str:
-    """Milliseconds in three digits, and half the interquartile range in percent of them."""
+def _median_and_spread(latency: LatencyReport) -> str:
     spread = (latency.p75 - latency.p25) / 2 / latency.median
     milliseconds = latency.median * 1e3
     # Three significant digits, down to a tenth of a microsecond.

@@ -9,7 +9,7 @@ graph, and how many times the GPU's limit that is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rich import box
@@ -22,23 +22,22 @@ from parity.collect import REFERENCE
 from parity.overview import (
     BUILT,
     PORT,
+    LatencyColumns,
     by_runner,
     case_title,
     culprit,
     engine,
     gaps,
-    median_and_spread,
+    latency_columns,
     module_tree,
     outcome,
     place,
     ratio_text,
     sees,
-    times_text,
-    times_the_limit,
     verdict_lines,
 )
 from parity.render_metrics import metrics_table
-from parity.report import CaseReport, LatencyReport, ModuleReport, PrecisionReport, Report, RunnerReport
+from parity.report import CaseReport, LatencyReport, ModuleReport, Report, RunnerReport
 from parity.worker import Status
 
 UNLIMITED = 10_000
@@ -99,12 +98,13 @@ def _case_table(case: CaseReport) -> Table:
     )
     # Only names give way where a terminal is narrow: runners' are wrapped, modules' are cut.
     table.add_column("whole model by runner,\nthen the port's modules", overflow="ellipsis")
-    columns = _columns(case.precisions)
+    columns = latency_columns(entry for precision in case.precisions for entry in precision.runners)
     for precision in precisions:
         table.add_column(f"{precision}\nerr/limit", justify="right", no_wrap=True)
         table.add_column("\nsees", justify="right", no_wrap=True)
-        for header in columns:
-            table.add_column(header, justify="right", no_wrap=True)
+        for heading in columns:
+            lines = heading.split() if " " in heading else ["", heading]
+            table.add_column("\n".join(lines), justify="right", no_wrap=True)
     for label, entries in by_runner(case):
         cells: list[RenderableType] = []
         for entry in entries:
@@ -124,32 +124,7 @@ def _case_table(case: CaseReport) -> Table:
     return table
 
 
-_Columns = Mapping[str, Callable[[LatencyReport], str]]
-
-
-def _columns(precisions: Iterable[PrecisionReport]) -> _Columns:
-    """What is shown of latencies, by header: a GPU's replays and limits where there are any."""
-    entries = [entry for precision in precisions for entry in precision.runners]
-    latencies = [each.latency for entry in entries for each in (entry, *entry.modules)]
-    timed = [latency for latency in latencies if latency is not None]
-    columns: dict[str, Callable[[LatencyReport], str]] = {"\nms": median_and_spread}
-    if any(latency.replay is not None for latency in timed):
-        columns["graph\nms"] = _replay
-    if any(latency.limit is not None for latency in timed):
-        columns["GPU\nlimit"] = _times_the_limit
-    return columns
-
-
-def _replay(latency: LatencyReport) -> str:
-    return "" if latency.replay is None else median_and_spread(latency.replay)
-
-
-def _times_the_limit(latency: LatencyReport) -> str:
-    times = times_the_limit(latency)
-    return "" if times is None else f"{times_text(times)}x"
-
-
-def _runner_cells(entry: RunnerReport | None, columns: _Columns) -> list[RenderableType]:
+def _runner_cells(entry: RunnerReport | None, columns: LatencyColumns) -> list[RenderableType]:
     if entry is None:
         return _untimed(Text("-"), columns)
     if entry.status == BUILT:
@@ -166,16 +141,16 @@ def _runner_cells(entry: RunnerReport | None, columns: _Columns) -> list[Rendera
     return [shown, Text(), *_latency_cells(entry.latency, columns)]
 
 
-def _untimed(shown: Text, columns: _Columns) -> list[RenderableType]:
+def _untimed(shown: Text, columns: LatencyColumns) -> list[RenderableType]:
     return [shown, Text(), Text("-"), *(Text() for _ in range(len(columns) - 1))]
 
 
-def _latency_cells(latency: LatencyReport | None, columns: _Columns) -> list[RenderableType]:
+def _latency_cells(latency: LatencyReport | None, columns: LatencyColumns) -> list[RenderableType]:
     """Empty for what cannot be timed alone."""
     return [Text("" if latency is None else text(latency)) for text in columns.values()]
 
 
-def _module_cells(module: ModuleReport | None, columns: _Columns) -> list[RenderableType]:
+def _module_cells(module: ModuleReport | None, columns: LatencyColumns) -> list[RenderableType]:
     if module is None:
         return _untimed(Text("-"), columns)
     if module.status == "GAP":

@@ -63,6 +63,10 @@ class Tree:
         return lines
 
     @cached_property
+    def latencies(self) -> overview.LatencyColumns:
+        return overview.latency_columns([self.entry])
+
+    @cached_property
     def culprit_id(self) -> str:
         """The line that the diagnosis names, or the tree itself."""
         return next((line.id for line in self.lines if line.culprit), self.id)

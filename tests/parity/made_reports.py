@@ -12,6 +12,7 @@ from parity.report import (
     ElementReport,
     ErrorMapReport,
     LatencyReport,
+    LimitReport,
     MetricReport,
     ModuleReport,
     PrecisionReport,
@@ -175,6 +176,25 @@ def passing() -> Report:
 
 def failing() -> Report:
     return report(*((reference(), failing_port(name)) for name in PRECISIONS), exit_code=1)
+
+
+def on_gpu() -> Report:
+    """Latencies with replays and limits, and the longest name that a runner has."""
+
+    def latency(median: float, graph: float, limit: float) -> LatencyReport:
+        replay = LatencyReport(median=graph, p25=graph, p75=graph, runs=20)
+        bound = LimitReport(seconds=limit, bound="launch")
+        return LatencyReport(median=median, p25=median, p75=1.2 * median, runs=40, replay=replay, limit=bound)
+
+    modules = tuple(module(tap, "fp32", latency=latency(8.95e-5, 1.07e-5, 1.35e-6)) for tap in TAPS)
+    whole = latency(2.19e-3, 2.67e-4, 2.22e-6)
+    label = "torch.compile dense (inductor, CUDA graphs, cuda)"
+    runners = (
+        reference().model_copy(update={"latency": whole, "label": "torch dense (eager, cuda)"}),
+        port("fp32", modules, runner="torch_compile_graphs", label=label),
+        port("fp32", modules, label="tripy (portable, cuda)", latency=whole),
+    )
+    return report(runners, exit_code=0)
 
 
 def everything() -> Report:

@@ -23,8 +23,8 @@ pytestmark = [
     ),
     pytest.mark.xdist_group("browser"),
 ]
-WIDTHS = (1280, 400)
-REPORTS = ("passing", "failing", "everything")
+WIDTHS = (1280, 800, 400)
+REPORTS = ("passing", "failing", "everything", "on_gpu")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,7 @@ def test_the_page_is_no_wider_than_the_screen(shown, name, width):
         ("failing", 400, "dark"),
         ("everything", 1280, "dark"),
         ("everything", 400, "light"),
+        ("on_gpu", 800, "light"),
     ],
 )
 def test_axe_finds_no_violation(shown, name, width, scheme):
