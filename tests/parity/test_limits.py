@@ -20,6 +20,7 @@ from parity.report import LatencyReport, LimitReport
 from perf_model.ceilings import CeilingsError
 from perf_model.limits import limit
 from perf_model.work import appending_work, case_work
+from tests.parity.hidden_gpu import without_gpu
 from tests.perf_model.gpu import h200
 
 CASE = load_case("hstu_tiny")
@@ -76,9 +77,9 @@ def test_a_family_without_counts_has_a_reason_and_no_limits(inputs):
     assert "'transformer' has no counts of FLOPs and bytes" in found.reason
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_nothing_is_saved(inputs, tmp_path):
-    write_limits(CASE, PRECISIONS["fp32"], inputs, tmp_path)
+    with without_gpu():
+        write_limits(CASE, PRECISIONS["fp32"], inputs, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

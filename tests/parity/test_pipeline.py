@@ -7,7 +7,6 @@ import signal
 import numpy as np
 import pytest
 import safetensors.torch
-import torch
 
 import parity.machine
 from configs import load_case
@@ -18,6 +17,7 @@ from parity.pipeline import run
 from parity.report import SCHEMA, read_report
 from parity.weights import digest
 from parity.worker import RunnerProcess
+from tests.parity.hidden_gpu import without_gpu
 
 ATTENTION = "_hstu._attention_layers.1._attn"
 
@@ -172,14 +172,13 @@ def test_padding_is_not_compared(replayed, changed, saved_run):
 @pytest.fixture(scope="module")
 def unavailable_run(command, tmp_path_factory, tiny):
     """A checkpoint in safetensors; in fp32, and in tf32, which the CPU has not."""
-    if torch.cuda.is_available():
-        pytest.skip("a GPU has tf32, so that nothing is unavailable")
     folder = tmp_path_factory.mktemp("unavailable")
     safetensors.torch.save_file(tiny[2], folder / "initial.safetensors")
-    ended = command(
-        *("--case", "hstu_tiny", "--precision", "fp32,tf32", "--runners", "torch,torch_jagged"),
-        *("--weights", folder / "initial.safetensors", "--save", folder / "run"),
-    )
+    with without_gpu():
+        ended = command(
+            *("--case", "hstu_tiny", "--precision", "fp32,tf32", "--runners", "torch,torch_jagged"),
+            *("--weights", folder / "initial.safetensors", "--save", folder / "run"),
+        )
     return ended, read_report(folder / "run" / "report.json")
 
 

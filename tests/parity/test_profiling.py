@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 import run_parity
@@ -78,4 +79,7 @@ def test_a_run_writes_one_trace_for_each_runner(tmp_path):
 def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path, refused):
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "traces"
+    before = torch.cuda.is_initialized()
     assert refused("--case", "hstu_tiny", "--profile", folder).startswith("--profile: ")
+    # Other tests of this process may have used it.
+    assert torch.cuda.is_initialized() == before

@@ -28,6 +28,7 @@ from parity.self_test.source import CannotApply, functions, source_of, swapped
 from parity.self_test.table import summarise
 from parity.self_test.weight_faults import sizes, weight_faults
 from tests.parity.fault_runs import RUNNER, TENSORS, on_weights, run, runner, scratch
+from tests.parity.hidden_gpu import without_gpu
 
 # A port with a fault may fail inside nvtripy, which then leaves its temporary file to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -264,16 +265,13 @@ def test_a_stopped_campaign_goes_on(command, tmp_path):
         (("--share", "2"), "--share: 2.0 is no share"),
         (("--clean-runs", "-1"), "--clean-runs: -1 is negative"),
         (("--runners", "tripy"), "together with --runners"),
-        pytest.param(
-            ("--precision", "tf32"),
-            "--precision: tf32 needs a CUDA device",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="tf32 can be run here"),
-        ),
+        (("--precision", "tf32"), "--precision: tf32 needs a CUDA device"),
     ],
 )
 def test_a_campaign_that_has_no_meaning_is_refused(arguments, named, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ended = command("--self-test", *arguments)
+    with without_gpu():
+        ended = command("--self-test", *arguments)
     assert ended.code == 2
     assert named in ended.err
     assert list(tmp_path.iterdir()) == []

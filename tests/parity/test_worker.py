@@ -154,7 +154,7 @@ def test_only_tf32_may_round_to_tf32(lane, process):
     assert lane.get("torch", PRECISIONS["bf16"]) is process
 
 
-def test_a_process_has_the_environment_of_the_moment(tmp_path, lane, process, monkeypatch):
+def test_a_process_has_the_environment_of_the_moment(tmp_path, process, monkeypatch):
     # The server that it is forked from runs by now.
     monkeypatch.setenv("PARITY_TEST_VARIABLE", "set later")
     runners = Runners(tmp_path, limit=120.0)

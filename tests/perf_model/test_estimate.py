@@ -26,6 +26,7 @@ from perf_model.models import input_shapes, models
 from perf_model.points import Point, evaluation_points, is_big
 from perf_model.trace import Array, Operation, Trace, trace
 from perf_model.work import case_work
+from tests.parity.hidden_gpu import without_gpu
 from tests.perf_model.gpu import FOLDER, calibration, evaluation, h200, kernel_model, traced
 
 SEED_ALL, SEED_BIG = 0.1166, 0.0868
@@ -308,10 +309,10 @@ def test_the_program_refuses_another_gpus_points(tmp_path, capsys, monkeypatch):
     assert "measure both on one GPU" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_measuring_without_a_gpu_says_so(tmp_path):
     command = [sys.executable, "-m", "perf_model.measure.ceilings", "--output", str(tmp_path / "c.json")]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER.parents[1])
+    with without_gpu():
+        found = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER.parents[1])
     assert found.returncode != 0
     assert "no CUDA device" in found.stderr
     assert not (tmp_path / "c.json").exists()
