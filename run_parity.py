@@ -18,15 +18,16 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from configs import ConfigError, list_cases, load_case, with_input
-from parity import render, render_changes
-from parity.arguments import Arguments, refuse_with
-from parity.compare_reports import compare_reports
-from parity.errors import UserError
-from parity.outputs import write_outputs
+from parity.base.errors import UserError
+from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
+from parity.cli.arguments import Arguments, refuse_with
+from parity.cli.progress import counted, spinner
 from parity.pipeline import replay, resume, run
-from parity.precision import DEFAULT_PRECISIONS, PRECISIONS
-from parity.progress import counted, spinner
-from parity.report import Report, read_report
+from parity.report import terminal as render
+from parity.report import terminal_differences as render_changes
+from parity.report.differences import compare_reports
+from parity.report.files import write_outputs
+from parity.report.schema import Report, read_report
 from parity.runners import RUNNERS, Unavailable, default_runners
 
 BAD_INPUT = 2
@@ -171,7 +172,7 @@ def _show(console: Console, report: Report, saved: Path | None) -> int:
 
 def _shrink(console: Console, arguments: Arguments, folder: Path) -> int:
     """Shrink what fails in one case in one precision, and say where it is."""
-    from parity.reproduction import shrink, write
+    from parity.studies.shrink import shrink, write
 
     cases, precisions = arguments.named_cases(), arguments.precisions()
     if (len(cases), len(precisions)) != (1, 1):
@@ -193,7 +194,7 @@ def _precisions(console: Console, arguments: Arguments, budget: float, policy: P
     """Search for precisions, or judge a policy's, print what was found, and return the exit code."""
     request = arguments.request()
     try:
-        from parity.precision_search import command
+        from parity.studies.precision_search import command
     except Unavailable as error:
         raise UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can") from error
     with spinner() as advance:
@@ -207,8 +208,8 @@ def _precisions(console: Console, arguments: Arguments, budget: float, policy: P
 
 def _self_test(console: Console, arguments: Arguments, share: float, faults: str, clean_runs: int) -> int:
     """Run or continue the campaign, print what it found, and return the exit code."""
-    from parity.self_test.campaign import Plan
-    from parity.self_test.command import render_self_test, self_test
+    from parity.studies.fault_injection.campaign import Plan
+    from parity.studies.fault_injection.command import render_self_test, self_test
 
     plan = Plan(
         cases=tuple(arguments.named_cases() or map(load_case, list_cases())),

@@ -26,7 +26,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from parity.criteo import Preprocessing, preprocess  # noqa: E402, the project runs from its checkout
+from datasets.criteo.logs import Preprocessing, preprocess  # noqa: E402, the project runs from its checkout
 
 _TEMPLATE_ROWS = 20_000
 #: C3, C12, C16, C21: the features of the Kaggle data with the most values.

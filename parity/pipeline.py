@@ -16,23 +16,31 @@ from typing import Any
 
 import torch
 
+from cases.registry import get_family
 from configs import CaseConfig, case_from_json
-from parity import weights
-from parity.collect import ORACLE, RECORD, REFERENCE, Progress, collect, write_inputs, write_polygraphy
-from parity.environment import environment
-from parity.errors import UserError
-from parity.families import get_family
-from parity.families.base import Batches
-from parity.files import write_new
-from parity.limits import write_limits
-from parity.machine import Machine, Runners
-from parity.outputs import write_outputs
-from parity.precision import PRECISIONS, Precision
-from parity.precision_judge import PrecisionJudge
-from parity.report import CaseReport, PrecisionReport, Report
-from parity.request import Request
-from parity.resuming import read_started, write_started
-from parity.worker import Status
+from parity.base.environment import environment
+from parity.base.errors import UserError
+from parity.base.files import write_new
+from parity.base.precision import PRECISIONS, Precision
+from parity.case import Batches
+from parity.execution.collect import (
+    ORACLE,
+    RECORD,
+    REFERENCE,
+    Progress,
+    collect,
+    write_inputs,
+    write_polygraphy,
+)
+from parity.execution.request import Request
+from parity.execution.resuming import read_started, write_started
+from parity.execution.scheduler import Machine, Runners
+from parity.execution.worker import Status
+from parity.inputs import weights
+from parity.report.files import write_outputs
+from parity.report.precision_judge import PrecisionJudge
+from parity.report.schema import CaseReport, PrecisionReport, Report
+from parity.timing.roofline import write_limits
 
 POISON_SEED = 1
 

@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from configs import CaseConfig, ConfigError, load_case
-from parity import criteo, movielens
-from parity.errors import UserError
+from datasets import movielens
+from datasets.criteo import logs as criteo
+from parity.base.errors import UserError
 from reference import training_dlrm, training_hstu
 from reference.build import build_dlrm, build_hstu
 from reference.checkpoints import BEST, TrainingError, TrainingFolder
@@ -139,7 +140,7 @@ def _learning_rate(optimizer: str, asked: float | None) -> float:
 
 
 def _dlrm(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Task, str]:
-    """The task and its data's digest: rows as `parity.families.dlrm` reads them."""
+    """The task and its data's digest: rows as `cases.dlrm.case` reads them."""
     _refuse_other_family(case, path, criteo.recognises(path), movielens.recognises(path))
     model = case.model
     criteo.check_features(path, case.name, model.bottom_widths[0], len(model.table_rows))

@@ -20,10 +20,12 @@ import torch
 import reference.build
 import tripy_port.build
 from configs import list_cases, load_case
+from tests.locations import ROOT
 from tripy_port.gaps import ADDITIONS, GAPS
 
-ROOT = Path(__file__).resolve().parents[1]
-OURS = frozenset("configs kernels reference tripy_port parity perf_model run_parity tests tools".split())
+OURS = frozenset(
+    "cases configs datasets kernels reference tripy_port parity perf_model run_parity tests tools".split()
+)
 PORTABLE = frozenset({"tripy_portable", "mlir_tensorrt", "tensorrt"})
 
 
@@ -66,7 +68,7 @@ RULES = (
     ImportRule(
         "reference",
         # The kernels of `hstu_fused` and `stu_fused`.
-        frozenset({"reference", "configs", "kernels"}),
+        frozenset({"reference", "configs", "datasets", "kernels"}),
         PORTABLE | {"nvtripy"},
         # It trains on the files that parity is run on, through the same readers.
         programs=frozenset({"reference/train.py"}),
@@ -75,10 +77,10 @@ RULES = (
     ImportRule("tripy_port", frozenset({"tripy_port", "configs", "kernels"}), only=frozenset({"nvtripy"})),
     ImportRule(
         "parity",
-        frozenset({"parity", "perf_model", "configs", "kernels", "reference", "tripy_port"}),
+        frozenset({"parity", "perf_model", "cases", "configs", "kernels", "reference", "tripy_port"}),
         frozenset({"tripy_portable"}),
         # They ask TensorRT: about graphs that only the portable runtime has, or for its listing of an engine.
-        exempt=frozenset({"parity/runners/tensorrt_runner.py", "parity/runners/tensorrt_onnx_runner.py"}),
+        exempt=frozenset({"parity/runners/tensorrt.py", "parity/runners/onnx/tensorrt.py"}),
     ),
     # What it counts and predicts is the reference's work.
     ImportRule("perf_model", frozenset({"perf_model", "configs", "reference"}), PORTABLE | {"nvtripy"}),
@@ -169,7 +171,7 @@ def test_only_the_training_program_takes_readers_from_the_harness():
     tree = sources("reference")["reference/train.py"]
     taken = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)]
     taken = [ast.unparse(node) for node in taken if "parity" in ast.unparse(node)]
-    assert taken == ["from parity import criteo, movielens", "from parity.errors import UserError"]
+    assert taken == ["from parity.base.errors import UserError"]
     rule = next(rule for rule in RULES if rule.folder == "reference")
     assert rule.allows("parity", "reference/train.py")
     assert not rule.allows("parity", "reference/training.py")

@@ -39,8 +39,8 @@ from benchmarks.gpu.timing import (  # noqa: E402
 from configs import load_case  # noqa: E402
 from kernels.dlrm_forward import FusedDLRM, run_mlp  # noqa: E402
 from kernels.lecture import Bags  # noqa: E402
-from parity.precision import PRECISIONS  # noqa: E402
-from parity.verdict import judge  # noqa: E402
+from parity.base.precision import PRECISIONS  # noqa: E402
+from parity.verdict.rule import judge  # noqa: E402
 from reference.dlrm import DLRM_Net  # noqa: E402
 from reference.dlrm_layers import interaction_width  # noqa: E402
 

@@ -42,8 +42,8 @@ from benchmarks.gpu.timing import (  # noqa: E402
 from configs import load_case  # noqa: E402
 from kernels.hstu_attention import ProductionMask, hstu_attention  # noqa: E402
 from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings  # noqa: E402
-from parity.precision import PRECISIONS  # noqa: E402
-from parity.verdict import judge  # noqa: E402
+from parity.base.precision import PRECISIONS  # noqa: E402
+from parity.verdict.rule import judge  # noqa: E402
 from reference.build import build_hstu  # noqa: E402
 
 # Inputs a side goes round in, so that the cache holds none of them from the call before.

@@ -10,8 +10,8 @@ in the same process, in turns in every round; times are between two CUDA events 
 which the GPU waits for the host count. State, inputs and results stay on the GPU.
 
 Before anything is timed, the last 128 rows of every side, which "append 1" makes in 128 calls that hand on
-their state, are judged by `parity.verdict`: against the full forward in float64, with eager PyTorch's full
-forward as the reference. A side that fails ends the program.
+their state, are judged by `parity.verdict.rule`: against the full forward in float64, with eager PyTorch's
+full forward as the reference. A side that fails ends the program.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from incremental_work import CAPACITY, CHUNK, STATE, Case, Streams, Tensors, Work  # noqa: E402
 
-from parity.call_stacks import no_call_stacks  # noqa: E402, the project runs from its checkout
-from parity.captures import map_tree  # noqa: E402
-from parity.environment import environment  # noqa: E402
-from parity.precision import PRECISIONS  # noqa: E402
-from parity.verdict import judge  # noqa: E402
-from parity.weights import initial_weights, rounded  # noqa: E402
+from parity.base.environment import environment  # noqa: E402
+from parity.base.precision import PRECISIONS  # noqa: E402
+from parity.capture.captures import map_tree  # noqa: E402
+from parity.inputs.weights import initial_weights, rounded  # noqa: E402
+from parity.runners.tripy.call_stacks import no_call_stacks  # noqa: E402, the project runs from its checkout
+from parity.verdict.rule import judge  # noqa: E402
 from reference.build import build_hstu_stream  # noqa: E402
 from tripy_port.build import build_hstu_stream as build_port  # noqa: E402
 

@@ -93,7 +93,7 @@ def unit_without_edges(config: HSTUConfig, most: int) -> int:
     """Seconds of which no multiple up to ``most`` lies within round-off of a time bucket's edge.
 
     PyTorch multiplies by the reciprocal on a GPU where a number divides, others divide: buckets of times at
-    an edge differ, which is no error (`parity.families.hstu` leaves them out), and would be one here.
+    an edge differ, which is no error (`cases.hstu.case` leaves them out), and would be one here.
     """
     multiples = torch.arange(1, most + 1, dtype=torch.float64)
     for unit in itertools.count(60):

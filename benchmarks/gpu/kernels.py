@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu.kernels_work import GROUPS, Row  # noqa: E402
 from benchmarks.gpu.timing import Calls, measure, measure_device, measured_ceilings, parsed, report  # noqa: E402
-from parity.measures import Distance  # noqa: E402
-from parity.precision import PRECISIONS  # noqa: E402
-from parity.verdict import judge  # noqa: E402
+from parity.base.precision import PRECISIONS  # noqa: E402
+from parity.verdict.distances import Distance  # noqa: E402
+from parity.verdict.rule import judge  # noqa: E402
 
 # Elements of a result that are judged one by one, in rows evenly spread from the first to the last.
 MOST_JUDGED = 1 << 18

@@ -27,14 +27,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from cases.registry import get_family  # noqa: E402
 from configs import load_case, with_input  # noqa: E402, the project runs from its checkout
-from parity import weights  # noqa: E402
-from parity.environment import environment  # noqa: E402
-from parity.families import get_family  # noqa: E402
-from parity.gpu_state import gpu_state  # noqa: E402
-from parity.judging import latency_of  # noqa: E402
-from parity.precision import PRECISIONS  # noqa: E402
+from parity.base.environment import environment  # noqa: E402
+from parity.base.gpu_state import gpu_state  # noqa: E402
+from parity.base.precision import PRECISIONS  # noqa: E402
+from parity.inputs.arrays import weights  # noqa: E402
 from parity.runners import Runner, make_runner  # noqa: E402
+from parity.verdict.judging import latency_of  # noqa: E402
 
 FUSE, GRAPHS = "TRIPY_PORTABLE_FUSE", "TRIPY_PORTABLE_CUDA_GRAPHS"
 PEERS = {"fused": "torch_compile", "fused_graph": "torch_compile_graphs", "graph": "torch_compile_graphs"}

@@ -1,8 +1,8 @@
-"""Runners: whatever can run a case. Each lives in a process of its own (see `parity.worker`)."""
+"""Runners: whatever can run a case. Each lives in a process of its own (see `parity.execution.worker`)."""
 
 from __future__ import annotations
 
-import torch
+from torch import cuda
 
 from parity.runners.base import Runner, Unavailable
 
@@ -36,44 +36,44 @@ def default_runners() -> tuple[str, ...]:
     return tuple(
         name
         for name in RUNNERS
-        if name not in BY_NAME_ONLY and (name not in _COMPILING or torch.cuda.is_available())
+        if name not in BY_NAME_ONLY and (name not in _COMPILING or cuda.is_available())
     )
 
 
 def make_runner(name: str) -> Runner:
     """Create a runner by name, importing only what that runner needs."""
     if name == "tripy":
-        from parity.runners.tripy_runner import TripyRunner
+        from parity.runners.tripy.runner import TripyRunner
 
         return TripyRunner()
     if name == "tripy_jagged":
-        from parity.runners.tripy_jagged_runner import TripyJaggedRunner
+        from parity.runners.tripy.jagged import TripyJaggedRunner
 
         return TripyJaggedRunner()
     if name == "torch_fused":
-        from parity.runners.fused_torch_runner import TorchFusedRunner
+        from parity.runners.torch.fused import TorchFusedRunner
 
         return TorchFusedRunner()
     if name == "tensorrt":
-        from parity.runners.tensorrt_runner import TensorRTRunner
+        from parity.runners.tensorrt import TensorRTRunner
 
         return TensorRTRunner()
     if name == "onnxruntime":
-        from parity.runners.onnxruntime_runner import OnnxRuntimeRunner
+        from parity.runners.onnx.onnxruntime import OnnxRuntimeRunner
 
         return OnnxRuntimeRunner()
     if name == "tensorrt_onnx":
-        from parity.runners.tensorrt_onnx_runner import TensorRTOnnxRunner
+        from parity.runners.onnx.tensorrt import TensorRTOnnxRunner
 
         return TensorRTOnnxRunner()
-    from parity.runners import torch_runners
+    from parity.runners.torch import eager
 
     return {
-        "torch": torch_runners.TorchRunner,
-        "torch_jagged": torch_runners.TorchJaggedRunner,
-        "torch_compile": torch_runners.TorchCompileRunner,
-        "torch_compile_graphs": torch_runners.TorchCompileGraphsRunner,
-        "oracle": torch_runners.OracleRunner,
+        "torch": eager.TorchRunner,
+        "torch_jagged": eager.TorchJaggedRunner,
+        "torch_compile": eager.TorchCompileRunner,
+        "torch_compile_graphs": eager.TorchCompileGraphsRunner,
+        "oracle": eager.OracleRunner,
     }[name]()
 
 

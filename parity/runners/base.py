@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from configs import CaseConfig
-from parity.captures import Capture, ModuleCall
-from parity.precision import Precision
-from parity.timing import Replayed
+from parity.base.precision import Precision
+from parity.capture.captures import Capture, ModuleCall
+from parity.timing.measure import Replayed
 
 
 class Unavailable(Exception):

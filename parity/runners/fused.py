@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from cases.hstu.case import HSTUFamily
+from cases.hstu.fused import HSTU_FUSED_FAMILY
+from cases.stu.case import STUFamily
+from cases.stu.fused import STU_FUSED_FAMILY
 from configs import CaseConfig
-from parity.families.hstu import HSTUFamily
-from parity.families.hstu_fused import HSTU_FUSED_FAMILY
-from parity.families.stu import STUFamily
-from parity.families.stu_fused import STU_FUSED_FAMILY
 from parity.runners.base import Unavailable
 
 _INSIDE = "computed inside the fused attention, never as a tensor"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 INDEX = 8
 Shapes = dict[str, tuple[int, ...]]
-"""Shapes of a batch's input arrays by name, as `parity.inputs` has them."""
+"""Shapes of a batch's input arrays by name, as `parity.inputs.arrays` has them."""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.locations import ROOT
+
 # Bytes that a block may have: NVIDIA's CUDA programming guide, table of technical specifications.
 SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
 

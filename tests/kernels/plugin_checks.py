@@ -10,8 +10,8 @@ import nvtripy as tp
 import torch
 
 from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
-from parity.precision import PRECISIONS
-from parity.verdict import judge
+from parity.base.precision import PRECISIONS
+from parity.verdict.rule import judge
 from tests.kernels.marks import GPU
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -6,8 +6,8 @@ import torch
 
 from kernels.dlrm_forward import FusedDLRM
 from kernels.lecture import Bags, KernelError
-from parity.precision import PRECISIONS
-from parity.verdict import judge
+from parity.base.precision import PRECISIONS
+from parity.verdict.rule import judge
 from reference.dlrm import DLRM_Net
 from reference.dlrm_layers import interaction_width
 from tests.kernels.lecture.kernel_setup import DEVICE, GPU, drawn, needs_products, unavailable

@@ -8,15 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from cases.registry import get_family
 from configs import CaseConfig, load_case, with_input
-from parity import weights
-from parity.collect import DEFAULT_LIMITS, collect, write_inputs
-from parity.families import get_family
-from parity.judging import judge_batch
-from parity.machine import Machine, Runners
-from parity.precision import PRECISIONS
-from parity.report import ModuleReport, RunnerReport
-from parity.slices import Limits
+from parity.base.precision import PRECISIONS
+from parity.capture.slices import Limits
+from parity.execution.collect import DEFAULT_LIMITS, collect, write_inputs
+from parity.execution.scheduler import Machine, Runners
+from parity.inputs import weights
+from parity.report.schema import ModuleReport, RunnerReport
+from parity.verdict.judging import judge_batch
 
 LIMIT_SECONDS = 600.0
 

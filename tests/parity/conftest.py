@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 import run_parity
+from cases.registry import get_family
 from configs import load_case
-from parity.families import get_family
-from parity.report import read_report
-from parity.weights import initial_weights
+from parity.inputs.weights import initial_weights
+from parity.report.schema import read_report
 
 
 @dataclass(frozen=True)

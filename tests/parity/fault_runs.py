@@ -8,11 +8,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from parity.report import Report, RunnerReport, read_report
-from parity.self_test.handwritten import Edit
+from parity.report.schema import Report, RunnerReport, read_report
+from parity.studies.fault_injection.handwritten import Edit
+from tests.locations import ROOT
 
-ROOT = Path(__file__).parents[2]
-RUNNER = "parity/runners/tripy_runner.py"
+RUNNER = "parity/runners/tripy/runner.py"
 TENSORS = "        tensors = rounded(weights, self.dtype)\n"
 
 
@@ -41,7 +41,16 @@ def on_weights(statement: str) -> str:
 def copied(folder: Path) -> Path:
     """A copy of what a run needs."""
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("configs", "kernels", "perf_model", "reference", "tripy_port", "parity"):
+    for name in (
+        "cases",
+        "configs",
+        "datasets",
+        "kernels",
+        "parity",
+        "perf_model",
+        "reference",
+        "tripy_port",
+    ):
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     shutil.copy(ROOT / "run_parity.py", folder)
     return folder

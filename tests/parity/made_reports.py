@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from configs import load_case
-from parity.report import (
+from parity.report.schema import (
     BuildReport,
     CaseReport,
     DiagnosisReport,

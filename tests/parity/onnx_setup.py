@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from cases.registry import Family, get_family
 from configs import CaseConfig, load_case, with_input
-from parity.families import Family, get_family
-from parity.precision import PRECISIONS
+from parity.base.precision import PRECISIONS
+from parity.inputs.weights import initial_weights
 from parity.runners import Runner, make_runner
-from parity.runners.onnxruntime_runner import OnnxRuntimeRunner
-from parity.verdict import judge
-from parity.weights import initial_weights
+from parity.runners.onnx.onnxruntime import OnnxRuntimeRunner
+from parity.verdict.rule import judge
 from tests.parity.hidden_gpu import without_gpu
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import safetensors.torch
 
-import parity.machine
+import parity.execution.scheduler
+from cases.hstu.synthetic import synthetic
 from configs import load_case
-from parity.arguments import Arguments
-from parity.captures import APPENDING, load_capture, save_capture
-from parity.families.hstu_synthetic import synthetic
+from parity.capture.captures import APPENDING, load_capture, save_capture
+from parity.cli.arguments import Arguments
+from parity.execution.worker import RunnerProcess
+from parity.inputs.weights import digest
 from parity.pipeline import run
-from parity.report import SCHEMA, read_report
-from parity.weights import digest
-from parity.worker import RunnerProcess
+from parity.report.schema import SCHEMA, read_report
 from tests.parity.hidden_gpu import without_gpu
 
 ATTENTION = "_hstu._attention_layers.1._attn"
@@ -214,7 +214,7 @@ def test_runners_that_die_are_rows_and_the_others_finish(tmp_path, monkeypatch):
                 os.kill(self.pid, signal.Signals[name])
             return super().request(command, *arguments)
 
-    monkeypatch.setattr(parity.machine, "RunnerProcess", Mortal)
+    monkeypatch.setattr(parity.execution.scheduler, "RunnerProcess", Mortal)
     report = run(
         Arguments(
             time_limit=300.0,

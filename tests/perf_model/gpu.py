@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 from perf_model.ceilings import GPU, Ceilings, read_ceilings
 from perf_model.kernels import KernelModel
 from perf_model.measured import Measured, read_measurements
 from perf_model.models import forward, models
 from perf_model.trace import Trace, trace
+from tests.locations import ROOT
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "h200"
+FOLDER = ROOT / "docs" / "h200"
 
 ROUND = Ceilings(
     gpu=GPU(name="Round", capability=(9, 0), multiprocessors=100, memory_gib=100, l2_bytes=1_000_000),

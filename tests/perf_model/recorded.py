@@ -8,10 +8,10 @@ import inspect
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from cases.registry import get_family
 from configs import CaseConfig
-from parity.captures import Capture, ModuleCall, TensorKey, map_tree
-from parity.families import get_family
-from parity.torch_taps import tapped
+from parity.capture.captures import Capture, ModuleCall, TensorKey, map_tree
+from parity.capture.torch_hooks import tapped
 
 # What enters a module and is not needed by it, or leaves it as it entered: names of the parameters, by class.
 UNNEEDED = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from configs import load_case
-from parity.captures import APPENDING, ModuleCall
+from parity.capture.captures import APPENDING, ModuleCall
 from perf_model.work import appending_work, case_work
 from tests.perf_model.recorded import Recorded, record
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from reference.dlrm_sample_run import main, sample_run
+from tests.locations import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SEED = ROOT.parent / "shared" / "seeds" / "004_a3413aec30a2c60a.txt"
 # Timings are not compared: every "-1.00 ms/it" is one number of the text, and no other number looks like it.
 TIMING = re.compile(r"-?\d+\.\d+ ms/it")

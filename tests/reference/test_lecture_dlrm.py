@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,8 +19,9 @@ from reference.lecture_dlrm import (
     SparseArch,
     read_metadata,
 )
+from tests.locations import SHARED
 
-SEED = Path(__file__).resolve().parents[3] / "shared" / "seeds" / "002_833879316aaa8719.txt"
+SEED = SHARED / "seeds" / "002_833879316aaa8719.txt"
 
 # The two rows that the lecture prints: the first batch of its sample file.
 DENSE = [

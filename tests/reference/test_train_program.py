@@ -15,15 +15,15 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 
+from cases.registry import get_family
 from configs import load_case, with_input
-from parity.families import get_family
-from parity.report import read_report
+from parity.report.schema import read_report
 from reference import train
 from reference.checkpoints import BEST, CHECKPOINT
 from reference.training import TRAIN, VALIDATION, Schedule
+from tests.locations import ROOT
 from tests.reference.training_setup import write_case, write_clicks, write_ratings
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data"
 ML_100K, CRITEO = DATA / "ml-100k" / "u.data", DATA / "criteo_sample.csv"
 LOSSES = re.compile(r"(initial|best, epoch \d+): train ([\d.]+), validation ([\d.]+)")

@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "peak_memory.py"
+from tests.locations import ROOT
+
+TOOL = ROOT / "tools" / "peak_memory.py"
 HOLD = "import time; held = bytearray(b'x') * {size}; time.sleep({seconds})"
 
 pytestmark = pytest.mark.skipif(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.locations import ROOT
+
 MEGABYTES = 256
 PROGRAM = f"""
 import numpy as np

@@ -9,7 +9,7 @@ import numpy as np
 import nvtripy as tp
 import pytest
 
-from parity.call_stacks import no_call_stacks
+from parity.runners.tripy.call_stacks import no_call_stacks
 from tests.tripy_port.port_setup import (
     VARIANTS,
     array,

@@ -1,6 +1,6 @@
 """Inputs of HSTU attention that reach every branch of its kernel, and the verdict on a result.
 
-The rule is the project's (`parity.verdict`): with the float64 oracle of the rounded inputs, the kernel's
+The rule is the project's (`parity.verdict.rule`): with the float64 oracle of the rounded inputs, the kernel's
 error is at most k times that of eager PyTorch in the same precision plus a floor, both derived there from
 the precision's round-off and the longest sum. No test has a tolerance of its own.
 """
@@ -17,8 +17,8 @@ import torch
 
 from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention
 from kernels.hstu_attention.buckets import bucket_table
-from parity.precision import PRECISIONS
-from parity.verdict import Verdict, judge
+from parity.base.precision import PRECISIONS
+from parity.verdict.rule import Verdict, judge
 from tests.kernels.hstu.mutation import mutated
 from tests.kernels.marks import DEVICE
 

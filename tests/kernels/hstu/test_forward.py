@@ -11,8 +11,8 @@ from configs import load_case
 from kernels.hstu_attention.buckets import bucket_table, time_bucket
 from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings, tiles, weights
 from kernels.hstu_forward.tiles import AttentionTile
-from parity.precision import PRECISIONS
-from parity.verdict import Verdict, judge
+from parity.base.precision import PRECISIONS
+from parity.verdict.rule import Verdict, judge
 from reference.build import build_hstu
 from tests.kernels.hstu.mutation import mutated
 from tests.kernels.marks import DEVICE, GPU, needs_gpu, needs_triton

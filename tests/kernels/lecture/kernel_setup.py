@@ -1,6 +1,7 @@
 """What the kernels' tests share: backends that can run here, inputs at a precision, and the verdict.
 
-The rule is the project's own (`parity.verdict`): with the float64 oracle of the rounded inputs, a kernel's
+The rule is the project's own (`parity.verdict.rule`): with the float64 oracle of the rounded inputs, a
+kernel's
 error is at most k times that of eager PyTorch plus a floor, both derived there from the precision's unit
 round-off and the length of the longest sum. No test has a tolerance of its own.
 """
@@ -15,8 +16,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from parity.precision import PRECISIONS
-from parity.verdict import judge
+from parity.base.precision import PRECISIONS
+from parity.verdict.rule import judge
 
 GPU = torch.cuda.is_available()
 if not GPU:

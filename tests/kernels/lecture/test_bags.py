@@ -13,7 +13,7 @@ from kernels.lecture import (
     embedding_bags,
     interaction_columns,
 )
-from parity.precision import PRECISIONS
+from parity.base.precision import PRECISIONS
 from reference.dlrm_layers import FeatureInteraction
 from reference.embedding_bags import pool_bags
 from tests.kernels.lecture.kernel_setup import (

@@ -1,0 +1,130 @@
+"""DLRM: `reference.dlrm` against `tripy_port.dlrm`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cases.dlrm import inputs as dlrm_inputs
+from cases.dlrm.inputs import has_weights, index_name, make_inputs, weight_name
+from configs import CaseConfig, DLRMConfig
+from datasets.criteo import logs as criteo
+from parity.base.precision import Precision
+from parity.capture.captures import ModuleCall
+from parity.case import Arrays, Batches, Family
+from parity.inputs.arrays import CaseInputs
+from parity.verdict.task_metrics.task import Task
+
+
+class DLRMFamily(Family):
+    """Counts and bags of indices in, click probabilities out."""
+
+    name = "dlrm"
+    builder = "build_dlrm"
+    entry = "predict"
+    outputs = ("click",)
+
+    def build_reference(self, config: DLRMConfig, layout: str) -> torch.nn.Module:
+        from reference.build import build_dlrm
+
+        # `validate` has checked the inputs; checking again would show in the timings.
+        return build_dlrm(config, validate_inputs=False)
+
+    def gaps(self) -> Mapping[str, str]:
+        from tripy_port.gaps import GAPS
+
+        return GAPS
+
+    def synthetic(self, case: CaseConfig) -> Batches:
+        inputs = dlrm_inputs.synthetic(case)
+        indices = [inputs[index_name(table)].size for table in range(len(case.model.table_rows))]
+        counts = {
+            "rows": case.input.batch_size,
+            "indices": sum(indices),
+            "empty_bags": _empty_bags(inputs.arrays),
+        }
+        return Batches([inputs], f"synthetic, seed {case.input.seed}", counts)
+
+    def recognises(self, path: Path) -> bool:
+        return criteo.recognises(path)
+
+    def read(self, path: Path) -> tuple[Path, criteo.CriteoData]:
+        return path, criteo.preprocess(criteo.find_files(path), criteo.Preprocessing())
+
+    def recorded(self, case: CaseConfig, data: tuple[Path, criteo.CriteoData]) -> Batches:
+        """Rows in the file's order. Tables smaller than a vocabulary are shared by its values, modulo."""
+        path, rows = data
+        model = case.model
+        criteo.check_features(path, case.name, model.bottom_widths[0], len(model.table_rows))
+        batches, labels, folded = [], [], 0
+        for batch in rows.batches(case.input.batch_size):
+            indices_TB = criteo.fold_rows(batch.lS_i, model.table_rows)
+            folded += int((indices_TB != batch.lS_i).sum())
+            batches.append(make_inputs(criteo.counts_of(batch.dense_x), batch.lS_o, list(indices_TB)))
+            labels.append(CaseInputs({"clicks": batch.labels[:, 0].astype(np.int64)}))
+        counts = {
+            "rows": sum(inputs["counts"].shape[0] for inputs in batches),
+            "broken_lines": len(rows.report.broken),
+            "indices": sum(inputs["lS_o"].size for inputs in batches),
+            "indices_folded_into_smaller_tables": folded,
+        }
+        return Batches(batches, path.name, counts, labels)
+
+    def task(self, config: DLRMConfig, weights: Path, precision: Precision) -> Task:
+        from parity.verdict.task_metrics.clicks import Clicks
+
+        return Clicks("predict.click", precision)
+
+    def validate(self, inputs: CaseInputs, case: CaseConfig) -> None:
+        dlrm_inputs.validate(inputs, case.model)
+
+    def poison(self, inputs: CaseInputs, seed: int) -> None:
+        """Jagged bags have no padding; that of the port is made inside the graph."""
+        return None
+
+    def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
+        tables = range(arrays["lS_o"].shape[0])
+        arguments = {
+            "counts": arrays["counts"],
+            "lS_o": list(arrays["lS_o"]),
+            "lS_i": [arrays[index_name(table)] for table in tables],
+        }
+        if has_weights(arrays):
+            arguments["lS_w"] = [arrays[weight_name(table)] for table in tables]
+        return arguments
+
+    def batch_size(self, arrays: Arrays) -> int:
+        return arrays["counts"].shape[0]
+
+    def dynamic_sizes(self, arrays: Arrays) -> dict[int, int]:
+        """The batch, and each table's total number of indices, which may be 0 whatever the batch is."""
+        totals = (arrays[index_name(table)].size for table in range(arrays["lS_o"].shape[0]))
+        return {total: 0 for total in totals if total} | super().dynamic_sizes(arrays)
+
+    def dynamic_axes(self, arrays: Arrays) -> dict[str, tuple[str, int]]:
+        tables = range(arrays["lS_o"].shape[0])
+        own = {f"lS_i.{table}": (f"indices_{table}", 0) for table in tables}
+        if has_weights(arrays):
+            own |= {f"lS_w.{table}": (f"indices_{table}", 0) for table in tables}
+        return super().dynamic_axes(arrays) | own
+
+    def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
+        return {}
+
+    def boundary(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], config: DLRMConfig) -> None:
+        """ReLU and the clamp of the output are continuous, and rows are looked up by integers."""
+        return None
+
+
+def _empty_bags(arrays: Arrays) -> int:
+    return sum(
+        int((np.diff(offsets_B, append=arrays[index_name(table)].size) == 0).sum())
+        for table, offsets_B in enumerate(arrays["lS_o"])
+    )
+
+
+DLRM_FAMILY = DLRMFamily()

@@ -1,0 +1,189 @@
+"""Histories as HSTU takes them: what the arrays are, what is padding, and what cannot be run.
+
+Legend: B users, N items in a padded row, X candidates. The layout is the public one
+(meta-recsys/generative-recommenders, ``research/modeling/sequential/features.py``): a history is
+left-aligned and in order of time, id 0 is padding, and the timestamp at position ``length`` is that of
+the query, the moment for which the next item is asked. Everything behind it is padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from configs import HSTUConfig
+from parity.base.errors import UserError
+from parity.inputs.arrays import CaseInputs, require_all_good, require_int64, require_names
+
+NAMES = ("past_lengths", "past_ids", "ratings", "timestamps", "item_ids")
+
+
+@dataclass(frozen=True)
+class HSTUInputs(CaseInputs):
+    """Histories and candidates, all int64.
+
+    ``past_lengths`` (B,): items in each history. ``past_ids`` and ``ratings`` (B, N).
+    ``timestamps`` (B, N) in seconds, or (B, 2N) with each one twice where ratings take positions of
+    their own. ``item_ids`` (1, X), candidates for everybody, or (B, X), for each user.
+    """
+
+    @property
+    def batch_size(self) -> int:
+        return self["past_lengths"].shape[0]
+
+    @property
+    def positions_per_item(self) -> int:
+        """2 where the ratings take positions of their own, else 1."""
+        return self["timestamps"].shape[1] // self["past_ids"].shape[1]
+
+    def valid_mask(self) -> np.ndarray:
+        """Bool (B, N): True where an item of the history is, by length and not by id."""
+        return np.arange(self["past_ids"].shape[1]) < self["past_lengths"][:, None]
+
+    def position_mask(self) -> np.ndarray:
+        """Bool (B, W'): ``valid_mask`` in sequence positions, ``positions_per_item`` for each item."""
+        return np.repeat(self.valid_mask(), self.positions_per_item, axis=1)
+
+
+def poison(inputs: HSTUInputs, seed: int) -> HSTUInputs:
+    """The same histories with garbage in the padding: nothing valid may change when a model runs on it.
+
+    Padded ids become ids of the table, other than 0, so that a mask made from the ids alone no longer
+    finds the padding; ratings become any rating; timestamps become any, negative ones included. The
+    query's timestamp is not padding and stays.
+    """
+    rng = np.random.default_rng([seed, 0xBAD])
+    per_item = inputs.positions_per_item
+    padding_BN = ~inputs.valid_mask()
+    behind_query_BN = np.arange(padding_BN.shape[1]) > inputs["past_lengths"][:, None]
+    largest = max(int(inputs["past_ids"].max()), int(inputs["item_ids"].max()))
+    ids = rng.integers(1, largest + 1, padding_BN.shape)
+    ratings = rng.integers(0, int(inputs["ratings"].max()) + 1, padding_BN.shape)
+    timestamps = rng.integers(-(2**31), 2**31, inputs["timestamps"].shape)
+    behind_query = np.repeat(behind_query_BN, per_item, axis=1)
+    return HSTUInputs(
+        {
+            **inputs.arrays,
+            "past_ids": np.where(padding_BN, ids, inputs["past_ids"]),
+            "ratings": np.where(padding_BN, ratings, inputs["ratings"]),
+            "timestamps": np.where(behind_query, timestamps, inputs["timestamps"]),
+        }
+    )
+
+
+def validate(inputs: HSTUInputs, model: HSTUConfig) -> None:
+    """Checks that a model of this configuration can be run on these inputs.
+
+    Ids and ratings are checked in the padding too: what lies outside a table cannot be looked up, even
+    where the result is thrown away. Timestamps are checked up to the query's.
+
+    Raises:
+        UserError: with the array and the index of the first bad element, its value, and the fix.
+    """
+    _validate_layout(inputs, model)
+    lengths_B, longest = inputs["past_lengths"], model.max_sequence_len
+    require_all_good(
+        "past_lengths",
+        lengths_B,
+        (lengths_B < 1) | (lengths_B > longest),
+        f"is not a length of 1..{longest} (max_sequence_len)",
+        f"drop users without a history, and keep the latest {longest} items of the others",
+    )
+    width = inputs["past_ids"].shape[1]
+    require_all_good(
+        "past_lengths",
+        lengths_B,
+        lengths_B >= width,
+        f"leaves no position for the query in rows of {width}",
+        "pad past_ids, ratings and timestamps by at least one position",
+    )
+    table = f"1..{model.num_items} (num_items)"
+    ids_BN, valid_BN = inputs["past_ids"], inputs.valid_mask()
+    require_all_good(
+        "past_ids",
+        ids_BN,
+        valid_BN & (ids_BN == 0),
+        "inside the history is the id of padding",
+        f"give ids of {table}, or correct past_lengths",
+    )
+    require_all_good(
+        "past_ids",
+        ids_BN,
+        (ids_BN < 0) | (ids_BN > model.num_items),
+        f"is outside the item table {table}",
+        "map the ids into the table, or use a case with more items",
+    )
+    ratings_BN = inputs["ratings"]
+    require_all_good(
+        "ratings",
+        ratings_BN,
+        (ratings_BN < 0) | (ratings_BN >= model.num_ratings),
+        f"is not a rating of 0..{model.num_ratings - 1} (num_ratings {model.num_ratings})",
+        "map the ratings into that range, or raise num_ratings",
+    )
+    per_item = model.positions_per_item
+    seconds = inputs["timestamps"]
+    meaningful = np.arange(seconds.shape[1]) < (lengths_B[:, None] + 1) * per_item
+    require_all_good(
+        "timestamps",
+        seconds[:, 1:],
+        meaningful[:, 1:] & (np.diff(seconds, axis=1) < 0),
+        "comes before the timestamp to its left",
+        "sort each history by time; the query comes last",
+        offset=1,
+    )
+    if per_item == 2:
+        require_all_good(
+            "timestamps",
+            seconds[:, 1::2],
+            meaningful[:, 1::2] & (seconds[:, ::2] != seconds[:, 1::2]),
+            "differs from the timestamp of its item",
+            "repeat each timestamp twice, for the item and for its rating",
+            scale=2,
+            offset=1,
+        )
+    candidates = inputs["item_ids"]
+    require_all_good(
+        "item_ids",
+        candidates,
+        (candidates < 1) | (candidates > model.num_items),
+        f"is outside the item table {table}",
+        "give candidates that the table has",
+    )
+
+
+def _validate_layout(inputs: HSTUInputs, model: HSTUConfig) -> None:
+    require_names(inputs, NAMES)
+    for name, array in inputs.arrays.items():
+        require_int64(name, array)
+    batch, width = len(np.atleast_1d(inputs["past_lengths"])), (inputs["past_ids"].shape or (0,))[-1]
+    if not 1 <= width <= model.padded_length:
+        raise UserError(
+            "past_ids",
+            inputs["past_ids"].shape,
+            f"is wider than {model.padded_length}, max_sequence_len + max_output_len, or empty",
+            f"give rows of 1..{model.padded_length} positions",
+        )
+    expected = {
+        "past_lengths": (batch,),
+        "past_ids": (batch, width),
+        "ratings": (batch, width),
+        "timestamps": (batch, width * model.positions_per_item),
+    }
+    for name, shape in expected.items():
+        if inputs[name].shape != shape or 0 in shape:
+            raise UserError(
+                name,
+                inputs[name].shape,
+                f"is not the shape {shape} that follows from past_lengths, past_ids and the model",
+                "give every array the same users, at least one, and the same positions",
+            )
+    candidates = inputs["item_ids"].shape
+    if len(candidates) != 2 or candidates[0] not in (1, batch) or candidates[1] == 0:
+        raise UserError(
+            "item_ids",
+            candidates,
+            f"is not (1, X) or ({batch}, X) with at least one candidate",
+            "give one list of candidates for all users, or one for each",
+        )

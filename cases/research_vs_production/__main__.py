@@ -1,0 +1,137 @@
+"""`python -m cases.research_vs_production`: measure, print the tables, and write them into a document.
+
+Exit code: 0 measured, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+
+from cases.registry import get_family
+from cases.research_vs_production import render
+from cases.research_vs_production.between import rows_of
+from cases.research_vs_production.made_equal import TARGETS
+from cases.research_vs_production.measure import measure
+from configs import CaseConfig, ConfigError, load_case, with_input
+from parity.base.environment import environment
+from parity.base.errors import UserError
+from parity.inputs import weights
+from parity.inputs.arrays import CaseInputs
+
+BAD_INPUT = 2
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--case", "name", default="hstu_ml1m_large", show_default=True, help="Of HSTU.")
+@click.option("--data", type=click.Path(path_type=Path), help="Ratings of MovieLens. [default: synthetic]")
+@click.option("--weights", "checkpoint", type=click.Path(path_type=Path), help="Trained research HSTU.")
+@click.option("--users", type=click.IntRange(min=1), default=16, show_default=True, help="Of one draw.")
+@click.option(
+    "--draws", type=click.IntRange(min=1), default=3, show_default=True, help="Of users and of weights."
+)
+@click.option(
+    "--candidates", type=click.IntRange(min=TARGETS), default=100, show_default=True, help="To be ranked."
+)
+@click.option("--write", type=click.Path(path_type=Path), help="Markdown file whose tables to replace.")
+def main(
+    name: str,
+    data: Path | None,
+    checkpoint: Path | None,
+    users: int,
+    draws: int,
+    candidates: int,
+    write: Path | None,
+) -> None:
+    """Turn the differences between research HSTU and the production STU on, one at a time."""
+    try:
+        case = with_input(load_case(name), batch_size=users)
+        kind = "initial" if checkpoint is None else "trained"
+        if write is not None:
+            _write(write, kind, "")  # before minutes are spent on numbers without a place
+        measured = _measured(case, data, checkpoint, draws, candidates)
+        if write is not None:
+            _write(write, kind, measured)
+    except (ConfigError, UserError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(BAD_INPUT)
+    click.echo(measured)
+
+
+def _write(path: Path, kind: str, measured: str) -> None:
+    """Replace the document's tables; with nothing to write, only look whether it has a place for them."""
+    document = render.put_in(path.read_text(encoding="utf-8"), kind, measured, str(path))
+    if measured:
+        path.write_text(document, encoding="utf-8")
+
+
+def _measured(
+    case: CaseConfig, data: Path | None, checkpoint: Path | None, draws: int, candidates: int
+) -> str:
+    if case.family != "hstu":
+        raise UserError("--case", case.name, f"is a case of {case.family}", "give one of hstu")
+    if candidates % TARGETS:
+        raise UserError(
+            "--candidates",
+            candidates,
+            f"is not a multiple of {TARGETS}",
+            f"give whole requests of {TARGETS} targets",
+        )
+    batches, items, source = _batches(case, data, draws)
+    model = get_family(case.family).build_reference(case.model, "dense")
+    if checkpoint is None:
+        tensors, trained = weights.initial_weights(model, case.input.seed), "initial"
+    else:
+        tensors = weights.load_checkpoint(checkpoint, weights.layout(model.state_dict()))
+        trained = f"trained, {checkpoint.name}"
+    rng = np.random.default_rng(case.input.seed)
+    if candidates > items.size:
+        raise UserError("--candidates", candidates, f"is more than the {items.size} items", "give fewer")
+    result = measure(
+        case.model,
+        tensors,
+        [rows_of(inputs.arrays) for inputs in batches],
+        torch.from_numpy(rng.choice(items, candidates, replace=False)),
+        lambda line: click.echo(line, err=True),
+    )
+    facts = {
+        "model": f"{case.name} ({case.description}), weights {trained}",
+        "input": f"{source}; {draws} draws of {case.input.batch_size} users, {candidates} candidates",
+        "arithmetic": f"float64, {_machine()}",
+    }
+    return render.tables(result, facts)
+
+
+def _batches(case: CaseConfig, data: Path | None, draws: int) -> tuple[list[CaseInputs], np.ndarray, str]:
+    """A batch for each draw, the items that candidates are drawn from, and where all comes from."""
+    family = get_family(case.family)
+    if data is None:
+        seeds = range(case.input.seed, case.input.seed + draws)
+        drawn = [family.synthetic(with_input(case, seed=seed)) for seed in seeds]
+        items = np.arange(1, case.model.num_items + 1)
+        return [inputs for each in drawn for inputs in each.inputs], items, "synthetic"
+    found = family.recorded(case, family.read(data))
+    whole = [inputs for inputs in found.inputs if inputs["past_lengths"].size == case.input.batch_size]
+    if len(whole) < draws:
+        raise UserError(
+            "--draws",
+            draws,
+            f"is more than the {len(whole)} batches of {case.input.batch_size} users",
+            "give fewer draws or users",
+        )
+    # Of the table's other items a trained model knows nothing.
+    seen = np.unique(np.concatenate([inputs["past_ids"].ravel() for inputs in found.inputs]))
+    return whole[:draws], seen[seen > 0], found.source
+
+
+def _machine() -> str:
+    found = environment()
+    return f"{found['processor']}, PyTorch {found['torch']}"
+
+
+if __name__ == "__main__":
+    main()

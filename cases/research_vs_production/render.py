@@ -1,0 +1,62 @@
+"""The tables of the report, and their place in a document."""
+
+from __future__ import annotations
+
+import math
+
+from cases.research_vs_production.measure import Distance, Result, Row, mean, spread
+from parity.base.errors import UserError
+
+
+def marker(weights: str, end: str) -> str:
+    """Where the tables of "initial" or "trained" weights "begin" or "end" in a document."""
+    return f"<!-- {weights} weights: {end} -->"
+
+
+def tables(result: Result, facts: dict[str, str]) -> str:
+    """Markdown: what was measured on what, the differences, the options."""
+    lines = [f"* {name}: {value}" for name, value in facts.items()]
+    lines += [
+        f"* at the start, the model between differs from research HSTU by {result.start_error:.1g}, relative",
+        f"* at the end, it differs from the production STU by {result.end_error:.1g}, relative",
+        "",
+        "| research HSTU | production STU | states | top 10 | rank | states | top 10 | rank |",
+        "|---|---|---|---|---|---|---|---|",
+        "| | | **alone** | | | **with all above** | | |",
+    ]
+    lines += [_line(row, (*_cells(row.alone), *_cells(row.cumulative))) for row in result.rows]
+    lines += ["", "| production STU | with the option | states | top 10 | rank |", "|---|---|---|---|---|"]
+    lines += [_line(option, _cells(option.alone)) for option in result.options]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Row, cells: tuple[str, ...]) -> str:
+    difference = row.difference
+    return f"| {' | '.join((difference.research, difference.production, *cells))} |"
+
+
+def _cells(distances: tuple[Distance, ...]) -> tuple[str, str, str]:
+    average = mean(distances)
+    return (
+        f"{average.states:.3f} ± {_rounded_up(spread(distances)):.3f}",
+        f"{average.top:.0%}",
+        f"{average.rank:.2f}",
+    )
+
+
+def _rounded_up(number: float) -> float:
+    return math.ceil(number * 1000) / 1000
+
+
+def put_in(document: str, weights: str, measured: str, name: str) -> str:
+    """The document with what stands between the markers of these weights replaced.
+
+    Raises:
+        UserError: the markers are not there, once each and in this order.
+    """
+    begin, end = marker(weights, "begin"), marker(weights, "end")
+    before, found, rest = document.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed or begin in rest or end in after:
+        raise UserError("--write", name, f"has not {begin} and {end}, once each", "put them into the file")
+    return f"{before}{begin}\n\n{measured}\n{end}{after}"

@@ -1,0 +1,44 @@
+"""Between the taps of the dense STU stack and of its jagged twin.
+
+Inside the stack, the jagged model keeps the valid rows of all users in one (L, ...) tensor; its taps and the
+arguments of its modules are padded and unpadded here, so that both layouts compare tap by tap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from cases.hstu.jagged import offsets_of, pad, unpad
+
+_LAYERS = "_stu_module._stu_layers."
+_ATTENTION = "_attn"
+
+
+def pad_taps(
+    tensors: Mapping[str, torch.Tensor], lengths_B: torch.Tensor, width: int
+) -> dict[str, torch.Tensor]:
+    """Pad the taps of a jagged run as the dense model would have them.
+
+    Args:
+        tensors: Taps of the jagged model.
+        lengths_B: Rows of each sequence.
+        width: N.
+    """
+    return {
+        tap: pad(tensor, lengths_B, width) if tap.startswith(_LAYERS) and tensor.dim() == 2 else tensor
+        for tap, tensor in tensors.items()
+    }
+
+
+def jagged_arguments(path: str, args: list, kwargs: dict, lengths_B: torch.Tensor) -> tuple[list, dict]:
+    """Arguments of the dense module at `path` as those of its jagged twin."""
+    name = path.removeprefix(_LAYERS)
+    if path.startswith(_LAYERS) and (name.isdigit() or name.endswith(f".{_ATTENTION}")):
+        # A layer's x, an attention's q, k and v; mask and factors stay dense.
+        ragged = 1 if name.isdigit() else 3
+        args = [*(unpad(x, lengths_B) for x in args[:ragged]), *args[ragged:]]
+        kwargs = kwargs | {"x_offsets": offsets_of(lengths_B)}
+    # The stack is dense at both ends, and norms are the same classes on the same tensors in both layouts.
+    return args, kwargs

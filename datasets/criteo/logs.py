@@ -1,0 +1,319 @@
+"""Criteo click logs as input for DLRM: the Kaggle challenge's, the Terabyte's, CSV and parquet.
+
+    paths = find_files(Path("day_folder"))                         # or a single file
+    data = preprocess(paths, Preprocessing(min_frequency=10), cache=Path("criteo.npz"))
+    for batch in data.batches(2048):
+        model(batch.dense_x, batch.lS_o, batch.lS_i)
+
+Preprocessing is the usual one (facebookresearch/dlrm ``data_utils.py``): among the dense features gaps become
+0, negative numbers 0, and x becomes log(x + 1); each sparse feature gets rows of its own table, by a
+vocabulary or by hashing. Everything streams: memory is that of a block of the input and of one feature's
+vocabulary, whatever the size of the input. The disk holds the columns, about as much as the input, until the
+cache is written.
+
+Legend: N rows of the input, B rows of a batch, D = 13 dense features, T = 26 sparse features.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from datasets.criteo.cache import NpzWriter, Spill, open_npz, read_blocks, spill_folder, write_npz
+from datasets.criteo.parquet import is_parquet, read_parquet
+from datasets.criteo.rows import MISSING, NUM_DENSE, NUM_SPARSE, BrokenLine, RawRows, ReadReport
+from datasets.criteo.text import MAX_LINE_BYTES, find_layout, open_text, read_text
+from datasets.criteo.vocabulary import FIRST_ROW, count_values, encode
+from parity.base.errors import UserError
+
+SCHEMA = "parity.criteo/1"
+#: Values of a column that are handled at once.
+_BLOCK_ROWS = 1 << 18
+_DAY = re.compile(r"day_(\d+)(\.gz)?")
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How sparse values become rows of a table.
+
+    With ``hash_size``, value v is row v mod hash_size, and a gap is row 0, as with the public
+    ``max_ind_range``. Without it each feature has a vocabulary: row 0 is a gap, row 1 a value that is not in
+    the vocabulary, and the values in it follow in ascending order.
+
+    Attributes:
+        min_frequency: how often a value must occur in a feature to get a row of its own.
+        hash_size: rows of every table.
+    """
+
+    min_frequency: int = 1
+    hash_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_frequency < 1:
+            raise UserError("min_frequency", self.min_frequency, "is below 1", "give at least 1")
+        if self.hash_size is not None and not 1 <= self.hash_size <= 2**31:
+            raise UserError("hash_size", self.hash_size, "is not 1..2**31", "give None for vocabularies")
+        if self.hash_size is not None and self.min_frequency != 1:
+            raise UserError(
+                "min_frequency", self.min_frequency, "has no effect with hash_size", "give only one of them"
+            )
+
+
+@dataclass(frozen=True)
+class CriteoBatch:
+    """Input of ``DLRM_Net.forward``, in its names, and the labels.
+
+    Attributes:
+        dense_x: (B, 13) float32.
+        lS_o: (26, B) int64, offsets: every bag has one index.
+        lS_i: (26, B) int64, rows of the tables.
+        labels: (B, 1) float32, 0 or 1.
+    """
+
+    dense_x: np.ndarray
+    lS_o: np.ndarray
+    lS_i: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class CriteoData:
+    """Preprocessed rows.
+
+    Attributes:
+        labels_N: (N,) uint8.
+        dense_ND: (N, 13) float32.
+        sparse_TN: (26, N) int32, rows of the tables.
+        table_sizes: rows of each of the 26 tables.
+        vocabularies: each feature's values, ascending, int64; None with hashing. The first is row
+            ``FIRST_ROW``.
+        report: what became of the input's lines.
+    """
+
+    labels_N: np.ndarray
+    dense_ND: np.ndarray
+    sparse_TN: np.ndarray
+    table_sizes: tuple[int, ...]
+    vocabularies: tuple[np.ndarray, ...] | None
+    report: ReadReport
+
+    def __len__(self) -> int:
+        return self.labels_N.size
+
+    def batch(self, rows: slice | np.ndarray) -> CriteoBatch:
+        """The given rows, copied."""
+        labels_B = np.array(self.labels_N[rows], dtype=np.float32)
+        lS_o = np.tile(np.arange(labels_B.size, dtype=np.int64), (NUM_SPARSE, 1))
+        lS_i = np.array(self.sparse_TN[:, rows], dtype=np.int64)
+        return CriteoBatch(np.array(self.dense_ND[rows]), lS_o, lS_i, labels_B[:, None])
+
+    def batches(self, batch_size: int) -> Iterator[CriteoBatch]:
+        """All rows, in order; the last batch may be smaller."""
+        if batch_size < 1:
+            raise UserError("batch_size", batch_size, "is below 1", "give at least 1")
+        for start in range(0, len(self), batch_size):
+            yield self.batch(slice(start, start + batch_size))
+
+
+def find_files(path: Path) -> list[Path]:
+    """The files to read: ``path`` itself, or a folder's ``day_0``, ``day_1``... (or ``.gz``) by number.
+
+    Raises:
+        UserError: there is nothing to read.
+    """
+    if path.is_file():
+        return [path]
+    days = [(int(match[1]), file) for file in path.glob("day_*") if (match := _DAY.fullmatch(file.name))]
+    if not days:
+        problem = "has no day_N" if path.is_dir() else "does not exist"
+        raise UserError("data", str(path), problem, "give a file, or a folder with day_0, day_1...")
+    numbers = [number for number, _ in days]
+    if len(set(numbers)) != len(numbers):
+        raise UserError("data", str(path), "has a day both packed and unpacked", "remove one of the two")
+    return [file for _, file in sorted(days)]
+
+
+def read_rows(paths: Sequence[Path], report: ReadReport) -> Iterator[RawRows]:
+    """Yield the rows of files of any format, told by their content, in bounded memory.
+
+    Raises:
+        UserError: a file cannot be read or has no known format; at the end, where ``report`` does not accept
+            what was found: see `ReadReport.check`.
+    """
+    for path in paths:
+        try:
+            yield from read_parquet(path, report) if is_parquet(path) else read_text(path, report)
+        except (OSError, EOFError, zlib.error) as error:
+            problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+            raise UserError("data", str(path), problem, "give Criteo files that are complete") from error
+    report.check(paths)
+
+
+def preprocess_dense(dense_BD: np.ndarray) -> np.ndarray:
+    """Gaps and negative numbers become 0; x becomes log(x + 1), computed in float64, rounded to float32."""
+    return np.log1p(np.maximum(np.nan_to_num(dense_BD, nan=0.0), 0.0)).astype(np.float32)
+
+
+def counts_of(dense_BD: np.ndarray) -> np.ndarray:
+    """Whole counts (B, D) int64 whose logarithms `preprocess_dense` rounds to the given ones, float32.
+
+    Raises:
+        UserError: a feature was no count, such as 0.5.
+    """
+    counts_BD = np.rint(np.expm1(dense_BD.astype(np.float64))).astype(np.int64)
+    changed = np.argwhere(preprocess_dense(counts_BD.astype(np.float64)) != dense_BD)
+    if len(changed):
+        row, feature = changed[0].tolist()
+        value = float(np.expm1(float(dense_BD[row, feature])))
+        raise UserError(
+            f"data: I{feature + 1} of row {row + 1} in its batch", value, "is no whole number", "give counts"
+        )
+    return counts_BD
+
+
+def check_features(path: Path, case: str, num_dense: int, num_tables: int) -> None:
+    """Raises `UserError` unless a case, by its name, takes as many features as Criteo's data have."""
+    if (num_dense, num_tables) != (NUM_DENSE, NUM_SPARSE):
+        raise UserError(
+            "data",
+            str(path),
+            f"has {NUM_DENSE} dense and {NUM_SPARSE} sparse features, and {case} takes {num_dense} and "
+            f"{num_tables}",
+            "use a case of the Criteo architectures, such as dlrm_kaggle",
+        )
+
+
+def fold_rows(rows_TB: np.ndarray, table_rows: Sequence[int]) -> np.ndarray:
+    """Rows (T, B) of the vocabularies' tables as rows of T other tables: smaller ones are shared, modulo."""
+    return rows_TB % np.array(table_rows)[:, None]
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file begins like one of the formats, or a folder has such files."""
+    try:
+        first = find_files(path)[0]
+        if is_parquet(first):
+            return True
+        layout = find_layout(first)
+        with open_text(first) as stream:
+            # Tabs alone are no sign: MovieLens has them, too.
+            return stream.readline(MAX_LINE_BYTES).count(layout.separator) == layout.num_fields - 1
+    except (OSError, EOFError, zlib.error, UserError):
+        return False
+
+
+def preprocess(
+    paths: Sequence[Path],
+    spec: Preprocessing,
+    cache: Path | None = None,
+    max_broken: int = 0,
+) -> CriteoData:
+    """Read and preprocess files, or take what a cache has of the very same.
+
+    Args:
+        paths: one data set's files, in order; see `find_files`.
+        spec: how sparse values become rows.
+        cache: an ``.npz``, which is used where it was made from the same files (by name, size and time of
+            change) in the same way, and is made again where it was not. Its arrays are mapped. Without it,
+            the result is in memory, and the system's folder for temporary files holds the columns meanwhile.
+        max_broken: broken lines to accept; they are in the result's report.
+
+    Raises:
+        UserError: see `read_rows`; or the cache cannot be written.
+    """
+    key = _key(paths, spec, max_broken)
+    if cache is None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "criteo.npz"
+            _build(paths, spec, path, max_broken, key)
+            return _load({name: np.array(array) for name, array in open_npz(path).items()})
+    if cache.exists():
+        arrays = open_npz(cache)
+        if "key" in arrays and arrays["key"].item() == key:
+            return _load(arrays)
+    _build(paths, spec, cache, max_broken, key)
+    return _load(open_npz(cache))
+
+
+def _key(paths: Sequence[Path], spec: Preprocessing, max_broken: int) -> str:
+    try:
+        files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+        raise UserError("data", str(error.filename), problem, "give the path of a Criteo file") from error
+    content = {"schema": SCHEMA, "files": files, "spec": asdict(spec), "max_broken": max_broken}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _build(paths: Sequence[Path], spec: Preprocessing, path: Path, max_broken: int, key: str) -> None:
+    report = ReadReport(max_broken)
+    features = [f"sparse_{feature}" for feature in range(NUM_SPARSE)]
+    with spill_folder(path) as folder:
+        spill = Spill(folder, ["labels", "dense", *features])
+        try:
+            for rows in read_rows(paths, report):
+                spill.append("labels", rows.labels_B)
+                spill.append("dense", preprocess_dense(rows.dense_BD))
+                for feature, name in enumerate(features):
+                    spill.append(name, rows.sparse_BT[:, feature])
+        finally:
+            spill.close()
+        with write_npz(path, folder) as archive:
+            archive.add("key", np.array([key]))
+            archive.add_files("labels", np.uint8, (report.rows,), [spill.path("labels")])
+            archive.add_files("dense", np.float32, (report.rows, NUM_DENSE), [spill.path("dense")])
+            sizes = _encode_columns([spill.path(name) for name in features], spec, archive)
+            archive.add_files(
+                "sparse", np.int32, (NUM_SPARSE, report.rows), [spill.path(name) for name in features]
+            )
+            archive.add("table_sizes", np.array(sizes, dtype=np.int64))
+            broken = [asdict(line) for line in report.broken]
+            archive.add("report", np.array([json.dumps({"max_broken": max_broken, "broken": broken})]))
+
+
+def _encode_columns(columns: Sequence[Path], spec: Preprocessing, archive: NpzWriter) -> list[int]:
+    """Replace each column's values (int64) by rows of its table (int32); return the tables' sizes."""
+    sizes = []
+    for feature, column in enumerate(columns):
+        vocabulary = None
+        if spec.hash_size is None:
+            values, counts = count_values(read_blocks(column, np.int64, _BLOCK_ROWS))
+            vocabulary = values[counts >= spec.min_frequency]
+            archive.add(f"vocabulary_{feature}", vocabulary)
+            del values, counts
+        encoded = column.with_suffix(".rows")
+        with encoded.open("wb") as stream:
+            for block in read_blocks(column, np.int64, _BLOCK_ROWS):
+                rows = _hash(block, spec.hash_size) if vocabulary is None else encode(block, vocabulary)
+                rows.astype(np.int32).tofile(stream)
+        encoded.replace(column)
+        sizes.append(spec.hash_size if vocabulary is None else vocabulary.size + FIRST_ROW)
+    return sizes
+
+
+def _hash(values: np.ndarray, size: int) -> np.ndarray:
+    return np.where(values == MISSING, 0, values % size)
+
+
+def _load(arrays: dict[str, np.ndarray]) -> CriteoData:
+    about = json.loads(arrays["report"].item())
+    broken = [BrokenLine(**line) for line in about["broken"]]
+    has_vocabularies = "vocabulary_0" in arrays
+    return CriteoData(
+        labels_N=arrays["labels"],
+        dense_ND=arrays["dense"],
+        sparse_TN=arrays["sparse"],
+        table_sizes=tuple(arrays["table_sizes"].tolist()),
+        vocabularies=tuple(arrays[f"vocabulary_{t}"] for t in range(NUM_SPARSE))
+        if has_vocabularies
+        else None,
+        report=ReadReport(about["max_broken"], arrays["labels"].size, broken),
+    )

@@ -1,0 +1,328 @@
+"""Recorded histories: the MovieLens rating files, as input for a model.
+
+Three formats are read, told apart by their content:
+
+* ``ml-100k``: ``u.data``, tab separated: user, item, rating, timestamp.
+* ``ml-1m``: ``ratings.dat``, the same fields separated by ``::``.
+* ``ml-20m``: ``ratings.csv``, the header ``userId,movieId,rating,timestamp``, half-star ratings.
+
+What a row becomes follows the public evaluation (meta-recsys/generative-recommenders,
+``research/data/{preprocessor,dataset}.py``): a user's ratings in order of time, the last one as the
+target with its timestamp as the query's, the latest ``max_sequence_len`` before it as the history, and
+half stars cut to whole ones. The public sort leaves ratings of the same second in no defined order;
+here they keep the order of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from cases.hstu.inputs import HSTUInputs, validate
+from configs import HSTUConfig
+from parity.base.errors import UserError
+
+_CSV_HEADER = b"userId,movieId,rating,timestamp"
+_SEPARATORS = {"ml-100k": b"\t", "ml-1m": b"::", "ml-20m": b","}
+#: Bytes read at a time: what parsing takes beyond the ratings themselves is a few times this.
+_CHUNK_BYTES = 1 << 24
+_SHOWN_LINES = 5
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """A rating file, by user (ascending) and then by time. U users, R ratings.
+
+    ``offsets`` (U + 1,): the ratings of user ``user_ids[i]`` are ``offsets[i]:offsets[i + 1]`` of
+    ``item_ids``, ``ratings`` (whole stars) and ``timestamps`` (seconds), each (R,) and int64.
+    """
+
+    path: Path
+    format: str
+    user_ids: np.ndarray
+    offsets: np.ndarray
+    item_ids: np.ndarray
+    ratings: np.ndarray
+    timestamps: np.ndarray
+
+    @property
+    def num_users(self) -> int:
+        return self.user_ids.size
+
+    @property
+    def num_ratings(self) -> int:
+        return self.item_ids.size
+
+    @property
+    def without_history(self) -> np.ndarray:
+        """Users with a single rating: it is their target, and a model has nothing to predict it from."""
+        return self.user_ids[np.diff(self.offsets) < 2]
+
+
+@dataclass(frozen=True)
+class UserBatch:
+    """Some users of a file as model input. B users; ``targets`` and ``truncated`` are (B,) int64.
+
+    A user's ratings are the history, the target, and those cut off because the history was too long:
+    ``inputs["past_lengths"] + 1 + truncated`` adds up to the user's ratings in the file.
+    """
+
+    user_ids: np.ndarray
+    targets: np.ndarray
+    truncated: np.ndarray
+    inputs: HSTUInputs
+
+
+def read_ratings(path: Path) -> Ratings:
+    """Reads a rating file, in chunks.
+
+    Raises:
+        UserError: the file cannot be read, is empty, is in no known format, or has broken lines (their
+            number, and the first five with what is wrong).
+    """
+    columns: list[np.ndarray] = []
+    broken = _BrokenLines(path)
+    try:
+        with path.open("rb") as stream:
+            layout = _sniff(path, stream.readline(256))
+            line = 2 if layout == "ml-20m" else 1
+            if line == 1:
+                stream.seek(0)
+            while chunk := stream.read(_CHUNK_BYTES):
+                chunk += stream.readline()
+                table = _parse(chunk, layout, line, broken)
+                columns.append(table)
+                line += chunk.count(b"\n")
+    except OSError as error:
+        raise UserError(
+            "data", str(path), f"cannot be read ({error.strerror})", "give the path of a rating file"
+        ) from error
+    broken.raise_if_any()
+    users, items, ratings, seconds = np.concatenate(columns or [np.empty((4, 0), np.int64)], axis=1)
+    if users.size == 0:
+        raise UserError(
+            "data", str(path), "has no ratings", "give the path of a rating file that is complete"
+        )
+    order = np.lexsort((seconds, users))  # stable: ratings of the same second stay in the file's order
+    user_ids, starts = np.unique(users[order], return_index=True)
+    return Ratings(
+        path=path,
+        format=layout,
+        user_ids=user_ids,
+        offsets=np.append(starts, users.size),
+        item_ids=items[order],
+        ratings=ratings[order],
+        timestamps=seconds[order],
+    )
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file begins like one of the three formats."""
+    try:
+        with path.open("rb") as stream:
+            line = stream.readline(256)
+        # Four fields: other files with tabs have more.
+        return line.count(_SEPARATORS[_sniff(path, line)]) == 3
+    except (OSError, UserError):
+        return False
+
+
+def without_last(data: Ratings) -> Ratings:
+    """The same ratings less each user's last one, which is kept from training; a user may have none left."""
+    kept = np.ones(data.num_ratings, dtype=bool)
+    kept[data.offsets[1:] - 1] = False
+    return replace(
+        data,
+        offsets=data.offsets - np.arange(data.offsets.size),
+        item_ids=data.item_ids[kept],
+        ratings=data.ratings[kept],
+        timestamps=data.timestamps[kept],
+    )
+
+
+def user_batches(
+    data: Ratings, model: HSTUConfig, batch_size: int, num_candidates: int, seed: int
+) -> Iterator[UserBatch]:
+    """Every user with a history exactly once, in ascending order; the last batch may be smaller.
+
+    The candidates of a user, (B, X), are the target first and then items drawn from the file's.
+
+    Raises:
+        UserError: at the call, before the first batch: an item or a rating that the model has no
+            embedding for, no candidate asked for, or no user with a history.
+    """
+    _check_fits(data, model, num_candidates)
+    with_history = np.flatnonzero(np.diff(data.offsets) >= 2)
+    catalogue = np.unique(data.item_ids)
+    rng = np.random.default_rng([seed, 0x317])
+
+    def generate() -> Iterator[UserBatch]:
+        for start in range(0, with_history.size, batch_size):
+            yield _batch(
+                data, model, with_history[start : start + batch_size], catalogue, num_candidates, rng
+            )
+
+    return generate()
+
+
+def _batch(
+    data: Ratings,
+    model: HSTUConfig,
+    users: np.ndarray,
+    catalogue: np.ndarray,
+    num_candidates: int,
+    rng: np.random.Generator,
+) -> UserBatch:
+    target_B = data.offsets[users + 1] - 1
+    available_B = target_B - data.offsets[users]
+    lengths_B = np.minimum(available_B, model.max_sequence_len)
+    position_N = np.arange(model.padded_length)
+    # Where each position of the padded rows lies in the file's order; the query lies at the target.
+    source_BN = np.minimum((target_B - lengths_B)[:, None] + position_N, target_B[:, None])
+    valid_BN = position_N < lengths_B[:, None]
+    timestamps_BN = np.where(position_N <= lengths_B[:, None], data.timestamps[source_BN], 0)
+    targets_B = data.item_ids[target_B]
+    candidates = rng.choice(catalogue, (users.size, num_candidates))
+    candidates[:, 0] = targets_B
+    inputs = HSTUInputs(
+        {
+            "past_lengths": lengths_B,
+            "past_ids": np.where(valid_BN, data.item_ids[source_BN], 0),
+            "ratings": np.where(valid_BN, data.ratings[source_BN], 0),
+            "timestamps": np.repeat(timestamps_BN, model.positions_per_item, axis=1),
+            "item_ids": candidates,
+        }
+    )
+    validate(inputs, model)
+    return UserBatch(data.user_ids[users], targets_B, available_B - lengths_B, inputs)
+
+
+def _check_fits(data: Ratings, model: HSTUConfig, num_candidates: int) -> None:
+    largest = int(data.item_ids.max())
+    if largest > model.num_items:
+        count = int((data.item_ids > model.num_items).sum())
+        raise UserError(
+            "data",
+            str(data.path),
+            f"({data.format}) has item {largest}, and {count} ratings above num_items {model.num_items}",
+            f"use a case whose num_items is at least {largest}",
+        )
+    if int(data.ratings.max()) >= model.num_ratings:
+        raise UserError(
+            "data",
+            str(data.path),
+            f"has ratings up to {int(data.ratings.max())}, and num_ratings is {model.num_ratings}",
+            f"use a case whose num_ratings is at least {int(data.ratings.max()) + 1}",
+        )
+    if num_candidates < 1:
+        raise UserError("num_candidates", num_candidates, "is below 1", "give at least 1")
+    if data.without_history.size == data.num_users:
+        raise UserError(
+            "data",
+            str(data.path),
+            "has no user with two ratings",
+            "give a file with histories to predict from",
+        )
+
+
+def _sniff(path: Path, first_line: bytes) -> str:
+    line = first_line.strip()
+    if line == _CSV_HEADER:
+        return "ml-20m"
+    for layout in ("ml-1m", "ml-100k"):
+        if line.count(_SEPARATORS[layout]) >= 1:
+            return layout
+    raise UserError(
+        "data",
+        str(path),
+        "is empty" if not first_line else f"starts with {first_line[:60]!r}, which no known format does",
+        "give MovieLens u.data (tabs), ratings.dat ('::'), or ratings.csv "
+        f"(with the header {_CSV_HEADER.decode()}), unpacked",
+    )
+
+
+class _BrokenLines:
+    """Lines that cannot be read: how many, and the first few with the reason."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._count, self._shown = path, 0, []
+
+    def add(self, first_line: int, bad: np.ndarray, reason: str) -> None:
+        """``bad``: bool for each line of a chunk that starts at line number ``first_line``."""
+        found = np.flatnonzero(bad)
+        self._count += found.size
+        self._shown = sorted([*self._shown, *((first_line + int(i), reason) for i in found[:_SHOWN_LINES])])
+        del self._shown[_SHOWN_LINES:]
+
+    def raise_if_any(self) -> None:
+        if self._count:
+            lines = "; ".join(f"line {number}: {reason}" for number, reason in self._shown)
+            more = "" if self._count <= _SHOWN_LINES else "; and more"
+            raise UserError(
+                "data",
+                str(self._path),
+                f"has {self._count} broken lines ({lines}{more})",
+                "correct or remove them; every line is user, item, rating, timestamp",
+            )
+
+
+def _parse(chunk: bytes, layout: str, first_line: int, broken: _BrokenLines) -> np.ndarray:
+    """User, item, rating and second, int64 (4, lines), of the lines that are sound.
+
+    All of it on whole arrays: characters first, then the number of fields, then the values.
+    """
+    text = np.frombuffer(_plain(chunk, layout), dtype=np.uint8)
+    ends = np.flatnonzero(text == ord("\n"))
+    line_of = np.repeat(np.arange(ends.size), np.diff(ends, prepend=-1))
+    is_break = (text == ord("\t")) | (text == ord("\n"))
+    is_digit = (text >= ord("0")) & (text <= ord("9"))
+    is_point = text == ord(".")
+    fields = np.bincount(line_of[is_break], minlength=ends.size)
+    bad_fields = fields != 4
+
+    # A field is digits; in the csv a rating may hold one point.
+    field_end = np.flatnonzero(is_break)
+    field_line = line_of[field_end]
+    field_digits = np.add.reduceat(is_digit, np.append(0, field_end[:-1] + 1))
+    column = np.arange(field_end.size) - (np.cumsum(fields) - fields)[field_line]
+    points = np.add.reduceat(is_point, np.append(0, field_end[:-1] + 1))
+    allowed_points = (column == 2) if layout == "ml-20m" else np.zeros_like(column, dtype=bool)
+    other = ~(is_break | is_digit | is_point)
+    bad_number = np.bincount(line_of[other], minlength=ends.size) > 0
+    bad_number |= (
+        np.bincount(field_line[(field_digits == 0) | (points > allowed_points)], minlength=ends.size) > 0
+    )
+    # 15 digits are exact in the float64 that the text becomes; no id or timestamp comes near.
+    bad_number |= np.bincount(field_line[field_digits > 15], minlength=ends.size) > 0
+    bad_number &= ~bad_fields
+    broken.add(first_line, bad_fields, "not four fields")
+    broken.add(first_line, bad_number, "a field is not a number, or negative")
+
+    sound = ~(bad_fields | bad_number)
+    kept = text[sound[line_of]].tobytes()
+    values = np.array(kept.split(), dtype=np.float64).reshape(-1, 4).T
+    user, item, rating, second = values
+    low, step = (0.5, 0.5) if layout == "ml-20m" else (1.0, 1.0)
+    bad_rating = (rating < low) | (rating > 5.0) | (rating % step != 0)
+    bad_id = (user < 1) | (item < 1)
+    for bad, reason in (
+        (bad_rating, f"the rating is not one of {low:g} to 5 in steps of {step:g}"),
+        (bad_id & ~bad_rating, "user or item is 0"),
+    ):
+        of_line = np.zeros(ends.size, dtype=bool)
+        of_line[np.flatnonzero(sound)[bad]] = True
+        broken.add(first_line, of_line, reason)
+    return values.astype(np.int64)
+
+
+def _plain(chunk: bytes, layout: str) -> bytes:
+    """The chunk with tabs between fields and a line feed behind each line, no other line endings."""
+    separator = _SEPARATORS[layout]
+    if separator != b"\t":
+        # A stray tab must not pass for a separator: 0x01 is in no number.
+        chunk = chunk.replace(b"\t", b"\x01").replace(separator, b"\t")
+    chunk = chunk.replace(b"\r\n", b"\n")
+    return chunk if chunk.endswith(b"\n") else chunk + b"\n"

@@ -1,0 +1,137 @@
+"""A precision for each module of a port: the patterns of a policy, and what they say of a model's modules.
+
+A policy is a YAML or JSON file of patterns with precisions:
+
+    "_hstu._attention_layers.*._rel_attn_bias": fp32
+    "_embedding_module": fp16
+    "*": bf16
+
+A pattern is the path of a module, in which `*` stands for any text within one name; `*` alone is the whole
+model. It covers what it matches and all modules inside. What several patterns cover belongs to the innermost
+module that one of them matches, and there to the first of them in the file. What none covers stays in fp32.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from configs.loading import StrictLoader
+from parity.base.errors import UserError
+from parity.base.precision import PRECISIONS
+
+BASE = "fp32"
+"""The precision of a port's inputs, and of every module that no pattern covers."""
+CASTABLE = tuple(name for name, precision in PRECISIONS.items() if not precision.needs_cuda)
+"""Precisions that a cast can give a single module. tf32 is a switch of the whole process."""
+MODEL = "*"
+"""The pattern of the whole model, whose path is empty."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Patterns with the names of precisions, in the file's order.
+
+    Raises:
+        UserError: A precision that no module can be given.
+    """
+
+    patterns: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        for pattern, precision in self.patterns:
+            if precision not in CASTABLE:
+                raise UserError(
+                    f"policy[{pattern!r}]",
+                    precision,
+                    "is no precision of a module",
+                    f"use one of {', '.join(CASTABLE)}",
+                )
+
+    @classmethod
+    def of(cls, assignment: Mapping[str, str]) -> Policy:
+        """The policy with these patterns, or paths; the empty path is the model."""
+        return cls(tuple((path or MODEL, precision) for path, precision in assignment.items()))
+
+    def resolve(self, paths: Iterable[str]) -> dict[str, str]:
+        """The precision of each module, and of the model itself under the empty path.
+
+        Args:
+            paths: Paths of all modules of the model.
+
+        Raises:
+            UserError: A pattern matches no module.
+        """
+        known = ["", *paths]
+        own: dict[str, str] = {}
+        for pattern, precision in self.patterns:
+            found = [path for path in known if _matches(pattern, path)]
+            if not found:
+                near = difflib.get_close_matches(pattern, known, n=1)
+                raise UserError(
+                    "policy",
+                    pattern,
+                    "matches no module",
+                    (f"did you mean {near[0]}? " if near else "")
+                    + f"The model's modules begin {', '.join(known[1:4])}",
+                )
+            for path in found:
+                own.setdefault(path, precision)
+        return {path: next((own[each] for each in _outwards(path) if each in own), BASE) for path in known}
+
+
+def compact(precisions: Mapping[str, str]) -> Policy:
+    """A short policy that gives modules these precisions.
+
+    Args:
+        precisions: By path, those around a module before it; that of the model under the empty path.
+    """
+    lines = {"": precisions[""]}
+    for path, precision in precisions.items():
+        if precision != next(lines[each] for each in _outwards(path) if each in lines):
+            lines[path] = precision
+    for path, precision in list(lines.items()):
+        pattern = re.sub(r"\b\d+\b", MODEL, path)
+        alike = [each for each in precisions if _matches(pattern, each)]
+        if len(alike) > 1 and all(precisions[each] == precision for each in alike):
+            lines = {each: name for each, name in lines.items() if each not in alike} | {pattern: precision}
+    return Policy.of(lines)
+
+
+def read_policy(path: Path) -> Policy:
+    """Read a policy's file. Raises `UserError` if it cannot be read or holds anything else."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            "--policy", str(path), f"cannot be read ({reason})", "give a YAML or JSON file"
+        ) from error
+    if not isinstance(content, dict) or not content:
+        raise UserError("--policy", str(path), "holds no patterns", 'write one a line, such as "*": fp16')
+    return Policy(tuple((str(pattern), str(precision)) for pattern, precision in content.items()))
+
+
+def owner_of(name: str, paths: Iterable[str]) -> str:
+    """The path of the innermost module that a parameter belongs to, by its name in the state dict."""
+    known = set(paths)
+    return next((each for each in _outwards(name) if each in known), "")
+
+
+def _matches(pattern: str, path: str) -> bool:
+    if pattern == MODEL:
+        return path == ""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", "[^.]*"), path) is not None
+
+
+def _outwards(path: str) -> Iterable[str]:
+    """A path and those around it, the empty one last."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""

@@ -1,0 +1,185 @@
+"""Some rows of a batch at a time, where all of them at once would take too much memory.
+
+The float64 oracle makes tensors of twice the size, and a port's tapped graph returns all taps at once. Where
+that takes more than `Limits.slice_bytes`, some rows of the batch are run after the others, and each tap is
+put together from its rows. That is the same function where rows are independent, which a family states with
+`Family.rows` and a test holds it to. What is judged as the model is never cut (`run`, `run_incremental`), nor
+is the reference's run that records the calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from cases.registry import Family
+from parity.capture.captures import Capture, ModuleCall
+from parity.capture.store import LARGE_BYTES, Spool, Stored, Through
+from parity.inputs.masks import same_where_valid, valid_elements
+
+TEMPORARIES = 4
+"""Tensors of the largest size that an expression holds at once, with its result: SiLU of a sum, divided."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What decides how a run uses memory and disk; it decides no verdict.
+
+    Attributes:
+        large: Bytes from which a tensor is a file of its own.
+        slice_bytes: What a run of a runner that can be cut may take.
+        alone_bytes: From what a run that cannot be cut takes on, no other runs beside it.
+    """
+
+    large: int = LARGE_BYTES
+    slice_bytes: int = 2**30
+    alone_bytes: int = 3 * 2**30
+
+
+def working_bytes(reference: Capture, path: str | None = None) -> int:
+    """Bytes of what a module, or the whole model, holds while it runs, in the reference's precision."""
+    largest = reference.largest_results
+    return TEMPORARIES * (max(largest.values(), default=0) if path is None else largest.get(path, 0))
+
+
+def tapped_bytes(reference: Capture, holds_taps: bool) -> int:
+    """Likewise of a run with taps."""
+    return working_bytes(reference) + (sum(_sizes(reference.tensors).values()) if holds_taps else 0)
+
+
+def call_bytes(reference: Capture, call: ModuleCall) -> int:
+    """Likewise of a call alone, with what it receives and returns."""
+    return working_bytes(reference, call.path) + moved_bytes(reference, call)
+
+
+def moved_bytes(reference: Capture, call: ModuleCall) -> int:
+    """What a call receives, with its copy on a device, and what it returns."""
+    inputs, taps = _sizes(reference.call_inputs), _sizes(reference.tensors)
+    return 2 * sum(inputs.get(key, 0) for key in call.tensor_keys) + sum(
+        taps.get(name, 0) for name in call.outputs
+    )
+
+
+def _sizes(tensors: Mapping[str, torch.Tensor]) -> Mapping[str, int]:
+    assert isinstance(tensors, Stored)
+    return tensors.sizes
+
+
+@dataclass(frozen=True)
+class Part:
+    """A batch, or some of its rows.
+
+    Attributes:
+        arrays: Its input.
+        rows: Which rows of the batch; None for all of them.
+        batch_size: Rows of the batch.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    rows: slice | None
+    batch_size: int
+
+    def cut(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Of a tensor of the batch its rows; of one that is not, all."""
+        of_batch = self.rows is not None and tensor.ndim > 0 and tensor.shape[0] == self.batch_size
+        return tensor[self.rows] if of_batch else tensor
+
+    def inputs(self, whole: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Inputs of recorded calls."""
+        return whole if self.rows is None else _Cut(whole, self)
+
+    def into(self, tensors: Spool, reference: Capture) -> MutableMapping[str, torch.Tensor]:
+        """Where taps go: rows are added to what is there. `reference` tells which taps are the batch's."""
+        return tensors if self.rows is None else _Rows(tensors, self, reference)
+
+
+def parts(family: Family, arrays: Mapping[str, np.ndarray], needed: int, limit: int) -> list[Part]:
+    """The batch in parts that keep within a limit; whole where it cannot be cut.
+
+    Args:
+        family: Of the case.
+        arrays: The batch's input.
+        needed: Bytes that the whole batch takes.
+        limit: Bytes that a part may take.
+    """
+    whole = [Part(arrays, None, 0)]
+    if needed <= limit:
+        return whole
+    batch = family.batch_size(arrays)
+    # A power of two, so that a module alone is mostly cut as the model is, and equal tensors are equal files.
+    step = max(1, batch >> math.ceil(math.log2(needed / limit)))
+    cut = []
+    for start in range(0, batch, step):
+        rows = slice(start, min(start + step, batch))
+        given = family.rows(arrays, rows)
+        if given is None:
+            return whole
+        cut.append(Part(given, rows, batch))
+    return cut if len(cut) > 1 else whole
+
+
+class _Cut(Mapping[str, torch.Tensor]):
+    def __init__(self, whole: Mapping[str, torch.Tensor], part: Part) -> None:
+        self._whole = whole
+        self._part = part
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        return self._part.cut(self._whole[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._whole)
+
+    def __len__(self) -> int:
+        return len(self._whole)
+
+
+class _Rows(Through):
+    """Adds a part's taps to those of the parts before it."""
+
+    def __init__(self, tensors: Spool, part: Part, reference: Capture) -> None:
+        super().__init__(tensors, lambda name, tensor: {name: tensor})
+        self._spool = tensors
+        self._part = part
+        assert isinstance(reference.tensors, Stored)
+        self._shapes = reference.tensors.shapes
+
+    def __setitem__(self, name: str, tensor: torch.Tensor) -> None:
+        assert self._part.rows is not None
+        count = self._part.rows.stop - self._part.rows.start
+        known = self._shapes.get(name)
+        of_batch = known is None or known[:1] == (self._part.batch_size,)
+        if of_batch and tensor.shape[:1] == (count,):
+            self._spool.add_rows(name, tensor)
+        elif name not in self._spool:
+            self._spool[name] = tensor
+        elif not torch.equal(self._spool[name], tensor):
+            raise ValueError(f"{name} has no axis of the batch and differs between rows of the batch")
+
+
+def unless_leaking(
+    tensors: MutableMapping[str, torch.Tensor], clean: Mapping[str, torch.Tensor], family: Family, part: Part
+) -> Through:
+    """Where taps of a run on poisoned padding go: as the clean run's, where all valid elements are the same.
+
+    What garbage makes of the padding itself nobody looks at, and the clean tensor is on the disk already.
+    """
+    valid, batch_size = family.valid_rows(part.arrays), family.batch_size(part.arrays)
+
+    def kept(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+        whole = clean.get(name)
+        if whole is None:
+            return {name: tensor}
+        before = part.cut(whole)
+        keep = valid_elements(tuple(tensor.shape), valid, batch_size)
+        return {name: before if same_where_valid(before, tensor, keep) else tensor}
+
+    return Through(tensors, kept)
+
+
+def through(capture: Capture, tensors: MutableMapping[str, torch.Tensor]) -> Capture:
+    """The same capture, its taps going elsewhere."""
+    return replace(capture, tensors=tensors)

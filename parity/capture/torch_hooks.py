@@ -1,0 +1,208 @@
+"""Taps on a PyTorch model: every submodule's inputs and outputs, through forward hooks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from parity.capture.captures import METHODS, Capture, ModuleCall, map_tree, tensor_leaves
+from parity.capture.longest_sums import LongestSums
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def tap_name(path: str, count: int) -> str:
+    """Base name of the taps of a module's call; `count` calls of it came before."""
+    return path if count == 0 else f"{path}@{count}"
+
+
+@contextlib.contextmanager
+def tapped(
+    model: torch.nn.Module,
+    record_calls: bool = False,
+    keep: Callable[[torch.Tensor], bool] = lambda tensor: True,
+    capture: Capture | None = None,
+) -> Iterator[Capture]:
+    """Record every submodule's outputs while the body runs the model.
+
+    Args:
+        model: Any module tree; containers that are never called leave no tap.
+        record_calls: Also record the calls with their inputs, and the longest sum of each module.
+        keep: Which outputs to keep.
+        capture: What receives them as they come; a new one, in memory, by default.
+    """
+    capture = Capture() if capture is None else capture
+    seen: dict[str, int] = {}
+    pending: list[tuple[str, tuple, dict]] = []
+    sums = LongestSums() if record_calls else None
+
+    def before(path: str, args: tuple, kwargs: dict) -> None:
+        if sums is not None:
+            # Inputs are copied now: a module may overwrite them.
+            pending.append((path, map_tree(args, _freeze), map_tree(kwargs, _freeze)))
+            sums.enter(path)
+
+    def _freeze(leaf: Any) -> Any:
+        return capture.intern(leaf) if _is_tensor(leaf) else leaf
+
+    def after(path: str, kind: str, result: Any, method: str = "forward") -> None:
+        if sums is not None:
+            sums.leave()
+        count = seen.get(path, 0)
+        seen[path] = count + 1
+        tap = tap_name(path, count)
+        outputs = []
+        for suffix, tensor in tensor_leaves(result, _is_tensor):
+            outputs.append(tap + suffix)
+            if keep(tensor):
+                capture.tensors[tap + suffix] = tensor.detach().cpu().clone()
+            if sums is not None:
+                capture.longest_sums_before[tap + suffix] = sums.longest_so_far
+        if sums is not None:
+            _, args, kwargs = pending.pop()
+            capture.calls.append(ModuleCall(path, tap, kind, list(args), kwargs, tuple(outputs), method))
+
+    counting = sums if sums is not None else contextlib.nullcontext()
+    with hooked(model, before, after), _wrapped_methods(model, before, after), counting:
+        yield capture
+    if sums is not None:
+        capture.longest_sums.update(sums.lengths)
+        capture.largest_results.update(sums.largest)
+
+
+@contextlib.contextmanager
+def _wrapped_methods(
+    model: torch.nn.Module,
+    before: Callable[[str, tuple, dict], Any],
+    after: Callable[[str, str, Any, str], Any],
+) -> Iterator[None]:
+    """Let `before` and `after` see the calls of `METHODS`, of which PyTorch's hooks know nothing."""
+    wrapped: list[tuple[torch.nn.Module, str]] = []
+
+    def wrap(path: str, module: torch.nn.Module, name: str) -> None:
+        method = getattr(module, name)
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            before(path, args, kwargs)
+            result = method(*args, **kwargs)
+            after(path, type(module).__name__, result, name)
+            return result
+
+        # An instance attribute hides the class's method; deleting it restores the method.
+        setattr(module, name, recorded)
+        wrapped.append((module, name))
+
+    try:
+        for path, module in model.named_modules():
+            for name in METHODS:
+                if path and hasattr(module, name):
+                    wrap(path, module, name)
+        yield
+    finally:
+        for module, name in wrapped:
+            delattr(module, name)
+
+
+@dataclass
+class Marks:
+    """Copies of the tensors that modules received and returned while a model was traced, by name."""
+
+    arguments: dict[str, torch.Tensor] = field(default_factory=dict)
+    results: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def marked(model: torch.nn.Module, argument_name: Callable[[str, str], str]) -> Iterator[Marks]:
+    """Put a copy in the place of every tensor that enters or leaves a module while the body traces the model.
+
+    What is computed between a call's copies is that module, and its copies are named as its taps are.
+
+    Args:
+        model: Any module tree.
+        argument_name: From a call's base name and the path of an argument, such as `args.0`, to its name.
+    """
+    marks = Marks()
+    seen: dict[str, int] = {}
+
+    def before(path: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        tap = tap_name(path, seen.get(path, 0))
+
+        def copied(value: Any, place: str) -> Any:
+            if _is_tensor(value):
+                copy = marks.arguments[argument_name(tap, place)] = value.clone()
+                return copy
+            if isinstance(value, Mapping):
+                return {key: copied(item, f"{place}.{key}") for key, item in value.items()}
+            if isinstance(value, (list, tuple)):
+                return type(value)(copied(item, f"{place}.{index}") for index, item in enumerate(value))
+            return value
+
+        return copied(args, "args"), copied(kwargs, "kwargs")
+
+    def after(path: str, kind: str, result: Any) -> Any:
+        seen[path] = seen.get(path, 0) + 1
+        tap = tap_name(path, seen[path] - 1)
+        # In the order of the leaves, so that each copy goes where its original was.
+        names = iter([tap + suffix for suffix, _ in tensor_leaves(result, _is_tensor)])
+
+        def copied(leaf: Any) -> Any:
+            if not _is_tensor(leaf):
+                return leaf
+            copy = marks.results[next(names)] = leaf.clone()
+            return copy
+
+        return map_tree(result, copied)
+
+    with hooked(model, before, after):
+        yield marks
+
+
+@contextlib.contextmanager
+def module_ranges(model: torch.nn.Module) -> Iterator[None]:
+    """Show every submodule that runs in the body as a range of PyTorch's profiler, named by its path."""
+    running: list[torch.profiler.record_function] = []
+
+    def before(path: str, args: tuple, kwargs: dict) -> None:
+        running.append(torch.profiler.record_function(path))
+        running[-1].__enter__()
+
+    def after(path: str, kind: str, result: Any) -> None:
+        running.pop().__exit__(None, None, None)
+
+    with hooked(model, before, after):
+        yield
+
+
+@contextlib.contextmanager
+def hooked(
+    model: torch.nn.Module,
+    before: Callable[[str, tuple, dict], Any],
+    after: Callable[[str, str, Any], Any],
+) -> Iterator[None]:
+    """Call both with the path of every submodule that runs; what they return takes the place of the old."""
+    handles = []
+    for path, module in model.named_modules():
+        if path == "":
+            continue
+        kind = type(module).__name__
+        handles.append(
+            module.register_forward_pre_hook(
+                lambda _, args, kwargs, path=path: before(path, args, kwargs), with_kwargs=True
+            )
+        )
+        handles.append(
+            module.register_forward_hook(
+                lambda _, args, result, path=path, kind=kind: after(path, kind, result)
+            )
+        )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,81 @@
+"""Going on with a saved run that was interrupted.
+
+`started.json` is the first file of a saved run: the request, and the environment that it began in. A batch in
+a precision counts as done when its record is there, which is written last; whatever else an interrupted run
+has left of it is made again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from configs import case_from_json
+from parity.base.environment import environment
+from parity.base.errors import UserError
+from parity.base.files import write_new
+from parity.execution.request import Request
+
+STARTED = "started.json"
+
+
+def write_started(request: Request, folder: Path) -> None:
+    """Keep what is needed to start the same run again. Raises `UserError` if the folder cannot be written."""
+    content = {
+        "cases": [case.model_dump_json() for case in request.cases],
+        "precisions": request.precisions,
+        "runners": request.runners,
+        "runners_asked": request.runners_asked,
+        "data": _absolute(request.data),
+        "checkpoint": _absolute(request.checkpoint),
+        "limit": request.limit,
+        "command": request.command,
+        "environment": environment(),
+    }
+    write_new(folder / STARTED, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
+
+
+def read_started(folder: Path) -> Request:
+    """The request of a run that was interrupted.
+
+    Raises:
+        UserError: The folder holds no such run, one that is complete, or one of another environment.
+    """
+    if (folder / "report.json").exists():
+        raise UserError("--resume", str(folder), "is complete", "judge it again with --replay")
+    try:
+        started = json.loads((folder / STARTED).read_text())
+        began_in = started["environment"]
+        request = Request(
+            cases=tuple(map(case_from_json, started["cases"])),
+            precisions=tuple(started["precisions"]),
+            runners=tuple(started["runners"]),
+            runners_asked=started["runners_asked"],
+            data=_path(started["data"]),
+            checkpoint=_path(started["checkpoint"]),
+            save=folder,
+            limit=started["limit"],
+            command=started["command"],
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            "--resume", str(folder), "holds no run that was begun with --save", "begin one with --save"
+        ) from error
+    here = environment()
+    changed = sorted(name for name in began_in | here if began_in.get(name) != here.get(name))
+    if changed:
+        raise UserError(
+            "--resume",
+            str(folder),
+            f"was begun in another environment ({', '.join(changed)} changed)",
+            "go on where it was begun, or begin again: results of two environments are not one run",
+        )
+    return request
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

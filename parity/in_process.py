@@ -1,0 +1,82 @@
+"""A case in a precision, run and judged in this process: what campaigns and reproductions do many times.
+
+`parity.execution.collect` runs the same in processes of their own, which survive a runner that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from cases.registry import get_family
+from configs import CaseConfig
+from parity.base.precision import Precision
+from parity.inputs import weights
+from parity.inputs.weights import rounded
+from parity.pipeline import POISON_SEED
+from parity.runners import Runner, make_runner
+from parity.verdict import judging
+from parity.verdict.comparison import Comparison, Results, compare
+
+
+class CleanRun:
+    """What a case in a precision is judged by, made from the reference and the oracle.
+
+    Attributes:
+        arrays, poisoned: The inputs, and the same with garbage in their padding, if they have any.
+        weights: Rounded to the precision.
+        reference: The reference's tapped run with its calls.
+        oracle: The oracle, loaded.
+        evidence: What `parity.verdict.comparison.compare` asks for.
+    """
+
+    def __init__(self, case: CaseConfig, precision: Precision) -> None:
+        self.case = case
+        self.precision = precision
+        family = get_family(case.family)
+        model = family.build_reference(case.model, "dense")
+        self.weights = rounded(weights.initial_weights(model, case.input.seed), precision.dtype)
+        (inputs,) = family.synthetic(case).inputs
+        family.validate(inputs, case)
+        poisoned = family.poison(inputs, POISON_SEED)
+        self.arrays: Mapping[str, np.ndarray] = inputs.arrays
+        self.poisoned: Mapping[str, np.ndarray] | None = None if poisoned is None else poisoned.arrays
+        reference, self.oracle = make_runner("torch"), make_runner("oracle")
+        reference.load(case, precision, self.weights)
+        self.oracle.load(case, precision, self.weights)
+        self.reference = reference.run_tapped(self.arrays, record_calls=True)
+        self.evidence = judging.evidence_of(
+            case,
+            precision,
+            self.arrays,
+            self.reference,
+            self.oracle.run_tapped(self.arrays).tensors,
+            self._isolated(self.oracle),
+            reference.run_incremental(self.arrays),
+            has_padding=self.poisoned is not None,
+        )
+
+    def _isolated(self, runner: Runner) -> dict[str, torch.Tensor]:
+        tensors: dict[str, torch.Tensor] = {}
+        for call in filter(runner.can_run, self.reference.calls):
+            tensors |= runner.run_call(call, self.reference.call_inputs, self.arrays)
+        return tensors
+
+    def results(self, runner: Runner) -> Results:
+        """All that the suite asks of a loaded runner."""
+        return Results(
+            untapped=runner.run(self.arrays),
+            tapped=runner.run_tapped(self.arrays).tensors,
+            isolated=self._isolated(runner),
+            poisoned=runner.run_tapped(self.poisoned).tensors if self.poisoned is not None else {},
+            incremental=runner.run_incremental(self.arrays) if runner.appends else {},
+            appends=runner.appends,
+        )
+
+    def judge(self, name: str) -> Comparison:
+        """Load a runner and judge it."""
+        runner = make_runner(name)
+        runner.load(self.case, self.precision, self.weights)
+        return compare(self.evidence, self.results(runner))

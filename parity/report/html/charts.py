@@ -1,0 +1,236 @@
+"""The charts of a report page, drawn by Vega-Lite as SVG.
+
+Colours are CSS variables of the page, so that one drawing is right in light, dark and print; text would
+shrink with the drawing, so that each chart is drawn twice, for wide and for narrow pages.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import vl_convert
+from markupsafe import Markup
+
+from parity.report.overview import printable
+from parity.report.schema import CaseReport, ModuleReport, RunnerReport
+
+WIDE, NARROW = 1060, 370
+SERIES = {
+    "fp32": ("1", "circle"),
+    "tf32": ("2", "diamond"),
+    "fp16": ("3", "square"),
+    "bf16": ("4", "triangle-up"),
+}
+"""Number of the CSS colour and shape of the points of each precision: never colour alone."""
+_LABEL = 19
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart for both widths, and what it shows in words."""
+
+    title: str
+    text: str
+    wide: Markup
+    narrow: Markup
+
+
+def growth(case: CaseReport, runner: str) -> Chart | None:
+    """A runner's error inside the model, module by module, a line a precision; None where all is exact."""
+    points: list[dict[str, Any]] = []
+    order: dict[str, int] = {}
+    told = []
+    for precision in case.precisions:
+        entry = next((entry for entry in precision.runners if entry.runner == runner), None)
+        found = _errors(entry) if entry is not None else []
+        for module, error, limit in found:
+            x = order.setdefault(module.tap, len(order))
+            points.append({"x": x, "precision": precision.precision, "error": error, "limit": limit})
+        if found:
+            (first, low, _), (last, high, _) = found[0], max(found, key=lambda each: each[1])
+            told.append(f"{precision.precision} from {low:.1e} at {first.tap} to {high:.1e} at {last.tap}")
+    if not points:
+        return None
+    return Chart(
+        title="How the error grows through the model",
+        text=f"Relative L2 error of the port inside the model: {'; '.join(told)}. Dashed: the limits.",
+        wide=_draw(_growth_spec(points, list(order), WIDE)),
+        narrow=_draw(_growth_spec(points, list(order), NARROW)),
+    )
+
+
+def _errors(entry: RunnerReport) -> list[tuple[ModuleReport, float, float | None]]:
+    """Modules with an error that a log axis can show, in the order in which they finish, and their limit."""
+    return [
+        (module, v.err_port_l2, v.limit_l2 if 0 < v.limit_l2 < math.inf else None)
+        for module in entry.modules
+        if (v := module.accumulated) is not None and 0 < v.err_port_l2 < math.inf
+    ]
+
+
+def _growth_spec(points: list[dict[str, Any]], taps: list[str], width: int) -> dict[str, Any]:
+    names = [p for p in SERIES if any(point["precision"] == p for point in points)]
+    colour = {
+        "field": "precision",
+        "scale": {"domain": names, "range": [f"var(--series-{SERIES[p][0]})" for p in names]},
+        "legend": {"title": None, "orient": "top", "symbolSize": 60},
+    }
+    shape = {
+        "field": "precision",
+        "scale": {"domain": names, "range": [SERIES[p][1] for p in names]},
+        "legend": {"title": None, "orient": "top"},
+    }
+    # Names where they fit; the order says the rest, and the table below has every number.
+    step = math.ceil(len(taps) / (width / 26))
+    x = {
+        "field": "x",
+        "type": "quantitative",
+        "scale": {"domain": [-0.5, len(taps) - 0.5], "nice": False},
+        "axis": {
+            "title": None,
+            "values": list(range(0, len(taps), step)),
+            "labelExpr": f"{json.dumps([_short(tap) for tap in taps])}[datum.value]",
+            "labelAngle": -50,
+            "labelAlign": "right",
+            "labelOverlap": False,
+            "grid": False,
+        },
+    }
+    y = {
+        "type": "quantitative",
+        "scale": {"type": "log"},
+        "axis": {"format": ".0e", "title": "relative L2 error", "values": _decades(points)},
+    }
+    return {
+        "width": width - 90,
+        "height": 230,
+        "data": {"values": points},
+        "encoding": {"x": x, "color": colour},
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"y": y | {"field": "error"}}},
+            {
+                "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
+                "encoding": {"y": y | {"field": "error"}, "shape": shape},
+            },
+            {
+                "transform": [{"filter": "isValid(datum.limit)"}],
+                "mark": {"type": "line", "strokeDash": [3, 4], "strokeWidth": 1.5, "interpolate": "step"},
+                "encoding": {"y": y | {"field": "limit"}},
+            },
+        ],
+    }
+
+
+def _decades(points: list[dict[str, Any]]) -> list[float]:
+    """Powers of ten around all errors and limits, at most eight or so."""
+    numbers = [number for point in points for number in (point["error"], point["limit"]) if number]
+    low, high = math.floor(math.log10(min(numbers))), math.ceil(math.log10(max(numbers)))
+    return [10.0**decade for decade in range(low, high + 1, math.ceil((high - low + 1) / 8))]
+
+
+def _short(tap: str) -> str:
+    """The module's own name, with its list's where that is an index, cut to what an axis has room for."""
+    *above, name = printable(tap).split(".")
+    if name[:1].isdigit() and above:
+        name = f"{above[-1]}.{name}"
+    return name if len(name) <= _LABEL else f"\N{HORIZONTAL ELLIPSIS}{name[1 - _LABEL :]}"
+
+
+def latencies(case: CaseReport) -> Chart | None:
+    """Whole models' median latencies with quartiles, runner by runner; None where nothing was timed."""
+    bars = [
+        {
+            "precision": precision.precision,
+            "runner": printable(entry.label),
+            "median": entry.latency.median * 1e3,
+            "p25": entry.latency.p25 * 1e3,
+            "p75": entry.latency.p75 * 1e3,
+        }
+        for precision in case.precisions
+        for entry in precision.runners
+        if entry.latency is not None
+    ]
+    if not bars:
+        return None
+    told = (f"{b['precision']} {b['runner']} {b['median']:.3g} ms" for b in bars)
+    return Chart(
+        title="Latency of the whole model",
+        text=f"Median with quartiles: {'; '.join(told)}.",
+        wide=_draw(_latency_spec(bars, WIDE)),
+        narrow=_draw(_latency_spec(bars, NARROW)),
+    )
+
+
+def _latency_spec(bars: list[dict[str, Any]], width: int) -> dict[str, Any]:
+    tick_count = 4 if width == NARROW else 8
+    # A runner's name may be longer than any margin: it stands above its bar, where it has the whole width.
+    y = {"field": "runner", "type": "nominal", "sort": None, "title": None, "axis": None}
+    x = {"type": "quantitative", "title": "ms, with quartiles", "axis": {"tickCount": tick_count}}
+    name = {"type": "text", "align": "left", "baseline": "bottom", "dy": -9, "color": "var(--muted)"}
+    return {
+        "data": {"values": bars},
+        "facet": {
+            "row": {
+                "field": "precision",
+                "sort": list(dict.fromkeys(bar["precision"] for bar in bars)),
+                "title": None,
+                "header": {"labelOrient": "top", "labelAnchor": "start", "labelFontWeight": "bold"},
+            }
+        },
+        "spacing": 8,
+        "resolve": {"scale": {"y": "independent"}},
+        "spec": {
+            "width": width - 25,
+            "height": {"step": 34},
+            "encoding": {"y": y},
+            "layer": [
+                {
+                    "mark": {"type": "bar", "color": "var(--bar)", "height": 11},
+                    "encoding": {"x": x | {"field": "median"}},
+                },
+                {
+                    "mark": {"type": "rule", "color": "var(--fg)", "strokeWidth": 1.5},
+                    "encoding": {"x": x | {"field": "p25"}, "x2": {"field": "p75"}},
+                },
+                *(
+                    {
+                        "mark": {"type": "tick", "color": "var(--fg)", "thickness": 1.5, "height": 8},
+                        "encoding": {"x": x | {"field": end}},
+                    }
+                    for end in ("p25", "p75")
+                ),
+                {"mark": name, "encoding": {"x": {"value": 0}, "text": {"field": "runner"}}},
+            ],
+        },
+    }
+
+
+_CONFIG = {
+    "background": None,
+    # The widths of letters that the layout reckons with.
+    "font": "Arial, Liberation Sans, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--muted)",
+        "titleColor": "var(--muted)",
+        "titleFontWeight": "normal",
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "gridColor": "var(--line)",
+        "domainColor": "var(--line)",
+        "tickColor": "var(--line)",
+    },
+    "legend": {"labelColor": "var(--fg)", "labelFontSize": 12},
+    "header": {"labelColor": "var(--fg)", "labelFontSize": 12},
+}
+
+
+def _draw(spec: dict[str, Any]) -> Markup:
+    """A specification as SVG of the page: scaled with it, and silent, since the figure says it in words."""
+    svg = vl_convert.vegalite_to_svg(spec | {"config": _CONFIG})
+    svg = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
+    return Markup(svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1))

@@ -1,0 +1,224 @@
+"""A report as a page: what the templates of this folder show, prepared from the report's own data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import jinja2
+
+from parity.execution.collect import REFERENCE
+from parity.report import overview
+from parity.report.html import charts
+from parity.report.html.axis import Axis
+from parity.report.html.heat import heat
+from parity.report.schema import (
+    CaseReport,
+    MetricReport,
+    ModuleReport,
+    PrecisionReport,
+    Report,
+    RunnerReport,
+    VerdictReport,
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a module tree: a module, or a container that is never called."""
+
+    depth: int
+    above: str
+    name: str
+    id: str
+    module: ModuleReport | None
+    culprit: bool
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The modules of one runner in one precision, on an axis of their own."""
+
+    id: str
+    entry: RunnerReport
+
+    @cached_property
+    def axis(self) -> Axis:
+        return Axis.over(self.entry.modules)
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        modules = {module.tap: (number, module) for number, module in enumerate(self.entry.modules)}
+        blamed = overview.culprit(self.entry) if self.entry.verdict != "PASS" else None
+        lines: list[Line] = []
+        names: list[str] = []
+        for depth, name, tap in overview.module_tree(modules):
+            names = [*names[:depth], name]
+            number, module = modules.get(tap, (0, None))
+            above = "".join(f"{each}." for each in names[:-1])
+            is_culprit = module is not None and module is blamed
+            lines.append(Line(depth, above, name, f"{self.id}-{number}", module, is_culprit))
+        return lines
+
+    @cached_property
+    def latencies(self) -> overview.LatencyColumns:
+        return overview.latency_columns([self.entry])
+
+    @cached_property
+    def culprit_id(self) -> str:
+        """The line that the diagnosis names, or the tree itself."""
+        return next((line.id for line in self.lines if line.culprit), self.id)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A module with elements that were left out at a discontinuity."""
+
+    precision: str
+    label: str
+    tap: str
+    left_out: int
+    compared: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """One case."""
+
+    id: str
+    case: CaseReport
+
+    @cached_property
+    def title(self) -> str:
+        return overview.case_title(self.case).partition(": ")[2]
+
+    @cached_property
+    def figures(self) -> list[charts.Chart]:
+        drawn = (charts.growth(self.case, overview.PORT), charts.latencies(self.case))
+        return [chart for chart in drawn if chart is not None]
+
+    @cached_property
+    def precisions(self) -> list[tuple[PrecisionReport, list[Tree]]]:
+        """Each precision with the trees that it shows: the port's, and of others what fails."""
+        return [
+            (
+                precision,
+                [
+                    Tree(f"{self.id}-{precision.precision}-{number}", entry)
+                    for number, entry in enumerate(precision.runners)
+                    if entry.modules and _has_tree(entry, precision)
+                ],
+            )
+            for precision in self.case.precisions
+        ]
+
+    @cached_property
+    def metrics(self) -> list[tuple[str, str, MetricReport]]:
+        """Precision, runner and metric, wherever there are labels."""
+        return [
+            (precision.precision, entry.label, metric)
+            for precision in self.case.precisions
+            for entry in precision.runners
+            for metric in entry.metrics
+        ]
+
+    @cached_property
+    def boundaries(self) -> list[Boundary]:
+        return [
+            Boundary(precision.precision, entry.label, module.tap, verdict.boundary, verdict.checked)
+            for precision in self.case.precisions
+            for entry in precision.runners
+            if entry.runner != REFERENCE
+            for module in entry.modules
+            if (verdict := _most_left_out(module)) is not None and verdict.boundary
+        ]
+
+
+def _has_tree(entry: RunnerReport, precision: PrecisionReport) -> bool:
+    has_port = any(other.runner == overview.PORT for other in precision.runners)
+    shown = entry.runner == overview.PORT or (not has_port and entry.runner != REFERENCE)
+    return shown or entry.verdict in ("FAIL", "BLIND")
+
+
+def _most_left_out(module: ModuleReport) -> VerdictReport | None:
+    given = (v for v in (module.isolated, module.accumulated) if v is not None)
+    return max(given, key=lambda verdict: verdict.boundary, default=None)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that the page shows."""
+
+    report: Report
+
+    @cached_property
+    def outcome(self) -> overview.Outcome:
+        return overview.outcome(self.report)
+
+    @cached_property
+    def sections(self) -> list[Section]:
+        return [Section(f"case-{number}", case) for number, case in enumerate(self.report.cases)]
+
+    def findings(self) -> Iterator[tuple[str, str, RunnerReport, str]]:
+        """What fails or is blind: status, which run, the runner, and where to read on."""
+        shown = [tree for section in self.sections for _, trees in section.precisions for tree in trees]
+        trees = {id(tree.entry): tree for tree in shown}
+        for case, precision, entry in self.report.runner_reports():
+            if entry.verdict in ("FAIL", "BLIND"):
+                tree = trees.get(id(entry))
+                target = tree.culprit_id if tree is not None else ""
+                yield entry.verdict, overview.place(case, precision, entry), entry, target
+
+    def without_verdict(self) -> list[tuple[str, RunnerReport]]:
+        """Runners that were not judged, or not timed, or have no limits; builds have a place of their own."""
+        return [
+            (place, entry)
+            for place, entry in self._places()
+            if entry.status != overview.BUILT
+            and (entry.verdict == "NONE" or entry.timing_reason or entry.limit_reason)
+        ]
+
+    def engines(self) -> list[tuple[str, RunnerReport, str]]:
+        """Runners that built engines, and why these did not run, where they did not."""
+        return [
+            (place, entry, entry.reason if entry.status == overview.BUILT else "")
+            for place, entry in self._places()
+            if entry.builds
+        ]
+
+    def _places(self) -> Iterator[tuple[str, RunnerReport]]:
+        for case, precision, entry in self.report.runner_reports():
+            yield overview.place(case, precision, entry), entry
+
+    def gaps(self) -> dict[str, str]:
+        return overview.gaps(self.report)
+
+
+def render_html(report: Report) -> str:
+    """The report as one self-contained HTML page."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("parity.report.html", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "error": _error,
+        "ratio": overview.ratio_text,
+        "sees": overview.sees,
+        "ms": overview.milliseconds,
+        "engine": overview.engine,
+        "heat": heat,
+        "measures": overview.measures,
+        "by_runner": overview.by_runner,
+    }
+    template = environment.get_template("report.html")
+    return overview.printable(template.render(page=Page(report), report=report, reference=REFERENCE))
+
+
+def _error(number: float) -> str:
+    """An error, or any small number, with three digits."""
+    return "0" if number == 0.0 else f"{number:.2e}" if math.isfinite(number) else str(number)

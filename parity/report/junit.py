@@ -1,0 +1,89 @@
+"""A report as JUnit XML: a suite for each run of a runner, a test case for each module and check of it."""
+
+from __future__ import annotations
+
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+from parity.execution.collect import REFERENCE
+from parity.execution.worker import Status
+from parity.report import overview
+from parity.report.schema import (
+    CaseReport,
+    LatencyReport,
+    ModuleReport,
+    PrecisionReport,
+    Report,
+    RunnerReport,
+)
+
+
+def render_junit(report: Report) -> str:
+    """The report as JUnit XML."""
+    xml = JUnitXml("parity")
+    for case, precision, entry in report.runner_reports():
+        if entry.runner != REFERENCE or entry.verdict != "PASS":
+            xml.add_testsuite(_suite(report, case, precision, entry))
+    xml.update_statistics()
+    return xml.tostring().decode() + "\n"
+
+
+def _suite(report: Report, case: CaseReport, precision: PrecisionReport, entry: RunnerReport) -> TestSuite:
+    suite = TestSuite(overview.printable(overview.place(case, precision, entry)))
+    suite.timestamp = report.created
+    suite.hostname = "localhost"
+    suite.add_property("weights", case.weights_digest)
+    for number, digest in enumerate(case.inputs_digests):
+        suite.add_property(f"inputs.{number}", digest)
+    classname = overview.printable(f"{case.case.name}.{precision.precision}.{entry.runner}")
+    suite.add_testcase(_whole(report, entry, classname))
+    for module in entry.modules:
+        suite.add_testcase(_module(module, classname))
+    for name, verdict in entry.checks.items():
+        test = TestCase(overview.printable(name), classname)
+        if verdict.status == "FAIL":
+            test.result = [_failure(verdict.reason, "check", overview.verdict_lines(name, verdict))]
+        suite.add_testcase(test)
+    return suite
+
+
+def _whole(report: Report, entry: RunnerReport, classname: str) -> TestCase:
+    """The runner as a whole: that it ran, and what its diagnosis says."""
+    test = TestCase("whole model", classname, _seconds(entry.latency))
+    found = entry.diagnosis
+    if entry.verdict in ("FAIL", "BLIND"):
+        message = found.text if found is not None else entry.reason
+        reasons = (f"\nwhy: {reason}" for reason in (found.why if found is not None else ()))
+        kind = found.kind if found is not None else entry.status
+        test.result = [_failure(message, kind, "".join((message, *reasons)))]
+    elif entry.verdict == "NONE":
+        asked = entry.runner in report.requested_runners
+        harmless = entry.status == Status.BUILT or (entry.status == Status.UNAVAILABLE and not asked)
+        message = overview.printable(f"{entry.status}: {entry.reason}")
+        test.result = [Skipped(message) if harmless else Error(message, entry.status)]
+    return test
+
+
+def _module(module: ModuleReport, classname: str) -> TestCase:
+    test = TestCase(overview.printable(module.tap), classname, _seconds(module.latency))
+    if module.status == "GAP":
+        test.result = [Skipped(overview.printable(f"GAP: {module.gap}"))]
+    elif module.status == "BLIND":
+        message = f"would not have noticed an error below {module.sensitivity:.2g}"
+        test.result = [_failure(message, "BLIND", f"{module.path} ({module.kind}) {message}")]
+    elif module.status == "FAIL":
+        given = (("alone", module.isolated), ("in the model", module.accumulated))
+        failing = [(name, v) for name, v in given if v is not None and v.status == "FAIL"]
+        text = "\n".join(overview.verdict_lines(f"{module.path} {name}", v) for name, v in failing)
+        message = "; ".join(f"{name}: {v.reason}" for name, v in failing)
+        test.result = [_failure(message, "module", f"{module.path} ({module.kind})\n{text}")]
+    return test
+
+
+def _failure(message: str, kind: str, text: str) -> Failure:
+    failure = Failure(overview.printable(message), kind)
+    failure.text = overview.printable(text)
+    return failure
+
+
+def _seconds(latency: LatencyReport | None) -> float | None:
+    return latency.median if latency is not None else None

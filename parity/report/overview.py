@@ -1,0 +1,285 @@
+"""What every form of a report says in the same words: the verdict, the module tree, a check's numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from parity.execution.collect import REFERENCE
+from parity.execution.worker import Status
+from parity.report.schema import (
+    BuildReport,
+    CaseReport,
+    LatencyReport,
+    ModuleReport,
+    PrecisionReport,
+    Report,
+    RunnerReport,
+    VerdictReport,
+)
+from parity.verdict.sensitivity import BLIND
+
+PORT = "tripy"
+BUILT = Status.BUILT.value
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run's verdict: one word, and what follows it in the sentence."""
+
+    word: Literal["PASS", "FAIL", "BLIND", "BUILT", "INCOMPLETE"]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.word}: {self.text}"
+
+
+def outcome(report: Report) -> Outcome:
+    """The verdict in one sentence."""
+    entries = [entry for _, _, entry in report.runner_reports()]
+    judged = [entry for entry in entries if entry.verdict != "NONE" and entry.runner != REFERENCE]
+    failed = [entry for entry in entries if entry.verdict == "FAIL"]
+    blind = [entry for entry in entries if entry.verdict == "BLIND"]
+    built = sum(len(entry.builds) for entry in entries if entry.status == BUILT)
+    broken = [entry for entry in entries if entry.verdict == "NONE" and entry.status != BUILT]
+    asked = [
+        entry for entry in broken if entry.runner in report.requested_runners or entry.status != "UNAVAILABLE"
+    ]
+    modules = [module for entry in judged for module in entry.modules]
+    gaps = sum(module.status == "GAP" for module in modules)
+    compared = f"{_counted(len(modules) - gaps, 'module verdict')} of {_counted(len(judged), 'run')}"
+    notes = f"; {_counted(gaps, 'gap')}, each with its reason" if gaps else ""
+    notes += f"; {_counted(built, 'engine')} built and not run" if built else ""
+    notes += f"; {_counted(len(broken), 'run')} without a verdict" if broken else ""
+    if failed:
+        with_verdict = sum(entry.verdict != "NONE" for entry in entries)
+        verb = "diverges" if len(failed) == 1 else "diverge"
+        return Outcome("FAIL", f"{len(failed)} of {_counted(with_verdict, 'run')} {verb}{notes}.")
+    if built and not judged and not asked:
+        return Outcome("BUILT", f"every graph; nothing was compared{notes}.")
+    if asked or not judged:
+        return Outcome("INCOMPLETE", f"what ran passes, {compared}{notes}.")
+    if blind:
+        checks = sum(module.status == "BLIND" for entry in blind for module in entry.modules)
+        return Outcome(
+            "BLIND",
+            f"nothing diverges, {compared}, but {checks} of these checks would not have noticed "
+            f"an error of {BLIND:.0%}{notes}.",
+        )
+    worst = max(modules, key=lambda module: module.margin)
+    closest = f"the closest to its limit is {worst.tap} at {worst.margin:.2f}"
+    return Outcome("PASS", f"{compared}; {closest}{notes}.")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def case_title(case: CaseReport) -> str:
+    """What a case was run on: its input, how much of it, its weights."""
+    batches = f"{case.batches} {'batch' if case.batches == 1 else 'batches'}"
+    counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in case.counts.items())
+    return f"{case.case.name}: {case.source}; {batches}: {counts}; weights: {case.weights_source}"
+
+
+def place(case: CaseReport, precision: PrecisionReport, entry: RunnerReport) -> str:
+    """Which run of a report this is; of several batches, the one to blame as well."""
+    found = entry.diagnosis
+    # Metrics are of all batches.
+    of_a_batch = found is not None and found.kind != "metric"
+    blamed = case.batches > 1 and entry.verdict == "FAIL" and of_a_batch
+    batch = f", batch {found.batch}" if blamed else ""
+    return f"{case.case.name}, {precision.precision}, {entry.label}{batch}"
+
+
+def culprit(entry: RunnerReport) -> ModuleReport | None:
+    """The module that the diagnosis names, if it names one."""
+    tap = entry.diagnosis.tap if entry.diagnosis is not None else ""
+    return next((module for module in entry.modules if module.tap == tap), None)
+
+
+def gaps(report: Report) -> dict[str, str]:
+    """Classes of the reference that the port cannot have, with the reasons."""
+    modules = (module for _, _, entry in report.runner_reports() for module in entry.modules)
+    return {module.kind: module.gap for module in modules if module.gap}
+
+
+def engine(build: BuildReport) -> str:
+    """An engine's facts in a line."""
+    return (
+        f"{build.shape}: {build.layers} layers ({build.engine_layers} in the engine), "
+        f"{build.bytes / 1e6:.1f} MB, {build.seconds:.1f} s, {'/'.join(build.dtypes)}"
+    )
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number that a verdict rests on, of both sides, and how large the port's may be."""
+
+    name: str
+    port: float
+    reference: float
+    limit: float
+
+    @property
+    def ratio(self) -> float:
+        """Error over limit; not a number counts as infinitely bad."""
+        if self.port == 0.0:
+            return 0.0
+        ratio = abs(self.port) / self.limit if self.limit > 0.0 else math.inf
+        return math.inf if math.isnan(ratio) else ratio
+
+
+def measures(verdict: VerdictReport) -> tuple[Measure, ...]:
+    """All numbers that a verdict rests on, as `parity.verdict.rule` defines them."""
+    return (
+        Measure("relative L2 error", verdict.err_port_l2, verdict.err_ref_l2, verdict.limit_l2),
+        Measure("relative max error", verdict.err_port_max, verdict.err_ref_max, verdict.limit_max),
+        Measure("gain", verdict.gain_port, verdict.gain_ref, verdict.limit_gain),
+    )
+
+
+def verdict_lines(what: str, verdict: VerdictReport) -> str:
+    """A verdict in full: both errors, the bound and where it comes from, and the worst elements."""
+    lines = [f"  {what}: {verdict.status}" + (f" ({verdict.reason})" if verdict.reason else "")]
+    lines += [
+        f"    {m.name + ':':<19} port {m.port:.3e}, reference {m.reference:.3e}, limit {m.limit:.3e}"
+        for m in measures(verdict)
+    ]
+    lines += [
+        f"    {verdict.bound}",
+        f"    {verdict.checked} elements compared, {verdict.boundary} left out at a discontinuity",
+    ]
+    if verdict.worst:
+        lines.append(f"    {'worst at':<24}{'oracle':>16}{'reference':>16}{'port':>16}")
+    lines += [
+        f"    {str(list(e.index)):<24}{e.oracle:>16.8g}{e.reference:>16.8g}{e.port:>16.8g}"
+        for e in verdict.worst
+    ]
+    return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """Text without what a page, a drawing or XML cannot hold, such as a log's control characters."""
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def by_runner(case: CaseReport) -> list[tuple[str, list[RunnerReport | None]]]:
+    """Each runner's label, and what it did in every precision; None where it did not run."""
+    names = dict.fromkeys(entry.runner for p in case.precisions for entry in p.runners)
+    rows = []
+    for name in names:
+        entries = [next((r for r in p.runners if r.runner == name), None) for p in case.precisions]
+        rows.append((next(entry.label for entry in entries if entry is not None), entries))
+    return rows
+
+
+def module_tree(taps: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+    """Taps as the lines `(depth, name, tap)` of the model's tree, modules above the modules inside them.
+
+    A list and its index are one name; a line without a tap is a container that is never called.
+    """
+    root: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for tap in taps:
+        node, path = root, ""
+        for part in _INDEX.sub(r"#\1", tap).replace("[", ".[").split("."):
+            name = part.replace("#", ".")
+            path = f"{path}.{name}" if path else name
+            node = node.setdefault(name, {})
+        names[path] = tap
+    yield from _lines(root, names, "", 0)
+
+
+_INDEX = re.compile(r"\.(\d+)(?=[.@\[]|$)")
+"""The index of a module in a list, such as the 0 of `_attention_layers.0`."""
+
+
+def _lines(
+    node: dict[str, Any], names: Mapping[str, str], prefix: str, depth: int
+) -> Iterator[tuple[int, str, str]]:
+    for name, inner in node.items():
+        path = f"{prefix}.{name}" if prefix else name
+        yield depth, name, names.get(path, "")
+        yield from _lines(inner, names, path, depth + 1)
+
+
+def ratio_text(ratio: float) -> str:
+    """Error over limit, short: up to 1 passes; not a number counts as infinitely bad."""
+    if not math.isfinite(ratio):
+        return "inf"
+    return f"{ratio:.2f}" if ratio < 100 else f"{ratio:.0e}"
+
+
+def sees(sensitivity: float) -> str:
+    """The smallest error that a check would have noticed; nothing beside a failure."""
+    if math.isnan(sensitivity):
+        return ""
+    return "all" if sensitivity == 0.0 else f"{sensitivity:.0e}"
+
+
+def milliseconds(latency: LatencyReport | None) -> str:
+    """Median and half the interquartile range, and those of replays; nothing for what cannot be timed alone.
+
+    Where the GPU's limit is known, how many times that is.
+    """
+    if latency is None:
+        return ""
+    shown = _median_and_spread(latency)
+    if latency.replay is not None:
+        shown += f", graph {_median_and_spread(latency.replay)}"
+    times = times_the_limit(latency)
+    return shown if times is None else f"{_times(times)}x limit: {shown}"
+
+
+LatencyColumns = Mapping[str, Callable[[LatencyReport], str]]
+
+
+def latency_columns(entries: Iterable[RunnerReport]) -> LatencyColumns:
+    """What a table shows of latencies, by heading: a GPU's replays and limits where there are any."""
+    latencies = [each.latency for entry in entries for each in (entry, *entry.modules)]
+    timed = [latency for latency in latencies if latency is not None]
+    columns: dict[str, Callable[[LatencyReport], str]] = {"ms": _median_and_spread}
+    if any(latency.replay is not None for latency in timed):
+        columns["graph ms"] = _replay
+    if any(latency.limit is not None for latency in timed):
+        columns["GPU limit"] = _of_the_limit
+    return columns
+
+
+def times_the_limit(latency: LatencyReport) -> float | None:
+    """How many times the GPU's limit a latency is; None where the limit is not known.
+
+    Replays are taken where there are any: they do not wait for the host.
+    """
+    if latency.limit is None:
+        return None
+    measured = latency if latency.replay is None else latency.replay
+    return measured.median / latency.limit.seconds
+
+
+def _replay(latency: LatencyReport) -> str:
+    return "" if latency.replay is None else _median_and_spread(latency.replay)
+
+
+def _of_the_limit(latency: LatencyReport) -> str:
+    times = times_the_limit(latency)
+    return "" if times is None else f"{_times(times)}x"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
+
+
+def _median_and_spread(latency: LatencyReport) -> str:
+    spread = (latency.p75 - latency.p25) / 2 / latency.median
+    milliseconds = latency.median * 1e3
+    # Three significant digits, down to a tenth of a microsecond.
+    digits = min(4, max(0, 2 - math.floor(math.log10(milliseconds))))
+    return f"{milliseconds:.{digits}f} ±{spread:.0%}"

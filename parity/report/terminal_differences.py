@@ -1,0 +1,59 @@
+"""The comparison of two reports as text for a terminal, drawn by rich."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from parity.report.differences import Change, Changes
+
+
+def render_changes(changes: Changes) -> RenderableType:
+    """Regressions, improvements, what else is to be known, and one sentence at the end."""
+    parts: list[RenderableType] = []
+    for title, found in (("worse", changes.worse), ("better", changes.better)):
+        if found:
+            parts += [_table(title, found), Text()]
+    if changes.added:
+        parts.append(Text(f"only in the new report: {', '.join(changes.added)}"))
+    parts += [Text(f"not comparable: {reason}", style="yellow") for reason in changes.not_comparable]
+    parts += [Text(note, style="yellow") for note in changes.notes]
+    parts.append(summary(changes))
+    return Group(*parts)
+
+
+def summary(changes: Changes) -> Text:
+    """What the comparison found, in one sentence."""
+    compared = f"{changes.errors} errors compared, {changes.moved} of them changed"
+    compared += f"; {changes.latencies} latencies compared; {len(changes.better)} improvements"
+    if changes.worse:
+        return Text(f"WORSE: {len(changes.worse)} regressions; {compared}.", style="bold red")
+    if changes.not_comparable:
+        return Text(f"INCOMPLETE: no regression in what can be compared; {compared}.", style="bold yellow")
+    return Text(f"NO REGRESSION: {compared}.", style="bold green")
+
+
+def _table(title: str, changes: Iterable[Change]) -> Table:
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(title)
+    table.add_column("what")
+    table.add_column("")
+    for name in ("old", "new", "new/old"):
+        table.add_column(name, justify="right", no_wrap=True)
+    place = ""
+    for change in changes:
+        shown = change.place if change.place != place else ""
+        place = change.place
+        factor = "" if change.factor is None else _factor(change.factor)
+        # Names are what they are, and no markup.
+        table.add_row(Text(shown), Text(change.what), change.kind, change.old, change.new, factor)
+    return table
+
+
+def _factor(factor: float) -> str:
+    return "inf" if math.isinf(factor) else f"{factor:.2f}" if factor < 100 else f"{factor:.0e}"

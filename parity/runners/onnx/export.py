@@ -1,0 +1,273 @@
+"""The dense reference as an ONNX graph in which every module's arguments and results have names.
+
+One export of a case serves for three kinds of graphs, each cut out of it by names:
+
+* plain: the model as a user exports it, with the entry's outputs;
+* tapped: the same with every module's results as further outputs, named by tap path (see
+`parity.capture.captures`);
+* a module alone, from its arguments to its results.
+
+The marks are copies of the tensors (`Identity`) that stand in the way of the data while it is exported, so
+that what lies between the marks of a module is that module. They vanish where a graph has no use for them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnxscript import opset20 as op
+from onnxscript import optimizer
+
+from cases.registry import Family, get_family
+from configs import CaseConfig, with_input
+from parity.base.precision import Precision
+from parity.capture.captures import leaves_by_path, map_tree
+from parity.capture.torch_hooks import marked
+from parity.inputs.weights import rounded
+
+OPSET = 20
+# Of the file format; what torch.onnx writes.
+_IR_VERSION = 10
+_END = 2**31 - 1
+# Where the wrapper that is exported keeps the model.
+_MODEL = "model"
+# Sizes of 0 and 1 are constants for torch.export; with as many rows as this no table goes without indices.
+_TRACED_ROWS = 32
+
+
+class NotSeparable(ValueError):
+    """A module cannot be cut out of its graph; the message says what it depends on."""
+
+
+def argument_name(tap: str, path: str) -> str:
+    """Name of a tensor that a call received; `path` leads to it, such as `args.0` or `kwargs.mask`."""
+    return f"{tap}:{path}"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A case's reference as ONNX.
+
+    Attributes:
+        graph: Inputs by the names of `feeds`; outputs are the marks. Not optimised.
+        taps: Names of the modules' results, in the order in which they finish.
+        outputs: Tap names of the entry's outputs, in order.
+        dtype: Of floating point inputs and of the weights.
+    """
+
+    graph: ir.Graph
+    taps: tuple[str, ...]
+    outputs: tuple[str, ...]
+    dtype: torch.dtype
+
+    def plain(self) -> ir.Model:
+        """The model, optimised as `torch.onnx.export` does."""
+        return self._cut([value.name for value in self.graph.inputs], self.outputs)
+
+    def tapped(self) -> ir.Model:
+        """The model with every module's results as outputs, likewise optimised."""
+        names = [value.name for value in self.graph.inputs]
+        return self._cut(names, (*self.taps, *self.outputs))
+
+    def module(self, tap: str, arguments: list[str], results: tuple[str, ...]) -> ir.Model:
+        """One call of a module: from its arguments to its results.
+
+        Sizes that torch.export reads off the model's inputs make those inputs of this graph, too.
+
+        Args:
+            tap: Base name of the call.
+            arguments: Paths of its tensors, as in `argument_keys`.
+            results: Its taps.
+
+        Raises:
+            NotSeparable: The module depends on values that it does not receive.
+        """
+        own = [argument_name(tap, path) for path in arguments]
+        values = {value.name: value for value in ir.convenience.create_value_mapping(self.graph).values()}
+        missing = [name for name in (*own, *results) if name not in values]
+        if missing:
+            raise NotSeparable(f"the exported graph has no tensor {', '.join(missing)}")
+        sizes = _sizes_needed([values[name] for name in results], {values[name] for name in own})
+        return self._cut([*own, *sizes], results)
+
+    def _cut(self, inputs: list[str], outputs: tuple[str, ...]) -> ir.Model:
+        graph = ir.convenience.extract(self.graph, inputs, outputs)
+        model = ir.Model(
+            graph, ir_version=_IR_VERSION, producer_name="pytorch", producer_version=torch.__version__
+        )
+        optimizer.optimize(model)
+        return model
+
+
+def save_model(model: ir.Model, path: Path) -> None:
+    """Write a model, its weights into a file beside it: one file of protocol buffers ends at 2 GB."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ir.save(model, path, external_data=f"{path.name}.data")
+
+
+def with_fixed_sizes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Give a model's inputs the sizes that they have in one batch, in place."""
+    for value in model.graph.inputs:
+        value.shape = ir.Shape(shapes[value.name])
+
+
+def module_of(node: ir.Node) -> str:
+    """Path of the module that a node was exported from; empty for what is computed around the modules."""
+    scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
+    # The wrapper, the model, its modules from the outermost to the innermost, and the operation.
+    return scopes[-2].removeprefix(_MODEL).removeprefix(".") if len(scopes) > 1 else ""
+
+
+def _sizes_needed(results: list[ir.Value], arguments: set[ir.Value]) -> list[str]:
+    """The model's inputs of which the nodes between arguments and results read the shape."""
+    needed: dict[str, None] = {}
+    seen: set[ir.Value] = set()
+    waiting = list(results)
+    while waiting:
+        value = waiting.pop()
+        if value in seen or value in arguments or value.is_initializer():
+            continue
+        seen.add(value)
+        node = value.producer()
+        if node is None:
+            raise NotSeparable(f"it depends on the values of {value.name}, which is no argument of it")
+        for source in node.inputs:
+            if source is None:
+                continue
+            if source.is_graph_input() and node.op_type == "Shape" and source not in arguments:
+                needed[source.name] = None
+            else:
+                waiting.append(source)
+    return list(needed)
+
+
+def export(case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> Exported:
+    """Export the dense reference of a case: any batch, and any number of indices in DLRM's tables.
+
+    Args:
+        case: Its sizes; the batch is that of whoever runs the graph.
+        precision: Of the weights and of floating point inputs.
+        weights: The reference's state dict in float32.
+    """
+    family = get_family(case.family)
+    model = family.build_reference(case.model, "dense").to(precision.dtype)
+    model.load_state_dict(rounded(weights, precision.dtype), strict=True)
+    (example,) = family.synthetic(with_input(case, batch_size=_TRACED_ROWS)).inputs
+    arguments = family.entry_arguments(example.arrays)
+    inputs = feeds(family, example.arrays, precision.dtype)
+    entry = _Entry(model.eval(), family, arguments)
+    axes = family.dynamic_axes(example.arrays)
+    sizes = {size: torch.export.Dim(size, min=smallest) for size, smallest in axes.values()}
+    shapes = tuple({0: sizes[axes[path][0]]} if path in axes else {} for path in inputs)
+    with torch.no_grad():
+        traced = torch.export.export(entry, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False)
+    program = torch.onnx.export(
+        traced,
+        dynamo=True,
+        opset_version=OPSET,
+        optimize=False,
+        verbose=False,
+        input_names=list(inputs),
+        output_names=entry.names.marks,
+        dynamic_shapes=(shapes,),
+        custom_translation_table=_TRANSLATIONS,
+    )
+    assert program is not None
+    graph = program.model.graph
+    for value in list(graph.initializers.values()):
+        value.name = value.name.removeprefix(f"{_MODEL}.")
+    return Exported(graph, entry.names.taps, entry.names.outputs, precision.dtype)
+
+
+def feeds(family: Family, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """A case's arrays as the graph's inputs: the entry's arguments by the names of their leaves."""
+    tensors = {}
+    for name, array in leaves_by_path(family.entry_arguments(arrays)):
+        tensor = torch.tensor(array)
+        tensors[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return tensors
+
+
+class _Names:
+    """What the tensors are called that `_Entry` returned when it was traced: all of them, and two kinds."""
+
+    marks: tuple[str, ...] = ()
+    taps: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+class _Entry(torch.nn.Module):
+    """The entry point with flat arguments, and all marks for results."""
+
+    def __init__(self, model: torch.nn.Module, family: Family, arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self._family = family
+        self._arguments = arguments
+        # An object of its own: torch.export takes back what tracing does to a module's attributes.
+        self.names = _Names()
+
+    def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        waiting = iter(leaves)
+        arguments = map_tree(self._arguments, lambda _: next(waiting))
+        with marked(self.model, argument_name) as marks:
+            results = getattr(self.model, self._family.entry)(**arguments)
+        outputs = {name: each.clone() for name, each in self._family.named_outputs(results).items()}
+        everything = {**marks.arguments, **marks.results, **outputs}
+        self.names.marks, self.names.taps, self.names.outputs = (
+            tuple(names) for names in (everything, marks.results, outputs)
+        )
+        return tuple(everything.values())
+
+
+def embedding_bag(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple:
+    """Sums over bags as a product of memberships (B, L) and rows (L, D); see docs/decisions.md.
+
+    For sums over bags whose offsets lack the end, which is what `reference.embedding_bags.pool_bags` has.
+    The three further results of the operator serve its gradient.
+    """
+    if mode != 0 or include_last_offset or padding_idx not in (None, -1):
+        raise NotImplementedError("only sums over bags, with neither a last offset nor a padding index")
+    total = op.Shape(indices)
+    starts_B1 = op.Unsqueeze(offsets, [1])
+    ends_B1 = op.Unsqueeze(op.Concat(op.Slice(offsets, [1], [_END], [0]), total, axis=0), [1])
+    places_L = op.Range(0, op.Squeeze(total), 1)
+    is_member_BL = op.And(op.GreaterOrEqual(places_L, starts_B1), op.Less(places_L, ends_B1))
+    members_BL = op.CastLike(is_member_BL, weight)
+    if per_sample_weights is not None:
+        members_BL = op.Mul(members_BL, per_sample_weights)
+    pooled_BD = op.MatMul(members_BL, op.Gather(weight, indices, axis=0))
+    return pooled_BD, offsets, offsets, offsets
+
+
+def divide_by_mode(dividend: Any, divisor: Any, rounding_mode: str | None = None) -> Any:
+    """Floor division of integers in integers: torch.onnx divides in float32, wrong from 2^24 on."""
+    if rounding_mode != "floor" or dividend.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+        raise NotImplementedError("only the floor of a division of integers")
+    divisor = op.CastLike(divisor, dividend)
+    # The remainder has the divisor's sign, so that what is left divides without a rest.
+    return op.Div(op.Sub(dividend, op.Mod(dividend, divisor)), divisor)
+
+
+_TRANSLATIONS = {
+    torch.ops.aten.embedding_bag.padding_idx: embedding_bag,
+    torch.ops.aten.div.Scalar_mode: divide_by_mode,
+    torch.ops.aten.div.Tensor_mode: divide_by_mode,
+}

@@ -1,0 +1,128 @@
+"""What rounding alone does to a result: the float64 oracle once more, with an error in every operation.
+
+The reference's distance from the oracle is one draw of a random number. Where few rows carry a result, as
+in a batch of one, it may be small by luck and says little about what the precision gives. So the oracle
+draws more. Every result of an operation gets the error that rounding it to the tested precision may have
+made,
+
+    uniform in +- u * 2^floor(log2 |y|)        of a result y, u being the unit round-off,
+
+and every sum of n terms also that of adding them pairwise, the best order, in the accumulator's precision a,
+
+    normal, of standard deviation RMS * a * sqrt(log2 n) * ||terms||,    RMS = 1 / sqrt(8 ln 2),
+
+since each of the log2 n levels of a pairwise sum rounds partial sums whose squares, with signs at random,
+add up to those of the terms, and one rounding has RMS units in the mean square where leading digits are
+distributed logarithmically (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.7
+and 4.2; the idea is that of Parker's Monte Carlo arithmetic, 1997). What is exact in any type has no error:
+moving data, a zero, an operand that comes back (x + 0, x * 1, a maximum). Unlike a bound from the length of
+a chain, draws see sums that cancel, which is where errors grow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from parity.base.precision import Precision
+from parity.capture.longest_sums import terms
+from perf_model.dispatch import EachOperation
+
+DRAWS = "draws:"
+"""Begins the names of an oracle's draws: (K, ...) for a tap of shape (...)."""
+FEW_ROWS = 256
+"""Taps of more rows have no draws: luck is then a factor of 1.26 at most, if all rows carry the result."""
+MOST_DRAWS = 32
+"""With so many, a single number's limit is 1.13 times what infinitely many would give."""
+MOST_ELEMENTS = 1 << 24
+"""Elements of the taps of all draws together; where one pass has more, there are none."""
+RMS = 1.0 / math.sqrt(8.0 * math.log(2.0))
+"""Root of the mean square of one rounding, in units of round-off."""
+
+
+def draws_for(elements: int) -> int:
+    """How many draws a pass deserves whose taps have so many elements."""
+    return min(MOST_DRAWS, MOST_ELEMENTS // max(1, elements))
+
+
+def has_few_rows(tensor: torch.Tensor) -> bool:
+    """Whether a tap has draws: floating point, and at most `FEW_ROWS` rows, a row being the last axis."""
+    rows = tensor.numel() // max(1, tensor.shape[-1]) if tensor.ndim > 1 else tensor.numel()
+    return tensor.dtype.is_floating_point and 0 < rows <= FEW_ROWS
+
+
+def stacked(draws: list[Mapping[str, torch.Tensor]], taps: Iterable[str]) -> dict[str, torch.Tensor]:
+    """The draws of `taps` under their names, (K, ...) each; nothing without draws."""
+    return {f"{DRAWS}{tap}": torch.stack([draw[tap] for draw in draws]) for tap in taps} if draws else {}
+
+
+class Roundings(EachOperation):
+    """Inside, float64 operations have the errors of `precision`. Moving data has none, other types have none.
+
+    Args:
+        precision: Whose roundings they are.
+        seed: Of the errors.
+    """
+
+    def __init__(self, precision: Precision, seed: int) -> None:
+        super().__init__()
+        self._precision = precision
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        name = func.overloadpacket.__name__
+        # Before the operation, which may overwrite what it reads.
+        added = _norm_of_terms(func, name, args, kwargs)
+        operands = [arg.clone() if name.endswith("_") else arg for arg in args if _is_wide(arg)]
+        result = func(*args, **kwargs)
+        count = terms(name, args, result)
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if count and isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float64:
+                error = self._error(tensor, added if added is not None else tensor.abs(), count)
+                if count == 1:
+                    error.masked_fill_(_is_operand(tensor, operands), 0.0)
+                # In place, so that a view or an operation that writes into its argument stays one.
+                tensor.add_(error)
+        return result
+
+    def _error(self, result: torch.Tensor, added: torch.Tensor, count: int) -> torch.Tensor:
+        precision, generator = self._precision, self._generator
+        uniform = torch.rand(result.shape, generator=generator, dtype=torch.float64).mul_(2.0).sub_(1.0)
+        _, exponent = torch.frexp(result)
+        error = torch.ldexp(uniform.mul_(precision.unit_roundoff), exponent - 1)
+        error.masked_fill_(result == 0.0, 0.0)
+        if count > 1:
+            normal = torch.randn(result.shape, generator=generator, dtype=torch.float64)
+            error += normal * added * (RMS * precision.accumulation_roundoff * math.sqrt(math.log2(count)))
+        return error
+
+
+def _is_wide(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float64
+
+
+def _is_operand(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tensor:
+    """Where an elementwise operation gave back what it got (x + 0, x * 1, a maximum), which is exact."""
+    exact = torch.zeros(result.shape, dtype=torch.bool)
+    for operand in operands:
+        pairs = zip(reversed(operand.shape), reversed(result.shape), strict=False)
+        if operand.ndim <= result.ndim and all(size in (1, whole) for size, whole in pairs):
+            exact |= result == operand
+    return exact
+
+
+def _norm_of_terms(func: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor | None:
+    """||terms|| of each sum, for the sums whose terms may cancel; None where they cannot."""
+    if name in ("mm", "bmm", "mv", "dot"):
+        return func(args[0].square(), args[1].square()).sqrt()
+    if name in ("addmm", "baddbmm", "addmv") and not kwargs:
+        return func(*(tensor.square() for tensor in args)).sqrt()
+    if name in ("sum", "mean") and args[0].dtype is torch.float64:
+        squares = func(args[0].square(), *args[1:], **kwargs)
+        if name == "sum":
+            return squares.sqrt()
+        return squares.div(max(1, args[0].numel() // max(1, squares.numel()))).sqrt()
+    return None

@@ -1,0 +1,341 @@
+"""PyTorch runners: the reference, its jagged and compiled forms, and the float64 oracle."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from cases.registry import Family, get_family
+from configs import CaseConfig
+from parity.base.precision import Precision
+from parity.capture.captures import Capture, ModuleCall, TensorKey, map_tree, tensor_leaves
+from parity.capture.store import Through
+from parity.capture.torch_hooks import module_ranges, tapped
+from parity.inputs.weights import rounded
+from parity.runners.base import Runner, Unavailable
+from parity.runners.oracle.rounding import Roundings, draws_for, has_few_rows, stacked
+from parity.timing.measure import NotCapturable, Replay, Replayed, measure
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+class TorchRunner(Runner):
+    """PyTorch eager on the dense reference: the truth that ports are compared with."""
+
+    layout = "dense"
+    ranges_modules = True
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model: torch.nn.Module
+        self.family: Family
+        self.config: Any = None
+        self.dtype: torch.dtype
+        self._modules: dict[str, torch.nn.Module] = {}
+        self._timed: dict[str, torch.Tensor] = {}
+        # By tap, the whole model under "": what can be replayed, or why it cannot.
+        self._replays: dict[str, Replay | NotCapturable] = {}
+
+    def label(self) -> str:
+        return f"torch {self.layout} (eager, {self.device.type})"
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        if precision.needs_cuda and self.device.type != "cuda":
+            raise Unavailable(f"{precision.name} needs a CUDA device and PyTorch sees none")
+        torch.backends.cuda.matmul.allow_tf32 = precision.name == "tf32"
+        torch.backends.cudnn.allow_tf32 = precision.name == "tf32"
+        self._load(case, precision.dtype, rounded(weights, precision.dtype))
+
+    def _load(self, case: CaseConfig, dtype: torch.dtype, weights: Mapping[str, torch.Tensor]) -> None:
+        self.family = get_family(case.family)
+        self.config = case.model
+        self.dtype = dtype
+        self._timed, self._replays = {}, {}
+        self.model = self.family.build_reference(case.model, self.layout).to(dtype)
+        self.model.load_state_dict(dict(weights), strict=True)
+        self.model.eval().to(self.device)
+        self._modules = dict(self.model.named_modules())
+
+    def _place(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.tensor(array)
+        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
+
+    def _entry(self, model: torch.nn.Module, arguments: dict) -> dict[str, torch.Tensor]:
+        return self.family.named_outputs(getattr(model, self.family.entry)(**arguments))
+
+    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        with torch.inference_mode():
+            outputs = self._entry(self.model, map_tree(self.family.entry_arguments(arrays), self._place))
+        return {name: out.cpu() for name, out in outputs.items()}
+
+    def run_tapped(
+        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
+    ) -> Capture:
+        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+        with torch.inference_mode(), tapped(self.model, record_calls, capture=capture) as capture:
+            outputs = self._entry(self.model, arguments)
+        capture.tensors.update({name: out.cpu() for name, out in outputs.items()})
+        if record_calls and self.appends:
+            self._record_appending(arrays, capture)
+        return capture
+
+    def _record_appending(self, arrays: Mapping[str, np.ndarray], capture: Capture) -> None:
+        """Add the calls that fill a cache and append to it: code of modules that no full forward reaches."""
+        steps = self.family.incremental_arguments(self.config, arrays)
+        if steps is None:
+            return
+        before, last = steps
+        beside = capture.beside()
+        with torch.inference_mode(), tapped(self.model, record_calls=True, capture=beside) as appending:
+            cache = self.family.prefill(self.model, **map_tree(before, self._place))
+            self.family.extend(self.model, cache=cache, **map_tree(last, self._place))
+        capture.add_appending(appending)
+
+    def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
+        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+        with torch.inference_mode():
+            timed = measure(lambda: self._entry(self.model, arguments), repeats, self._queue())
+        self._timed = timed.result
+        return timed.seconds
+
+    def timed_outputs(self) -> dict[str, torch.Tensor]:
+        return {name: out.cpu() for name, out in self._timed.items()}
+
+    def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
+        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+        return self._time_replays("", lambda: self._entry(self.model, arguments), repeats)
+
+    def _queue(self) -> torch.cuda.Stream | None:
+        return torch.cuda.current_stream() if self.device.type == "cuda" else None
+
+    def _time_replays(self, tap: str, function: Callable[[], Any], repeats: int) -> Replayed:
+        if self.device.type != "cuda":
+            return Replayed([])
+        with torch.inference_mode():
+            if tap not in self._replays:
+                try:
+                    self._replays[tap] = Replay(function)
+                except NotCapturable as reason:
+                    self._replays[tap] = reason
+            replay = self._replays[tap]
+            return Replayed(replay.time(repeats)) if isinstance(replay, Replay) else Replayed([], str(replay))
+
+    def module_ranges(self) -> contextlib.AbstractContextManager[None]:
+        return module_ranges(self.model)
+
+    def _call_arguments(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[list, dict]:
+        def fetch(leaf: Any) -> Any:
+            if not isinstance(leaf, TensorKey):
+                return leaf
+            tensor = inputs[leaf.key]
+            # A copy: a module may overwrite its input, and others need it.
+            return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
+
+        return map_tree(call.args, fetch), map_tree(call.kwargs, fetch)
+
+    def run_call(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
+    ) -> dict[str, torch.Tensor]:
+        args, kwargs = self._call_arguments(call, inputs)
+        with torch.inference_mode():
+            return self._run_module(call, args, kwargs, arrays)
+
+    def _run_module(
+        self, call: ModuleCall, args: list, kwargs: dict, arrays: Mapping[str, np.ndarray]
+    ) -> dict:
+        result = call.function(self._modules[call.path])(*args, **kwargs)
+        return {call.tap + suffix: tensor.cpu() for suffix, tensor in tensor_leaves(result, _is_tensor)}
+
+    def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
+        args, kwargs = self._call_arguments(call, inputs)
+        module = call.function(self._modules[call.path])
+        with torch.inference_mode():
+            return measure(lambda: module(*args, **kwargs), repeats, self._queue()).seconds
+
+    def time_call_replays(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int
+    ) -> Replayed:
+        args, kwargs = self._call_arguments(call, inputs)
+        module = call.function(self._modules[call.path])
+        return self._time_replays(call.tap, lambda: module(*args, **kwargs), repeats)
+
+    def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        steps = self.family.incremental_arguments(self.config, arrays)
+        if steps is None:
+            return {}
+        before, last = steps
+        with torch.inference_mode():
+            cache = self.family.prefill(self.model, **map_tree(before, self._place))
+            outputs = self.family.extend(self.model, cache=cache, **map_tree(last, self._place))
+        return {name: out.cpu() for name, out in zip(self.family.incremental_outputs, outputs, strict=True)}
+
+
+class Float64Runner(TorchRunner):
+    """The dense reference in float64, on weights and inputs rounded to the tested precision first.
+
+    What is measured against it is therefore the computing, not the storing.
+    """
+
+    # Appending is judged against the oracle's full forward.
+    appends = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        # float64 on a GPU is no more exact and often slower; one oracle serves every machine.
+        self.device = torch.device("cpu")
+
+    def label(self) -> str:
+        return "oracle (float64, cpu)"
+
+    def can_run(self, call: ModuleCall) -> bool:
+        return True
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        self.widening = torch.float64.itemsize // precision.dtype.itemsize
+        self._load(case, torch.float64, rounded(rounded(weights, precision.dtype), torch.float64))
+
+
+class OracleRunner(Float64Runner):
+    """The same, and beside its taps of few rows draws of what rounding does to them
+    (`parity.runners.oracle.rounding`)."""
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        super().load(case, precision, weights)
+        self._precision = precision
+
+    def run_tapped(
+        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
+    ) -> Capture:
+        capture = Capture() if capture is None else capture
+        few: list[str] = []
+        elements = 0
+
+        def noted(name: str, tap: torch.Tensor) -> dict[str, torch.Tensor]:
+            nonlocal elements
+            elements += tap.numel()
+            few.extend([name] if has_few_rows(tap) else [])
+            return {name: tap}
+
+        through = replace(capture, tensors=Through(capture.tensors, noted))
+        super().run_tapped(arrays, record_calls, through)
+        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+
+        def draw() -> dict[str, torch.Tensor]:
+            with tapped(self.model, keep=has_few_rows) as drawn:
+                outputs = self._entry(self.model, arguments)
+            return drawn.tensors | outputs
+
+        capture.tensors.update(self._draws(draw, few, elements))
+        return capture
+
+    def run_call(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
+    ) -> dict[str, torch.Tensor]:
+        # Read once: they may be files.
+        inputs = {key: inputs[key] for key in call.tensor_keys}
+        results = super().run_call(call, inputs, arrays)
+
+        def draw() -> dict[str, torch.Tensor]:
+            args, kwargs = self._call_arguments(call, inputs)
+            return self._run_module(call, args, kwargs, arrays)
+
+        few = [name for name, tap in results.items() if has_few_rows(tap)]
+        return results | self._draws(draw, few, sum(tap.numel() for tap in results.values()))
+
+    def _draws(
+        self, draw: Callable[[], dict[str, torch.Tensor]], few: list[str], elements: int
+    ) -> dict[str, torch.Tensor]:
+        if not few or self.in_slices:
+            return {}
+        draws = []
+        for seed in range(draws_for(elements)):
+            with torch.inference_mode(), Roundings(self._precision, seed):
+                draws.append(draw())
+        return stacked(draws, few)
+
+
+class TorchJaggedRunner(TorchRunner):
+    """PyTorch eager on the jagged reference, its results padded so that taps compare with the dense ones."""
+
+    layout = "jagged"
+    # Its cache makes the caller move rows about; tests/reference compares it with the full forward.
+    appends = False
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        if self.layout not in get_family(case.family).layouts:
+            raise Unavailable(f"the {case.family} reference has no jagged layout")
+        super().load(case, precision, weights)
+
+    def run_tapped(
+        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
+    ) -> Capture:
+        capture = Capture() if capture is None else capture
+        padded = Through(capture.tensors, lambda name, tap: self.family.pad_taps({name: tap}, arrays))
+        super().run_tapped(arrays, record_calls, replace(capture, tensors=padded))
+        return capture
+
+    def _run_module(
+        self, call: ModuleCall, args: list, kwargs: dict, arrays: Mapping[str, np.ndarray]
+    ) -> dict:
+        args, kwargs = self.family.jagged_arguments(call.path, args, kwargs, arrays)
+        return self.family.pad_taps(super()._run_module(call, args, kwargs, arrays), arrays)
+
+    def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
+        # The recorded arguments are the dense module's; unpadding them is no part of the jagged one's time.
+        return []
+
+    def time_call_replays(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int
+    ) -> Replayed:
+        return Replayed([])
+
+
+class TorchCompileRunner(TorchRunner):
+    """torch.compile on the dense reference. It fuses modules, so only the model's outputs are compared."""
+
+    taps_modules = False
+    appends = False
+    ranges_modules = False
+    mode = "default"
+
+    def label(self) -> str:
+        return f"torch.compile dense (inductor, {self.device.type})"
+
+    def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
+        # That is the next runner.
+        return Replayed([])
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        if self.device.type == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
+            raise Unavailable("torch.compile needs a C++ compiler on the CPU and none is on the PATH")
+        super().load(case, precision, weights)
+        torch._dynamo.reset()
+        entry = getattr(self.model, self.family.entry)
+        self._compiled = torch.compile(entry, fullgraph=True, dynamic=False, mode=self.mode)
+
+    def _entry(self, model: torch.nn.Module, arguments: dict) -> dict[str, torch.Tensor]:
+        return self.family.named_outputs(self._compiled(**arguments))
+
+
+class TorchCompileGraphsRunner(TorchCompileRunner):
+    """The same, replayed as CUDA graphs: mode "reduce-overhead"."""
+
+    mode = "reduce-overhead"
+    # The graphs' own pool is in none of the allocator's numbers: it would look as if runs took nothing.
+    in_torchs_memory = False
+
+    def label(self) -> str:
+        return f"torch.compile dense (inductor, CUDA graphs, {self.device.type})"
+
+    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        if self.device.type != "cuda":
+            raise Unavailable("CUDA graphs need a CUDA device and PyTorch sees none")
+        super().load(case, precision, weights)

@@ -1,0 +1,166 @@
+"""What Tripy compiles for a runner: a function as one executable, and tensors on their way to it and back.
+
+Import it behind, or from, `parity.runners.tripy.runner`, which says what to do where nvtripy is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import nvtripy as tp
+import torch
+
+from parity.capture.captures import map_tree
+from parity.capture.tripy_hooks import is_tripy_tensor
+from parity.timing.measure import measure
+
+TRIPY_DTYPES = {
+    torch.float32: tp.float32,
+    torch.float16: tp.float16,
+    torch.bfloat16: tp.bfloat16,
+    torch.int32: tp.int32,
+    torch.int64: tp.int64,
+    torch.bool: tp.bool,
+}
+
+
+class Compiled:
+    """A traced function as one executable, its results by tap name.
+
+    A result that is an input handed through needs no graph, and one tensor under several names is
+    returned once: neither is an output of the engine.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., dict[str, tp.Tensor]],
+        arguments: Any,
+        dynamic_sizes: Mapping[int, int],
+    ) -> None:
+        self._slots: dict[str, int] = {}
+        self._passed_through: dict[str, list] = {}
+        self.executable: tp.Executable | None = None
+        infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_sizes))
+        # nvtripy keeps every function that it has compiled, with all that the function refers to: through
+        # this list, which is emptied, neither the graph nor the executable.
+        held = [self, function]
+
+        def traced(arguments: Any) -> list[tp.Tensor]:
+            compiled, function = held
+            inputs: dict[int, list] = {}
+            _index_leaves(arguments, [], inputs)
+            outputs: dict[int, tp.Tensor] = {}
+            for name, tensor in function(arguments).items():
+                identity = id(tensor.trace_tensor)
+                if identity in inputs:
+                    compiled._passed_through[name] = inputs[identity]
+                    continue
+                outputs.setdefault(identity, tensor)
+                compiled._slots[name] = list(outputs).index(identity)
+            if not outputs:
+                raise _NothingToCompile
+            return list(outputs.values())
+
+        try:
+            self.executable = tp.compile(traced, args=[infos])
+        except _NothingToCompile:
+            pass
+        finally:
+            held.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every result is an input, so that nothing runs."""
+        return self.executable is None
+
+    def launch(self, arguments: Any) -> list[tp.Tensor]:
+        """Run on device tensors and wait for the result."""
+        if self.executable is None:
+            return []
+        outputs = self.enqueue(arguments)
+        self.executable.stream.synchronize()
+        return outputs
+
+    def enqueue(self, arguments: Any) -> list[tp.Tensor]:
+        """Run on device tensors without waiting; where there is a `queue`, the work is in it."""
+        return self.executable(arguments)
+
+    def queue(self) -> torch.cuda.Stream | None:
+        """The stream that it runs in, where PyTorch can measure it."""
+        return torch.cuda.ExternalStream(self.executable.stream.ptr) if torch.cuda.is_available() else None
+
+    def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
+        return self.named(self.launch(arguments), arguments)
+
+    def named(self, outputs: list[tp.Tensor], arguments: Any) -> dict[str, tp.Tensor]:
+        """What `launch` returned for the arguments, by tap name."""
+        results = {name: outputs[slot] for name, slot in self._slots.items()}
+        for name, steps in self._passed_through.items():
+            value = arguments
+            for step in steps:
+                value = value[step]
+            results[name] = value
+        return results
+
+
+class _NothingToCompile(Exception):
+    """Every result of a traced function is one of its inputs."""
+
+
+def _index_leaves(value: Any, steps: list, found: dict[int, list]) -> None:
+    if is_tripy_tensor(value):
+        found[id(value.trace_tensor)] = steps
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _index_leaves(item, [*steps, key], found)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _index_leaves(item, [*steps, index], found)
+
+
+def _input_info(tensor: Any, dynamic_sizes: Mapping[int, int]) -> Any:
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    shape: list[Any] = list(tensor.shape)
+    if shape and shape[0] in dynamic_sizes:
+        shape[0] = (dynamic_sizes[shape[0]], shape[0], shape[0])
+    return tp.InputInfo(tuple(shape), dtype=TRIPY_DTYPES[tensor.dtype])
+
+
+def to_device(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return tp.copy(tp.Tensor(leaf.contiguous()), tp.device("gpu"))
+
+
+def to_host(tensor: tp.Tensor) -> torch.Tensor:
+    return torch.from_dlpack(tensor).cpu().clone()
+
+
+def time_runs(compiled: Compiled, arguments: Any, repeats: int) -> tuple[list[float], list[tp.Tensor]]:
+    """Seconds of each run, and what the last returned."""
+    if compiled.is_empty:
+        return [], []
+    queue = compiled.queue()
+    # Without a queue a run has to wait for its own end.
+    run = compiled.launch if queue is None else compiled.enqueue
+    timed = measure(lambda: run(arguments), repeats, queue)
+    return timed.seconds, timed.result
+
+
+def with_graphs(executable: tp.Executable) -> tp.Executable:
+    """The same executable of the portable runtime, which captures a CUDA graph and replays it."""
+    switch = "TRIPY_PORTABLE_CUDA_GRAPHS"
+    before = os.environ.get(switch, "0")
+    os.environ[switch] = "1"
+    try:
+        with tempfile.TemporaryDirectory(prefix="parity-graphs-") as folder:
+            path = str(Path(folder) / "executable")
+            executable.save(path)
+            return tp.Executable.load(path)
+    finally:
+        os.environ[switch] = before

@@ -1,0 +1,125 @@
+"""The campaign: every fault of every case in every precision, and runs without one; resumable."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs import CaseConfig, case_from_json
+from parity.base.precision import PRECISIONS
+from parity.studies.fault_injection import workers
+from parity.studies.fault_injection.faults import CleanFinding, Finding
+from parity.studies.fault_injection.store import Store, opened
+
+Advance = Callable[[int, int, str], None]
+"""Called with what is done, what is known to be wanted, and what is at work."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a campaign covers.
+
+    Attributes:
+        cases: The cases, each in all precisions.
+        precisions: Names in `PRECISIONS`.
+        share: The share of the faults, in [0, 1], drawn by their names: a smaller share is part of a larger.
+        clean_runs: How many runs without a fault.
+        operators: What the operators' names begin with; empty for all.
+    """
+
+    cases: tuple[CaseConfig, ...]
+    precisions: tuple[str, ...]
+    share: float
+    clean_runs: int
+    operators: str = ""
+
+
+def run(plan: Plan, folder: Path, advance: Advance) -> tuple[list[Finding], list[CleanFinding]]:
+    """Do what of the plan is not done yet in `folder`; return all that the plan asks for.
+
+    Raises:
+        UserError: The folder holds something else, or the suite fails without a fault.
+    """
+    opened(folder)
+    findings = _faults(plan, folder, advance) if plan.share else []
+    return findings, _clean_runs(plan, folder, advance) if plan.clean_runs else []
+
+
+def _faults(plan: Plan, folder: Path, advance: Advance) -> list[Finding]:
+    store = Store(folder / "findings.jsonl", Finding)
+    found = {finding.identity: finding for finding in store.lines}
+    units = [(case.model_dump_json(), name) for case in plan.cases for name in plan.precisions]
+    # Where there are too few units to keep every core busy to the end, each is cut.
+    parts = -(-2 * workers.cores() // len(units))
+    known = frozenset(found)
+    tasks = [
+        (_find, (*unit, plan.operators, plan.share, part, parts, known))
+        for unit in units
+        for part in range(parts)
+    ]
+    wanted: dict[str, None] = {}
+    done = 0
+    for report in workers.reports(tasks):
+        if isinstance(report, Finding):
+            store.add(report)
+            found[report.identity] = report
+            done += 1
+        else:
+            wanted |= dict.fromkeys(report)
+            done += len(known.intersection(report))
+        advance(done, len(wanted), next(reversed(wanted), "").split(" | ")[0])
+    store.close()
+    return [found[name] for name in wanted]
+
+
+def _find(
+    case_json: str,
+    precision: str,
+    operators: str,
+    share: float,
+    part: int,
+    parts: int,
+    known: frozenset[str],
+) -> Iterator[list[str] | Finding]:
+    """A part of the faults of one case in one precision: their names, then a finding for each new one."""
+    from parity.studies.fault_injection.bench import Bench
+
+    bench = Bench(case_from_json(case_json), PRECISIONS[precision])
+    faults = {bench.name_of(fault): fault for fault in bench.faults() if fault.operator.startswith(operators)}
+    mine = [name for name in faults if drawn(name, share)][part::parts]
+    yield mine
+    for name in mine:
+        if name not in known:
+            yield bench.find(faults[name])
+
+
+def drawn(name: str, share: float) -> bool:
+    """Whether a fault is among a share of them: the same ones in every run."""
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    return number < share * 2.0**64
+
+
+def _clean_runs(plan: Plan, folder: Path, advance: Advance) -> list[CleanFinding]:
+    store = Store(folder / "clean.jsonl", CleanFinding)
+    known = {finding.number for finding in store.lines}
+    left = [number for number in range(plan.clean_runs) if number not in known]
+    cases = tuple(case.model_dump_json() for case in plan.cases)
+    cores = workers.cores()
+    tasks = [(_run_clean, (tuple(left[core::cores]), cases, plan.precisions)) for core in range(cores)]
+    for finding in workers.reports(tasks):
+        store.add(finding)
+        advance(len(store.lines), max(plan.clean_runs, len(store.lines)), f"no fault in {finding.case}")
+    store.close()
+    return [finding for finding in store.lines if finding.number < plan.clean_runs]
+
+
+def _run_clean(
+    numbers: tuple[int, ...], cases: tuple[str, ...], precisions: tuple[str, ...]
+) -> Iterator[CleanFinding]:
+    from parity.studies.fault_injection.clean import clean_run
+
+    loaded = [case_from_json(case) for case in cases]
+    for number in numbers:
+        yield clean_run(number, loaded, precisions)

@@ -1,0 +1,89 @@
+"""`run_parity.py --self-test`: the campaign, its verdict, and the files that it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from parity.base.errors import UserError
+from parity.base.precision import PRECISIONS
+from parity.studies.fault_injection.campaign import Advance, Plan, run
+from parity.studies.fault_injection.faults import CleanFinding, Finding, Outcome
+from parity.studies.fault_injection.table import markdown, summarise
+
+LEAST_LOCALISED = 0.99
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """What a campaign found."""
+
+    findings: list[Finding]
+    clean: list[CleanFinding]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every fault with an effect is detected, 99 % are localised, and nothing is a false alarm."""
+        total = summarise(self.findings)["all"]
+        alarms = any(finding.alarm for finding in self.clean)
+        return int(total.missed > 0 or total.localisation < LEAST_LOCALISED or alarms)
+
+
+def self_test(plan: Plan, folder: Path, advance: Advance) -> SelfTest:
+    """Run or continue a campaign and write `table.md` beside its findings. Raises `UserError`."""
+    if not 0.0 <= plan.share <= 1.0:
+        raise UserError("--share", plan.share, "is no share of the faults", "give 0 to 1")
+    if plan.clean_runs < 0:
+        raise UserError("--clean-runs", plan.clean_runs, "is negative", "give 0 or more")
+    for name in plan.precisions:
+        if PRECISIONS[name].needs_cuda and not torch.cuda.is_available():
+            raise UserError(
+                "--precision", name, "needs a CUDA device and PyTorch sees none", "choose other precisions"
+            )
+    found = SelfTest(*run(plan, folder, advance))
+    (folder / "table.md").write_text(markdown(found.findings, found.clean))
+    return found
+
+
+def render_self_test(found: SelfTest) -> RenderableType:
+    """The table by operator, what was missed, and the false alarms, for a terminal."""
+    table = Table(box=None, header_style="bold")
+    table.add_column("operator", no_wrap=True)
+    for name in (
+        "injected",
+        "cannot be made",
+        "equivalent",
+        "below the limit",
+        "detected",
+        "missed",
+        "localised",
+        "least margin",
+    ):
+        table.add_column(name, justify="right")
+    for operator, row in summarise(found.findings).items():
+        table.add_row(
+            operator,
+            *(
+                str(count)
+                for count in (row.injected, row.broken, row.equivalent, row.below, row.detected, row.missed)
+            ),
+            f"{row.localisation:.1%}",
+            "" if row.worst_margin is None else f"{row.worst_margin:.3g}",
+            style="bold" if operator == "all" else "red" if row.missed else "",
+        )
+    lines: list[RenderableType] = [table, Text()]
+    for finding in found.findings:
+        if finding.outcome is Outcome.MISSED:
+            margin = "no numbers" if finding.margin is None else f"{finding.margin:.2f} of its limit"
+            lines.append(Text(f"missed: {finding.identity}, {margin}; {finding.proof}", style="red"))
+    alarms = [finding for finding in found.clean if finding.alarm]
+    lines += [
+        Text(f"false alarm: {a.case} {a.precision} {a.runner}, seed {a.seed}: {a.alarm}") for a in alarms
+    ]
+    lines.append(Text(f"{len(found.clean)} runs without a fault, {len(alarms)} false alarms"))
+    return Group(*lines)

@@ -1,0 +1,151 @@
+"""What came out of a campaign, by operator, as Markdown and as counts that a test can hold on to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from parity.studies.fault_injection.faults import CleanFinding, Finding, Outcome
+
+
+@dataclass
+class Row:
+    """Counts of one operator; `injected` is the sum of the five outcomes."""
+
+    injected: int = 0
+    broken: int = 0
+    equivalent: int = 0
+    below: int = 0
+    detected: int = 0
+    localised: int = 0
+    missed: int = 0
+    margins: list[float] = field(default_factory=list)
+
+    def add(self, finding: Finding) -> None:
+        """Count one more."""
+        self.injected += 1
+        self.broken += finding.outcome is Outcome.BROKEN
+        self.equivalent += finding.outcome is Outcome.EQUIVALENT
+        self.below += finding.outcome is Outcome.BELOW_LIMIT
+        self.detected += finding.outcome is Outcome.DETECTED
+        self.missed += finding.outcome is Outcome.MISSED
+        self.localised += finding.localised
+        if finding.outcome is Outcome.DETECTED and finding.margin is not None:
+            self.margins.append(finding.margin)
+
+    @property
+    def detection(self) -> float:
+        """Detected among those with an effect, of ports that can be made; 1 where there is none."""
+        return self.detected / (self.detected + self.missed) if self.detected + self.missed else 1.0
+
+    @property
+    def strict_detection(self) -> float:
+        """Likewise, with what is below the limit counted as missed."""
+        effective = self.detected + self.below + self.missed
+        return self.detected / effective if effective else 1.0
+
+    @property
+    def localisation(self) -> float:
+        """Localised among the detected; 1 where there is none."""
+        return self.localised / self.detected if self.detected else 1.0
+
+    @property
+    def worst_margin(self) -> float | None:
+        """The smallest error over its limit among the detected."""
+        return min(self.margins, default=None)
+
+
+def summarise(findings: Iterable[Finding], key: str = "operator") -> dict[str, Row]:
+    """Rows by operator, or by another field of a finding, the total last."""
+    rows: defaultdict[str, Row] = defaultdict(Row)
+    total = Row()
+    for finding in findings:
+        rows[getattr(finding, key)].add(finding)
+        total.add(finding)
+    return dict(sorted(rows.items())) | {"all": total}
+
+
+def markdown(findings: list[Finding], clean: list[CleanFinding]) -> str:
+    """The tables by operator, case and precision, clean runs, what was missed or misplaced, equivalents."""
+    parts = [_table(key, summarise(findings, key)) for key in ("operator", "case", "precision")]
+    parts.append("## Runs without a fault\n\n" + _clean(clean))
+    missed = [f for f in findings if f.outcome is Outcome.MISSED]
+    parts.append("## Missed\n\n" + _missed(missed))
+    parts.append(
+        "## Below the limit\n\n" + _missed([f for f in findings if f.outcome is Outcome.BELOW_LIMIT])
+    )
+    misplaced = [f for f in findings if f.outcome is Outcome.DETECTED and not f.localised]
+    parts.append("## Detected, named elsewhere\n\n" + _misplaced(misplaced))
+    parts.append(
+        "## Equivalents\n\n" + _equivalents([f for f in findings if f.outcome is Outcome.EQUIVALENT])
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(key: str, rows: dict[str, Row]) -> str:
+    columns = ("injected", "cannot be made", "equivalent", "below the limit", "detected", "missed")
+    shares = ("detected, %", "with those below, %", "localised, %", "least margin")
+    heads = (*columns, *shares)
+    lines = [f"| {' | '.join((key, *heads))} |", "|---" + "|---:" * len(heads) + "|"]
+    for name, row in rows.items():
+        counts = (row.injected, row.broken, row.equivalent, row.below, row.detected, row.missed)
+        rates = (row.detection, row.strict_detection, row.localisation)
+        margin = "" if row.worst_margin is None else f"{row.worst_margin:.3g}"
+        cells = (name, *map(str, counts), *(f"{100 * rate:.2f}" for rate in rates), margin)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return "`" + text.replace("|", "\\|").replace("`", "'").replace("\n", " ") + "`"
+
+
+def _clean(runs: list[CleanFinding]) -> str:
+    lines = ["| case | precision | runner | runs | false alarms |", "|---|---|---|---:|---:|"]
+    groups: defaultdict[tuple[str, str, str], list[CleanFinding]] = defaultdict(list)
+    for run in runs:
+        groups[run.case, run.precision, run.runner].append(run)
+    for place, members in sorted(groups.items()):
+        lines.append(f"| {' | '.join(place)} | {len(members)} | {sum(bool(run.alarm) for run in members)} |")
+    lines.append(f"| all | | | {len(runs)} | {sum(bool(run.alarm) for run in runs)} |")
+    alarms = [
+        f"* {run.case} {run.precision} {run.runner}, seed {run.seed}: {run.alarm}"
+        for run in runs
+        if run.alarm
+    ]
+    return "\n".join(lines) + "".join(f"\n{alarm}" for alarm in ["", *alarms])
+
+
+def _missed(findings: list[Finding]) -> str:
+    lines = ["| fault | where | size of the effect | error over its limit |", "|---|---|---:|---:|"]
+    for f in sorted(findings, key=lambda f: -(f.margin or 0.0)):
+        effect = "" if f.effect is None else f"{f.effect:.2g}"
+        margin = "" if f.margin is None else f"{f.margin:.2f}"
+        fault = f"{f.operator}, {_cell(f.target)}, {_cell(f.detail)}"
+        lines.append(f"| {fault} | {f.case} {f.precision} | {effect} | {margin} |")
+    return "\n".join(lines)
+
+
+def _misplaced(findings: list[Finding]) -> str:
+    lines = ["| fault | where | in | named |", "|---|---|---|---|"]
+    for f in findings:
+        homes = ", ".join(_cell(home or "the model itself") for home in f.homes)
+        fault = f"{f.operator}, {_cell(f.target)}, {_cell(f.detail)}"
+        lines.append(f"| {fault} | {f.case} {f.precision} | {homes} | {_cell(f.named)} ({f.kind}) |")
+    return "\n".join(lines)
+
+
+def _equivalents(findings: list[Finding]) -> str:
+    """One line a fault, with every case and precision in which it is none, and the largest effect of all."""
+    groups: defaultdict[tuple[str, str, str], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        groups[finding.operator, finding.target, finding.detail].append(finding)
+    lines = ["| fault | in | largest effect | proof of the first |", "|---|---|---:|---|"]
+    for (operator, target, detail), members in sorted(groups.items()):
+        effect = max(member.effect or 0.0 for member in members)
+        places = sorted({f"{member.case} {member.precision}" for member in members})
+        where = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+        fault = f"{operator}, {_cell(target)}, {_cell(detail)}"
+        lines.append(f"| {fault} | {where} | {effect:.2g} | {members[0].proof} |")
+    return "\n".join(lines)

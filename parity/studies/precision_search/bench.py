@@ -1,0 +1,160 @@
+"""One case on one batch: what an assignment of precisions does to the port's outputs, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from configs import CaseConfig
+from parity.base.precision import PRECISIONS
+from parity.base.precision_policy import BASE, Policy
+from parity.inputs.weights import rounded
+from parity.runners import make_runner
+from parity.runners.tripy.policy import TripyPolicyRunner
+from parity.studies.precision_search.cost import Work, count
+from parity.verdict.comparison import Evidence
+from parity.verdict.distances import Distance, Oracle
+from parity.verdict.judging import evidence_of
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One assignment, run on the port.
+
+    Attributes:
+        precisions: By path of the module.
+        error: What the budget is for: the larger of both norms, of the output where it is largest.
+        outputs: Each output's distance from the oracle; infinite where it is not finite.
+        seconds: Modelled cost.
+        taps: What the modules returned, where the run was tapped.
+    """
+
+    precisions: Mapping[str, str]
+    error: float
+    outputs: Mapping[str, Distance]
+    seconds: float
+    taps: Mapping[str, torch.Tensor] = field(repr=False)
+
+
+class Bench:
+    """A case with its inputs and weights, and the port's runs on them.
+
+    Args:
+        case: The case.
+        arrays: One batch.
+        weights: In float32, by name.
+
+    Attributes:
+        paths: Of the modules that a run calls, each of which can have a precision; "" is the model.
+        work: What the model does, for the cost.
+        evaluations: How often the port has been run.
+    """
+
+    def __init__(
+        self, case: CaseConfig, arrays: Mapping[str, np.ndarray], weights: Mapping[str, torch.Tensor]
+    ) -> None:
+        self.case = case
+        self.arrays = arrays
+        self.weights = rounded(weights, PRECISIONS[BASE].dtype)
+        self.evaluations = 0
+        self.work = self._count()
+        self.paths = tuple(self.work.operations)
+        self._evidence = self._measure()
+        self._known: dict[tuple[tuple[str, ...], bool], Evaluation] = {}
+
+    def _count(self) -> Work:
+        half = make_runner("torch")
+        half.load(self.case, PRECISIONS["fp16"], self.weights)
+        return count(half.model, lambda: half.run(self.arrays))
+
+    def _measure(self) -> Evidence:
+        reference, oracle = make_runner("torch"), make_runner("oracle")
+        for runner in (reference, oracle):
+            runner.load(self.case, PRECISIONS[BASE], self.weights)
+        return evidence_of(
+            self.case,
+            PRECISIONS[BASE],
+            self.arrays,
+            reference.run_tapped(self.arrays, record_calls=True),
+            oracle.run_tapped(self.arrays).tensors,
+            oracle_isolated={},
+            reference_incremental={},
+            has_padding=False,
+        )
+
+    def kinds(self) -> dict[str, str]:
+        """The class of each module, by its path."""
+        return {call.path: call.kind for call in self._evidence.reference.calls} | {"": "model"}
+
+    def evaluate(self, assignment: Mapping[str, str], tapped: bool = False) -> Evaluation:
+        """Run the port with these precisions; modules that are not named have fp32.
+
+        Args:
+            assignment: Precisions by path.
+            tapped: Also return what the modules gave. The outputs are then those of the tapped graph.
+        """
+        full = {path: assignment.get(path, BASE) for path in self.paths}
+        key = (tuple(full.values()), tapped)
+        if key not in self._known:
+            self._known[key] = self.evaluate_policy(Policy.of(full), tapped)
+        return self._known[key]
+
+    def evaluate_policy(self, policy: Policy, tapped: bool = False) -> Evaluation:
+        """Run the port under a policy. Raises `UserError` where that does not fit the model."""
+        runner = TripyPolicyRunner(policy)
+        runner.load_policy(self.case, self.weights)
+        self.evaluations += 1
+        results = runner.run_tapped(self.arrays).tensors if tapped else runner.run(self.arrays)
+        prefix = f"{self._evidence.entry}."
+        outputs = {
+            name: self._distance(name, tensor)
+            for name, tensor in results.items()
+            if name.startswith(prefix) and tensor.is_floating_point()
+        }
+        precisions = {path: runner.precisions[path] for path in self.paths}
+        return Evaluation(
+            precisions=precisions,
+            error=max(max(distance.l2, distance.largest) for distance in outputs.values()),
+            outputs=outputs,
+            seconds=self.work.seconds(precisions),
+            taps=results if tapped else {},
+        )
+
+    def _distance(self, name: str, result: torch.Tensor) -> Distance:
+        oracle = self._evidence.oracle[name]
+        assert oracle.shape == result.shape, f"{name}: {result.shape} for {oracle.shape}"
+        values = self._valid(result)
+        if not np.isfinite(values).all():
+            return Distance(math.inf, math.inf, math.inf)
+        return Oracle(self._valid(oracle)).distance(values)
+
+    def _valid(self, tensor: torch.Tensor) -> np.ndarray:
+        """(n,) float64 elements that count."""
+        values = tensor.to(torch.float64).numpy()
+        keep = self._evidence.mask(values.shape)
+        return values.ravel() if keep is None else values[np.broadcast_to(keep, values.shape)]
+
+    def moved(self, path: str, lowered: Evaluation, base: Evaluation) -> float:
+        """How far a module's results moved between two tapped runs, relative, in the Euclidean norm.
+
+        The path of the model stands for its outputs: of those, the one that moved most.
+        """
+        if path == "":
+            return max(self._relative([name], lowered, base) for name in base.outputs)
+        names = [name for name in base.taps if name.split("[")[0].split("@")[0] == path]
+        return self._relative(names, lowered, base)
+
+    def _relative(self, names: list[str], lowered: Evaluation, base: Evaluation) -> float:
+        squares = np.zeros(2)
+        for name in names:
+            if not base.taps[name].is_floating_point():
+                continue
+            before, after = (self._valid(run.taps[name]) for run in (base, lowered))
+            if not np.isfinite(after).all():
+                return math.inf
+            squares += (np.square(after - before).sum(), np.square(before).sum())
+        return float(np.sqrt(squares[0] / squares[1])) if squares[1] else 0.0

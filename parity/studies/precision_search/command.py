@@ -1,0 +1,180 @@
+"""`run_parity.py --search-precision` and `--policy`: what they run, print, and leave behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cases.registry import get_family
+from configs import CaseConfig
+from parity.base.environment import environment
+from parity.base.errors import UserError
+from parity.base.files import write_new
+from parity.base.precision_policy import BASE, read_policy
+from parity.execution.request import Request
+from parity.inputs import weights
+from parity.report.overview import milliseconds
+from parity.runners import make_runner
+from parity.studies.precision_search.bench import Bench
+from parity.studies.precision_search.report import (
+    AssignmentReport,
+    KeptReport,
+    PrecisionSearchReport,
+    findings,
+)
+from parity.studies.precision_search.search import Progress, search
+
+
+def run(request: Request, budget: float, policy: Path | None, progress: Progress) -> PrecisionSearchReport:
+    """Search, or judge a policy where one is given.
+
+    Args:
+        request: One case; of recorded data, the first batch is taken.
+        budget: The largest relative error of any output, in both norms.
+        policy: A policy's file.
+        progress: Called with what is being done.
+
+    Raises:
+        UserError: Something given cannot be used.
+    """
+    if not (math.isfinite(budget) and budget > 0.0):
+        raise UserError("--budget", budget, "is no error", "give a positive number, such as 1e-3")
+    if len(request.cases) != 1:
+        names = ", ".join(case.name for case in request.cases)
+        raise UserError("--case", names, "are several cases", "precisions are for one: give one --case")
+    (case,) = request.cases
+    patterns = None if policy is None else read_policy(policy)
+    progress(f"{case.name}: reference and oracle")
+    arrays, source = _arrays(case, request.data)
+    tensors, weights_source = _weights(case, request.checkpoint)
+    bench = Bench(case, arrays, tensors)
+    if patterns is None:
+        found = findings(search(bench, budget, progress), bench)
+    else:
+        # First, since it may not fit the model.
+        judged = AssignmentReport.of(bench.evaluate_policy(patterns), bench)
+        found = {
+            "base": AssignmentReport.of(bench.evaluate({}), bench),
+            "best": judged,
+            "evaluations": bench.evaluations,
+        }
+    return PrecisionSearchReport(
+        command=request.command,
+        case=case.name,
+        source=source,
+        weights=weights_source,
+        runner=make_runner("tripy").label(),
+        environment=environment(),
+        budget=budget,
+        modules=len(bench.paths),
+        **found,
+    )
+
+
+def _arrays(case: CaseConfig, data: Path | None) -> tuple[Mapping[str, np.ndarray], str]:
+    family = get_family(case.family)
+    batches = family.synthetic(case) if data is None else family.recorded(case, family.read(data))
+    inputs = batches.inputs[0]
+    family.validate(inputs, case)
+    part = f", the first of {len(batches.inputs)} batches" if len(batches.inputs) > 1 else ""
+    return inputs.arrays, f"{batches.source}{part}, batch {family.batch_size(inputs.arrays)}"
+
+
+def _weights(case: CaseConfig, checkpoint: Path | None) -> tuple[Mapping[str, torch.Tensor], str]:
+    model = get_family(case.family).build_reference(case.model, "dense")
+    if checkpoint is None:
+        return weights.initial_weights(model, case.input.seed), f"initial, seed {case.input.seed}"
+    return weights.load_checkpoint(checkpoint, weights.layout(model.state_dict())), str(checkpoint)
+
+
+def write(report: PrecisionSearchReport, folder: Path) -> None:
+    """Write `precision.json` and the policy as a file for `--policy`. Raises `UserError`."""
+    write_new(folder / "precision.json", (report.model_dump_json(indent=2) + "\n").encode())
+    write_new(folder / "policy.yaml", yaml.safe_dump(report.best.policy, sort_keys=False).encode())
+
+
+def render(report: PrecisionSearchReport) -> RenderableType:
+    """The front, the modules that stay in fp32, and the policy, for a terminal."""
+    parts: list[RenderableType] = [
+        Text(f"{report.case}: {report.source}, weights {report.weights}, {report.runner}")
+    ]
+    if report.front:
+        parts += [Text(), _front_table(report)]
+    if report.kept:
+        parts += [Text(), _kept_table(report)]
+    within = "within" if report.exit_code == 0 else "BEYOND"
+    lines = [f'  "{pattern}": {precision}' for pattern, precision in report.best.policy.items()]
+    rates = ", ".join(f"{name} {rate / 1e12:g}" for name, rate in report.cost_model.flop_per_second.items())
+    parts += [
+        Text(),
+        Text("\n".join(["policy", *lines])),
+        Text(),
+        Text(
+            f"error {report.best.error:.3g}, {within} the budget of {report.budget:g}; cost "
+            f"{report.best.cost:.3f} of fp32's; fp32's own error {report.base.error:.3g}",
+            style="bold green" if report.exit_code == 0 else "bold red",
+        ),
+        *(
+            Text(f"all in {name}: error {run.error:.3g}, cost {run.cost:.3f}")
+            for name, run in report.uniform.items()
+        ),
+        Text(f"the port was run {report.evaluations} times; it has {report.modules} modules"),
+        Text(
+            f"cost is {report.cost_model.kind}: bytes at {report.cost_model.bytes_per_second / 1e12:g} TB/s, "
+            f"matrix products at {rates} TFLOP/s ({report.cost_model.machine})"
+        ),
+    ]
+    return Group(*parts)
+
+
+def _front_table(report: PrecisionSearchReport) -> Table:
+    table = Table(
+        title="error against cost: no assignment is both cheaper and more exact",
+        title_justify="left",
+        box=None,
+        header_style="bold",
+    )
+    for name in ("error", "cost"):
+        table.add_column(name, justify="right")
+    measured = any(run.latency for run in report.front)
+    if measured:
+        table.add_column("ms, measured", justify="right")
+    table.add_column("policy")
+    for run in report.front:
+        chosen = run.policy == report.best.policy
+        policy = ", ".join(f"{pattern}: {precision}" for pattern, precision in run.policy.items())
+        numbers = [f"{run.error:.3g}", f"{run.cost:.3f}"]
+        if measured:
+            numbers.append(milliseconds(run.latency))
+        table.add_row(*numbers, Text(policy), style="bold" if chosen else "")
+    return table
+
+
+def _why(kept: KeptReport) -> str:
+    if kept.error is None:
+        return "saves nothing: casts cost more"
+    if kept.lowered_with is None:
+        return "must: alone it is beyond the budget"
+    others = f" and {', '.join(kept.lowered_with)}" if kept.lowered_with else ""
+    return f"must: with the policy{others} the error is {kept.error:.3g}"
+
+
+def _kept_table(report: PrecisionSearchReport) -> Table:
+    table = Table(
+        title=f"stays in {BASE}", title_justify="left", box=None, header_style="bold", show_edge=False
+    )
+    table.add_column("module", no_wrap=True)
+    for name in ("amplification", "error alone", "why"):
+        table.add_column(name, justify="left" if name == "why" else "right")
+    for kept in report.kept:
+        amplification = "" if kept.amplification is None else f"{kept.amplification:.3g}"
+        table.add_row(Text(kept.unit), amplification, f"{kept.error_alone:.3g}", Text(_why(kept)))
+    return table

@@ -1,0 +1,174 @@
+"""What a model costs under a policy: modelled, from the operations that its reference dispatches.
+
+The portable runtime's latencies say nothing about TensorRT, so that cost is computed. Each operation takes
+
+    max(bytes / bandwidth, flops / peak)
+
+where bytes are its operands and results, each moved once: in the precision of the module whose forward it
+is written in, but integers, and what is float32 in every precision, as they are. To tell the latter, the
+reference runs in float16. A lookup reads the rows that it returns. Views move nothing. FLOPs are those of
+matrix products, as `torch.utils.flop_counter` counts them. A cast where modules of different precisions meet
+reads in the one and writes in the other. There is no fusion in this and no launch overhead: it ranks
+assignments, and is no latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from parity.base.precision import PRECISIONS
+from parity.capture.torch_hooks import hooked
+from perf_model.dispatch import EachOperation
+
+MACHINE = "H200 SXM"
+BANDWIDTH = 4.8e12
+"""Bytes per second, and below FLOP per second: NVIDIA's data sheet, dense."""
+PEAK = {"fp32": 67e12, "fp16": 989.5e12, "bf16": 989.5e12}
+
+_LOOKUPS = frozenset({"embedding", "gather", "index", "index_select", "_embedding_bag_forward_only"})
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: elements in the precision and other bytes that it moves, and its FLOPs."""
+
+    floats: int
+    other_bytes: int
+    flops: int
+
+    def seconds(self, precision: str) -> float:
+        """How long it takes in a precision."""
+        moved = self.floats * width(precision) + self.other_bytes
+        return max(moved / BANDWIDTH, self.flops / PEAK[precision])
+
+
+def width(precision: str) -> int:
+    """Bytes of an element."""
+    return PRECISIONS[precision].dtype.itemsize
+
+
+@dataclass
+class Work:
+    """What a model does in one run.
+
+    Attributes:
+        operations: By path of the module, what its own forward does, the modules inside it left out.
+        crossings: By paths of a module and of its caller, elements in the precision that cross between them.
+    """
+
+    operations: dict[str, list[Operation]] = field(default_factory=dict)
+    crossings: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def own_seconds(self, path: str, precision: str) -> float:
+        """Seconds of a module's own operations."""
+        return sum(operation.seconds(precision) for operation in self.operations[path])
+
+    def seconds(self, precisions: Mapping[str, str]) -> float:
+        """Seconds of the model with these precisions of its modules, casts included."""
+        own = sum(self.own_seconds(path, precisions[path]) for path in self.operations)
+        casts = sum(
+            cast_seconds(elements, precisions[path], precisions[caller])
+            for (path, caller), elements in self.crossings.items()
+        )
+        return own + casts
+
+
+def cast_seconds(elements: int, one: str, other: str) -> float:
+    """Seconds of casting elements from one precision to another; 0 where they are the same."""
+    return 0.0 if one == other else elements * (width(one) + width(other)) / BANDWIDTH
+
+
+class Counting(EachOperation):
+    """Use around a run of a float16 model in `torch.inference_mode`; `work` then says what it did."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self._open = [""]
+        self._hooks = hooked(model, self._enter, self._leave)
+        self.work = Work({"": []})
+
+    def __enter__(self) -> Counting:
+        self._hooks.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        super().__exit__(*details)
+        self._hooks.__exit__(*details)
+
+    def _enter(self, path: str, args: tuple, kwargs: dict) -> None:
+        self._cross(path, [args, kwargs])
+        self._open.append(path)
+        self.work.operations.setdefault(path, [])
+
+    def _leave(self, path: str, kind: str, result: Any) -> None:
+        self._open.pop()
+        self._cross(path, result)
+
+    def _cross(self, path: str, tensors: Any) -> None:
+        elements = sum(tensor.numel() for tensor in _tensors(tensors) if _in_precision(tensor))
+        edge = (path, self._open[-1])
+        self.work.crossings[edge] = self.work.crossings.get(edge, 0) + elements
+
+    def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        result = func(*args, **kwargs)
+        if not func.is_view:
+            self.work.operations[self._open[-1]].append(_operation(func, args, kwargs, result))
+        return result
+
+
+def count(model: torch.nn.Module, run: Any) -> Work:
+    """What a float16 model does while `run()` calls it."""
+    with torch.inference_mode(), Counting(model) as counting:
+        run()
+    return counting.work
+
+
+def _operation(func: Any, args: tuple, kwargs: dict, result: Any) -> Operation:
+    packet = func.overloadpacket
+    operands, results = list(_tensors([args, kwargs])), list(_tensors(result))
+    returned = sum(_stored(tensor) for tensor in results if _in_precision(tensor))
+    read = [_stored(tensor) for tensor in operands if _in_precision(tensor)]
+    if packet.__name__ in _LOOKUPS:
+        # One row of the table for each that is returned, or more where they are summed.
+        read = [max(returned, _rows_read(operands))]
+    others = (tensor for tensor in [*operands, *results] if not _in_precision(tensor))
+    flops = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
+    return Operation(
+        floats=sum(read) + returned,
+        other_bytes=sum(_stored(tensor) * tensor.element_size() for tensor in others),
+        flops=int(flops),
+    )
+
+
+def _rows_read(operands: list[torch.Tensor]) -> int:
+    """Elements of the rows that a lookup's indices name, for those that sum them."""
+    table, indices = operands[0], operands[1]
+    return indices.numel() * table.shape[-1] if table.dim() == 2 and indices.dim() == 1 else 0
+
+
+def _stored(tensor: torch.Tensor) -> int:
+    """Elements of a tensor in memory: an expanded axis is there once."""
+    return min(tensor.numel(), tensor.untyped_storage().nbytes() // tensor.element_size())
+
+
+def _in_precision(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has the model's precision, and would have another one's in another."""
+    return tensor.dtype == torch.float16
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors anywhere in nested arguments or results."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)

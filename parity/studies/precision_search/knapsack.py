@@ -1,0 +1,102 @@
+"""The cheapest precisions of units whose errors add in squares: a mixed-integer program, solved exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from parity.base.precision_policy import BASE
+from parity.studies.precision_search.cost import Work, cast_seconds
+from parity.studies.precision_search.units import Sensitivity, Unit
+
+TIE = 1e-6
+"""What the whole error budget weighs against the cost of fp32: of assignments that cost the same, the more
+exact one is taken."""
+
+
+@dataclass(frozen=True)
+class Knapsack:
+    """Units, what lowering each does to the error, and what the model's work costs.
+
+    Attributes:
+        units: Together they have every module of the work.
+        sensitivities: By name of the unit and precision; precisions that are missing are not considered.
+        work: The model's.
+        base_error: The error that fp32 has.
+    """
+
+    units: Sequence[Unit]
+    sensitivities: Mapping[tuple[str, str], Sensitivity]
+    work: Work
+    base_error: float
+
+    def predicted(self, chosen: Mapping[Unit, str]) -> float:
+        """The error of an assignment if errors add in squares."""
+        added = [self.sensitivities[unit.name, name].added for unit, name in chosen.items() if name != BASE]
+        return float(np.sqrt(self.base_error**2 + np.square(added).sum()))
+
+    def solve(self, budget: float) -> dict[Unit, str]:
+        """The cheapest assignment whose predicted error is within the budget; fp32 where there is none."""
+        options = [(unit, name) for unit in self.units for name in self._names(unit)]
+        pairs = self._pairs(options)
+        own = np.array([self._own_seconds(*option) for option in options])
+        squares = np.square([self._added(*option) / budget for option in options])
+        whole = own[[name == BASE for _, name in options]].sum()
+        cost = np.concatenate([own / whole + TIE * squares, [seconds / whole for *_, seconds in pairs]])
+        one_each, met = self._constraints(options, pairs)
+        room = max(1.0 - (self.base_error / budget) ** 2, 0.0)
+        within = LinearConstraint(np.concatenate([squares, np.zeros(len(pairs))])[None], -np.inf, room)
+        result = milp(
+            cost,
+            integrality=np.array([1] * len(options) + [0] * len(pairs)),
+            bounds=Bounds(0.0, 1.0),
+            constraints=[one_each, met, within] if pairs else [one_each, within],
+            options={"mip_rel_gap": 0.0},
+        )
+        if result.x is None:
+            raise RuntimeError(f"the assignment was not solved: {result.message}")
+        return {unit: name for (unit, name), x in zip(options, result.x, strict=False) if x > 0.5}
+
+    def _names(self, unit: Unit) -> list[str]:
+        lower = [name for (owner, name), found in self.sensitivities.items() if owner == unit.name]
+        return [BASE, *(name for name in lower if np.isfinite(self.sensitivities[unit.name, name].added))]
+
+    def _own_seconds(self, unit: Unit, name: str) -> float:
+        return sum(self.work.own_seconds(path, name) for path in unit.paths)
+
+    def _added(self, unit: Unit, name: str) -> float:
+        return 0.0 if name == BASE else self.sensitivities[unit.name, name].added
+
+    def _pairs(self, options: list[tuple[Unit, str]]) -> list[tuple[int, int, float]]:
+        """Two options that need casts between them, and the seconds of these."""
+        home = {path: unit for unit in self.units for path in unit.paths}
+        elements: dict[tuple[Unit, Unit], int] = {}
+        for (path, caller), count in self.work.crossings.items():
+            edge = (home[path], home[caller])
+            if edge[0] != edge[1]:
+                elements[edge] = elements.get(edge, 0) + count
+        return [
+            (i, j, cast_seconds(count, one, other))
+            for (inner, outer), count in elements.items()
+            for i, (unit, one) in enumerate(options)
+            if unit == inner
+            for j, (caller, other) in enumerate(options)
+            if caller == outer and one != other
+        ]
+
+    def _constraints(
+        self, options: list[tuple[Unit, str]], pairs: list[tuple[int, int, float]]
+    ) -> tuple[LinearConstraint, LinearConstraint]:
+        """One precision a unit, and that a pair is paid for where both of its options are taken."""
+        size = len(options) + len(pairs)
+        one_each = np.zeros((len(self.units), size))
+        for column, (unit, _) in enumerate(options):
+            one_each[list(self.units).index(unit), column] = 1.0
+        met = np.zeros((len(pairs), size))
+        for row, (i, j, _) in enumerate(pairs):
+            met[row, [i, j]] = 1.0
+            met[row, len(options) + row] = -1.0
+        return LinearConstraint(one_each, 1.0, 1.0), LinearConstraint(met, -np.inf, 1.0)

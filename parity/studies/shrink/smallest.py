@@ -1,0 +1,238 @@
+"""The smallest case in which a module, or the whole model, fails as it does in a given one.
+
+Every whole number and every list in a case's model and input is a size that may shrink: to 1, to its half, by
+one, or by an element. A smaller case counts if a module of the same class still fails on its own; greedily,
+until no size can shrink any more. Cases that are not valid, or that a family cannot judge, are passed over.
+
+Where every module is right on its own, the code between them is wrong, or errors add up on the way: then the
+same output of the whole model has to fail. What shows in the comparison of several runs alone, as a leak of
+padding or an item that is appended, is no single call, which is what a folder reproduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from cases.registry import get_family
+from configs import CaseConfig, ConfigError, with_fields
+from parity.base.errors import UserError
+from parity.base.precision import Precision
+from parity.capture.captures import ModuleCall, TensorKey, map_tree
+from parity.in_process import CleanRun
+from parity.runners.tripy.runner import TripyRunner
+from parity.verdict.comparison import Evidence, Results, compare
+from parity.verdict.diagnosis import TapRow
+from parity.verdict.rule import Verdict
+
+KEPT = ("seed",)
+"""Numbers that are no sizes."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A module of the port that fails on its own, or the whole model, and all that shows it.
+
+    Attributes:
+        run: The case that it fails in, its inputs and weights, the reference's run and the oracle.
+        call: The call that fails; the model's own has the path "".
+        inputs: The call's tensors.
+        result: Where the tensor that fails is in what the call returns, as `[1]`; "" for all of it.
+        row: The tap that fails, with its verdict.
+        oracle: What the tap should be, in float64.
+        port: What the port made of it.
+    """
+
+    run: CleanRun
+    call: ModuleCall
+    inputs: Mapping[str, torch.Tensor]
+    result: str
+    row: TapRow
+    oracle: torch.Tensor
+    port: torch.Tensor
+
+    @property
+    def case(self) -> CaseConfig:
+        return self.run.case
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.run.evidence
+
+    @property
+    def verdict(self) -> Verdict:
+        """Why it fails: a module alone, or an output of the whole model."""
+        verdict = self.row.isolated if self.call.path else self.row.accumulated
+        assert verdict is not None
+        return verdict
+
+    def describe(self, original: CaseConfig) -> str:
+        """What fails, and in which sizes it still does."""
+        before, after = original.model_dump(), self.case.model_dump()
+        sizes = ", ".join(
+            f"{name} {_shown(value)}"
+            for part in ("input", "model")
+            for name, value in after[part].items()
+            if value != before[part].get(name)
+        )
+        what = f"{self.call.path or f'{self.row.tap} of the whole model'} ({self.call.kind})"
+        return f"{what} still fails in {self.case.name} with {sizes or 'no size smaller'}"
+
+
+def shrink(case: CaseConfig, precision: Precision, progress: Callable[[str], None]) -> Failure:
+    """Find what fails in a case, and the smallest case in which the same still fails.
+
+    Raises:
+        UserError: Nothing fails, or nothing that one call shows.
+    """
+    run = CleanRun(case, precision)
+    failure = _module(run, None) or _model(run, None)
+    if failure is None:
+        raise UserError("--shrink", f"{case.name} {precision.name}", *_nothing_to_shrink(run))
+    if failure.call.path:
+        search, same = _module, failure.call.kind
+    else:
+        search, same = _model, failure.row.tap
+    shrunk = True
+    while shrunk:
+        shrunk = False
+        for field, value in _smaller(failure.case):
+            progress(f"{failure.call.path or failure.row.tap}: {field} {value}")
+            try:
+                found = search(CleanRun(with_fields(failure.case, {field: value}), precision), same)
+            except (ConfigError, UserError):
+                continue
+            if found is not None:
+                failure, shrunk = found, True
+                break
+    return failure
+
+
+def _smaller(case: CaseConfig) -> Iterator[tuple[str, Any]]:
+    """Each size of a case with smaller values for it, the input's first and the smallest first."""
+    values = case.model_dump()
+    for part in ("input", "model"):
+        for name, value in values[part].items():
+            field = f"{part}.{name}"
+            if isinstance(value, (list, tuple)) and len(value) > 1:
+                yield from ((field, [*value[:at], *value[at + 1 :]]) for at in reversed(range(len(value))))
+            elif isinstance(value, int) and not isinstance(value, bool) and name not in KEPT:
+                tried = dict.fromkeys((1, value // 2, value - 1))
+                yield from ((field, size) for size in tried if 0 < size < value)
+
+
+def _shown(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _module(run: CleanRun, kind: str | None) -> Failure | None:
+    """The first module that fails on its own; only classes named `kind`, if one is given.
+
+    Nothing but modules alone is run on the port; the reference's results stand for all others.
+    """
+    port = TripyRunner()
+    port.load(run.case, run.precision, run.weights)
+    tensors = dict(run.reference.tensors)
+    problems: dict[str, str] = {}
+    for call in filter(port.can_run, run.reference.calls):
+        if kind not in (None, call.kind) or run.evidence.is_gap(call):
+            continue
+        try:
+            tensors |= port.run_call(call, run.reference.call_inputs, run.arrays)
+        except Exception as error:  # noqa: BLE001, whatever a module raises is its failure
+            problems[call.tap] = f"{type(error).__name__}: {error}"
+    same = run.reference.tensors
+    results = Results(
+        untapped={tap: tensor for tap, tensor in same.items() if tap not in run.evidence.kinds},
+        tapped=same,
+        isolated=tensors,
+        isolated_problems=problems,
+        poisoned=same,
+        incremental=run.evidence.reference_incremental,
+    )
+    comparison = compare(run.evidence, results)
+    row = next((r for r in comparison.rows if r.isolated is not None and not r.isolated.passed), None)
+    # A module that raises, or gives another shape, needs no small case to be seen.
+    if row is None or row.isolated is None or row.isolated.checked == 0:
+        return None
+    call = run.evidence.kinds[row.tap]
+    return Failure(
+        run,
+        call,
+        inputs=run.reference.call_inputs,
+        result=row.tap.removeprefix(call.tap),
+        row=row,
+        oracle=run.evidence.oracle_isolated[row.tap],
+        port=tensors[row.tap],
+    )
+
+
+def _model(run: CleanRun, output: str | None) -> Failure | None:
+    """The first output of the whole model that fails; only `output`, if one is given."""
+    port = TripyRunner()
+    port.load(run.case, run.precision, run.weights)
+    try:
+        outputs, tapped = port.run(run.arrays), port.run_tapped(run.arrays).tensors
+    except Exception:  # noqa: BLE001, a model that raises needs no small case to be seen
+        return None
+    results = Results(
+        untapped=outputs,
+        # Which rows depend on a flipped bucket is read off the tapped run.
+        tapped=tapped,
+        isolated=run.reference.tensors,
+        incremental=run.evidence.reference_incremental,
+    )
+    rows = {row.tap: row for row in compare(run.evidence, results).rows if row.tap in outputs}
+    family = get_family(run.case.family)
+    for index, name in enumerate(family.outputs):
+        row = rows[f"{family.entry}.{name}"]
+        verdict = row.accumulated
+        if output not in (None, row.tap) or verdict is None or verdict.passed or verdict.checked == 0:
+            continue
+        call, inputs = _entry(run, row.tap)
+        return Failure(
+            run,
+            call,
+            inputs=inputs,
+            result=f"[{index}]" if len(family.outputs) > 1 else "",
+            row=row,
+            oracle=run.evidence.oracle[row.tap],
+            port=outputs[row.tap],
+        )
+    return None
+
+
+def _entry(run: CleanRun, output: str) -> tuple[ModuleCall, dict[str, torch.Tensor]]:
+    """The call of the whole model on its inputs, and those."""
+    family = get_family(run.case.family)
+    inputs: dict[str, torch.Tensor] = {}
+
+    def keyed(leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):
+            return leaf
+        key = f"argument.{len(inputs)}"
+        inputs[key] = torch.tensor(leaf)
+        return TensorKey(key)
+
+    kwargs = map_tree(family.entry_arguments(run.arrays), keyed)
+    kind = type(family.build_reference(run.case.model, "dense")).__name__
+    return ModuleCall("", output, kind, [], kwargs, (output,), family.entry), inputs
+
+
+def _nothing_to_shrink(run: CleanRun) -> tuple[str, str]:
+    """What is the matter with a case in which no module and no output fails, and what to do."""
+    report = "run without --shrink and read its report"
+    try:
+        diagnosis = run.judge("tripy").diagnosis
+    except Exception as error:  # noqa: BLE001, whatever a model raises is said
+        return f"raises as a whole, which needs no smaller case ({type(error).__name__}: {error})", report
+    if diagnosis.kind == "none":
+        return "passes: no module and no output fails", "name a case and a precision in which one does"
+    return (
+        f"fails in no module on its own and in no output, of which a folder could be made ({diagnosis.text})",
+        f"{report}: this shows when several runs are compared",
+    )

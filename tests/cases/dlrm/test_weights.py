@@ -1,0 +1,81 @@
+"""Both DLRMs' initial weights make all layers and tables count; sums of bags are measured by the longest."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import configs
+from cases.registry import get_family
+from parity.capture.captures import map_tree
+from parity.capture.torch_hooks import tapped
+from parity.inputs import weights
+
+CASES = [name for name in configs.list_cases() if configs.load_case(name).family in ("dlrm", "lecture_dlrm")]
+
+
+def _model_and_arguments(name):
+    case = configs.load_case(name)
+    family = get_family(case.family)
+    model = family.build_reference(case.model, "dense")
+    model.load_state_dict(weights.initial_weights(model, case.input.seed), strict=True)
+    (inputs,) = family.synthetic(case).inputs
+
+    def place(array):
+        tensor = torch.tensor(array)
+        return tensor.double() if tensor.is_floating_point() else tensor
+
+    model = model.double()
+    return model, getattr(model, family.entry), map_tree(family.entry_arguments(inputs.arrays), place)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_activations_are_neither_lost_nor_saturated(name):
+    model, entry, arguments = _model_and_arguments(name)
+    with torch.no_grad(), tapped(model) as capture:
+        click = entry(**arguments)
+    for tap, tensor in capture.tensors.items():
+        size = float(tensor.square().mean().sqrt())
+        assert 0.05 < size < 20.0, (tap, size)
+    assert torch.logit(click).abs().max() < 6.0, "a sigmoid that is one or zero hides what is in front of it"
+    assert click.std() > 0.01
+    if name == "dlrm_tiny_weighted":
+        assert {click.min().item(), click.max().item()} & {0.4, 0.6}, "no row is clamped"
+        assert ((click > 0.4) & (click < 0.6)).any(), "every row is clamped"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_changes_the_outputs(name):
+    model, entry, arguments = _model_and_arguments(name)
+    with torch.no_grad():
+        before = entry(**arguments)
+        for key, parameter in model.named_parameters():
+            kept = parameter.detach().clone()
+            parameter.mul_(1.01)
+            change = (entry(**arguments) - before).norm() / before.norm()
+            # A hundredth of one tensor, clear of what float32 rounds off.
+            assert change > 10 * torch.finfo(torch.float32).eps, key
+            parameter.copy_(kept)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "weighted", "longest"),
+    [([0, 1, 2], False, 0), ([0, 0, 1], False, 2), ([0, 1, 2], True, 1), ([0, 0, 0], False, 3)],
+    ids=["a lookup moves data", "the last bag runs to the end", "weights are arithmetic", "one bag"],
+)
+def test_the_longest_sum_of_a_table_is_its_longest_bag(offsets, weighted, longest):
+    from reference.embedding_bags import EmbeddingBag
+
+    model = torch.nn.Sequential(EmbeddingBag(9, 4))
+    indices = torch.tensor([1, 2, 3])
+    per_sample_weights = torch.ones(3) if weighted else None
+    with torch.inference_mode(), tapped(model, record_calls=True) as capture:
+        model[0](indices, torch.tensor(offsets), per_sample_weights)
+    assert capture.longest_sums == {"0": longest}
+
+
+def test_a_role_that_is_not_known_is_named():
+    model = torch.nn.Module()
+    model.emb_x = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="emb_x.weight: no scale is known for this parameter"):
+        weights.initial_weights(model, 0)

@@ -1,0 +1,181 @@
+"""Taps, calls and longest sums of a small PyTorch model, saved and read back."""
+
+import pytest
+import torch
+
+from cases.registry import get_family
+from configs import load_case
+from parity.base.precision import PRECISIONS
+from parity.capture.captures import APPENDING, Capture, TensorKey, load_capture, save_capture, tensor_leaves
+from parity.capture.torch_hooks import tapped
+from parity.inputs.weights import initial_weights
+from parity.runners import make_runner
+
+
+class Pair(torch.nn.Module):
+    def forward(self, x, scale=1.0):
+        return x * scale, None, {"sum": x.sum(dim=-1)}
+
+
+class Lookup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(7, 4)
+
+    def forward(self, ids):
+        return self.table(ids).reshape(-1, 4)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lookup = Lookup()
+        self.mix = torch.nn.Linear(4, 3)
+        self.pair = Pair()
+
+    def forward(self, ids):
+        x = self.mix(self.lookup(ids))
+        self.pair(x, scale=2.0)
+        return self.pair(x)[0]
+
+
+@pytest.fixture
+def capture():
+    torch.manual_seed(0)
+    model = Model()
+    with torch.inference_mode(), tapped(model, record_calls=True) as capture:
+        model(torch.tensor([[1, 2], [3, 6]]))
+    return capture
+
+
+def test_taps_are_named_by_path_call_and_position(capture):
+    assert list(capture.tensors) == [
+        "lookup.table",
+        "lookup",
+        "mix",
+        "pair[0]",
+        "pair[2].sum",
+        "pair@1[0]",
+        "pair@1[2].sum",
+    ]
+    assert torch.equal(capture.tensors["pair[0]"], 2 * capture.tensors["pair@1[0]"])
+
+
+def test_calls_keep_arguments_and_share_equal_tensors(capture):
+    pair, again = (call for call in capture.calls if call.path == "pair")
+    assert pair.kwargs == {"scale": 2.0}
+    assert isinstance(pair.args[0], TensorKey)
+    assert pair.args == again.args
+    assert torch.equal(capture.call_inputs[pair.args[0].key], capture.tensors["mix"])
+    assert pair.kind == "Pair"
+    assert again.outputs == ("pair@1[0]", "pair@1[2].sum")
+
+
+def test_longest_sums_are_observed(capture):
+    # Linear adds a bias to sums of 4; a lookup and a reshape do no arithmetic; the sum has 3 terms.
+    assert capture.longest_sums == {"lookup": 0, "lookup.table": 0, "mix": 5, "pair": 3}
+    assert capture.longest_sums_before["lookup"] == 0
+    assert capture.longest_sums_before["pair[0]"] == 5
+
+
+@pytest.mark.parametrize(
+    ("function", "terms"),
+    [
+        (lambda x: torch.nn.functional.layer_norm(x, [6]), 6),
+        (lambda x: x.softmax(dim=0), 5),
+        (lambda x: torch.linalg.norm(x, dim=-1), 6),
+        (lambda x: x.mean(), 30),
+        (lambda x: x @ x.T, 6),
+        (lambda x: torch.relu(x), 1),
+        (lambda x: torch.cat([x, x])[2:].transpose(0, 1).contiguous(), 0),
+        (lambda x: torch.einsum("ij,kj->ik", x, x), 6),
+        (lambda x: (x > 0).sum(), 0),
+    ],
+    ids=["layer_norm", "softmax", "norm", "mean", "matmul", "relu", "moves", "einsum", "integers"],
+)
+def test_longest_sum_of_an_operation(function, terms):
+    module = torch.nn.Module()
+    module.forward = function
+    holder = torch.nn.Module()
+    holder.inner = module
+    with tapped(holder, record_calls=True) as capture:
+        holder.inner(torch.randn(5, 6))
+    assert capture.longest_sums == {"inner": terms}
+
+
+def test_inputs_are_recorded_before_the_module_changes_them():
+    class InPlace(torch.nn.Module):
+        def forward(self, x):
+            return x.add_(1)
+
+    holder = torch.nn.Module()
+    holder.inner = InPlace()
+    with tapped(holder, record_calls=True) as capture:
+        holder.inner(torch.zeros(3))
+    (call,) = capture.calls
+    assert torch.equal(capture.call_inputs[call.args[0].key], torch.zeros(3))
+    assert torch.equal(capture.tensors["inner"], torch.ones(3))
+
+
+def test_hooks_are_removed(capture):
+    model = Model()
+    with tapped(model):
+        pass
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_saved_captures_come_back_bit_for_bit(tmp_path, capture):
+    capture.tensors["half"] = torch.tensor([1.5, -0.0, float("nan")]).bfloat16()
+    capture.tensors["mask"] = torch.tensor([True, False])
+    save_capture(capture, tmp_path / "deep" / "capture")
+    back = load_capture(tmp_path / "deep" / "capture")
+    assert list(back.tensors) == list(capture.tensors)
+    assert back.calls == capture.calls
+    assert back.longest_sums == capture.longest_sums
+    assert back.longest_sums_before == capture.longest_sums_before
+    for name, tensor in capture.tensors.items():
+        assert back.tensors[name].dtype == tensor.dtype
+        assert torch.equal(
+            back.tensors[name].contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8)
+        )
+
+
+def test_what_cannot_be_compared_is_refused():
+    with pytest.raises(TypeError, match="cannot be compared"):
+        list(tensor_leaves(["text"], torch.is_tensor))
+    capture = Capture()
+    assert capture.intern(torch.zeros(2)) == capture.intern(torch.zeros(2))
+    assert capture.intern(torch.zeros(2)) != capture.intern(torch.zeros(1, 2))
+
+
+def test_filling_a_cache_and_appending_to_it_are_recorded_as_calls_of_their_own(tiny):
+    case, model, _ = tiny
+    runner = make_runner("torch")
+    runner.load(case, PRECISIONS["fp32"], initial_weights(model, 0))
+    (inputs,) = get_family(case.family).synthetic(case).inputs
+    capture = runner.run_tapped(inputs.arrays, record_calls=True)
+    appending = {call.tap: call for call in capture.calls if call.appends}
+    # First the history without its last item, whose results hold the cache: v, q, k, outputs of both blocks.
+    assert len(appending[f"{APPENDING}_hstu"].outputs) == 1 + 2 * 4
+    # Then the blocks compute one row; what is called as before is not kept twice.
+    assert len(appending[f"{APPENDING}_hstu@1"].outputs) == 1
+    assert f"{APPENDING}_embedding_module@1" not in appending
+    for call in appending.values():
+        outputs = runner.run_call(call, capture.call_inputs, inputs.arrays)
+        assert outputs.keys() == set(call.outputs)
+        for name, tensor in outputs.items():
+            assert torch.equal(tensor, capture.tensors[name])
+
+
+def test_a_method_that_is_a_call_is_recorded_under_its_name():
+    case = load_case("stu_tiny")
+    runner = make_runner("torch")
+    model = get_family(case.family).build_reference(case.model, "dense")
+    runner.load(case, PRECISIONS["fp32"], initial_weights(model, 0))
+    (inputs,) = get_family(case.family).synthetic(case).inputs
+    capture = runner.run_tapped(inputs.arrays, record_calls=True)
+    methods = {call.tap: call for call in capture.calls if call.method != "forward"}
+    assert f"{APPENDING}_stu_module@1" in methods
+    for call in methods.values():
+        for name, tensor in runner.run_call(call, capture.call_inputs, inputs.arrays).items():
+            assert torch.equal(tensor, capture.tensors[name])

@@ -1,0 +1,214 @@
+"""The command line: whatever is wrong with what was typed ends in one message, 2, and nothing written."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+import configs
+import run_parity
+from parity.base.precision import PRECISIONS
+from parity.runners import RUNNERS
+
+TINY = ("--case", "hstu_tiny")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--case", "hstu_tinny"), "case: 'hstu_tinny' is not known; did you mean 'hstu_tiny'? use one of"),
+        (("--case", "none.yaml"), "case: 'none.yaml' cannot be read (No such file or directory); give"),
+        (("--case", "hstu_tiny,./hstu_tiny.yml"), "case: 'hstu_tiny.yml' cannot be read"),
+        (("--case", ","), "--case: ',' names nothing; give a name, or leave the option out"),
+        (("--runners", ""), "--runners: '' names nothing; give a name, or leave the option out"),
+        (("--runners", "torch,tripi"), "--runners: tripi is not known; did you mean 'tripy'? known: torch,"),
+        (("--runners", "cuda"), "--runners: cuda is not known; use torch, torch_jagged, "),
+        (("--runners", "oracle"), "--runners: oracle is not known; "),
+        (("--precision", "fp23"), "--precision: fp23 is not known; did you mean 'fp32'? known: fp32, tf32"),
+        (("--precision", "fp32,double"), "--precision: double is not known; use fp32, tf32, fp16, bf16"),
+        ((*TINY, "--batch", "0"), "input.batch_size: 0 is below 1; give at least 1"),
+        ((*TINY, "--batch", "-3"), "input.batch_size: -3 is below 1; give at least 1"),
+        ((*TINY, "--seed", "-1"), "input.seed: -1 is below 0; give at least 0"),
+        (
+            (*TINY, "--batch", "27"),
+            "hstu_tiny: padded length: 27 is also the size of the batch or of another axis, so that padding "
+            "cannot be told apart; choose another batch size",
+        ),
+        (("--time-limit", "-1"), "--time-limit: -1.0 is not a positive number of seconds, or more than"),
+        (("--time-limit", "0"), "--time-limit: 0.0 is not a positive number of seconds"),
+        (("--time-limit", "nan"), "--time-limit: nan is not a positive number of seconds"),
+        (("--time-limit", "inf"), "--time-limit: inf is not a positive number of seconds"),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, tuple) else "",
+)
+def test_an_option_that_cannot_be_used(refused, arguments, message):
+    assert message in refused(*arguments)
+
+
+@pytest.mark.parametrize("option", ["--batch", "--seed", "--time-limit"])
+def test_text_where_a_number_belongs(command, option):
+    ended = command(option, "many")
+    assert ended.code == 2
+    assert f"Invalid value for '{option}': 'many' is not a valid" in ended.err
+
+
+@pytest.fixture
+def case_file(tmp_path):
+    """Writes the tiny case with some values changed; `__` leads into a mapping."""
+
+    def write(**changes):
+        values = configs.load_case("hstu_tiny").model_dump(mode="json")
+        for key, value in changes.items():
+            *parents, last = key.split("__")
+            target = values
+            for parent in parents:
+                target = target[parent]
+            target[last] = value
+        path = tmp_path / "case.yaml"
+        path.write_text(yaml.safe_dump(values))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        ({"model__num_blocks": "two"}, ["model.num_blocks: 'two' (text) does not fit; give a whole number"]),
+        ({"model__num_blocks": 0}, ["model.num_blocks: 0 is below 1; give at least 1"]),
+        ({"model__blocks": 2}, ["model.blocks: 2 is under an unknown key; "]),
+        (
+            {"model__attention_dim": None, "model__num_heads": 3},
+            ["model.attention_dim: missing, and embedding_dim 16 is not divisible by num_heads 3; give"],
+        ),
+        ({"model__max_sequence_len": 20_000}, ["model.max_sequence_len: 20000 is above 16384; give at most"]),
+        (
+            {"input__lengths": [1, 2, 3, 4, 25]},
+            ["input.lengths[4]: 25 is above model.max_sequence_len 24; give at most 24"],
+        ),
+        ({"input__lengths": [1, 2, 3, 4, -5]}, ["input.lengths[4]: -5 is below 1; give at least 1"]),
+        (
+            {"input__num_candidates": 27},
+            ["hstu_tiny: padded length: 27 is also the size of the batch or of another axis"],
+        ),
+        (
+            {"model__num_heads": 0, "model__epsilon": "tiny"},
+            ["2 to correct", "model.num_heads: 0 is below 1", "model.epsilon: 'tiny' (text) does not fit"],
+        ),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, dict) else "",
+)
+def test_a_case_file_that_cannot_be_used(refused, case_file, changes, messages):
+    refusal = refused("--case", case_file(**changes))
+    assert all(message in refusal for message in messages), refusal
+
+
+def test_a_case_file_that_is_no_yaml(refused, tmp_path):
+    path = tmp_path / "case.yaml"
+    path.write_text("name: [unclosed\n")
+    assert "is not valid YAML" in refused("--case", path)
+
+
+def test_two_cases_of_one_name(refused, case_file):
+    assert refused("--case", f"hstu_tiny,{case_file()}") == (
+        "--case: hstu_tiny is the name of two cases; give each a name of its own"
+    )
+
+
+def test_list_shows_what_can_be_named(command, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ended = command("--list")
+    assert (ended.code, ended.err) == (0, "")
+    lines = [line.strip() for line in ended.out.splitlines()]
+    for name in configs.list_cases():
+        case = configs.load_case(name)
+        (row,) = (line for line in lines if line.split()[:1] == [name])
+        assert ("yes" in row.split()[:2]) == case.default
+        assert case.description.split()[0] in row
+    listed = {line.split()[0] for line in lines if line}
+    assert listed >= {*PRECISIONS, *RUNNERS}
+    assert "oracle" not in listed
+    assert content(tmp_path) == {}
+
+
+class _Stop(Exception):
+    pass
+
+
+@pytest.fixture
+def requested(command, monkeypatch):
+    """What a command line asks the pipeline for; nothing runs."""
+
+    def ask(*arguments):
+        seen = []
+
+        def run(request, progress):
+            seen.append(request)
+            raise _Stop
+
+        monkeypatch.setattr(run_parity, "run", run)
+        assert isinstance(command(*arguments).error, _Stop)
+        return seen[0]
+
+    return ask
+
+
+def test_a_plain_run_is_every_default_case_and_no_runner_is_asked_for(requested):
+    request = requested()
+    cases = [configs.load_case(name) for name in configs.list_cases()]
+    assert request.cases == tuple(case for case in cases if case.default)
+    assert request.precisions == ("fp32", "fp16", "bf16")
+    assert {"torch", "torch_jagged", "tripy"} <= set(request.runners)
+    assert not request.runners_asked
+
+
+def test_options_reach_the_pipeline(requested, tmp_path):
+    request = requested(
+        *("--case", "hstu_tiny_rated, hstu_tiny,hstu_tiny", "--precision", "bf16,fp32"),
+        *("--runners", "tripy,torch"),
+        *("--batch", "9", "--seed", "4", "--data", "u.data", "--weights", "w.pt", "--time-limit", "2.5"),
+    )
+    assert [case.name for case in request.cases] == ["hstu_tiny_rated", "hstu_tiny"]
+    assert {(case.input.batch_size, case.input.seed) for case in request.cases} == {(9, 4)}
+    assert request.precisions == ("bf16", "fp32")
+    assert request.runners == ("tripy", "torch")
+    assert request.runners_asked
+    assert (str(request.data), str(request.checkpoint), request.save) == ("u.data", "w.pt", None)
+    assert request.limit == 2.5
+
+
+@pytest.mark.parametrize(("asked", "code"), [(["torch", "torch_compile"], 2), ([], 0)])
+def test_a_runner_that_is_unavailable_counts_if_it_was_asked_for(
+    command, saved_run, tmp_path, monkeypatch, asked, code
+):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    shutil.copytree(saved_run.folder, run)
+    (run / "request.json").write_text(json.dumps({"runners_asked": asked}))
+    path = run / "hstu_tiny" / "batch_0000" / "fp32" / "record.json"
+    record = json.loads(path.read_text())
+    record["runners"]["torch_compile"] = {
+        "label": "torch.compile dense",
+        "status": "UNAVAILABLE",
+        "reason": "no compiler",
+    }
+    path.write_text(json.dumps(record))
+    ended = command("--replay", run)
+    assert ended.code == code
+    assert "UNAVAILABLE: hstu_tiny, fp32, torch.compile dense: no compiler" in ended.out
+    assert ("INCOMPLETE: " if asked else "PASS: ") in ended.out
+
+
+def test_names_of_files_are_shown_as_they_are(command, saved_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    shutil.copytree(saved_run.folder, run)
+    path = run / "hstu_tiny" / "case.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"weights_source": "a[red]/b[/bold].pt"}))
+    monkeypatch.setattr(run_parity, "REPORTS", tmp_path / ("[/x]" + "long" * 40))
+    ended = command("--replay", run)
+    assert ended.code == 0
+    assert "a[red]/b[/bold].pt" in "".join(ended.out.split())  # a narrow table's title has lines
+    (report,) = tmp_path.glob("[[]/*long*/*/report.json")
+    assert f"report: {report}" in ended.out.splitlines()

@@ -1,0 +1,194 @@
+"""Files and folders given to the command line: one that cannot be used ends in one message, and 2."""
+
+import os
+import pickle
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+
+import configs
+from cases.registry import get_family
+from parity.inputs.weights import initial_weights
+
+TINY = ("--case", "hstu_tiny")
+
+
+SOUND = "1\t5\t3\t100\n1\t6\t4\t200\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SOUND + "1\t61\t4\t300\n", "(ml-100k) has item 61, and 1 ratings above num_items 60; use a"),
+        (SOUND + "1\t7\n1\tx\t4\t300\n", "has 2 broken lines (line 3: not four fields; line 4: a field"),
+        (SOUND + "1\t-7\t4\t300\n", "has 1 broken lines (line 3: a field is not a number, or negative)"),
+        (SOUND + "1\t7\t9\t300\n", "has 1 broken lines (line 3: the rating is not one of 1 to 5"),
+        ("1\t5\t3\t100\n", "has no user with two ratings; give a file with histories"),
+        ("", "is empty; give MovieLens u.data (tabs)"),
+        ("user item\n", "which no known format does; give MovieLens u.data (tabs)"),
+    ],
+    ids=["item", "fields", "negative", "rating", "single", "empty", "format"],
+)
+def test_a_data_file_that_cannot_be_used(refused, tmp_path, text, message):
+    path = tmp_path / "u.data"
+    path.write_text(text)
+    refusal = refused(*TINY, "--data", path)
+    assert refusal.startswith(f"data: {path} ")
+    assert message in refusal
+
+
+def test_a_data_file_that_cannot_be_read(refused, tmp_path):
+    missing = refused(*TINY, "--data", tmp_path / "none")
+    assert missing.endswith("cannot be read (No such file or directory); give the path of a rating file")
+    assert "cannot be read (Is a directory)" in refused(*TINY, "--data", tmp_path)
+
+
+def _tiny_weights():
+    case = configs.load_case("hstu_tiny")
+    model = get_family(case.family).build_reference(case.model, "dense")
+    return initial_weights(model, case.input.seed)
+
+
+class _Exploit:
+    """A pickle that makes a folder when it is loaded as pickles usually are."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+POSITIONS, FIRST = "_input_features_preproc._pos_emb.weight", "_hstu._attention_layers.0._uvqk"
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop(POSITIONS), f"has not the model's tensors (only in the model: {POSITIONS})"),
+        (lambda w: w.update(more=torch.ones(2)), "has not the model's tensors (only in the file: more)"),
+        (
+            lambda w: w.update({FIRST: w[FIRST].T.contiguous()}),
+            f"has tensors of another shape ({FIRST} is [64, 16] in the file and [16, 64] in the model)",
+        ),
+        (
+            lambda w: w.update({FIRST: w[FIRST].double()}),
+            f"has tensors of another type ({FIRST} is float64 in the file and float32 in the model)",
+        ),
+        (
+            lambda w: w[POSITIONS][3].fill_(torch.nan),
+            f"NaN or Inf ({POSITIONS} has 16, the first nan at [3, 0]",
+        ),
+    ],
+    ids=["missing", "extra", "shape", "type", "nan"],
+)
+def test_a_checkpoint_that_does_not_fit(refused, tmp_path, suffix, change, message):
+    tensors = _tiny_weights()
+    change(tensors)
+    path = tmp_path / f"checkpoint.{suffix}"
+    (safetensors.torch.save_file if suffix == "safetensors" else torch.save)(tensors, path)
+    refusal = refused(*TINY, "--weights", path)
+    assert refusal.startswith(f"weights: {path} ")
+    assert message in refusal
+    assert refusal.count("; ") == 1  # the fix
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_checkpoint_that_is_cut_short(refused, tmp_path, suffix):
+    path = tmp_path / f"checkpoint.{suffix}"
+    (safetensors.torch.save_file if suffix == "safetensors" else torch.save)(_tiny_weights(), path)
+    path.write_bytes(path.read_bytes()[:-1000])
+    assert f"weights: {path} is cut short" in refused(*TINY, "--weights", path)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_checkpoint_with_pickled_objects_is_not_executed(refused, tmp_path):
+    for name, write in (("plain", pickle.dumps), ("torch", None)):
+        path = tmp_path / f"{name}.pt"
+        exploit = {"weight": _Exploit(tmp_path / "executed")}
+        path.write_bytes(write(exploit)) if write else torch.save(exploit, path)
+        refusal = refused(*TINY, "--weights", path)
+        assert "holds objects other than tensors" in refusal
+        assert "Warning" not in refusal
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("", "is empty"), ("my weights", "starts like neither"), (None, "cannot be read (No such")],
+)
+def test_a_file_that_is_no_checkpoint(refused, tmp_path, text, problem):
+    path = tmp_path / "checkpoint.pt"
+    if text is not None:
+        path.write_text(text)
+    assert f"weights: {path} {problem}" in refused(*TINY, "--weights", path)
+
+
+def test_a_folder_that_cannot_be_written(refused, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    # Not even the superuser can make a folder below a file.
+    below = refused(*TINY, "--save", file / "out")
+    assert below.startswith(f"--save: {file / 'out'} cannot be written (Not a directory); choose a folder")
+    assert f"--save: {file} cannot be written (File exists)" in refused(*TINY, "--save", file)
+
+
+def test_a_folder_that_is_not_empty_is_not_written_over(refused, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.json").write_text("mine")
+    message = refused(*TINY, "--save", tmp_path / "out")
+    assert message == f"--save: {tmp_path / 'out'} is not empty; choose a new folder; nothing is written over"
+
+
+def test_bad_input_is_found_before_the_folder_is_made(refused, tmp_path):
+    refused(*TINY, "--data", tmp_path / "none", "--save", tmp_path / "out")
+    refused(*TINY, "--weights", tmp_path / "none", "--save", tmp_path / "out")
+
+
+def test_a_replay_of_what_is_no_run(refused, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished" / "request.json").write_text('{"runners_asked": []}')
+    (tmp_path / "file").write_text("mine")
+    for name in ("none", "empty", "unfinished", "file"):
+        assert refused("--replay", tmp_path / name) == (
+            f"--replay: {tmp_path / name} holds no complete saved run; give the folder of a run with --save"
+        )
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda run: (run / "request.json").write_text("[]"), "holds no complete saved run"),
+        (lambda run: (run / "hstu_tiny" / "case.json").write_text("{}"), "holds no complete saved run"),
+        (lambda run: (_batch(run) / "fp32" / "record.json").unlink(), "record.json is missing or"),
+        (lambda run: (_batch(run) / "fp32" / "record.json").write_text("{"), "record.json is missing or"),
+        (lambda run: (_batch(run) / "inputs.safetensors").unlink(), "inputs.safetensors cannot be read"),
+        (lambda run: (_batch(run) / "fp32" / "torch" / "tapped.json").unlink(), "tapped is missing or"),
+        (lambda run: _cut(_batch(run) / "fp32" / "oracle" / "tapped.safetensors"), "tapped is missing or"),
+        (lambda run: shutil.rmtree(_batch(run)), "is missing or"),
+    ],
+    ids=["request", "case", "no_record", "record", "inputs", "no_capture", "capture", "batch"],
+)
+def test_a_replay_of_a_damaged_run(refused, saved_run, tmp_path, damage, message):
+    shutil.copytree(saved_run.folder, tmp_path / "run")
+    damage(tmp_path / "run")
+    refusal = refused("--replay", tmp_path / "run")
+    assert message in refusal
+    assert str(tmp_path / "run") in refusal
+
+
+def _batch(run):
+    return run / "hstu_tiny" / "batch_0000"
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def test_a_replay_takes_no_other_options(refused, saved_run, tmp_path):
+    message = refused("--replay", saved_run.folder, "--save", tmp_path / "out", "--precision", "fp16")
+    assert message.startswith("--replay: together with --precision, --save has no meaning")

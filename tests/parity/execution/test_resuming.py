@@ -1,0 +1,136 @@
+"""A saved run that is killed: nothing half-written stays, and `--resume` ends as if nothing had happened."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from parity.report.schema import read_report
+from tests.locations import ROOT
+
+ARGUMENTS = ("--case", "dlrm_tiny", "--precision", "fp32,fp16", "--runners", "tripy", "--seed", "5")
+PATIENCE = 300
+
+
+def _start(folder):
+    return subprocess.Popen(
+        [sys.executable, "run_parity.py", *ARGUMENTS, "--save", folder],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # As in this process, which goes on with the run: another number is another environment.
+        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+        start_new_session=True,
+    )
+
+
+def _kill(process):
+    """As the system does it: the program and all of its runners, at once."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _results(folder):
+    """All that a run found out, without what differs from run to run."""
+    report = json.loads(read_report(folder / "report.json").model_dump_json())
+    precisions = [precision for case in report["cases"] for precision in case["precisions"]]
+    for precision in precisions:
+        precision["gpu"] = None
+    for runner in (runner for precision in precisions for runner in precision["runners"]):
+        runner["latency"] = runner["peak_bytes"] = None
+        for module in runner["modules"]:
+            module["latency"] = None
+    return report["cases"], report["exit_code"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The run, not interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert _start(folder).wait(PATIENCE) == 0
+    return folder
+
+
+def _records(folder):
+    return sorted(folder.glob("*/batch_*/*/record.json"))
+
+
+@pytest.mark.parametrize("done", [0, 1], ids=["before any batch is done", "after one of two"])
+def test_a_killed_run_goes_on(whole, command, tmp_path, done):
+    folder = tmp_path / "run"
+    process = _start(folder)
+    began = time.monotonic()
+    while not (folder / "started.json").exists() or len(_records(folder)) < done:
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.01)
+    _kill(process)
+    assert not (folder / "report.json").exists()
+    kept = {path: path.stat().st_mtime_ns for path in _records(folder)}
+    ended = command("--resume", folder)
+    assert ended.code == 0, ended
+    assert _results(folder) == _results(whole)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
+
+
+def _interrupted(whole, tmp_path):
+    """The whole run as if it had been killed before its report was written."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    for name in ("report.json", "request.json"):
+        (folder / name).unlink()
+    return folder
+
+
+def test_what_is_there_of_a_batch_without_its_record_is_made_again(whole, command, tmp_path):
+    folder = _interrupted(whole, tmp_path)
+    record, kept = _records(folder)
+    record.unlink()
+    (capture,) = record.parent.glob("torch/tapped.safetensors")
+    capture.write_bytes(capture.read_bytes()[:100])
+    before = kept.stat().st_mtime_ns
+    assert command("--resume", folder).code == 0
+    assert _results(folder) == _results(whole)
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_changed_inputs_are_refused(whole, command, tmp_path):
+    folder = _interrupted(whole, tmp_path)
+    (inputs,) = folder.glob("*/batch_0000/inputs.safetensors")
+    inputs.write_bytes(inputs.read_bytes() + b" ")
+    ended = command("--resume", folder)
+    assert ended.code == 2
+    assert "exists with other content" in ended.err
+
+
+def test_another_environment_is_refused(whole, command, tmp_path):
+    folder = _interrupted(whole, tmp_path)
+    started = json.loads((folder / "started.json").read_text())
+    started["environment"]["torch"] = "1.0"
+    (folder / "started.json").write_text(json.dumps(started))
+    ended = command("--resume", folder)
+    assert ended.code == 2
+    assert "another environment (torch changed)" in ended.err
+
+
+def test_a_complete_run_is_not_run_again(whole, command):
+    ended = command("--resume", whole)
+    assert ended.code == 2
+    assert "--replay" in ended.err
+
+
+def test_a_folder_without_a_run_is_refused(refused, tmp_path):
+    assert "begin one with --save" in refused("--resume", tmp_path / "nothing")
+
+
+def test_a_run_that_was_not_finished_is_not_replayed(whole, command, tmp_path):
+    ended = command("--replay", _interrupted(whole, tmp_path))
+    assert ended.code == 2
+    assert "holds no complete saved run" in ended.err

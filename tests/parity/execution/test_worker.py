@@ -1,0 +1,365 @@
+"""Runners in processes: what comes back, and how each way to die becomes a status with its reason."""
+
+import contextlib
+import os
+import signal
+import threading
+from multiprocessing.util import Finalize
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import parity.execution.scheduler
+from configs import load_case
+from parity.base.precision import PRECISIONS
+from parity.capture.captures import Capture, ModuleCall, load_capture, save_capture
+from parity.execution.commands import Commands
+from parity.execution.scheduler import MAX_LANES, Machine, Runners
+from parity.execution.worker import RunnerFailure, Status, _answer
+from parity.inputs import weights
+from parity.runners.base import Unavailable
+
+FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has tf32")
+
+
+class Variable:
+    """Becomes the value of an environment variable in the process that receives it."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __reduce__(self):
+        return os.getenv, (self.name, "unset")
+
+
+@pytest.fixture(scope="module")
+def lane(tmp_path_factory):
+    runners = Runners(tmp_path_factory.mktemp("lane"), limit=120.0)
+    yield runners
+    runners.stop()
+
+
+@pytest.fixture
+def process(lane):
+    """The live process of the reference; a test that ends it leaves the next test a new one."""
+    process = lane.get("torch", FP32)
+    process.request("start", 1)
+    return process
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported")
+    weights.export({"weight": torch.ones(1)}, folder)
+    return str(folder)
+
+
+def _failure(process, *request):
+    with pytest.raises(RunnerFailure) as caught:
+        process.request(*request)
+    return caught.value
+
+
+def _is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_results_come_back(process):
+    assert process.request("start", 1) == {
+        "label": f"torch dense (eager, {'cuda' if torch.cuda.is_available() else 'cpu'})",
+        "taps_modules": True,
+        "appends": True,
+        "builds": False,
+    }
+    assert process.pid != os.getpid()
+
+
+def test_an_exception_is_an_error_with_its_first_line_and_the_process_lives_on(process):
+    failure = _failure(process, "load", "{", "fp32", "nowhere")
+    assert failure.status is Status.ERROR
+    assert failure.reason == "ValidationError: 1 validation error for SavedCase"
+    assert str(failure) == f"ERROR: {failure.reason}"
+    assert process.request("start", 1)["label"]
+
+
+@NO_CUDA
+def test_what_cannot_run_here_is_unavailable_with_the_reason(process, exported):
+    failure = _failure(process, "load", load_case("hstu_tiny").model_dump_json(), "tf32", exported)
+    assert failure.status is Status.UNAVAILABLE
+    assert failure.reason == "tf32 needs a CUDA device and PyTorch sees none"
+
+
+def test_an_allocation_that_fails_is_out_of_memory_and_the_process_lives_on(process, exported):
+    case = load_case("hstu_tiny")
+    # 2 PB: more than any address space, so that no system grants it and hopes.
+    huge = case.model_copy(update={"model": case.model.model_copy(update={"num_items": 2**45})})
+    failure = _failure(process, "load", huge.model_dump_json(), "fp32", exported)
+    assert failure.status is Status.OUT_OF_MEMORY
+    assert "can't allocate memory" in failure.reason
+    assert process.alive
+
+
+def test_a_hang_is_stopped_at_its_limit(process):
+    pid = process.pid
+    os.kill(pid, signal.SIGSTOP)
+    process.limit = 0.3
+    failure = _failure(process, "start", 1)
+    assert failure.status is Status.TIMED_OUT
+    assert failure.reason == "no answer to 'start' within 0.3 s; stopped"
+    assert not process.alive
+    assert not _is_running(pid)
+
+
+def test_a_crash_names_the_signal_and_the_last_line_of_the_log(process):
+    _failure(process, "run", "/no/such/input", "stem")
+    os.kill(process.pid, signal.SIGABRT)
+    failure = _failure(process, "start", 1)
+    assert failure.status is Status.CRASHED
+    assert failure.reason.startswith(
+        "signal SIGABRT during 'start': parity.base.errors.UserError: inputs: /no/such/input cannot be read"
+    )
+
+
+def test_the_last_line_is_the_process_s_own(process):
+    # Its log starts with what earlier tests made earlier processes print, and ends with a stack dump.
+    os.kill(process.pid, signal.SIGSEGV)
+    assert _failure(process, "start", 1).reason == "signal SIGSEGV during 'start'"
+
+
+def test_a_process_that_the_system_kills_is_out_of_memory_and_the_next_request_gets_a_new_one(lane, process):
+    os.kill(process.pid, signal.SIGKILL)
+    failure = _failure(process, "start", 1)
+    assert failure.status is Status.OUT_OF_MEMORY
+    assert failure.reason == "killed during 'start', most likely by the system for lack of memory"
+    fresh = lane.get("torch", FP32)
+    assert fresh.pid != process.pid
+    assert fresh.request("start", 1)["label"].startswith("torch dense")
+    assert lane.get("torch", FP32) is fresh
+
+
+def test_only_tf32_may_round_to_tf32(lane, process):
+    plain = _failure(process, "run", Variable("NVIDIA_TF32_OVERRIDE"), "stem")
+    assert "inputs: 0 cannot be read" in plain.reason
+    separate = lane.get("torch", TF32)
+    assert separate.pid != process.pid
+    separate.request("start", 1)
+    rounding = _failure(separate, "run", Variable("NVIDIA_TF32_OVERRIDE"), "stem")
+    assert "inputs: unset cannot be read" in rounding.reason
+    assert lane.get("torch", PRECISIONS["bf16"]) is process
+
+
+def test_a_process_has_the_environment_of_the_moment(tmp_path, process, monkeypatch):
+    # The server that it is forked from runs by now.
+    monkeypatch.setenv("PARITY_TEST_VARIABLE", "set later")
+    runners = Runners(tmp_path, limit=120.0)
+    try:
+        later = runners.get("torch", FP32)
+        later.request("start", 1)
+        failure = _failure(later, "run", Variable("PARITY_TEST_VARIABLE"), "stem")
+        assert "inputs: set later cannot be read" in failure.reason
+    finally:
+        runners.stop()
+
+
+def test_a_stopped_lane_leaves_no_process(tmp_path, monkeypatch):
+    started = []
+
+    class Fake:
+        alive = True
+
+        def __init__(self, name, log, limit, environment):
+            self.arguments = name, log.name, limit, environment
+            started.append(self)
+
+        def dismiss(self):
+            self.is_dismissed = True
+
+        def stop(self, patience):
+            assert all(process.is_dismissed for process in started)
+            self.alive = False
+
+    monkeypatch.setattr(parity.execution.scheduler, "RunnerProcess", Fake)
+    lane = Runners(tmp_path / "lane", limit=5.0)
+    lane.get("oracle", FP32)
+    lane.get("tripy", TF32)
+    lane.stop()
+    assert [process.arguments for process in started] == [
+        ("oracle", "oracle.log", 5.0, {"NVIDIA_TF32_OVERRIDE": "0"}),
+        ("tripy", "tripy.log", 5.0, {}),
+    ]
+    assert not any(process.alive for process in started)
+
+
+class CleaningUp:
+    """On the pipe to a runner's process; there, it becomes something that is cleaned up at the end."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return Finalize, (None, self.trace.touch, (), None, 0)
+
+
+def test_a_process_that_is_not_asked_any_more_cleans_up_behind_itself(tmp_path):
+    runners = Runners(tmp_path / "lane", limit=120.0)
+    process = runners.get("torch", FP32)
+    _failure(process, "run", CleaningUp(tmp_path / "trace"), "stem")
+    runners.stop()
+    assert not process.alive
+    assert (tmp_path / "trace").exists()
+
+
+def test_a_process_that_still_computes_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(parity.execution.scheduler, "PATIENCE", 0.2)
+    runners = Runners(tmp_path / "lane", limit=120.0)
+    process = runners.get("torch", FP32)
+    process.request("start", 1)
+    os.kill(process.pid, signal.SIGSTOP)
+    runners.stop()
+    assert not process.alive
+    assert not _is_running(process.pid)
+
+
+class _Lost(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (Unavailable("no such device"), Status.UNAVAILABLE, "no such device"),
+        (MemoryError(), Status.OUT_OF_MEMORY, "allocation failed during 'run'"),
+        (torch.OutOfMemoryError("Tried 2 GiB"), Status.OUT_OF_MEMORY, "Tried 2 GiB"),
+        (RuntimeError("\n CUDA out of memory \nmore"), Status.OUT_OF_MEMORY, "CUDA out of memory"),
+        (_Lost("first\nsecond"), Status.ERROR, "_Lost: first"),
+        (_Lost(), Status.ERROR, "_Lost: no message"),
+    ],
+    ids=["unavailable", "python", "torch", "text", "error", "silent"],
+)
+def test_what_a_runner_raises_becomes_a_status(error, status, reason):
+    def run():
+        raise error
+
+    assert _answer(SimpleNamespace(run=run), "run", ()) == (status, reason)
+
+
+@pytest.fixture
+def isolated(tmp_path, monkeypatch):
+    """Runs two recorded calls alone; `isolated(error)` makes the second one raise it."""
+    calls = [ModuleCall(name, name, "Kind", [], {}, (name,)) for name in ("good", "bad")]
+    save_capture(Capture(calls=calls), tmp_path / "calls")
+    monkeypatch.setattr(Commands, "_inputs", lambda self, path: {})
+
+    def run(error):
+        def run_call(call, inputs, arrays):
+            if call.tap == "bad":
+                raise error
+            return {call.tap: torch.ones(2)}
+
+        commands = Commands("torch")
+        commands._runner = SimpleNamespace(run_call=run_call, can_run=lambda call: True, widening=1)
+        return commands.run_isolated("inputs", str(tmp_path / "calls"), str(tmp_path / "isolated"))
+
+    return run
+
+
+def test_a_module_that_raises_alone_is_a_problem_and_the_others_are_kept(isolated, tmp_path):
+    assert isolated(_Lost("no")) == {"bad": "_Lost: no"}
+    assert list(load_capture(tmp_path / "isolated").tensors) == ["good"]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("out of memory")], ids=["python", "text"])
+def test_a_module_that_runs_out_of_memory_alone_ends_the_runner(isolated, error):
+    with pytest.raises(type(error)):
+        isolated(error)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
+    return Machine()
+
+
+class _Visitor:
+    """A thread inside one of the machine's context managers, until it is told to leave."""
+
+    def __init__(self, place):
+        self.entered, self._leave = threading.Event(), threading.Event()
+
+        def visit():
+            with place():
+                self.entered.set()
+                self._leave.wait(30)
+
+        self._thread = threading.Thread(target=visit, daemon=True)
+        self._thread.start()
+
+    def is_inside(self, seconds):
+        return self.entered.wait(seconds)
+
+    def may_leave(self):
+        self._leave.set()
+
+    def leave(self):
+        self.may_leave()
+        self._thread.join(30)
+        return not self._thread.is_alive()
+
+
+AT_ONCE, SOON = 0.2, 30.0
+
+
+def test_threads_are_divided_among_lanes(machine, monkeypatch):
+    assert (machine.lanes, machine.threads_shared, machine.threads_alone) == (MAX_LANES, 3, 6)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    narrow = Machine()
+    assert (narrow.lanes, narrow.threads_shared, narrow.threads_alone) == (MAX_LANES, 1, 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    single = Machine()
+    assert (single.lanes, single.threads_shared, single.threads_alone) == (1, 1, 1)
+
+
+def test_as_many_share_the_machine_as_it_has_lanes(machine):
+    users = [_Visitor(machine.shared) for _ in range(machine.lanes)]
+    assert all(user.is_inside(SOON) for user in users)
+    late = _Visitor(machine.shared)
+    assert not late.is_inside(AT_ONCE)
+    assert users[0].leave()
+    assert late.is_inside(SOON)
+    assert users[1].leave()
+    assert late.leave()
+
+
+def test_alone_waits_for_shared_users_and_keeps_them_out(machine):
+    user = _Visitor(machine.shared)
+    assert user.is_inside(SOON)
+    timer = _Visitor(machine.alone)
+    assert not timer.is_inside(AT_ONCE)
+    assert user.leave()
+    assert timer.is_inside(SOON)
+    late, second_timer = _Visitor(machine.shared), _Visitor(machine.alone)
+    assert not late.is_inside(AT_ONCE)
+    assert not second_timer.is_inside(AT_ONCE)
+    assert timer.leave()
+    # Either may be next, and both have their turn.
+    late.may_leave()
+    second_timer.may_leave()
+    assert late.leave()
+    assert second_timer.leave()
+    assert late.is_inside(AT_ONCE)
+    assert second_timer.is_inside(AT_ONCE)
+
+
+def test_an_error_while_alone_gives_the_machine_back(machine):
+    with contextlib.suppress(_Lost), machine.alone():
+        raise _Lost
+    user = _Visitor(machine.shared)
+    assert user.is_inside(SOON)
+    assert user.leave()

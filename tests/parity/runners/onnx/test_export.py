@@ -1,0 +1,195 @@
+"""The exported reference: names, plain ONNX operators, dynamic sizes, and modules cut out by name."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs what is exported here: pip install onnxruntime")
+
+import onnx_ir as ir
+import onnxruntime
+from onnx import checker, helper
+
+from parity.capture.captures import argument_keys
+from parity.capture.torch_hooks import tapped
+from parity.runners.onnx.export import (
+    NotSeparable,
+    divide_by_mode,
+    embedding_bag,
+    module_of,
+    save_model,
+)
+from tests.parity.onnx_setup import setup
+
+# Exports are made once in a process.
+pytestmark = pytest.mark.xdist_group("onnx_export")
+CASES = ("dlrm_tiny", "dlrm_tiny_weighted", "dlrm_lecture_index", "hstu_tiny")
+
+
+@pytest.fixture(params=CASES)
+def made(request):
+    return setup(request.param)
+
+
+class TestNames:
+    def test_taps_are_those_of_the_reference(self, made):
+        model = made.family.build_reference(made.case.model, "dense").eval()
+        arguments = made.family.entry_arguments(made.arrays(3, 1))
+        with torch.no_grad(), tapped(model) as capture:
+            getattr(model, made.family.entry)(**_tensors(arguments))
+        assert made.onnx.exported.taps == tuple(capture.tensors)
+        assert made.onnx.exported.outputs == tuple(
+            f"{made.family.entry}.{name}" for name in made.family.outputs
+        )
+
+    def test_outputs_of_the_files_carry_them(self, made):
+        exported = made.onnx.exported
+        assert [value.name for value in exported.plain().graph.outputs] == list(exported.outputs)
+        assert [value.name for value in exported.tapped().graph.outputs] == [
+            *exported.taps,
+            *exported.outputs,
+        ]
+
+    @pytest.mark.parametrize(
+        ("case", "names"),
+        [
+            (
+                "hstu_tiny",
+                ["past_lengths", "past_ids", "past_payloads.timestamps", "past_payloads.ratings", "item_ids"],
+            ),
+            ("dlrm_tiny_weighted", ["counts", "lS_o.0", "lS_o.1", "lS_i.0", "lS_i.1", "lS_w.0", "lS_w.1"]),
+            ("dlrm_lecture_index", ["dense_features", "sparse_features"]),
+        ],
+    )
+    def test_inputs_are_the_entrys_arguments(self, case, names):
+        assert [value.name for value in setup(case).onnx.exported.plain().graph.inputs] == names
+
+    def test_first_axes_are_dynamic_and_each_tables_total_is_its_own(self):
+        inputs = setup("dlrm_tiny_weighted").onnx.exported.plain().graph.inputs
+        sizes = {value.name: str(value.shape[0]) for value in inputs}
+        assert sizes.pop("counts") == "batch"
+        assert sizes == {
+            **{f"lS_o.{table}": "batch" for table in (0, 1)},
+            **{f"lS_{kind}.{table}": f"indices_{table}" for kind in "iw" for table in (0, 1)},
+        }
+
+    def test_weights_have_the_names_of_the_state_dict(self, made):
+        names = set(made.onnx.exported.plain().graph.initializers)
+        parameters = dict(made.family.build_reference(made.case.model, "dense").named_parameters())
+        # Some are transposed or folded by the optimiser.
+        assert len(names & set(parameters)) >= len(parameters) // 2
+
+    def test_nodes_know_their_module(self):
+        nodes = setup("dlrm_tiny").onnx.exported.plain().graph
+        paths = {module_of(node) for node in nodes if node.op_type == "Gemm"}
+        assert {"bot_l.0", "top_l.0"} <= paths
+
+
+def _tensors(value):
+    if isinstance(value, dict):
+        return {key: _tensors(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_tensors(item) for item in value]
+    return torch.tensor(value)
+
+
+def test_the_file_is_plain_onnx(made, tmp_path):
+    save_model(made.onnx.exported.plain(), tmp_path / "model.onnx")
+    checker.check_model(tmp_path / "model.onnx", full_check=True)
+    kinds = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
+    assert not kinds & {"Loop", "If", "Scan", "SequenceEmpty", "ConcatFromSequence", "Identity"}
+
+
+class TestDynamicSizes:
+    @pytest.mark.parametrize("batch", [1, 2, 7, 40])
+    def test_one_file_takes_other_batches(self, made, batch):
+        outputs = made.assert_right(made.arrays(batch, seed=batch))
+        assert all(tensor.shape[0] == batch for tensor in outputs.values())
+
+    @pytest.mark.parametrize("name", ["dlrm_tiny", "dlrm_tiny_weighted"])
+    def test_bags_of_any_lengths(self, name):
+        made = setup(name)
+        for lengths in ([0, 0, 0], [0, 5, 0], [9, 0, 1], [0, 0, 64]):
+            made.assert_right(_bags(made, lengths))
+
+    def test_an_empty_bag_is_zero_and_reads_no_neighbour(self):
+        made = setup("dlrm_tiny")
+        taps = made.onnx.run_tapped(_bags(made, [3, 0, 2])).tensors
+        assert taps["emb_l.0"][1].abs().max() == 0
+        assert (taps["emb_l.0"][[0, 2]].abs().sum(dim=1) > 0).all()
+
+
+def _bags(made, lengths):
+    """Inputs whose every table has bags of these lengths."""
+    batch, total = len(lengths), sum(lengths)
+    arrays = made.arrays(batch, seed=3)
+    rng = np.random.default_rng(total)
+    for table, rows in enumerate(made.case.model.table_rows):
+        arrays[f"lS_i_{table}"] = rng.integers(0, rows, total)
+        if f"lS_w_{table}" in arrays:
+            arrays[f"lS_w_{table}"] = rng.uniform(0.25, 2.0, total).astype(np.float32)
+    arrays["lS_o"] = np.tile(np.cumsum([0, *lengths])[:-1], (len(made.case.model.table_rows), 1))
+    return arrays
+
+
+def test_quotients_of_large_indices_are_exact():
+    """torch.onnx would divide in float32, where 2^24 + 1 is 2^24."""
+
+    class Quotient(torch.nn.Module):
+        def forward(self, indices):
+            return torch.div(indices, 3, rounding_mode="floor")
+
+    program = torch.onnx.export(
+        Quotient().eval(),
+        (torch.arange(4),),
+        dynamo=True,
+        verbose=False,
+        custom_translation_table={torch.ops.aten.div.Tensor_mode: divide_by_mode},
+    )
+    indices = np.array([2**24 + 1, 3 * 2**40 + 2, -1, -3], dtype=np.int64)
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    (found,) = session.run(None, {session.get_inputs()[0].name: indices})
+    assert found.tolist() == (indices // 3).tolist()
+
+
+class TestModules:
+    def test_every_call_of_the_reference_can_be_cut_out(self, made):
+        arrays = made.arrays(4, 0)
+        capture = made.other("torch").run_tapped(arrays, record_calls=True)
+        calls = [call for call in capture.calls if made.onnx.can_run(call)]
+        assert calls
+        for call in calls:
+            keys = argument_keys(call.args, call.kwargs)
+            model = made.onnx.exported.module(call.tap, list(keys), call.outputs)
+            assert [value.name for value in model.graph.outputs] == list(call.outputs)
+            # Its own weights and no others.
+            owners = {name.rsplit(".", 1)[0] for name in model.graph.initializers if name in made.weights}
+            assert all((owner + ".").startswith(call.path + ".") for owner in owners), (call.path, owners)
+
+    def test_what_depends_on_more_than_its_arguments_is_said_so(self):
+        exported = setup("dlrm_tiny").onnx.exported
+        with pytest.raises(NotSeparable, match="depends on the values of counts, which is no argument of it"):
+            exported.module("bot_l.2", [], ("bot_l.2",))
+
+    def test_an_unknown_tap_is_said_so(self):
+        exported = setup("dlrm_tiny").onnx.exported
+        with pytest.raises(NotSeparable, match="has no tensor bot_l.77:args.0, bot_l.77"):
+            exported.module("bot_l.77", ["args.0"], ("bot_l.77",))
+
+
+def test_a_translation_refuses_what_it_was_not_written_for():
+    with pytest.raises(NotImplementedError, match="only sums over bags"):
+        embedding_bag(None, None, None, mode=1)
+
+
+def test_ir_of_the_runner_is_not_changed_by_cutting():
+    exported = setup("dlrm_tiny").onnx.exported
+    before = len(list(exported.graph)), [value.name for value in exported.graph.outputs]
+    exported.plain()
+    exported.module("bot_l.0", ["args.0"], ("bot_l.0",))
+    assert before == (len(list(exported.graph)), [value.name for value in exported.graph.outputs])
+
+
+def test_module_of_a_node_without_scopes_is_empty():
+    assert module_of(ir.from_proto(helper.make_node("Relu", ["x"], ["y"]))) == ""

@@ -1,0 +1,179 @@
+"""The onnxruntime runner: modules of every family pass, faults are named, what cannot run says so."""
+
+import sys
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+
+pytest.importorskip("onnxruntime", reason="the runner needs onnxruntime: pip install onnxruntime")
+
+from parity.base.precision import PRECISIONS
+from parity.report.schema import DiagnosisReport
+from parity.runners import Unavailable, default_runners, make_runner
+from tests.parity import fault_runs
+from tests.parity.case_runs import run_case, tapped_paths
+from tests.parity.hidden_gpu import without_gpu
+from tests.parity.onnx_setup import setup
+
+FP32 = (
+    "dlrm_tiny",
+    "dlrm_tiny_weighted",
+    "dlrm_tiny_qr",
+    "dlrm_tiny_md",
+    "dlrm_lecture_index",
+    "hstu_tiny",
+    "hstu_tiny_rated",
+    "hstu_tiny_combined",
+)
+FP16 = ("dlrm_tiny", "dlrm_tiny_weighted", "dlrm_lecture_index", "hstu_tiny", "hstu_tiny_combined")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _on_the_processor():
+    """Its CPU's provider, which the runner refuses beside runners on a GPU."""
+    with without_gpu():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [*((name, "fp32") for name in FP32), *((name, "fp16") for name in FP16)]
+)
+def test_every_module_passes_alone_and_in_the_model(name, precision):
+    report = run_case(name, precision, 0, ("onnxruntime",))["onnxruntime"]
+    assert report.status == "OK"
+    assert report.verdict == "PASS", report.diagnosis
+    assert report.observer_difference == pytest.approx(0.0, abs=1e-2)
+    case = setup(name, precision).case
+    assert {module.path for module in report.modules} >= set(tapped_paths(case))
+    for module in report.modules:
+        assert module.accumulated is not None
+        assert module.isolated is not None or module.kind == "model output"
+
+
+def test_bfloat16_is_unavailable_with_onnx_runtimes_words():
+    made, runner = setup("dlrm_tiny"), make_runner("onnxruntime")
+    with pytest.raises(Unavailable, match="cannot run bf16: .*NOT_IMPLEMENTED"):
+        runner.load(made.case, PRECISIONS["bf16"], made.weights)
+
+
+def test_tf32_is_unavailable_on_the_cpu():
+    made, runner = setup("dlrm_tiny"), make_runner("onnxruntime")
+    with pytest.raises(Unavailable, match="tf32 is an arithmetic of CUDA devices"):
+        runner.load(made.case, PRECISIONS["tf32"], made.weights)
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "onnxscript"])
+def test_a_missing_package_is_named_with_what_to_install(package, monkeypatch):
+    for module in ("onnxruntime", "base"):
+        monkeypatch.delitem(sys.modules, f"parity.runners.onnx.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, "parity.runners.onnx.export", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(Unavailable, match=f"{package}.*`pip install onnxruntime onnx onnxscript`"):
+        make_runner("onnxruntime")
+
+
+def test_the_label_says_version_device_and_level():
+    import onnxruntime
+
+    assert make_runner("onnxruntime").label() == f"onnxruntime ({onnxruntime.__version__}, cpu, enable_all)"
+
+
+class TestBesideAGpu:
+    """Where runners work on a GPU, the CPU's provider is no substitute for the GPU's."""
+
+    @pytest.fixture(autouse=True)
+    def _gpu(self, monkeypatch):
+        setup("dlrm_tiny")  # whose own runner is the CPU's
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def refused(self, precision):
+        made, runner = setup("dlrm_tiny"), make_runner("onnxruntime")
+        assert ", cuda, " in runner.label()
+        with pytest.raises(Unavailable) as caught:
+            runner.load(made.case, PRECISIONS[precision], made.weights)
+        return str(caught.value)
+
+    def test_without_a_provider_for_it_the_runner_is_unavailable(self):
+        assert (
+            "this ONNX Runtime has no CUDAExecutionProvider: `pip install onnxruntime-gpu`"
+            in self.refused("fp32")
+        )
+
+    def test_a_provider_that_does_not_start_is_not_replaced_by_the_cpus(self):
+        from parity.runners.onnx.onnxruntime import _CudaSession
+
+        # Asked for and not there: ONNX Runtime itself goes on with the CPU's, and a warning.
+        with pytest.raises(Unavailable, match="could not start it"):
+            _CudaSession(setup("dlrm_tiny").onnx.exported.plain(), threads=1, allow_tf32=False)
+
+    def test_bfloat16_has_no_way_in(self, monkeypatch):
+        import onnxruntime
+
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+        assert "NumPy has no bfloat16" in self.refused("bf16")
+
+
+def test_it_runs_by_name_only():
+    assert not {"onnxruntime", "tensorrt_onnx"} & set(default_runners())
+
+
+def test_times_are_taken_of_the_model_and_of_modules():
+    made = setup("dlrm_tiny")
+    arrays = made.arrays(4, 0)
+    capture = made.other("torch").run_tapped(arrays, record_calls=True)
+    call = next(call for call in capture.calls if call.path == "bot_l")
+    made.onnx.run_call(call, capture.call_inputs, arrays)
+    for seconds in (made.onnx.time(arrays, 3), made.onnx.time_call(call, capture.call_inputs, 3)):
+        assert len(seconds) == 3
+        assert min(seconds) > 0
+
+
+def test_sessions_follow_the_number_of_threads():
+    made = setup("dlrm_tiny")
+    arrays = made.arrays(4, 0)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before + 1)
+        made.onnx.run(arrays)
+        assert ("plain", before + 1) in made.onnx._sessions
+    finally:
+        torch.set_num_threads(before)
+
+
+class TestFaults:
+    """Edits of the exported graph, which the run must see, and name at the module."""
+
+    LOAD = "        self.exported = export(case, precision, weights)\n"
+
+    def found(self, folder, statement) -> DiagnosisReport:
+        edited = f"{self.LOAD}        {statement}\n"
+        fault_runs.scratch(folder, "parity/runners/onnx/base.py", self.LOAD, edited)
+        code, report, shown = fault_runs.run(folder, "--case", "dlrm_tiny", "--runners", "onnxruntime")
+        assert code == 1
+        assert "FAIL: dlrm_tiny, fp32, onnxruntime" in shown
+        return fault_runs.runner(report, "onnxruntime").diagnosis
+
+    def test_a_weight_of_the_graph(self, tmp_path):
+        weight = 'self.exported.graph.initializers["top_l.0.weight"]'
+        diagnosis = self.found(
+            tmp_path, f"{weight}.const_value = ir.tensor({weight}.const_value.numpy() * 1.01)"
+        )
+        assert (diagnosis.kind, diagnosis.tap) == ("module", "top_l.0")
+
+    def test_two_taps_with_each_others_names(self, tmp_path):
+        swap = (
+            "a, b = (next(v for v in self.exported.graph.outputs if v.name == n) for n in "
+            '("emb_l.0", "emb_l.1")); a.name, b.name = "spare", a.name; a.name = "emb_l.1"'
+        )
+        diagnosis = self.found(tmp_path, swap)
+        assert diagnosis.kind == "module"
+        assert diagnosis.tap in ("emb_l.0", "emb_l.1")
+
+
+def test_arrays_come_back_in_the_precision():
+    outputs = setup("hstu_tiny", "fp16").onnx.run(setup("hstu_tiny", "fp16").arrays(3, 0))
+    assert {tensor.dtype for tensor in outputs.values()} == {torch.float16}
+    assert all(np.isfinite(tensor.numpy()).all() for tensor in outputs.values())
+    assert isinstance(setup("hstu_tiny", "fp16").onnx.exported.graph, ir.Graph)

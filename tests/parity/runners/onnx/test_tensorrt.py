@@ -1,0 +1,105 @@
+"""The tensorrt_onnx runner: engines of the exported reference, refusals by module, runs where they run."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("polygraphy", reason="the runner builds through Polygraphy: pip install polygraphy")
+
+from parity.base.precision import PRECISIONS
+from parity.runners import Unavailable, make_runner
+from parity.runners.base import BuiltOnly, Refused
+from tests.parity.onnx_setup import setup
+
+try:
+    make_runner("tensorrt_onnx")
+    reason = ""
+except Unavailable as error:
+    reason = str(error)
+needs_library = pytest.mark.skipif(bool(reason), reason=reason)
+cannot_run = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="there is a CUDA device, which may run engines"
+)
+
+
+def loaded(name, precision="fp32"):
+    made, runner = setup(name), make_runner("tensorrt_onnx")
+    runner.load(made.case, PRECISIONS[precision], made.weights)
+    return made, runner
+
+
+@needs_library
+@cannot_run
+@pytest.mark.parametrize(
+    ("name", "precision", "dtype"), [("dlrm_tiny", "bf16", "BFloat16"), ("hstu_tiny", "fp16", "Half")]
+)
+def test_engines_are_built_where_they_cannot_run(name, precision, dtype, tmp_path):
+    made, runner = loaded(name, precision)
+    arrays = made.arrays(made.case.input.batch_size, 0)
+    facts = runner.build(arrays, tmp_path)
+    assert [each["shape"] for each in facts] == ["dynamic batch", "static"]
+    for each in facts:
+        assert dtype in each["dtypes"]
+        assert each["layers"] > 50
+        assert 0 < each["engine_layers"] < each["layers"]
+        assert (tmp_path / f"{each['key']}.engine").stat().st_size == each["bytes"]
+        listing = json.loads((tmp_path / f"{each['key']}.json").read_text())["inspector"]
+        assert len(listing["layers"]) == each["engine_layers"]
+        outputs = [b["name"] for b in listing["bindings"] if b["mode"] == "Output"]
+        assert outputs == list(runner.exported.outputs)
+    assert runner.build(arrays, tmp_path) is facts
+    for step in (runner.run, runner.run_tapped):
+        with pytest.raises(BuiltOnly, match="PyTorch sees no CUDA device"):
+            step(arrays)
+
+
+@needs_library
+def test_a_refusal_has_tensorrts_words_and_the_module(tmp_path):
+    made, runner = loaded("dlrm_tiny")
+    node = next(
+        n for n in runner.exported.graph if n.op_type == "Relu" and "bot_l.1" in str(n.metadata_props)
+    )
+    node.op_type = "NoSuchOperator"
+    with pytest.raises(Refused, match=rf"in NoSuchOperator \({node.name}\) of module bot_l.1\n  TensorRT: "):
+        runner.build(made.arrays(4, 0), tmp_path)
+
+
+@needs_library
+def test_where_engines_run_names_carry_the_results(monkeypatch, tmp_path):
+    """ONNX Runtime stands for the engine: what is left is the runner's own."""
+    made, runner = loaded("dlrm_tiny")
+    arrays = made.arrays(4, 0)
+    monkeypatch.setattr(runner, "_open", made.onnx._open)
+    expected = made.onnx.run(arrays)
+    found = runner.run(arrays)
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    taps = runner.run_tapped(arrays).tensors
+    assert set(taps) == {*runner.exported.taps, *runner.exported.outputs}
+
+
+@needs_library
+def test_a_batch_of_another_shape_is_another_engine(monkeypatch):
+    made, runner = loaded("dlrm_tiny")
+    monkeypatch.setattr(runner, "_open", made.onnx._open)
+    for batch in (4, 4, 6):
+        runner.run(made.arrays(batch, 0))
+    assert len(runner._sessions) == 2
+
+
+def test_without_a_library_the_runner_is_unavailable_with_the_reason(monkeypatch):
+    monkeypatch.delitem(sys.modules, "parity.runners.onnx.tensorrt", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    with pytest.raises(Unavailable, match="tensorrt_rtx: .*pip install"):
+        make_runner("tensorrt_onnx")
+
+
+@needs_library
+def test_without_polygraphy_the_runner_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "parity.runners.onnx.tensorrt", raising=False)
+    monkeypatch.setitem(sys.modules, "polygraphy", None)
+    with pytest.raises(Unavailable, match="`pip install polygraphy onnx onnxscript`"):
+        make_runner("tensorrt_onnx")

@@ -1,0 +1,214 @@
+"""The runners of fused attention: their rows, what they have no module for, and where they cannot run."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from tripy_portable import trt
+
+import kernels.plugins.hstu_attention
+import kernels.plugins.stu_attention  # noqa: F401  (importing registers the plugins)
+from cases.hstu.fused import HSTU_FUSED_FAMILY
+from cases.registry import get_family
+from cases.stu.fused import STU_FUSED_FAMILY
+from configs import load_case
+from parity.base.precision import PRECISIONS
+from parity.capture.captures import map_tree
+from parity.cli.arguments import Arguments
+from parity.inputs.weights import initial_weights
+from parity.pipeline import run
+from parity.runners import default_runners, make_runner
+from parity.runners.base import Unavailable
+from parity.runners.fused import FUSED, FUSED_RUNNERS, as_fused
+from parity.runners.torch.eager import OracleRunner
+from parity.runners.tripy.compiled import to_device, to_host
+from parity.verdict.rule import judge
+from tests.parity.case_runs import run_case, tapped_paths
+
+# Of each case the blocks, and the modules that the kernel computes.
+HSTU_BLOCKS = ("_hstu._attention_layers.0", "_hstu._attention_layers.1")
+STU_LAYERS = ("_stu_module._stu_layers.0", "_stu_module._stu_layers.1")
+CASES = {
+    "hstu_tiny": (
+        HSTU_BLOCKS,
+        {"_valid_attn_mask", *(f"{path}._rel_attn_bias" for path in HSTU_BLOCKS)},
+    ),
+    "stu_tiny": (STU_LAYERS, {"_stu_module._valid_attn_mask"}),
+    "stu_tiny_group": (STU_LAYERS, {"_stu_module._valid_attn_mask"}),
+}
+BOTH = [
+    pytest.param(case, name, id=f"{case}-{name}", marks=pytest.mark.xdist_group(f"fused-{case}"))
+    for case in CASES
+    for name in FUSED_RUNNERS
+]
+
+
+@pytest.fixture(scope="module")
+def ran():
+    """`ran(case)`: the runners of a case in fp32, by name; run once."""
+
+    @functools.cache
+    def run_once(case):
+        names = ",".join(FUSED_RUNNERS)
+        asked = Arguments(
+            time_limit=300.0, command="test", cases=case, precision="fp32", runners=names
+        ).request()
+        report = run(asked, progress=lambda _: None)
+        assert report.exit_code == 0, [entry.reason for _, _, entry in report.runner_reports()]
+        return {entry.runner: entry for _, _, entry in report.runner_reports()}
+
+    return run_once
+
+
+@pytest.mark.parametrize(("case", "name"), BOTH)
+def test_every_module_is_compared_and_the_fused_ones_are_gaps(ran, case, name):
+    layers, fused = CASES[case]
+    entry = ran(case)[name]
+    assert entry.verdict == "PASS"
+    statuses = {module.tap: module.status for module in entry.modules}
+    kinds = {module.tap: module.kind for module in entry.modules}
+    gaps = {tap for tap, status in statuses.items() if status == "GAP"}
+    assert gaps == fused
+    assert {kinds[tap] for tap in gaps} <= set(FUSED)
+    assert set(statuses.values()) == {"PASS", "GAP"}
+    rows = {module.tap: module for module in entry.modules}
+    for layer in layers:
+        attention = rows[f"{layer}._attn"]
+        assert attention.accumulated.checked == attention.isolated.checked > 0
+    dense = {module.tap for module in ran(case)["torch"].modules if not module.tap.startswith("append:")}
+    assert set(statuses) == dense
+
+
+@pytest.mark.parametrize(("case", "name"), BOTH)
+def test_a_row_says_which_form_of_the_kernel_ran(ran, case, name):
+    expected = "Triton kernel" if torch.cuda.is_available() else "the kernel's plain PyTorch form"
+    assert expected in ran(case)[name].label
+
+
+@pytest.mark.parametrize(("case", "name"), BOTH)
+def test_attention_is_timed_alone(ran, case, name):
+    rows = {module.tap: module for module in ran(case)[name].modules}
+    assert rows[f"{CASES[case][0][0]}._attn"].latency.median > 0
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("case", ["stu_tiny", "stu_tiny_group"])
+def test_half_types_pass_module_by_module(case, precision):
+    reports = run_case(case, precision, 0, FUSED_RUNNERS)
+    for name in FUSED_RUNNERS:
+        entry = reports[name]
+        assert (entry.status, entry.verdict, entry.padding_leak) == ("OK", "PASS", ""), entry.diagnosis
+        assert {module.path for module in entry.modules} >= set(tapped_paths(load_case(case)))
+
+
+def test_fused_runners_run_by_name_only():
+    assert not set(FUSED_RUNNERS) & set(default_runners())
+
+
+@pytest.mark.parametrize("name", FUSED_RUNNERS)
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("dlrm_tiny", "dlrm_tiny is a case of dlrm"),
+        ("hstu_tiny_combined", "normalization='softmax_rel_bias': fused attention computes rel_bias"),
+    ],
+)
+def test_what_the_kernel_does_not_compute_is_unavailable(name, case, reason):
+    with pytest.raises(Unavailable, match=reason):
+        make_runner(name).load(load_case(case), PRECISIONS["fp32"], {})
+
+
+def test_a_positional_bias_alone_is_unavailable():
+    case = load_case("hstu_tiny")
+    model = case.model.model_copy(update={"relative_attention_bias": "positional"})
+    with pytest.raises(Unavailable, match="computes 'bucketed_time_and_position'"):
+        as_fused(case.model_copy(update={"model": model}))
+
+
+@pytest.mark.parametrize(
+    ("case", "field"),
+    [("stu_tiny", "hidden_dim"), ("stu_tiny", "attention_dim"), ("hstu_tiny", "linear_dim")],
+)
+def test_heads_that_the_kernel_does_not_take_are_unavailable(case, field):
+    case = load_case(case)
+    wide = case.model_copy(update={"model": case.model.model_copy(update={field: 257})})
+    with pytest.raises(Unavailable, match=f"{field}=257: fused attention takes heads of at most 256"):
+        as_fused(wide)
+
+
+@pytest.mark.parametrize("case", ["stu_tiny", "stu_tiny_group"])
+def test_one_graph_of_the_port_serves_fewer_users_and_rows(case):
+    """The number of valid rows is a dimension of the graph, and so is the number of users."""
+    case = load_case(case)
+    weights = initial_weights(STU_FUSED_FAMILY.build_reference(case.model, "jagged"), 0)
+    port, reference = (make_runner(name) for name in ("tripy_jagged", "torch_fused"))
+    oracle = OracleRunner()
+    oracle.load(case, PRECISIONS["fp32"], weights)
+    for runner in (port, reference):
+        runner.load(case, PRECISIONS["fp32"], weights)
+    arrays = STU_FUSED_FAMILY.synthetic(case).inputs[0].arrays
+    arguments = map_tree(STU_FUSED_FAMILY.entry_arguments(arrays), port._host)
+    compiled = port._compiled("_entry", port._entry, arguments, STU_FUSED_FAMILY.dynamic_sizes(arrays))
+    for users in (slice(0, 5), slice(1, 2), slice(2, 5)):
+        some = STU_FUSED_FAMILY.rows(arrays, users)
+        given = map_tree(map_tree(STU_FUSED_FAMILY.entry_arguments(some), port._host), to_device)
+        found = {name: to_host(out) for name, out in compiled(given).items()}
+        (name,) = found
+        verdict = judge(
+            oracle.run(some)[name],
+            reference.run(some)[name],
+            found[name],
+            PRECISIONS["fp32"],
+            case.model.padded_length,
+        )
+        assert verdict.passed, (users, verdict.reason)
+
+
+def test_valid_rows_are_those_of_the_lengths():
+    case = load_case("hstu_tiny_rated")
+    arrays = HSTU_FUSED_FAMILY.synthetic(case).inputs[0].arrays
+    rows = HSTU_FUSED_FAMILY.entry_arguments(arrays)["past_payloads"]["valid_rows"]
+    width = arrays["timestamps"].shape[1]
+    factor = width // arrays["past_ids"].shape[1]
+    expected = [
+        b * width + n for b, length in enumerate(arrays["past_lengths"]) for n in range(length * factor)
+    ]
+    assert rows.tolist() == expected
+    assert HSTU_FUSED_FAMILY.dynamic_sizes(arrays)[len(expected)] == 1
+
+
+def test_valid_rows_of_requests_are_those_of_the_lengths():
+    case = load_case("stu_tiny")
+    arrays = STU_FUSED_FAMILY.synthetic(case).inputs[0].arrays
+    rows = STU_FUSED_FAMILY.entry_arguments(arrays)["valid_rows"]
+    width = case.model.padded_length
+    expected = [b * width + n for b, length in enumerate(arrays["seq_lengths"]) for n in range(length)]
+    assert rows.tolist() == expected
+    assert STU_FUSED_FAMILY.dynamic_sizes(arrays)[len(expected)] == 1
+
+
+@pytest.mark.skipif(trt.available() is not None, reason=trt.available() or "TensorRT is there")
+@pytest.mark.parametrize(
+    ("case", "plugin"),
+    [("hstu_tiny", "hstu::research_attention"), ("stu_tiny", "hstu::production_attention")],
+)
+def test_tensorrt_has_no_layer_for_the_plugin(case, plugin, tmp_path):
+    case = as_fused(load_case(case))
+    family = get_family(case.family)
+    weights = initial_weights(family.build_reference(case.model, "jagged"), 0)
+    runner = make_runner("tensorrt")
+    runner.load(case, PRECISIONS["fp32"], weights)
+    arrays = family.synthetic(case).inputs[0].arrays
+    with pytest.raises(Unavailable, match=rf"has no layer: {plugin} \(2 times\)"):
+        runner.build(arrays, tmp_path)
+
+
+def test_the_kinds_that_are_fused_exist():
+    kinds = set()
+    for case in map(load_case, CASES):
+        model = get_family(as_fused(case).family).build_reference(case.model, "jagged")
+        kinds |= {type(module).__name__ for module in model.modules()}
+    assert kinds >= set(FUSED)
+    assert all(FUSED.values())

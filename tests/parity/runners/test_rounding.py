@@ -1,0 +1,179 @@
+"""Draws of rounding errors: as large as those that PyTorch makes, and none where nothing is rounded."""
+
+import math
+
+import pytest
+import torch
+
+from cases.registry import get_family
+from configs import load_case
+from parity.base.precision import PRECISIONS
+from parity.inputs.weights import initial_weights
+from parity.runners import make_runner
+from parity.runners.oracle.rounding import (
+    DRAWS,
+    FEW_ROWS,
+    MOST_DRAWS,
+    MOST_ELEMENTS,
+    RMS,
+    Roundings,
+    draws_for,
+    has_few_rows,
+    stacked,
+)
+from parity.runners.torch.eager import Float64Runner
+from parity.verdict.rule import bound_for
+
+FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
+PRECISE = pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
+
+
+def _drawn(precision, function, *tensors):
+    with torch.inference_mode(), Roundings(precision, seed=1):
+        return function(*tensors)
+
+
+def _error(result, exact):
+    return float((result.double() - exact).norm() / exact.norm())
+
+
+def _values(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+@PRECISE
+@pytest.mark.parametrize(
+    ("function", "terms"),
+    [
+        (lambda a, b: a * b, 1),
+        (lambda a, b: a + b, 1),
+        (lambda a, b: torch.exp(a), 1),
+        (lambda a, b: a @ b.T, 60),
+        (lambda a, b: torch.nn.functional.linear(a, b), 60),
+        (lambda a, b: torch.nn.functional.layer_norm(a, a.shape[-1:]), 1),
+        (lambda a, b: (a * b).sum(-1), 60),
+        (lambda a, b: torch.nn.functional.silu(a @ b.T) @ a, 80),
+    ],
+    ids=["product", "sum", "exp", "matmul", "linear", "layer_norm", "dot", "two products"],
+)
+def test_draws_are_as_large_as_what_pytorch_does(precision, function, terms):
+    """Within a factor of 1.6, both being random; PyTorch may add in a worse order, up to the worst."""
+    a, b = (values.to(precision.dtype).double() for values in _values(2, 80, 60))
+    exact = function(a, b)
+    own = _error(function(a.to(precision.dtype), b.to(precision.dtype)), exact)
+    drawn = _error(_drawn(precision, function, a, b), exact)
+    worst_order = bound_for(precision, terms).k / bound_for(precision, 1).k
+    assert own / 1.6 / worst_order < drawn < own * 1.6
+
+
+@PRECISE
+def test_one_rounding_has_its_mean_square(precision):
+    """Over leading digits that are distributed logarithmically, and never more than a unit of round-off."""
+    values = torch.exp(torch.linspace(0.0, 20.0 * math.log(2.0), 200_001, dtype=torch.float64))
+    # A product by one is exact, hence by another number that changes no digit.
+    error = _drawn(precision, lambda x: x * 2.0, values) / (2.0 * values) - 1.0
+    assert float(error.square().mean().sqrt()) == pytest.approx(RMS * precision.unit_roundoff, rel=0.01)
+    assert float(error.abs().max()) <= precision.unit_roundoff
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + 0.0,
+        lambda x: x * torch.ones(4, dtype=torch.float64),
+        lambda x: torch.maximum(x, torch.zeros(4, dtype=torch.float64)),
+        lambda x: torch.relu(x),
+        lambda x: x.T.contiguous().reshape(-1),
+        lambda x: x * 0.0,
+        lambda x: torch.cat([x, x]),
+    ],
+    ids=["plus zero", "times one", "maximum", "relu", "moved", "zero", "joined"],
+)
+def test_what_is_exact_has_no_error(function):
+    values = _values(5, 4)
+    assert torch.equal(_drawn(BF16, function, values), function(values))
+
+
+def test_an_operation_in_place_has_an_error_and_stays_in_place():
+    values = _values(5, 4)
+    result = values.clone()
+    view = result[1:]
+    _drawn(BF16, lambda x: x.mul_(1.7), result)
+    exact = values * 1.7
+    assert not torch.equal(result, exact)
+    assert _error(result, exact) < BF16.unit_roundoff
+    assert torch.equal(view, result[1:])
+
+
+def test_other_types_stay_as_they_are():
+    numbers = torch.arange(1, 9)
+    assert torch.equal(_drawn(BF16, lambda x: x * 3, numbers), numbers * 3)
+    single = torch.rand(8)
+    assert torch.equal(_drawn(BF16, lambda x: x * 3, single), single * 3)
+
+
+def test_a_sum_that_cancels_has_the_error_of_its_terms():
+    terms = torch.tensor([1.0, 1e4, -1e4], dtype=torch.float64).repeat(2000, 1)
+    drawn = _drawn(FP32, lambda x: x.sum(-1), terms) - 1.0
+    expected = RMS * FP32.accumulation_roundoff * math.sqrt(math.log2(3) * 2e8)
+    assert float(drawn.square().mean().sqrt()) == pytest.approx(expected, rel=0.1)
+
+
+def test_the_same_seed_gives_the_same_draw():
+    values = _values(5, 4)
+    first, second = (_drawn(BF16, lambda x: x * 3.0, values) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_which_taps_have_draws():
+    assert has_few_rows(torch.zeros(FEW_ROWS, 900))
+    assert not has_few_rows(torch.zeros(FEW_ROWS + 1, 900))
+    assert has_few_rows(torch.zeros(4, 8, 8, 3))
+    assert not has_few_rows(torch.zeros(5, 8, 8, 3))
+    assert not has_few_rows(torch.zeros(4, 4, dtype=torch.int64))
+    assert not has_few_rows(torch.zeros(0, 4))
+    assert has_few_rows(torch.tensor(1.0))
+
+
+def test_how_many_draws_there_are():
+    assert draws_for(1000) == MOST_DRAWS
+    assert draws_for(MOST_ELEMENTS // 3) == 3
+    assert draws_for(MOST_ELEMENTS + 1) == 0
+    assert stacked([], ["a"]) == {}
+    draws = [{"a": torch.ones(2, 3)}, {"a": torch.zeros(2, 3)}]
+    assert stacked(draws, ["a"])[f"{DRAWS}a"].shape == (2, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def oracles():
+    """The oracle and the plain float64 runner with the same weights, and inputs."""
+    case = load_case("dlrm_tiny")
+    family = get_family(case.family)
+    weights = initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
+    runners = [make_runner("oracle"), Float64Runner(), make_runner("torch")]
+    for runner in runners:
+        runner.load(case, BF16, weights)
+    return runners, family.synthetic(case).inputs[0].arrays
+
+
+def test_the_oracle_itself_is_untouched_and_its_draws_lie_around_it(oracles):
+    (oracle, plain, _), arrays = oracles
+    found, exact = oracle.run_tapped(arrays).tensors, plain.run_tapped(arrays).tensors
+    assert [name for name in found if not name.startswith(DRAWS)] == list(exact)
+    assert all(torch.equal(found[name], exact[name]) for name in exact)
+    for name in exact:
+        draws = found[f"{DRAWS}{name}"]
+        assert draws.shape == (MOST_DRAWS, *exact[name].shape)
+        assert all(_error(draw, exact[name]) < 20 * BF16.unit_roundoff for draw in draws)
+    assert not torch.equal(*found[f"{DRAWS}top_l.4"][:2])
+
+
+def test_a_module_alone_has_draws_of_its_own_roundings_only(oracles):
+    (oracle, plain, reference), arrays = oracles
+    capture = reference.run_tapped(arrays, record_calls=True)
+    call = next(call for call in capture.calls if call.path == "top_l.4")
+    found = oracle.run_call(call, capture.call_inputs, arrays)
+    exact = plain.run_call(call, capture.call_inputs, arrays)["top_l.4"]
+    assert torch.equal(found["top_l.4"], exact)
+    # One rounding of the product's result.
+    assert all(_error(draw, exact) < BF16.unit_roundoff for draw in found[f"{DRAWS}top_l.4"])

@@ -1,0 +1,177 @@
+"""The tensorrt runner: BUILT rows with their engines, refusals as failures, and running where engines run."""
+
+import json
+import shutil
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from cases.hstu.synthetic import synthetic
+from configs import load_case
+from parity.base.precision import PRECISIONS
+from parity.report.schema import read_report
+from parity.runners import Unavailable, make_runner
+from parity.runners.base import BuiltOnly, Refused
+from parity.timing.measure import Replayed, Timed
+
+trt = pytest.importorskip("tripy_portable.trt", reason="nvtripy compiles with TensorRT itself here")
+reason = trt.available()
+needs_library = pytest.mark.skipif(reason is not None, reason=reason or "")
+cannot_run = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="there is a CUDA device, which may run engines"
+)
+
+
+@pytest.fixture(scope="module")
+def built_run(command, tmp_path_factory):
+    """hstu_tiny on tensorrt, saved."""
+    folder = tmp_path_factory.mktemp("built") / "run"
+    ended = command(
+        *("--case", "hstu_tiny", "--precision", "fp32,bf16", "--runners", "tensorrt", "--save", folder)
+    )
+    return folder, ended
+
+
+@needs_library
+@cannot_run
+def test_engines_are_built_where_they_cannot_run(built_run):
+    folder, ended = built_run
+    assert (ended.code, ended.err) == (0, "")
+    flat = " ".join(ended.out.split())
+    assert "BUILT (not run: PyTorch sees no CUDA device): hstu_tiny, bf16, tensorrt (tensorrt" in flat
+    assert "BUILT: every graph; nothing was compared; 4 engines built and not run." in flat
+    for precision in read_report(folder / "report.json").cases[0].precisions:
+        row = next(runner for runner in precision.runners if runner.runner == "tensorrt")
+        assert (row.status, row.verdict) == ("BUILT", "NONE")
+        assert [build.shape for build in row.builds] == ["dynamic batch", "static"]
+        wanted = {"fp32": "Float", "bf16": "BFloat16"}[precision.precision]
+        for build in row.builds:
+            assert wanted in build.dtypes
+            assert build.layers > 500
+            assert build.engine_layers > 0
+            assert build.seconds > 0
+            path = folder / "hstu_tiny/batch_0000" / precision.precision / "tensorrt" / f"{build.key}.engine"
+            assert path.stat().st_size == build.bytes
+            listing = json.loads(path.with_suffix(".json").read_text())["inspector"]
+            assert len(listing["layers"]) == build.engine_layers
+            assert [b["name"] for b in listing["bindings"] if b["mode"] == "Output"] == [
+                f"result{i}" for i in range(3)
+            ]
+
+
+@needs_library
+@cannot_run
+def test_a_replay_tells_of_the_same_engines(built_run, replayed):
+    folder, _ = built_run
+    code, report, _ = replayed(folder)
+    assert code == 0
+    assert report.cases == read_report(folder / "report.json").cases
+
+
+def test_a_refusal_is_a_failure_with_tensorrts_words(saved_run, replayed, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(saved_run.folder, copy)
+    path = next(copy.glob("*/batch_0000/fp32/record.json"))
+    record = json.loads(path.read_text())
+    words = "TensorRT refuses the graph in tensorrt.top_k (%t1)\n  your line: similarity.py:7 in forward"
+    record["runners"]["tensorrt"] = {"label": "tensorrt (made up)", "status": "REFUSED", "reason": words}
+    path.write_text(json.dumps(record))
+    code, report, out = replayed(copy)
+    assert code == 1
+    row = next(runner for runner in report.cases[0].precisions[0].runners if runner.runner == "tensorrt")
+    assert (row.verdict, row.status, row.diagnosis.text) == ("FAIL", "REFUSED", words)
+    assert f"FAIL: hstu_tiny, fp32, tensorrt (made up): {words}" in out
+
+
+@pytest.fixture
+def runner():
+    """A loaded tensorrt runner, and the arrays of its case."""
+    made = make_runner("tensorrt")
+    case = load_case("hstu_tiny")
+    from cases.registry import get_family
+    from parity.inputs.weights import initial_weights
+
+    weights = initial_weights(get_family(case.family).build_reference(case.model, "dense"), 0)
+    made.load(case, PRECISIONS["fp32"], weights)
+    return made, synthetic(case).arrays
+
+
+@needs_library
+def test_a_graph_that_tensorrt_refuses_is_refused_at_the_ports_line(runner, tmp_path, monkeypatch):
+    import nvtripy as tp
+
+    made, arrays = runner
+
+    def entry(arguments, taps):
+        return {"score.encoded": tp.sigmoid(tp.cast(arguments["past_ids"], tp.int8))}
+
+    monkeypatch.setattr(made, "_entry", entry)
+    line = entry.__code__.co_firstlineno + 1
+    with pytest.raises(Refused, match=rf"your line: .*test_tensorrt_runner.py:{line} in entry"):
+        made.build(arrays, tmp_path)
+
+
+@needs_library
+@cannot_run
+def test_after_a_build_that_cannot_run_nothing_runs(runner, tmp_path):
+    made, arrays = runner
+    facts = made.build(arrays, tmp_path)
+    assert made.build(arrays, tmp_path) is facts
+    for step in (made.run, made.run_tapped, made.run_incremental):
+        with pytest.raises(BuiltOnly, match="PyTorch sees no CUDA device"):
+            step(arrays)
+
+
+@needs_library
+def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
+    from tripy_portable.runtime.client import RuntimeClient
+    from tripy_portable.runtime.session import RuntimeSession, RuntimeSessionOptions
+
+    from parity.runners import tensorrt as tensorrt_runner
+    from parity.runners.tripy import compiled as tripy_compiled
+    from parity.runners.tripy.runner import TripyRunner
+
+    made, arrays = runner
+    runs, stream = [], object()
+
+    class Engine:
+        """Runs the portable executable, which stands for the engine's bytes, on tensors by position."""
+
+        def __init__(self, executable):
+            self.session = RuntimeSession(RuntimeSessionOptions(), executable)
+
+        def __call__(self, tensors):
+            runs.append(len(tensors))
+            memrefs = [RuntimeClient().create_memref_view_from_dlpack(t.__dlpack__()) for t in tensors]
+            return [result.tensor for result in self.session.execute_function("main", memrefs)]
+
+    monkeypatch.setattr(tensorrt_runner.trt, "program_of", lambda executable: executable._executable)
+    monkeypatch.setattr(tensorrt_runner, "_built", lambda inner, _: SimpleNamespace(engine_bytes=inner))
+    monkeypatch.setattr(tensorrt_runner.trt, "Engine", Engine)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    on_engine = made.run(arrays)
+    runs.clear()
+    # What is timed is the engine, in the stream that it is launched on, and not what it was built of.
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(
+        tripy_compiled, "measure", lambda run, repeats, queue: Timed([queue is stream] * repeats, run())
+    )
+    assert made.time(arrays, 2) == [True, True]
+    assert len(runs) == 1
+    assert all(torch.equal(out, on_engine[name]) for name, out in made.timed_outputs().items())
+    assert made.time_replays(arrays, 2) == Replayed([])
+    made._executables.clear()
+    monkeypatch.setattr(made, "_compile", TripyRunner._compile.__get__(made))
+    expected = made.run(arrays)
+    assert list(on_engine) == ["score.encoded", "score.current", "score.similarity"]
+    assert all(torch.equal(on_engine[name], expected[name]) for name in expected)
+
+
+def test_without_a_library_the_runner_is_unavailable_with_the_reason(monkeypatch):
+    monkeypatch.setattr("tripy_portable.trt.library.LIBRARIES", ("no_such_tensorrt",))
+    monkeypatch.delitem(sys.modules, "parity.runners.tensorrt", raising=False)
+    with pytest.raises(Unavailable, match="no_such_tensorrt: No module named.*pip install"):
+        make_runner("tensorrt")
+    sys.modules.pop("parity.runners.tensorrt", None)

@@ -1,0 +1,98 @@
+"""The port against the reference, one test a module, precision and seed.
+
+`pytest -k rel_attn_bias` or `pytest -k "ml1m and bf16"` picks some. A failure prints the module's path, both
+errors, the bound and where it comes from, and the five worst elements.
+"""
+
+import pytest
+
+from cases.registry import get_family
+from configs import load_case
+from parity.report.terminal import verdict_lines
+from tests.parity.case_runs import rows_of, run_case, tapped_paths
+
+# Every variant of every module in small, and the public configurations with their real widths.
+RUNS = [
+    (case, precision, seed)
+    for case, seeds in (
+        ("hstu_tiny", (0, 1)),
+        ("hstu_tiny_rated", (0,)),
+        ("hstu_tiny_combined", (0,)),
+        ("hstu_ml1m", (0,)),
+        ("stu_tiny", (0, 1)),
+        ("stu_tiny_group", (0,)),
+        ("dlrm_tiny", (0, 1)),
+        ("dlrm_tiny_weighted", (0,)),
+        ("dlrm_tiny_qr", (0,)),
+        ("dlrm_tiny_md", (0,)),
+        ("dlrm_kaggle", (0,)),
+        ("dlrm_lecture", (0,)),
+        ("dlrm_lecture_index", (0,)),
+    )
+    for seed in seeds
+    for precision in ("fp32", "fp16", "bf16")
+]
+
+
+def _runners(case: str) -> tuple[str, ...]:
+    has_jagged = "jagged" in get_family(load_case(case).family).layouts
+    return ("torch_jagged", "tripy") if has_jagged else ("tripy",)
+
+
+def _id(case: str, precision: str, seed: int) -> str:
+    return f"{case}-{precision}-seed{seed}"
+
+
+def _grouped(case: str, precision: str, seed: int, *values: object, name: str):
+    """A parameter set whose tests run in one process, so that they share one run."""
+    group = pytest.mark.xdist_group(_id(case, precision, seed))
+    return pytest.param(case, precision, seed, *values, id=name, marks=group)
+
+
+@pytest.mark.parametrize(
+    ("case", "precision", "seed", "runner", "path"),
+    [
+        _grouped(*run, runner, path, name=f"{_id(*run)}-{runner}-{path}")
+        for run in RUNS
+        for runner in _runners(run[0])
+        for path in tapped_paths(load_case(run[0]))
+    ],
+)
+def test_module(case, precision, seed, runner, path):
+    rows = rows_of(run_case(case, precision, seed, _runners(case))[runner], path)
+    assert rows, f"{path} left no tap"
+    failures = [
+        verdict_lines(f"{case}, {precision}, {runner}: {row.tap} {how}", verdict)
+        for row in rows
+        for how, verdict in (("alone", row.isolated), ("in the model", row.accumulated))
+        if verdict is not None and verdict.status == "FAIL"
+    ]
+    assert not failures, "\n".join(["", *failures])
+
+
+@pytest.mark.parametrize(
+    ("case", "precision", "seed", "runner"),
+    [_grouped(*run, runner, name=f"{_id(*run)}-{runner}") for run in RUNS for runner in _runners(run[0])],
+)
+def test_model(case, precision, seed, runner):
+    report = run_case(case, precision, seed, _runners(case))[runner]
+    assert report.status == "OK", report.reason
+    assert report.verdict == "PASS", report.diagnosis.text
+    assert report.padding_leak == ""
+    # Each module is measured on its own, and none is looked at by position or left out.
+    assert {module.path for module in report.modules} >= set(tapped_paths(load_case(case)))
+    output = f"{get_family(load_case(case).family).entry}."
+    assert all(module.isolated for module in report.modules if not module.tap.startswith(output))
+
+
+@pytest.mark.parametrize(
+    ("case", "precision", "seed"),
+    [_grouped(*run, name=_id(*run)) for run in RUNS if load_case(run[0]).family in ("hstu", "stu")],
+)
+def test_appending_to_the_cache_equals_the_full_forward(case, precision, seed):
+    report = run_case(case, precision, seed, _runners(case))["tripy"]
+    loaded = load_case(case)
+    if loaded.family == "hstu" and loaded.model.positions_per_item > 1:
+        assert report.checks == {}, "an item and its rating are two positions; the cache appends one"
+    else:
+        assert [check.status for check in report.checks.values()] == ["PASS"]

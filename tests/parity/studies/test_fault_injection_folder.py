@@ -1,0 +1,142 @@
+"""What a campaign keeps and shows: its folder, its tables, and the processes that it leaves behind."""
+
+import io
+import multiprocessing
+import os
+import re
+import time
+
+import pytest
+from rich.console import Console
+
+from parity.base.errors import UserError
+from parity.studies.fault_injection import store, workers
+from parity.studies.fault_injection.command import SelfTest, render_self_test
+from parity.studies.fault_injection.faults import CleanFinding, Finding, Outcome
+from parity.studies.fault_injection.table import markdown, summarise
+
+
+def finding(**changes):
+    facts = {
+        "case": "dlrm_tiny",
+        "precision": "fp32",
+        "operator": "weight: scaled",
+        "target": "w",
+        "detail": "small",
+        "homes": ["bot_l.0"],
+        "outcome": Outcome.DETECTED,
+        "kind": "module",
+        "named": "bot_l.0",
+        "localised": True,
+        "margin": 3.0,
+    }
+    return Finding(**{**facts, **changes})
+
+
+def test_counts_add_up():
+    found = [
+        finding(),
+        finding(detail="middle", localised=False, margin=2.0),
+        finding(detail="large", outcome=Outcome.MISSED, localised=False, margin=0.5),
+        finding(operator="source: constant", outcome=Outcome.EQUIVALENT, localised=False),
+        finding(operator="source: constant", detail="x", outcome=Outcome.BROKEN, localised=False),
+    ]
+    rows = summarise(found)
+    total = rows["all"]
+    assert (total.injected, total.broken, total.equivalent, total.detected, total.missed) == (5, 1, 1, 2, 1)
+    assert rows["weight: scaled"].detection == pytest.approx(2 / 3)
+    assert rows["weight: scaled"].localisation == 0.5
+    assert total.worst_margin == 2.0
+    text = markdown(
+        found,
+        [
+            CleanFinding(
+                number=0, case="c", precision="fp32", runner="tripy", seed=1, batch_size=2, alarm="why"
+            )
+        ],
+    )
+    assert "| weight: scaled | 3 | 0 | 0 | 0 | 2 | 1 | 66.67 | 66.67 | 50.00 | 2 |" in text
+    assert "why" in text
+
+
+def test_the_terminal_shows_each_count_under_its_name():
+    found = [
+        finding(),
+        finding(outcome=Outcome.BELOW_LIMIT, localised=False),
+        finding(outcome=Outcome.MISSED, localised=False),
+    ]
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(render_self_test(SelfTest(found, [])))
+    heads, row, *_ = (re.split(r"\s{2,}", line.strip()) for line in console.export_text().splitlines())
+    shown = dict(zip(heads, row, strict=True))
+    counts = ("injected", "cannot be made", "equivalent", "below the limit", "detected", "missed")
+    assert [shown[name] for name in counts] == ["3", "0", "0", "1", "1", "1"]
+    assert (shown["localised"], shown["least margin"]) == ("100.0%", "3")
+
+
+def test_findings_survive_a_kill_in_the_middle_of_a_line(tmp_path):
+    path = store.opened(tmp_path / "campaign") / "findings.jsonl"
+    lines = store.Store(path, Finding)
+    lines.add(finding())
+    lines.close()
+    path.write_text(path.read_text() + '{"case": "dlrm_ti')
+    again = store.Store(path, Finding)
+    assert again.lines == [finding()]
+    again.add(finding(detail="large"))
+    again.close()
+    kept = store.Store(path, Finding)
+    kept.close()
+    assert [line.detail for line in kept.lines] == ["small", "large"]
+
+
+def _said(number):
+    yield number
+
+
+def test_no_process_is_left_when_all_is_done():
+    assert sorted(workers.reports([(_said, (number,)) for number in range(3)])) == [0, 1, 2]
+    assert multiprocessing.active_children() == []
+
+
+def _waits_for_ever(number):
+    yield os.getpid()
+    time.sleep(600)
+
+
+def _campaign(said):
+    for process in workers.reports([(_waits_for_ever, (0,))]):
+        said.put(process)
+
+
+def test_processes_of_a_killed_campaign_end():
+    context = multiprocessing.get_context("spawn")
+    said = context.Queue()
+    campaign = context.Process(target=_campaign, args=(said,))
+    campaign.start()
+    process = said.get(timeout=120)
+    campaign.kill()
+    campaign.join()
+    for _ in range(300):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    os.kill(process, 9)
+    pytest.fail("a process of the killed campaign is still there")
+
+
+def test_findings_about_other_code_are_not_added_to(tmp_path, monkeypatch):
+    store.opened(tmp_path)
+    store.opened(tmp_path)
+    monkeypatch.setattr(store, "digest", lambda: "other")
+    with pytest.raises(UserError, match="holds findings about other code") as refused:
+        store.opened(tmp_path)
+    assert refused.value.problem.startswith("holds")
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="something else"):
+        store.opened(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

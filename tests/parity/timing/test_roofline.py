@@ -1,0 +1,173 @@
+"""Limits beside latencies: found for the GPU at hand, saved with a run, shown as a factor."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from cases.registry import get_family
+from configs import load_case
+from parity.base.errors import UserError
+from parity.base.precision import PRECISIONS
+from parity.report.html.page import render_html
+from parity.report.overview import milliseconds, times_the_limit
+from parity.report.schema import LatencyReport, LimitReport
+from parity.timing import roofline as limits
+from parity.timing.roofline import FILE, find_limits, with_limits, write_limits
+from perf_model.ceilings import CeilingsError
+from perf_model.limits import limit
+from perf_model.work import appending_work, case_work
+from tests.parity.hidden_gpu import without_gpu
+from tests.perf_model.gpu import h200
+
+CASE = load_case("hstu_tiny")
+BLOCK = "_hstu._attention_layers.0"
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return get_family(CASE.family).synthetic(CASE).inputs[0]
+
+
+@pytest.fixture
+def on_h200(monkeypatch):
+    """This process believes that it has the H200 of docs/h200."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(limits, "this_gpu", lambda: h200().gpu)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_every_module_and_the_model_have_the_limit_of_their_work(inputs, precision):
+    found = find_limits(CASE, PRECISIONS[precision], inputs, h200().gpu)
+    shapes = {name: array.shape for name, array in inputs.arrays.items()}
+    item = 2 if precision == "bf16" else 4
+    works = case_work(CASE, shapes, item)
+    works |= {f"append:{tap}": work for tap, work in appending_work(CASE, shapes, item).items()}
+    assert found.reason == ""
+    assert set(found.limits) == set(works)
+    for tap, work in works.items():
+        expected = limit(work, precision, h200())
+        assert found.limits[tap] == LimitReport(seconds=expected.seconds, bound=expected.bound)
+
+
+def test_another_gpu_has_a_reason_and_no_limits(inputs):
+    other = h200().gpu.model_copy(update={"name": "NVIDIA B200"})
+    found = find_limits(CASE, PRECISIONS["fp32"], inputs, other)
+    assert found.limits == {}
+    assert "ceilings of this NVIDIA B200 are not known" in found.reason
+    assert "python -m perf_model.measure.ceilings --output docs/b200/ceilings.json" in found.reason
+
+
+def test_damaged_ceilings_are_a_reason_and_no_crash(inputs, monkeypatch):
+    def damaged(gpu):
+        raise CeilingsError("ceilings.json: holds no ceilings")
+
+    monkeypatch.setattr(limits, "find_ceilings", damaged)
+    found = find_limits(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
+    assert (found.limits, found.reason) == ({}, "ceilings.json: holds no ceilings")
+
+
+def test_a_family_without_counts_has_a_reason_and_no_limits(inputs):
+    unknown = CASE.model_copy(update={"family": "transformer"})
+    found = find_limits(unknown, PRECISIONS["fp32"], inputs, h200().gpu)
+    assert found.limits == {}
+    assert "'transformer' has no counts of FLOPs and bytes" in found.reason
+
+
+def test_without_a_gpu_nothing_is_saved(inputs, tmp_path):
+    with without_gpu():
+        write_limits(CASE, PRECISIONS["fp32"], inputs, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_saved_is_what_was_found(inputs, tmp_path, on_h200):
+    write_limits(CASE, PRECISIONS["fp32"], inputs, tmp_path)
+    found = find_limits(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
+    assert limits.Limits.model_validate_json((tmp_path / FILE).read_text()) == found
+
+
+def test_reports_stay_as_they_are_where_nothing_is_saved(report, runners_of, tmp_path):
+    reports = runners_of(report)
+    assert with_limits(reports, tmp_path) == reports
+
+
+def test_a_damaged_file_is_named(report, runners_of, tmp_path):
+    (tmp_path / FILE).write_text("{}")
+    with pytest.raises(UserError, match="is damaged"):
+        with_limits(runners_of(report), tmp_path)
+
+
+@pytest.fixture
+def gpu_run(saved_run, inputs, tmp_path):
+    """The saved run, as if its reference had run on an H200; the jagged runner stays on the processor."""
+    folder = tmp_path / "gpu_run"
+    shutil.copytree(saved_run.folder, folder)
+    batch = folder / "hstu_tiny" / "batch_0000" / "fp32"
+    record = json.loads((batch / "record.json").read_text())
+    record["runners"]["torch"]["label"] = "torch dense (eager, cuda)"
+    record["runners"]["torch_jagged"]["label"] = "torch jagged (eager, cpu)"
+    (batch / "record.json").write_text(json.dumps(record))
+    found = find_limits(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
+    (batch / FILE).write_text(found.model_dump_json())
+    return folder
+
+
+def test_a_replayed_run_keeps_its_limits(gpu_run, replayed, runners_of):
+    code, report, shown = replayed(gpu_run)
+    assert code == 0
+    reference = runners_of(report)["torch"]
+    assert reference.latency.limit is not None
+    timed = {module.tap: module.latency for module in reference.modules if module.latency is not None}
+    assert timed[f"{BLOCK}._attn"].limit.bound == "launch"
+    assert timed["append:_hstu@1"].limit.bound == "launch"
+    assert all(latency.limit is not None for latency in timed.values())
+    # What leaves the preprocessor is three tensors, timed in the first one's row.
+    assert timed["_input_features_preproc[0]"].limit is not None
+    assert has_limits(shown)
+
+
+def test_a_runner_on_the_processor_has_none(gpu_run, replayed, runners_of):
+    _, report, _ = replayed(gpu_run)
+    jagged = runners_of(report)["torch_jagged"]
+    assert jagged.label.endswith("cpu)")
+    assert jagged.latency.limit is None
+    assert all(module.latency is None or module.latency.limit is None for module in jagged.modules)
+
+
+def test_a_gpu_without_ceilings_is_said_once(gpu_run, replayed, inputs):
+    path = gpu_run / "hstu_tiny" / "batch_0000" / "fp32" / FILE
+    other = h200().gpu.model_copy(update={"name": "NVIDIA B200"})
+    path.write_text(find_limits(CASE, PRECISIONS["fp32"], inputs, other).model_dump_json())
+    code, report, shown = replayed(gpu_run)
+    assert code == 0
+    assert shown.count("no limits: ") == 1
+    assert render_html(report).count("No limits: the ceilings of this NVIDIA B200") == 1
+    assert "not known" in shown
+    assert not has_limits(shown)
+
+
+def has_limits(shown: str) -> bool:
+    """Whether the table has a column of the GPU's limits."""
+    return any(line.rstrip().endswith(" limit") for line in shown.splitlines() if "err/limit" in line)
+
+
+def made(median: float, **more: object) -> LatencyReport:
+    return LatencyReport(median=median, p25=median, p75=median, runs=7, **more)
+
+
+def test_the_factor_is_of_replays_where_there_are_any():
+    bound = LimitReport(seconds=1e-5, bound="memory")
+    assert times_the_limit(made(1e-3)) is None
+    assert times_the_limit(made(1e-3, limit=bound)) == pytest.approx(100)
+    assert times_the_limit(made(1e-3, limit=bound, replay=made(3e-5))) == pytest.approx(3)
+
+
+def test_the_factor_stands_before_the_milliseconds():
+    bound = LimitReport(seconds=1e-5, bound="flops")
+    assert milliseconds(made(1e-3, limit=bound)) == "100x limit: 1.00 ±0%"
+    shown = milliseconds(made(1e-3, limit=bound, replay=made(3.14e-5)))
+    assert shown == "3.1x limit: 1.00 ±0%, graph 0.0314 ±0%"
+    assert "limit" not in milliseconds(made(1e-3))

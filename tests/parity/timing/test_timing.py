@@ -1,0 +1,332 @@
+"""How runs are timed: turns, warm-ups, quantiles, the check of what was timed, and the GPU's state."""
+
+import io
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+
+from parity.base import gpu_state
+from parity.base.precision import PRECISIONS
+from parity.execution.worker import RunnerFailure, Status
+from parity.report.overview import milliseconds
+from parity.report.terminal import render
+from parity.timing import measure as timing
+from parity.timing import rounds as latency
+from parity.timing.measure import NotCapturable, Replay, Replayed, measure, measure_queued
+from parity.verdict.judging import latency_of
+from tests.parity import made_reports
+
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+FP32 = PRECISIONS["fp32"]
+
+
+class Lane:
+    """Stands for runner processes; each command is kept, and a turn's first run takes ten times as long."""
+
+    def __init__(self, replays=None):
+        self.asked = []
+        self.failing = ()
+        self._replays = replays or Replayed([0.5] * 6)
+
+    def get(self, name, precision):
+        return SimpleNamespace(request=lambda *request: self._answer(name, *request))
+
+    def _answer(self, name, command, *arguments):
+        self.asked.append((name, command))
+        if (name, command) in self.failing:
+            raise RunnerFailure(Status.ERROR, "broken")
+        if command == "time":
+            return [10.0] + [1.0] * (arguments[1] - 1)
+        if command == "time_calls":
+            return {"m": [10.0] + [2.0] * (arguments[1] - 1)}
+        if command == "time_replays":
+            return self._replays
+        if command == "time_call_replays":
+            return {"m": self._replays}
+        return 123 if command == "peak_memory" else None
+
+
+def turns(monkeypatch, on_gpu, lane):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
+    return latency.Turns(["a", "b"], lane, FP32, threads=1)
+
+
+def test_runners_take_turns_and_the_first_run_of_a_gpu_turn_does_not_count(monkeypatch):
+    lane = Lane()
+    made = turns(monkeypatch, True, lane)
+    made.time_models("inputs")
+    timed = [name for name, command in lane.asked if command == "time"]
+    assert timed == ["a", "b"] * (1 + latency.MIN_ROUNDS)
+    assert made.seconds["a"] == [1.0] * (latency.MIN_ROUNDS * latency.GPU_TURN)
+    assert made.peak_bytes == {"a": 123, "b": 123}
+
+
+@pytest.mark.parametrize(("on_gpu", "rounds"), [(False, 2), (True, 8)])
+def test_modules_take_turns_as_well_and_more_of_them_on_a_gpu(on_gpu, rounds, monkeypatch):
+    lane = Lane()
+    made = turns(monkeypatch, on_gpu, lane)
+    made.time_modules(iter(["a", "b"]), "calls")
+    assert [name for name, command in lane.asked if command == "time_calls"] == ["a", "b"] * rounds
+    assert made.module_seconds["b"] == {"m": [2.0] * rounds * latency.MODULE_REPEATS}
+
+
+def test_replays_are_timed_on_a_gpu_only(monkeypatch):
+    lane = Lane()
+    made = turns(monkeypatch, False, lane)
+    made.time_replays("inputs", ["a"], "calls")
+    assert not [command for _, command in lane.asked if "replay" in command]
+    made = turns(monkeypatch, True, lane)
+    made.time_replays("inputs", iter(["a"]), "calls")
+    assert made.replays["a"] == Replayed([0.5] * 5 * latency.REPLAY_ROUNDS)
+    assert made.module_replays == {"a": {"m": Replayed([0.5] * 5 * latency.GPU_MODULE_ROUNDS)}, "b": {}}
+
+
+def test_a_reason_against_replays_is_kept_and_a_failure_ends_only_one_runner(monkeypatch):
+    lane = Lane(Replayed([], "it waits for the GPU"))
+    lane.failing = [("b", "time_replays")]
+    made = turns(monkeypatch, True, lane)
+    made.time_replays("inputs", ["a", "b"], "calls")
+    assert made.replays["a"] == made.module_replays["a"]["m"] == Replayed([], "it waits for the GPU")
+    assert made.failures == {"b": "ERROR: broken"}
+
+
+def test_measuring_on_the_host_returns_each_run_and_the_last_result():
+    results = iter(range(5))
+
+    def function():
+        time.sleep(0.002)
+        return next(results)
+
+    timed = measure(function, 5, None)
+    assert len(timed.seconds) == 5
+    assert min(timed.seconds) >= 0.002
+    assert timed.result == 4
+
+
+class Gpu:
+    """Stands for a GPU with one stream: it works in order, and events say when they were reached.
+
+    Its host takes `launch` milliseconds for a run that takes the GPU `work`; one that `waits` waits for it.
+    """
+
+    def __init__(self, monkeypatch, launch, work, waits=False):
+        self.now = self.free = 0.0
+        self.launch, self.work, self.waits = launch, work, waits
+        self.sleeps = []
+        monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: GpuEvent(self))
+        monkeypatch.setattr(torch.cuda, "synchronize", self.synchronize)
+        monkeypatch.setattr(torch.cuda, "stream", lambda queue: nullcontext())
+        monkeypatch.setattr(torch.cuda, "_sleep", self.sleep)
+
+    def queue(self, milliseconds):
+        self.free = max(self.free, self.now) + milliseconds
+
+    def sleep(self, cycles):
+        self.sleeps.append(cycles)
+        self.queue(cycles / 2e6)
+
+    def synchronize(self):
+        self.now = max(self.now, self.free)
+
+    def run(self):
+        self.now += self.launch
+        self.queue(self.work)
+        if self.waits:
+            self.synchronize()
+        return "result"
+
+
+class GpuEvent:
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def record(self, queue):
+        self.reached = max(self.gpu.free, self.gpu.now)
+
+    def query(self):
+        return self.gpu.now >= self.reached
+
+    def elapsed_time(self, end):
+        return end.reached - self.reached
+
+
+def test_a_queued_run_takes_what_the_gpu_takes_and_not_the_host(monkeypatch):
+    gpu = Gpu(monkeypatch, launch=0.25, work=0.003)
+    assert measure(gpu.run, 3, "queue").seconds == pytest.approx([0.253e-3] * 3)
+    timed = measure_queued(gpu.run, 3, "queue")
+    assert timed.seconds == pytest.approx([0.003e-3] * 3)
+    assert (timed.result, gpu.sleeps) == ("result", [timing.BUSY_CYCLES] * 3)
+
+
+def test_behind_too_little_work_a_run_does_not_count(monkeypatch):
+    gpu = Gpu(monkeypatch, launch=3.0, work=0.003)
+    assert measure_queued(gpu.run, 2, "queue").seconds == pytest.approx([0.003e-3] * 2)
+    assert gpu.sleeps == [timing.BUSY_CYCLES * times for times in (1, 2, 4, 4)]
+
+
+def test_a_run_that_waits_for_the_gpu_cannot_be_queued(monkeypatch):
+    gpu = Gpu(monkeypatch, launch=0.1, work=0.003, waits=True)
+    with pytest.raises(NotCapturable, match="waits for the GPU"):
+        measure_queued(gpu.run, 1, "queue")
+    assert gpu.sleeps[-1] == timing.MOST_BUSY_CYCLES
+
+
+def test_quantiles_lie_within_what_was_seen_and_replays_stand_beside():
+    found = latency_of([float(n) for n in range(1, 102)], [0.25, 0.5, 0.75])
+    assert (found.p10, found.p25, found.median, found.p75, found.p90) == (11, 25.5, 51, 76.5, 91)
+    assert (found.runs, found.replay.median, found.replay.runs, found.replay.replay) == (101, 0.5, 3, None)
+    assert milliseconds(found) == "51000 ±50%, graph 500 ±50%"
+    one = latency_of([3.0])
+    assert (one.p10, one.median, one.p90, one.replay) == (3, 3, 3, None)
+
+
+def test_a_terminal_shows_replays_memory_and_clocks():
+    latency = latency_of([0.002] * 5, [0.0005] * 5)
+    runner = made_reports.port(
+        "fp32",
+        (made_reports.module("_o", latency=latency),),
+        latency=latency,
+        replay_reasons={"": "it waits for the GPU"},
+        peak_bytes=3 * 2**20,
+    )
+    report = made_reports.report((made_reports.reference(), runner))
+    (case,) = report.cases
+    precision = case.precisions[0].model_copy(update={"gpu": {"before timing": "SM clock 1980 MHz"}})
+    case = case.model_copy(update={"precisions": (precision,)})
+    console = Console(width=120, highlight=False, file=io.StringIO())
+    console.print(render(report.model_copy(update={"cases": (case,)})))
+    shown = console.file.getvalue()
+    rows = [line.split() for line in shown.splitlines() if line.rstrip().endswith("0.500 ±0%")]
+    assert [row[-4:] for row in rows] == [["2.00", "±0%", "0.500", "±0%"]] * 2
+    assert "fp32: peak memory: tripy (portable, cpu) 3 MiB" in shown
+    assert "fp32: GPU before timing: SM clock 1980 MHz" in shown
+    assert "no replay: hstu_tiny, fp32, tripy (portable, cpu): it waits for the GPU" in shown
+
+
+class TestGpuState:
+    @pytest.fixture(autouse=True)
+    def _gpu(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        properties = SimpleNamespace(uuid="1234")
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+
+    def test_the_library_is_asked_first(self, monkeypatch):
+        fake = SimpleNamespace(
+            NVMLError=ValueError,
+            NVML_CLOCK_SM=1,
+            NVML_CLOCK_MEM=2,
+            NVML_TEMPERATURE_GPU=0,
+            nvmlInit=lambda: None,
+            nvmlDeviceGetHandleByUUID=lambda uuid: {"GPU-1234": "device"}[uuid],
+            nvmlSystemGetDriverVersion=lambda: "580.1",
+            nvmlDeviceGetClockInfo=lambda device, kind: 1000 * kind,
+            nvmlDeviceGetPowerUsage=lambda device: 123456,
+            nvmlDeviceGetTemperature=lambda device, kind: 40,
+        )
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
+        assert gpu_state.gpu_state() == {
+            "driver": "580.1",
+            "SM clock": "1000 MHz",
+            "memory clock": "2000 MHz",
+            "power": "123.5 W",
+            "temperature": "40 C",
+        }
+
+    def test_then_the_command(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        printed = "580.1, 1980 MHz, 3201 MHz, 80.85 W, 32\n"
+
+        def run(command, **options):
+            assert "--id=GPU-1234" in command
+            return SimpleNamespace(stdout=printed)
+
+        monkeypatch.setattr(subprocess, "run", run)
+        assert list(gpu_state.gpu_state().values()) == ["580.1", "1980 MHz", "3201 MHz", "80.85 W", "32 C"]
+
+    def test_where_neither_answers_it_says_so(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        monkeypatch.setenv("PATH", "")
+        (reason,) = gpu_state.gpu_state().values()
+        assert reason.startswith("nvidia-ml-py is not installed; nvidia-smi: ")
+
+    def test_what_the_command_prints_is_not_guessed_at(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="No devices\n"))
+        assert gpu_state.gpu_state()["unknown"].endswith("nvidia-smi printed 'No devices'")
+
+
+def test_without_a_gpu_there_is_no_state(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_state.gpu_state() == {}
+
+
+def test_bits_are_compared_with_signs_and_not_a_number():
+    nan = torch.tensor([float("nan"), 0.0])
+    assert timing.same_bits(nan, nan.clone())
+    assert not timing.same_bits(nan, torch.tensor([float("nan"), -0.0]))
+    assert not timing.same_bits(torch.ones(2), torch.ones(2, dtype=torch.int32))
+    assert not timing.same_bits(torch.ones(2), torch.ones(1, 2))
+
+
+@NEEDS_GPU
+class TestOnAGpu:
+    def test_the_time_between_events_is_that_of_the_work(self):
+        queue = torch.cuda.Stream()
+
+        def function():
+            with torch.cuda.stream(queue):
+                torch.cuda._sleep(20_000_000)
+
+        # 20 million cycles at no more than 2 GHz; the host returns at once.
+        assert min(measure(function, 3, queue).seconds) >= 0.01
+
+    def test_the_time_of_a_queued_run_is_without_the_hosts(self):
+        queue = torch.cuda.Stream()
+        x = torch.ones(4, device="cuda")
+
+        def function():
+            time.sleep(0.01)
+            with torch.cuda.stream(queue):
+                return x + 1
+
+        function()
+        assert min(measure(function, 3, queue).seconds) >= 0.01
+        assert max(measure_queued(function, 3, queue).seconds) < 0.01
+
+    def test_what_waits_cannot_be_queued(self):
+        x = torch.ones(4, device="cuda")
+        with pytest.raises(NotCapturable, match="it waits for the GPU"):
+            measure_queued(lambda: x.sum().item(), 1, torch.cuda.current_stream())
+
+    def test_replays_of_many_small_kernels_are_faster_than_launching_them(self):
+        x = torch.randn(64, device="cuda")
+
+        def function():
+            y = x
+            for _ in range(200):
+                y = y * 1.0001 + 0.1
+            return {"y": y}
+
+        plain = latency_of(measure(function, 20, torch.cuda.current_stream()).seconds)
+        replayed = latency_of(Replay(function).time(20))
+        assert replayed.p75 < plain.p25
+
+    @pytest.mark.parametrize(
+        ("function", "reason"),
+        [
+            (lambda x: x * x.sum().item(), "it waits for the GPU"),
+            (lambda x: torch.full_like(x, time.perf_counter()), "a replay gives other bits than a run"),
+        ],
+        ids=["waits", "other bits"],
+    )
+    def test_what_cannot_be_replayed_says_why_and_spoils_nothing(self, function, reason):
+        x = torch.ones(4, device="cuda")
+        with pytest.raises(NotCapturable, match=reason):
+            Replay(lambda: function(x))
+        assert len(Replay(lambda: x + 1).time(2)) == 2

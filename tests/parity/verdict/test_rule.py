@@ -1,0 +1,275 @@
+"""The verdict rule: what it accepts, what it refuses, and that its bound follows from its derivation."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from parity.base.precision import PRECISIONS
+from parity.verdict.distances import Distance, Oracle, carrying_rows
+from parity.verdict.rule import ROUNDINGS_PER_OPERATION, bound_for, judge
+from parity.verdict.sensitivity import STEP, smallest_noticed
+
+FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
+
+
+@pytest.fixture
+def product():
+    """A matrix product in float64 and rounded to float32 twice, in different summation orders."""
+    generator = torch.Generator().manual_seed(3)
+    a = torch.randn(40, 211, generator=generator)
+    b = torch.randn(211, 30, generator=generator)
+    reordered = torch.randperm(211, generator=generator)
+    return a.double() @ b.double(), a @ b, a[:, reordered] @ b[reordered]
+
+
+def test_two_summation_orders_pass(product):
+    verdict = judge(*product, FP32, longest_sum=211)
+    assert verdict.passed
+    assert verdict.checked == 1200
+    assert 0 < verdict.margin <= 1
+
+
+def test_a_relative_change_of_one_in_a_hundred_thousand_fails(product):
+    oracle, reference, port = product
+    verdict = judge(oracle, reference, port * (1 + 1e-5), FP32, longest_sum=211)
+    assert not verdict.passed
+    assert "exceeds" in verdict.reason
+
+
+@pytest.mark.parametrize("factor", [1.006, 0.994])
+def test_a_common_factor_is_seen_below_the_norms_of_rounding(factor):
+    exact = torch.randn(64, 48, generator=torch.Generator().manual_seed(5)).double()
+    rounded = exact.bfloat16()
+    assert judge(exact, rounded, rounded, BF16, longest_sum=1).passed
+    verdict = judge(exact, rounded, (exact * factor).bfloat16(), BF16, longest_sum=1)
+    assert verdict.port.l2 < verdict.limit.l2
+    assert verdict.port.largest < verdict.limit.largest
+    assert not verdict.passed
+    assert verdict.port.gain == pytest.approx(factor - 1, abs=verdict.reference.l2 / math.sqrt(64))
+    assert "gain" in verdict.reason
+
+
+def test_the_gain_may_be_as_large_as_few_rows_let_it_be():
+    """One row, whose elements share a rounding, proves less than many."""
+    bound, u = bound_for(BF16, 1), BF16.unit_roundoff
+    given = Distance(l2=0.002, largest=0.002, gain=0.003)
+    for rows in (1, 4, 1e6):
+        limit = bound.limit(given, rows)
+        squares = (bound.k * 0.003) ** 2 + (2 * u) ** 2 / rows + u**2
+        assert limit.gain == pytest.approx(math.sqrt(squares), rel=1e-12)
+    assert bound_for(BF16, 0).limit(Distance(0.0, 0.0, 0.0), 1).gain == 0.0
+
+
+def test_error_and_floor_add_in_squares():
+    bound = bound_for(BF16, 50)
+    limit = bound.limit(Distance(l2=0.002, largest=0.004, gain=0.0), 16)
+    assert limit.l2 == pytest.approx(math.hypot(bound.k * 0.002, bound.floor))
+    assert limit.largest == pytest.approx(math.hypot(bound.k * 0.004, bound.floor))
+
+
+@pytest.mark.parametrize(
+    ("values", "rows"),
+    [
+        (np.ones((6, 5)), 6),
+        (np.ones(7), 7),
+        (np.array(3.0), 1),
+        (np.diag([2.0, 0.0, 0.0]), 1),
+        (np.ones((2, 3, 4)), 6),
+        (np.zeros((2, 3)), 1),
+        (np.full((6, 5), 1e-300), 6),
+    ],
+    ids=["alike", "one axis", "scalar", "one row", "three axes", "zero", "tiny"],
+)
+def test_carrying_rows(values, rows):
+    assert carrying_rows(values, np.ones(values.shape, bool)) == pytest.approx(rows)
+
+
+def test_only_rows_that_count_carry():
+    keep = np.ones((6, 5), bool)
+    keep[4:] = False
+    assert carrying_rows(np.ones((6, 5)), keep) == pytest.approx(4)
+
+
+@pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
+def test_sensitivity_is_where_the_verdict_turns(precision):
+    exact = torch.randn(64, 48, generator=torch.Generator().manual_seed(5)).double()
+    rounded = exact.to(precision.dtype)
+    verdict = judge(exact, rounded, rounded, precision, longest_sum=1)
+    truth = Oracle(exact.numpy().ravel())
+    values = rounded.double().numpy().ravel()
+    below, above = verdict.sensitivity / STEP**2, verdict.sensitivity
+    assert truth.distance(values * (1 + above)).exceeds(verdict.limit)
+    assert truth.distance(values * (1 - above)).exceeds(verdict.limit)
+    unnoticed = [truth.distance(values * (1 + sign * below)).exceeds(verdict.limit) for sign in (1, -1)]
+    assert not all(unnoticed)
+    assert 0.5 < verdict.sensitivity / precision.unit_roundoff < 2
+
+
+@pytest.mark.parametrize("measure", ["l2", "largest", "gain"])
+@pytest.mark.parametrize("room", [1.0 + 1e-6, 3.0, 1e3], ids=lambda room: f"{room:g} times the error")
+def test_sensitivity_is_where_the_first_measure_turns(measure, room):
+    """Of a port with an error of its own, one limit closer than the others."""
+    rng = np.random.default_rng(11)
+    truth = Oracle(rng.standard_normal(300))
+    port = truth.values * 1.00003 + 1e-5 * rng.standard_normal(300)
+    found = truth.distance(port)
+    close = {measure: room * abs(getattr(found, measure))}
+    limit = Distance(**({"l2": math.inf, "largest": math.inf, "gain": math.inf} | close))
+    noticed = smallest_noticed(truth, port, limit)
+
+    def both(error):
+        return [truth.distance(port * (1 + sign * error)).exceeds(limit) for sign in (1.0, -1.0)]
+
+    assert all(both(noticed))
+    assert not all(both(noticed / STEP**2))
+
+
+def test_equality_notices_everything_and_a_failure_has_no_sensitivity(product):
+    values = torch.randn(6, 5)
+    assert judge(values.double(), values, values.clone(), FP32, longest_sum=0).sensitivity == 0.0
+    numbers = torch.arange(12)
+    assert judge(numbers, numbers, numbers.clone(), FP32, longest_sum=1).sensitivity == 0.0
+    oracle, reference, port = product
+    assert math.isnan(judge(oracle, reference, port * 2, FP32, longest_sum=211).sensitivity)
+
+
+def test_an_all_zero_tensor_notices_no_factor():
+    zero = torch.zeros(4, 3)
+    assert math.isinf(judge(zero.double(), zero, zero, FP32, 1).sensitivity)
+
+
+def test_one_wrong_element_fails_in_the_max_norm(product):
+    oracle, reference, port = product
+    port = port.clone()
+    port[7, 3] += 1e-4 * oracle.abs().max()
+    verdict = judge(oracle, reference, port, FP32, longest_sum=211)
+    assert not verdict.passed
+    assert verdict.worst[0].index == (7, 3)
+    assert verdict.worst[0].port == pytest.approx(float(port[7, 3]))
+
+
+@pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
+@pytest.mark.parametrize("terms", [1, 50, 1000])
+def test_bound_is_the_derivation(precision, terms):
+    u, a = precision.unit_roundoff, precision.accumulation_roundoff
+    bound = bound_for(precision, terms)
+    ratio = (u**2 + terms * a**2) / (u**2 + math.log2(terms + 1) * a**2)
+    assert bound.k == pytest.approx(math.sqrt(ROUNDINGS_PER_OPERATION * ratio), rel=1e-12)
+    assert bound.floor == pytest.approx(math.sqrt(ROUNDINGS_PER_OPERATION) * u, rel=1e-12)
+    assert bound.explain().endswith("1 term" if terms == 1 else f" {terms} terms")
+
+
+def test_behind_several_modules_the_floor_adds_in_squares():
+    one, nine = bound_for(BF16, 50), bound_for(BF16, 50, modules=9)
+    assert nine.floor == pytest.approx(3 * one.floor)
+    assert nine.k == one.k
+    assert bound_for(BF16, 0, modules=9).floor == 0.0
+
+
+def test_half_precision_products_are_bounded_by_storage_not_by_length():
+    assert bound_for(BF16, 1000).k == pytest.approx(bound_for(BF16, 1).k, rel=1e-3)
+    assert bound_for(FP32, 1000).k > 5 * bound_for(FP32, 1).k
+
+
+def test_moving_data_must_be_exact():
+    values = torch.randn(6, 5)
+    assert judge(values.double(), values, values.clone(), FP32, longest_sum=0).passed
+    off = values.clone()
+    off[2, 2] = torch.nextafter(off[2, 2], torch.tensor(math.inf))
+    verdict = judge(values.double(), values, off, FP32, longest_sum=0)
+    assert not verdict.passed
+    assert math.isinf(verdict.margin)
+
+
+def test_integers_must_be_equal():
+    values = torch.arange(12).reshape(3, 4)
+    assert judge(values, values, values.clone(), FP32, longest_sum=1).passed
+    off = values.clone()
+    off[1, 1] += 1
+    verdict = judge(values, values, off, FP32, longest_sum=1)
+    assert not verdict.passed
+    assert "1 of 12" in verdict.reason
+    assert verdict.worst[0].index == (1, 1)
+
+
+def test_a_reference_that_is_wrong_in_integers_fails():
+    values = torch.arange(4)
+    assert not judge(values, values + 1, values, FP32, longest_sum=1).passed
+
+
+@pytest.mark.parametrize("side", ["oracle", "reference", "port"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_non_finite_on_any_side_fails(side, value):
+    sides = {"oracle": torch.ones(3).double(), "reference": torch.ones(3), "port": torch.ones(3)}
+    sides[side] = sides[side].clone()
+    sides[side][1] = value
+    verdict = judge(**sides, precision=FP32, longest_sum=1)
+    assert not verdict.passed
+    assert side in verdict.reason
+
+
+def test_a_shared_overflow_is_no_match():
+    huge = torch.tensor([1.0, 1e6])
+    half = huge.half()
+    assert not judge(huge.double(), half, half, FP16, longest_sum=1).passed
+
+
+@pytest.mark.parametrize(
+    ("port", "reason"),
+    [
+        (torch.ones(2, 3), "shape"),
+        (torch.ones(3, 2, dtype=torch.float64), "dtype"),
+        (torch.ones(3, 2, dtype=torch.int32), "dtype"),
+    ],
+    ids=["shape", "wider", "integer"],
+)
+def test_another_shape_or_type_fails(port, reason):
+    one = torch.ones(3, 2)
+    verdict = judge(one.double(), one, port, FP32, longest_sum=1)
+    assert not verdict.passed
+    assert reason in verdict.reason
+
+
+def test_nothing_to_compare_fails():
+    empty = torch.ones(0, 4)
+    assert not judge(empty.double(), empty, empty, FP32, longest_sum=1).passed
+    one = torch.ones(2, 2)
+    masked = judge(one.double(), one, one, FP32, longest_sum=1, valid=np.zeros((2, 2), bool))
+    assert not masked.passed
+    assert "nothing to compare" in masked.reason
+
+
+def test_only_valid_elements_count():
+    oracle = torch.ones(2, 3).double()
+    port = torch.ones(2, 3)
+    port[1, 2] = math.nan
+    valid = np.ones((2, 3), bool)
+    valid[1, 2] = False
+    assert judge(oracle, torch.ones(2, 3), port, FP32, 1, valid=valid).passed
+    assert not judge(oracle, torch.ones(2, 3), port, FP32, 1).passed
+
+
+def test_boundary_elements_are_counted_and_left_out():
+    oracle = torch.ones(2, 3).double()
+    port = torch.ones(2, 3)
+    port[0, 0] = 2.0
+    boundary = np.zeros((2, 3), bool)
+    boundary[0, 0] = True
+    verdict = judge(oracle, torch.ones(2, 3), port, FP32, 1, boundary=boundary)
+    assert verdict.passed
+    assert (verdict.boundary, verdict.checked) == (1, 5)
+
+
+def test_an_all_zero_oracle_accepts_only_zero():
+    zero = torch.zeros(4)
+    assert judge(zero.double(), zero, zero, FP32, 1).passed
+    assert not judge(zero.double(), zero, zero + 1e-30, FP32, 1).passed
+
+
+def test_scalars_have_an_empty_index():
+    one = torch.tensor(1.0)
+    verdict = judge(one.double(), one, torch.tensor(2.0), FP32, 1)
+    assert not verdict.passed
+    assert verdict.worst[0].index == ()
