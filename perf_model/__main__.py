@@ -1,10 +1,10 @@
 """What the performance model is worth: predictions against measurements, as Markdown.
 
-    python -m perf_model docs/h200                          # all tables
-    python -m perf_model docs/h200 --points points_second   # against another run's points
+    python -m perf_model benchmarks/results/h200                          # all tables
+    python -m perf_model benchmarks/results/h200 --points points_second   # against another run's points
 
-The folder holds ceilings.json, calibration.json, points.json and models.json of one GPU, as the programs in
-`perf_model.measure` write them.
+The folder holds points.json and models.json of one GPU, as the programs in `perf_model.measure` write them.
+ceilings.json and calibration.json of that GPU come from the folder of the same name in `perf_model/ceilings`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from perf_model.ceilings import FILE, CeilingsError, read_ceilings
+from perf_model.ceilings import FILE, FOLDER, CeilingsError, read_ceilings
 from perf_model.kernels import KernelModel
 from perf_model.measured import Measurements, read_measurements
 from perf_model.tables import (
@@ -27,9 +27,9 @@ from perf_model.tables import (
 )
 
 
-def _lines(folder: Path, points: str, models: str) -> Iterator[str]:
-    ceilings = read_ceilings(folder / FILE)
-    calibration = _of_this_gpu(folder / "calibration.json", ceilings.gpu)
+def _lines(folder: Path, measured_ceilings: Path, points: str, models: str) -> Iterator[str]:
+    ceilings = read_ceilings(measured_ceilings / FILE)
+    calibration = _of_this_gpu(measured_ceilings / "calibration.json", ceilings.gpu)
     judged = _of_this_gpu(folder / f"{points}.json", ceilings.gpu)
     model = KernelModel(ceilings, calibration.measured)
     yield from error_tables(judged.measured, model)
@@ -51,12 +51,14 @@ def _of_this_gpu(path: Path, gpu: object) -> Measurements:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_model", description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="with the JSON files of one GPU")
+    parser.add_argument("folder", type=Path, help="with the points and models measured on one GPU")
+    parser.add_argument("--ceilings", type=Path, help="folder with ceilings.json and calibration.json")
     parser.add_argument("--points", default="points", help="name of the points to judge by, without .json")
     parser.add_argument("--models", default="models", help="name of the models to judge by, without .json")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
+    ceilings = arguments.ceilings or FOLDER / arguments.folder.resolve().name
     try:
-        for line in _lines(given.folder, given.points, given.models):
+        for line in _lines(arguments.folder, ceilings, arguments.points, arguments.models):
             sys.stdout.write(line + "\n")
     except (CeilingsError, ValueError) as error:
         sys.stderr.write(f"{error}\n")

@@ -47,7 +47,7 @@ def find_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, gpu:
         return Limits(gpu=gpu.name, reason=str(error))
     if ceilings is None:
         folder = gpu.name.split()[-1].lower()
-        command = f"python -m perf_model.measure.ceilings --output docs/{folder}/ceilings.json"
+        command = f"python -m perf_model.measure.ceilings --output perf_model/ceilings/{folder}/ceilings.json"
         return Limits(gpu=gpu.name, reason=f"the ceilings of this {gpu.name} are not known; run {command}")
     shapes = {name: array.shape for name, array in inputs.arrays.items()}
     try:

@@ -1,6 +1,6 @@
 """Measure the ceilings of this machine's GPU.
 
-    python -m perf_model.measure.ceilings --output docs/h200/ceilings.json
+    python -m perf_model.measure.ceilings --output perf_model/ceilings/h200/ceilings.json
 
 Bandwidths count bytes read plus bytes written. All data are random.
 """

@@ -1,6 +1,6 @@
 """Time whole models of `perf_model.models` on this machine's GPU, eagerly and as graph replays.
 
-python -m perf_model.measure.models --output docs/h200/models.json
+python -m perf_model.measure.models --output benchmarks/results/h200/models.json
 """
 
 from __future__ import annotations

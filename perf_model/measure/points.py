@@ -1,7 +1,7 @@
 """Time the points of `perf_model.points` on this machine's GPU.
 
-python -m perf_model.measure.points calibration --output docs/h200/calibration.json
-python -m perf_model.measure.points evaluation --output docs/h200/points.json
+python -m perf_model.measure.points calibration --output perf_model/ceilings/h200/calibration.json
+python -m perf_model.measure.points evaluation --output benchmarks/results/h200/points.json
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The H200 of docs/h200, and a made GPU whose numbers are round."""
+"""Numbers measured on an H200, and an invented GPU whose numbers are round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from perf_model.models import forward, models
 from perf_model.trace import Trace, trace
 from tests.locations import ROOT
 
-FOLDER = ROOT / "docs" / "h200"
+CEILINGS = ROOT / "perf_model" / "ceilings" / "h200"
+RESULTS = ROOT / "benchmarks" / "results" / "h200"
 
 ROUND = Ceilings(
     gpu=GPU(name="Round", capability=(9, 0), multiprocessors=100, memory_gib=100, l2_bytes=1_000_000),
@@ -27,17 +28,17 @@ ROUND = Ceilings(
 
 @cache
 def h200() -> Ceilings:
-    return read_ceilings(FOLDER / "ceilings.json")
+    return read_ceilings(CEILINGS / "ceilings.json")
 
 
 @cache
 def calibration() -> tuple[Measured, ...]:
-    return read_measurements(FOLDER / "calibration.json").measured
+    return read_measurements(CEILINGS / "calibration.json").measured
 
 
 @cache
 def evaluation(run: str = "points") -> tuple[Measured, ...]:
-    return read_measurements(FOLDER / f"{run}.json").measured
+    return read_measurements(RESULTS / f"{run}.json").measured
 
 
 @cache

@@ -26,8 +26,9 @@ from perf_model.models import input_shapes, models
 from perf_model.points import Point, evaluation_points, is_big
 from perf_model.trace import Array, Operation, Trace, trace
 from perf_model.work import case_work
+from tests.locations import ROOT
 from tests.parity.hidden_gpu import without_gpu
-from tests.perf_model.gpu import FOLDER, calibration, evaluation, h200, kernel_model, traced
+from tests.perf_model.gpu import CEILINGS, RESULTS, calibration, evaluation, h200, kernel_model, traced
 
 SEED_ALL, SEED_BIG = 0.1166, 0.0868
 """The seed's geometric mean errors, on all sizes and on the big ones."""
@@ -151,7 +152,7 @@ def test_every_operation_of_every_model_has_a_kernel_and_a_host_overhead():
 def test_as_many_kernels_are_seen_as_the_profiler_counted():
     """Fewer by those that a library adds: split sums, their clearing, copies of misaligned factors."""
     counted = {
-        line["model"]: line["kernels"] for line in json.loads((FOLDER / "models.json").read_text())["models"]
+        line["model"]: line["kernels"] for line in json.loads((RESULTS / "models.json").read_text())["models"]
     }
     for model in models():
         seen = len(traced(model.key).operations)
@@ -169,7 +170,7 @@ def test_a_models_flops_are_those_of_the_products_that_it_dispatches():
 def test_no_measured_replay_is_below_its_limit():
     for name in ("models", "models_second"):
         measured = {
-            line["model"]: line for line in json.loads((FOLDER / f"{name}.json").read_text())["models"]
+            line["model"]: line for line in json.loads((RESULTS / f"{name}.json").read_text())["models"]
         }
         for model in models():
             work = case_work(model.config(), input_shapes(model), 4 if model.precision == "fp32" else 2)[""]
@@ -185,7 +186,7 @@ def test_no_measured_point_is_below_its_limit():
 
 def test_replays_of_models_are_predicted():
     """Half of them within 5 %; the lecture's model, whose product has 186,624 terms, is far off."""
-    measured = {line["model"]: line for line in json.loads((FOLDER / "models.json").read_text())["models"]}
+    measured = {line["model"]: line for line in json.loads((RESULTS / "models.json").read_text())["models"]}
     errors = {}
     for model in models():
         found = estimate(traced(model.key), model.precision, kernel_model())
@@ -252,10 +253,10 @@ def test_a_file_without_points_is_named(tmp_path, content):
         read_measurements(path)
 
 
-def test_the_program_prints_what_the_document_says(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["perf_model", str(FOLDER)])
+def test_the_program_prints_the_stored_tables(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["perf_model", str(RESULTS)])
     assert program.main() == 0
-    document = (FOLDER.parent / "performance_model.md").read_text()
+    document = (RESULTS / "performance_model.md").read_text()
     printed = [line for line in capsys.readouterr().out.splitlines() if line]
     assert len(printed) > 60
     written = [line for line in document.splitlines() if line]
@@ -294,17 +295,17 @@ def test_a_number_that_is_not_the_documents_would_be_seen():
 
 
 def test_the_program_refuses_a_folder_without_ceilings(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["perf_model", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["perf_model", str(tmp_path), "--ceilings", str(tmp_path)])
     assert program.main() == 2
     assert "ceilings.json: holds no ceilings" in capsys.readouterr().err
 
 
 def test_the_program_refuses_another_gpus_points(tmp_path, capsys, monkeypatch):
     for name in ("ceilings", "calibration"):
-        (tmp_path / f"{name}.json").write_text((FOLDER / f"{name}.json").read_text())
+        (tmp_path / f"{name}.json").write_text((CEILINGS / f"{name}.json").read_text())
     other = h200().gpu.model_copy(update={"name": "Other"})
     Measurements(other, {}, evaluation()[:2]).save(tmp_path / "points.json")
-    monkeypatch.setattr(sys, "argv", ["perf_model", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["perf_model", str(tmp_path), "--ceilings", str(tmp_path)])
     assert program.main() == 2
     assert "measure both on one GPU" in capsys.readouterr().err
 
@@ -312,7 +313,7 @@ def test_the_program_refuses_another_gpus_points(tmp_path, capsys, monkeypatch):
 def test_measuring_without_a_gpu_says_so(tmp_path):
     command = [sys.executable, "-m", "perf_model.measure.ceilings", "--output", str(tmp_path / "c.json")]
     with without_gpu():
-        found = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER.parents[1])
+        found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert found.returncode != 0
     assert "no CUDA device" in found.stderr
     assert not (tmp_path / "c.json").exists()

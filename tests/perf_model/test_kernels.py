@@ -1,4 +1,4 @@
-"""Predictions of kernels: lookups, products and streams, calibrated on the H200 of docs/h200."""
+"""Predictions of kernels: lookups, products and streams, calibrated on an H200."""
 
 from __future__ import annotations
 

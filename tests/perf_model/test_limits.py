@@ -9,7 +9,7 @@ import pytest
 from perf_model.ceilings import CeilingsError, find_ceilings, read_ceilings
 from perf_model.limits import Limit, limit, roofline
 from perf_model.work import Work
-from tests.perf_model.gpu import FOLDER, ROUND, h200
+from tests.perf_model.gpu import CEILINGS, ROUND, h200
 
 
 def test_what_bounds_a_module_is_the_largest_of_four():
@@ -52,8 +52,8 @@ def test_the_measured_ceilings_are_in_the_units_that_they_claim():
 
 
 def test_ceilings_are_found_for_the_kind_of_gpu_that_they_were_measured_on(tmp_path):
-    (tmp_path / "docs" / "h200").mkdir(parents=True)
-    (tmp_path / "docs" / "h200" / "ceilings.json").write_text(h200().model_dump_json())
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200" / "ceilings.json").write_text(h200().model_dump_json())
     assert find_ceilings(h200().gpu, tmp_path) == h200()
 
 
@@ -88,7 +88,7 @@ def test_no_file_is_no_ceilings(tmp_path):
 )
 def test_a_damaged_file_is_named_with_the_fix(tmp_path, change, said):
     path = tmp_path / "ceilings.json"
-    path.write_text(json.dumps(json.loads((FOLDER / "ceilings.json").read_text()) | change))
+    path.write_text(json.dumps(json.loads((CEILINGS / "ceilings.json").read_text()) | change))
     with pytest.raises(CeilingsError, match=said) as raised:
         read_ceilings(path)
     assert str(path) in str(raised.value)

@@ -34,7 +34,7 @@ def inputs():
 
 @pytest.fixture
 def on_h200(monkeypatch):
-    """This process believes that it has the H200 of docs/h200."""
+    """This process believes that it has an H200."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(limits, "this_gpu", lambda: h200().gpu)
 
@@ -58,7 +58,10 @@ def test_another_gpu_has_a_reason_and_no_limits(inputs):
     found = find_limits(CASE, PRECISIONS["fp32"], inputs, other)
     assert found.limits == {}
     assert "ceilings of this NVIDIA B200 are not known" in found.reason
-    assert "python -m perf_model.measure.ceilings --output docs/b200/ceilings.json" in found.reason
+    assert (
+        "python -m perf_model.measure.ceilings --output perf_model/ceilings/b200/ceilings.json"
+        in found.reason
+    )
 
 
 def test_damaged_ceilings_are_a_reason_and_no_crash(inputs, monkeypatch):

@@ -1,4 +1,8 @@
-"""What one GPU can do at most, as measured on it, and the machine that the numbers hold for."""
+"""Measured ceilings of GPUs.
+
+A subfolder holds the numbers of one kind of GPU: `ceilings.json` (rates and overheads, read here) and
+`calibration.json` (times of single kernels, read by `perf_model.measured`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from perf_model.points import PRECISIONS
 
 SCHEMA = "perf_model.ceilings/1"
 FILE = "ceilings.json"
-ROOT = Path(__file__).resolve().parents[1]
+FOLDER = Path(__file__).resolve().parent
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -75,9 +79,9 @@ def read_ceilings(path: Path) -> Ceilings:
         raise CeilingsError(f"{path}: holds no ceilings ({error}); {fix}") from error
 
 
-def find_ceilings(gpu: GPU, root: Path = ROOT) -> Ceilings | None:
-    """The ceilings measured on this kind of GPU, from `docs/*/ceilings.json`; None where there are none."""
-    for path in sorted(root.glob(f"docs/*/{FILE}")):
+def find_ceilings(gpu: GPU, folder: Path = FOLDER) -> Ceilings | None:
+    """The ceilings measured on this kind of GPU, from `folder`'s subfolders; None where there are none."""
+    for path in sorted(folder.glob(f"*/{FILE}")):
         ceilings = read_ceilings(path)
         if ceilings.gpu == gpu:
             return ceilings
