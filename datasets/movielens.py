@@ -15,15 +15,12 @@ here they keep the order of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from cases.hstu.inputs import HSTUInputs, validate
-from configs import HSTUConfig
-from parity.base.errors import UserError
+from datasets.errors import DataError
 
 _CSV_HEADER = b"userId,movieId,rating,timestamp"
 _SEPARATORS = {"ml-100k": b"\t", "ml-1m": b"::", "ml-20m": b","}
@@ -57,30 +54,42 @@ class Ratings:
         return self.item_ids.size
 
     @property
-    def without_history(self) -> np.ndarray:
-        """Users with a single rating: it is their target, and a model has nothing to predict it from."""
-        return self.user_ids[np.diff(self.offsets) < 2]
+    def with_history(self) -> np.ndarray:
+        """Places in ``user_ids`` of the users with two or more ratings: a history and a target."""
+        return np.flatnonzero(np.diff(self.offsets) >= 2)
 
 
 @dataclass(frozen=True)
-class UserBatch:
-    """Some users of a file as model input. B users; ``targets`` and ``truncated`` are (B,) int64.
+class Histories:
+    """Padded histories of B users, left-aligned, in order of time; N positions a row. All arrays are int64.
 
-    A user's ratings are the history, the target, and those cut off because the history was too long:
-    ``inputs["past_lengths"] + 1 + truncated`` adds up to the user's ratings in the file.
+    The ratings of a user are the history, the target, and the older ratings beyond the longest history:
+    ``past_lengths + 1 + truncated`` is the number of ratings of the user.
+
+    Attributes:
+        user_ids: (B,) ids of the users.
+        past_lengths: (B,) number of items in each history, at least 1 and less than N.
+        past_ids: (B, N) item ids; 0 in the padding.
+        ratings: (B, N) whole stars; 0 in the padding.
+        timestamps: (B, N) seconds; the target's at index ``past_lengths``, 0 behind it.
+        targets: (B,) ids of the items that follow the histories.
+        truncated: (B,) number of older ratings that are left out.
     """
 
     user_ids: np.ndarray
+    past_lengths: np.ndarray
+    past_ids: np.ndarray
+    ratings: np.ndarray
+    timestamps: np.ndarray
     targets: np.ndarray
     truncated: np.ndarray
-    inputs: HSTUInputs
 
 
 def read_ratings(path: Path) -> Ratings:
     """Reads a rating file, in chunks.
 
     Raises:
-        UserError: the file cannot be read, is empty, is in no known format, or has broken lines (their
+        DataError: the file cannot be read, is empty, is in no known format, or has broken lines (their
             number, and the first five with what is wrong).
     """
     columns: list[np.ndarray] = []
@@ -97,13 +106,13 @@ def read_ratings(path: Path) -> Ratings:
                 columns.append(table)
                 line += chunk.count(b"\n")
     except OSError as error:
-        raise UserError(
+        raise DataError(
             "data", str(path), f"cannot be read ({error.strerror})", "give the path of a rating file"
         ) from error
     broken.raise_if_any()
     users, items, ratings, seconds = np.concatenate(columns or [np.empty((4, 0), np.int64)], axis=1)
     if users.size == 0:
-        raise UserError(
+        raise DataError(
             "data", str(path), "has no ratings", "give the path of a rating file that is complete"
         )
     order = np.lexsort((seconds, users))  # stable: ratings of the same second stay in the file's order
@@ -126,7 +135,7 @@ def recognises(path: Path) -> bool:
             line = stream.readline(256)
         # Four fields: other files with tabs have more.
         return line.count(_SEPARATORS[_sniff(path, line)]) == 3
-    except (OSError, UserError):
+    except (OSError, DataError):
         return False
 
 
@@ -143,89 +152,68 @@ def without_last(data: Ratings) -> Ratings:
     )
 
 
-def user_batches(
-    data: Ratings, model: HSTUConfig, batch_size: int, num_candidates: int, seed: int
-) -> Iterator[UserBatch]:
-    """Every user with a history exactly once, in ascending order; the last batch may be smaller.
+def check_fits(data: Ratings, num_items: int, num_ratings: int) -> None:
+    """Checks that a model with these tables can predict some user's last item.
 
-    The candidates of a user, (B, X), are the target first and then items drawn from the file's.
+    Args:
+        data: the ratings.
+        num_items: the largest item id of the model.
+        num_ratings: the number of ratings of the model; they start at 0.
 
     Raises:
-        UserError: at the call, before the first batch: an item or a rating that the model has no
-            embedding for, no candidate asked for, or no user with a history.
+        DataError: an item or a rating is outside the tables, or no user has a history.
     """
-    _check_fits(data, model, num_candidates)
-    with_history = np.flatnonzero(np.diff(data.offsets) >= 2)
-    catalogue = np.unique(data.item_ids)
-    rng = np.random.default_rng([seed, 0x317])
-
-    def generate() -> Iterator[UserBatch]:
-        for start in range(0, with_history.size, batch_size):
-            yield _batch(
-                data, model, with_history[start : start + batch_size], catalogue, num_candidates, rng
-            )
-
-    return generate()
-
-
-def _batch(
-    data: Ratings,
-    model: HSTUConfig,
-    users: np.ndarray,
-    catalogue: np.ndarray,
-    num_candidates: int,
-    rng: np.random.Generator,
-) -> UserBatch:
-    target_B = data.offsets[users + 1] - 1
-    available_B = target_B - data.offsets[users]
-    lengths_B = np.minimum(available_B, model.max_sequence_len)
-    position_N = np.arange(model.padded_length)
-    # Where each position of the padded rows lies in the file's order; the query lies at the target.
-    source_BN = np.minimum((target_B - lengths_B)[:, None] + position_N, target_B[:, None])
-    valid_BN = position_N < lengths_B[:, None]
-    timestamps_BN = np.where(position_N <= lengths_B[:, None], data.timestamps[source_BN], 0)
-    targets_B = data.item_ids[target_B]
-    candidates = rng.choice(catalogue, (users.size, num_candidates))
-    candidates[:, 0] = targets_B
-    inputs = HSTUInputs(
-        {
-            "past_lengths": lengths_B,
-            "past_ids": np.where(valid_BN, data.item_ids[source_BN], 0),
-            "ratings": np.where(valid_BN, data.ratings[source_BN], 0),
-            "timestamps": np.repeat(timestamps_BN, model.positions_per_item, axis=1),
-            "item_ids": candidates,
-        }
-    )
-    validate(inputs, model)
-    return UserBatch(data.user_ids[users], targets_B, available_B - lengths_B, inputs)
-
-
-def _check_fits(data: Ratings, model: HSTUConfig, num_candidates: int) -> None:
     largest = int(data.item_ids.max())
-    if largest > model.num_items:
-        count = int((data.item_ids > model.num_items).sum())
-        raise UserError(
+    if largest > num_items:
+        count = int((data.item_ids > num_items).sum())
+        raise DataError(
             "data",
             str(data.path),
-            f"({data.format}) has item {largest}, and {count} ratings above num_items {model.num_items}",
+            f"({data.format}) has item {largest}, and {count} ratings above num_items {num_items}",
             f"use a case whose num_items is at least {largest}",
         )
-    if int(data.ratings.max()) >= model.num_ratings:
-        raise UserError(
+    highest = int(data.ratings.max())
+    if highest >= num_ratings:
+        raise DataError(
             "data",
             str(data.path),
-            f"has ratings up to {int(data.ratings.max())}, and num_ratings is {model.num_ratings}",
-            f"use a case whose num_ratings is at least {int(data.ratings.max()) + 1}",
+            f"has ratings up to {highest}, and num_ratings is {num_ratings}",
+            f"use a case whose num_ratings is at least {highest + 1}",
         )
-    if num_candidates < 1:
-        raise UserError("num_candidates", num_candidates, "is below 1", "give at least 1")
-    if data.without_history.size == data.num_users:
-        raise UserError(
+    if data.with_history.size == 0:
+        raise DataError(
             "data",
             str(data.path),
             "has no user with two ratings",
             "give a file with histories to predict from",
         )
+
+
+def histories(data: Ratings, users_B: np.ndarray, max_length: int, width: int) -> Histories:
+    """The padded histories of some users, and the item that follows each history.
+
+    Args:
+        data: the ratings.
+        users_B: (B,) places in ``data.user_ids``, each of a user with at least two ratings.
+        max_length: the largest number of items in a history; older items are left out.
+        width: the length N of the padded rows, at least ``max_length + 1``.
+    """
+    target_B = data.offsets[users_B + 1] - 1
+    available_B = target_B - data.offsets[users_B]
+    lengths_B = np.minimum(available_B, max_length)
+    position_N = np.arange(width)
+    # The place of each position in the order of the ratings; the query has the target's place.
+    source_BN = np.minimum((target_B - lengths_B)[:, None] + position_N, target_B[:, None])
+    valid_BN = position_N < lengths_B[:, None]
+    return Histories(
+        user_ids=data.user_ids[users_B],
+        past_lengths=lengths_B,
+        past_ids=np.where(valid_BN, data.item_ids[source_BN], 0),
+        ratings=np.where(valid_BN, data.ratings[source_BN], 0),
+        timestamps=np.where(position_N <= lengths_B[:, None], data.timestamps[source_BN], 0),
+        targets=data.item_ids[target_B],
+        truncated=available_B - lengths_B,
+    )
 
 
 def _sniff(path: Path, first_line: bytes) -> str:
@@ -235,7 +223,7 @@ def _sniff(path: Path, first_line: bytes) -> str:
     for layout in ("ml-1m", "ml-100k"):
         if line.count(_SEPARATORS[layout]) >= 1:
             return layout
-    raise UserError(
+    raise DataError(
         "data",
         str(path),
         "is empty" if not first_line else f"starts with {first_line[:60]!r}, which no known format does",
@@ -261,7 +249,7 @@ class _BrokenLines:
         if self._count:
             lines = "; ".join(f"line {number}: {reason}" for number, reason in self._shown)
             more = "" if self._count <= _SHOWN_LINES else "; and more"
-            raise UserError(
+            raise DataError(
                 "data",
                 str(self._path),
                 f"has {self._count} broken lines ({lines}{more})",

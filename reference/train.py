@@ -3,8 +3,7 @@
     python -m reference.train --case hstu_ml1m --data u.data --out trained/
     python run_parity.py --case hstu_ml1m --data u.data --weights trained/best.safetensors
 
-This program alone, of all in `reference`, imports from the harness: its readers, which know neither side, so
-that training and parity see the same file in the same way. Exit code: 0 trained, 2 bad input.
+Training and parity use the same readers. Exit code: 0 trained, 2 bad input.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from configs import CaseConfig, ConfigError, load_case
 from datasets import movielens
 from datasets.criteo import logs as criteo
-from parity.base.errors import UserError
+from datasets.errors import DataError
 from reference import training_dlrm, training_hstu
 from reference.build import build_dlrm, build_hstu
 from reference.checkpoints import BEST, TrainingError, TrainingFolder
@@ -98,7 +97,7 @@ def main(
         }
         with _progress(console, schedule) as listener:
             result = fit(task, schedule, folder, settings, listener)
-    except (UserError, ConfigError, TrainingError) as error:
+    except (DataError, ConfigError, TrainingError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"error: {error}", style="bold red", markup=False
         )
@@ -109,16 +108,16 @@ def main(
 def _trainable(name: str) -> CaseConfig:
     case = load_case(name)
     if case.family not in _FAMILIES:
-        raise UserError(
+        raise TrainingError(
             "--case", name, f"is of the family {case.family}", f"use a case of {' or '.join(_FAMILIES)}"
         )
     model = case.model
     if case.family == "hstu" and model.positions_per_item > 1:
-        raise UserError(
+        raise TrainingError(
             "--case", name, "has ratings at positions of their own", "use one that predicts items alone"
         )
     if case.family == "dlrm" and (model.top_widths[-1], model.top_sigmoid) != (1, len(model.top_widths) - 1):
-        raise UserError(
+        raise TrainingError(
             "--case", name, "does not end in one click probability", "end arch_mlp_top in 1, under a sigmoid"
         )
     return case
@@ -127,7 +126,9 @@ def _trainable(name: str) -> CaseConfig:
 def _optimizer(case: CaseConfig, asked: str | None) -> str:
     known = [_ADAMW] if case.family == "hstu" else list(training_dlrm.LEARNING_RATES)
     if asked is not None and asked not in known:
-        raise UserError("--optimizer", asked, f"does not train {case.family}", f"use {' or '.join(known)}")
+        raise TrainingError(
+            "--optimizer", asked, f"does not train {case.family}", f"use {' or '.join(known)}"
+        )
     return asked or known[0]
 
 
@@ -135,18 +136,18 @@ def _learning_rate(optimizer: str, asked: float | None) -> float:
     if asked is None:
         return training_dlrm.LEARNING_RATES.get(optimizer, training_hstu.LEARNING_RATE)
     if not (math.isfinite(asked) and asked > 0):
-        raise UserError("--learning-rate", asked, "is no positive number", "give one such as 0.01")
+        raise TrainingError("--learning-rate", asked, "is no positive number", "give one such as 0.01")
     return asked
 
 
 def _dlrm(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Task, str]:
-    """The task and its data's digest: rows as `cases.dlrm.case` reads them."""
+    """The task and its data's digest: the rows that a parity run of the same file sees."""
     _refuse_other_family(case, path, criteo.recognises(path), movielens.recognises(path))
     model = case.model
     criteo.check_features(path, case.name, model.bottom_widths[0], len(model.table_rows))
     read = criteo.preprocess(criteo.find_files(path), criteo.Preprocessing())
     if len(read) < 2:
-        raise UserError(
+        raise TrainingError(
             "data", str(path), f"has {len(read)} rows", "give at least two, to train and to validate"
         )
     arrays = {
@@ -166,17 +167,17 @@ def _hstu(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Ta
     _refuse_other_family(case, path, movielens.recognises(path), criteo.recognises(path))
     ratings = movielens.read_ratings(path)
     if int(np.diff(ratings.offsets).max()) < 3:
-        raise UserError(
+        raise TrainingError(
             "data", str(path), "has no user with three ratings", "give a file with histories to learn from"
         )
+    model = case.model
     parts = []
     for part in (movielens.without_last(ratings), ratings):
-        users = next(
-            movielens.user_batches(part, case.model, batch_size=part.num_users, num_candidates=1, seed=0)
-        )
-        parts.append(training_hstu.Histories.of(users.inputs, users.targets))
+        movielens.check_fits(part, model.num_items, model.num_ratings)
+        users = movielens.histories(part, part.with_history, model.max_sequence_len, model.padded_length)
+        parts.append(training_hstu.Histories.of(users))
     catalogue = torch.from_numpy(np.unique(ratings.item_ids))
-    task = training_hstu.HSTUTask(build_hstu(case.model), *parts, catalogue, rate)
+    task = training_hstu.HSTUTask(build_hstu(model), *parts, catalogue, rate)
     return task, _digest([ratings.offsets, ratings.item_ids, ratings.ratings, ratings.timestamps])
 
 
@@ -184,7 +185,7 @@ def _refuse_other_family(case: CaseConfig, path: Path, ours: bool, theirs: bool)
     """Other files that are not ours are for the reader, which says what is wrong with them."""
     if theirs and not ours:
         kind, fitting = ("MovieLens ratings", "hstu") if case.family == "dlrm" else ("Criteo logs", "dlrm")
-        raise UserError(
+        raise TrainingError(
             "data", str(path), f"holds {kind}, and {case.name} is of {case.family}",
             f"use a case of {fitting}, or other data",
         )  # fmt: skip

@@ -11,13 +11,13 @@ Legend: B users of a batch, U users, N positions, P predictions, R negatives, D 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
+from datasets import movielens
 from reference.hstu_dense import HSTUDenseModel
 from reference.training import TRAIN, VALIDATION
 
@@ -46,10 +46,9 @@ class Histories:
     targets: torch.Tensor
 
     @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray], targets: np.ndarray) -> Histories:
-        """The arrays by the attributes' names, copied."""
-        names = ("past_lengths", "past_ids", "ratings", "timestamps")
-        return cls(*(torch.tensor(arrays[name]) for name in names), torch.tensor(targets))
+    def of(cls, recorded: movielens.Histories) -> Histories:
+        """Recorded histories as tensors, copied."""
+        return cls(*(torch.tensor(getattr(recorded, name)) for name in cls.__dataclass_fields__))
 
     def __len__(self) -> int:
         return self.past_lengths.shape[0]

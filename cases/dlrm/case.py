@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from cases.dlrm import inputs as dlrm_inputs
-from cases.dlrm.inputs import has_weights, index_name, make_inputs, weight_name
+from cases.dlrm import recorded as dlrm_recorded
+from cases.dlrm.inputs import has_weights, index_name, weight_name
 from configs import CaseConfig, DLRMConfig
 from datasets.criteo import logs as criteo
 from parity.base.precision import Precision
@@ -53,26 +54,10 @@ class DLRMFamily(Family):
         return criteo.recognises(path)
 
     def read(self, path: Path) -> tuple[Path, criteo.CriteoData]:
-        return path, criteo.preprocess(criteo.find_files(path), criteo.Preprocessing())
+        return dlrm_recorded.read(path)
 
     def recorded(self, case: CaseConfig, data: tuple[Path, criteo.CriteoData]) -> Batches:
-        """Rows in the file's order. Tables smaller than a vocabulary are shared by its values, modulo."""
-        path, rows = data
-        model = case.model
-        criteo.check_features(path, case.name, model.bottom_widths[0], len(model.table_rows))
-        batches, labels, folded = [], [], 0
-        for batch in rows.batches(case.input.batch_size):
-            indices_TB = criteo.fold_rows(batch.lS_i, model.table_rows)
-            folded += int((indices_TB != batch.lS_i).sum())
-            batches.append(make_inputs(criteo.counts_of(batch.dense_x), batch.lS_o, list(indices_TB)))
-            labels.append(CaseInputs({"clicks": batch.labels[:, 0].astype(np.int64)}))
-        counts = {
-            "rows": sum(inputs["counts"].shape[0] for inputs in batches),
-            "broken_lines": len(rows.report.broken),
-            "indices": sum(inputs["lS_o"].size for inputs in batches),
-            "indices_folded_into_smaller_tables": folded,
-        }
-        return Batches(batches, path.name, counts, labels)
+        return dlrm_recorded.recorded(case, data)
 
     def task(self, config: DLRMConfig, weights: Path, precision: Precision) -> Task:
         from parity.verdict.task_metrics.clicks import Clicks

@@ -11,6 +11,7 @@ import torch
 
 from cases.hstu import inputs as hstu_inputs
 from cases.hstu import jagged as hstu_jagged
+from cases.hstu import recorded as hstu_recorded
 from cases.hstu.inputs import HSTUInputs
 from cases.hstu.synthetic import synthetic
 from configs import CaseConfig, HSTUConfig
@@ -55,24 +56,10 @@ class HSTUFamily(Family):
         return movielens.recognises(path)
 
     def read(self, path: Path) -> movielens.Ratings:
-        return movielens.read_ratings(path)
+        return hstu_recorded.read(path)
 
     def recorded(self, case: CaseConfig, data: movielens.Ratings) -> Batches:
-        wanted = case.input
-        found = list(
-            movielens.user_batches(data, case.model, wanted.batch_size, wanted.num_candidates, wanted.seed)
-        )
-        counts = {
-            "users": sum(batch.inputs.batch_size for batch in found),
-            "users_in_file": data.num_users,
-            "users_without_history": data.without_history.size,
-            "history": sum(int(batch.inputs["past_lengths"].sum()) for batch in found),
-            "targets": sum(batch.targets.size for batch in found),
-            "truncated": sum(int(batch.truncated.sum()) for batch in found),
-            "ratings_in_file": data.num_ratings,
-        }
-        labels = [CaseInputs({"targets": batch.targets}) for batch in found]
-        return Batches([batch.inputs for batch in found], f"{data.path.name} ({data.format})", counts, labels)
+        return hstu_recorded.recorded(case, data)
 
     def task(self, config: HSTUConfig, weights: Path, precision: Precision) -> Task:
         """The catalogue is every item of the table, as the model looks it up."""

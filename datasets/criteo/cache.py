@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parity.base.errors import UserError
+from datasets.errors import DataError
 
 _COPY_BYTES = 1 << 20
 
@@ -56,7 +56,7 @@ def spill_folder(beside: Path) -> Iterator[Path]:
     """A folder on the disk of ``beside``, removed with all it holds when the work is done or has failed.
 
     Raises:
-        UserError: something cannot be written there.
+        DataError: something cannot be written there.
     """
     try:
         beside.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def spill_folder(beside: Path) -> Iterator[Path]:
     except OSError as error:
         fix = "choose a place that you can write to, with room for about twice the data"
         problem = f"cannot be written ({error.strerror or error})"
-        raise UserError("cache", str(beside), problem, fix) from error
+        raise DataError("cache", str(beside), problem, fix) from error
 
 
 class NpzWriter:
@@ -107,7 +107,7 @@ def open_npz(path: Path) -> dict[str, np.ndarray]:
     """Map every member of an uncompressed ``.npz``, read-only: nothing is read until it is used.
 
     Raises:
-        UserError: the file cannot be read or is no such archive.
+        DataError: the file cannot be read or is no such archive.
     """
     arrays = {}
     try:
@@ -129,5 +129,5 @@ def open_npz(path: Path) -> dict[str, np.ndarray]:
                 )
     except (OSError, zipfile.BadZipFile, struct.error, ValueError) as error:
         fix = "remove it: it is made again from the data"
-        raise UserError("cache", str(path), f"cannot be read ({error})", fix) from error
+        raise DataError("cache", str(path), f"cannot be read ({error})", fix) from error
     return arrays

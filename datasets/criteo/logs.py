@@ -32,7 +32,7 @@ from datasets.criteo.parquet import is_parquet, read_parquet
 from datasets.criteo.rows import MISSING, NUM_DENSE, NUM_SPARSE, BrokenLine, RawRows, ReadReport
 from datasets.criteo.text import MAX_LINE_BYTES, find_layout, open_text, read_text
 from datasets.criteo.vocabulary import FIRST_ROW, count_values, encode
-from parity.base.errors import UserError
+from datasets.errors import DataError
 
 SCHEMA = "parity.criteo/1"
 #: Values of a column that are handled at once.
@@ -58,11 +58,11 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         if self.min_frequency < 1:
-            raise UserError("min_frequency", self.min_frequency, "is below 1", "give at least 1")
+            raise DataError("min_frequency", self.min_frequency, "is below 1", "give at least 1")
         if self.hash_size is not None and not 1 <= self.hash_size <= 2**31:
-            raise UserError("hash_size", self.hash_size, "is not 1..2**31", "give None for vocabularies")
+            raise DataError("hash_size", self.hash_size, "is not 1..2**31", "give None for vocabularies")
         if self.hash_size is not None and self.min_frequency != 1:
-            raise UserError(
+            raise DataError(
                 "min_frequency", self.min_frequency, "has no effect with hash_size", "give only one of them"
             )
 
@@ -118,7 +118,7 @@ class CriteoData:
     def batches(self, batch_size: int) -> Iterator[CriteoBatch]:
         """All rows, in order; the last batch may be smaller."""
         if batch_size < 1:
-            raise UserError("batch_size", batch_size, "is below 1", "give at least 1")
+            raise DataError("batch_size", batch_size, "is below 1", "give at least 1")
         for start in range(0, len(self), batch_size):
             yield self.batch(slice(start, start + batch_size))
 
@@ -127,17 +127,17 @@ def find_files(path: Path) -> list[Path]:
     """The files to read: ``path`` itself, or a folder's ``day_0``, ``day_1``... (or ``.gz``) by number.
 
     Raises:
-        UserError: there is nothing to read.
+        DataError: there is nothing to read.
     """
     if path.is_file():
         return [path]
     days = [(int(match[1]), file) for file in path.glob("day_*") if (match := _DAY.fullmatch(file.name))]
     if not days:
         problem = "has no day_N" if path.is_dir() else "does not exist"
-        raise UserError("data", str(path), problem, "give a file, or a folder with day_0, day_1...")
+        raise DataError("data", str(path), problem, "give a file, or a folder with day_0, day_1...")
     numbers = [number for number, _ in days]
     if len(set(numbers)) != len(numbers):
-        raise UserError("data", str(path), "has a day both packed and unpacked", "remove one of the two")
+        raise DataError("data", str(path), "has a day both packed and unpacked", "remove one of the two")
     return [file for _, file in sorted(days)]
 
 
@@ -145,7 +145,7 @@ def read_rows(paths: Sequence[Path], report: ReadReport) -> Iterator[RawRows]:
     """Yield the rows of files of any format, told by their content, in bounded memory.
 
     Raises:
-        UserError: a file cannot be read or has no known format; at the end, where ``report`` does not accept
+        DataError: a file cannot be read or has no known format; at the end, where ``report`` does not accept
             what was found: see `ReadReport.check`.
     """
     for path in paths:
@@ -153,7 +153,7 @@ def read_rows(paths: Sequence[Path], report: ReadReport) -> Iterator[RawRows]:
             yield from read_parquet(path, report) if is_parquet(path) else read_text(path, report)
         except (OSError, EOFError, zlib.error) as error:
             problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-            raise UserError("data", str(path), problem, "give Criteo files that are complete") from error
+            raise DataError("data", str(path), problem, "give Criteo files that are complete") from error
     report.check(paths)
 
 
@@ -166,33 +166,43 @@ def counts_of(dense_BD: np.ndarray) -> np.ndarray:
     """Whole counts (B, D) int64 whose logarithms `preprocess_dense` rounds to the given ones, float32.
 
     Raises:
-        UserError: a feature was no count, such as 0.5.
+        DataError: a feature was no count, such as 0.5.
     """
     counts_BD = np.rint(np.expm1(dense_BD.astype(np.float64))).astype(np.int64)
     changed = np.argwhere(preprocess_dense(counts_BD.astype(np.float64)) != dense_BD)
     if len(changed):
         row, feature = changed[0].tolist()
         value = float(np.expm1(float(dense_BD[row, feature])))
-        raise UserError(
+        raise DataError(
             f"data: I{feature + 1} of row {row + 1} in its batch", value, "is no whole number", "give counts"
         )
     return counts_BD
 
 
 def check_features(path: Path, case: str, num_dense: int, num_tables: int) -> None:
-    """Raises `UserError` unless a case, by its name, takes as many features as Criteo's data have."""
+    """Checks that a case takes the 13 dense and 26 sparse features of the Criteo data.
+
+    Args:
+        path: the data's path, for the message.
+        case: the name of the case, for the message.
+        num_dense: the number of dense features that the case takes.
+        num_tables: the number of sparse features that the case takes.
+
+    Raises:
+        DataError: the numbers differ.
+    """
     if (num_dense, num_tables) != (NUM_DENSE, NUM_SPARSE):
-        raise UserError(
+        raise DataError(
             "data",
             str(path),
             f"has {NUM_DENSE} dense and {NUM_SPARSE} sparse features, and {case} takes {num_dense} and "
             f"{num_tables}",
-            "use a case of the Criteo architectures, such as dlrm_kaggle",
+            "use a case of the Criteo architectures",
         )
 
 
 def fold_rows(rows_TB: np.ndarray, table_rows: Sequence[int]) -> np.ndarray:
-    """Rows (T, B) of the vocabularies' tables as rows of T other tables: smaller ones are shared, modulo."""
+    """Indices (T, B), modulo the rows of T tables: values share the rows of a smaller table."""
     return rows_TB % np.array(table_rows)[:, None]
 
 
@@ -206,7 +216,7 @@ def recognises(path: Path) -> bool:
         with open_text(first) as stream:
             # Tabs alone are no sign: MovieLens has them, too.
             return stream.readline(MAX_LINE_BYTES).count(layout.separator) == layout.num_fields - 1
-    except (OSError, EOFError, zlib.error, UserError):
+    except (OSError, EOFError, zlib.error, DataError):
         return False
 
 
@@ -227,7 +237,7 @@ def preprocess(
         max_broken: broken lines to accept; they are in the result's report.
 
     Raises:
-        UserError: see `read_rows`; or the cache cannot be written.
+        DataError: see `read_rows`; or the cache cannot be written.
     """
     key = _key(paths, spec, max_broken)
     if cache is None:
@@ -248,7 +258,7 @@ def _key(paths: Sequence[Path], spec: Preprocessing, max_broken: int) -> str:
         files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
-        raise UserError("data", str(error.filename), problem, "give the path of a Criteo file") from error
+        raise DataError("data", str(error.filename), problem, "give the path of a Criteo file") from error
     content = {"schema": SCHEMA, "files": files, "spec": asdict(spec), "max_broken": max_broken}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

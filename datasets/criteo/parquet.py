@@ -17,7 +17,7 @@ import numpy as np
 
 from datasets.criteo.rows import COLUMNS, MISSING, NUM_DENSE, NUM_SPARSE, RawRows, ReadReport, accept_rows
 from datasets.criteo.text import parse_decimals, parse_hex
-from parity.base.errors import UserError
+from datasets.errors import DataError
 
 LECTURE_COLUMNS = (
     "labels",
@@ -38,18 +38,18 @@ def read_parquet(path: Path, report: ReadReport) -> Iterator[RawRows]:
     """Yield a parquet file's rows, a few tens of thousands at a time; broken lines are numbered by row.
 
     Raises:
-        UserError: pyarrow is not installed, the file is no parquet file, or a column is missing.
+        DataError: pyarrow is not installed, the file is no parquet file, or a column is missing.
     """
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:  # also where pyarrow is there, but not made for the numpy that is
         problem = f"is parquet, which needs pyarrow ({error})"
-        raise UserError("data", str(path), problem, "pip install pyarrow, or give a text file") from error
+        raise DataError("data", str(path), problem, "pip install pyarrow, or give a text file") from error
     try:
         file = parquet.ParquetFile(path)
     except pyarrow.ArrowInvalid as error:
-        raise UserError("data", str(path), f"cannot be read ({error})", "give a complete file") from error
+        raise DataError("data", str(path), f"cannot be read ({error})", "give a complete file") from error
     names = _find_columns(path, file.schema_arrow.names)
     first_line = 1
     for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=list(names)):
@@ -65,7 +65,7 @@ def _find_columns(path: Path, present: list[str]) -> tuple[str, ...]:
     nearer = LECTURE_COLUMNS if "labels" in present else COLUMNS
     missing = ", ".join(name for name in nearer if name not in present)
     fix = "give the columns label, I1..I13, C1..C26, or labels, DENSE_0..12, SPARSE_0..25"
-    raise UserError("data", str(path), f"has no column {missing}", fix)
+    raise DataError("data", str(path), f"has no column {missing}", fix)
 
 
 def _to_rows(path: Path, columns: list[Any], first_line: int, report: ReadReport) -> RawRows:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parity.base.errors import UserError
+from datasets.errors import DataError
 
 NUM_DENSE = 13
 NUM_SPARSE = 26
@@ -66,7 +66,7 @@ class ReadReport:
     """What became of the lines that were read. Readers fill it while they are iterated.
 
     Attributes:
-        max_broken: how many broken lines are accepted; one more is a ``UserError``.
+        max_broken: how many broken lines are accepted; one more is a ``DataError``.
         rows: rows given out.
         broken: every broken line, in the order of the files.
     """
@@ -86,13 +86,13 @@ class ReadReport:
         """To be called when all of ``paths`` is read.
 
         Raises:
-            UserError: more lines are broken than ``max_broken``, or there are no rows.
+            DataError: more lines are broken than ``max_broken``, or there are no rows.
         """
         if len(self.broken) > self.max_broken:
             self._raise(paths[0] if len(paths) == 1 else paths[0].parent, "")
         if self.rows == 0:
             shown = ", ".join(str(path) for path in paths)
-            raise UserError("data", shown, "has no rows", "give Criteo files that are complete")
+            raise DataError("data", shown, "has no rows", "give Criteo files that are complete")
 
     def describe(self) -> str:
         """One line for a report: rows, broken lines, and the number of each of them."""
@@ -105,7 +105,7 @@ class ReadReport:
         shown = "; ".join(map(str, self.broken[:_SHOWN_LINES]))
         more = "; and more" if len(self.broken) > _SHOWN_LINES else ""
         lines = "line" if len(self.broken) == 1 else "lines"
-        raise UserError(
+        raise DataError(
             "data",
             str(path),
             f"has {how_exact}{len(self.broken)} broken {lines} ({shown}{more})",

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from datasets.criteo.rows import COLUMNS, MISSING, NUM_DENSE, RawRows, ReadReport, accept_rows
-from parity.base.errors import UserError
+from datasets.errors import DataError
 
 BLOCK_BYTES = 1 << 22
 #: What a line may have beyond the block in which it begins. Real lines have some 250 bytes.
@@ -65,7 +65,7 @@ def find_layout(path: Path) -> Layout:
     """Tell the layout from the first line: names separated by commas, or values separated by tabs.
 
     Raises:
-        UserError: it is neither, or a column is missing or there twice.
+        DataError: it is neither, or a column is missing or there twice.
     """
     with open_text(path) as stream:
         line = stream.readline(MAX_LINE_BYTES).removeprefix(b"\xef\xbb\xbf").strip(b"\r\n")
@@ -73,7 +73,7 @@ def find_layout(path: Path) -> Layout:
         return TABS
     names = [name.strip().strip('"') for name in line.decode("latin-1").split(",")]
     if "label" not in names:
-        raise UserError(
+        raise DataError(
             "data",
             str(path),
             "is empty" if not line else f"starts with {line[:60]!r}, which no known format does",
@@ -82,7 +82,7 @@ def find_layout(path: Path) -> Layout:
     wrong = [name for name in COLUMNS if names.count(name) != 1]
     if wrong:
         fix = "give one column for each of label, I1..I13 and C1..C26"
-        raise UserError("data", str(path), f"has no column, or more than one, for {', '.join(wrong)}", fix)
+        raise DataError("data", str(path), f"has no column, or more than one, for {', '.join(wrong)}", fix)
     return Layout(ord(","), len(names), tuple(names.index(name) for name in COLUMNS), header_lines=1)
 
 
@@ -90,7 +90,7 @@ def read_text(path: Path, report: ReadReport) -> Iterator[RawRows]:
     """Yield a text file's rows, a few tens of thousands at a time. Lines end with LF or CR LF.
 
     Raises:
-        UserError: see `find_layout` and `ReadReport`.
+        DataError: see `find_layout` and `ReadReport`.
     """
     layout = find_layout(path)
     with open_text(path) as stream:

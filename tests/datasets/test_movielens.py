@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import configs
 from datasets import movielens
-from datasets.movielens import read_ratings, user_batches, without_last
-from parity.base.errors import UserError
+from datasets.errors import DataError
+from datasets.movielens import check_fits, histories, read_ratings, without_last
 from tests.locations import DATA
 
 ML_100K = DATA / "ml-100k" / "u.data"
@@ -37,8 +36,8 @@ def _write(folder: Path, layout: str, rows=ROWS) -> Path:
     return path
 
 
-def _model(name="hstu_tiny"):
-    return configs.load_case(name).model
+def _all_histories(data, max_length=12, width=24):
+    return histories(data, data.with_history, max_length, width)
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_every_format_gives_the_same_histories(tmp_path, layout):
     assert data.item_ids.tolist() == [7, 7, 5, 11, 12, 13, 10, 3]
     assert data.ratings.tolist() == [5, 3, 4, 4, 1, 3, 5, 2]
     assert data.timestamps.tolist() == [90, 100, 100, 100, 200, 200, 300, 50]
-    assert data.without_history.tolist() == [9]
+    assert data.with_history.tolist() == [0, 1]
 
 
 def test_line_endings_and_a_missing_last_one(tmp_path):
@@ -73,14 +72,14 @@ def test_half_stars_are_cut_to_whole_ones(tmp_path):
 
 
 def test_the_last_rating_is_the_target_and_its_time_the_query(tmp_path):
-    (batch,) = user_batches(read_ratings(_write(tmp_path, "ml-1m")), _model(), 4, num_candidates=5, seed=0)
-    assert batch.user_ids.tolist() == [1, 2]
-    assert batch.targets.tolist() == [5, 10]
-    assert batch.inputs["item_ids"][:, 0].tolist() == [5, 10]
-    assert batch.inputs["past_lengths"].tolist() == [2, 3]
-    assert batch.inputs["past_ids"][:, :4].tolist() == [[7, 7, 0, 0], [11, 12, 13, 0]]
-    assert batch.inputs["ratings"][:, :4].tolist() == [[5, 3, 0, 0], [4, 1, 3, 0]]
-    assert batch.inputs["timestamps"][:, :5].tolist() == [[90, 100, 100, 0, 0], [100, 200, 200, 300, 0]]
+    users = _all_histories(read_ratings(_write(tmp_path, "ml-1m")))
+    assert users.user_ids.tolist() == [1, 2]
+    assert users.targets.tolist() == [5, 10]
+    assert users.past_lengths.tolist() == [2, 3]
+    assert users.past_ids[:, :4].tolist() == [[7, 7, 0, 0], [11, 12, 13, 0]]
+    assert users.ratings[:, :4].tolist() == [[5, 3, 0, 0], [4, 1, 3, 0]]
+    assert users.timestamps[:, :5].tolist() == [[90, 100, 100, 0, 0], [100, 200, 200, 300, 0]]
+    assert {getattr(users, name).dtype for name in users.__dataclass_fields__} == {np.dtype(np.int64)}
 
 
 def test_without_each_users_last_rating_the_one_before_is_the_target(tmp_path):
@@ -91,42 +90,26 @@ def test_without_each_users_last_rating_the_one_before_is_the_target(tmp_path):
     users = [slice(*kept.offsets[user : user + 2]) for user in range(4)]
     assert [kept.item_ids[user].tolist() for user in users] == [[7, 7], [11, 12, 13], [], [4, 5]]
     assert [kept.timestamps[user].tolist() for user in users] == [[90, 100], [100, 200, 200], [], [1, 3]]
-    assert (kept.ratings.size, kept.without_history.tolist()) == (kept.num_ratings, [3])
-    (batch,) = user_batches(kept, _model(), 4, num_candidates=1, seed=0)
-    assert (batch.user_ids.tolist(), batch.targets.tolist()) == ([1, 2, 9], [7, 13, 5])
+    assert (kept.ratings.size, kept.with_history.tolist()) == (kept.num_ratings, [0, 1, 3])
+    next_items = _all_histories(kept)
+    assert (next_items.user_ids.tolist(), next_items.targets.tolist()) == ([1, 2, 9], [7, 13, 5])
 
 
 def test_a_long_history_keeps_its_latest_items(tmp_path):
-    model = _model("hstu_tiny_combined")
     rows = [(1, 1 + second % 60, 4, second) for second in range(30)]
-    (batch,) = user_batches(
-        read_ratings(_write(tmp_path, "ml-100k", rows)), model, 4, num_candidates=2, seed=0
-    )
-    assert batch.truncated.tolist() == [30 - 1 - model.max_sequence_len]
-    assert batch.inputs["past_ids"][0, : model.max_sequence_len].tolist() == list(range(18, 30))
-    assert batch.inputs["timestamps"].shape == (1, model.sequence_width)
-    assert batch.inputs["timestamps"][0, 22:28].tolist() == [28, 28, 29, 29, 0, 0]
-
-
-def test_batches_are_reproducible(tmp_path):
-    data = read_ratings(_write(tmp_path, "ml-1m"))
-    digests = [
-        [batch.inputs.digest for batch in user_batches(data, _model(), 1, 5, seed)] for seed in (0, 0, 1)
-    ]
-    assert digests[0] == digests[1] != digests[2]
+    users = _all_histories(read_ratings(_write(tmp_path, "ml-100k", rows)), max_length=11, width=13)
+    assert users.truncated.tolist() == [30 - 1 - 11]
+    assert users.past_ids.tolist() == [[*range(19, 30), 0, 0]]
+    assert users.timestamps.tolist() == [[*range(18, 30), 0]]
 
 
 @pytest.mark.skipif(not ML_100K.exists(), reason="the MovieLens 100K file is not beside the project")
-@pytest.mark.parametrize("batch_size", [64, 943, 1000])
-def test_movielens_100k_adds_up(batch_size):
+def test_movielens_100k_adds_up():
     data = read_ratings(ML_100K)
     assert (data.format, data.num_users, data.num_ratings) == ("ml-100k", 943, 100_000)
-    assert data.without_history.size == 0
-    batches = list(user_batches(data, _model("hstu_ml1m"), batch_size, num_candidates=20, seed=0))
-    assert np.concatenate([batch.user_ids for batch in batches]).tolist() == list(range(1, 944))
-    assert all(batch.inputs.batch_size == batch_size for batch in batches[:-1])
-    ratings = sum((batch.inputs["past_lengths"] + 1 + batch.truncated).sum() for batch in batches)
-    assert ratings == 100_000
+    users = _all_histories(data, max_length=200, width=211)
+    assert users.user_ids.tolist() == list(range(1, 944))
+    assert (users.past_lengths + 1 + users.truncated).sum() == 100_000
 
 
 @pytest.mark.skipif(not ML_100K.exists(), reason="the MovieLens 100K file is not beside the project")
@@ -166,7 +149,7 @@ def test_a_broken_line_is_named_with_its_number(tmp_path, layout, row, reason):
     separator = {"ml-100k": "\t", "ml-1m": "::", "ml-20m": ","}[layout]
     lines.insert(5, row.format(s=separator))
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match=r"has 1 broken lines \(line 6: ") as caught:
+    with pytest.raises(DataError, match=r"has 1 broken lines \(line 6: ") as caught:
         read_ratings(path)
     assert reason in str(caught.value)
     assert str(path) in str(caught.value)
@@ -177,7 +160,7 @@ def test_a_broken_line_is_named_with_its_number(tmp_path, layout, row, reason):
     ("layout", "rating"), [("ml-100k", "3.5"), ("ml-1m", "3.5"), ("ml-20m", "3.7"), ("ml-20m", "3.5.1")]
 )
 def test_ratings_of_the_wrong_kind(tmp_path, layout, rating):
-    with pytest.raises(UserError, match="has 1 broken lines .line"):
+    with pytest.raises(DataError, match="has 1 broken lines .line"):
         read_ratings(_write(tmp_path, layout, [*ROWS, (1, 2, rating, 4)]))
 
 
@@ -185,7 +168,7 @@ def test_ratings_of_the_wrong_kind(tmp_path, layout, rating):
 def test_many_broken_lines_show_the_first_five(tmp_path):
     path = _write(tmp_path, "ml-1m")
     path.write_text(path.read_text() + "x::1::1::1\n" * 7)
-    with pytest.raises(UserError, match="has 7 broken lines .*line 9: .*line 13: .*and more") as caught:
+    with pytest.raises(DataError, match="has 7 broken lines .*line 9: .*line 13: .*and more") as caught:
         read_ratings(path)
     assert "line 14" not in str(caught.value)
 
@@ -193,7 +176,7 @@ def test_many_broken_lines_show_the_first_five(tmp_path):
 def test_a_tab_in_a_file_of_another_format_is_no_separator(tmp_path):
     path = _write(tmp_path, "ml-1m")
     path.write_text(path.read_text() + "1\t2\t3\t4\n")
-    with pytest.raises(UserError, match="line 9: not four fields"):
+    with pytest.raises(DataError, match="line 9: not four fields"):
         read_ratings(path)
 
 
@@ -209,33 +192,33 @@ def test_a_tab_in_a_file_of_another_format_is_no_separator(tmp_path):
 def test_files_that_hold_no_ratings(tmp_path, content, message):
     path = tmp_path / "ratings.csv"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(DataError, match=message):
         read_ratings(path)
 
 
 def test_paths_that_cannot_be_read(tmp_path):
-    with pytest.raises(UserError, match="cannot be read .No such file or directory.; give the path of"):
+    with pytest.raises(DataError, match="cannot be read .No such file or directory.; give the path of"):
         read_ratings(tmp_path / "absent")
-    with pytest.raises(UserError, match="cannot be read .Is a directory."):
+    with pytest.raises(DataError, match="cannot be read .Is a directory."):
         read_ratings(tmp_path)
 
 
 def test_data_that_the_model_has_no_embedding_for(tmp_path):
     data = read_ratings(_write(tmp_path, "ml-1m", [*ROWS, (1, 99, 3, 500)]))
+    check_fits(data, num_items=99, num_ratings=6)
     with pytest.raises(
-        UserError, match="item 99, and 1 ratings above num_items 60; use a case whose num_items"
+        DataError,
+        match="item 99, and 1 ratings above num_items 98; use a case whose num_items is at least 99",
     ):
-        user_batches(data, _model(), 4, 5, 0)
-    few = _model().model_copy(update={"num_ratings": 4, "num_items": 99})
+        check_fits(data, num_items=98, num_ratings=6)
     with pytest.raises(
-        UserError, match="has ratings up to 5, and num_ratings is 4; use a case whose num_ratin"
+        DataError,
+        match="has ratings up to 5, and num_ratings is 5; use a case whose num_ratings is at least 6",
     ):
-        user_batches(data, few, 4, 5, 0)
+        check_fits(data, num_items=99, num_ratings=5)
 
 
 def test_data_with_nothing_to_predict_from(tmp_path):
     data = read_ratings(_write(tmp_path, "ml-1m", [(1, 2, 3, 4), (2, 2, 3, 4)]))
-    with pytest.raises(UserError, match="has no user with two ratings"):
-        user_batches(data, _model(), 4, 5, 0)
-    with pytest.raises(UserError, match="num_candidates: 0 is below 1"):
-        user_batches(read_ratings(_write(tmp_path, "ml-1m")), _model(), 4, 0, 0)
+    with pytest.raises(DataError, match="has no user with two ratings"):
+        check_fits(data, num_items=60, num_ratings=6)

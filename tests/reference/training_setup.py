@@ -51,13 +51,13 @@ def make_histories(users: int = 12, seed: int = 0, width: int = MAX_LENGTH + 3) 
     valid = np.arange(width) < lengths[:, None]
     ids = (starts[:, None] + np.arange(width)) % 40 + 1
     seconds = np.cumsum(rng.integers(0, 10**5, (users, width)), axis=1)
-    arrays = {
-        "past_lengths": lengths,
-        "past_ids": np.where(valid, ids, 0),
-        "ratings": np.where(valid, rng.integers(1, 6, (users, width)), 0),
-        "timestamps": np.where(np.arange(width) <= lengths[:, None], seconds, 0),
-    }
-    return Histories.of(arrays, ids[np.arange(users), lengths])
+    return Histories(
+        past_lengths=torch.tensor(lengths),
+        past_ids=torch.tensor(np.where(valid, ids, 0)),
+        ratings=torch.tensor(np.where(valid, rng.integers(1, 6, (users, width)), 0)),
+        timestamps=torch.tensor(np.where(np.arange(width) <= lengths[:, None], seconds, 0)),
+        targets=torch.tensor(ids[np.arange(users), lengths]),
+    )
 
 
 def hstu_config(preprocessor: str = "positional", **changes: object) -> HSTUConfig:

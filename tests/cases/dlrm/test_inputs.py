@@ -9,6 +9,7 @@ import configs
 from cases.dlrm.inputs import has_weights, index_name, make_inputs, synthetic, validate
 from cases.registry import get_family
 from datasets.criteo import logs as criteo
+from datasets.errors import DataError
 from parity.base.errors import UserError
 from parity.cli.arguments import Arguments
 from parity.inputs.arrays import CaseInputs, load, save
@@ -172,7 +173,7 @@ def test_counts_come_back_from_their_logarithms():
     assert np.array_equal(found[:100_000], counts[:100_000])
     # Where float32 tells neighbours no longer apart, one with the same logarithm comes back.
     assert np.array_equal(criteo.preprocess_dense(found.astype(np.float64)), dense)
-    with pytest.raises(UserError, match=r"data: I2 of row 3 in its batch: 0\.49\d+ is no whole number"):
+    with pytest.raises(DataError, match=r"data: I2 of row 3 in its batch: 0\.49\d+ is no whole number"):
         criteo.counts_of(np.log1p(np.array([[1, 2], [3, 4], [5, 0.5]])).astype(np.float32))
 
 

@@ -13,7 +13,7 @@ from datasets.criteo import logs as criteo
 from datasets.criteo import vocabulary as criteo_vocabulary
 from datasets.criteo.logs import Preprocessing, find_files, preprocess, preprocess_dense
 from datasets.criteo.rows import MISSING
-from parity.base.errors import UserError
+from datasets.errors import DataError
 from tests.locations import DATA
 
 SAMPLE = DATA / "criteo_sample.csv"
@@ -112,7 +112,7 @@ def test_batches_are_inputs_of_dlrm(train):
     assert first.lS_o.tolist() == [[0, 1, 2]] * 26
     assert np.array_equal(first.lS_i, data.sparse_TN[:, :3])
     assert np.array_equal(data.batch(np.array([6, 0])).dense_x, data.dense_ND[[6, 0]])
-    with pytest.raises(UserError, match="batch_size: 0 is below 1"):
+    with pytest.raises(DataError, match="batch_size: 0 is below 1"):
         next(data.batches(0))
 
 
@@ -195,13 +195,13 @@ def test_data_that_is_in_use_survives_a_new_cache(train, tmp_path):
 def test_a_damaged_cache_is_refused(train, tmp_path):
     cache = tmp_path / "criteo.npz"
     cache.write_bytes(b"no archive")
-    with pytest.raises(UserError, match=r"cache: .*criteo.npz cannot be read .* remove it"):
+    with pytest.raises(DataError, match=r"cache: .*criteo.npz cannot be read .* remove it"):
         preprocess([train], Preprocessing(), cache)
 
 
 def test_a_cache_that_cannot_be_written_is_said(train, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cache: .* cannot be written"):
+    with pytest.raises(DataError, match=r"cache: .* cannot be written"):
         preprocess([train], Preprocessing(), tmp_path / "file" / "criteo.npz")
 
 
@@ -212,7 +212,7 @@ def test_broken_lines_are_kept_with_the_cache(train, tmp_path):
     for _ in range(2):
         data = preprocess([train], Preprocessing(), cache, max_broken=1)
         assert data.report.describe() == "8 rows, 1 broken line: train.txt line 8: 2 fields, not 40"
-    with pytest.raises(UserError, match=r"has 1 broken line \(train.txt line 8: 2 fields, not 40\); correct"):
+    with pytest.raises(DataError, match=r"has 1 broken line \(train.txt line 8: 2 fields, not 40\); correct"):
         preprocess([train], Preprocessing(), cache)
 
 
@@ -225,7 +225,7 @@ def test_broken_lines_are_kept_with_the_cache(train, tmp_path):
     ],
 )
 def test_impossible_preprocessing_is_refused(options, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(DataError, match=message):
         Preprocessing(**options)
 
 
@@ -239,16 +239,16 @@ def test_days_are_read_in_order_of_their_numbers(tmp_path):
     assert np.array_equal(data.dense_ND[:, 0], np.log1p([0, 20, 100]).astype(np.float32))
     assert find_files(paths[0]) == [paths[0]]
     (tmp_path / "day_2.gz").write_bytes(b"")
-    with pytest.raises(UserError, match="a day both packed and unpacked"):
+    with pytest.raises(DataError, match="a day both packed and unpacked"):
         find_files(tmp_path)
 
 
 def test_nothing_to_read_is_said(tmp_path):
-    with pytest.raises(UserError, match="has no day_N"):
+    with pytest.raises(DataError, match="has no day_N"):
         find_files(tmp_path)
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(DataError, match="does not exist"):
         find_files(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(DataError, match="cannot be read"):
         preprocess([tmp_path / "nowhere"], Preprocessing())
 
 

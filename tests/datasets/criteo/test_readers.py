@@ -16,7 +16,7 @@ from datasets.criteo.logs import read_rows
 from datasets.criteo.parquet import LECTURE_COLUMNS
 from datasets.criteo.rows import COLUMNS, MISSING, RawRows, ReadReport
 from datasets.criteo.text import parse_decimals, parse_hex
-from parity.base.errors import UserError
+from datasets.errors import DataError
 
 DENSE = ["1", "", "-2", "260", "0", "7", "8", "", "10", "11", "12", "1382", "507333"]
 SPARSE = ["05db9164", "", "FFFFFFFF", "0", *(f"{value:08x}" for value in range(1000, 1022))]
@@ -132,7 +132,7 @@ def test_packed_days(tmp_path):
 def test_truncated_packed_days_are_refused(tmp_path):
     path = tmp_path / "day_3.gz"
     path.write_bytes(gzip.compress((text_line() + "\n").encode() * 2)[:-20])
-    with pytest.raises(UserError, match=r"day_3.gz cannot be read"):
+    with pytest.raises(DataError, match=r"day_3.gz cannot be read"):
         read(path)
 
 
@@ -150,7 +150,7 @@ def test_csv_columns_are_found_by_name(tmp_path):
 def test_csv_without_a_column_is_refused(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text(",".join(name for name in COLUMNS if name != "C7") + "\n")
-    with pytest.raises(UserError, match="has no column, or more than one, for C7"):
+    with pytest.raises(DataError, match="has no column, or more than one, for C7"):
         read(path)
 
 
@@ -166,7 +166,7 @@ def test_csv_without_a_column_is_refused(tmp_path):
 def test_files_that_are_no_criteo_files_are_refused(tmp_path, content, message):
     path = tmp_path / "train.txt"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(DataError, match=message):
         read(path)
 
 
@@ -197,7 +197,7 @@ def test_every_broken_line_is_reported_with_its_number(tmp_path):
     assert [str(line) for line in report.broken] == expected
     assert report.describe() == f"11 rows, 10 broken lines: {'; '.join(expected)}"
     with pytest.raises(
-        UserError, match=r"has 10 broken lines \(train.txt line 2: label is '2'.*; and more\)"
+        DataError, match=r"has 10 broken lines \(train.txt line 2: label is '2'.*; and more\)"
     ):
         read(path, max_broken=9)
 
@@ -234,7 +234,7 @@ def test_hopeless_files_are_given_up_early(tmp_path, monkeypatch):
     monkeypatch.setattr(criteo_rows, "_HOPELESS", 3)
     path = tmp_path / "train.txt"
     path.write_text("a\tb\tc\n" * 50)
-    with pytest.raises(UserError, match=r"has at least 4 broken lines"):
+    with pytest.raises(DataError, match=r"has at least 4 broken lines"):
         read(path)
 
 
@@ -301,10 +301,10 @@ def test_parquet_without_a_column_or_a_whole_file_is_refused(tmp_path):
     pa, parquet = import_pyarrow()
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({name: [1] for name in COLUMNS if name != "I9"}), path)
-    with pytest.raises(UserError, match="has no column I9; give the columns label"):
+    with pytest.raises(DataError, match="has no column I9; give the columns label"):
         read(path)
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UserError, match=r"rows.parquet cannot be read"):
+    with pytest.raises(DataError, match=r"rows.parquet cannot be read"):
         read(path)
 
 
@@ -312,5 +312,5 @@ def test_parquet_without_pyarrow_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = tmp_path / "rows.parquet"
     path.write_bytes(b"PAR1")
-    with pytest.raises(UserError, match="is parquet, which needs pyarrow .*; pip install pyarrow"):
+    with pytest.raises(DataError, match="is parquet, which needs pyarrow .*; pip install pyarrow"):
         read(path)
