@@ -23,19 +23,12 @@ from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.precision import PRECISIONS, Precision
 from parity.case import Batches
-from parity.execution.collect import (
-    ORACLE,
-    RECORD,
-    REFERENCE,
-    Progress,
-    collect,
-    write_inputs,
-    write_polygraphy,
-)
+from parity.execution.collect import Progress, collect, write_inputs, write_polygraphy
+from parity.execution.folder import RunFolder
+from parity.execution.record import ORACLE, REFERENCE, Status
 from parity.execution.request import Request
 from parity.execution.resuming import read_started, write_started
 from parity.execution.scheduler import Machine, Runners
-from parity.execution.worker import Status
 from parity.inputs import weights
 from parity.report.files import write_outputs
 from parity.report.precision_judge import PrecisionJudge
@@ -57,7 +50,8 @@ def run(request: Request, progress: Progress) -> Report:
             raise UserError("--case", name, "is the name of two cases", "give each a name of its own")
     # All bad input is found before the first runner starts.
     prepared = _prepared(request)
-    with _folder(request.save) as folder:
+    with _folder(request.save) as path:
+        folder = RunFolder(path)
         if request.save is not None:
             write_started(request, folder)
         return _finish(prepared, request, folder, progress)
@@ -69,8 +63,8 @@ def resume(folder: Path, progress: Progress) -> Report:
     Raises:
         UserError: The folder holds no such run, or what it was given is not what it was.
     """
-    request = read_started(folder)
-    return _finish(_prepared(request), request, folder, progress)
+    request = read_started(RunFolder(folder))
+    return _finish(_prepared(request), request, RunFolder(folder), progress)
 
 
 def _prepared(request: Request) -> list[_Prepared]:
@@ -82,13 +76,13 @@ def _prepared(request: Request) -> list[_Prepared]:
     return [_prepare(case, request, read.get(case.family)) for case in request.cases]
 
 
-def _finish(prepared: list[_Prepared], request: Request, folder: Path, progress: Progress) -> Report:
+def _finish(prepared: list[_Prepared], request: Request, folder: RunFolder, progress: Progress) -> Report:
     """Run what has not run yet, judge all of it, and write the report of a saved run."""
     cases = _run_cases(prepared, request, folder, progress)
     report = _report(cases, request.command, request.runners if request.runners_asked else ())
     if request.save is not None:
-        _write_json(folder / "request.json", {"runners_asked": report.requested_runners})
-        write_outputs(report, folder)
+        _write_json(folder.request, {"runners_asked": report.requested_runners})
+        write_outputs(report, folder.path)
     return report
 
 
@@ -103,13 +97,13 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
         UserError: The folder holds no run that is complete, or a file of it is missing or damaged.
     """
     try:
-        asked = tuple(json.loads((folder / "request.json").read_text())["runners_asked"])
+        asked = tuple(json.loads(RunFolder(folder).request.read_text())["runners_asked"])
         saved = [
-            (path.parent, _Description(**json.loads(path.read_text())))
-            for path in sorted(folder.glob("*/case.json"))
+            (case_folder, _Description(**json.loads(case_folder.description.read_text())))
+            for case_folder in RunFolder(folder).complete_cases()
         ]
         if not saved:
-            raise FileNotFoundError("case.json")
+            raise FileNotFoundError("no complete case")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             "--replay", str(folder), "holds no complete saved run", "give the folder of a run with --save"
@@ -117,11 +111,11 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
     cases = []
     for case_folder, description in saved:
         case = case_from_json(description.case)
-        batches = [_batch_folder(case_folder, number) for number in range(len(description.inputs_digests))]
+        batches = [case_folder.batch(number) for number in range(len(description.inputs_digests))]
         precisions = []
         for precision in description.precisions:
             labels = description.labels_digests
-            judge = PrecisionJudge(case, PRECISIONS[precision], case_folder / "weights", labels)
+            judge = PrecisionJudge(case, PRECISIONS[precision], case_folder, labels)
             for batch in batches:
                 judge.add(batch)
             precisions.append(PrecisionReport(precision=precision, runners=judge.reports(), gpu=judge.gpu))
@@ -195,19 +189,19 @@ def _prepare(case: CaseConfig, request: Request, data: Any) -> _Prepared:
 
 
 def _run_cases(
-    prepared: list[_Prepared], request: Request, root: Path, progress: Progress
+    prepared: list[_Prepared], request: Request, root: RunFolder, progress: Progress
 ) -> tuple[CaseReport, ...]:
     """Every case in every precision, a few of these pairs side by side."""
     for each in prepared:
-        folder = root / each.case.name
-        weights.export(each.weights, folder / "weights")
+        folder = root.case(each.case.name)
+        weights.export(each.weights, folder.weights)
         for number, inputs in enumerate(each.data.inputs):
             poisoned = get_family(each.case.family).poison(inputs, POISON_SEED)
             labels = each.data.labels[number] if each.data.labels else None
-            write_inputs(inputs, poisoned, _batch_folder(folder, number), labels)
+            write_inputs(inputs, poisoned, folder.batch(number), labels)
     machine = Machine()
     free: queue.SimpleQueue[Runners] = queue.SimpleQueue()
-    lanes = [Runners(root / f"lane_{number}", request.limit) for number in range(machine.lanes)]
+    lanes = [Runners(root.worker(number), request.limit) for number in range(machine.lanes)]
     for lane in lanes:
         free.put(lane)
 
@@ -229,7 +223,7 @@ def _run_cases(
     for each in prepared:
         precisions = tuple(result for (unit, _), result in zip(units, results, strict=True) if unit is each)
         description = _Description.of(each, request.precisions)
-        _write_json(root / each.case.name / "case.json", description.__dict__)
+        _write_json(root.case(each.case.name).description, description.__dict__)
         reports.append(_case_report(each.case, description, precisions))
     return tuple(reports)
 
@@ -238,27 +232,28 @@ def _run_precision(
     each: _Prepared,
     precision: Precision,
     request: Request,
-    root: Path,
+    root: RunFolder,
     runners: Runners,
     machine: Machine,
     progress: Progress,
 ) -> PrecisionReport:
     """All batches of a case in one precision, on the same loaded models."""
-    folder = root / each.case.name
-    judge = PrecisionJudge(each.case, precision, folder / "weights", each.labels_digests)
+    folder = root.case(each.case.name)
+    judge = PrecisionJudge(each.case, precision, folder, each.labels_digests)
     for number in range(len(each.data.inputs)):
-        batch = _batch_folder(folder, number)
-        if not (batch / precision.name / RECORD).exists():
+        batch = folder.batch(number)
+        result = batch.precision(precision.name)
+        if not result.record.exists():
             # An interrupted run may have left a part.
-            shutil.rmtree(batch / precision.name, ignore_errors=True)
+            shutil.rmtree(result.path, ignore_errors=True)
             if number == 0:
-                write_limits(each.case, precision, each.data.inputs[number], batch / precision.name)
+                write_limits(each.case, precision, each.data.inputs[number], result)
             collect(
                 each.case,
                 precision,
                 _runners_of(each.case, request),
                 batch,
-                folder / "weights",
+                folder.weights,
                 runners,
                 machine,
                 timed=number == 0,
@@ -267,7 +262,7 @@ def _run_precision(
             )
         judge.add(batch)
         if request.save is None:
-            shutil.rmtree(batch / precision.name)
+            shutil.rmtree(result.path)
     if request.save is not None:
         write_polygraphy(each.case, precision, folder, runners, machine)
         progress(f"{each.case.name} {precision.name}: ONNX")
@@ -280,10 +275,6 @@ def _runners_of(case: CaseConfig, request: Request) -> tuple[str, ...]:
     return tuple(
         name for name in request.runners if has_jagged or request.runners_asked or name != "torch_jagged"
     )
-
-
-def _batch_folder(case_folder: Path, number: int) -> Path:
-    return case_folder / f"batch_{number:04d}"
 
 
 def _case_report(
@@ -342,7 +333,7 @@ def _folder(save: Path | None) -> Iterator[Path]:
         save.mkdir(parents=True, exist_ok=True)
         occupied = any(save.iterdir())
         if not occupied:
-            probe = save / "request.json"
+            probe = RunFolder(save).request
             probe.touch()
             probe.unlink()
     except OSError as error:

@@ -230,6 +230,11 @@ def _spooled(tensors: Mapping[str, torch.Tensor], stem: Path) -> Spool:
     return spool
 
 
+def is_saved(stem: Path) -> bool:
+    """Whether `save_capture` has written a capture to `stem`."""
+    return stem.with_suffix(".json").exists()
+
+
 def open_capture(stem: Path) -> Capture:
     """What `save_capture` wrote, each tensor read when it is asked for; not to be changed.
 

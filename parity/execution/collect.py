@@ -1,12 +1,6 @@
-"""Running the runners: one batch in one precision becomes a folder of captures and a record.
+"""One batch in one precision becomes a folder of captures and a record (`parity.execution.folder`).
 
-    <batch>/inputs|poisoned|labels.safetensors          labels where the data have them; no runner sees them
-    <batch>/<precision>/record.json                     names, statuses, timings
-    <batch>/<precision>/<runner>/untapped|tapped|poisoned|isolated|incremental|timed .safetensors + .json
-    <batch>/<precision>/<runner>/tensors/               the large tensors of these, see `parity.capture.store`
-    <batch>/<precision>/tensorrt/<key>.engine|json      engines, with TensorRT's listing of their layers
-
-Verdicts are made from these files alone (`parity.verdict.judging`), so that a saved run replays identically.
+Verdicts use these files alone (`parity.verdict.judging`), so that a saved run replays identically.
 """
 
 from __future__ import annotations
@@ -16,27 +10,27 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from configs import CaseConfig
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.gpu_state import gpu_state
 from parity.base.precision import Precision
+from parity.capture.captures import is_saved
 from parity.capture.slices import Limits
 from parity.capture.store import CannotWrite
+from parity.execution.folder import BatchFolder, CaseFolder, RunnerFolder
+from parity.execution.record import (
+    ORACLE,
+    REFERENCE,
+    BuildRecord,
+    Record,
+    RunnerFailure,
+    RunnerRecord,
+    Status,
+)
 from parity.execution.scheduler import Machine, Runners
-from parity.execution.worker import RunnerFailure, Status
 from parity.inputs.arrays import CaseInputs, save
-from parity.report.schema import BuildReport
 from parity.timing import rounds as latency
-
-REFERENCE = "torch"
-ORACLE = "oracle"
-POISONED = "poisoned.safetensors"
-LABELS = "labels.safetensors"
-RECORD = "record.json"
-"""Written last: where it is, the batch is done in the precision."""
 
 LONGEST_TIMED = 10.0
 """Seconds of the reference's run from which on nobody is timed: medians and spreads take dozens of runs."""
@@ -45,40 +39,11 @@ DEFAULT_LIMITS = Limits()
 Progress = Callable[[str], None]
 
 
-class RunnerRecord(BaseModel):
-    """What is known of one runner besides its captures; times in seconds."""
-
-    label: str = ""
-    taps_modules: bool = True
-    appends: bool = True
-    status: Status = Status.OK
-    reason: str = ""
-    problems: dict[str, str] = {}
-    seconds: list[float] = []
-    module_seconds: dict[str, list[float]] = {}
-    replay_seconds: list[float] = []
-    module_replay_seconds: dict[str, list[float]] = {}
-    replay_reasons: dict[str, str] = {}
-    """Why there is no replay, by tap, the whole model under ""."""
-    peak_bytes: int | None = None
-    timing_reason: str = ""
-    builds: list[BuildReport] = []
-
-
-class Record(BaseModel):
-    """One batch in one precision."""
-
-    precision: str
-    runners: dict[str, RunnerRecord]
-    gpu: dict[str, str] = {}
-    """The GPU's state before and after timing."""
-
-
 def collect(
     case: CaseConfig,
     precision: Precision,
     names: Iterable[str],
-    folder: Path,
+    folder: BatchFolder,
     weights: Path,
     runners: Runners,
     machine: Machine,
@@ -105,7 +70,7 @@ def collect(
     if profile is not None:
         session.profile(records, profile)
     record = Record(precision=precision.name, runners=records, gpu=session.gpu)
-    write_new(folder / precision.name / RECORD, record.model_dump_json(indent=1).encode())
+    write_new(folder.precision(precision.name).record, record.model_dump_json(indent=1).encode())
     return record
 
 
@@ -116,7 +81,7 @@ class _Session:
         self,
         case: CaseConfig,
         precision: Precision,
-        folder: Path,
+        folder: BatchFolder,
         weights: Path,
         runners: Runners,
         machine: Machine,
@@ -129,12 +94,12 @@ class _Session:
         self._reference_seconds = 0.0
         self._case = case
         self._precision = precision
-        self._folder = folder
+        self._folder = folder.precision(precision.name)
         self._weights = weights
         self._runners = runners
         self._machine = machine
         self._progress = progress
-        self._inputs = str(folder / "inputs.safetensors")
+        self._inputs = str(folder.inputs)
         self.gpu: dict[str, str] = {}
         # Set to the stem of the reference's capture with its calls, or to the reference's failure.
         self._calls: Future[str] = Future()
@@ -179,26 +144,26 @@ class _Session:
         record.label = started["label"]
         record.taps_modules, record.appends = started["taps_modules"], started["appends"]
         self._ask(name, "load", self._case.model_dump_json(), self._precision.name, str(self._weights))
-        stem = self._folder / self._precision.name / name
+        folder = self._folder.runner(name)
         if started["builds"]:
-            built = self._ask(name, "build", self._inputs, str(stem))
-            record.builds = [BuildReport(**facts) for facts in built]
-        tapped = str(stem / "tapped")
+            built = self._ask(name, "build", self._inputs, str(folder.path))
+            record.builds = [BuildRecord(**facts) for facts in built]
+        tapped = str(folder.tapped)
         calls = self._measured(tapped) if name == REFERENCE else self._recorded()
         if name != REFERENCE and record.taps_modules:
             self._try(self._ask, record, name, "run_tapped", self._inputs, tapped, False, calls)
         if record.appends:
             ask = self._asking(self._appending_bytes)
-            self._try(ask, record, name, "run_incremental", self._inputs, str(stem / "incremental"))
+            self._try(ask, record, name, "run_incremental", self._inputs, str(folder.incremental))
         whole = self._asking(self._forward_bytes)
         if name != ORACLE:
-            seconds = self._try(whole, record, name, "run", self._inputs, str(stem / "untapped"))
+            seconds = self._try(whole, record, name, "run", self._inputs, str(folder.untapped))
             if name == REFERENCE:
                 self._reference_seconds = seconds or 0.0
-        if record.taps_modules and name != ORACLE and (self._folder / POISONED).exists():
-            self._run_poisoned(record, name, stem, None if name == REFERENCE else calls)
+        if record.taps_modules and name != ORACLE and self._folder.batch.poisoned.exists():
+            self._run_poisoned(record, name, folder, None if name == REFERENCE else calls)
         if record.taps_modules and name != REFERENCE:
-            record.problems = self._ask(name, "run_isolated", self._inputs, calls, str(stem / "isolated"))
+            record.problems = self._ask(name, "run_isolated", self._inputs, calls, str(folder.isolated))
 
     def _measured(self, tapped: str) -> str:
         """Run the reference with taps, which tells the others what they will be asked, and what it takes."""
@@ -218,12 +183,11 @@ class _Session:
             status = Status.UNAVAILABLE if unavailable else Status.ERROR
             raise RunnerFailure(status, f"the reference did not run ({failure})") from failure
 
-    def _run_poisoned(self, record: RunnerRecord, name: str, stem: Path, calls: str | None) -> None:
-        clean = stem / "tapped"
-        found = str(clean) if clean.with_suffix(".json").exists() else None
+    def _run_poisoned(self, record: RunnerRecord, name: str, folder: RunnerFolder, calls: str | None) -> None:
+        clean = str(folder.tapped) if is_saved(folder.tapped) else None
         ask = self._asking(self._forward_bytes) if name == REFERENCE else self._ask
-        poisoned = str(self._folder / POISONED)
-        self._try(ask, record, name, "run_tapped", poisoned, str(stem / "poisoned"), False, calls, found)
+        arguments = (str(self._folder.batch.poisoned), str(folder.poisoned), False, calls, clean)
+        self._try(ask, record, name, "run_tapped", *arguments)
 
     def _try(self, ask: Callable, record: RunnerRecord, name: str, command: str, *arguments: object) -> Any:
         """One step of several: after an exception the others still tell which module is to blame."""
@@ -250,8 +214,7 @@ class _Session:
             turns = latency.Turns(able, self._runners, self._precision, self._machine.threads_alone)
             self._note_gpu("before timing")
             turns.time_models(self._inputs)
-            folder = self._folder / self._precision.name
-            turns.save_outputs({name: str(folder / name / "timed") for name in able})
+            turns.save_outputs({name: str(self._folder.runner(name).timed) for name in able})
             tapped = [name for name in able if records[name].taps_modules]
             if tapped:
                 turns.time_modules(tapped, self._calls.result())
@@ -293,7 +256,7 @@ def _keep_times(record: RunnerRecord, name: str, turns: latency.Turns) -> None:
 
 
 def write_polygraphy(
-    case: CaseConfig, precision: Precision, folder: Path, runners: Runners, machine: Machine
+    case: CaseConfig, precision: Precision, folder: CaseFolder, runners: Runners, machine: Machine
 ) -> None:
     """Save what `polygraphy run` needs to go on from here, or the reason why it cannot be had.
 
@@ -304,22 +267,22 @@ def write_polygraphy(
         runners: The processes, one of which does the work.
         machine: The machine to share.
     """
-    arguments = (case.model_dump_json(), precision.name, str(folder / "weights"), str(folder))
+    arguments = (case.model_dump_json(), precision.name, str(folder.weights), str(folder.path))
     try:
         with machine.shared():
             runners.get(REFERENCE, precision).request("write_polygraphy", *arguments)
     except RunnerFailure as failure:
-        readme = folder / "onnx" / precision.name / "README.txt"
+        readme = folder.onnx(precision.name) / "README.txt"
         readme.parent.mkdir(parents=True, exist_ok=True)
         readme.write_text(f"No ONNX model and no files for Polygraphy, or not all of them: {failure}\n")
 
 
 def write_inputs(
-    inputs: CaseInputs, poisoned: CaseInputs | None, folder: Path, labels: CaseInputs | None = None
+    inputs: CaseInputs, poisoned: CaseInputs | None, folder: BatchFolder, labels: CaseInputs | None = None
 ) -> None:
     """Save a batch's inputs, and their poisoned twin and their labels if they have any, into its folder."""
-    save(inputs, folder / "inputs.safetensors")
+    save(inputs, folder.inputs)
     if poisoned is not None:
-        save(poisoned, folder / POISONED)
+        save(poisoned, folder.poisoned)
     if labels is not None:
-        save(labels, folder / LABELS)
+        save(labels, folder.labels)

@@ -210,11 +210,13 @@ class Commands:
         """The reference as ONNX, inputs and outputs for Polygraphy, into a case's folder of a saved run."""
         from configs import case_from_json
         from parity.base.precision import PRECISIONS
+        from parity.execution.folder import CaseFolder
         from parity.inputs.weights import load_export
         from parity.report import polygraphy as polygraphy_files
 
         case = case_from_json(case_json)
-        polygraphy_files.write(case, PRECISIONS[precision], load_export(Path(weights)), Path(folder))
+        case_folder = CaseFolder(Path(folder))
+        polygraphy_files.write(case, PRECISIONS[precision], load_export(Path(weights)), case_folder)
 
     def _inputs(self, path: str) -> Mapping:
         from parity.inputs.arrays import load

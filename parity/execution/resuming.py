@@ -14,12 +14,11 @@ from configs import case_from_json
 from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import write_new
+from parity.execution.folder import RunFolder
 from parity.execution.request import Request
 
-STARTED = "started.json"
 
-
-def write_started(request: Request, folder: Path) -> None:
+def write_started(request: Request, folder: RunFolder) -> None:
     """Keep what is needed to start the same run again. Raises `UserError` if the folder cannot be written."""
     content = {
         "cases": [case.model_dump_json() for case in request.cases],
@@ -32,23 +31,23 @@ def write_started(request: Request, folder: Path) -> None:
         "command": request.command,
         "environment": environment(),
     }
-    write_new(folder / STARTED, (json.dumps(content, indent=1) + "\n").encode())
+    write_new(folder.started, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def _absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
 
 
-def read_started(folder: Path) -> Request:
+def read_started(folder: RunFolder) -> Request:
     """The request of a run that was interrupted.
 
     Raises:
         UserError: The folder holds no such run, one that is complete, or one of another environment.
     """
-    if (folder / "report.json").exists():
-        raise UserError("--resume", str(folder), "is complete", "judge it again with --replay")
+    if folder.report.exists():
+        raise UserError("--resume", str(folder.path), "is complete", "judge it again with --replay")
     try:
-        started = json.loads((folder / STARTED).read_text())
+        started = json.loads((folder.started).read_text())
         began_in = started["environment"]
         request = Request(
             cases=tuple(map(case_from_json, started["cases"])),
@@ -57,20 +56,20 @@ def read_started(folder: Path) -> Request:
             runners_asked=started["runners_asked"],
             data=_path(started["data"]),
             checkpoint=_path(started["checkpoint"]),
-            save=folder,
+            save=folder.path,
             limit=started["limit"],
             command=started["command"],
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            "--resume", str(folder), "holds no run that was begun with --save", "begin one with --save"
+            "--resume", str(folder.path), "holds no run that was begun with --save", "begin one with --save"
         ) from error
     here = environment()
     changed = sorted(name for name in began_in | here if began_in.get(name) != here.get(name))
     if changed:
         raise UserError(
             "--resume",
-            str(folder),
+            str(folder.path),
             f"was begun in another environment ({', '.join(changed)} changed)",
             "go on where it was begun, or begin again: results of two environments are not one run",
         )

@@ -13,37 +13,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping
-from enum import Enum
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from parity.capture.store import CannotWrite
 from parity.execution.commands import Commands, first_line, is_allocation_failure
-
-
-class Status(str, Enum):
-    """How a runner ended."""
-
-    OK = "OK"
-    UNAVAILABLE = "UNAVAILABLE"
-    CRASHED = "CRASHED"
-    TIMED_OUT = "TIMED OUT"
-    OUT_OF_MEMORY = "OUT OF MEMORY"
-    ERROR = "ERROR"
-    BUILT = "BUILT"
-    REFUSED = "REFUSED"
-    UNWRITABLE = "UNWRITABLE"
-    """Of a run's folder: no row of a report, but the end of the run."""
-
-
-class RunnerFailure(Exception):
-    """A runner did not answer with a result; `status` says how, the message why."""
-
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(f"{status.value}: {reason}")
-        self.status = status
-        self.reason = reason
+from parity.execution.record import RunnerFailure, Status
 
 
 class RunnerProcess:

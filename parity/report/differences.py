@@ -40,7 +40,7 @@ from typing import Literal, TypeVar
 from scipy.special import chdtri, ndtri
 
 from parity.base.errors import UserError
-from parity.execution.collect import REFERENCE
+from parity.execution.record import REFERENCE
 from parity.report import overview
 from parity.report.schema import (
     CaseReport,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from parity.base.files import write_new
+from parity.execution.folder import RunFolder
 from parity.report.html import render_html
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
 from parity.report.schema import Report, write_report
 
-FORMS = {"report.html": render_html, "report.junit.xml": render_junit, "report.md": render_markdown}
+
+def forms(folder: RunFolder) -> dict[Path, Callable[[Report], str]]:
+    """Renderers of the report's other forms, by file."""
+    return {folder.html: render_html, folder.junit: render_junit, folder.markdown: render_markdown}
 
 
 def write_outputs(report: Report, folder: Path) -> None:
@@ -19,9 +24,10 @@ def write_outputs(report: Report, folder: Path) -> None:
     Raises:
         UserError: The folder cannot be written, or holds another report.
     """
-    for name, render in FORMS.items():
-        if not (folder / "report.json").exists():
-            # Of a run that was interrupted here.
-            (folder / name).unlink(missing_ok=True)
-        write_new(folder / name, render(report).encode())
-    write_report(report, folder / "report.json")
+    run = RunFolder(folder)
+    for path, render in forms(run).items():
+        if not run.report.exists():
+            # An interrupted run may have left one.
+            path.unlink(missing_ok=True)
+        write_new(path, render(report).encode())
+    write_report(report, run.report)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from parity.execution.collect import REFERENCE
-from parity.execution.worker import Status
+from parity.execution.record import REFERENCE, Status
 from parity.report import overview
 from parity.report.schema import (
     CaseReport,

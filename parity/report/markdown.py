@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from parity.execution.collect import REFERENCE
+from parity.execution.record import REFERENCE
 from parity.report import overview
 from parity.report.schema import CaseReport, MetricReport, Report, RunnerReport
 

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from parity.execution.collect import REFERENCE
-from parity.execution.worker import Status
+from parity.execution.record import REFERENCE, BuildRecord, Status
 from parity.report.schema import (
-    BuildReport,
     CaseReport,
     LatencyReport,
     ModuleReport,
@@ -107,7 +105,7 @@ def gaps(report: Report) -> dict[str, str]:
     return {module.kind: module.gap for module in modules if module.gap}
 
 
-def engine(build: BuildReport) -> str:
+def engine(build: BuildRecord) -> str:
     """An engine's facts in a line."""
     return (
         f"{build.shape}: {build.layers} layers ({build.engine_layers} in the engine), "

@@ -13,7 +13,6 @@ not match by position, so they have to match.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,9 @@ import torch
 from cases.registry import get_family
 from configs import CaseConfig
 from parity.base.precision import Precision
-from parity.capture.captures import open_capture
-from parity.execution.collect import ORACLE, REFERENCE, Record
+from parity.capture.captures import is_saved, open_capture
+from parity.execution.folder import CaseFolder, PrecisionFolder
+from parity.execution.record import ORACLE, REFERENCE, Record, read_record
 from parity.inputs.arrays import load
 from parity.runners.base import Unavailable
 from parity.runners.oracle.rounding import DRAWS
@@ -62,7 +62,9 @@ command for ONNX Runtime, which has no bfloat16 kernels on the CPU for this mode
 """
 
 
-def write(case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+def write(
+    case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor], folder: CaseFolder
+) -> None:
     """Export the reference once and write the files of every batch that was run in this precision.
 
     Args:
@@ -71,26 +73,25 @@ def write(case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Te
         weights: The reference's state dict in float32.
         folder: The case's folder in a saved run.
     """
-    model = folder / "onnx" / precision.name / "model.onnx"
-    save_model(export(case, precision, weights).plain(), model)
-    for record in sorted(folder.glob(f"batch_*/{precision.name}/record.json")):
-        _write_batch(case, precision, record.parent, Record.model_validate_json(record.read_text()))
+    save_model(export(case, precision, weights).plain(), folder.onnx(precision.name) / "model.onnx")
+    for batch in folder.collected(precision.name):
+        _write_batch(case, precision, batch, read_record(batch.record))
 
 
-def _write_batch(case: CaseConfig, precision: Precision, folder: Path, record: Record) -> None:
+def _write_batch(case: CaseConfig, precision: Precision, folder: PrecisionFolder, record: Record) -> None:
     family = get_family(case.family)
-    own = folder / "polygraphy"
+    own = folder.polygraphy
     own.mkdir(exist_ok=True)
-    inputs = feeds(family, load(folder.parent / "inputs.safetensors").arrays, precision.dtype)
+    inputs = feeds(family, load(folder.batch.inputs).arrays, precision.dtype)
     save_json([_arrays(inputs)], str(own / "inputs.json"))
     lines = []
     for name, runner in record.runners.items():
         if name == ORACLE:
             continue
-        if not (folder / name / "untapped.json").exists():
+        if not is_saved(folder.runner(name).untapped):
             lines.append(f"no outputs of {runner.label}: {runner.reason}")
             continue
-        outputs = open_capture(folder / name / "untapped").tensors
+        outputs = open_capture(folder.runner(name).untapped).tensors
         answer = IterationResult(_arrays(outputs), runner_name=runner.label)
         RunResults([(runner.label, [answer])]).save(str(own / f"outputs_{name}.json"))
         lines.append(f"outputs_{name}.json: {runner.label}")
@@ -116,13 +117,13 @@ def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     }
 
 
-def _tolerances(precision: Precision, folder: Path) -> dict[str, float]:
+def _tolerances(precision: Precision, folder: PrecisionFolder) -> dict[str, float]:
     """How far elements of two passing runners may lie apart: a limit on either side of the oracle."""
-    reference = open_capture(folder / REFERENCE / "tapped")
-    oracle = open_capture(folder / ORACLE / "tapped").tensors
+    reference = open_capture(folder.runner(REFERENCE).tapped)
+    oracle = open_capture(folder.runner(ORACLE).tapped).tensors
     longest_sum = max(reference.longest_sums.values(), default=1)
     sizes = {}
-    for name in open_capture(folder / REFERENCE / "untapped").tensors:
+    for name in open_capture(folder.runner(REFERENCE).untapped).tensors:
         exact, given = oracle[name], reference.tensors[name]
         draws = Draws(oracle[DRAWS + name]) if DRAWS + name in oracle else None
         limit = judge(exact, given, given, precision, longest_sum, draws=draws).limit

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cases.registry import get_family
 from configs import CaseConfig
 from parity.base.errors import UserError
 from parity.base.precision import Precision
-from parity.execution.collect import LABELS, REFERENCE
+from parity.execution.folder import BatchFolder, CaseFolder
+from parity.execution.record import REFERENCE, read_record
 from parity.inputs.arrays import load
 from parity.report.schema import DiagnosisReport, MetricReport, RunnerReport
 from parity.timing.roofline import with_limits
-from parity.verdict.judging import judge_batch, merge_batches, read_record
+from parity.verdict.judging import judge_batch, merge_batches
 
 if TYPE_CHECKING:
     from parity.verdict.task_metrics.evaluation import Evaluation
@@ -26,7 +26,7 @@ class PrecisionJudge:
     Args:
         case: The case that was run.
         precision: The tested precision.
-        weights: Folder of the exported weights.
+        folder: The case's folder, for its exported weights.
         labels_digests: One for each batch; none if there are no labels, and then there are no metrics.
 
     Attributes:
@@ -34,29 +34,28 @@ class PrecisionJudge:
     """
 
     def __init__(
-        self, case: CaseConfig, precision: Precision, weights: Path, labels_digests: Sequence[str]
+        self, case: CaseConfig, precision: Precision, folder: CaseFolder, labels_digests: Sequence[str]
     ) -> None:
         self._case = case
         self._precision = precision
-        self._weights = weights
+        self._weights = folder.weights
         self._labels_digests = labels_digests
         self._judged: list[Mapping[str, RunnerReport]] = []
         self.gpu: dict[str, str] = {}
         self._evaluation: Evaluation | None = None
 
-    def add(self, batch: Path) -> None:
+    def add(self, batch: BatchFolder) -> None:
         """Judge the next batch, in its folder. Raises `UserError`: a file of it is missing or damaged."""
         number = len(self._judged)
-        folder = batch / self._precision.name
+        folder = batch.precision(self._precision.name)
         reports = with_limits(judge_batch(self._case, folder, number), folder)
         self._judged.append(reports)
-        self.gpu = self.gpu or read_record(batch / self._precision.name).gpu
+        self.gpu = self.gpu or read_record(folder.record).gpu
         answered = [name for name, report in reports.items() if report.verdict != "NONE"]
         # Without the reference there is no measure, and nobody has a verdict.
         if self._labels_digests and REFERENCE in answered:
-            path = batch / LABELS
-            if load(path).digest != self._labels_digests[number]:
-                raise UserError("labels", str(path), "are not those of the run", "save again")
+            if load(batch.labels).digest != self._labels_digests[number]:
+                raise UserError("labels", str(batch.labels), "are not those of the run", "save again")
             self._evaluating().add(batch, [name for name in answered if name != REFERENCE])
 
     def _evaluating(self) -> Evaluation:

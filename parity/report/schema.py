@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 from configs import AnyCase
 from parity.base.errors import UserError
 from parity.base.files import write_new
+from parity.execution.record import BuildRecord
 from parity.verdict.comparison import Comparison
 from parity.verdict.diagnosis import TapRow
 from parity.verdict.rule import Verdict
@@ -189,30 +190,6 @@ class DiagnosisReport(_Part):
         )
 
 
-class BuildReport(_Part):
-    """An engine that was built of a whole model.
-
-    Attributes:
-        shape: "static", or "dynamic batch" from 1 to the case's.
-        library: what built it.
-        layers: of the network that the builder was given.
-        engine_layers: what it made of them.
-        bytes: of the serialized engine.
-        seconds: of building it from what nvtripy recorded.
-        dtypes: that the engine's layers read and write.
-        key: name of its files in a saved run, `.engine` and `.json`; the latter lists the layers.
-    """
-
-    shape: str
-    library: str
-    layers: int
-    engine_layers: int
-    bytes: int
-    seconds: float
-    dtypes: tuple[str, ...]
-    key: str
-
-
 class MetricReport(_Part):
     """One metric of a task over all rows of all batches; `parity.verdict.task_metrics` says when it is
     flagged.
@@ -262,7 +239,7 @@ class RunnerReport(_Part):
     limit_reason: str = ""
     replay_reasons: dict[str, str] = {}
     peak_bytes: int | None = None
-    builds: tuple[BuildReport, ...] = ()
+    builds: tuple[BuildRecord, ...] = ()
     metrics: tuple[MetricReport, ...] = ()
 
 

@@ -18,8 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from parity.execution.collect import REFERENCE
-from parity.execution.worker import Status
+from parity.execution.record import REFERENCE, Status
 from parity.report.overview import (
     BUILT,
     PORT,

@@ -80,8 +80,8 @@ class Runner(abc.ABC):
     def build(self, arrays: Mapping[str, np.ndarray], folder: Path) -> list[dict]:
         """Build engines of the untapped model for these shapes, and keep them in `folder`.
 
-        Returns the fields of a `BuildReport` for each. Raises `Refused`. Where the engines cannot run, all
-        running raises `BuiltOnly`.
+        Returns the fields of a `parity.execution.record.BuildRecord` for each. Raises `Refused`. Where the
+        engines cannot run, all running raises `BuiltOnly`.
         """
         raise NotImplementedError
 

@@ -8,7 +8,6 @@ none; on one whose ceilings nobody has measured the report says so, with the com
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from pydantic import BaseModel
@@ -19,7 +18,8 @@ from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.precision import Precision
 from parity.capture.captures import APPENDING
-from parity.execution.collect import REFERENCE
+from parity.execution.folder import PrecisionFolder
+from parity.execution.record import REFERENCE
 from parity.inputs.arrays import CaseInputs
 from parity.report.schema import LatencyReport, LimitReport, RunnerReport
 from perf_model.ceilings import GPU, CeilingsError, find_ceilings
@@ -27,7 +27,6 @@ from perf_model.limits import limit
 from perf_model.measure.machine import this_gpu
 from perf_model.work import appending_work, case_work
 
-FILE = "limits.json"
 WHOLE_MODEL = ""
 
 
@@ -62,20 +61,20 @@ def find_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, gpu:
     return Limits(gpu=gpu.name, limits=limits)
 
 
-def write_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, folder: Path) -> None:
+def write_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, folder: PrecisionFolder) -> None:
     """Save the limits on this machine's GPU beside a batch's captures; nothing where there is no GPU."""
     if torch.cuda.is_available():
         limits = find_limits(case, precision, inputs, this_gpu())
-        write_new(folder / FILE, limits.model_dump_json(indent=1).encode())
+        write_new(folder.roofline, limits.model_dump_json(indent=1).encode())
 
 
-def with_limits(reports: Mapping[str, RunnerReport], folder: Path) -> dict[str, RunnerReport]:
+def with_limits(reports: Mapping[str, RunnerReport], folder: PrecisionFolder) -> dict[str, RunnerReport]:
     """A batch's reports, their latencies beside the limits that were saved with them.
 
     Raises:
         UserError: the saved limits are damaged.
     """
-    path = folder / FILE
+    path = folder.roofline
     if not path.exists():
         return dict(reports)
     try:

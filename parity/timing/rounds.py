@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from parity.base.precision import Precision
+from parity.execution.record import RunnerFailure
 from parity.execution.scheduler import Runners
-from parity.execution.worker import RunnerFailure
 from parity.timing.measure import Replayed
 
 WARM_UPS = 3

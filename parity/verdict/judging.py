@@ -11,11 +11,10 @@ import torch
 
 from cases.registry import get_family
 from configs import CaseConfig
-from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS, Precision
-from parity.capture.captures import Capture, open_capture
-from parity.execution.collect import ORACLE, POISONED, RECORD, REFERENCE, Record, RunnerRecord
-from parity.execution.worker import Status
+from parity.capture.captures import Capture, is_saved, open_capture
+from parity.execution.folder import PrecisionFolder, RunnerFolder
+from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status, read_record
 from parity.inputs.arrays import load
 from parity.report.error_maps import with_pictures, with_telling_pictures
 from parity.report.schema import DiagnosisReport, LatencyReport, ModuleReport, RunnerReport, VerdictReport
@@ -26,12 +25,12 @@ from parity.verdict.explanation import why
 from parity.verdict.sensitivity import BLIND
 
 
-def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerReport]:
+def judge_batch(case: CaseConfig, folder: PrecisionFolder, batch: int) -> dict[str, RunnerReport]:
     """Judge every runner of one batch in one precision.
 
     Args:
         case: The case that was run.
-        folder: The precision's folder, inside the batch's.
+        folder: The batch in the precision.
         batch: The batch's number, for the report.
 
     Returns:
@@ -40,7 +39,7 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
     Raises:
         UserError: A file of the batch is missing or damaged.
     """
-    record = read_record(folder)
+    record = read_record(folder.record)
     blocked = _why_no_evidence(record)
     evidence = None if blocked else _evidence(case, folder, record)
     reports = {}
@@ -48,11 +47,11 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
         if name == ORACLE and runner.status is Status.OK:
             continue
         # A runner that raised in one step has still answered the others, which tell the module to blame.
-        answered = runner.status is Status.OK or (folder / name / "isolated.json").exists()
+        answered = runner.status is Status.OK or is_saved(folder.runner(name).isolated)
         if evidence is None or not answered:
             reports[name] = _without_verdict(name, runner, blocked, batch)
         else:
-            results = _results(folder / name, name, runner)
+            results = _results(folder.runner(name), name, runner)
             comparison = compare(evidence, results)
             if runner.status is not Status.OK:
                 comparison.diagnosis = _blamed(comparison, runner)
@@ -61,15 +60,6 @@ def judge_batch(case: CaseConfig, folder: Path, batch: int) -> dict[str, RunnerR
                 found.why = why(evidence, results, row)
             reports[name] = with_pictures(_judged(name, runner, comparison, batch), evidence, results)
     return reports
-
-
-def read_record(folder: Path) -> Record:
-    """The record of a batch in a precision. Raises `UserError` if it is missing or damaged."""
-    path = folder / RECORD
-    try:
-        return Record.model_validate_json(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError("record", str(path), "is missing or damaged", "run again") from error
 
 
 def merge_batches(batches: Iterable[Mapping[str, RunnerReport]]) -> tuple[RunnerReport, ...]:
@@ -188,39 +178,39 @@ def evidence_of(
     )
 
 
-def _evidence(case: CaseConfig, folder: Path, record: Record) -> Evidence:
-    oracle = folder / ORACLE
+def _evidence(case: CaseConfig, folder: PrecisionFolder, record: Record) -> Evidence:
+    reference, oracle = folder.runner(REFERENCE), folder.runner(ORACLE)
     return evidence_of(
         case,
         PRECISIONS[record.precision],
-        load(folder.parent / "inputs.safetensors").arrays,
-        open_capture(folder / REFERENCE / "tapped"),
-        open_capture(oracle / "tapped").tensors,
-        open_capture(oracle / "isolated").tensors,
-        _optional(folder / REFERENCE / "incremental").tensors,
-        has_padding=(folder.parent / POISONED).exists(),
+        load(folder.batch.inputs).arrays,
+        open_capture(reference.tapped),
+        open_capture(oracle.tapped).tensors,
+        open_capture(oracle.isolated).tensors,
+        _optional(reference.incremental).tensors,
+        has_padding=folder.batch.poisoned.exists(),
     )
 
 
 def _optional(stem: Path) -> Capture:
-    return open_capture(stem) if stem.with_suffix(".json").exists() else Capture()
+    return open_capture(stem) if is_saved(stem) else Capture()
 
 
-def _results(folder: Path, name: str, record: RunnerRecord) -> Results:
+def _results(folder: RunnerFolder, name: str, record: RunnerRecord) -> Results:
     # The run that was timed is the one to judge.
-    untapped = _optional(folder / "timed").tensors or _optional(folder / "untapped").tensors
+    untapped = _optional(folder.timed).tensors or _optional(folder.untapped).tensors
     if not record.taps_modules:
         return Results(untapped=untapped, taps_modules=False, appends=False)
-    tapped = _optional(folder / "tapped").tensors
+    tapped = _optional(folder.tapped).tensors
     # On its own inputs the reference is its own isolated run.
-    isolated = tapped if name == REFERENCE else open_capture(folder / "isolated").tensors
+    isolated = tapped if name == REFERENCE else open_capture(folder.isolated).tensors
     return Results(
         untapped=untapped,
         tapped=tapped,
         isolated=isolated,
         isolated_problems=record.problems,
-        poisoned=_optional(folder / "poisoned").tensors,
-        incremental=_optional(folder / "incremental").tensors,
+        poisoned=_optional(folder.poisoned).tensors,
+        incremental=_optional(folder.incremental).tensors,
         appends=record.appends,
         fused=FUSED if name in FUSED_RUNNERS else {},
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from configs import load_case
+from parity.execution.record import BuildRecord
 from parity.report.schema import (
-    BuildReport,
     CaseReport,
     DiagnosisReport,
     ElementReport,
@@ -199,7 +199,7 @@ def on_gpu() -> Report:
 
 def everything() -> Report:
     """Every status side by side, and names meant to do harm."""
-    build = BuildReport(
+    build = BuildRecord(
         shape="static",
         library="tensorrt_rtx 1.7.1",
         layers=1368,

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import jinja2
 
-from parity.execution.collect import REFERENCE
+from parity.execution.record import REFERENCE
 from parity.report import overview
 from parity.report.html import charts
 from parity.report.html.axis import Axis

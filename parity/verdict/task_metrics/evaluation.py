@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 import numpy as np
 import scipy.stats
 
 from parity.base.precision import Precision
-from parity.capture.captures import load_longest_sum, load_tap
-from parity.execution.collect import LABELS, ORACLE, REFERENCE
+from parity.capture.captures import is_saved, load_longest_sum, load_tap
+from parity.execution.folder import BatchFolder
+from parity.execution.record import ORACLE, REFERENCE
 from parity.inputs.arrays import load
 from parity.report.schema import MetricReport
 from parity.verdict.rule import bound_for
@@ -43,24 +43,21 @@ class Evaluation:
         self._rows: dict[str, list[np.ndarray]] = {}
         self._perturbed: list[np.ndarray] = []
 
-    def add(self, batch: Path, runners: Collection[str]) -> None:
+    def add(self, batch: BatchFolder, runners: Collection[str]) -> None:
         """Take the next batch from its folder: the outputs of the reference, the oracle and `runners`.
 
         Raises:
             UserError: A file of the batch is missing or damaged.
         """
-        labels, inputs = load(batch / LABELS).arrays, load(batch / "inputs.safetensors").arrays
-        folder = batch / self._precision.name
+        labels, inputs = load(batch.labels).arrays, load(batch.inputs).arrays
+        folder = batch.precision(self._precision.name)
         tap = self._task.output
-        stems = {name: folder / name / "untapped" for name in (REFERENCE, *runners)}
-        stems[ORACLE] = folder / ORACLE / "tapped"
+        stems = {name: folder.runner(name).untapped for name in (REFERENCE, *runners)}
+        stems[ORACLE] = folder.runner(ORACLE).tapped
         # A runner that raised in one step has still answered others.
-        outputs = {
-            name: load_tap(stem, tap) if stem.with_suffix(".json").exists() else None
-            for name, stem in stems.items()
-        }
+        outputs = {name: load_tap(stem, tap) if is_saved(stem) else None for name, stem in stems.items()}
         found = {name: None if each is None else each.double().numpy() for name, each in outputs.items()}
-        self.add_outputs(found, labels, inputs, load_longest_sum(folder / REFERENCE / "tapped"))
+        self.add_outputs(found, labels, inputs, load_longest_sum(folder.runner(REFERENCE).tapped))
 
     def add_outputs(
         self,

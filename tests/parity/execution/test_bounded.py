@@ -21,6 +21,8 @@ from parity.capture.slices import Limits, Part, parts, unless_leaking
 from parity.capture.store import HELD, CannotWrite, Spool
 from parity.cli.arguments import Arguments
 from parity.execution.commands import Commands
+from parity.execution.folder import CaseFolder
+from parity.execution.record import REFERENCE
 from parity.inputs import weights
 from parity.pipeline import run
 from parity.runners import make_runner
@@ -40,7 +42,7 @@ def _judged(name, limits):
     """A case run and judged under limits, and whether tensors had files of their own."""
     case = with_input(load_case(name), seed=SEED)
     with collected(case, "fp32", ("torch", "torch_jagged", "tripy"), limits) as folder:
-        return judge_batch(case, folder / "fp32", batch=0), any(folder.rglob("tensors/*"))
+        return judge_batch(case, folder.precision("fp32"), batch=0), any(folder.path.rglob("tensors/*"))
 
 
 @pytest.mark.parametrize("name", ["hstu_tiny", "stu_tiny", "dlrm_tiny"])
@@ -78,20 +80,22 @@ def captured(tmp_path):
 
     def capture(name, runner, limits, spoil=_left):
         case = with_input(load_case(name), seed=SEED)
-        folder = tmp_path / f"{name}-{limits.slice_bytes}-{spoil.__name__}"
-        if not folder.exists():
+        folder = CaseFolder(tmp_path / f"{name}-{limits.slice_bytes}-{spoil.__name__}")
+        if not folder.path.exists():
             write_case(case, folder)
-        inputs, calls = str(folder / "inputs.safetensors"), str(folder / "torch" / "tapped")
+        batch = folder.batch(0)
+        reference, runners = (batch.precision("fp32").runner(each) for each in (REFERENCE, runner))
+        inputs, calls = str(batch.inputs), str(reference.tapped)
         for each in ("torch", runner):
             commands = Commands(each)
             commands.start(1, limits)
-            commands.load(case.model_dump_json(), "fp32", str(folder / "weights"))
+            commands.load(case.model_dump_json(), "fp32", str(folder.weights))
             if each == "torch":
                 commands.run_tapped(inputs, calls, True)
         spoil(commands._runner.model)
-        commands.run_tapped(inputs, str(folder / runner / "tapped"), False, calls)
-        assert commands.run_isolated(inputs, calls, str(folder / runner / "isolated")) == {}
-        return folder / runner
+        commands.run_tapped(inputs, str(runners.tapped), False, calls)
+        assert commands.run_isolated(inputs, calls, str(runners.isolated)) == {}
+        return runners.path
 
     return capture
 
@@ -293,9 +297,9 @@ commands.load(case, "fp32", folder + "/weights")
 # Not getrusage's, which begins with what the parent took when it started this process.
 status = pathlib.Path("/proc/self/status")
 peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", status.read_text())[1])
-commands.run(folder + "/inputs.safetensors", folder + "/plain")
+commands.run(folder + "/batch_0000/inputs.safetensors", folder + "/plain")
 before = peak()
-commands.run_tapped(folder + "/inputs.safetensors", folder + f"/{large}/tapped", True)
+commands.run_tapped(folder + "/batch_0000/inputs.safetensors", folder + f"/{large}/tapped", True)
 print(json.dumps(peak() - before))
 """
 
@@ -307,7 +311,7 @@ def test_the_memory_of_a_tapped_run_does_not_grow_with_its_captures(tmp_path):
     changes = {"num_blocks": 16, "num_items": 200, "normalization": "softmax_rel_bias"}
     model = case.model.model_copy(update=changes)
     case = with_input(case.model_copy(update={"model": model}), batch_size=32, seed=SEED)
-    write_case(case, tmp_path)
+    write_case(case, CaseFolder(tmp_path))
 
     def growth(large):
         command = [sys.executable, "-c", MEASURE, case.model_dump_json(), str(tmp_path), str(large)]

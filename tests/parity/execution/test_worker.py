@@ -15,8 +15,9 @@ from configs import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall, load_capture, save_capture
 from parity.execution.commands import Commands
+from parity.execution.record import RunnerFailure, Status
 from parity.execution.scheduler import MAX_LANES, Machine, Runners
-from parity.execution.worker import RunnerFailure, Status, _answer
+from parity.execution.worker import _answer
 from parity.inputs import weights
 from parity.runners.base import Unavailable
 

@@ -7,7 +7,8 @@ import pytest
 from junitparser import JUnitXml
 
 from parity.base.errors import UserError
-from parity.report.files import FORMS, write_outputs
+from parity.execution.folder import RunFolder
+from parity.report.files import forms, write_outputs
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
 from parity.report.schema import read_report
@@ -139,18 +140,21 @@ class TestMarkdown:
         assert cells == {4, 9}
 
 
+FILES = {"report.json", "report.html", "report.md", "report.junit.xml"}
+
+
 class TestOutputs:
     def test_a_run_writes_every_form(self, saved_run, report):
         names = {path.name for path in saved_run.folder.glob("report.*")}
-        assert names == {"report.json", *FORMS}
-        for name, render in FORMS.items():
-            assert (saved_run.folder / name).read_text(encoding="utf-8") == render(report)
+        assert names == FILES
+        for path, render in forms(RunFolder(saved_run.folder)).items():
+            assert path.read_text(encoding="utf-8") == render(report)
 
     def test_a_replay_writes_every_form(self, saved_run, command, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         assert command("--replay", saved_run.folder).code == 0
         (folder,) = (tmp_path / "parity_reports").iterdir()
-        assert {path.name for path in folder.iterdir()} == {"report.json", *FORMS}
+        assert {path.name for path in folder.iterdir()} == FILES
 
     def test_nothing_is_written_over(self, tmp_path):
         write_outputs(made_reports.passing(), tmp_path)

@@ -12,11 +12,12 @@ from cases.registry import get_family
 from configs import load_case
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
+from parity.execution.folder import PrecisionFolder
 from parity.report.html.page import render_html
 from parity.report.overview import milliseconds, times_the_limit
 from parity.report.schema import LatencyReport, LimitReport
 from parity.timing import roofline as limits
-from parity.timing.roofline import FILE, find_limits, with_limits, write_limits
+from parity.timing.roofline import find_limits, with_limits, write_limits
 from perf_model.ceilings import CeilingsError
 from perf_model.limits import limit
 from perf_model.work import appending_work, case_work
@@ -82,25 +83,25 @@ def test_a_family_without_counts_has_a_reason_and_no_limits(inputs):
 
 def test_without_a_gpu_nothing_is_saved(inputs, tmp_path):
     with without_gpu():
-        write_limits(CASE, PRECISIONS["fp32"], inputs, tmp_path)
+        write_limits(CASE, PRECISIONS["fp32"], inputs, PrecisionFolder(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_saved_is_what_was_found(inputs, tmp_path, on_h200):
-    write_limits(CASE, PRECISIONS["fp32"], inputs, tmp_path)
+    write_limits(CASE, PRECISIONS["fp32"], inputs, PrecisionFolder(tmp_path))
     found = find_limits(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
-    assert limits.Limits.model_validate_json((tmp_path / FILE).read_text()) == found
+    assert limits.Limits.model_validate_json((tmp_path / "roofline.json").read_text()) == found
 
 
 def test_reports_stay_as_they_are_where_nothing_is_saved(report, runners_of, tmp_path):
     reports = runners_of(report)
-    assert with_limits(reports, tmp_path) == reports
+    assert with_limits(reports, PrecisionFolder(tmp_path)) == reports
 
 
 def test_a_damaged_file_is_named(report, runners_of, tmp_path):
-    (tmp_path / FILE).write_text("{}")
+    (tmp_path / "roofline.json").write_text("{}")
     with pytest.raises(UserError, match="is damaged"):
-        with_limits(runners_of(report), tmp_path)
+        with_limits(runners_of(report), PrecisionFolder(tmp_path))
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def gpu_run(saved_run, inputs, tmp_path):
     record["runners"]["torch_jagged"]["label"] = "torch jagged (eager, cpu)"
     (batch / "record.json").write_text(json.dumps(record))
     found = find_limits(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
-    (batch / FILE).write_text(found.model_dump_json())
+    (batch / "roofline.json").write_text(found.model_dump_json())
     return folder
 
 
@@ -141,7 +142,7 @@ def test_a_runner_on_the_processor_has_none(gpu_run, replayed, runners_of):
 
 
 def test_a_gpu_without_ceilings_is_said_once(gpu_run, replayed, inputs):
-    path = gpu_run / "hstu_tiny" / "batch_0000" / "fp32" / FILE
+    path = gpu_run / "hstu_tiny" / "batch_0000" / "fp32" / "roofline.json"
     other = h200().gpu.model_copy(update={"name": "NVIDIA B200"})
     path.write_text(find_limits(CASE, PRECISIONS["fp32"], inputs, other).model_dump_json())
     code, report, shown = replayed(gpu_run)

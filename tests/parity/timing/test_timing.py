@@ -13,7 +13,7 @@ from rich.console import Console
 
 from parity.base import gpu_state
 from parity.base.precision import PRECISIONS
-from parity.execution.worker import RunnerFailure, Status
+from parity.execution.record import RunnerFailure, Status
 from parity.report.overview import milliseconds
 from parity.report.terminal import render
 from parity.timing import measure as timing

@@ -1,0 +1,197 @@
+"""The layout of a run's folder: the one home of the names of its files and folders.
+
+<run>/started.json                              the request and the environment; the first file of a saved run
+<run>/request.json                              the runners that the user named
+<run>/report.json|html|md|junit.xml             the report
+<run>/worker_0/<runner>.log                     output of the processes of one worker
+<run>/<case>/case.json                          the case, its sources and digests; written when it is complete
+<run>/<case>/weights/                           the exported weights, see `parity.inputs.weights`
+<run>/<case>/onnx/<precision>/                  the reference as ONNX
+<run>/<case>/batch_0000/inputs.safetensors      the inputs; `poisoned` and `labels` beside them, if any
+<batch>/<precision>/record.json                 statuses and timings; written last
+<batch>/<precision>/roofline.json               least times on the GPU that was timed
+<batch>/<precision>/polygraphy/                 inputs and outputs in Polygraphy's formats
+<batch>/<precision>/<runner>/                   captures by stem, see `parity.capture.store`; engines
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_CASE = "case.json"
+_BATCH = "batch_"
+_RECORD = "record.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run."""
+
+    path: Path
+
+    @property
+    def started(self) -> Path:
+        """The request, for a run that goes on after an interruption."""
+        return self.path / "started.json"
+
+    @property
+    def request(self) -> Path:
+        """The part of the request that a replay needs."""
+        return self.path / "request.json"
+
+    @property
+    def report(self) -> Path:
+        """The report with every number; written when all other forms of it exist."""
+        return self.path / "report.json"
+
+    @property
+    def html(self) -> Path:
+        """The report as a page."""
+        return self.path / "report.html"
+
+    @property
+    def junit(self) -> Path:
+        """The report for continuous integration."""
+        return self.path / "report.junit.xml"
+
+    @property
+    def markdown(self) -> Path:
+        """The report as Markdown."""
+        return self.path / "report.md"
+
+    def worker(self, number: int) -> Path:
+        """The folder of a worker's logs."""
+        return self.path / f"worker_{number}"
+
+    def case(self, name: str) -> CaseFolder:
+        """The folder of a case."""
+        return CaseFolder(self.path / name)
+
+    def complete_cases(self) -> list[CaseFolder]:
+        """Folders of the cases whose batches are all done, by name."""
+        return [CaseFolder(path.parent) for path in sorted(self.path.glob(f"*/{_CASE}"))]
+
+
+@dataclass(frozen=True)
+class CaseFolder:
+    """The folder of a case in a run."""
+
+    path: Path
+
+    @property
+    def description(self) -> Path:
+        """The case, its sources and digests, for a replay."""
+        return self.path / _CASE
+
+    @property
+    def weights(self) -> Path:
+        """The folder of the exported weights."""
+        return self.path / "weights"
+
+    def onnx(self, precision: str) -> Path:
+        """The folder of the reference as ONNX in a precision."""
+        return self.path / "onnx" / precision
+
+    def batch(self, number: int) -> BatchFolder:
+        """The folder of a batch, counted from 0."""
+        return BatchFolder(self.path / f"{_BATCH}{number:04d}")
+
+    def collected(self, precision: str) -> list[PrecisionFolder]:
+        """Folders of the batches that are done in a precision, in order."""
+        records = sorted(self.path.glob(f"{_BATCH}*/{precision}/{_RECORD}"))
+        return [PrecisionFolder(path.parent) for path in records]
+
+
+@dataclass(frozen=True)
+class BatchFolder:
+    """The folder of one batch of a case."""
+
+    path: Path
+
+    @property
+    def inputs(self) -> Path:
+        """The model's inputs."""
+        return self.path / "inputs.safetensors"
+
+    @property
+    def poisoned(self) -> Path:
+        """The inputs with garbage in their padding; missing where they have no padding."""
+        return self.path / "poisoned.safetensors"
+
+    @property
+    def labels(self) -> Path:
+        """Labels of recorded data; missing where the data have none. No runner reads them."""
+        return self.path / "labels.safetensors"
+
+    def precision(self, name: str) -> PrecisionFolder:
+        """The folder of the batch in a precision."""
+        return PrecisionFolder(self.path / name)
+
+
+@dataclass(frozen=True)
+class PrecisionFolder:
+    """The folder of one batch in one precision."""
+
+    path: Path
+
+    @property
+    def batch(self) -> BatchFolder:
+        """The folder of the batch."""
+        return BatchFolder(self.path.parent)
+
+    @property
+    def record(self) -> Path:
+        """Statuses and timings. Written last: the batch is done in the precision if it exists."""
+        return self.path / _RECORD
+
+    @property
+    def roofline(self) -> Path:
+        """Least times of the modules on the GPU that was timed; missing without a GPU."""
+        return self.path / "roofline.json"
+
+    @property
+    def polygraphy(self) -> Path:
+        """The folder of the files for Polygraphy."""
+        return self.path / "polygraphy"
+
+    def runner(self, name: str) -> RunnerFolder:
+        """The folder of a runner's results."""
+        return RunnerFolder(self.path / name)
+
+
+@dataclass(frozen=True)
+class RunnerFolder:
+    """The folder of one runner's results on one batch in one precision; each capture is named by its stem."""
+
+    path: Path
+
+    @property
+    def untapped(self) -> Path:
+        """Outputs of the plain model."""
+        return self.path / "untapped"
+
+    @property
+    def tapped(self) -> Path:
+        """All taps of one forward; of the reference with its calls."""
+        return self.path / "tapped"
+
+    @property
+    def poisoned(self) -> Path:
+        """All taps of one forward on the poisoned inputs."""
+        return self.path / "poisoned"
+
+    @property
+    def isolated(self) -> Path:
+        """Outputs of each recorded call on the reference's inputs."""
+        return self.path / "isolated"
+
+    @property
+    def incremental(self) -> Path:
+        """Outputs of the last step of the incremental forward."""
+        return self.path / "incremental"
+
+    @property
+    def timed(self) -> Path:
+        """Outputs of the run that was timed last."""
+        return self.path / "timed"

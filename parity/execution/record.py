@@ -1,0 +1,126 @@
+"""The record of one batch in one precision: how each runner ended, and its times."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from parity.base.errors import UserError
+
+REFERENCE = "torch"
+"""The runner whose modules and calls are the truth at the tested precision."""
+ORACLE = "oracle"
+"""The runner in float64 that all others are measured against."""
+
+
+class Status(str, Enum):
+    """The end of a runner's work."""
+
+    OK = "OK"
+    UNAVAILABLE = "UNAVAILABLE"
+    CRASHED = "CRASHED"
+    TIMED_OUT = "TIMED OUT"
+    OUT_OF_MEMORY = "OUT OF MEMORY"
+    ERROR = "ERROR"
+    BUILT = "BUILT"
+    REFUSED = "REFUSED"
+    UNWRITABLE = "UNWRITABLE"
+    """The run's folder cannot be written: no row of a report, but the end of the run."""
+
+
+class RunnerFailure(Exception):
+    """A runner gave no result.
+
+    Attributes:
+        status: How it ended.
+        reason: One line for the report.
+    """
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(f"{status.value}: {reason}")
+        self.status = status
+        self.reason = reason
+
+
+class BuildRecord(BaseModel):
+    """An engine that was built of a whole model.
+
+    Attributes:
+        shape: "static", or "dynamic batch" from 1 to the case's.
+        library: The library that built it.
+        layers: Layers of the network that the builder received.
+        engine_layers: Layers of the engine.
+        bytes: Size of the serialized engine.
+        seconds: Build time, from the graph that nvtripy recorded.
+        dtypes: Types that the engine's layers read and write.
+        key: Name of its files in a saved run, `.engine` and `.json`; the latter lists the layers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    shape: str
+    library: str
+    layers: int
+    engine_layers: int
+    bytes: int
+    seconds: float
+    dtypes: tuple[str, ...]
+    key: str
+
+
+class RunnerRecord(BaseModel):
+    """Facts about one runner besides its captures; times in seconds.
+
+    Attributes:
+        label: Full name in reports.
+        taps_modules: Whether it runs modules one by one.
+        appends: Whether it has an incremental forward.
+        status, reason: How it ended.
+        problems: Errors of isolated calls, by tap.
+        seconds: Runs of the whole model.
+        module_seconds: Runs of single calls, by tap.
+        replay_seconds, module_replay_seconds: The same as replays of a CUDA graph.
+        replay_reasons: Reasons for missing replays, by tap; the whole model has the key "".
+        peak_bytes: Peak of GPU memory during runs of the whole model.
+        timing_reason: Reason for missing times.
+        builds: Engines of the whole model.
+    """
+
+    label: str = ""
+    taps_modules: bool = True
+    appends: bool = True
+    status: Status = Status.OK
+    reason: str = ""
+    problems: dict[str, str] = {}
+    seconds: list[float] = []
+    module_seconds: dict[str, list[float]] = {}
+    replay_seconds: list[float] = []
+    module_replay_seconds: dict[str, list[float]] = {}
+    replay_reasons: dict[str, str] = {}
+    peak_bytes: int | None = None
+    timing_reason: str = ""
+    builds: list[BuildRecord] = []
+
+
+class Record(BaseModel):
+    """One batch in one precision.
+
+    Attributes:
+        precision: Name of the precision.
+        runners: Records by runner.
+        gpu: State of the GPU before and after timing.
+    """
+
+    precision: str
+    runners: dict[str, RunnerRecord]
+    gpu: dict[str, str] = {}
+
+
+def read_record(path: Path) -> Record:
+    """Read a record. Raises `UserError` if it is missing or damaged."""
+    try:
+        return Record.model_validate_json(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError("record", str(path), "is missing or damaged", "run again") from error
