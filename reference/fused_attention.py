@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.plugins.schema import LARGEST_HEAD
+from kernels.head_sizes import LARGEST_HEAD
 from reference.validation import require
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import nvtripy as tp
 
-from kernels.plugins.schema import LARGEST_HEAD
+from kernels.head_sizes import LARGEST_HEAD
 from tripy_port.validation import require
 
 

@@ -9,7 +9,7 @@ four sets of inputs, indices uniform in each table, so that rows are not in the 
 
 Sides. PyTorch: the reference's modules, eager, under torch.compile, and torch.compile in a CUDA graph that
 reads its inputs where they are; the same three with all tables in one, looked up by a single `embedding_bag`,
-which needs the weights rearranged. Ours: `kernels.dlrm_forward`, bags and interaction in two kernels of
+which needs the weights rearranged. Ours: `kernels.dlrm.forward`, bags and interaction in two kernels of
 Triton or in one of CUDA C++: called from Python, as a CUDA graph with its inputs copied in, and as a graph
 that reads them where they are. Results are compared with float64 in the same run by the verdict rule.
 """
@@ -37,8 +37,8 @@ from benchmarks.gpu.timing import (  # noqa: E402
     report,
 )
 from configs import load_case  # noqa: E402
-from kernels.dlrm_forward import FusedDLRM, run_mlp  # noqa: E402
-from kernels.lecture import Bags  # noqa: E402
+from kernels.dlrm import Bags  # noqa: E402
+from kernels.dlrm.forward import FusedDLRM, run_mlp  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
 from parity.verdict.rule import judge  # noqa: E402
 from reference.dlrm import DLRM_Net  # noqa: E402

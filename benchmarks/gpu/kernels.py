@@ -1,4 +1,4 @@
-"""Every kernel of `kernels.lecture` beside eager PyTorch, torch.compile and its floor, on one GPU.
+"""Every kernel of `kernels.dlrm` beside eager PyTorch, torch.compile and its floor, on one GPU.
 
     python benchmarks/gpu/kernels.py --out kernels.json
     python benchmarks/gpu/kernels.py --only interaction --rounds 100

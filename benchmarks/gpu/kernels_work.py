@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from configs import load_case
-from kernels.lecture import (
+from kernels.dlrm import (
     Bags,
     TableGroup,
     add_bias_relu,

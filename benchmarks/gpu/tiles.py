@@ -1,4 +1,4 @@
-"""Times the tiles that `kernels.lecture.mlp_triton` chooses among, beside PyTorch's product, on one GPU.
+"""Times the tiles that `kernels.dlrm.mlp_triton` chooses among, beside PyTorch's product, on one GPU.
 
     python benchmarks/gpu/tiles.py --out tiles.json
 
@@ -20,7 +20,7 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu.timing import measure_device, measured_ceilings, parsed, report  # noqa: E402
-from kernels.lecture.mlp_triton import Tiles, launch_linear, launch_two_layers  # noqa: E402
+from kernels.dlrm.mlp_triton import Tiles, launch_linear, launch_two_layers  # noqa: E402
 
 BATCHES = (2048, 16384)
 SETS = 4

@@ -10,10 +10,10 @@ from types import ModuleType
 
 import torch
 
+from kernels.head_sizes import LARGEST_HEAD
 from kernels.hstu_attention.eager import hstu_attention_eager
 from kernels.hstu_attention.layout import Call, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
-from kernels.plugins.schema import LARGEST_HEAD
 
 BACKENDS = ("triton", "eager")
 # How float32 factors of a dot product are rounded. Half types have one way, "ieee".

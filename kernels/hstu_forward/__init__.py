@@ -1,5 +1,6 @@
 """Research HSTU's whole forward from jagged inputs in fused kernels; `model.HSTUForward` is the way in."""
 
-from kernels.hstu_forward.model import GraphedHSTUForward, HSTUForward, Settings
+from kernels.hstu_forward.model import GraphedHSTUForward, HSTUForward
+from kernels.hstu_forward.parameters import Settings
 
 __all__ = ["GraphedHSTUForward", "HSTUForward", "Settings"]

@@ -7,53 +7,13 @@ Legend: B batch, N longest row, L total jagged length, D embedding, H heads, K a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
 from kernels.hstu_attention.interface import require_triton
+from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters, Settings
 from kernels.hstu_forward.tiles import Batch
-from kernels.hstu_forward.weights import POSITION_PAD, BlockWeights, block_weights, model_shape
-
-
-@dataclass(frozen=True)
-class Products:
-    """How a product of float32 is made, in the projections and in the attention: as one, by float32
-    multiply-add, or on tensor cores, of factors of one or two float16 parts (`triton_kernel_products`). One
-    part has the 11 bits of a tf32 and no factor beyond 65,504; two have 22, and none beyond 2,047.
-    """
-
-    projections: int
-    attention: int
-    on_tensor_cores: bool
-
-
-# Half types have one way, "ieee": theirs.
-DOT_PRECISIONS = {
-    "ieee": Products(1, 1, on_tensor_cores=False),
-    "fp16x3": Products(2, 2, on_tensor_cores=True),
-    "fp16x3, attention fp16": Products(2, 1, on_tensor_cores=True),
-    "fp16": Products(1, 1, on_tensor_cores=True),
-}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a state dict does not say about its model.
-
-    Attributes:
-        num_heads, attention_dim, linear_dim: H, K, V.
-        divisor: of the attention weights: W, the width of the model's mask.
-        bucket_divisor, epsilon, l2_epsilon: of the time buckets, the layer norms and the final L2 norm.
-    """
-
-    num_heads: int
-    attention_dim: int
-    linear_dim: int
-    divisor: int
-    bucket_divisor: float = 0.301
-    epsilon: float = 1e-6
-    l2_epsilon: float = 1e-6
+from kernels.hstu_forward.weights import POSITION_PAD, block_weights, model_shape
 
 
 class HSTUForward:
@@ -73,23 +33,27 @@ class HSTUForward:
     ) -> None:
         if dot_precision not in DOT_PRECISIONS:
             raise ValueError(f"dot_precision={dot_precision!r}: choose one of {tuple(DOT_PRECISIONS)}")
-        self.shape = model_shape(state, settings.num_heads, settings.attention_dim, settings.linear_dim)
-        self.settings = settings
-        self.products = DOT_PRECISIONS[dot_precision]
-        self.item_weights = state["_embedding_module._item_emb.weight"].contiguous()
-        if self.products.on_tensor_cores and self.item_weights.dtype != torch.float32:
+        shape = model_shape(state, settings.num_heads, settings.attention_dim, settings.linear_dim)
+        products = DOT_PRECISIONS[dot_precision]
+        item_weights = state["_embedding_module._item_emb.weight"].contiguous()
+        if products.on_tensor_cores and item_weights.dtype != torch.float32:
             raise ValueError(
-                f"dot_precision={dot_precision!r}: is of float32, not {self.item_weights.dtype}; use 'ieee'"
+                f"dot_precision={dot_precision!r}: is of float32, not {item_weights.dtype}; use 'ieee'"
             )
-        require_triton(self.item_weights)
-        factors = torch.float16 if self.products.on_tensor_cores else self.item_weights.dtype
-        self.position_weights = state["_input_features_preproc._pos_emb.weight"].contiguous()
-        self.blocks: list[BlockWeights] = [
-            block_weights(
-                state, block, self.shape, self.products.projections, factors, settings.bucket_divisor
-            )
-            for block in range(self.shape.num_blocks)
-        ]
+        require_triton(item_weights)
+        factors = torch.float16 if products.on_tensor_cores else item_weights.dtype
+        blocks = (
+            block_weights(state, block, shape, products.projections, factors, settings.bucket_divisor)
+            for block in range(shape.num_blocks)
+        )
+        self.parameters = Parameters(
+            shape=shape,
+            settings=settings,
+            products=products,
+            item_weights=item_weights,
+            position_weights=state["_input_features_preproc._pos_emb.weight"].contiguous(),
+            blocks=tuple(blocks),
+        )
 
     def __call__(
         self, ids: torch.Tensor, offsets: torch.Tensor, timestamps: torch.Tensor, max_seq_len: int
@@ -109,7 +73,10 @@ class HSTUForward:
         Raises:
             ValueError: rows longer than the model has positions or times for.
         """
-        for name, most in (("the model's width", self.blocks[0].width), ("timestamps", timestamps.size(1))):
+        for name, most in (
+            ("the model's width", self.parameters.blocks[0].width),
+            ("timestamps", timestamps.size(1)),
+        ):
             if max_seq_len > most:
                 raise ValueError(f"max_seq_len={max_seq_len}: {name} has room for {most}; cut the rows")
         # Imported here: the launcher needs triton, this module's settings do not.
@@ -117,7 +84,7 @@ class HSTUForward:
 
         sequences, width = timestamps.shape
         times = timestamps.new_empty((sequences, width + POSITION_PAD, 2), dtype=torch.float32)
-        return states_of(self, Batch(ids, offsets, timestamps, max_seq_len, times))
+        return states_of(self.parameters, Batch(ids, offsets, timestamps, max_seq_len, times))
 
 
 class GraphedHSTUForward:
@@ -136,7 +103,7 @@ class GraphedHSTUForward:
     ) -> None:
         # The graph reads the model's parameters where they are: they must live as long as it does.
         self.forward = forward
-        device = forward.item_weights.device
+        device = forward.parameters.item_weights.device
         self.ids = torch.zeros(capacity, dtype=torch.int64, device=device)
         self.offsets = torch.zeros(batch_size + 1, dtype=torch.int64, device=device)
         self.timestamps = torch.zeros(batch_size, timestamps_width, dtype=torch.int64, device=device)

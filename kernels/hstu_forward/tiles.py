@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from kernels.hstu_forward.model import HSTUForward
+from kernels.hstu_forward.parameters import Parameters
 
 _MANY_ROWS = 4096
 # Rows up to here are few enough blocks of columns to have all their biases in registers.
@@ -72,25 +70,25 @@ def has_few_rows(batch: Batch) -> bool:
     return batch.rows < _MANY_ROWS
 
 
-def fits_block_kernel(forward: HSTUForward) -> bool:
+def fits_block_kernel(parameters: Parameters) -> bool:
     """Whether one program has room for a row's heads, its embedding and their products."""
-    shape = forward.shape
+    shape = parameters.shape
     return max(shape.dp, shape.num_heads * max(shape.kp, shape.vp)) <= 64
 
 
-def _by_fma(forward: HSTUForward) -> bool:
+def _by_fma(parameters: Parameters) -> bool:
     """Whether products are float32 multiply-adds."""
-    return forward.blocks[0].uvqk.dtype == torch.float32
+    return parameters.blocks[0].uvqk.dtype == torch.float32
 
 
-def _is_single(forward: HSTUForward) -> bool:
+def _is_single(parameters: Parameters) -> bool:
     """Whether a product is one on tensor cores, of half types."""
-    return not _by_fma(forward) and forward.products.projections == 1
+    return not _by_fma(parameters) and parameters.products.projections == 1
 
 
-def block_tile(batch: Batch, forward: HSTUForward) -> AttentionTile:
+def block_tile(batch: Batch, parameters: Parameters) -> AttentionTile:
     """For the whole block in one kernel."""
-    by_fma = _by_fma(forward)
+    by_fma = _by_fma(parameters)
     if has_few_rows(batch):
         # Few programs: what the longest one takes is what a launch takes, so that its rows are few.
         if by_fma or batch.max_seq_len > _UNROLLED_ROWS:
@@ -103,34 +101,34 @@ def block_tile(batch: Batch, forward: HSTUForward) -> AttentionTile:
     return AttentionTile(64, 32, 4, 2, is_chained=True, max_registers=128)
 
 
-def attention_tile(forward: HSTUForward) -> AttentionTile:
+def attention_tile(parameters: Parameters) -> AttentionTile:
     """For an attention alone."""
-    if forward.shape.vp > 64:
+    if parameters.shape.vp > 64:
         return AttentionTile(64, 32, 4, 1)
-    heads = 2 if forward.shape.num_heads % 2 == 0 else 1
-    if _by_fma(forward):
+    heads = 2 if parameters.shape.num_heads % 2 == 0 else 1
+    if _by_fma(parameters):
         return AttentionTile(64, 32, 4, 2, heads=heads)
-    if forward.products.attention > 1:
+    if parameters.products.attention > 1:
         return AttentionTile(64, 64, 4, 2)
     return AttentionTile(64, 64, 4, 3, heads=heads)
 
 
-def project_tile(batch: Batch, forward: HSTUForward) -> Tile:
+def project_tile(batch: Batch, parameters: Parameters) -> Tile:
     """For SiLU(XN W^T)."""
-    dp, width = forward.shape.dp, forward.shape.gates + forward.shape.factors
+    dp, width = parameters.shape.dp, parameters.shape.gates + parameters.shape.factors
     # The largest power of two that divides all columns; u, q, v and k are multiples of 16 each.
     widest = width & -width
     if has_few_rows(batch):
         return Tile(16, min(64, widest), min(64, dp), 4, 2)
     if min(dp, widest) >= 128:
-        if _is_single(forward):
+        if _is_single(parameters):
             return Tile(128, 128, 64, 8, 3)
-        return Tile(64, 128, 64, 4, 2) if not _by_fma(forward) else Tile(128, 128, 32, 8, 2)
+        return Tile(64, 128, 64, 4, 2) if not _by_fma(parameters) else Tile(128, 128, 32, 8, 2)
     return Tile(64, min(64, widest), min(32, dp), 4, 2)
 
 
-def output_tile(batch: Batch, forward: HSTUForward) -> Tile:
+def output_tile(batch: Batch, parameters: Parameters) -> Tile:
     """For the projection of the output; its block_n is all of D."""
-    shape = forward.shape
+    shape = parameters.shape
     block_m = 16 if has_few_rows(batch) else 64 if shape.dp <= 64 else 32
-    return Tile(block_m, shape.dp, min(64 if _is_single(forward) else 32, shape.vp), 4, 3)
+    return Tile(block_m, shape.dp, min(64 if _is_single(parameters) else 32, shape.vp), 4, 3)

@@ -44,9 +44,6 @@ Inputs, in this order, with L rows of B sequences, H heads, dims K and V:
 The output is (L, H, V).
 """
 
-LARGEST_HEAD = 256
-"""The most elements of a head, K or V, that the kernel takes."""
-
 # How a setting of each type is read, and one that can be.
 _KINDS: dict[str, tuple[Callable[[str], Any], Any]] = {
     "float": (float, 1.0),

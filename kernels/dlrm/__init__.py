@@ -1,0 +1,38 @@
+"""The fused kernels of the "Fused Kernels" lecture and of DLRM.
+
+Opt-in: nothing else in the project imports them. Importing this package imports PyTorch; Triton is imported,
+and CUDA C++ compiled, when a function is first called with that backend.
+
+Every function takes ``backend``:
+
+* "torch": plain PyTorch operations on any device and floating dtype, the definition of the result;
+* "triton": one Triton kernel, on CUDA tensors, or on CPU tensors in Triton's interpreter
+  (`TRITON_INTERPRET=1` in the environment before the first call);
+* "cuda": CUDA C++ compiled on first use by `torch.utils.cpp_extension`: `add_bias_relu`, `lora_activation`
+  and `bags_interaction` only.
+
+A backend that cannot run raises `KernelError`: none stands in for another.
+"""
+
+from __future__ import annotations
+
+from kernels.dlrm.bags import bags_interaction, embedding_bags
+from kernels.dlrm.checks import KernelError
+from kernels.dlrm.interaction import dot_interaction, interaction_columns
+from kernels.dlrm.mlp import linear_activation, two_layer_mlp
+from kernels.dlrm.pointwise import add_bias_relu, lora_activation
+from kernels.dlrm.tables import Bags, TableGroup
+
+__all__ = [
+    "Bags",
+    "KernelError",
+    "TableGroup",
+    "add_bias_relu",
+    "bags_interaction",
+    "dot_interaction",
+    "embedding_bags",
+    "interaction_columns",
+    "linear_activation",
+    "lora_activation",
+    "two_layer_mlp",
+]

@@ -1,0 +1,166 @@
+"""Sum-pooled embedding bags of all tables in one launch, alone or with DLRM's interaction behind them.
+
+The function of `reference.embedding_bags.pool_bags`, table by table. PyTorch launches one kernel a table; at
+the sizes of DLRM each lasts a few microseconds, and what a step costs is their number.
+
+Legend: B batch, T tables, L number of indices of all tables, D embedding, F = T + 1 interacting vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional
+
+from kernels.dlrm.checks import output_for, require, require_alike, require_backend, require_shape
+from kernels.dlrm.interaction import dot_interaction_torch, interaction_columns, require_sizes
+from kernels.dlrm.tables import Bags, TableGroup
+
+BACKENDS = ("torch", "triton")
+INTERACTION_BACKENDS = ("torch", "triton", "cuda")
+
+
+def embedding_bags(
+    group: TableGroup,
+    bags: Bags,
+    *,
+    backend: str = "triton",
+    dtype: torch.dtype | None = None,
+    validate: bool = True,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Sum each bag's rows, each times its weight if there are weights -> (B, T, D); an empty bag gives zeros.
+
+    Sums are float32 and rounded once.
+
+    Args:
+        group: the tables.
+        bags: what to look up.
+        backend: "torch" or "triton".
+        dtype: of the result; the tables' unless given.
+        validate: check indices and offsets, which reads them back from the device. Without it the caller
+            answers for them: an index out of range reads foreign memory.
+        out: (B, T, D) of that dtype; a row's T x D elements lie together, rows may lie further apart.
+
+    Raises:
+        KernelError: for arguments that do not fit, and backends that cannot run.
+    """
+    batch = _check_bags(group, bags, backend, validate)
+    like = group.tables[0]
+    shape = (batch, len(group.tables), group.columns)
+    if backend == "torch":
+        result = _embedding_bags_torch(group, bags, batch).to(dtype or like.dtype)
+        return result if out is None else output_for(out, shape, like, dtype).copy_(result)
+    result = output_for(out, shape, like, dtype)
+    together = result.stride()[1:] == (group.columns, 1) or result.numel() == 0
+    require(together, "out.stride()", result.stride(), f"must end in {group.columns}, 1")
+    if result.numel():
+        from kernels.dlrm.bags_triton import launch_bags
+
+        launch_bags(group, bags, result)
+    return result
+
+
+def bags_interaction(
+    dense_BD: torch.Tensor,
+    group: TableGroup,
+    bags: Bags,
+    itself: bool = False,
+    *,
+    backend: str = "triton",
+    validate: bool = True,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`embedding_bags` in ``dense_BD``'s dtype, behind ``dense_BD``, then `dot_interaction`: in one kernel.
+
+    Args:
+        dense_BD: the bottom MLP's output, contiguous; its dtype is that in which vectors are multiplied.
+        group: the tables, in a dtype of their own.
+        bags: what to look up.
+        itself: see `dot_interaction`.
+        backend: "torch", "triton" or "cuda"; "cuda" is for half types and D a multiple of 16, and slower
+            than Triton's, see docs/kernels_dlrm.md.
+        validate: see `embedding_bags`.
+        out: see `dot_interaction`.
+
+    Raises:
+        KernelError: for arguments that do not fit, and backends that cannot run.
+    """
+    batch = _check_bags(group, bags, backend, validate, {"dense_BD": dense_BD}, INTERACTION_BACKENDS)
+    require_shape("dense_BD", dense_BD, (batch, group.columns))
+    require(dense_BD.is_contiguous(), "dense_BD.stride()", dense_BD.stride(), "make it contiguous")
+    vectors = len(group.tables) + 1
+    require_sizes(vectors, group.columns)
+    shape = (batch, interaction_columns(vectors, group.columns, itself))
+    if backend == "torch":
+        pooled_BTD = _embedding_bags_torch(group, bags, batch).to(dense_BD.dtype)
+        result = dot_interaction_torch(torch.cat((dense_BD[:, None], pooled_BTD), dim=1), itself)
+        return result if out is None else output_for(out, shape, dense_BD).copy_(result)
+    result = output_for(out, shape, dense_BD)
+    if backend == "cuda":
+        _require_tensor_cores(dense_BD, group)
+        from kernels.dlrm.cuda_extension import launch_bags_interaction
+    else:
+        from kernels.dlrm.bags_triton import launch_bags_interaction
+    if result.numel():
+        launch_bags_interaction(dense_BD, group, bags, itself, result)
+    return result
+
+
+def _require_tensor_cores(dense_BD: torch.Tensor, group: TableGroup) -> None:
+    """Raise `KernelError` unless the CUDA C++ form takes these sizes, types and addresses."""
+    fix = "must be {}, or use backend='triton'"
+    half = dense_BD.dtype in (torch.float16, torch.bfloat16)
+    require(half, "dense_BD.dtype", dense_BD.dtype, fix.format("torch.float16 or torch.bfloat16"))
+    require(group.columns % 16 == 0, "columns", group.columns, fix.format("a multiple of 16"))
+    for name, tensor in {
+        "dense_BD": dense_BD,
+        **{f"tables[{i}]": t for i, t in enumerate(group.tables)},
+    }.items():
+        at = tensor.data_ptr()
+        require(at % 16 == 0, f"{name}.data_ptr()", at, fix.format("a multiple of 16 bytes"))
+
+
+def _check_bags(
+    group: TableGroup,
+    bags: Bags,
+    backend: str,
+    validate: bool,
+    others: dict[str, torch.Tensor] | None = None,
+    available: Sequence[str] = BACKENDS,
+) -> int:
+    """The batch size of bags that fit the group."""
+    tensors = {"tables": group.tables[0], "indices_L": bags.indices_L, **(others or {})}
+    if bags.weights_L is not None:
+        require_alike({"tables": group.tables[0], "weights_L": bags.weights_L})
+        tensors["weights_L"] = bags.weights_L
+    for name, tensor in tensors.items():
+        wanted = group.tables[0].device
+        require(
+            tensor.device == wanted, f"{name}.device", str(tensor.device), f"must be the tables', {wanted}"
+        )
+    require_backend(backend, available, tensors, tuple(others or ()))
+    if validate:
+        bags.check_values(group)
+    return bags.batch(len(group.tables))
+
+
+def _embedding_bags_torch(group: TableGroup, bags: Bags, batch: int) -> torch.Tensor:
+    """The definition: PyTorch's own operation, table by table, (B, T, D)."""
+    if batch == 0:
+        return group.tables[0].new_empty(0, len(group.tables), group.columns)
+    pooled = []
+    for number, table in enumerate(group.tables):
+        starts = bags.offsets[number * batch : (number + 1) * batch + 1]
+        first, last = int(starts[0]), int(starts[-1])
+        pooled.append(
+            functional.embedding_bag(
+                bags.indices_L[first:last],
+                table,
+                starts[:-1] - first,
+                mode="sum",
+                per_sample_weights=None if bags.weights_L is None else bags.weights_L[first:last],
+            )
+        )
+    return torch.stack(pooled, dim=1)

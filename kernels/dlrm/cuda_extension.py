@@ -1,0 +1,67 @@
+"""The CUDA C++ forms of some kernels: built when first called, and kept by PyTorch's cache.
+
+`TORCH_EXTENSIONS_DIR` says where the build goes, `TORCH_CUDA_ARCH_LIST` for which chips, else for this one.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from kernels.dlrm.checks import KernelError
+from kernels.dlrm.tables import Bags, TableGroup
+
+_HERE = Path(__file__).parent
+SOURCES = ("binding.cpp", "pointwise.cu", "bags_interaction.cu")
+
+
+@functools.cache
+def extension() -> ModuleType:
+    """Compile and load the extension; some 30 seconds the first time on a machine.
+
+    Raises:
+        KernelError: where there is no CUDA compiler or the sources do not build, with the compiler's words.
+    """
+    from torch.utils import cpp_extension
+
+    if cpp_extension.CUDA_HOME is None:
+        raise KernelError("backend='cuda' needs nvcc: install the CUDA toolkit and set CUDA_HOME")
+    try:
+        return cpp_extension.load(
+            name="tripy_recsys_dlrm",
+            sources=[str(_HERE / source) for source in SOURCES],
+            extra_cuda_cflags=["-O3"],
+        )
+    except RuntimeError as error:
+        raise KernelError(f"backend='cuda': the extension does not build: {error}") from error
+
+
+def launch_pointwise(
+    x: torch.Tensor,
+    y: torch.Tensor | None,
+    bias_N: torch.Tensor,
+    scale: float,
+    activation: str,
+    out: torch.Tensor,
+) -> None:
+    """Write activation(x + scale * y + bias) to ``out``; without ``y``, activation(x + bias)."""
+    extension().pointwise(x, y, bias_N, scale, activation == "sigmoid", out)
+
+
+def launch_bags_interaction(
+    dense_BD: torch.Tensor, group: TableGroup, bags: Bags, itself: bool, out: torch.Tensor
+) -> None:
+    """Write the interaction of ``dense_BD`` and the pooled rows to ``out``."""
+    extension().bags_interaction(
+        dense_BD,
+        group.addresses_T,
+        bags.indices_L,
+        bags.weights_L,
+        bags.offsets,
+        group.tables[0],
+        itself,
+        out,
+    )

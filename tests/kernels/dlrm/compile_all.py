@@ -1,0 +1,112 @@
+"""Compiles the Triton kernels at DLRM's sizes, as they are launched, for a GPU that need not be there.
+
+    python -m tests.kernels.dlrm.compile_all CAPABILITY
+
+Writes a JSON object: a launch's name to its shared memory in bytes. In a process of its own, since the tests
+interpret the kernels, which is decided when they are imported.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from kernels.dlrm import Bags, TableGroup
+from kernels.dlrm.bags_triton import launch_bags, launch_bags_interaction
+from kernels.dlrm.interaction_triton import launch as launch_interaction
+from kernels.dlrm.mlp_triton import launch_linear, launch_two_layers
+from kernels.dlrm.pointwise_triton import launch_pointwise
+
+TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64"}
+OPTIONS = ("num_warps", "num_stages")
+
+
+def compiled(kernel: JITFunction, values: dict[str, object], capability: int) -> int:
+    """Bytes of shared memory of a kernel for these arguments."""
+    signature, constants, attributes = {}, {}, {}
+    for index, parameter in enumerate(kernel.params):
+        value = values[parameter.name]
+        if parameter.is_constexpr:
+            signature[parameter.name], constants[(index,)] = "constexpr", value
+            continue
+        if isinstance(value, torch.Tensor):
+            signature[parameter.name], multiple = f"*{TYPES[value.dtype]}", value.data_ptr()
+        else:
+            signature[parameter.name], multiple = ("fp32", 1) if isinstance(value, float) else ("i32", value)
+        if multiple % 16 == 0:
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    made = triton.compile(
+        ASTSource(kernel, signature, constexprs=constants, attrs=attributes),
+        target=GPUTarget("cuda", capability, 32),
+        options={name: values[name] for name in OPTIONS if name in values},
+    )
+    return made.metadata.shared
+
+
+def launches() -> Iterator[tuple[str, Callable[[], None]]]:
+    """What a forward of MLPerf's DLRM starts in bfloat16, at two batch sizes, and pointwise kernels."""
+    half = torch.bfloat16
+    rows = torch.empty(128, 512)
+    yield "add + bias + relu", lambda: launch_pointwise(rows, None, rows[0], 1.0, "relu", rows)
+    yield "lora + sigmoid", lambda: launch_pointwise(rows, rows, rows[0], 0.5, "sigmoid", rows)
+    group = TableGroup([torch.empty(10, 128) for _ in range(26)])
+    for batch in (2048, 16384):
+        indices = torch.empty(26 * batch, dtype=torch.int64)
+        bags = Bags(indices, torch.empty(26 * batch + 1, dtype=torch.int64))
+        features = torch.empty(batch, 27, 128, dtype=half)
+        out = torch.empty(batch, 480, dtype=half)
+        yield f"bags, {batch}", lambda b=bags, f=features: launch_bags(group, b, f[:, 1:])
+        yield f"interaction, {batch}", lambda f=features, o=out: launch_interaction(f, False, o[:, :479])
+        yield (
+            f"bags and interaction, {batch}",
+            lambda b=bags, f=features, o=out: launch_bags_interaction(
+                f[:, 0].contiguous(), group, b, False, o[:, :479]
+            ),
+        )
+        for columns, outputs in ((13, 512), (512, 256), (480, 1024), (1024, 1024)):
+            x, weight = (torch.empty(size, columns, dtype=half) for size in (batch, outputs))
+            result = torch.empty(batch, outputs, dtype=half)
+            yield (
+                f"linear {columns}-{outputs}, {batch}",
+                lambda x=x, w=weight, r=result: launch_linear(x, w, r[0], "relu", r),
+            )
+    for columns, hidden, outputs in ((512, 256, 1), (13, 512, 256)):
+        x, first = (torch.empty(size, columns, dtype=half) for size in (16384, hidden))
+        second, bias = torch.empty(outputs, hidden, dtype=half), torch.empty(512, dtype=half)
+        result = torch.empty(16384, outputs, dtype=half)
+        yield (
+            f"two layers {columns}-{hidden}-{outputs}",
+            lambda x=x, a=first, b=second, v=bias, r=result: launch_two_layers(
+                x, a, v, b, v, ("relu", "sigmoid"), r
+            ),
+        )
+
+
+def main(capability: int) -> dict[str, int]:
+    """Bytes of shared memory by name of launch."""
+    found: dict[str, int] = {}
+    started: list[tuple[JITFunction, dict[str, object]]] = []
+
+    def record(kernel: JITFunction, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: object, **named: object) -> None:
+            started.append((kernel, dict(zip(kernel.arg_names, arguments, strict=False)) | named))
+
+        return launch
+
+    JITFunction.__getitem__ = record
+    for name, launch in launches():
+        launch()
+        found[name] = compiled(*started.pop(), capability)
+        assert not started, f"{name} is more than one launch"
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(int(sys.argv[1]))))

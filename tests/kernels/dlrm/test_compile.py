@@ -1,0 +1,34 @@
+"""The kernels compile for GPUs that are not here: Triton's as they are launched, and the CUDA C++."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from tests.kernels.compiling import ROOT, SHARED, assert_compiles_and_fits
+from tests.kernels.marks import needs_triton
+
+NVCC = shutil.which("nvcc")
+
+
+@needs_triton
+@pytest.mark.parametrize("capability", SHARED)
+def test_every_launch_compiles_and_fits(capability):
+    assert_compiles_and_fits("tests.kernels.dlrm.compile_all", capability, forms=18)
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+@pytest.mark.parametrize("source", ["pointwise.cu", "bags_interaction.cu"])
+def test_the_cuda_sources_compile_without_warnings(source, tmp_path):
+    targets = [f"-gencode=arch=compute_{number},code=sm_{number}" for number in SHARED]
+    command = [NVCC, "-std=c++17", "-O3", "-Werror", "all-warnings", "--threads", "2", *targets]
+    path = ROOT / "kernels/dlrm" / source
+    done = subprocess.run(
+        [*command, "-c", str(path), "-o", str(tmp_path / "object")],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,99 @@
+"""Compiles the attention kernel in forms that its launcher chooses, for a GPU that need not be there.
+
+    python -m tests.kernels.hstu_attention.compile_all CAPABILITY
+
+Writes a JSON object: a form's name to its shared memory in bytes. In a process of its own, since the tests
+interpret the kernels, which is decided when they are imported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels.hstu_attention import ProductionMask, ResearchMask
+from kernels.hstu_attention.layout import Call
+from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
+from kernels.hstu_attention.triton_launch import Schedule, choose_schedule, kernel_arguments
+
+LONGEST = 4096
+TYPES = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+}
+
+
+def compiled(kernel, arguments: tuple, schedule: Schedule, capability: int) -> int:
+    """Bytes of shared memory of a kernel for these arguments, in their order."""
+    signature, constants, attributes = {}, {}, {}
+    for index, (parameter, value) in enumerate(zip(kernel.params, arguments, strict=True)):
+        if parameter.is_constexpr:
+            signature[parameter.name], constants[(index,)] = "constexpr", value
+        elif isinstance(value, TensorDescriptor):
+            block = list(value.block_shape)
+            signature[parameter.name] = f"tensordesc<{TYPES[value.base.dtype]}{block}>"
+        elif isinstance(value, torch.Tensor):
+            signature[parameter.name] = f"*{TYPES[value.dtype]}"
+            attributes[(index,)] = [["tt.divisibility", 16]]
+        else:
+            signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
+    made = triton.compile(
+        ASTSource(kernel, signature, constexprs=constants, attrs=attributes),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": schedule.num_warps, "num_stages": schedule.num_stages},
+    )
+    return made.metadata.shared
+
+
+def attention_forms() -> Iterator[tuple[str, str, torch.Tensor, ResearchMask | ProductionMask]]:
+    """(name, dot precision, q without rows, mask)."""
+    # A dot product without tensor cores takes long to compile: in one size.
+    float32, float16 = torch.float32, torch.float16
+    for dtype, dots, dims in (
+        (float32, ("ieee",), (25,)),
+        (float32, ("tf32x3",), (25, 128)),
+        (float16, ("ieee",), (25, 128, 256)),
+    ):
+        for dim in dims:
+            q = torch.empty(0, 2, dim, dtype=dtype)
+            times, weights = (
+                torch.empty(3, LONGEST, dtype=torch.int64),
+                torch.empty(2 * LONGEST - 1, dtype=dtype),
+            )
+            targets = torch.empty(3, dtype=torch.int64)
+            masks = (
+                ResearchMask(weights, 1.0, times, torch.empty(129, dtype=dtype)),
+                ProductionMask(1.0, 1.0, None, targets, 20, 3),
+            )
+            for dot, mask in itertools.product(dots, masks):
+                yield f"{dtype}, {dot}, heads of {dim}, {type(mask).__name__}", dot, q, mask
+
+
+def main(capability: int) -> dict[str, int]:
+    """Bytes of shared memory by name of form."""
+    found = {}
+    for name, dot, q, mask in attention_forms():
+        # The assembly that only a GPU has, and the copy engine where there is one.
+        chosen = choose_schedule(q.to("meta"), q.to("meta"), LONGEST, mask)
+        chosen = replace(chosen, use_tma=chosen.use_tma and capability >= 90 and q.size(2) == 128)
+        x = torch.empty(16, 2, q.size(2), dtype=q.dtype)
+        offsets = torch.empty(4, dtype=torch.int64)
+        tensors, numbers, constants = kernel_arguments(Call(x, x, x, offsets, LONGEST, mask), 1, dot, chosen)
+        found[name] = compiled(hstu_attention_kernel, (*tensors, *numbers, *constants), chosen, capability)
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(int(sys.argv[1]))))

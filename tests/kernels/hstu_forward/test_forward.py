@@ -1,0 +1,403 @@
+"""The fused forward of research HSTU against the reference model, from the same parameters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from configs import load_case
+from kernels.hstu_attention.buckets import bucket_table, time_bucket
+from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings, tiles, weights
+from kernels.hstu_forward.tiles import AttentionTile
+from parity.base.precision import PRECISIONS
+from parity.verdict.rule import Verdict, judge
+from reference.build import build_hstu
+from tests.kernels.marks import DEVICE, GPU, needs_gpu, needs_triton
+from tests.kernels.mutation import mutated
+
+# In a block: norm, projection, bias, attention, norm, output; besides, the input and the final norm.
+MODULES_OF_A_BLOCK = 6
+
+
+def small_model(**changes):
+    """Two blocks of the public shape with few items; each block moves its input by as much as that is
+    large.
+    """
+    config = load_case("hstu_ml1m").model
+    sizes = {"num_items": 60, "num_blocks": 2, "max_sequence_len": 40, "num_heads": 2}
+    config = config.model_copy(update={**sizes, "attention_dim": 25, "linear_dim": 25, **changes})
+    torch.manual_seed(0)
+    model = build_hstu(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_uvqk"):
+                parameter.normal_(std=config.item_embedding_dim**-0.5)
+            elif "_rel_attn_bias" in name or name.endswith(("_o.bias", "_item_emb.weight")):
+                parameter.normal_()
+    return config, model
+
+
+def settings_of(config, model) -> Settings:
+    return Settings(
+        config.num_heads,
+        config.attention_dim,
+        config.linear_dim,
+        model.sequence_width,
+        config.bucket_divisor,
+        config.epsilon,
+    )
+
+
+def batch(model, lengths: tuple[int, ...], scale: int = 1):
+    """Padded lengths, ids and timestamps, with one id of 0 inside a row."""
+    width = model.sequence_width
+    ids = torch.randint(1, 61, (len(lengths), width))
+    ids[0, 1] = 0
+    # Seconds, below the first difference whose bucket depends on a logarithm's last bit: a GPU has its own.
+    times = torch.randint(37_000, (len(lengths), width)).sort(1).values
+    return torch.tensor(lengths), ids, times * scale
+
+
+def rows(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """(B, N, ...) -> (L, ...)."""
+    return torch.cat([x[row, :length] for row, length in enumerate(lengths.tolist())])
+
+
+def forward_of(model, lengths, ids, times) -> torch.Tensor:
+    with torch.no_grad():
+        encoded = model(lengths, ids, model.get_item_embeddings(ids), {"timestamps": times})
+    return rows(encoded, lengths)
+
+
+def verdict(config, model, precision: str, lengths: tuple[int, ...], run, scale: int = 1) -> Verdict:
+    """Judge `run(state, flat ids, offsets, timestamps, longest)`; timestamps `scale` times as far apart."""
+    dtype = PRECISIONS[precision].dtype
+    model = model.to(dtype)
+    inputs = batch(model, lengths, scale)
+    wide = build_hstu(config).double()
+    wide.load_state_dict(model.state_dict())
+    oracle = forward_of(wide, *inputs)
+    reference = forward_of(model.to(DEVICE), *(x.to(DEVICE) for x in inputs)).cpu()
+    offsets = torch.tensor((0, *lengths)).cumsum(0)
+    flat = rows(inputs[1], inputs[0])
+    state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
+    result = run(state, flat.to(DEVICE), offsets.to(DEVICE), inputs[2].to(DEVICE), max(lengths)).cpu()
+    longest_sum = max(model.sequence_width, config.item_embedding_dim, config.num_heads * config.linear_dim)
+    modules = MODULES_OF_A_BLOCK * config.num_blocks + 2
+    return judge(oracle, reference, result, PRECISIONS[precision], longest_sum, modules=modules)
+
+
+LENGTHS = (30, 1, 51, 17)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("precision", "dot_precision"),
+    [
+        ("fp32", "ieee"),
+        ("fp32", "fp16x3"),
+        ("tf32", "fp16x3, attention fp16"),
+        ("tf32", "fp16"),
+        ("fp16", "ieee"),
+        ("bf16", "ieee"),
+    ],
+)
+def test_the_fused_forward_is_the_model(precision, dot_precision):
+    if precision == "bf16" and not GPU:
+        pytest.skip("Triton's interpreter multiplies bfloat16 as integers")
+    config, model = small_model()
+    settings = settings_of(config, model)
+    found = verdict(
+        config, model, precision, LENGTHS, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
+    )
+    assert found.passed, found.reason
+
+
+@needs_triton
+@pytest.mark.parametrize("factor", [1e-4, 1e2])
+def test_two_float16_parts_are_exact_below_and_nan_beyond_their_range(factor):
+    """Keys of 1e-4, and products beyond 2,047."""
+    config, model = small_model()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_uvqk"):
+                parameter.mul_(factor)
+    settings = settings_of(config, model)
+    found = verdict(
+        config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings, "fp16x3")(*a)
+    )
+    assert found.passed == (factor < 1.0), found.reason
+    assert found.passed or "NaN or Inf" in found.reason
+
+
+# Blocks of rows inside blocks of columns and the other way round, each row's end in, before and behind one.
+TILES = (
+    AttentionTile(16, 32, 4, 1),
+    AttentionTile(32, 16, 4, 2, is_chained=True),
+    AttentionTile(16, 16, 4, 1, block_c=16, is_unrolled=True),
+    AttentionTile(16, 64, 4, 1, block_c=128, is_unrolled=True),
+)
+BOUNDARIES = (16, 0, 33, 1, 32, 51, 17)
+
+
+@needs_triton
+@pytest.mark.parametrize("dot_precision", ["ieee", "fp16x3"])
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_cut_of_a_block_is_the_model(tile, dot_precision, monkeypatch):
+    config, model = small_model()
+    settings = settings_of(config, model)
+    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: tile)
+    found = verdict(
+        config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
+    )
+    assert found.passed, found.reason
+
+
+@needs_triton
+@pytest.mark.parametrize("heads", [1, 2])
+def test_every_cut_of_an_attention_is_the_model(heads, monkeypatch):
+    config, model = small_model()
+    settings = settings_of(config, model)
+    monkeypatch.setattr(tiles, "fits_block_kernel", lambda forward: False)
+    for tile in (AttentionTile(16, 32, 4, 1, heads=heads), AttentionTile(32, 16, 4, 2, heads=heads)):
+        monkeypatch.setattr(tiles, "attention_tile", lambda forward, tile=tile: tile)
+        found = verdict(
+            config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings, "fp16x3")(*a)
+        )
+        assert found.passed, found.reason
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"item_embedding_dim": 32, "num_heads": 1, "attention_dim": 16, "linear_dim": 40},
+        {"item_embedding_dim": 100, "attention_dim": 50, "linear_dim": 50},
+        {"relative_attention_bias": "positional"},
+    ],
+    ids=str,
+)
+def test_other_shapes_are_the_model_too(changes):
+    config, model = small_model(**changes)
+    settings = settings_of(config, model)
+    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    assert found.passed, found.reason
+
+
+FAULTS = {
+    "divisor": lambda s: replace(s, divisor=s.divisor - 1),
+    "epsilon": lambda s: replace(s, epsilon=1e-2),
+    "bucket divisor": lambda s: replace(s, bucket_divisor=0.302),
+    "heads": lambda s: replace(s, num_heads=1, attention_dim=50, linear_dim=50),
+}
+
+
+@needs_triton
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_setting_is_caught(fault):
+    config, model = small_model()
+    settings = FAULTS[fault](settings_of(config, model))
+    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    assert not found.passed
+
+
+@needs_triton
+@pytest.mark.parametrize("block", [0, 1])
+@pytest.mark.parametrize("name", ["_uvqk", "_o.bias", "_rel_attn_bias._pos_w", "_rel_attn_bias._ts_w"])
+def test_every_parameter_of_a_block_counts(name, block):
+    config, model = small_model()
+    settings = settings_of(config, model)
+
+    def run(state, *arguments):
+        key = f"_hstu._attention_layers.{block}.{name}"
+        return HSTUForward({**state, key: state[key] * 1.01}, settings)(*arguments)
+
+    assert not verdict(config, model, "fp32", LENGTHS, run).passed
+
+
+# Made in the source of the kernels, each with a tile that reaches it.
+SOURCE_FAULTS = {
+    "last partial block left out": (
+        "tl.minimum(start_m + BLOCK_M, length), BLOCK_N",
+        "tl.minimum(start_m + BLOCK_M, length) // BLOCK_N * BLOCK_N, BLOCK_N",
+        1,
+    ),
+    "block boundary: a block of columns left out": ("tl.range(0, tl.min", "tl.range(BLOCK_N, tl.min", 1),
+    "block boundary: the last block of columns short": ("cols < length)[", "cols < length - 1)[", 0),
+    "last partial block of rows": ("if start_m >= length:", "if start_m + BLOCK_M > length:", 1),
+    "bias off by one": ("(PAD + width - 1 + start_n", "(PAD + width + start_n", 0),
+    "bias: the row's own time": ("tl.minimum(rows + 1, ", "tl.minimum(rows, ", 0),
+    "bias: an edge ignored": ("tl.where(tl.abs(delta) >= edge, ", "tl.where(tl.abs(delta) < 0.0, ", 0),
+    "bias: times without their upper part": ("* 16777216.0 +", "* 0.0 +", 0),
+    "the other head's keys": (
+        "(head + h) * KP + tl.arange(0, KP))[None",
+        "(head + 1 - h) * KP + tl.arange(0, KP))[None",
+        0,
+    ),
+    "the norm over padded heads": ("total / (HEADS * V)", "total / (HEADS * VP)", 0),
+    "the next block's projection of the residual": (
+        "normalized(x.to(tl.float32), cols, eps, D), W",
+        "x, W",
+        0,
+    ),
+}
+
+
+@needs_triton
+@pytest.mark.parametrize("fault", SOURCE_FAULTS)
+def test_a_fault_of_the_kernel_is_caught(fault, tmp_path, monkeypatch):
+    from kernels.hstu_forward import triton_kernel_block, triton_launch
+
+    old, new, tile = SOURCE_FAULTS[fault]
+    faulty = mutated(triton_kernel_block, old, new, tmp_path, monkeypatch)
+    monkeypatch.setattr(triton_launch, "block_kernel", faulty.block_kernel)
+    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: TILES[tile])
+    config, model = small_model()
+    settings = settings_of(config, model)
+    found = verdict(
+        config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a), scale=10**5
+    )
+    assert not found.passed
+
+
+@needs_triton
+@pytest.mark.parametrize("edge", ["the diagonal unseen", "the next one seen"])
+def test_a_fault_of_the_mask_is_caught(edge, monkeypatch):
+    causal = weights._causal
+
+    def faulty(position):
+        made, width = causal(position), (position.numel() + 1) // 2
+        at = weights.POSITION_PAD + width - 1
+        if edge == "the diagonal unseen":
+            made[at] = weights.UNSEEN
+        else:
+            made[at + 1] = position[width]
+        return made
+
+    monkeypatch.setattr(weights, "_causal", faulty)
+    config, model = small_model()
+    settings = settings_of(config, model)
+    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    assert not found.passed
+
+
+@needs_triton
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_nothing_depends_on_memory_that_nobody_wrote(tile, monkeypatch):
+    # PyTorch then fills its uninitialised tensors with NaN.
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: tile)
+    config, model = small_model()
+    settings = settings_of(config, model)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.empty(3).isnan().all()
+        found = verdict(config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert found.passed, found.reason
+
+
+def test_the_table_of_times_is_the_definition():
+    bucket_weights = torch.randn(129)
+    table = weights.time_table(bucket_weights, 0.301)
+    edges = (bucket_table(128, 0.301).entries & 0xFFFFFFFF) + 0x3F800000
+    patterns = torch.cat([edges - 1, edges, edges + 1]).clamp(0x3F800000, 0x5F000000)
+    integers = torch.randint(1, 1 << 40, (10_000,)).float().view(torch.int32).long()
+    patterns = torch.cat([patterns, integers])
+    entry = table.entries[patterns >> table.shift]
+    low, high = ((entry[:, i] >> (32 * (1 - i))).to(torch.int32).view(torch.float32) for i in range(2))
+    found = torch.where(patterns >= entry[:, 0] & 0xFFFFFFFF, high, low)
+    difference = patterns.to(torch.int32).view(torch.float32)
+    # An integer below 2^24 or a multiple of a power of two: the definition takes int64.
+    whole = difference == difference.round()
+    expected = bucket_weights[time_bucket(difference[whole].double().clamp(max=2.0**62).long(), 128, 0.301)]
+    assert torch.equal(found[whole], expected)
+    # Below 1 second there is no edge, and one weight.
+    first = table.entries[: 0x3F800000 >> table.shift, 0]
+    assert (first & 0xFFFFFFFF).to(torch.int32).view(torch.float32).isnan().all()
+    assert ((first >> 32).to(torch.int32).view(torch.float32) == bucket_weights[0]).all()
+
+
+@needs_triton
+@pytest.mark.parametrize("dot_precision", ["ieee", "fp16x3"])
+def test_times_far_apart_are_exact_and_beyond_reach_nan(dot_precision):
+    config, model = small_model()
+    settings = settings_of(config, model)
+    found = verdict(
+        config,
+        model,
+        "fp32",
+        LENGTHS,
+        lambda state, *a: HSTUForward(state, settings, dot_precision)(*a),
+        scale=3 * 10**9,
+    )
+    assert found.passed, found.reason
+    lengths, ids, times = batch(model, LENGTHS)
+    times[2, 20] += 1 << 50
+    state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
+    offsets = torch.tensor((0, *LENGTHS)).cumsum(0)
+    arguments = (x.to(DEVICE) for x in (rows(ids, lengths), offsets, times))
+    states = HSTUForward(state, settings, dot_precision)(*arguments, max(LENGTHS)).cpu()
+    is_nan = states.isnan().any(1)
+    # All of that sequence, since no weight times NaN is 0, and nothing of the others.
+    start, end = offsets[2:4].tolist()
+    assert is_nan[start:end].all()
+    assert not is_nan[:start].any()
+    assert not is_nan[end:].any()
+
+
+@needs_gpu
+@needs_triton
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_captured_graph_serves_smaller_batches(precision):
+    config, model = small_model()
+    settings = settings_of(config, model)
+
+    def run(state, ids, offsets, times, longest):
+        graph = GraphedHSTUForward(HSTUForward(state, settings), 6, 300, longest, times.size(1))
+        noise = torch.randint(1, 61, (300,), device=DEVICE)
+        graph(noise, torch.arange(7, device=DEVICE) * 50, torch.zeros(6, times.size(1), device=DEVICE).long())
+        return graph(ids, offsets, times)
+
+    found = verdict(config, model, precision, LENGTHS, run)
+    assert found.passed, found.reason
+
+
+@needs_triton
+def test_no_rows_give_no_rows():
+    config, model = small_model()
+    state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
+    forward = HSTUForward(state, settings_of(config, model))
+    times = torch.zeros(2, 51, dtype=torch.int64, device=DEVICE)
+    ids = torch.empty(0, dtype=torch.int64, device=DEVICE)
+    assert forward(ids, torch.zeros(3, dtype=torch.int64, device=DEVICE), times, 0).shape == (0, 50)
+
+
+@needs_triton
+def test_what_does_not_fit_is_refused_by_name():
+    config, model = small_model()
+    settings = settings_of(config, model)
+    state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
+    with pytest.raises(ValueError, match="dot_precision='fast'"):
+        HSTUForward(state, settings, "fast")
+    with pytest.raises(ValueError, match="_embedding_module._item_emb.weight is missing"):
+        HSTUForward({}, settings)
+    with pytest.raises(ValueError, match=r"_uvqk: shape \(50, 200\), but num_heads=3"):
+        HSTUForward(state, replace(settings, num_heads=3))
+    half = {name: x.half() if x.is_floating_point() else x for name, x in state.items()}
+    with pytest.raises(ValueError, match="is of float32, not torch.float16"):
+        HSTUForward(half, settings, "fp16x3")
+    key = "_hstu._attention_layers.1._o.weight"
+    with pytest.raises(ValueError, match=f"{key}: an element is beyond 2,047"):
+        HSTUForward({**state, key: state[key] * 1e9}, settings, "fp16x3")
+    forward, times = HSTUForward(state, settings), torch.zeros(1, 51, dtype=torch.int64, device=DEVICE)
+    with pytest.raises(ValueError, match="max_seq_len=52: the model's width has room for 51"):
+        forward(times[0], torch.tensor([0, 51], device=DEVICE), times, 52)
+    with pytest.raises(ValueError, match="max_seq_len=51: timestamps has room for 50"):
+        forward(times[0], torch.tensor([0, 51], device=DEVICE), times[:, :50], 51)
+    key = "_hstu._attention_layers.1._rel_attn_bias._pos_w"
+    with pytest.raises(ValueError, match=f"{key} is missing"):
+        HSTUForward({name: x for name, x in state.items() if name != key}, settings)
