@@ -162,8 +162,9 @@ def test_the_port_takes_of_the_kernels_what_needs_no_torch():
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "kernels"
     }
-    assert taken == {"kernels.plugins.schema"}
-    script = "import sys, kernels.plugins.schema; sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
+    assert taken == {"kernels.plugins.schema", "kernels.head_sizes"}
+    imports = "import sys, kernels.plugins.schema, kernels.head_sizes"
+    script = f"{imports}; sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
 
 
