@@ -22,7 +22,6 @@ a chain, draws see sums that cancel, which is where errors grow.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -41,6 +40,7 @@ MOST_ELEMENTS = 1 << 24
 """Elements of the taps of all draws together; where one pass has more, there are none."""
 RMS = 1.0 / math.sqrt(8.0 * math.log(2.0))
 """Root of the mean square of one rounding, in units of round-off."""
+_EXPONENT_BITS = 0x7FF << 52
 
 
 def draws_for(elements: int) -> int:
@@ -54,9 +54,51 @@ def has_few_rows(tensor: torch.Tensor) -> bool:
     return tensor.dtype.is_floating_point and 0 < rows <= FEW_ROWS
 
 
-def stacked(draws: list[Mapping[str, torch.Tensor]], taps: Iterable[str]) -> dict[str, torch.Tensor]:
-    """The draws of `taps` under their names, (K, ...) each; nothing without draws."""
-    return {f"{DRAWS}{tap}": torch.stack([draw[tap] for draw in draws]) for tap in taps} if draws else {}
+class Errors:
+    """Random rounding errors of one precision, a stream of them from one seed.
+
+    Args:
+        precision: The precision that results are rounded to.
+        seed: Seed of the stream.
+    """
+
+    def __init__(self, precision: Precision, seed: int) -> None:
+        self._precision = precision
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def add(
+        self,
+        result: torch.Tensor,
+        shape: torch.Size,
+        terms_norm: torch.Tensor,
+        count: int,
+        exact: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """A float64 result plus independent errors, in place where `result` has the `shape`.
+
+        Args:
+            result: Float64, of a shape that broadcasts to `shape`.
+            shape: Shape of the errors.
+            terms_norm: Norm of the terms of each sum; it broadcasts to `shape`.
+            count: Terms of a sum; 1 for an elementwise operation.
+            exact: Elements without an error; None where there are none.
+        """
+        # 2^floor(log2 |y|) is y with all bits but the exponent's cleared, 0 for a zero; capped, so that an
+        # infinite result stays infinite.
+        scale = (result.view(torch.int64) & _EXPONENT_BITS).view(torch.float64)
+        scale.clamp_(max=torch.finfo(torch.float64).max)
+        if exact is not None:
+            scale.masked_fill_(exact, 0.0)
+        # In float32: a rounding error needs no more digits of its own.
+        uniform = torch.rand(shape, generator=self._generator).sub_(0.5)
+        rounded = result if result.shape == shape else result.expand(shape).clone()
+        if count > 1:
+            normal = torch.randn(shape, generator=self._generator)
+            unit = RMS * self._precision.accumulation_roundoff * math.sqrt(math.log2(count))
+            # Before the result changes, whose own size may be the norm.
+            normal = normal.mul(terms_norm).mul_(unit)
+        rounded.addcmul_(uniform, scale, value=2.0 * self._precision.unit_roundoff)
+        return rounded.add_(normal) if count > 1 else rounded
 
 
 class Roundings(EachOperation):
@@ -69,52 +111,43 @@ class Roundings(EachOperation):
 
     def __init__(self, precision: Precision, seed: int) -> None:
         super().__init__()
-        self._precision = precision
-        self._generator = torch.Generator().manual_seed(seed)
+        self._errors = Errors(precision, seed)
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = func.overloadpacket.__name__
         # Before the operation, which may overwrite what it reads.
-        added = _norm_of_terms(func, name, args, kwargs)
-        operands = [arg.clone() if name.endswith("_") else arg for arg in args if _is_wide(arg)]
+        norm = norm_of_terms(func, name, args, kwargs)
+        operands = [arg.clone() if name.endswith("_") else arg for arg in args if is_wide(arg)]
         result = func(*args, **kwargs)
         count = terms(name, args, result)
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
-            if count and isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float64:
-                error = self._error(tensor, added if added is not None else tensor.abs(), count)
-                if count == 1:
-                    error.masked_fill_(_is_operand(tensor, operands), 0.0)
+            if count and is_wide(tensor):
+                exact = is_operand(tensor, operands) if count == 1 else None
                 # In place, so that a view or an operation that writes into its argument stays one.
-                tensor.add_(error)
+                self._errors.add(tensor, tensor.shape, tensor.abs() if norm is None else norm, count, exact)
         return result
 
-    def _error(self, result: torch.Tensor, added: torch.Tensor, count: int) -> torch.Tensor:
-        precision, generator = self._precision, self._generator
-        uniform = torch.rand(result.shape, generator=generator, dtype=torch.float64).mul_(2.0).sub_(1.0)
-        _, exponent = torch.frexp(result)
-        error = torch.ldexp(uniform.mul_(precision.unit_roundoff), exponent - 1)
-        error.masked_fill_(result == 0.0, 0.0)
-        if count > 1:
-            normal = torch.randn(result.shape, generator=generator, dtype=torch.float64)
-            error += normal * added * (RMS * precision.accumulation_roundoff * math.sqrt(math.log2(count)))
-        return error
 
-
-def _is_wide(value: Any) -> bool:
+def is_wide(value: Any) -> bool:
+    """Whether a value is a float64 tensor."""
     return isinstance(value, torch.Tensor) and value.dtype is torch.float64
 
 
-def _is_operand(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tensor:
-    """Where an elementwise operation gave back what it got (x + 0, x * 1, a maximum), which is exact."""
-    exact = torch.zeros(result.shape, dtype=torch.bool)
+def is_operand(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tensor | None:
+    """Elements of an elementwise result that equal an operand (x + 0, x * 1, a maximum), which are exact.
+
+    The result is a mask that broadcasts with `result`, or None without operands of a fitting shape.
+    """
+    exact = None
     for operand in operands:
         pairs = zip(reversed(operand.shape), reversed(result.shape), strict=False)
         if operand.ndim <= result.ndim and all(size in (1, whole) for size, whole in pairs):
-            exact |= result == operand
+            same = result == operand
+            exact = same if exact is None else exact | same
     return exact
 
 
-def _norm_of_terms(func: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor | None:
+def norm_of_terms(func: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor | None:
     """||terms|| of each sum, for the sums whose terms may cancel; None where they cannot."""
     if name in ("mm", "bmm", "mv", "dot"):
         return func(args[0].square(), args[1].square()).sqrt()

@@ -19,7 +19,8 @@ from parity.capture.store import Through
 from parity.capture.torch_hooks import module_ranges, tapped
 from parity.inputs.weights import rounded
 from parity.runners.base import Runner, Unavailable
-from parity.runners.oracle.rounding import Roundings, draws_for, has_few_rows, stacked
+from parity.runners.oracle.rounding import DRAWS, draws_for, has_few_rows
+from parity.runners.oracle.sampling import LargestResult, rounding_samples
 from parity.timing.measure import NotCapturable, Replay, Replayed, measure
 
 
@@ -225,15 +226,18 @@ class OracleRunner(Float64Runner):
             return {name: tap}
 
         through = replace(capture, tensors=Through(capture.tensors, noted))
-        super().run_tapped(arrays, record_calls, through)
-        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+        with LargestResult() as largest:
+            super().run_tapped(arrays, record_calls, through)
 
-        def draw() -> dict[str, torch.Tensor]:
-            with tapped(self.model, keep=has_few_rows) as drawn:
+        def sample(arguments: dict) -> dict[str, torch.Tensor]:
+            with tapped(self.model, keep=has_few_rows) as sampled:
                 outputs = self._entry(self.model, arguments)
-            return drawn.tensors | outputs
+            return sampled.tensors | outputs
 
-        capture.tensors.update(self._draws(draw, few, elements))
+        def arguments() -> dict:
+            return map_tree(self.family.entry_arguments(arrays), self._place)
+
+        capture.tensors.update(self._samples(arguments, sample, few, elements, largest.bytes))
         return capture
 
     def run_call(
@@ -241,25 +245,31 @@ class OracleRunner(Float64Runner):
     ) -> dict[str, torch.Tensor]:
         # Read once: they may be files.
         inputs = {key: inputs[key] for key in call.tensor_keys}
-        results = super().run_call(call, inputs, arrays)
+        with LargestResult() as largest:
+            results = super().run_call(call, inputs, arrays)
 
-        def draw() -> dict[str, torch.Tensor]:
-            args, kwargs = self._call_arguments(call, inputs)
-            return self._run_module(call, args, kwargs, arrays)
+        def arguments() -> tuple[list, dict]:
+            return self._call_arguments(call, inputs)
+
+        def sample(arguments: tuple[list, dict]) -> dict[str, torch.Tensor]:
+            return self._run_module(call, *arguments, arrays)
 
         few = [name for name, tap in results.items() if has_few_rows(tap)]
-        return results | self._draws(draw, few, sum(tap.numel() for tap in results.values()))
+        elements = sum(tap.numel() for tap in results.values())
+        return results | self._samples(arguments, sample, few, elements, largest.bytes)
 
-    def _draws(
-        self, draw: Callable[[], dict[str, torch.Tensor]], few: list[str], elements: int
+    def _samples(
+        self,
+        arguments: Callable[[], Any],
+        run: Callable[[Any], dict[str, torch.Tensor]],
+        taps: list[str],
+        elements: int,
+        largest: int,
     ) -> dict[str, torch.Tensor]:
-        if not few or self.in_slices:
+        if not taps or self.in_slices:
             return {}
-        draws = []
-        for seed in range(draws_for(elements)):
-            with torch.inference_mode(), Roundings(self._precision, seed):
-                draws.append(draw())
-        return stacked(draws, few)
+        samples = rounding_samples(arguments, run, taps, self._precision, draws_for(elements), largest)
+        return {f"{DRAWS}{tap}": values for tap, values in samples.items()}
 
 
 class TorchJaggedRunner(TorchRunner):

@@ -19,7 +19,6 @@ from parity.runners.oracle.rounding import (
     Roundings,
     draws_for,
     has_few_rows,
-    stacked,
 )
 from parity.runners.torch.eager import Float64Runner
 from parity.verdict.rule import bound_for
@@ -139,9 +138,6 @@ def test_how_many_draws_there_are():
     assert draws_for(1000) == MOST_DRAWS
     assert draws_for(MOST_ELEMENTS // 3) == 3
     assert draws_for(MOST_ELEMENTS + 1) == 0
-    assert stacked([], ["a"]) == {}
-    draws = [{"a": torch.ones(2, 3)}, {"a": torch.zeros(2, 3)}]
-    assert stacked(draws, ["a"])[f"{DRAWS}a"].shape == (2, 2, 3)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,249 @@
+"""Rounding samples, many at once: one pass of a model in which every tensor carries an axis of samples.
+
+A tensor that has been rounded is a `Samples`: to the model it has the shape of one sample, and it holds all of
+them along a leading axis. Every operation on it runs once, under `torch.func.vmap`, for all samples. Its
+errors are drawn for every element of every sample, so that samples are independent, as in passes of their own.
+
+A tensor that no rounding has reached is equal in all samples, and exists once: the inputs, the parameters,
+indices, masks. From its first rounding on it is a `Samples` too, be it of the batch or of parameters alone, so
+that a bias that a model computes once for all rows has other errors in every sample.
+
+Where a model cannot run so (`NotBatchable`), samples are taken one by one, which gives the same distribution:
+a branch that depends on a rounded number, a shape that does, a write of rounded numbers into a tensor that
+exists once, an operation that PyTorch cannot vectorize.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from parity.base.precision import Precision
+from parity.capture.longest_sums import terms
+from parity.runners.oracle.rounding import Errors, Roundings, is_operand, is_wide, norm_of_terms
+from perf_model.dispatch import EachOperation
+
+CHUNK_BYTES = 1 << 24
+"""Bytes of the largest tensor of a pass: samples are taken together up to it."""
+_LOG = logging.getLogger(__name__)
+
+
+class NotBatchable(Exception):
+    """These operations cannot run for all samples at once; the message names the operation."""
+
+
+class Samples(torch.Tensor):
+    """A tensor of one sample's shape that holds S of them.
+
+    Attributes:
+        values: (S, ...).
+    """
+
+    values: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, values: torch.Tensor) -> Samples:
+        sample = torch.Tensor._make_wrapper_subclass(
+            cls, values.shape[1:], strides=values.stride()[1:], dtype=values.dtype, device=values.device
+        )
+        sample.values = values
+        return sample
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        raise NotBatchable(f"{func} outside of the pass")
+
+
+class RoundingSamples(EachOperation):
+    """Inside, float64 operations have the errors of `precision`, others in each of `count` samples.
+
+    Args:
+        errors: Where the errors come from.
+        count: S.
+
+    Raises:
+        NotBatchable: in the body, at the operation that cannot run for all samples at once.
+    """
+
+    def __init__(self, errors: Errors, count: int) -> None:
+        super().__init__()
+        self._errors = errors
+        self._count = count
+
+    def __enter__(self) -> RoundingSamples:
+        # Within a dispatch mode PyTorch switches its function transforms off; `_call` switches them on again.
+        self._outside = (
+            torch._C._dispatch_tls_local_include_set(),
+            torch._C._dispatch_tls_local_exclude_set(),
+        )
+        return super().__enter__()
+
+    def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        name = func.overloadpacket.__name__
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise NotBatchable(f"{func} draws random numbers of its own")
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Samples)]
+        if places and name == "_local_scalar_dense":
+            return _common_number(args[0], func)
+        in_place = func._schema.is_mutable
+        if in_place and not (name.endswith("_") and torch.Tag.inplace_view not in func.tags):
+            raise NotBatchable(f"{func} writes into an argument")
+        operands = [arg for arg in args if is_wide(arg)]
+        if in_place:
+            # The operation overwrites what it reads.
+            operands = [
+                Samples(arg.values.clone()) if isinstance(arg, Samples) else arg.clone() for arg in operands
+            ]
+
+        def run(*values: torch.Tensor) -> tuple[Any, ...]:
+            whole = list(leaves)
+            for place, value in zip(places, values, strict=True):
+                whole[place] = value
+            args, kwargs = pytree.tree_unflatten(whole, structure)
+            norm = norm_of_terms(func, name, args, kwargs)
+            result = func(*args, **kwargs)
+            return (result,) if norm is None else (result, norm)
+
+        if not places:
+            result, *norms = run()
+        else:
+            result, *norms = self._for_all(run, [leaves[place].values for place in places], func)
+        outputs = result if isinstance(result, (tuple, list)) else (result,)
+        count = terms(name, args, result)
+        norm = norms[0] if norms else None
+        results = [self._rounded(output, operands, norm, count, in_place) for output in outputs]
+        if in_place:
+            return args[0]
+        return type(result)(results) if isinstance(result, (tuple, list)) else results[0]
+
+    def _for_all(self, run: Callable[..., tuple], values: list[torch.Tensor], func: Any) -> tuple:
+        """`run` for every sample: its tensors as `Samples`."""
+        try:
+            with torch._C._ForceDispatchKeyGuard(*self._outside):
+                outputs = torch.func.vmap(run)(*values)
+        except RuntimeError as error:
+            raise NotBatchable(f"{func}: {error}") from error
+        is_view = any(returned.alias_info is not None for returned in func._schema.returns)
+        return pytree.tree_map(lambda output: Samples(output if is_view else _laid_out(output)), outputs)
+
+    def _rounded(
+        self,
+        output: Any,
+        operands: list[torch.Tensor],
+        norm: torch.Tensor | None,
+        count: int,
+        in_place: bool,
+    ) -> Any:
+        if not count or not is_wide(output):
+            return output
+        if in_place and not isinstance(output, Samples):
+            raise NotBatchable("a rounded number is written into a tensor that exists once")
+        values = output.values if isinstance(output, Samples) else output
+        shape = torch.Size((self._count, *output.shape))
+        fitting = [_aligned(operand, output.ndim) for operand in operands]
+        exact = is_operand(values, fitting) if count == 1 else None
+        norms = (norm.values if isinstance(norm, Samples) else norm) if norm is not None else values.abs()
+        rounded = self._errors.add(values, shape, norms, count, exact)
+        return output if isinstance(output, Samples) else Samples(rounded)
+
+
+def _laid_out(values: torch.Tensor) -> torch.Tensor:
+    """Values whose samples lie one behind the other, as each would by itself."""
+    outermost = all(
+        values.stride(0) >= stride
+        for size, stride in zip(values.shape, values.stride(), strict=True)
+        if size > 1
+    )
+    return values if outermost and values.stride(0) else values.contiguous()
+
+
+def _common_number(tensor: Samples, func: Any) -> Any:
+    values = tensor.values.unique()
+    if values.numel() != 1:
+        raise NotBatchable(f"{func} of a number that differs between samples")
+    return values.item()
+
+
+def _aligned(operand: torch.Tensor, axes: int) -> torch.Tensor:
+    """An operand's values with axes of size 1 behind the samples, so that they broadcast as one sample's do."""
+    if not isinstance(operand, Samples):
+        return operand
+    shape = operand.values.shape
+    return operand.values.reshape(shape[:1] + (1,) * max(0, axes - operand.ndim) + shape[1:])
+
+
+class LargestResult(EachOperation):
+    """Inside, `bytes` becomes the size of the largest tensor that an operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        result = func(*args, **kwargs)
+        if any(returned.alias_info is not None for returned in func._schema.returns):
+            return result  # a view, perhaps of a large parameter
+        outputs = result if isinstance(result, (tuple, list)) else (result,)
+        self.bytes = max([self.bytes, *(out.nbytes for out in outputs if isinstance(out, torch.Tensor))])
+        return result
+
+
+def rounding_samples(
+    arguments: Callable[[], Any],
+    run: Callable[[Any], Mapping[str, torch.Tensor]],
+    taps: list[str],
+    precision: Precision,
+    count: int,
+    largest: int,
+) -> dict[str, torch.Tensor]:
+    """Samples of `taps` by name, (K, ...) each for a tap of shape (...).
+
+    Args:
+        arguments: Fresh arguments of a pass, which may overwrite them.
+        run: A pass in float64: tensors by tap name, `taps` among them.
+        taps: Names of the taps to sample.
+        precision: The precision whose roundings the samples have.
+        count: K.
+        largest: Bytes of the largest tensor of a pass.
+    """
+    together = min(count, CHUNK_BYTES // max(1, largest))
+    if together > 1:
+        try:
+            return _many_at_once(arguments, run, taps, Errors(precision, seed=0), count, together)
+        except NotBatchable as reason:
+            _LOG.warning("rounding samples are taken one by one: %s", reason)
+    samples = []
+    for seed in range(count):
+        fresh = arguments()
+        with torch.inference_mode(), Roundings(precision, seed):
+            results = run(fresh)
+        samples.append({tap: results[tap] for tap in taps})
+    return {tap: torch.stack([sample[tap] for sample in samples]) for tap in taps} if samples else {}
+
+
+def _many_at_once(
+    arguments: Callable[[], Any],
+    run: Callable[[Any], Mapping[str, torch.Tensor]],
+    taps: list[str],
+    errors: Errors,
+    count: int,
+    together: int,
+) -> dict[str, torch.Tensor]:
+    chunks = []
+    for start in range(0, count, together):
+        size = min(together, count - start)
+        fresh = arguments()
+        with torch.inference_mode(), RoundingSamples(errors, size):
+            results = run(fresh)
+        chunks.append({tap: _values(results[tap], size) for tap in taps})
+    return {tap: torch.cat([chunk[tap] for chunk in chunks]) for tap in taps}
+
+
+def _values(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """All samples of a tap; a tensor that no rounding has reached is equal in all."""
+    return tensor.values if isinstance(tensor, Samples) else tensor.expand(count, *tensor.shape)
