@@ -1,16 +1,16 @@
-"""Rounding samples, many at once: one pass of a model in which every tensor carries an axis of samples.
+"""Rounding samples, many at once: one pass of a model in which rounded tensors have an axis of samples.
 
-A tensor that has been rounded is a `Samples`: to the model it has the shape of one sample, and it holds all of
-them along a leading axis. Every operation on it runs once, under `torch.func.vmap`, for all samples. Its
-errors are drawn for every element of every sample, so that samples are independent, as in passes of their own.
+A rounded tensor is a `Samples`. The model sees the shape of one sample; all samples lie along a leading axis.
+Every operation on it runs once, under `torch.func.vmap`, for all samples. Its errors are drawn for every
+element of every sample, so that samples are independent, as in passes of their own.
 
-A tensor that no rounding has reached is equal in all samples, and exists once: the inputs, the parameters,
-indices, masks. From its first rounding on it is a `Samples` too, be it of the batch or of parameters alone, so
-that a bias that a model computes once for all rows has other errors in every sample.
+A tensor without a rounding is equal in all samples, and exists once: inputs, parameters, indices, masks. Its
+first rounding makes it a `Samples`, be it of the batch or of parameters alone. A bias that a model computes
+once for all rows has other errors in every sample.
 
-Where a model cannot run so (`NotBatchable`), samples are taken one by one, which gives the same distribution:
-a branch that depends on a rounded number, a shape that does, a write of rounded numbers into a tensor that
-exists once, an operation that PyTorch cannot vectorize.
+Some models cannot run so (`NotBatchable`): a branch or a shape depends on a rounded number, a rounded number
+is written into a tensor that exists once, or PyTorch cannot vectorize an operation. Their samples are taken
+one by one, which gives the same distribution, and the runner's log says so.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Samples(torch.Tensor):
     values: torch.Tensor
 
     @staticmethod
-    def __new__(cls, values: torch.Tensor) -> Samples:
+    def __new__(cls: type[Samples], values: torch.Tensor) -> Samples:
         sample = torch.Tensor._make_wrapper_subclass(
             cls, values.shape[1:], strides=values.stride()[1:], dtype=values.dtype, device=values.device
         )
@@ -170,7 +170,7 @@ def _common_number(tensor: Samples, func: Any) -> Any:
 
 
 def _aligned(operand: torch.Tensor, axes: int) -> torch.Tensor:
-    """An operand's values with axes of size 1 behind the samples, so that they broadcast as one sample's do."""
+    """An operand's values, with axes of size 1 behind the samples: they broadcast as one sample's do."""
     if not isinstance(operand, Samples):
         return operand
     shape = operand.values.shape

@@ -1,4 +1,4 @@
-"""Rounding samples taken all at once have the distribution of samples taken one by one, and are independent."""
+"""Rounding samples taken at once have the distribution of samples taken one by one, and are independent."""
 
 import functools
 
@@ -22,7 +22,7 @@ FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
 
 
 class Model(torch.nn.Module):
-    """Operations of every kind: products, sums, data movement, masks, writes, and a bias of parameters alone."""
+    """Operations of every kind: products, sums, moved data, masks, writes, and a bias of parameters alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,8 +81,8 @@ def _one_by_one(function, precision, count, seed=10_000):
 def _spreads_differ(first, second):
     """Smallest p-value of F tests of the variances of (K, E) samples, times the number of tests.
 
-    Roundings are bounded, and their sample variances spread less than those of normal numbers: a right program
-    fails more seldom than stated.
+    Roundings are bounded, and their sample variances spread less than those of normal numbers. A right
+    program fails less often than stated.
     """
     ratios = (first.var(0) / second.var(0)).double().numpy()
     below = stats.f.cdf(ratios, len(first) - 1, len(second) - 1)
@@ -264,7 +264,8 @@ def test_samples_are_taken_one_by_one_where_they_must_be(caplog):
     assert taken.shape == (6, 2, 4, 6)
     assert len({sample.numpy().tobytes() for sample in taken}) == 6
     assert all((sample - exact).norm() < 2 * BF16.unit_roundoff * exact.norm() for sample in taken)
-    assert "one by one" in caplog.text and "copy_" in caplog.text
+    assert "one by one" in caplog.text
+    assert "copy_" in caplog.text
 
 
 def test_a_branch_on_a_number_that_all_samples_share_is_taken():
@@ -296,10 +297,10 @@ def test_memory_is_bounded_by_the_chunk(monkeypatch):
         return add(self, result, shape, *others)
 
     monkeypatch.setattr(Errors, "add", noted)
+    values = torch.ones(16, 16, dtype=torch.float64)
     for chunk in (1 << 14, 1 << 16):
         seen.clear()
         monkeypatch.setattr(sampling, "CHUNK_BYTES", chunk)
-        values = torch.ones(16, 16, dtype=torch.float64)
         taken = rounding_samples(
             lambda: values, lambda x: {"out": (x * 1.1).square().sum(-1)}, ["out"], FP32, 64, values.nbytes
         )
