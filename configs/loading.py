@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from configs.schema import CASE_TYPES, CaseConfig
+from parity.base.strict_yaml import YAMLProblem, parse_yaml
 
 _FOLDER = Path(__file__).parent
 _SUFFIXES = (".yaml", ".yml")
@@ -83,11 +83,9 @@ def _parse(path: Path) -> CaseConfig:
             f"case: {str(path)!r} cannot be read ({reason}); give the path of a readable YAML file"
         ) from error
     try:
-        values = yaml.load(text, Loader=StrictLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        # YAML's own text carries the line and column, over several lines.
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"case: {str(path)!r} is not valid YAML ({reason}); correct that line") from error
+        values = parse_yaml(text)
+    except YAMLProblem as error:
+        raise ConfigError(f"case: {str(path)!r} is not valid YAML ({error}); correct that line") from error
     if not isinstance(values, dict):
         raise ConfigError(
             f"case: {str(path)!r} holds {_kind(values)}, not a mapping; "
@@ -110,34 +108,6 @@ def _validate(values: dict[str, Any], source: str) -> CaseConfig:
     except ValidationError as error:
         lines = [line for detail in error.errors(include_url=False) for line in _explain(detail, case_type)]
         raise ConfigError("\n".join([f"{source}: {len(lines)} to correct", *lines])) from error
-
-
-class StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice and reads 1e-6 as the number that it looks like."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: dict[Any, int] = {}
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                continue  # the parent class reports keys that cannot be hashed
-            key, line = key_node.value, key_node.start_mark.line + 1
-            if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key!r} is given twice, on lines {seen[key]} and {line}: remove one"
-                )
-            seen[key] = line
-        return super().construct_mapping(node, deep)
-
-
-# YAML 1.1, which PyYAML follows, wants a dot in a float: without this, 1e-6 is text.
-StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-# Widths such as 1024-64-16 look like a day of the calendar to YAML 1.1.
-StrictLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in StrictLoader.yaml_implicit_resolvers.items()
-}
 
 
 #: By pydantic's kind of error: what the value is, the advice, and where pydantic keeps the bound.

@@ -19,11 +19,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from configs.loading import StrictLoader
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
+from parity.base.strict_yaml import YAMLProblem, parse_yaml
 
 BASE = "fp32"
 """The precision of a port's inputs, and of every module that no pattern covers."""
@@ -106,8 +104,8 @@ def compact(precisions: Mapping[str, str]) -> Policy:
 def read_policy(path: Path) -> Policy:
     """Read a policy's file. Raises `UserError` if it cannot be read or holds anything else."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = parse_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, YAMLProblem) as error:
         reason = " ".join(str(error).split())
         raise UserError(
             "--policy", str(path), f"cannot be read ({reason})", "give a YAML or JSON file"

@@ -1,13 +1,14 @@
 """Cases load, are frozen, and every mistake in one is reported with the field, the value and the fix."""
 
 import copy
+import json
 
 import pytest
-import yaml
 from pydantic import ValidationError
 
 import configs
 from configs.loading import _FOLDER
+from parity.base.strict_yaml import parse_yaml
 
 #: name -> (items, history, width, blocks, heads, head width), from the public gin files and preprocessor.
 PUBLIC = {
@@ -25,7 +26,7 @@ def write(tmp_path):
     """Writes a variant of the tiny case: ``write(model__num_blocks=0)``; a value of ... removes the key."""
 
     def write_variant(**changes):
-        values = yaml.safe_load((_FOLDER / "hstu_tiny.yaml").read_text())
+        values = parse_yaml((_FOLDER / "hstu_tiny.yaml").read_text())
         for key, value in changes.items():
             *parents, last = key.split("__")
             target = values
@@ -36,7 +37,8 @@ def write(tmp_path):
             else:
                 target[last] = copy.deepcopy(value)
         path = tmp_path / "case.yaml"
-        path.write_text(yaml.safe_dump(values))
+        # JSON is YAML, apart from the name of NaN.
+        path.write_text(json.dumps(values).replace("NaN", ".nan"))
         return path
 
     return write_variant
@@ -166,7 +168,7 @@ def test_a_wrong_value_names_field_value_and_fix(write, changes, line):
 
 def test_a_key_that_is_not_text(write):
     path = write()
-    path.write_text(path.read_text() + "5: 3\n")
+    path.write_text(path.read_text().removesuffix("}") + ", 5: 3}")
     assert "[5]: 5 is a whole number, and keys are text; the keys here are name, " in _message(path)
 
 
@@ -180,10 +182,11 @@ def test_all_problems_come_in_one_message(write):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("name: a\nname: b\n", "key 'name' is given twice, on lines 1 and 2: remove one"),
+        ("name: a\nname: b\n", "key 'name' is given twice, on lines 1 and 2; remove one"),
         ("model:\n  num_items: 1\n  num_items: 2\n", "key 'num_items' is given twice, on lines 2 and 3"),
         ("- 1\n", "holds a list, not a mapping; start it with name:, description:"),
         ("", "holds nothing, not a mapping"),
+        ("name: a\nmodel: {}\nname: b\n", "is not valid YAML (line 3, column 1: key 'name' is given twice"),
         ("name: [1\n", "is not valid YAML"),
         ("name: !!python/object:os.system {}\n", "is not valid YAML"),
         ("? [1, 2]\n: 3\n", "is not valid YAML"),

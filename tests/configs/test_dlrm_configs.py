@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-import yaml
 
 import configs
 from configs.loading import _FOLDER
+from parity.base.strict_yaml import parse_yaml
 
 DLRM_CASES = [name for name in configs.list_cases() if configs.load_case(name).family == "dlrm"]
 #: name -> (bottom, top, columns, rows of all published tables), from bench/ and tools/visualize.py.
@@ -22,7 +24,7 @@ def message(tmp_path):
     """The error for a variant of the tiny case: ``message(model__qr_flag=True)``; ... removes a key."""
 
     def write_variant(**changes):
-        values = yaml.safe_load((_FOLDER / "dlrm_tiny.yaml").read_text())
+        values = parse_yaml((_FOLDER / "dlrm_tiny.yaml").read_text())
         for key, value in changes.items():
             part, _, field = key.partition("__")
             if value is ...:
@@ -30,7 +32,7 @@ def message(tmp_path):
             else:
                 values[part][field] = value
         path = tmp_path / "case.yaml"
-        path.write_text(yaml.safe_dump(values))
+        path.write_text(json.dumps(values))
         with pytest.raises(configs.ConfigError) as caught:
             configs.load_case(path)
         return str(caught.value)

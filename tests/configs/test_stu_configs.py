@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-import yaml
 
 import configs
 from configs.loading import _FOLDER
+from parity.base.strict_yaml import parse_yaml
 
 
 def message(tmp_path, **changes):
     """The error for a variant of the tiny case."""
-    values = yaml.safe_load((_FOLDER / "stu_tiny.yaml").read_text())
+    values = parse_yaml((_FOLDER / "stu_tiny.yaml").read_text())
     values["model"].update(changes)
     path = tmp_path / "case.yaml"
-    path.write_text(yaml.safe_dump(values))
+    path.write_text(json.dumps(values))
     with pytest.raises(configs.ConfigError) as caught:
         configs.load_case(path)
     return str(caught.value)

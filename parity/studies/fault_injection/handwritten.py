@@ -6,8 +6,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from parity.base.strict_yaml import parse_yaml
 from parity.studies.fault_injection.faults import Fault
 from parity.studies.fault_injection.source import source_of
 
@@ -71,5 +70,5 @@ def handwritten(catalogue: Path = HANDWRITTEN) -> list[Edit]:
             case=entry["case"],
             named=entry["named"],
         )
-        for entry in yaml.safe_load(catalogue.read_text())
+        for entry in parse_yaml(catalogue.read_text(encoding="utf-8"))
     ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -98,7 +98,8 @@ def _weights(case: CaseConfig, checkpoint: Path | None) -> tuple[Mapping[str, to
 def write(report: PrecisionSearchReport, folder: Path) -> None:
     """Write `precision.json` and the policy as a file for `--policy`. Raises `UserError`."""
     write_new(folder / "precision.json", (report.model_dump_json(indent=2) + "\n").encode())
-    write_new(folder / "policy.yaml", yaml.safe_dump(report.best.policy, sort_keys=False).encode())
+    lines = (f"{json.dumps(pattern)}: {precision}\n" for pattern, precision in report.best.policy.items())
+    write_new(folder / "policy.yaml", "".join(lines).encode())
 
 
 def render(report: PrecisionSearchReport) -> RenderableType:

@@ -1,6 +1,6 @@
 """Run one module of the port, or all of it, on the inputs that it fails on; compare with a float64 oracle.
 
-Everything is in this folder; nvtripy, torch, safetensors, pydantic and pyyaml have to be installed.
+Everything is in this folder; nvtripy, torch, safetensors, pydantic and ruamel.yaml have to be installed.
 Exit code 1: it fails, 0: it does not.
 """
 

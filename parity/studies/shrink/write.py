@@ -13,6 +13,7 @@ import configs
 import kernels
 import tripy_port
 from cases.registry import get_family
+from parity.base import strict_yaml
 from parity.base.errors import UserError
 from parity.capture.captures import TensorKey, map_tree
 from parity.studies.shrink.smallest import Failure
@@ -68,6 +69,12 @@ def write(failure: Failure, folder: Path) -> None:
     for package in (configs, kernels, tripy_port):
         source = Path(package.__path__[0])
         shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    # The one module of the harness that `configs` imports.
+    base = folder / "parity" / "base"
+    base.mkdir(parents=True)
+    for package in (base.parent, base):
+        (package / "__init__.py").touch()
+    shutil.copy(strict_yaml.__file__, base)
     shutil.copy(SCRIPT, folder)
 
 

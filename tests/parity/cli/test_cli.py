@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-import yaml
 
 import configs
 import run_parity
@@ -66,7 +65,7 @@ def case_file(tmp_path):
                 target = target[parent]
             target[last] = value
         path = tmp_path / "case.yaml"
-        path.write_text(yaml.safe_dump(values))
+        path.write_text(json.dumps(values))
         return path
 
     return write

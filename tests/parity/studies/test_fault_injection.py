@@ -4,12 +4,12 @@ A fixed sample of the campaign runs here, and its detection must not fall.
 """
 
 import ast
+import json
 import random
 from types import SimpleNamespace
 
 import pytest
 import torch
-import yaml
 
 from configs import load_case
 from parity.base.precision import PRECISIONS
@@ -280,6 +280,6 @@ def test_a_campaign_that_has_no_meaning_is_refused(arguments, named, command, tm
 def test_a_fault_whose_place_is_gone_is_not_passed_over(tmp_path):
     catalogue = tmp_path / "stale.yaml"
     fault = {"name": "gone", "file": "dlrm", "case": "dlrm_tiny", "named": "x", "old": "not there", "new": ""}
-    catalogue.write_text(yaml.safe_dump([fault]))
+    catalogue.write_text(json.dumps([fault]))
     with pytest.raises(LookupError, match=r"gone: 'not there' is not in dlrm\.py once"):
         handwritten(catalogue)
