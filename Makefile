@@ -6,15 +6,20 @@ VENV := .venv/bin/python
 
 # The user's own paths must not leak in. Tests run in a process a core, hence one thread in each.
 unexport PYTHONPATH PYTHONHOME
-test: export OMP_NUM_THREADS := 1
+test test-full: export OMP_NUM_THREADS := 1
+PYTEST := $(VENV) -m pytest -n auto --maxprocesses 8 --dist loadgroup
 
-.PHONY: parity test lint bench setup clean
+.PHONY: parity test test-full lint bench setup clean
 
 parity: setup
 	@$(VENV) run_parity.py $(ARGS)
 
+# `test` and `test-full` run every test once between them: pyproject.toml and tests/selection.py have the marks.
 test: lint
-	@$(VENV) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
+	@$(PYTEST) -m "not full" $(ARGS)
+
+test-full: setup
+	@$(PYTEST) -m full $(ARGS)
 
 bench: setup
 	@$(VENV) portable/benchmarks/run.py $(ARGS)

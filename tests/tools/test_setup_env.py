@@ -260,7 +260,10 @@ class TestMake:
         (tmp_path / "tools/setup_env.py").write_text("")
         python = tmp_path / ".venv/bin/python"
         python.parent.mkdir(parents=True)
-        python.write_text('#!/bin/sh\necho "called: $*"; env; exit ${FAIL:-0}\n')
+        python.write_text(
+            '#!/bin/sh\necho "called: $*"; env\n'
+            'case "$*" in *"${FAIL_AT:-nothing}"*) exit 1;; esac\nexit ${FAIL:-0}\n'
+        )
         python.chmod(0o755)
         return tmp_path
 
@@ -268,7 +271,30 @@ class TestMake:
         environment = {**os.environ, "PYTHON": sys.executable, **variables}
         return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
 
-    @pytest.mark.parametrize("target", ["parity", "test"])
+    def calls(self, output: str) -> list[str]:
+        """What the interpreter of `.venv` was called with, in order."""
+        return re.findall(r"^called: (.*)$", output, flags=re.MULTILINE)
+
+    def test_the_two_test_targets_differ_in_their_selection_only(self, project: Path) -> None:
+        *_, quick = self.calls(self.make(["make", "test", "ARGS=-k x"], project).stdout)
+        (full,) = self.calls(self.make(["make", "test-full", "ARGS=-k x"], project).stdout)
+        assert "-m pytest" in quick
+        assert quick.endswith("-m not full -k x")
+        assert full == quick.replace("-m not full", "-m full")
+
+    def test_ci_runs_lint_and_both_selections(self, project: Path) -> None:
+        calls = self.calls(self.make([str(project / ".ci/run")], project).stdout)
+        assert [call for call in calls if "pytest" in call] == calls[-2:]
+        assert "-m not full" in calls[-2]
+        assert "-m full" in calls[-1]
+        assert any("ruff check" in call for call in calls[:-2])
+
+    def test_ci_runs_the_full_selection_also_when_the_other_fails(self, project: Path) -> None:
+        done = self.make([str(project / ".ci/run")], project, FAIL_AT="not full")
+        assert done.returncode != 0
+        assert "-m full" in self.calls(done.stdout)[-1]
+
+    @pytest.mark.parametrize("target", ["parity", "test", "test-full"])
     def test_the_users_python_path_does_not_leak_in(self, project: Path, target: str) -> None:
         done = self.make(["make", target], project, PYTHONPATH="/mine", PYTHONHOME="")
         assert done.returncode == 0, done.stderr

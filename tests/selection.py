@@ -1,0 +1,68 @@
+"""Which tests `make test` runs, and which only `make test-full` runs: those marked `full`.
+
+A test function marked `sampled` stays in `make test` with as few of its combinations of parameters as show every
+value of every parameter. Its other combinations are marked `full` here. The choice depends on the parameters
+alone, so that every process and every run makes the same one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+import pytest
+
+Values = frozenset[Hashable]
+
+
+def covering(combinations: Sequence[Values], preferred: Sequence[bool]) -> set[int]:
+    """Positions of combinations that together hold every value that occurs.
+
+    The combination with the most new values is taken first, the earlier one of two with as many. Combinations
+    that are not preferred are taken only for values that no other one holds.
+    """
+    chosen: set[int] = set()
+    missing: set[Hashable] = set().union(*combinations)
+    for wanted in (True, False):
+        pool = [position for position, prefers in enumerate(preferred) if prefers is wanted]
+        while pool:
+            best = max(pool, key=lambda position: len(combinations[position] & missing))
+            if not combinations[best] & missing:
+                break
+            chosen.add(best)
+            missing -= combinations[best]
+    return chosen
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the combinations of sampled tests that `make test` leaves out."""
+    functions: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if hasattr(item, "callspec") and item.get_closest_marker("sampled"):
+            functions[item.nodeid.partition("[")[0]].append(item)
+    for group in functions.values():
+        chosen = covering([_values(item) for item in group], [not _is_skipped(item) for item in group])
+        for position, item in enumerate(group):
+            if position not in chosen:
+                item.add_marker("full")
+
+
+def _values(item: pytest.Function) -> Values:
+    """The entry of each of the item's lists of parameters; the same object is the same value."""
+    params = item.callspec.params
+    lists = [_names(mark.args[0]) for mark in item.iter_markers("parametrize")]
+    listed = {name for names in lists for name in names}
+    lists += [(name,) for name in params if name not in listed]
+    return frozenset((names, *(id(params[name]) for name in names)) for names in lists)
+
+
+def _names(argument: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of parameters as `parametrize` accepts them."""
+    names = argument.split(",") if isinstance(argument, str) else argument
+    return tuple(name.strip() for name in names if name.strip())
+
+
+def _is_skipped(item: pytest.Item) -> bool:
+    """Whether a mark skips the item on this machine: it proves nothing here."""
+    return bool(item.get_closest_marker("skip")) or any(any(m.args) for m in item.iter_markers("skipif"))

@@ -1,0 +1,96 @@
+"""`make test` and `make test-full` together run every test once, and sampling leaves no value out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.locations import ROOT
+from tests.selection import covering
+
+pytest_plugins = ["pytester"]
+
+SUITE = """
+import pytest
+
+def test_plain(): pass
+
+@pytest.mark.full
+def test_long(): pass
+
+@pytest.mark.sampled
+def test_without_parameters(): pass
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("a", [1, 2, 3, pytest.param(4, marks=pytest.mark.skip)])
+@pytest.mark.parametrize("b", "xy")
+class TestOfAClass:
+    @pytest.mark.parametrize(("c", "d"), [(0, 0), (0, 1)])
+    def test_sampled(self, a, b, c, d): pass
+"""
+
+
+def selected(pytester: pytest.Pytester, expression: str) -> list[str]:
+    """Names of the tests that an expression of marks selects, in order."""
+    done = pytester.runpytest_inprocess("-p", "tests.selection", "--co", "-q", "-m", expression)
+    return [line.partition("::")[2] for line in done.outlines if "::" in line]
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A folder with a small suite."""
+    pytester.makeini("[pytest]\nmarkers =\n    full\n    sampled\n")
+    pytester.makepyfile(SUITE)
+    return pytester
+
+
+def test_the_two_selections_partition_a_suite(suite: pytest.Pytester) -> None:
+    quick, full = selected(suite, "not full"), selected(suite, "full")
+    assert len(set(quick + full)) == len(quick) + len(full) == 3 + 4 * 2 * 2
+    assert "test_long" in full
+    assert {"test_plain", "test_without_parameters"} <= set(quick)
+
+
+def test_a_sample_shows_every_value_of_every_parameter(suite: pytest.Pytester) -> None:
+    sample = [name for name in selected(suite, "not full") if "test_sampled" in name]
+    shown = [re.search(r"\[(\d)-(\d)-(\w)-(\d)\]", name).groups() for name in sample]
+    values = [set(column) for column in zip(*shown, strict=True)]
+    assert values == [{"0"}, {"0", "1"}, {"x", "y"}, {"1", "2", "3", "4"}]
+    # Four values of `a` need four combinations; the skipped one shows nothing else.
+    assert len(sample) == 4
+    running = [entry for entry in shown if entry[3] != "4"]
+    assert [set(column) for column in zip(*running, strict=True)][:3] == values[:3]
+
+
+def test_a_cover_prefers_combinations_that_run() -> None:
+    combinations = [frozenset("ab"), frozenset("a"), frozenset("b"), frozenset("c")]
+    assert covering(combinations, [True] * 4) == {0, 3}
+    assert covering(combinations, [False, True, True, False]) == {1, 2, 3}
+    assert covering([frozenset("a"), frozenset("a")], [True, True]) == {0}
+
+
+def collected(*arguments: str) -> set[str]:
+    """Tests of this project that pytest collects."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--co", "-q", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    names = [line for line in done.stdout.splitlines() if "::" in line]
+    assert len(set(names)) == len(names)
+    return set(names)
+
+
+@pytest.mark.full
+def test_the_two_selections_partition_this_suite() -> None:
+    quick, full, whole = collected("-m", "not full"), collected("-m", "full"), collected()
+    assert quick
+    assert full
+    assert not quick & full
+    assert quick | full == whole
