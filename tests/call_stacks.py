@@ -1,8 +1,8 @@
 """nvtripy's call stacks, in a fraction of the time.
 
-nvtripy keeps the Python stack of every operation, for its error messages. Per frame it reads the columns of every
-instruction of the frame's function, which takes most of the time of a trace under pytest's deep stack. Here the
-columns of a line are looked up once. The stacks are equal: `tests/test_call_stacks.py`.
+nvtripy keeps the Python stack of every operation, for its error messages. For each frame it reads the columns
+of all instructions of the frame's function. Under pytest's deep stack this takes most of the time of a trace.
+Here the columns of a line are looked up once. `tests/test_call_stacks.py` shows that the stacks are equal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which tests `make test` runs, and which only `make test-full` runs: those marked `full`.
 
-A test function marked `sampled` stays in `make test` with as few of its combinations of parameters as show every
-value of every parameter. Its other combinations are marked `full` here. The choice depends on the parameters
-alone, so that every process and every run makes the same one.
+A test function marked `sampled` stays in `make test` with few of its combinations of parameters: they show
+every value of every parameter. Its other combinations are marked `full` here. The choice depends on the
+parameters alone, so that every process and every run makes the same one.
 """
 
 from __future__ import annotations

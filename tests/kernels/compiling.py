@@ -10,10 +10,14 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from tests.locations import ROOT
 
 # Bytes that a block may have: NVIDIA's CUDA programming guide, table of technical specifications.
 SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
+# One generation of GPUs in `make test`, the others in `make test-full`.
+GENERATIONS = [pytest.param(number, marks=() if number == 90 else pytest.mark.full) for number in SHARED]
 
 
 def printed_by(module: str, *arguments: str, **variables: str) -> Any:

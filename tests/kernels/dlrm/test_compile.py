@@ -7,23 +7,24 @@ import subprocess
 
 import pytest
 
-from tests.kernels.compiling import ROOT, SHARED, assert_compiles_and_fits
+from tests.kernels.compiling import GENERATIONS, ROOT, assert_compiles_and_fits
 from tests.kernels.marks import needs_triton
 
 NVCC = shutil.which("nvcc")
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", SHARED)
+@pytest.mark.parametrize("capability", GENERATIONS)
 def test_every_launch_compiles_and_fits(capability):
     assert_compiles_and_fits("tests.kernels.dlrm.compile_all", capability, forms=18)
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 @pytest.mark.parametrize("source", ["pointwise.cu", "bags_interaction.cu"])
-def test_the_cuda_sources_compile_without_warnings(source, tmp_path):
-    targets = [f"-gencode=arch=compute_{number},code=sm_{number}" for number in SHARED]
-    command = [NVCC, "-std=c++17", "-O3", "-Werror", "all-warnings", "--threads", "2", *targets]
+@pytest.mark.parametrize("capability", GENERATIONS)
+def test_the_cuda_sources_compile_without_warnings(capability, source, tmp_path):
+    target = f"-gencode=arch=compute_{capability},code=sm_{capability}"
+    command = [NVCC, "-std=c++17", "-O3", "-Werror", "all-warnings", target]
     path = ROOT / "kernels/dlrm" / source
     done = subprocess.run(
         [*command, "-c", str(path), "-o", str(tmp_path / "object")],

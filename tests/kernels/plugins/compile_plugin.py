@@ -1,6 +1,6 @@
 """Compiles an attention plugin's kernel ahead of time and writes, as JSON, what TensorRT would be given.
 
-    python -m tests.kernels.plugins.compile_plugin research|production
+    python -m tests.kernels.plugins.compile_plugin research|production CAPABILITY|told
 
 A process of its own: in one where Triton's interpreter was chosen nothing can be compiled.
 """
@@ -23,7 +23,7 @@ from tensorrt import plugin as trtp
 from triton.backends.nvidia.compiler import get_ptxas
 
 from kernels.plugins import hstu_attention, stu_attention
-from kernels.plugins.ahead_of_time import CAPABILITIES, AttentionShape, CompiledKernel, compile_attention
+from kernels.plugins.ahead_of_time import AttentionShape, CompiledKernel, compile_attention
 from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
 from tests.kernels.plugins.plugin_setup import (
     HEADS,
@@ -112,37 +112,63 @@ def error_of(function: Callable[..., Any], *arguments: Any) -> str:
     return ""
 
 
-def research() -> dict[str, Any]:
-    """Kernels of all GPUs, types and both sizes of a program; what TensorRT is told; what is refused."""
-    wanted = [*((capability, "bfloat16") for capability in CAPABILITIES), (90, "float32"), (90, "float16")]
-    wanted.append((80, "bfloat16", 4, (128, 128)))
+# Of each plugin: the arguments of `compiled` that follow the capability, by capability.
+RESEARCH = {
+    80: [("bfloat16",), ("bfloat16", 4, (128, 128))],
+    90: [("bfloat16",), ("float32",), ("float16",)],
+    100: [("bfloat16",)],
+}
+PRODUCTION = {
+    80: [("all", "bfloat16", {})],
+    90: [("all", "bfloat16", {}), ("plain", "float32", {}), ("window", "float16", {"width": 8192})],
+    100: [("all", "bfloat16", {}), ("scaled", "bfloat16", {"width": 1024})],
+}
+
+
+def research_kernels(capability: int) -> list[dict[str, Any]]:
+    """Kernels of a GPU: of its types, and of both sizes of a program."""
+    return [compiled(SETTINGS, capability, *arguments) for arguments in RESEARCH[capability]]
+
+
+def production_kernels(capability: int) -> list[dict[str, Any]]:
+    """Kernels of a GPU: of its types, settings and widths."""
+    return [
+        compiled(STU_SETTINGS[name], capability, precision, **sizes)
+        for name, precision, sizes in PRODUCTION[capability]
+    ]
+
+
+def research_told() -> dict[str, Any]:
+    """What TensorRT is told; what is refused."""
     calls = {
         precision: (hstu_attention, SETTINGS, attention_inputs((5, 0, 9, 1), PRECISIONS[precision]))
         for precision in ("float32", "bfloat16")
     }
     return {
-        "kernels": [compiled(SETTINGS, *each) for each in wanted],
         "told": {precision: told(*call) for precision, call in calls.items()},
         "too_large": error_of(compiled, SETTINGS, 80, "bfloat16", 1, (256, 256)),
         "unknown": error_of(told, *calls["float32"], True),
     }
 
 
-def production() -> dict[str, Any]:
-    """Kernels of all GPUs, types, settings and widths; what TensorRT is told; what is refused."""
+def production_told() -> dict[str, Any]:
+    """What TensorRT is told; what is refused."""
     every = STU_SETTINGS["all"]
     inputs = stu_attention_inputs((5, 0, 9, 2), torch.bfloat16, every)
     return {
-        "kernels": [
-            *(compiled(every, capability, "bfloat16") for capability in CAPABILITIES),
-            compiled(STU_SETTINGS["plain"], 90, "float32"),
-            compiled(STU_SETTINGS["window"], 90, "float16", width=8192),
-            compiled(STU_SETTINGS["scaled"], 100, "bfloat16", width=1024),
-        ],
         "told": told(stu_attention, every, inputs),
         "unknown": error_of(told, stu_attention, every, inputs, True),
     }
 
 
+def main(plugin: str, part: str) -> Any:
+    """The kernels of a GPU, or what TensorRT is told."""
+    kernels, telling = {
+        "research": (research_kernels, research_told),
+        "production": (production_kernels, production_told),
+    }[plugin]
+    return telling() if part == "told" else kernels(int(part))
+
+
 if __name__ == "__main__":
-    json.dump({"research": research, "production": production}[sys.argv[1]](), sys.stdout)
+    json.dump(main(*sys.argv[1:]), sys.stdout)

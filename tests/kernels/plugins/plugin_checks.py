@@ -70,10 +70,11 @@ def assert_tripy_can_call(
     assert definition.aot_impl_func is registration.compile_kernel
 
 
-def assert_tensorrt_can_launch(kernels: list[dict[str, Any]]) -> None:
-    """`kernels` as `compile_plugin` writes them: for each GPU and each type, all that TensorRT needs."""
-    assert {kernel["capability"] for kernel in kernels} == {80, 90, 100}
-    assert {kernel["precision"] for kernel in kernels} == {"float32", "float16", "bfloat16"}
+def assert_tensorrt_can_launch(kernels: list[dict[str, Any]], capability: int) -> None:
+    """`kernels` as `compile_plugin` writes them for a GPU: for each type, all that TensorRT needs."""
+    types = {"float32", "float16", "bfloat16"} if capability == 90 else {"bfloat16"}
+    assert {kernel["capability"] for kernel in kernels} == {capability}
+    assert {kernel["precision"] for kernel in kernels} == types
     for kernel in kernels:
         assert kernel["target"].startswith(f"sm_{kernel['capability']}")
         assert kernel["is_elf"]

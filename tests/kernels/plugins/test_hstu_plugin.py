@@ -17,7 +17,7 @@ from tensorrt import plugin as trtp
 import kernels.plugins.hstu_attention as registration
 from kernels.hstu_attention import hstu_attention
 from kernels.plugins.schema import HSTU_ATTENTION, HSTUAttentionSettings
-from tests.kernels.compiling import printed_by
+from tests.kernels.compiling import GENERATIONS, printed_by
 from tests.kernels.marks import needs_gpu, needs_triton
 from tests.kernels.plugins.plugin_checks import (
     DTYPES,
@@ -131,20 +131,27 @@ def test_the_registration_is_one_that_tripy_can_call():
     assert_tripy_can_call(trtp.op.hstu.research_attention, HSTU_ATTENTION, NAMES, registration)
 
 
+COMPILED_ONCE = pytest.mark.xdist_group("research_plugin")
+
+
 @pytest.fixture(scope="module")
 def compilations():
     """What `compile_plugin` writes, by the value of TensorRT's switch for TF32."""
-    program = partial(printed_by, "tests.kernels.plugins.compile_plugin", "research")
+    program = partial(printed_by, "tests.kernels.plugins.compile_plugin", "research", "told")
     return {switch: program(NVIDIA_TF32_OVERRIDE=switch) for switch in ("0", "1")}
 
 
 @needs_triton
-def test_the_kernel_compiles_without_a_gpu(compilations):
-    kernels = compilations["0"]["kernels"]
-    assert_tensorrt_can_launch(kernels)
+@pytest.mark.parametrize("capability", GENERATIONS)
+def test_the_kernel_compiles_without_a_gpu(capability):
+    kernels = printed_by(
+        "tests.kernels.plugins.compile_plugin", "research", str(capability), NVIDIA_TF32_OVERRIDE="0"
+    )
+    assert_tensorrt_can_launch(kernels, capability)
     assert all(kernel["has_table"] for kernel in kernels)
 
 
+@COMPILED_ONCE
 @needs_triton
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_what_tensorrt_is_told_to_launch(compilations, precision):
@@ -152,6 +159,7 @@ def test_what_tensorrt_is_told_to_launch(compilations, precision):
     assert_is_told_to_launch(compilations["0"]["told"][precision], programs=(1, HEADS))
 
 
+@COMPILED_ONCE
 @needs_triton
 def test_float32_products_follow_tensorrts_switch(compilations):
     assert compilations["1"]["told"]["float32"]["uses_tf32"]
@@ -159,6 +167,7 @@ def test_float32_products_follow_tensorrts_switch(compilations):
     assert not compilations["1"]["told"]["bfloat16"]["uses_tf32"]
 
 
+@COMPILED_ONCE
 @needs_triton
 def test_a_kernel_that_needs_too_much_shared_memory_is_refused(compilations):
     refused = compilations["0"]["too_large"]
@@ -166,6 +175,7 @@ def test_a_kernel_that_needs_too_much_shared_memory_is_refused(compilations):
     assert "more than the 49152 that a plugin's kernel gets" in refused
 
 
+@COMPILED_ONCE
 @needs_triton
 def test_an_extent_that_must_be_known_is_named(compilations):
     assert "the second extent of q is not known" in compilations["0"]["unknown"]

@@ -12,7 +12,7 @@ from tensorrt import plugin as trtp
 import kernels.plugins.stu_attention as registration
 from kernels.hstu_attention import hstu_attention
 from kernels.plugins.schema import STU_ATTENTION, STUAttentionSettings
-from tests.kernels.compiling import printed_by
+from tests.kernels.compiling import GENERATIONS, printed_by
 from tests.kernels.marks import needs_gpu, needs_triton
 from tests.kernels.plugins.plugin_checks import (
     DTYPES,
@@ -139,23 +139,30 @@ def test_the_registration_is_one_that_tripy_can_call():
     assert_tripy_can_call(trtp.op.hstu.production_attention, STU_ATTENTION, NAMES, registration)
 
 
+COMPILED_ONCE = pytest.mark.xdist_group("production_plugin")
+
+
 @pytest.fixture(scope="module")
 def compilations():
     """What `compile_plugin` writes."""
-    return printed_by("tests.kernels.plugins.compile_plugin", "production")
+    return printed_by("tests.kernels.plugins.compile_plugin", "production", "told")
 
 
 @needs_triton
-def test_the_kernel_compiles_without_a_gpu(compilations):
-    assert_tensorrt_can_launch(compilations["kernels"])
-    assert not any(kernel["has_table"] for kernel in compilations["kernels"])
+@pytest.mark.parametrize("capability", GENERATIONS)
+def test_the_kernel_compiles_without_a_gpu(capability):
+    kernels = printed_by("tests.kernels.plugins.compile_plugin", "production", str(capability))
+    assert_tensorrt_can_launch(kernels, capability)
+    assert not any(kernel["has_table"] for kernel in kernels)
 
 
+@COMPILED_ONCE
 @needs_triton
 def test_what_tensorrt_is_told_to_launch(compilations):
     assert_is_told_to_launch(compilations["told"], programs=(HEADS,))
 
 
+@COMPILED_ONCE
 @needs_triton
 def test_an_extent_that_must_be_known_is_named(compilations):
     assert "the second extent of q is not known" in compilations["unknown"]
