@@ -27,6 +27,7 @@ bench: setup
 lint: setup
 	@$(VENV) -m ruff check .
 	@$(VENV) -m mypy
+	@$(VENV) .venv/bin/lint-imports --no-cache --no-logo
 
 setup:
 	@$(BOOT) -c 'import sys; sys.exit(sys.version_info < (3, 8))' \

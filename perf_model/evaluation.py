@@ -11,12 +11,12 @@ from perf_model.estimate import estimate
 from perf_model.kernels import KernelModel
 from perf_model.limits import roofline
 from perf_model.lookup import BagSizes
-from perf_model.measure.workloads import Maker
 from perf_model.measured import Measured
 from perf_model.points import Point, is_big
 from perf_model.products import ITEM_BYTES
 from perf_model.trace import Trace, trace
 from perf_model.work import Work
+from perf_model.workloads import Maker
 
 SEED_WARPS = 64
 """Warps of a multiprocessor, for the seed's predictor: as many as fit."""

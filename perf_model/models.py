@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from configs import CaseConfig, load_case
-from perf_model.measure.workloads import DTYPES
 from perf_model.points import Sizes
 from perf_model.work.parts import Shapes
+from perf_model.workloads import DTYPES
 from reference import build
 
 YEAR = 365 * 24 * 3600

@@ -23,7 +23,7 @@ class Point:
     """One thing to time.
 
     Attributes:
-        family: what runs, a key of `perf_model.measure.workloads.BUILDERS`.
+        family: what runs, a key of `perf_model.workloads.BUILDERS`.
         precision: one of `PRECISIONS`.
         sizes: the family's own sizes.
     """

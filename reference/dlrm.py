@@ -15,7 +15,8 @@ Departures from the public code:
 * tables below the mixed-dimension threshold have the common width (the public code cannot build them);
 * no multi-device code and no quantisation.
 
-``python -m reference.dlrm --mini-batch-size 2 --data-size 6 --debug`` prints the public README's sample run.
+``python -m reference.dlrm_sample_run --mini-batch-size 2 --data-size 6 --debug`` prints the public README's
+sample run.
 
 Legend: B batch, T tables, L total number of indices of a table, D embedding, F = T + 1 interacting vectors.
 """
@@ -272,9 +273,3 @@ class DLRM_Net(nn.Module):
             lS_o: see `forward`, as for ``lS_i`` and ``lS_w``.
         """
         return self(self.log_counts(counts, self.bot_l[0].weight), lS_o, lS_i, lS_w)
-
-
-if __name__ == "__main__":
-    from reference.dlrm_sample_run import main
-
-    main()

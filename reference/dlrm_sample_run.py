@@ -1,8 +1,9 @@
 """The sample run of the public DLRM README: a tiny model, random data, plain SGD, every number printed.
 
-``python -m reference.dlrm --mini-batch-size 2 --data-size 6 [--debug]`` prints what the README prints, digit
-for digit. The README predates the newest public code in three ways, which are kept here: the inputs of all
-mini-batches are drawn before any target, the MLPs start from U[0, 1), and bags are printed as lists.
+``python -m reference.dlrm_sample_run --mini-batch-size 2 --data-size 6 [--debug]`` prints the README's
+output, digit for digit. The README is older than the newest public code. This run follows the README in three
+points: it draws the inputs of all mini-batches before any target, the MLPs start from U[0, 1), and bags print
+as lists.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def sample_run(data_size: int, mini_batch_size: int, debug: bool = False) -> Ite
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line and write the run to standard output."""
     parser = argparse.ArgumentParser(
-        prog="python -m reference.dlrm", description="The DLRM README's sample run."
+        prog="python -m reference.dlrm_sample_run", description="The DLRM README's sample run."
     )
     parser.add_argument("--mini-batch-size", type=int, default=1, help="rows of a training step")
     parser.add_argument("--data-size", type=int, default=1, help="rows to train on")
@@ -179,3 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.stdout.write(line + "\n")
     except ValueError as error:
         parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

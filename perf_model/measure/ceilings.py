@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from perf_model.ceilings import Ceilings
 from perf_model.measure.machine import environment, this_gpu
 from perf_model.measure.timing import GraphTimer
-from perf_model.measure.workloads import DTYPES
 from perf_model.points import PRECISIONS
+from perf_model.workloads import DTYPES
 
 COPY_BYTES = 2**31
 L2_SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4)

@@ -15,9 +15,9 @@ import torch
 
 from perf_model.measure.machine import environment, this_gpu
 from perf_model.measure.timing import GraphTimer
-from perf_model.measure.workloads import Maker
 from perf_model.measured import Measured, Measurements
 from perf_model.points import Point, calibration_points, evaluation_points
+from perf_model.workloads import Maker
 
 SETS = {"calibration": (calibration_points, 6), "evaluation": (evaluation_points, 10)}
 SEED = 0

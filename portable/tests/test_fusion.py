@@ -9,9 +9,10 @@ from dense_hstu import Shape, TorchHSTU, sample, tripy_from_torch
 from gpu_operations import OPERATIONS, X
 
 from mlir_tensorrt.runtime.api import MTRTException
+from tripy_portable.constant_folding import fold
 from tripy_portable.dtypes import BY_TORCH
 from tripy_portable.ir.types import tensor_type
-from tripy_portable.planner import Plan, fold
+from tripy_portable.planner import Plan
 from tripy_portable.runtime import folding, fusion
 from tripy_portable.runtime.cuda_plan import CudaPlan
 from tripy_portable.runtime.folding import DeviceFolding

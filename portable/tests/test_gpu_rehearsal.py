@@ -20,10 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mlir_tensorrt.compiler.dialects import tensorrt
+from tripy_portable.constant_folding import fold
 from tripy_portable.dtypes import BY_TORCH, F32
 from tripy_portable.ir.types import tensor_type
 from tripy_portable.kernels.registry import _LOWERINGS
-from tripy_portable.planner import Plan, fold
+from tripy_portable.planner import Plan
 from tripy_portable.runtime import placement, streams
 from tripy_portable.runtime.cuda_plan import CudaPlan
 from tripy_portable.runtime.memref import DeviceMemRef

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from trt_graphs import Case, constant, tensor
 
-from tripy_portable.dialect import builders as dialect
+from mlir_tensorrt.compiler.dialects import tensorrt as dialect
 from tripy_portable.dialect import enums, legality
 from tripy_portable.dialect.affine import AffineMap
 from tripy_portable.dtypes import BF16, F8, F16, F32, I1, I4, I8, I32, I64, ElementType

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from tripy_portable.dialect import builders as dialect
+from mlir_tensorrt.compiler.dialects import tensorrt as dialect
 from tripy_portable.dtypes import I32, ElementType
 from tripy_portable.ir.attributes import ArrayAttr, DenseElementsAttr, DictAttr, ShapeProfileAttr
-from tripy_portable.ir.context import InsertionPoint, Location
-from tripy_portable.ir.operations import FuncOp, Module, ReturnOp, Value
+from tripy_portable.ir.context import Location
+from tripy_portable.ir.operations import FuncOp, InsertionPoint, Module, ReturnOp, Value
 from tripy_portable.ir.types import DYNAMIC, FunctionType, RankedTensorType, element_type, tensor_type
 from tripy_portable.program import Program, from_module
 

@@ -20,12 +20,12 @@ from perf_model.evaluation import point_work, predict, seed_seconds, statistics_
 from perf_model.kernels import PRODUCTS, product_of
 from perf_model.limits import limit
 from perf_model.measure.timing import launches_for, summary
-from perf_model.measure.workloads import Maker
 from perf_model.measured import Measurements, read_measurements
 from perf_model.models import input_shapes, models
 from perf_model.points import Point, evaluation_points, is_big
 from perf_model.trace import Array, Operation, Trace, trace
 from perf_model.work import case_work
+from perf_model.workloads import Maker
 from tests.locations import ROOT
 from tests.parity.hidden_gpu import without_gpu
 from tests.perf_model.gpu import CEILINGS, RESULTS, calibration, evaluation, h200, kernel_model, traced

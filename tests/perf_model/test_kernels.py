@@ -12,10 +12,10 @@ from perf_model import lookup
 from perf_model.evaluation import point_seconds
 from perf_model.kernels import kind_of, product_of
 from perf_model.lookup import BagSizes, LookupModel
-from perf_model.measure.workloads import Maker
 from perf_model.points import PRECISIONS, STREAMS, Point, calibration_points, evaluation_points, index_sets
 from perf_model.products import Product, ProductModel
 from perf_model.trace import Operation, trace
+from perf_model.workloads import Maker
 from tests.perf_model.gpu import ROUND, calibration, h200, kernel_model
 
 LOOKUP = LookupModel(

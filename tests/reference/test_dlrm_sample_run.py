@@ -50,7 +50,7 @@ def test_the_command_prints_the_run():
     command = [
         sys.executable,
         "-m",
-        "reference.dlrm",
+        "reference.dlrm_sample_run",
         "--mini-batch-size",
         "2",
         "--data-size",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tripy_portable.constant_folding import compact, fold
 from tripy_portable.diagnostics import (
     GraphError,
     MTRTException,
@@ -14,13 +15,13 @@ from tripy_portable.diagnostics import (
     unsupported_plugin,
 )
 from tripy_portable.ir.context import Context
-from tripy_portable.planner import compact, fold, verify
 from tripy_portable.plugins.registry import find
 from tripy_portable.program import Program, from_module
 from tripy_portable.runtime.executable import Executable
 from tripy_portable.runtime.folding import folding
 from tripy_portable.runtime.options import Options
 from tripy_portable.runtime.streams import device_of
+from tripy_portable.verification import verify
 
 
 class CompilerClient:

@@ -15,8 +15,16 @@ from tripy_portable.ir.attributes import (
     StringAttr,
     TypeAttr,
 )
-from tripy_portable.ir.context import Context, InsertionPoint, Location
-from tripy_portable.ir.operations import Block, BlockArgument, Module, Operation, OpResult, Value
+from tripy_portable.ir.context import Context, Location
+from tripy_portable.ir.operations import (
+    Block,
+    BlockArgument,
+    InsertionPoint,
+    Module,
+    Operation,
+    OpResult,
+    Value,
+)
 from tripy_portable.ir.types import (
     BF16Type,
     F16Type,

@@ -2,6 +2,7 @@
 
 from tripy_portable.dialect import (  # noqa: F401  (importing registers the inferences)
     inference,
+    layout_inference,
     plugin_inference,
     window_inference,
 )

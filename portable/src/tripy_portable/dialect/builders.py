@@ -8,88 +8,60 @@ from typing import Any
 from tripy_portable.diagnostics import (
     DiagnosticInfo,
     MLIRError,
-    VerificationError,
     unsupported_outputs,
     unsupported_plugin,
 )
 from tripy_portable.dialect.enums import EnumAttr, SliceModeAttr
-from tripy_portable.dialect.inference import OpView, infer
-from tripy_portable.ir.attributes import Attribute, DenseElementsAttr
+from tripy_portable.dialect.recording import build
+from tripy_portable.ir.attributes import DenseElementsAttr
 from tripy_portable.ir.context import current_location
-from tripy_portable.ir.operations import Operation, OpResult, Value
+from tripy_portable.ir.operations import OpResult, Value
 from tripy_portable.ir.types import RankedTensorType, tensor_type
 from tripy_portable.plugins.registry import find
-
-
-def _plain(value: Any) -> Any:
-    """Attributes and sequences as plain values that a program can store."""
-    if isinstance(value, Attribute):
-        return value.value
-    if isinstance(value, (list, tuple)):
-        return tuple(value)
-    return value
-
-
-def _build(
-    name: str,
-    operands: Sequence[Value | None],
-    attrs: dict[str, Any],
-    declared: Sequence[RankedTensorType] = (),
-) -> list[OpResult]:
-    attrs = {key: _plain(value) for key, value in attrs.items()}
-    types = [None if operand is None else operand.type for operand in operands]
-    try:
-        results = infer(OpView(name, types, attrs, declared, [None] * len(types)))
-    except VerificationError as error:
-        location = current_location()
-        message = f"'tensorrt.{name}' op {error}"
-        info = DiagnosticInfo(f"{location}: {message}", location)
-        raise MLIRError("Operation creation failed", [info]) from error
-    return Operation(name, operands, attrs, results).results
 
 
 def constant(weights: DenseElementsAttr) -> OpResult:
     """A tensor of given data."""
     tensor = weights.value
-    return _build("constant", (), {"data": tensor}, [tensor_type(tuple(tensor.shape), weights.type.element)])[
+    return build("constant", (), {"data": tensor}, [tensor_type(tuple(tensor.shape), weights.type.element)])[
         0
     ]
 
 
 def cast(result: RankedTensorType, input: Value) -> OpResult:
     """Changes the element type."""
-    return _build("cast", [input], {}, [result])[0]
+    return build("cast", [input], {}, [result])[0]
 
 
 def unary(input: Value, unary_operation: EnumAttr) -> OpResult:
     """Applies a unary function."""
-    return _build("unary", [input], {"operation": unary_operation})[0]
+    return build("unary", [input], {"operation": unary_operation})[0]
 
 
 def activation(input: Value, activation_type: EnumAttr, alpha: Any = None, beta: Any = None) -> OpResult:
     """Applies an activation function."""
     attrs = {"activation_type": activation_type, "alpha": alpha, "beta": beta}
-    return _build("activation", [input], attrs)[0]
+    return build("activation", [input], attrs)[0]
 
 
 def element_wise(input1: Value, input2: Value, elementwise_operation: EnumAttr) -> OpResult:
     """Applies a binary function, with extents of 1 broadcast."""
-    return _build("element_wise", [input1, input2], {"operation": elementwise_operation})[0]
+    return build("element_wise", [input1, input2], {"operation": elementwise_operation})[0]
 
 
 def select(condition: Value, then_input: Value, else_input: Value) -> OpResult:
     """Chooses between two tensors."""
-    return _build("select", [condition, then_input, else_input], {})[0]
+    return build("select", [condition, then_input, else_input], {})[0]
 
 
 def matrix_multiply(input0: Value, input1: Value, op0: EnumAttr, op1: EnumAttr) -> OpResult:
     """Multiplies matrices, with batch extents of 1 broadcast."""
-    return _build("matrix_multiply", [input0, input1], {"op0": op0, "op1": op1})[0]
+    return build("matrix_multiply", [input0, input1], {"op0": op0, "op1": op1})[0]
 
 
 def softmax(input: Value, axis: int) -> OpResult:
     """Normalises exponentials along an axis."""
-    return _build("softmax", [input], {"axis": axis})[0]
+    return build("softmax", [input], {"axis": axis})[0]
 
 
 def reduce(
@@ -97,7 +69,7 @@ def reduce(
 ) -> OpResult:
     """Reduces over axes."""
     attrs = {"axes": reduce_axes, "operation": reduce_operation, "keep_dimensions": bool(keep_dimensions)}
-    return _build("reduce", [input], attrs)[0]
+    return build("reduce", [input], attrs)[0]
 
 
 def normalization(
@@ -109,17 +81,17 @@ def normalization(
         "eps": 1e-5 if eps is None else eps,
         "num_groups": 1 if num_groups is None else num_groups,
     }
-    return _build("normalization", [input, scale, bias], attrs)[0]
+    return build("normalization", [input, scale, bias], attrs)[0]
 
 
 def top_k(input: Value, k: int, axis: int, topk_operation: EnumAttr) -> list[OpResult]:
     """The k greatest or least values along an axis, and their indices."""
-    return _build("top_k", [input], {"k": k, "axis": axis, "operation": topk_operation})
+    return build("top_k", [input], {"k": k, "axis": axis, "operation": topk_operation})
 
 
 def concatenation(inputs: Sequence[Value], axis: int) -> OpResult:
     """Joins tensors along an axis."""
-    return _build("concatenation", list(inputs), {"axis": axis})[0]
+    return build("concatenation", list(inputs), {"axis": axis})[0]
 
 
 def gather(data: Value, indices: Value, axis: int, *, num_broadcast_dims: int | None = None) -> OpResult:
@@ -128,7 +100,7 @@ def gather(data: Value, indices: Value, axis: int, *, num_broadcast_dims: int | 
         location = current_location()
         message = "'tensorrt.gather' op: num_broadcast_dims other than 0 is not supported"
         raise MLIRError("Operation creation failed", [DiagnosticInfo(f"{location}: {message}", location)])
-    return _build("gather", [data, indices], {"axis": axis})[0]
+    return build("gather", [data, indices], {"axis": axis})[0]
 
 
 def slice(
@@ -150,34 +122,34 @@ def slice(
         "static_stride": static_stride,
         "mode": mode if mode is not None else SliceModeAttr.get("kDEFAULT"),
     }
-    return _build("slice", [input, start, size, stride, fill], attrs)[0]
+    return build("slice", [input, start, size, stride, fill], attrs)[0]
 
 
 def shape(input: Value) -> OpResult:
     """A tensor's shape, as a rank-1 int32 tensor."""
-    return _build("shape", [input], {})[0]
+    return build("shape", [input], {})[0]
 
 
 def reshape(result: RankedTensorType, input: Value, *, shape: Value | None = None) -> OpResult:
     """Changes the shape and keeps the elements in row-major order."""
-    return _build("reshape", [input, shape], {}, [result])[0]
+    return build("reshape", [input, shape], {}, [result])[0]
 
 
 def collapse_rank(result: RankedTensorType, input: Value) -> OpResult:
     """Drops dimensions of extent 1."""
-    return _build("collapse_rank", [input], {}, [result])[0]
+    return build("collapse_rank", [input], {}, [result])[0]
 
 
 def broadcast(
     result: RankedTensorType, input: Value, broadcast_dims: Any, *, shape: Value | None = None
 ) -> OpResult:
     """Repeats a tensor along new dimensions and along those of extent 1."""
-    return _build("broadcast", [input, shape], {"broadcast_dims": broadcast_dims}, [result])[0]
+    return build("broadcast", [input, shape], {"broadcast_dims": broadcast_dims}, [result])[0]
 
 
 def transpose(input: Value, permutation: Any) -> OpResult:
     """Permutes dimensions."""
-    return _build("transpose", [input], {"permutation": permutation.permutation}, ())[0]
+    return build("transpose", [input], {"permutation": permutation.permutation}, ())[0]
 
 
 def linspace(
@@ -188,141 +160,7 @@ def linspace(
     step: Value | None = None,
 ) -> OpResult:
     """An arithmetic sequence along each dimension: start + sum of index times step."""
-    return _build("linspace", [shape, start, step], {}, [result])[0]
-
-
-def quantize(result: RankedTensorType, input: Value, scale: Value, *, axis: Any = None) -> OpResult:
-    """Divides by a scale, rounds and saturates."""
-    return _build("quantize", [input, scale], {"axis": axis}, [result])[0]
-
-
-def dequantize(result: RankedTensorType, input: Value, scale: Value, *, axis: Any = None) -> OpResult:
-    """Multiplies by a scale."""
-    return _build("dequantize", [input, scale], {"axis": axis}, [result])[0]
-
-
-def convolution(
-    input: Value,
-    stride: Any,
-    pre_padding: Any,
-    post_padding: Any,
-    *,
-    kernel: Value | None = None,
-    bias: Value | None = None,
-    num_groups: int | None = None,
-    dilation: Any = None,
-) -> OpResult:
-    """Correlates with a kernel."""
-    attrs = _window_attrs(stride, pre_padding, post_padding, num_groups, dilation)
-    return _build("convolution", [input, kernel, bias], attrs)[0]
-
-
-def deconvolution(
-    input: Value,
-    stride: Any,
-    pre_padding: Any,
-    post_padding: Any,
-    *,
-    kernel_weights: Value | None = None,
-    bias_weights: Value | None = None,
-    num_groups: int | None = None,
-    dilation: Any = None,
-) -> OpResult:
-    """The gradient of a convolution with respect to its input."""
-    attrs = _window_attrs(stride, pre_padding, post_padding, num_groups, dilation)
-    return _build("deconvolution", [input, kernel_weights, bias_weights], attrs)[0]
-
-
-def _window_attrs(
-    stride: Any, pre_padding: Any, post_padding: Any, num_groups: Any, dilation: Any
-) -> dict[str, Any]:
-    return {
-        "stride": stride,
-        "pre_padding": pre_padding,
-        "post_padding": post_padding,
-        "num_groups": 1 if num_groups is None else num_groups,
-        "dilation": dilation if dilation is not None else (1,) * len(stride),
-    }
-
-
-def pooling(
-    input: Value,
-    window_size: Any,
-    stride: Any,
-    pre_padding: Any,
-    post_padding: Any,
-    pooling_type: EnumAttr,
-    *,
-    average_count_excludes_padding: Any = None,
-) -> OpResult:
-    """Reduces windows to their maximum or mean."""
-    attrs = {
-        "window_size": window_size,
-        "stride": stride,
-        "pre_padding": pre_padding,
-        "post_padding": post_padding,
-        "pooling_type": pooling_type,
-        "average_count_excludes_padding": average_count_excludes_padding,
-    }
-    return _build("pooling", [input], attrs)[0]
-
-
-def resize_nearest(
-    result: RankedTensorType,
-    input: Value,
-    coordinate_transformation: EnumAttr,
-    nearest_rounding: EnumAttr,
-    selector_for_single_pixel: EnumAttr,
-    *,
-    output_shape: Value | None = None,
-    scales: Any = None,
-) -> OpResult:
-    """Resizes by the nearest element."""
-    attrs = {
-        "coordinates": coordinate_transformation,
-        "rounding": nearest_rounding,
-        "selector": selector_for_single_pixel,
-        "scales": scales,
-    }
-    return _build("resize_nearest", [input, output_shape], attrs, [result])[0]
-
-
-def resize_linear(
-    result: RankedTensorType,
-    input: Value,
-    coordinate_transformation: EnumAttr,
-    selector_for_single_pixel: EnumAttr,
-    *,
-    output_shape: Value | None = None,
-    scales: Any = None,
-) -> OpResult:
-    """Resizes by linear interpolation."""
-    attrs = {
-        "coordinates": coordinate_transformation,
-        "selector": selector_for_single_pixel,
-        "scales": scales,
-    }
-    return _build("resize_linear", [input, output_shape], attrs, [result])[0]
-
-
-def resize_cubic(
-    result: RankedTensorType,
-    input: Value,
-    coordinate_transformation: EnumAttr,
-    selector_for_single_pixel: EnumAttr,
-    cubic_coeff: Any,
-    *,
-    output_shape: Value | None = None,
-    scales: Any = None,
-) -> OpResult:
-    """Resizes by cubic interpolation."""
-    attrs = {
-        "coordinates": coordinate_transformation,
-        "selector": selector_for_single_pixel,
-        "cubic_coeff": cubic_coeff,
-        "scales": scales,
-    }
-    return _build("resize_cubic", [input, output_shape], attrs, [result])[0]
+    return build("linspace", [shape, start, step], {}, [result])[0]
 
 
 def opaque_plugin(
@@ -351,4 +189,4 @@ def opaque_plugin(
     if len(results) != 1:
         # The native binding returns a list then, which nvtripy 0.1.7 takes for one result.
         raise unsupported_outputs(definition.plugin_id, len(results))
-    return _build("opaque_plugin", inputs, attrs, results)[0]
+    return build("opaque_plugin", inputs, attrs, results)[0]

@@ -1,4 +1,4 @@
-"""Contexts, locations and insertion points: what MLIR's bindings keep on a thread-local stack."""
+"""Contexts and locations. Entered locations lie on a stack of their thread, as in MLIR's bindings."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tripy_portable.ir.attributes import StringAttr
-    from tripy_portable.ir.operations import Block
 
 
-class _Stacks(threading.local):
+class _Stack(threading.local):
     def __init__(self) -> None:
         self.locations: list[Location] = []
-        self.insertion_points: list[InsertionPoint] = []
 
 
-_STACKS = _Stacks()
+_ENTERED = _Stack()
 
 
 class Context:
@@ -84,11 +82,11 @@ class Location:
         return f"loc({self._body()})"
 
     def __enter__(self) -> Location:
-        _STACKS.locations.append(self)
+        _ENTERED.locations.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _STACKS.locations.pop()
+        _ENTERED.locations.pop()
 
 
 def _quoted(text: str) -> str:
@@ -104,25 +102,6 @@ _STACK_FRAME = re.compile(r"--> (\S+:\d+ in \S+)")
 _UNKNOWN = Location("unknown")
 
 
-class InsertionPoint:
-    """The block that operations are appended to while this is entered."""
-
-    def __init__(self, block: Block):
-        self.block = block
-
-    def __enter__(self) -> InsertionPoint:
-        _STACKS.insertion_points.append(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _STACKS.insertion_points.pop()
-
-
 def current_location() -> Location:
     """The innermost entered location, or the unknown one."""
-    return _STACKS.locations[-1] if _STACKS.locations else _UNKNOWN
-
-
-def current_insertion_point() -> InsertionPoint | None:
-    """The innermost entered insertion point, if any."""
-    return _STACKS.insertion_points[-1] if _STACKS.insertion_points else None
+    return _ENTERED.locations[-1] if _ENTERED.locations else _UNKNOWN

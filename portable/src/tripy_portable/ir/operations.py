@@ -1,12 +1,13 @@
-"""Values, operations, blocks, functions and modules."""
+"""Values, operations, blocks, functions, modules, and the points where operations are inserted."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tripy_portable.ir.attributes import ArrayAttr, Attribute
-from tripy_portable.ir.context import InsertionPoint, Location, current_insertion_point, current_location
+from tripy_portable.ir.context import Location, current_location
 from tripy_portable.ir.types import FunctionType, RankedTensorType
 
 
@@ -81,6 +82,33 @@ class Block:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.operations)
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.points: list[InsertionPoint] = []
+
+
+_ENTERED = _Stack()
+
+
+class InsertionPoint:
+    """The block that operations are appended to while this is entered."""
+
+    def __init__(self, block: Block):
+        self.block = block
+
+    def __enter__(self) -> InsertionPoint:
+        _ENTERED.points.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _ENTERED.points.pop()
+
+
+def current_insertion_point() -> InsertionPoint | None:
+    """The innermost entered insertion point, if any."""
+    return _ENTERED.points[-1] if _ENTERED.points else None
 
 
 class FuncOp:

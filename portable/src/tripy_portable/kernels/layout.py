@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from tripy_portable.dialect.inference import OpView, slice_bounds
+from tripy_portable.dialect.inference import OpView
+from tripy_portable.dialect.layout_inference import slice_bounds
 from tripy_portable.kernels.registry import Lowered, identity, known, lowers
 
 Tensor = torch.Tensor

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from tripy_portable.constant_folding import fold
 from tripy_portable.ir.types import RankedTensorType, tensor_type
-from tripy_portable.planner import Plan, fold
+from tripy_portable.planner import Plan
 from tripy_portable.plugins.registry import check_plugins
 from tripy_portable.program import Program, is_static
 from tripy_portable.runtime.cuda_plan import CudaPlan

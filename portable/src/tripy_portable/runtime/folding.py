@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
+from tripy_portable.constant_folding import Compute, compute_on_host
 from tripy_portable.kernels import Lowered
-from tripy_portable.planner import Compute, compute_on_host
 from tripy_portable.runtime.placement import moved
 from tripy_portable.runtime.precision import MatrixPrecision
 
@@ -21,7 +21,7 @@ _HOST = torch.device("cpu")
 
 
 def folding(device: torch.device, allow_tf32: bool) -> Compute:
-    """How `planner.fold` computes for plans on a device."""
+    """How `constant_folding.fold` computes for plans on a device."""
     return compute_on_host if device.type == "cpu" else DeviceFolding(device, MatrixPrecision(allow_tf32))
 
 

@@ -1,0 +1,110 @@
+"""The contracts of import-linter hold, and each refuses an import that it forbids."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.locations import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+CONTRACTS = [contract["id"] for contract in SETTINGS["contracts"]]
+PORTABLE = ("tripy_portable", "mlir_tensorrt", "tensorrt")
+
+# For each contract, files and the imports that break it, each on its own.
+VIOLATIONS: dict[str, list[tuple[str, str]]] = {
+    "no_circles": [
+        ("kernels/dlrm/tables.py", "from kernels.dlrm.bags import embedding_bags"),
+        ("tripy_portable/ir/context.py", "def later():\n    from tripy_portable.ir.operations import Block"),
+        ("reference/dlrm.py", "from reference.dlrm_sample_run import main"),
+        ("perf_model/models.py", "from perf_model.measure.timing import GraphTimer"),
+    ],
+    "datasets": [
+        ("datasets/movielens.py", "from parity.base.errors import UserError"),
+        ("datasets/movielens.py", "import torch"),
+    ],
+    "configs": [("configs/loading.py", "import torch"), ("configs/loading.py", "import reference.build")],
+    "reference": [
+        ("reference/hstu_dense.py", "import nvtripy"),
+        ("reference/train.py", "from parity.base.errors import UserError"),
+    ],
+    "reference_datasets": [("reference/hstu_dense.py", "from datasets.movielens import read_movielens")],
+    "tripy_port": [
+        ("tripy_port/hstu_dense.py", "import torch"),
+        ("tripy_port/hstu_fused.py", "from kernels.plugins.registration import known"),
+        ("tripy_port/hstu_dense.py", "from reference.hstu_dense import HSTUDenseModel"),
+    ],
+    "kernels": [
+        ("kernels/hstu_attention/layout.py", "import tensorrt"),
+        ("kernels/hstu_forward/model.py", "from reference.hstu_dense import HSTUDenseModel"),
+    ],
+    "kernels_layers": [
+        ("kernels/hstu_attention/eager.py", "from kernels.plugins.schema import HSTU_ATTENTION"),
+        ("kernels/dlrm/forward.py", "from kernels.hstu_forward.model import HSTUForward"),
+        ("kernels/unlisted.py", "import torch"),
+    ],
+    "kernels_schema": [("kernels/plugins/schema.py", "import torch")],
+    "perf_model": [("perf_model/limits.py", "from parity.base.errors import UserError")],
+    "perf_model_general": [("perf_model/limits.py", "from configs import CaseConfig")],
+    "portable": [("tripy_portable/planner.py", "from parity.base.errors import UserError")],
+    "portable_stand_ins": [("tripy_portable/planner.py", "import mlir_tensorrt")],
+    "portable_layers": [
+        ("tripy_portable/ir/types.py", "from tripy_portable.program import Program"),
+        ("tripy_portable/unlisted.py", "import torch"),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of all packages, side by side."""
+    copy = tmp_path_factory.mktemp("checkout")
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for package in SETTINGS["root_packages"]:
+        source = ROOT / "portable" / "src" / package if package in PORTABLE else ROOT / package
+        ignored = shutil.ignore_patterns("__pycache__", "*.json", "*.yaml")
+        shutil.copytree(source, copy / package, ignore=ignored)
+    return copy
+
+
+def linted(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = (
+        "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    )
+    command = [sys.executable, "-c", program, "--no-cache", "--no-logo", *arguments]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+
+
+def test_the_contracts_hold(checkout):
+    done = linted(checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Contracts: {len(CONTRACTS)} kept, 0 broken." in done.stdout
+
+
+def test_every_contract_has_a_violation():
+    assert set(VIOLATIONS) == set(CONTRACTS)
+
+
+@pytest.mark.parametrize(
+    ("contract", "path", "source"),
+    [(contract, *violation) for contract, violations in VIOLATIONS.items() for violation in violations],
+)
+def test_a_violation_is_refused(checkout, contract, path, source):
+    file = checkout / path
+    before = file.read_text() if file.exists() else None
+    try:
+        file.write_text(f"{before or ''}\n{source}\n")
+        done = linted(checkout, "--contract", contract)
+    finally:
+        file.unlink() if before is None else file.write_text(before)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "0 kept, 1 broken" in done.stdout
