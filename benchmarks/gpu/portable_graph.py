@@ -32,7 +32,7 @@ from configs import load_case, with_input  # noqa: E402, the project runs from i
 from parity.base.environment import environment  # noqa: E402
 from parity.base.gpu_state import gpu_state  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
-from parity.inputs.arrays import weights  # noqa: E402
+from parity.inputs.weights import initial_weights  # noqa: E402
 from parity.runners import Runner, make_runner  # noqa: E402
 from parity.verdict.judging import latency_of  # noqa: E402
 
@@ -82,7 +82,7 @@ def relative_error(outputs: Mapping[str, torch.Tensor], exact: Mapping[str, torc
 def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """Times and errors of every side for one case."""
     family = get_family(case.family)
-    tensors = weights.initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
+    tensors = initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
     arrays = family.synthetic(case).inputs[0].arrays
     sides = make_sides(case, precision, tensors)
     prepared = {}
