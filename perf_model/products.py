@@ -8,7 +8,7 @@ table of measured products: the logarithm of measured over law, interpolated lin
 which kernels can run.
 
 The law can count whole waves of tiles in place of FLOPs. The table's own cross-validation says whether that
-helps (docs/performance_model.md): on an H200 it does not, since the table holds the waves of its products
+helps (docs/performance.md): on an H200 it does not, since the table holds the waves of its products
 already, and how a library splits and sizes tiles between them is no fixed rule.
 """
 

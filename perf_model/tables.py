@@ -1,4 +1,4 @@
-"""The tables of docs/performance_model.md."""
+"""The tables of benchmarks/results/h200/performance_model.md."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def dot_precision(case: ForwardCase, precision: str) -> str:
 
     In tf32 a factor may have 11 bits; how many of eager PyTorch's have no more depends on the kernels that
     cuBLAS picks for a shape. At D 50 it is more exact in the projections, at B 4 in the attention too, and so
-    must ours be to pass (docs/kernels_hstu.md).
+    must ours be to pass (benchmarks/results/hstu_kernels.md).
     """
     if PRECISIONS[precision].dtype != torch.float32:
         return "ieee"

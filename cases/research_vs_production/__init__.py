@@ -3,5 +3,5 @@
 Two references with weights made equal (`made_equal`), and a model between them (`between`) that takes each
 step as the one or as the other has it. With no difference on it is research HSTU, with all on the production
 STU; both ends are checked against the references before anything is measured. Run it with
-`python -m cases.research_vs_production --help`; the answer is in docs/research_vs_production.md.
+`python -m cases.research_vs_production --help`; benchmarks/results/research_vs_production.md has the results.
 """

@@ -80,7 +80,7 @@ def bags_interaction(
         bags: what to look up.
         itself: see `dot_interaction`.
         backend: "torch", "triton" or "cuda"; "cuda" is for half types and D a multiple of 16, and slower
-            than Triton's, see docs/kernels_dlrm.md.
+            than Triton's, see benchmarks/results/dlrm_kernels.md.
         validate: see `embedding_bags`.
         out: see `dot_interaction`.
 

@@ -29,7 +29,7 @@ from kernels.dlrm.tables import Bags, TableGroup
 
 # Rows of the interaction are padded to this many columns: 32 bytes in half precision.
 _COLUMN_MULTIPLE = 16
-# Where two layers in one kernel beat two kernels, measured on one H200 (docs/kernels_dlrm.md): always with
+# Where two layers in one kernel beat two kernels, measured in benchmarks/results/dlrm_kernels.md: always with
 # few outputs, and with up to 256 where a batch is large enough for one program of 64 rows a multiprocessor.
 _FUSED_WIDTH = 512
 _FEW_OUTPUTS = 16

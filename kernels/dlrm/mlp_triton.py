@@ -136,7 +136,7 @@ def _two_layer_kernel(
 def linear_tiles(batch: int, outputs: int, columns: int, element_size: int) -> Tiles:
     """The largest tiles of which there are enough to keep every multiprocessor busy.
 
-    Measured on one H200, docs/kernels_dlrm.md.
+    Measured on one H200, benchmarks/results/dlrm_kernels.md.
     """
     step = min(64, max(16, triton.next_power_of_2(columns)))
     if element_size == 4:

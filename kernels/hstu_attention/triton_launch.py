@@ -63,7 +63,7 @@ def choose_schedule(
     q: torch.Tensor, v: torch.Tensor, max_seq_len: int, mask: ResearchMask | ProductionMask
 ) -> Schedule:
     """The schedule for these inputs, with the copy engine where it would pay; see `with_descriptors`.
-    docs/kernels_hstu.md says what the choices were measured against.
+    benchmarks/results/hstu_kernels.md says what the choices were measured against.
 
     Inputs without rows stand for any number of them, as where a kernel is compiled ahead of time.
     """

@@ -1,4 +1,4 @@
-"""Block sizes of the forward's kernels: docs/kernels_hstu.md says what they were measured against."""
+"""Block sizes of the forward's kernels; benchmarks/results/hstu_kernels.md has the measured alternatives."""
 
 from __future__ import annotations
 

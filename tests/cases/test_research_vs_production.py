@@ -179,8 +179,8 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, named, tmp_path, monke
 
 
 def test_the_document_has_the_programs_tables():
-    """Every difference and option stands in docs/research_vs_production.md as the program would name it."""
-    text = (ROOT / "docs" / "research_vs_production.md").read_text()
+    """The note has a line for every difference and option, in the program's words."""
+    text = (ROOT / "benchmarks" / "results" / "research_vs_production.md").read_text()
     for weights in ("initial", "trained"):
         measured = text.partition(render.marker(weights, "begin"))[2].partition(
             render.marker(weights, "end")

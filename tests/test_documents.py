@@ -1,0 +1,195 @@
+"""The pages for users stay true: links resolve, commands parse, and each page holds what a page may hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+import run_parity
+from parity.execution.worker import Status
+from parity.runners import RUNNERS
+from tests.locations import ROOT
+
+PAGES = (
+    "quickstart",
+    "concepts",
+    "report",
+    "add_a_model",
+    "command_line",
+    "environments",
+    "kernels",
+    "performance",
+    "decisions",
+    "troubleshooting",
+)
+USER = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTES = sorted((ROOT / "benchmarks" / "results").rglob("*.md"))
+PORTABLE = sorted(path for path in (ROOT / "portable").rglob("*.md") if "build" not in path.parts)
+ALL = [*USER, *NOTES, *PORTABLE]
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+SPAN = re.compile(r"`([^`\n]+)`")
+COMMIT = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b")
+MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+DATE = re.compile(rf"\b20\d\d-\d\d-\d\d\b|\b\d{{1,2}} (?:{MONTHS}) 20\d\d\b")
+BANNED = re.compile(r"(?<![\w-])(luck|lucky|draws|gain|gains|sees|BLIND|turns|lanes?|pictures|why)\b")
+"""The words that section "Words of the field" of the design replaces."""
+OPTION = re.compile(r"""(?:add_argument|option)\([^)]*?["'](--[a-z-]+)["']""", re.DOTALL)
+END = re.compile(r"\s(?:#|&&|\|\||;)(?:\s|$)")
+PROGRAM = re.compile(
+    r"run_parity\.py(?= +-)|python -m [a-z][\w.]*|make parity ARGS="
+    r"|python (?:benchmarks|portable|tools)/[\w/]+\.py"
+)
+STOPS = "<[{…"
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text))
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+def broken_links(path: Path) -> list[str]:
+    """Links of a page that lead to no file, or to no heading of it."""
+    broken = []
+    for target in LINK.findall(path.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = target.partition("#")
+        there = path.parent / file if file else path
+        if not there.exists() or (anchor and anchor not in anchors(there.read_text())):
+            broken.append(target)
+    return broken
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands of a page that call a program of this project, split into words.
+
+    Commands stand in indented blocks, where a backslash continues a line, and between backquotes.
+    """
+    block = "\n".join(line for line in text.splitlines() if line.startswith("    "))
+    lines = [*block.replace("\\\n", " ").splitlines(), *SPAN.findall(text)]
+    calls = []
+    for line in lines:
+        for program in re.finditer(
+            r"(?:run_parity\.py(?= +-)|python -m [a-z][\w.]*|make parity ARGS=)", line
+        ):
+            call = END.split(line[program.start() :], maxsplit=1)[0]
+            if not any(character in call for character in STOPS):
+                words = shlex.split(call)
+                calls.append(words[1:] if words[0] == "python" else words)
+    return calls
+
+
+def problem(words: list[str]) -> str:
+    """The reason why a command does not parse; empty for one that does."""
+    if words[0] == "make":
+        words = ["run_parity.py", *shlex.split(words[2].removeprefix("ARGS="))]
+    if words[0] == "run_parity.py":
+        try:
+            run_parity.main.make_context("run_parity.py", words[1:])
+        except click.ClickException as error:
+            return error.format_message()
+        except click.exceptions.Exit:
+            pass
+        return ""
+    if words[0] != "-m":
+        return _unknown_options(words[0], ROOT / words[0], words[1:])
+    program, *arguments = words[1:]
+    if program in ("pip", "pytest"):
+        return ""
+    try:
+        spec = importlib.util.find_spec(program)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is not None and spec.submodule_search_locations:
+        spec = importlib.util.find_spec(f"{program}.__main__")
+    if spec is None or spec.origin is None:
+        return f"no module {program}"
+    return _unknown_options(program, Path(spec.origin), arguments)
+
+
+def _unknown_options(program: str, source: Path, arguments: list[str]) -> str:
+    """The options that a program does not have, by its source; tools without a parser pass all on."""
+    if not source.exists():
+        return f"no program {program}"
+    text = source.read_text()
+    if "add_argument" not in text and "click.option" not in text:
+        return ""
+    known = {"--help", *OPTION.findall(text)}
+    unknown = [word for word in arguments if word.startswith("--") and word.split("=")[0] not in known]
+    return f"{program} has no {', '.join(unknown)}" if unknown else ""
+
+
+def test_docs_are_the_ten_pages():
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == set(PAGES)
+    shown = "".join(path.read_text() for path in USER)
+    others = [path.name for path in (ROOT / "docs").iterdir() if path.suffix != ".md"]
+    assert all(f"({other})" in shown for other in others)
+
+
+def test_the_readme_and_the_notes_index_name_every_page():
+    readme, index = (ROOT / "README.md").read_text(), (ROOT / "benchmarks/results/README.md").read_text()
+    assert all(f"(docs/{page}.md)" in readme for page in PAGES)
+    notes = {note.name for note in NOTES if note.parent.name == "results"} - {"README.md"}
+    assert {note for note in notes if f"({note})" not in index} == set()
+
+
+@pytest.mark.parametrize("path", ALL, ids=name)
+def test_links_resolve(path):
+    assert broken_links(path) == []
+
+
+@pytest.mark.parametrize("path", ALL, ids=name)
+def test_commands_parse(path):
+    assert [(words, said) for words in commands(path.read_text()) if (said := problem(words))] == []
+
+
+@pytest.mark.parametrize("path", USER, ids=name)
+def test_pages_for_users_name_no_commit_no_date_and_no_replaced_word(path):
+    text = path.read_text()
+    assert COMMIT.findall(text) == []
+    assert DATE.findall(text) == []
+    assert BANNED.findall(text) == []
+
+
+def test_the_command_line_page_has_every_option_and_runner():
+    text = (ROOT / "docs" / "command_line.md").read_text()
+    options = {opt for parameter in run_parity.main.params for opt in parameter.opts if opt.startswith("--")}
+    assert {option for option in options if f"`{option}" not in text} == set()
+    assert {runner for runner in RUNNERS if f"`{runner}`" not in text} == set()
+
+
+def test_the_report_page_has_every_status():
+    text = (ROOT / "docs" / "report.md").read_text()
+    statuses = {status.value for status in Status} - {Status.OK.value, Status.UNWRITABLE.value}
+    assert {status for status in statuses if f"`{status}`" not in text} == set()
+
+
+def test_a_false_page_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A page\n[here](#a-page) [gone](gone.md) [part](#gone)\n    python run_parity.py --gone 1\n"
+    )
+    assert broken_links(page) == ["gone.md", "#gone"]
+    (words,) = commands(page.read_text())
+    assert "--gone" in problem(words)
+    assert problem(["make", "parity", "ARGS=--case hstu_tiny --seed x"])
+    assert problem(["-m", "perf_model", "--gone"]) == "perf_model has no --gone"
+    assert problem(["-m", "perf_model.gone"]) == "no module perf_model.gone"
+    assert problem(["-m", "perf_model", "benchmarks/results/h200"]) == ""
+    assert problem(["benchmarks/gpu/hstu.py", "--gone"]) == "benchmarks/gpu/hstu.py has no --gone"
+    assert problem(["benchmarks/gone.py"]) == "no program benchmarks/gone.py"
+    assert COMMIT.findall("at 5fb9925, in 4.3e-07 s") == ["5fb9925"]
+    assert DATE.findall("2026-11-22 and 22 November 2026") == ["2026-11-22", "22 November 2026"]
+    assert BANNED.findall("the gain that it sees, again") == ["gain", "sees"]
