@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.capture.captures import map_tree
+from parity.base.trees import map_tree
 from parity.case import Arrays, Family
 
 

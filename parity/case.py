@@ -13,7 +13,8 @@ import torch
 
 from configs import CaseConfig
 from parity.base.precision import Precision
-from parity.capture.captures import ModuleCall, leaves_by_path
+from parity.base.trees import dotted, leaves
+from parity.capture.captures import ModuleCall
 from parity.inputs.arrays import CaseInputs
 from parity.verdict.task_metrics.task import Task
 
@@ -115,8 +116,8 @@ class Family(abc.ABC):
         Each with the size's name, which is another one only for a size of its own, and its smallest value.
         """
         batch = self.batch_size(arrays)
-        leaves = leaves_by_path(self.entry_arguments(arrays))
-        return {path: ("batch", 1) for path, array in leaves if array.shape[0] == batch}
+        arguments = leaves(self.entry_arguments(arrays))
+        return {dotted(path): ("batch", 1) for path, array in arguments if array.shape[0] == batch}
 
     @abc.abstractmethod
     def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:

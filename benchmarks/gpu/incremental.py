@@ -37,7 +37,7 @@ from incremental_work import CAPACITY, CHUNK, STATE, Case, Streams, Tensors, Wor
 
 from parity.base.environment import environment  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
-from parity.capture.captures import map_tree  # noqa: E402
+from parity.base.trees import map_tree  # noqa: E402
 from parity.inputs.weights import initial_weights, rounded  # noqa: E402
 from parity.runners.tripy.call_stacks import no_call_stacks  # noqa: E402, the project runs from its checkout
 from parity.verdict.rule import judge  # noqa: E402

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import torch
 
+from parity.base.files import replacing
+
 Calls = Sequence[Callable[[], object]]
 WARMUP = 3
 
@@ -150,6 +152,5 @@ def report(path: Path | None, ceilings: dict[str, float], **results: object) -> 
     """
     if path is not None:
         facts = {"command": sys.argv, "environment": environment(), "ceilings": ceilings}
-        temporary = path.with_name(f".{path.name}")
-        temporary.write_text(json.dumps(facts | results, indent=1) + "\n")
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(facts | results, indent=1) + "\n")

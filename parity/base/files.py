@@ -1,36 +1,45 @@
-"""Writing results: whole or not at all, and never over something else."""
+"""Files of results: whole or absent, and never in the place of another result."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from parity.base.errors import UserError
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Writes a file that does not exist yet, or leaves it alone where it already has this content.
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; the file written there takes its place after the body.
 
-    The content goes to a temporary file beside it first, so that no reader ever sees a part of it.
-    Missing folders are made.
+    An error in the body leaves `path` as it is and no temporary file. Missing folders are created.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that does not exist yet; a file with the same content stays.
 
     Raises:
-        UserError: the file exists with other content, or the folder cannot be written.
+        UserError: The file exists with other content, or the folder cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             if path.is_file() and path.read_bytes() == content:
                 return
             raise UserError(
                 "output", str(path), "exists with other content", "remove it, or choose another folder"
             )
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
+        with replacing(path) as temporary:
             temporary.write_bytes(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(
             "output",

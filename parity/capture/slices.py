@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from cases.registry import Family
-from parity.capture.captures import Capture, ModuleCall
-from parity.capture.store import LARGE_BYTES, Spool, Stored, Through
+from parity.capture.captures import Capture, ModuleCall, Through
+from parity.capture.spool import LARGE_BYTES, Spool
+from parity.capture.store import Stored
 from parity.inputs.masks import same_where_valid, valid_elements
 
 TEMPORARIES = 4
@@ -178,8 +179,3 @@ def unless_leaking(
         return {name: before if same_where_valid(before, tensor, keep) else tensor}
 
     return Through(tensors, kept)
-
-
-def through(capture: Capture, tensors: MutableMapping[str, torch.Tensor]) -> Capture:
-    """The same capture, its taps going elsewhere."""
-    return replace(capture, tensors=tensors)

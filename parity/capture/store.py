@@ -1,175 +1,149 @@
-"""Tensors on disk as they come, so that what a runner has seen never has to fit into memory.
+"""Captures on disk, read back bit for bit.
 
-A capture keeps its small tensors in its own file. A large one is a file beside it from the moment that it is
-set, named by its content, so that several captures of a runner that hold the same tensor hold it once:
+    <runner>/tapped.json                    names, calls, shapes; written last
+    <runner>/tapped.safetensors             the small tensors of a capture
+    <runner>/tensors/<digest>.safetensors   a large tensor or some of its rows, see `parity.capture.spool`
 
-    <runner>/tapped.safetensors                 the small tensors of a capture
-    <runner>/tensors/<digest>.safetensors       a large one, or some rows of one
-
-Reading maps a file into memory when its tensor is asked for; nothing is held.
+A tensor is read when it is asked for, and not held.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import math
-import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from parity.base.errors import UserError
+from parity.base.files import replacing
+from parity.base.trees import map_tree
+from parity.capture.captures import LARGE_FOLDER, Capture, ModuleCall, TensorKey
+from parity.capture.spool import Spool, load_rows, writing
 
-LARGE_BYTES = 2**20
-"""From this size on a tensor is a file of its own."""
-HELD = 32
-"""How many times that size all small tensors together may have; those that come later are files as well."""
-FOLDER = "tensors"
-_KEY = "tensor"
-
-
-class CannotWrite(UserError):
-    """A run's folder cannot be written, or its disk is full. Ends the run: it would meet every runner."""
+_TAP, _INPUT = "tap:", "input:"
+"""Begin the names of tensors in a capture's file."""
 
 
-def content_digest(tensor: torch.Tensor) -> str:
-    """SHA-256 of a contiguous tensor's bytes, type and shape."""
-    raw = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor.reshape(-1)
-    digest = hashlib.sha256(raw.cpu().numpy())
-    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    return digest.hexdigest()
+def save_capture(capture: Capture, stem: Path) -> None:
+    """Write a capture under a stem. Raises `CannotWrite`."""
+    taps, inputs = (_spooled(tensors, stem) for tensors in (capture.tensors, capture.call_inputs))
+    tensors = {f"{_TAP}{name}": tensor for name, tensor in taps.small.items()}
+    tensors |= {f"{_INPUT}{key}": tensor for key, tensor in inputs.small.items()}
+    description = {
+        # The order in which modules finished; safetensors sorts names.
+        "taps": _facts(taps),
+        "inputs": _facts(inputs),
+        "longest_sums": capture.longest_sums,
+        "longest_sums_before": capture.longest_sums_before,
+        "largest_results": capture.largest_results,
+        "calls": [_encoded(call) for call in capture.calls],
+    }
+    with writing(stem):
+        with replacing(stem.with_suffix(".safetensors")) as temporary:
+            save_file(tensors, temporary)
+        with replacing(stem.with_suffix(".json")) as temporary:
+            temporary.write_text(json.dumps(description))
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns what goes wrong while a capture is written into `CannotWrite`."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise CannotWrite(
-            "captures",
-            str(path),
-            f"cannot be written ({error})",
-            "free space on that disk, or choose a folder on another one with --save, or with TMPDIR",
-        ) from error
+def _spooled(tensors: Mapping[str, torch.Tensor], stem: Path) -> Spool:
+    if isinstance(tensors, Spool):
+        return tensors
+    spool = Spool(stem.parent / LARGE_FOLDER)
+    spool.update(tensors)
+    return spool
 
 
-class Spool(MutableMapping[str, torch.Tensor]):
-    """Tensors by name in the order in which they were set; only the small ones are in memory.
+def _facts(spool: Spool) -> dict[str, Any]:
+    return {"order": list(spool), "stored": spool.stored, "shapes": spool.shapes, "sizes": spool.sizes}
 
-    Args:
-        folder: Where large ones go.
-        large: Bytes from which a tensor is large.
 
-    Attributes:
-        small: The small ones.
-        stored: Digests of the files that the others are in: several for a tensor that came in rows.
-        shapes: Shapes of all of them.
-        sizes: Bytes of all of them.
+def is_saved(stem: Path) -> bool:
+    """Whether `save_capture` has written a capture to `stem`."""
+    return stem.with_suffix(".json").exists()
+
+
+def open_capture(stem: Path) -> Capture:
+    """A saved capture for reading, whose tensors are read when they are asked for.
 
     Raises:
-        CannotWrite: as it says.
+        UserError: A file is missing or damaged, now or when a tensor is read.
     """
-
-    def __init__(self, folder: Path, large: int = LARGE_BYTES) -> None:
-        self._folder = folder
-        self._large = large
-        self._held = 0
-        self.small: dict[str, torch.Tensor] = {}
-        self.stored: dict[str, list[str]] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.sizes: dict[str, int] = {}
-
-    def beside(self) -> Spool:
-        """An empty one that shares this one's files."""
-        return Spool(self._folder, self._large)
-
-    def __setitem__(self, name: str, tensor: torch.Tensor) -> None:
-        self.pop(name, None)
-        self.shapes[name], self.sizes[name] = tuple(tensor.shape), tensor.nbytes
-        if tensor.nbytes < self._large and self._held + tensor.nbytes <= HELD * self._large:
-            self._held += tensor.nbytes
-            self.small[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        else:
-            self.stored[name] = [self._store(tensor)]
-
-    def add_rows(self, name: str, tensor: torch.Tensor) -> None:
-        """Append to a tensor along its first axis."""
-        rows, *others = self.shapes.get(name, (0, *tensor.shape[1:]))
-        self.shapes[name] = (rows + tensor.shape[0], *others)
-        self.sizes[name] = self.sizes.get(name, 0) + tensor.nbytes
-        files = self.stored.setdefault(name, [])
-        files.extend(self._store(some) for some in tensor.split(self._rows_of_a_file(tensor)))
-
-    def _rows_of_a_file(self, tensor: torch.Tensor) -> int:
-        """As few as make a large file, a power of two: a batch cut into more parts makes the same files."""
-        row_bytes = max(1, tensor.nbytes // max(1, tensor.shape[0]))
-        return 1 << max(0, math.ceil(math.log2(self._large / row_bytes)))
-
-    def _store(self, tensor: torch.Tensor) -> str:
-        own = tensor.detach().cpu()
-        if own.stride() != torch.empty(own.shape, device="meta").stride():
-            own = own.clone(memory_format=torch.contiguous_format)
-        digest = content_digest(own)
-        path = _file(self._folder, digest)
-        with writing(path):
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = path.with_name(f".{path.name}.{os.getpid()}")
-                try:
-                    save_file({_KEY: own}, temporary)
-                    temporary.replace(path)
-                finally:
-                    temporary.unlink(missing_ok=True)
-        return digest
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        if name in self.small:
-            return self.small[name]
-        return load_rows(self._folder, self.stored[name])
-
-    def __delitem__(self, name: str) -> None:
-        del self.shapes[name]
-        size = self.sizes.pop(name)
-        if self.stored.pop(name, None) is None:
-            del self.small[name]
-            self._held -= size
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
+    with _reading(stem):
+        description = json.loads(stem.with_suffix(".json").read_text())
+        return Capture(
+            tensors=Stored(stem, _TAP, **description["taps"]),  # type: ignore[arg-type]
+            calls=[_decoded(call) for call in description["calls"]],
+            call_inputs=Stored(stem, _INPUT, **description["inputs"]),  # type: ignore[arg-type]
+            longest_sums=description["longest_sums"],
+            longest_sums_before=description["longest_sums_before"],
+            largest_results=description["largest_results"],
+        )
 
 
-def _file(folder: Path, digest: str) -> Path:
-    return folder / f"{digest[:32]}.safetensors"
+def load_capture(stem: Path) -> Capture:
+    """A saved capture with all tensors in memory. Raises `UserError` as `open_capture`."""
+    capture = open_capture(stem)
+    return replace(capture, tensors=dict(capture.tensors), call_inputs=dict(capture.call_inputs))
 
 
-def load_rows(folder: Path, digests: list[str]) -> torch.Tensor:
-    """A tensor of a `Spool`, from the folder of its files. Raises `OSError` or `SafetensorError`."""
-    parts = []
-    for digest in digests:
-        with safe_open(_file(folder, digest), framework="pt") as file:
-            parts.append(file.get_tensor(_KEY))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def load_tap(stem: Path, name: str) -> torch.Tensor | None:
+    """One tensor of a saved capture; None if it has no such tap. Raises `UserError` as `open_capture`."""
+    return open_capture(stem).tensors.get(name)
+
+
+def load_longest_sum(stem: Path) -> int:
+    """Terms of the longest sum in a whole model, by a saved capture; 1 if it has none.
+
+    Raises `UserError` as `open_capture`.
+    """
+    return max(open_capture(stem).longest_sums.values(), default=1)
+
+
+def _encoded(call: ModuleCall) -> dict[str, Any]:
+    arguments = {"args": map_tree(call.args, _encode_leaf), "kwargs": map_tree(call.kwargs, _encode_leaf)}
+    return {**vars(call), **arguments}
+
+
+def _encode_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, TensorKey):
+        return {"tensor": leaf.key}
+    if leaf is None or isinstance(leaf, (bool, int, float, str)):
+        return leaf
+    raise TypeError(f"a module received a {type(leaf).__name__}, which cannot be replayed")
+
+
+def _decoded(call: dict[str, Any]) -> ModuleCall:
+    arguments = {name: _decode(call[name]) for name in ("args", "kwargs")}
+    return ModuleCall(**{**call, **arguments, "outputs": tuple(call["outputs"])})
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"tensor"}:
+            return TensorKey(value["tensor"])
+        return {key: _decode(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    return value
 
 
 class Stored(Mapping[str, torch.Tensor]):
     """The tensors of a saved capture, each read when it is asked for.
 
     Args:
-        stem: The capture's path without its suffix.
-        prefix: Of the tensors' names in its file.
-        order: Names.
-        stored, shapes, sizes: As in `Spool`, of all tensors that the JSON file describes.
+        stem: Stem of the capture.
+        prefix: Beginning of the tensors' names in its file.
+        order: Names of the tensors.
+        stored, shapes, sizes: See `Spool`.
 
     Raises:
-        UserError: a file is missing or damaged.
+        UserError: A file is missing or damaged.
     """
 
     def __init__(
@@ -191,9 +165,9 @@ class Stored(Mapping[str, torch.Tensor]):
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._order:
             raise KeyError(name)
-        with reading(self._stem):
+        with _reading(self._stem):
             if name in self._stored:
-                return load_rows(self._stem.parent / FOLDER, self._stored[name])
+                return load_rows(self._stem.parent / LARGE_FOLDER, self._stored[name])
             with safe_open(self._stem.with_suffix(".safetensors"), framework="pt") as file:
                 return file.get_tensor(self._prefix + name)
 
@@ -207,42 +181,10 @@ class Stored(Mapping[str, torch.Tensor]):
         return name in self._order
 
 
-class Through(MutableMapping[str, torch.Tensor]):
-    """Another mapping, whose tensors are changed on their way into it.
-
-    Args:
-        inner: Where they go.
-        change: From a name and a tensor to the names and tensors that take its place.
-    """
-
-    def __init__(
-        self,
-        inner: MutableMapping[str, torch.Tensor],
-        change: Callable[[str, torch.Tensor], Mapping[str, torch.Tensor]],
-    ) -> None:
-        self._inner = inner
-        self._change = change
-
-    def __setitem__(self, name: str, tensor: torch.Tensor) -> None:
-        self._inner.update(self._change(name, tensor))
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self._inner[name]
-
-    def __delitem__(self, name: str) -> None:
-        del self._inner[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._inner)
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-
 @contextlib.contextmanager
-def reading(stem: Path) -> Iterator[None]:
-    """Turns what goes wrong while a saved capture is read into a `UserError`."""
+def _reading(stem: Path) -> Iterator[None]:
+    """Turn errors of reading a saved capture into a `UserError`."""
     try:
         yield
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError("capture", str(stem), f"is missing or damaged ({error})", "run again") from error

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from parity.capture.captures import METHODS, Capture, ModuleCall, map_tree, tensor_leaves
+from parity.base.trees import dotted, leaves, map_tree
+from parity.capture.captures import METHODS, Capture, ModuleCall, tensor_leaves
 from parity.capture.longest_sums import LongestSums
+from parity.capture.names import TapName
 
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
-
-
-def tap_name(path: str, count: int) -> str:
-    """Base name of the taps of a module's call; `count` calls of it came before."""
-    return path if count == 0 else f"{path}@{count}"
 
 
 @contextlib.contextmanager
@@ -56,17 +53,18 @@ def tapped(
             sums.leave()
         count = seen.get(path, 0)
         seen[path] = count + 1
-        tap = tap_name(path, count)
         outputs = []
-        for suffix, tensor in tensor_leaves(result, _is_tensor):
-            outputs.append(tap + suffix)
+        for output, tensor in tensor_leaves(result, _is_tensor):
+            tap = str(TapName(path, count, output))
+            outputs.append(tap)
             if keep(tensor):
-                capture.tensors[tap + suffix] = tensor.detach().cpu().clone()
+                capture.tensors[tap] = tensor.detach().cpu().clone()
             if sums is not None:
-                capture.longest_sums_before[tap + suffix] = sums.longest_so_far
+                capture.longest_sums_before[tap] = sums.longest_so_far
         if sums is not None:
             _, args, kwargs = pending.pop()
-            capture.calls.append(ModuleCall(path, tap, kind, list(args), kwargs, tuple(outputs), method))
+            call = str(TapName(path, count))
+            capture.calls.append(ModuleCall(path, call, kind, list(args), kwargs, tuple(outputs), method))
 
     counting = sums if sums is not None else contextlib.nullcontext()
     with hooked(model, before, after), _wrapped_methods(model, before, after), counting:
@@ -131,25 +129,26 @@ def marked(model: torch.nn.Module, argument_name: Callable[[str, str], str]) -> 
     seen: dict[str, int] = {}
 
     def before(path: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        tap = tap_name(path, seen.get(path, 0))
+        call = str(TapName(path, seen.get(path, 0)))
 
-        def copied(value: Any, place: str) -> Any:
-            if _is_tensor(value):
-                copy = marks.arguments[argument_name(tap, place)] = value.clone()
-                return copy
-            if isinstance(value, Mapping):
-                return {key: copied(item, f"{place}.{key}") for key, item in value.items()}
-            if isinstance(value, (list, tuple)):
-                return type(value)(copied(item, f"{place}.{index}") for index, item in enumerate(value))
-            return value
+        arguments = {"args": args, "kwargs": kwargs}
+        # In the order of the leaves, so that each copy goes where its original was.
+        places = (dotted(place) for place, leaf in leaves(arguments) if _is_tensor(leaf))
 
-        return copied(args, "args"), copied(kwargs, "kwargs")
+        def copied(leaf: Any) -> Any:
+            if not _is_tensor(leaf):
+                return leaf
+            copy = marks.arguments[argument_name(call, next(places))] = leaf.clone()
+            return copy
+
+        copies = map_tree(arguments, copied)
+        return copies["args"], copies["kwargs"]
 
     def after(path: str, kind: str, result: Any) -> Any:
-        seen[path] = seen.get(path, 0) + 1
-        tap = tap_name(path, seen[path] - 1)
+        count = seen.get(path, 0)
+        seen[path] = count + 1
         # In the order of the leaves, so that each copy goes where its original was.
-        names = iter([tap + suffix for suffix, _ in tensor_leaves(result, _is_tensor)])
+        names = iter([str(TapName(path, count, output)) for output, _ in tensor_leaves(result, _is_tensor)])
 
         def copied(leaf: Any) -> Any:
             if not _is_tensor(leaf):

@@ -13,6 +13,7 @@ from typing import Any
 import nvtripy as tp
 
 from parity.capture.captures import tensor_leaves
+from parity.capture.names import TapName
 
 
 def is_tripy_tensor(value: Any) -> bool:
@@ -41,9 +42,8 @@ def tapped(model: tp.Module) -> Iterator[dict[str, tp.Tensor]]:
             result = forward(*args, **kwargs)
             count = seen.get(path, 0)
             seen[path] = count + 1
-            tap = path if count == 0 else f"{path}@{count}"
-            for suffix, tensor in tensor_leaves(result, is_tripy_tensor):
-                taps[tap + suffix] = tensor
+            for output, tensor in tensor_leaves(result, is_tripy_tensor):
+                taps[str(TapName(path, count, output))] = tensor
             return result
 
         # An instance attribute hides the class's method; deleting it restores the method.

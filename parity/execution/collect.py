@@ -15,9 +15,9 @@ from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.gpu_state import gpu_state
 from parity.base.precision import Precision
-from parity.capture.captures import is_saved
 from parity.capture.slices import Limits
-from parity.capture.store import CannotWrite
+from parity.capture.spool import CannotWrite
+from parity.capture.store import is_saved
 from parity.execution.folder import BatchFolder, CaseFolder, RunnerFolder
 from parity.execution.record import (
     ORACLE,

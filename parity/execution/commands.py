@@ -6,10 +6,11 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parity.capture.captures import Capture, ModuleCall, open_capture, save_capture
+from parity.capture.captures import Capture, ModuleCall
 from parity.capture.slices import (
     Limits,
     Part,
@@ -17,11 +18,11 @@ from parity.capture.slices import (
     moved_bytes,
     parts,
     tapped_bytes,
-    through,
     unless_leaking,
     working_bytes,
 )
-from parity.capture.store import CannotWrite
+from parity.capture.spool import CannotWrite
+from parity.capture.store import open_capture, save_capture
 from parity.timing.measure import Replayed
 
 
@@ -102,7 +103,7 @@ class Commands:
             if clean is not None:
                 taps = unless_leaking(taps, self._calls(clean).tensors, self._family, part)
             self._runner.in_slices = part.rows is not None
-            self._runner.run_tapped(part.arrays, record_calls, through(capture, taps))
+            self._runner.run_tapped(part.arrays, record_calls, replace(capture, tensors=taps))
         save_capture(capture, Path(stem))
 
     def _parts(self, inputs: str, calls: str | None) -> list[Part]:

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from parity.capture.store import CannotWrite
+from parity.capture.spool import CannotWrite
 from parity.execution.commands import Commands, first_line, is_allocation_failure
 from parity.execution.record import RunnerFailure, Status
 

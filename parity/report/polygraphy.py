@@ -21,12 +21,12 @@ import torch
 from cases.registry import get_family
 from configs import CaseConfig
 from parity.base.precision import Precision
-from parity.capture.captures import is_saved, open_capture
+from parity.capture.names import TapName
+from parity.capture.store import is_saved, open_capture
 from parity.execution.folder import CaseFolder, PrecisionFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, read_record
 from parity.inputs.arrays import load
 from parity.runners.base import Unavailable
-from parity.runners.oracle.rounding import DRAWS
 from parity.verdict.rule import judge
 from parity.verdict.sampling_error import Draws
 
@@ -125,7 +125,8 @@ def _tolerances(precision: Precision, folder: PrecisionFolder) -> dict[str, floa
     sizes = {}
     for name in open_capture(folder.runner(REFERENCE).untapped).tensors:
         exact, given = oracle[name], reference.tensors[name]
-        draws = Draws(oracle[DRAWS + name]) if DRAWS + name in oracle else None
+        samples = str(TapName.parse(name).of_samples())
+        draws = Draws(oracle[samples]) if samples in oracle else None
         limit = judge(exact, given, given, precision, longest_sum, draws=draws).limit
         sizes[name] = 2 * limit.largest * float(exact.double().abs().max())
     return sizes

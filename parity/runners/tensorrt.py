@@ -15,7 +15,7 @@ import torch
 
 from configs import CaseConfig
 from parity.base.precision import Precision
-from parity.capture.captures import map_tree
+from parity.base.trees import map_tree
 from parity.runners.base import BuiltOnly, Refused, Unavailable
 from parity.runners.tripy.runner import Compiled, TripyRunner, mlir_tensorrt
 from parity.timing.measure import Replayed

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from parity.base.trees import leaves
 
 CAPTURE_WARM_UPS = 3
 # How long a GPU is kept busy, at first and at most, for the host to queue a run: 1 ms and 0.13 s at 2 GHz.
@@ -146,7 +147,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return [leaf for _, leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 def _first_line(error: BaseException) -> str:

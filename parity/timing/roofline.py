@@ -17,7 +17,7 @@ from configs import CaseConfig
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.precision import Precision
-from parity.capture.captures import APPENDING
+from parity.capture.names import TapName
 from parity.execution.folder import PrecisionFolder
 from parity.execution.record import REFERENCE
 from parity.inputs.arrays import CaseInputs
@@ -53,7 +53,7 @@ def find_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, gpu:
         works = case_work(case, shapes, precision.dtype.itemsize)
         if get_family(case.family).incremental_arguments(case.model, inputs.arrays) is not None:
             appending = appending_work(case, shapes, precision.dtype.itemsize)
-            works |= {f"{APPENDING}{tap}": work for tap, work in appending.items()}
+            works |= {str(TapName.parse(tap).appending()): work for tap, work in appending.items()}
     except ValueError as error:
         return Limits(gpu=gpu.name, reason=str(error))
     found = {tap: limit(work, precision.name, ceilings) for tap, work in works.items()}
@@ -94,7 +94,9 @@ def _with(report: RunnerReport, limits: Limits) -> RunnerReport:
 
     modules = tuple(
         # A module with several outputs is timed in its first row, whose tap has an index.
-        module.model_copy(update={"latency": beside(module.latency, module.tap.split("[")[0])})
+        module.model_copy(
+            update={"latency": beside(module.latency, str(TapName.parse(module.tap).module_call))}
+        )
         for module in report.modules
     )
     whole = beside(report.latency, WHOLE_MODEL)

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from parity.base.precision import Precision
-from parity.capture.captures import APPENDING, Capture, ModuleCall
+from parity.capture.captures import Capture, ModuleCall
+from parity.capture.names import TapName
 from parity.inputs.masks import bits, valid_elements
-from parity.runners.oracle.rounding import DRAWS
 from parity.verdict.diagnosis import Diagnosis, TapRow, diagnose
 from parity.verdict.rule import Verdict, bound_for, failure, judge
 from parity.verdict.sampling_error import Draws
@@ -71,10 +71,10 @@ class Evidence:
             self._modules_before |= dict.fromkeys(call.outputs, count)
         self._modules = count
         self._draws = {
-            (isolated, name.removeprefix(DRAWS)): Draws(tensors[name])
+            (isolated, str(name.of_tap())): Draws(tensors[str(name)])
             for isolated, tensors in ((False, self.oracle), (True, self.oracle_isolated))
-            for name in tensors
-            if name.startswith(DRAWS)
+            for name in map(TapName.parse, tensors)
+            if name.samples
         }
 
     def draws(self, tap: str, isolated: bool) -> Draws | None:
@@ -164,18 +164,18 @@ def compare(evidence: Evidence, results: Results) -> Comparison:
 
 def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:
     """The reference's taps in the order in which modules finish, then those that only the runner has."""
+    taps = evidence.reference.tensors
     if not results.taps_modules:
-        expected = [tap for tap in evidence.reference.tensors if tap.startswith(f"{evidence.entry}.")]
+        expected = [tap for tap in taps if TapName.parse(tap).is_output_of(evidence.entry)]
         return expected + [tap for tap in results.untapped if tap not in expected]
-    known = set(evidence.reference.tensors)
-    expected = [tap for tap in evidence.reference.tensors if results.appends or not tap.startswith(APPENDING)]
-    extra = {*results.tapped, *results.isolated, *results.untapped} - known
+    expected = [tap for tap in taps if results.appends or not TapName.parse(tap).appends]
+    extra = {*results.tapped, *results.isolated, *results.untapped} - set(taps)
     return expected + sorted(extra)
 
 
 def _tap_row(evidence: Evidence, results: Results, tap: str, flips: np.ndarray | None) -> TapRow:
     call = evidence.kinds.get(tap)
-    is_output = tap.startswith(f"{evidence.entry}.")
+    is_output = TapName.parse(tap).is_output_of(evidence.entry)
     path = call.path if call else tap
     row = TapRow(tap, path, call.kind if call else (MODEL_OUTPUT if is_output else "unknown"), None, None)
     if tap not in evidence.reference.tensors:
@@ -283,7 +283,7 @@ def _row_mask(rows: np.ndarray | None, tensor: torch.Tensor) -> np.ndarray | Non
 def first_padding_leak(evidence: Evidence, results: Results) -> str:
     """The first tap with a valid element that changed when only the padding did, or nothing."""
     for tap in evidence.reference.tensors:
-        if tap.startswith(APPENDING):
+        if TapName.parse(tap).appends:
             continue  # the poisoned run is a full forward
         clean, poisoned = results.tapped.get(tap), results.poisoned.get(tap)
         if clean is None and poisoned is None:

@@ -12,7 +12,9 @@ import torch
 from cases.registry import get_family
 from configs import CaseConfig
 from parity.base.precision import PRECISIONS, Precision
-from parity.capture.captures import Capture, is_saved, open_capture
+from parity.capture.captures import Capture
+from parity.capture.names import TapName
+from parity.capture.store import is_saved, open_capture
 from parity.execution.folder import PrecisionFolder, RunnerFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status, read_record
 from parity.inputs.arrays import load
@@ -246,7 +248,7 @@ def _judged(name: str, record: RunnerRecord, comparison: Comparison, batch: int)
     modules = []
     timed: set[str] = set()
     for row in comparison.rows:
-        call_tap = row.tap.split("[")[0]
+        call_tap = str(TapName.parse(row.tap).module_call)
         seconds = record.module_seconds.get(call_tap)
         # A module with several outputs is timed once, in its first row.
         replays = record.module_replay_seconds.get(call_tap, [])

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from parity.capture.names import TapName
 from parity.report.schema import Report, RunnerReport, read_report
 from parity.studies.fault_injection.handwritten import Edit
 from tests.locations import ROOT
@@ -96,4 +97,4 @@ def assert_found_in(folder: Path, fault: Fault, name: str) -> None:
     assert entry.diagnosis.kind == "module"
     assert entry.diagnosis.tap == fault.named
     assert f"FAIL: {fault.case}, fp32" in shown
-    assert fault.named.split("[")[0] in shown
+    assert str(TapName.parse(fault.named).module_call) in shown

@@ -11,7 +11,8 @@ import safetensors.torch
 import parity.execution.scheduler
 from cases.hstu.synthetic import synthetic
 from configs import load_case
-from parity.capture.captures import APPENDING, load_capture, save_capture
+from parity.capture.names import TapName
+from parity.capture.store import load_capture, save_capture
 from parity.cli.arguments import Arguments
 from parity.execution.worker import RunnerProcess
 from parity.inputs.weights import digest
@@ -60,7 +61,7 @@ def test_every_module_has_both_verdicts_with_their_numbers(report, tiny, runners
         for module in runner.modules:
             verdicts = [] if module.tap in outputs else [module.isolated]
             # Appending an item is no part of the model's own run.
-            verdicts += [] if module.tap.startswith(APPENDING) else [module.accumulated]
+            verdicts += [] if TapName.parse(module.tap).appends else [module.accumulated]
             for verdict in verdicts:
                 assert verdict.status == "PASS"
                 assert verdict.checked > 0

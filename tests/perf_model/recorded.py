@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cases.registry import get_family
 from configs import CaseConfig
-from parity.capture.captures import Capture, ModuleCall, TensorKey, map_tree
+from parity.base.trees import map_tree
+from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.capture.torch_hooks import tapped
 
 # What enters a module and is not needed by it, or leaves it as it entered: names of the parameters, by class.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from configs import load_case
-from parity.capture.captures import APPENDING, ModuleCall
+from parity.capture.captures import ModuleCall
 from perf_model.work import appending_work, case_work
 from tests.perf_model.recorded import Recorded, record
 
@@ -31,7 +31,7 @@ def appending_calls(recorded: Recorded) -> dict[str, ModuleCall]:
     """Calls by the tap without its prefix."""
     calls = [call for call in recorded.capture.calls if call.appends]
     assert calls
-    return {call.tap.removeprefix(APPENDING): call for call in calls}
+    return {call.tap.removeprefix("append:"): call for call in calls}
 
 
 def test_every_call_has_its_work_and_what_has_none_is_work_of_the_forward(recorded):

@@ -28,7 +28,7 @@ from onnxscript import optimizer
 from cases.registry import Family, get_family
 from configs import CaseConfig, with_input
 from parity.base.precision import Precision
-from parity.capture.captures import leaves_by_path, map_tree
+from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.torch_hooks import marked
 from parity.inputs.weights import rounded
 
@@ -189,9 +189,9 @@ def export(case: CaseConfig, precision: Precision, weights: Mapping[str, torch.T
 def feeds(family: Family, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """A case's arrays as the graph's inputs: the entry's arguments by the names of their leaves."""
     tensors = {}
-    for name, array in leaves_by_path(family.entry_arguments(arrays)):
+    for path, array in leaves(family.entry_arguments(arrays)):
         tensor = torch.tensor(array)
-        tensors[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        tensors[dotted(path)] = tensor.to(dtype) if tensor.is_floating_point() else tensor
     return tensors
 
 

@@ -30,8 +30,6 @@ from parity.base.precision import Precision
 from parity.capture.longest_sums import terms
 from perf_model.dispatch import EachOperation
 
-DRAWS = "draws:"
-"""Begins the names of an oracle's draws: (K, ...) for a tap of shape (...)."""
 FEW_ROWS = 256
 """Taps of more rows have no draws: luck is then a factor of 1.26 at most, if all rows carry the result."""
 MOST_DRAWS = 32

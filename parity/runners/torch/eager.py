@@ -14,12 +14,13 @@ import torch
 from cases.registry import Family, get_family
 from configs import CaseConfig
 from parity.base.precision import Precision
-from parity.capture.captures import Capture, ModuleCall, TensorKey, map_tree, tensor_leaves
-from parity.capture.store import Through
+from parity.base.trees import map_tree
+from parity.capture.captures import Capture, ModuleCall, TensorKey, Through, tensor_leaves
+from parity.capture.names import TapName
 from parity.capture.torch_hooks import module_ranges, tapped
 from parity.inputs.weights import rounded
 from parity.runners.base import Runner, Unavailable
-from parity.runners.oracle.rounding import DRAWS, draws_for, has_few_rows
+from parity.runners.oracle.rounding import draws_for, has_few_rows
 from parity.runners.oracle.sampling import LargestResult, rounding_samples
 from parity.timing.measure import NotCapturable, Replay, Replayed, measure
 
@@ -269,7 +270,7 @@ class OracleRunner(Float64Runner):
         if not taps or self.in_slices:
             return {}
         samples = rounding_samples(arguments, run, taps, self._precision, draws_for(elements), largest)
-        return {f"{DRAWS}{tap}": values for tap, values in samples.items()}
+        return {str(TapName.parse(tap).of_samples()): values for tap, values in samples.items()}
 
 
 class TorchJaggedRunner(TorchRunner):

@@ -11,7 +11,8 @@ import torch
 from cases.fused import FusedFamily, placed
 from configs import CaseConfig
 from parity.base.precision import Precision
-from parity.capture.captures import ModuleCall, TensorKey, map_tree
+from parity.base.trees import map_tree
+from parity.capture.captures import ModuleCall, TensorKey
 from parity.runners.base import Unavailable
 from parity.runners.fused import FUSED, as_fused
 from parity.runners.torch.eager import TorchJaggedRunner, TorchRunner

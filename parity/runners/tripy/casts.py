@@ -19,7 +19,7 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.base.precision_policy import owner_of
-from parity.capture.captures import map_tree
+from parity.base.trees import map_tree
 from parity.capture.tripy_hooks import is_tripy_tensor, named_modules
 
 TRIPY_DTYPES = {"fp32": tp.float32, "fp16": tp.float16, "bf16": tp.bfloat16}

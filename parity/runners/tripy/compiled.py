@@ -14,7 +14,7 @@ from typing import Any
 import nvtripy as tp
 import torch
 
-from parity.capture.captures import map_tree
+from parity.base.trees import TreePath, leaves, map_tree
 from parity.capture.tripy_hooks import is_tripy_tensor
 from parity.timing.measure import measure
 
@@ -42,7 +42,7 @@ class Compiled:
         dynamic_sizes: Mapping[int, int],
     ) -> None:
         self._slots: dict[str, int] = {}
-        self._passed_through: dict[str, list] = {}
+        self._passed_through: dict[str, TreePath] = {}
         self.executable: tp.Executable | None = None
         infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_sizes))
         # nvtripy keeps every function that it has compiled, with all that the function refers to: through
@@ -51,8 +51,8 @@ class Compiled:
 
         def traced(arguments: Any) -> list[tp.Tensor]:
             compiled, function = held
-            inputs: dict[int, list] = {}
-            _index_leaves(arguments, [], inputs)
+            tensors = ((steps, leaf) for steps, leaf in leaves(arguments) if is_tripy_tensor(leaf))
+            inputs = {id(tensor.trace_tensor): steps for steps, tensor in tensors}
             outputs: dict[int, tp.Tensor] = {}
             for name, tensor in function(arguments).items():
                 identity = id(tensor.trace_tensor)
@@ -109,17 +109,6 @@ class Compiled:
 
 class _NothingToCompile(Exception):
     """Every result of a traced function is one of its inputs."""
-
-
-def _index_leaves(value: Any, steps: list, found: dict[int, list]) -> None:
-    if is_tripy_tensor(value):
-        found[id(value.trace_tensor)] = steps
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _index_leaves(item, [*steps, key], found)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            _index_leaves(item, [*steps, index], found)
 
 
 def _input_info(tensor: Any, dynamic_sizes: Mapping[int, int]) -> Any:

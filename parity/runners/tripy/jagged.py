@@ -12,7 +12,8 @@ from cases.fused import FusedFamily
 from configs import CaseConfig
 from kernels.hstu_attention.interface import missing_triton
 from parity.base.precision import Precision
-from parity.capture.captures import ModuleCall, TensorKey, map_tree, tensor_leaves
+from parity.base.trees import map_tree
+from parity.capture.captures import ModuleCall, TensorKey, tensor_leaves
 from parity.capture.tripy_hooks import is_tripy_tensor
 from parity.runners.base import Unavailable
 from parity.runners.fused import FUSED, as_fused

@@ -13,7 +13,8 @@ import torch
 from cases.registry import Family, get_family
 from configs import CaseConfig
 from parity.base.precision import Precision
-from parity.capture.captures import Capture, ModuleCall, TensorKey, map_tree, tensor_leaves
+from parity.base.trees import map_tree
+from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.inputs.weights import rounded
 from parity.runners.base import Runner, Unavailable
 from parity.timing.measure import NotCapturable, Replayed, measure_queued, same_bits

@@ -25,6 +25,7 @@ from configs import CaseConfig
 from parity.base.errors import UserError
 from parity.base.precision import Precision
 from parity.capture.captures import ModuleCall
+from parity.capture.names import TapName
 from parity.capture.tripy_hooks import named_modules
 from parity.in_process import CleanRun
 from parity.inputs.weights import initial_weights, rounded
@@ -155,7 +156,7 @@ class Bench(CleanRun):
         if isinstance(fault, WeightFault):
             return {self._owner(name) for name in fault.names}
         if isinstance(fault, Edit):
-            return self._ran.of(fault.file, fault.lines) | {fault.named.split("[")[0]}
+            return self._ran.of(fault.file, fault.lines) | {str(TapName.parse(fault.named).module_call)}
         assert isinstance(fault, Mutation)
         homes = set(self._ran.of(fault.file, fault.lines))
         if self._made.of(fault.file, fault.lines):

@@ -12,6 +12,7 @@ import torch
 from configs import CaseConfig
 from parity.base.precision import PRECISIONS
 from parity.base.precision_policy import BASE, Policy
+from parity.capture.names import TapName
 from parity.inputs.weights import rounded
 from parity.runners import make_runner
 from parity.runners.tripy.policy import TripyPolicyRunner
@@ -145,7 +146,7 @@ class Bench:
         """
         if path == "":
             return max(self._relative([name], lowered, base) for name in base.outputs)
-        names = [name for name in base.taps if name.split("[")[0].split("@")[0] == path]
+        names = [name for name in base.taps if TapName.parse(name).path == path]
         return self._relative(names, lowered, base)
 
     def _relative(self, names: list[str], lowered: Evaluation, base: Evaluation) -> float:

@@ -22,6 +22,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from parity.base.precision import PRECISIONS
+from parity.base.trees import leaves
 from parity.capture.torch_hooks import hooked
 from perf_model.dispatch import EachOperation
 
@@ -164,11 +165,4 @@ def _in_precision(tensor: torch.Tensor) -> bool:
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     """Tensors anywhere in nested arguments or results."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
+    return (leaf for _, leaf in leaves(value) if isinstance(leaf, torch.Tensor))

@@ -41,8 +41,8 @@ parts = [part for part in problem["module"].split(".") if part]
 module = functools.reduce(lambda m, part: m[int(part)] if part.isdigit() else getattr(m, part), parts, model)
 call = module if problem["method"] == "forward" else getattr(module, problem["method"])
 result = call(*tree(problem["args"]), **tree(problem["kwargs"]))
-for index, key in re.findall(r"\[(\d+)\]|\.([^.\[]+)", problem["result"]):
-    result = result[int(index)] if index else result[key]
+for key in re.findall(r"\[([^\]]*)\]", problem["result"]):
+    result = result[int(key)] if key.isdigit() else result[key]
 if isinstance(result, (list, tuple)):
     (result,) = (each for each in result if each is not None)
 

@@ -22,7 +22,9 @@ from cases.registry import get_family
 from configs import CaseConfig, ConfigError, with_fields
 from parity.base.errors import UserError
 from parity.base.precision import Precision
-from parity.capture.captures import ModuleCall, TensorKey, map_tree
+from parity.base.trees import map_tree
+from parity.capture.captures import ModuleCall, TensorKey
+from parity.capture.names import TapName
 from parity.in_process import CleanRun
 from parity.runners.tripy.runner import TripyRunner
 from parity.verdict.comparison import Evidence, Results, compare
@@ -164,7 +166,7 @@ def _module(run: CleanRun, kind: str | None) -> Failure | None:
         run,
         call,
         inputs=run.reference.call_inputs,
-        result=row.tap.removeprefix(call.tap),
+        result=TapName.parse(row.tap).output,
         row=row,
         oracle=run.evidence.oracle_isolated[row.tap],
         port=tensors[row.tap],

@@ -15,7 +15,8 @@ import tripy_port
 from cases.registry import get_family
 from parity.base import strict_yaml
 from parity.base.errors import UserError
-from parity.capture.captures import TensorKey, map_tree
+from parity.base.trees import map_tree
+from parity.capture.captures import TensorKey
 from parity.studies.shrink.smallest import Failure
 from parity.verdict.explanation import why_alone
 

@@ -15,7 +15,7 @@ import torch
 
 from configs import HSTUConfig
 from parity.base.precision import Precision
-from parity.capture.captures import map_tree
+from parity.base.trees import map_tree
 from parity.inputs.weights import rounded
 from parity.runners.tripy.call_stacks import no_call_stacks
 from reference.build import build_hstu_stream

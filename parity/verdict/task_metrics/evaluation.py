@@ -12,7 +12,7 @@ import numpy as np
 import scipy.stats
 
 from parity.base.precision import Precision
-from parity.capture.captures import is_saved, load_longest_sum, load_tap
+from parity.capture.store import is_saved, load_longest_sum, load_tap
 from parity.execution.folder import BatchFolder
 from parity.execution.record import ORACLE, REFERENCE
 from parity.inputs.arrays import load

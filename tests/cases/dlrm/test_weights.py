@@ -7,7 +7,7 @@ import torch
 
 import configs
 from cases.registry import get_family
-from parity.capture.captures import map_tree
+from parity.base.trees import map_tree
 from parity.capture.torch_hooks import tapped
 from parity.inputs import weights
 

@@ -10,6 +10,7 @@ from configs import load_case
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.base.precision_policy import CASTABLE, Policy, compact, owner_of, read_policy
+from parity.capture.names import TapName
 from parity.inputs.weights import initial_weights
 from parity.runners.tripy.policy import TripyPolicyRunner
 from parity.runners.tripy.runner import TripyRunner
@@ -158,7 +159,7 @@ def test_every_module_runs_in_its_own_precision(name, turn):
     for tap, tensor in found.items():
         if not tensor.is_floating_point():
             continue
-        path = tap.split("[")[0].split("@")[0]
+        path = TapName.parse(tap).path
         # What is no module is an output of the model itself.
         assert tensor.dtype == PRECISIONS[wanted.get(path, wanted[""])].dtype, tap
         error = (tensor.double() - exact[tap].double()).norm() / exact[tap].double().norm()

@@ -6,7 +6,8 @@ import torch
 from cases.registry import get_family
 from configs import load_case
 from parity.base.precision import PRECISIONS
-from parity.capture.captures import APPENDING, Capture, TensorKey, load_capture, save_capture, tensor_leaves
+from parity.capture.captures import Capture, TensorKey, tensor_leaves
+from parity.capture.store import load_capture, save_capture
 from parity.capture.torch_hooks import tapped
 from parity.inputs.weights import initial_weights
 from parity.runners import make_runner
@@ -54,9 +55,9 @@ def test_taps_are_named_by_path_call_and_position(capture):
         "lookup",
         "mix",
         "pair[0]",
-        "pair[2].sum",
+        "pair[2][sum]",
         "pair@1[0]",
-        "pair@1[2].sum",
+        "pair@1[2][sum]",
     ]
     assert torch.equal(capture.tensors["pair[0]"], 2 * capture.tensors["pair@1[0]"])
 
@@ -68,7 +69,7 @@ def test_calls_keep_arguments_and_share_equal_tensors(capture):
     assert pair.args == again.args
     assert torch.equal(capture.call_inputs[pair.args[0].key], capture.tensors["mix"])
     assert pair.kind == "Pair"
-    assert again.outputs == ("pair@1[0]", "pair@1[2].sum")
+    assert again.outputs == ("pair@1[0]", "pair@1[2][sum]")
 
 
 def test_longest_sums_are_observed(capture):
@@ -156,10 +157,10 @@ def test_filling_a_cache_and_appending_to_it_are_recorded_as_calls_of_their_own(
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     appending = {call.tap: call for call in capture.calls if call.appends}
     # First the history without its last item, whose results hold the cache: v, q, k, outputs of both blocks.
-    assert len(appending[f"{APPENDING}_hstu"].outputs) == 1 + 2 * 4
+    assert len(appending["append:_hstu"].outputs) == 1 + 2 * 4
     # Then the blocks compute one row; what is called as before is not kept twice.
-    assert len(appending[f"{APPENDING}_hstu@1"].outputs) == 1
-    assert f"{APPENDING}_embedding_module@1" not in appending
+    assert len(appending["append:_hstu@1"].outputs) == 1
+    assert "append:_embedding_module@1" not in appending
     for call in appending.values():
         outputs = runner.run_call(call, capture.call_inputs, inputs.arrays)
         assert outputs.keys() == set(call.outputs)
@@ -175,7 +176,7 @@ def test_a_method_that_is_a_call_is_recorded_under_its_name():
     (inputs,) = get_family(case.family).synthetic(case).inputs
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     methods = {call.tap: call for call in capture.calls if call.method != "forward"}
-    assert f"{APPENDING}_stu_module@1" in methods
+    assert "append:_stu_module@1" in methods
     for call in methods.values():
         for name, tensor in runner.run_call(call, capture.call_inputs, inputs.arrays).items():
             assert torch.equal(tensor, capture.tensors[name])

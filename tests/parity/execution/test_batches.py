@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from parity.capture.captures import load_capture, save_capture
+from parity.capture.store import load_capture, save_capture
 from parity.inputs.weights import digest
 from parity.report.schema import read_report
 from parity.timing import rounds as latency

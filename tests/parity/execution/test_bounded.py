@@ -16,9 +16,11 @@ import parity.execution.collect
 from cases.registry import get_family
 from configs import load_case, with_input
 from parity.base.precision import PRECISIONS
-from parity.capture.captures import Capture, load_capture, open_capture, save_capture
+from parity.capture.captures import Capture
+from parity.capture.names import TapName
 from parity.capture.slices import Limits, Part, parts, unless_leaking
-from parity.capture.store import HELD, CannotWrite, Spool
+from parity.capture.spool import SMALL_TOTAL, CannotWrite, Spool
+from parity.capture.store import load_capture, open_capture, save_capture
 from parity.cli.arguments import Arguments
 from parity.execution.commands import Commands
 from parity.execution.folder import CaseFolder
@@ -110,7 +112,7 @@ def test_rows_of_a_batch_are_independent(captured, name, kind):
         load_capture(captured(name, "oracle", limits) / kind).tensors for limits in (SLICED, UNBOUNDED)
     )
     # Draws of rounding are for whole batches.
-    taps = [tap for tap in whole if ":" not in tap or tap.startswith("append:")]
+    taps = [tap for tap in whole if not TapName.parse(tap).samples]
     assert list(sliced) == taps
     reference = load_capture(captured(name, "oracle", UNBOUNDED).parent / "torch" / "tapped")
     longest_sum = max(reference.longest_sums.values())
@@ -244,7 +246,7 @@ def test_many_small_tensors_are_files_in_the_end(tmp_path):
     spool = Spool(tmp_path, large=100)
     for number in range(1000):
         spool[str(number)] = torch.full((10,), float(number))
-        assert sum(tensor.nbytes for tensor in spool.small.values()) <= HELD * 100
+        assert sum(tensor.nbytes for tensor in spool.small.values()) <= SMALL_TOTAL * 100
     assert len(spool.small) == 80
     assert all(torch.equal(spool[name], torch.full((10,), float(name))) for name in spool)
 
@@ -350,7 +352,7 @@ def test_a_kill_leaves_no_half_of_a_large_tensor(tmp_path):
     code = """
 import sys, torch
 from pathlib import Path
-from parity.capture.store import Spool
+from parity.capture.spool import Spool
 spool = Spool(Path(sys.argv[1]), large=1)
 print("writing", flush=True)
 for number in range(10**6):

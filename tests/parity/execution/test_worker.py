@@ -13,7 +13,8 @@ import torch
 import parity.execution.scheduler
 from configs import load_case
 from parity.base.precision import PRECISIONS
-from parity.capture.captures import Capture, ModuleCall, load_capture, save_capture
+from parity.capture.captures import Capture, ModuleCall
+from parity.capture.store import load_capture, save_capture
 from parity.execution.commands import Commands
 from parity.execution.record import RunnerFailure, Status
 from parity.execution.scheduler import MAX_LANES, Machine, Runners

@@ -15,7 +15,7 @@ from cases.registry import get_family
 from cases.stu.fused import STU_FUSED_FAMILY
 from configs import load_case
 from parity.base.precision import PRECISIONS
-from parity.capture.captures import map_tree
+from parity.base.trees import map_tree
 from parity.cli.arguments import Arguments
 from parity.inputs.weights import initial_weights
 from parity.pipeline import run

@@ -8,7 +8,7 @@ import torch
 
 from cases.registry import get_family
 from configs import load_case, with_input
-from parity.capture.captures import load_capture, save_capture
+from parity.capture.store import load_capture, save_capture
 from parity.inputs.arrays import CaseInputs, load, save
 from parity.inputs.weights import load_export
 from parity.report.schema import read_report

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from parity.capture.captures import load_capture, save_capture
+from parity.capture.store import load_capture, save_capture
 from parity.report.error_maps import FAILING, PASSING, with_telling_pictures
 from parity.verdict.error_map import LEVELS, MAX_COLUMNS, MAX_ROWS, OUTSIDE, error_map
 from tests.parity import made_reports

@@ -8,10 +8,10 @@ import torch
 from cases.registry import get_family
 from configs import load_case
 from parity.base.precision import PRECISIONS
+from parity.capture.names import TapName
 from parity.inputs.weights import initial_weights
 from parity.runners import make_runner
 from parity.runners.oracle.rounding import (
-    DRAWS,
     FEW_ROWS,
     MOST_DRAWS,
     MOST_ELEMENTS,
@@ -140,6 +140,10 @@ def test_how_many_draws_there_are():
     assert draws_for(MOST_ELEMENTS + 1) == 0
 
 
+def samples(tap):
+    return str(TapName.parse(tap).of_samples())
+
+
 @pytest.fixture(scope="module")
 def oracles():
     """The oracle and the plain float64 runner with the same weights, and inputs."""
@@ -155,13 +159,13 @@ def oracles():
 def test_the_oracle_itself_is_untouched_and_its_draws_lie_around_it(oracles):
     (oracle, plain, _), arrays = oracles
     found, exact = oracle.run_tapped(arrays).tensors, plain.run_tapped(arrays).tensors
-    assert [name for name in found if not name.startswith(DRAWS)] == list(exact)
+    assert [name for name in found if not TapName.parse(name).samples] == list(exact)
     assert all(torch.equal(found[name], exact[name]) for name in exact)
     for name in exact:
-        draws = found[f"{DRAWS}{name}"]
+        draws = found[samples(name)]
         assert draws.shape == (MOST_DRAWS, *exact[name].shape)
         assert all(_error(draw, exact[name]) < 20 * BF16.unit_roundoff for draw in draws)
-    assert not torch.equal(*found[f"{DRAWS}top_l.4"][:2])
+    assert not torch.equal(*found[samples("top_l.4")][:2])
 
 
 def test_a_module_alone_has_draws_of_its_own_roundings_only(oracles):
@@ -172,4 +176,4 @@ def test_a_module_alone_has_draws_of_its_own_roundings_only(oracles):
     exact = plain.run_call(call, capture.call_inputs, arrays)["top_l.4"]
     assert torch.equal(found["top_l.4"], exact)
     # One rounding of the product's result.
-    assert all(_error(draw, exact) < BF16.unit_roundoff for draw in found[f"{DRAWS}top_l.4"])
+    assert all(_error(draw, exact) < BF16.unit_roundoff for draw in found[samples("top_l.4")])

@@ -10,10 +10,11 @@ from scipy import stats
 from cases.registry import get_family
 from configs import load_case
 from parity.base.precision import PRECISIONS
+from parity.capture.names import TapName
 from parity.inputs.weights import initial_weights
 from parity.runners import make_runner
 from parity.runners.oracle import sampling
-from parity.runners.oracle.rounding import DRAWS, Errors, Roundings
+from parity.runners.oracle.rounding import Errors, Roundings
 from parity.runners.oracle.sampling import NotBatchable, RoundingSamples, rounding_samples
 
 SIGNIFICANCE = 1e-3
@@ -193,7 +194,7 @@ def test_shipped_models_and_their_modules_run_for_all_samples_at_once(name, monk
     monkeypatch.setattr(sampling, "CHUNK_BYTES", 1 << 40)
     oracle, capture, arrays = _shipped(name, FP32)
     taps = oracle.run_tapped(arrays).tensors
-    assert any(tap.startswith(DRAWS) for tap in taps)
+    assert any(TapName.parse(tap).samples for tap in taps)
     for call in capture.calls:
         oracle.run_call(call, capture.call_inputs, arrays)
     assert not caplog.records
@@ -208,8 +209,8 @@ def test_distances_of_shipped_models_have_the_same_distribution(name, precision,
     monkeypatch.setattr(sampling, "CHUNK_BYTES", 0)
     one_by_one = oracle.run_tapped(arrays).tensors
     smallest = []
-    for tap in (tap for tap in at_once if tap.startswith(DRAWS)):
-        exact = at_once[tap.removeprefix(DRAWS)].double()
+    for tap in (tap for tap in at_once if TapName.parse(tap).samples):
+        exact = at_once[str(TapName.parse(tap).of_tap())].double()
         if exact.eq(0.0).all():
             continue
         pairs = zip(_distances(at_once[tap], exact), _distances(one_by_one[tap], exact), strict=True)

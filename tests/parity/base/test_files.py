@@ -1,0 +1,59 @@
+"""Files are whole or absent, and nothing is written over."""
+
+import os
+
+import pytest
+
+from parity.base.errors import UserError
+from parity.base.files import replacing, write_new
+
+
+def test_a_new_file_is_written_with_its_folders(tmp_path):
+    path = tmp_path / "a" / "b" / "file"
+    write_new(path, b"content")
+    assert path.read_bytes() == b"content"
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_the_same_content_stays_and_other_content_is_refused(tmp_path):
+    path = tmp_path / "file"
+    write_new(path, b"content")
+    before = path.stat().st_mtime_ns
+    write_new(path, b"content")
+    assert path.stat().st_mtime_ns == before
+    with pytest.raises(UserError, match="exists with other content; remove it"):
+        write_new(path, b"other")
+    assert path.read_bytes() == b"content"
+
+
+def test_a_folder_in_the_place_of_the_file_is_refused(tmp_path):
+    with pytest.raises(UserError, match="exists with other content"):
+        write_new(tmp_path, b"")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot be written \((File exists|Not a directory)\)"):
+        write_new(tmp_path / "file" / "inside", b"")
+
+
+def test_an_error_leaves_the_old_file_and_no_part_of_the_new_one(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def interrupted():
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            assert path.read_text() == "old"
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        interrupted()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_new_file_takes_the_place_of_the_old_one(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["file"]
