@@ -74,7 +74,7 @@ def measure(path: Path, cache: Path) -> dict[str, float]:
         "megabytes_per_second": round(path.stat().st_size / 1e6 / seconds, 1),
         "peak_megabytes": round(_peak_megabytes(), 1),
         "peak_megabytes_before": round(before, 1),
-        "cache_megabytes": round(cache.stat().st_size / 1e6, 1),
+        "cache_megabytes": round(sum(file.stat().st_size for file in cache.iterdir()) / 1e6, 1),
         "largest_table": max(data.table_sizes),
     }
 
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure(options.measure, options.measure.with_suffix(".npz"))))
+        print(json.dumps(measure(options.measure, options.measure.with_suffix(".cache"))))
         return
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         path = Path(folder) / "train.txt"

@@ -15,17 +15,17 @@ here they keep the order of the file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from datasets import lines
 from datasets.errors import DataError
 
 _CSV_HEADER = b"userId,movieId,rating,timestamp"
 _SEPARATORS = {"ml-100k": b"\t", "ml-1m": b"::", "ml-20m": b","}
-#: Bytes read at a time: what parsing takes beyond the ratings themselves is a few times this.
-_CHUNK_BYTES = 1 << 24
 _SHOWN_LINES = 5
 
 
@@ -92,19 +92,14 @@ def read_ratings(path: Path) -> Ratings:
         DataError: the file cannot be read, is empty, is in no known format, or has broken lines (their
             number, and the first five with what is wrong).
     """
-    columns: list[np.ndarray] = []
     broken = _BrokenLines(path)
     try:
         with path.open("rb") as stream:
             layout = _sniff(path, stream.readline(256))
-            line = 2 if layout == "ml-20m" else 1
-            if line == 1:
+            first_line = 2 if layout == "ml-20m" else 1
+            if first_line == 1:
                 stream.seek(0)
-            while chunk := stream.read(_CHUNK_BYTES):
-                chunk += stream.readline()
-                table = _parse(chunk, layout, line, broken)
-                columns.append(table)
-                line += chunk.count(b"\n")
+            columns = [_parse(block, layout, broken) for block in lines.blocks(stream, first_line)]
     except OSError as error:
         raise DataError(
             "data", str(path), f"cannot be read ({error.strerror})", "give the path of a rating file"
@@ -233,84 +228,54 @@ def _sniff(path: Path, first_line: bytes) -> str:
 
 
 class _BrokenLines:
-    """Lines that cannot be read: how many, and the first few with the reason."""
+    """The number of broken lines, and the first few with the reason."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._count, self._shown = path, 0, []
+        self._path, self._count = path, 0
+        self._shown: list[tuple[int, str]] = []
 
-    def add(self, first_line: int, bad: np.ndarray, reason: str) -> None:
-        """``bad``: bool for each line of a chunk that starts at line number ``first_line``."""
-        found = np.flatnonzero(bad)
-        self._count += found.size
-        self._shown = sorted([*self._shown, *((first_line + int(i), reason) for i in found[:_SHOWN_LINES])])
-        del self._shown[_SHOWN_LINES:]
+    def add(self, reasons: Mapping[int, str]) -> None:
+        """Adds lines by number, each with the reason."""
+        self._count += len(reasons)
+        self._shown = sorted([*self._shown, *reasons.items()])[:_SHOWN_LINES]
 
     def raise_if_any(self) -> None:
         if self._count:
-            lines = "; ".join(f"line {number}: {reason}" for number, reason in self._shown)
+            shown = "; ".join(f"line {number}: {reason}" for number, reason in self._shown)
             more = "" if self._count <= _SHOWN_LINES else "; and more"
             raise DataError(
                 "data",
                 str(self._path),
-                f"has {self._count} broken lines ({lines}{more})",
+                f"has {self._count} broken lines ({shown}{more})",
                 "correct or remove them; every line is user, item, rating, timestamp",
             )
 
 
-def _parse(chunk: bytes, layout: str, first_line: int, broken: _BrokenLines) -> np.ndarray:
-    """User, item, rating and second, int64 (4, lines), of the lines that are sound.
-
-    All of it on whole arrays: characters first, then the number of fields, then the values.
-    """
-    text = np.frombuffer(_plain(chunk, layout), dtype=np.uint8)
-    ends = np.flatnonzero(text == ord("\n"))
-    line_of = np.repeat(np.arange(ends.size), np.diff(ends, prepend=-1))
-    is_break = (text == ord("\t")) | (text == ord("\n"))
-    is_digit = (text >= ord("0")) & (text <= ord("9"))
-    is_point = text == ord(".")
-    fields = np.bincount(line_of[is_break], minlength=ends.size)
-    bad_fields = fields != 4
-
-    # A field is digits; in the csv a rating may hold one point.
-    field_end = np.flatnonzero(is_break)
-    field_line = line_of[field_end]
-    field_digits = np.add.reduceat(is_digit, np.append(0, field_end[:-1] + 1))
-    column = np.arange(field_end.size) - (np.cumsum(fields) - fields)[field_line]
-    points = np.add.reduceat(is_point, np.append(0, field_end[:-1] + 1))
-    allowed_points = (column == 2) if layout == "ml-20m" else np.zeros_like(column, dtype=bool)
-    other = ~(is_break | is_digit | is_point)
-    bad_number = np.bincount(line_of[other], minlength=ends.size) > 0
-    bad_number |= (
-        np.bincount(field_line[(field_digits == 0) | (points > allowed_points)], minlength=ends.size) > 0
-    )
-    # 15 digits are exact in the float64 that the text becomes; no id or timestamp comes near.
-    bad_number |= np.bincount(field_line[field_digits > 15], minlength=ends.size) > 0
-    bad_number &= ~bad_fields
-    broken.add(first_line, bad_fields, "not four fields")
-    broken.add(first_line, bad_number, "a field is not a number, or negative")
-
-    sound = ~(bad_fields | bad_number)
-    kept = text[sound[line_of]].tobytes()
-    values = np.array(kept.split(), dtype=np.float64).reshape(-1, 4).T
-    user, item, rating, second = values
-    low, step = (0.5, 0.5) if layout == "ml-20m" else (1.0, 1.0)
-    bad_rating = (rating < low) | (rating > 5.0) | (rating % step != 0)
-    bad_id = (user < 1) | (item < 1)
-    for bad, reason in (
-        (bad_rating, f"the rating is not one of {low:g} to 5 in steps of {step:g}"),
-        (bad_id & ~bad_rating, "user or item is 0"),
-    ):
-        of_line = np.zeros(ends.size, dtype=bool)
-        of_line[np.flatnonzero(sound)[bad]] = True
-        broken.add(first_line, of_line, reason)
-    return values.astype(np.int64)
-
-
-def _plain(chunk: bytes, layout: str) -> bytes:
-    """The chunk with tabs between fields and a line feed behind each line, no other line endings."""
+def _parse(block: lines.Block, layout: str, broken: _BrokenLines) -> np.ndarray:
+    """User, item, rating and second of the block's sound lines, int64 (4, sound lines)."""
     separator = _SEPARATORS[layout]
     if separator != b"\t":
-        # A stray tab must not pass for a separator: 0x01 is in no number.
-        chunk = chunk.replace(b"\t", b"\x01").replace(separator, b"\t")
-    chunk = chunk.replace(b"\r\n", b"\n")
-    return chunk if chunk.endswith(b"\n") else chunk + b"\n"
+        # A tab inside a field becomes a character that no number has.
+        block = replace(block, text=block.text.replace(b"\t", b"\x01").replace(separator, b"\t"))
+    columns = lines.cut(block, "\t", 4)
+    reasons = dict.fromkeys(columns.torn, "not four fields") | block.too_long
+    parse_rating = lines.parse_decimals if layout == "ml-20m" else lines.parse_naturals
+    parsers = (lines.parse_naturals, lines.parse_naturals, parse_rating, lines.parse_naturals)
+    numbers, bad = zip(
+        *(parse(field) for parse, field in zip(parsers, columns.fields, strict=True)), strict=True
+    )
+    user, item, rating, _ = numbers
+    low, step = (0.5, 0.5) if layout == "ml-20m" else (1.0, 1.0)
+    checks = {
+        "a field is not a number, or negative": ~np.any(bad, axis=0) & ~(rating < 0),
+        f"the rating is not one of {low:g} to 5 in steps of {step:g}": (
+            (rating >= low) & (rating <= 5.0) & (rating % step == 0)
+        ),
+        "user or item is 0": (user >= 1) & (item >= 1),
+    }
+    sound = np.ones(columns.lines_B.size, dtype=bool)
+    for reason, passes in checks.items():
+        reasons |= dict.fromkeys(columns.lines_B[sound & ~passes].tolist(), reason)
+        sound &= passes
+    broken.add(reasons)
+    return np.stack([values[sound].astype(np.int64) for values in numbers])

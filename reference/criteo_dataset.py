@@ -1,7 +1,6 @@
-"""The lecture's dataset: Criteo rows from a parquet file, as tensors. Needs pyarrow.
+"""The lecture's dataset: Criteo rows from a parquet file, as tensors, as in its ``criteo_dataset.py``.
 
-For preprocessed Criteo data from the original text files, and for inputs that exceed memory, see the
-harness's readers; this class does what the lecture's ``criteo_dataset.py`` does.
+`datasets.criteo` reads the original text files, and data that exceed memory.
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pyarrow import parquet
 from torch.utils.data import Dataset
 
 
 class CriteoParquetDataset(Dataset):
     """Rows of (label, dense, sparse) from a file with columns ``labels``, ``DENSE_0``... and ``SPARSE_0``...
 
-    Columns are taken in the order of their numbers, wherever they stand in the file. The file is read whole.
+    Columns are in the order of their numbers, whatever their order in the file. The file is read whole.
 
     Attributes:
         labels_B: (rows,) float32.
@@ -24,15 +24,10 @@ class CriteoParquetDataset(Dataset):
         sparse_BT: (rows, sparse features) int64.
 
     Raises:
-        ValueError: where a column is missing, or holds gaps, or no numbers.
+        ValueError: a column is missing, has gaps, or holds no numbers.
     """
 
     def __init__(self, file_path: str | Path) -> None:
-        try:
-            from pyarrow import parquet
-        except ImportError as error:  # also where pyarrow is there, but not made for the numpy that is
-            fix = f"parquet needs pyarrow ({error}): pip install pyarrow"
-            raise ValueError(f"file_path={str(file_path)!r}: {fix}") from error
         table = parquet.read_table(file_path)
         self.path = Path(file_path)
         columns = {name: table.column(name) for name in table.column_names}

@@ -1,7 +1,7 @@
 """Criteo click logs as input for DLRM: the Kaggle challenge's, the Terabyte's, CSV and parquet.
 
     paths = find_files(Path("day_folder"))                         # or a single file
-    data = preprocess(paths, Preprocessing(min_frequency=10), cache=Path("criteo.npz"))
+    data = preprocess(paths, Preprocessing(min_frequency=10), cache=Path("criteo_cache"))
     for batch in data.batches(2048):
         model(batch.dense_x, batch.lS_o, batch.lS_i)
 
@@ -21,20 +21,21 @@ import json
 import re
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from datasets.criteo.cache import NpzWriter, Spill, open_npz, read_blocks, spill_folder, write_npz
+from datasets import lines
+from datasets.criteo.cache import describe, new_cache, open_cache, read_blocks, write_array
 from datasets.criteo.parquet import is_parquet, read_parquet
 from datasets.criteo.rows import MISSING, NUM_DENSE, NUM_SPARSE, BrokenLine, RawRows, ReadReport
-from datasets.criteo.text import MAX_LINE_BYTES, find_layout, open_text, read_text
+from datasets.criteo.text import find_layout, open_text, read_text
 from datasets.criteo.vocabulary import FIRST_ROW, count_values, encode
 from datasets.errors import DataError
 
-SCHEMA = "parity.criteo/1"
 #: Values of a column that are handled at once.
 _BLOCK_ROWS = 1 << 18
 _DAY = re.compile(r"day_(\d+)(\.gz)?")
@@ -215,7 +216,10 @@ def recognises(path: Path) -> bool:
         layout = find_layout(first)
         with open_text(first) as stream:
             # Tabs alone are no sign: MovieLens has them, too.
-            return stream.readline(MAX_LINE_BYTES).count(layout.separator) == layout.num_fields - 1
+            return (
+                stream.readline(lines.MAX_LINE_BYTES).count(layout.separator.encode())
+                == layout.num_fields - 1
+            )
     except (OSError, EOFError, zlib.error, DataError):
         return False
 
@@ -242,15 +246,12 @@ def preprocess(
     key = _key(paths, spec, max_broken)
     if cache is None:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "criteo.npz"
+            path = Path(folder) / "criteo"
             _build(paths, spec, path, max_broken, key)
-            return _load({name: np.array(array) for name, array in open_npz(path).items()})
-    if cache.exists():
-        arrays = open_npz(cache)
-        if "key" in arrays and arrays["key"].item() == key:
-            return _load(arrays)
-    _build(paths, spec, cache, max_broken, key)
-    return _load(open_npz(cache))
+            return _load(path, np.array)
+    if not cache.exists() or open_cache(cache)[0]["key"] != key:
+        _build(paths, spec, cache, max_broken, key)
+    return _load(cache)
 
 
 def _key(paths: Sequence[Path], spec: Preprocessing, max_broken: int) -> str:
@@ -259,71 +260,74 @@ def _key(paths: Sequence[Path], spec: Preprocessing, max_broken: int) -> str:
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
         raise DataError("data", str(error.filename), problem, "give the path of a Criteo file") from error
-    content = {"schema": SCHEMA, "files": files, "spec": asdict(spec), "max_broken": max_broken}
+    content = {"files": files, "spec": asdict(spec), "max_broken": max_broken}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _build(paths: Sequence[Path], spec: Preprocessing, path: Path, max_broken: int, key: str) -> None:
     report = ReadReport(max_broken)
-    features = [f"sparse_{feature}" for feature in range(NUM_SPARSE)]
-    with spill_folder(path) as folder:
-        spill = Spill(folder, ["labels", "dense", *features])
-        try:
-            for rows in read_rows(paths, report):
-                spill.append("labels", rows.labels_B)
-                spill.append("dense", preprocess_dense(rows.dense_BD))
-                for feature, name in enumerate(features):
-                    spill.append(name, rows.sparse_BT[:, feature])
-        finally:
-            spill.close()
-        with write_npz(path, folder) as archive:
-            archive.add("key", np.array([key]))
-            archive.add_files("labels", np.uint8, (report.rows,), [spill.path("labels")])
-            archive.add_files("dense", np.float32, (report.rows, NUM_DENSE), [spill.path("dense")])
-            sizes = _encode_columns([spill.path(name) for name in features], spec, archive)
-            archive.add_files(
-                "sparse", np.int32, (NUM_SPARSE, report.rows), [spill.path(name) for name in features]
+    with new_cache(path) as folder, tempfile.TemporaryDirectory(dir=folder.parent) as raw_folder:
+        raw = Path(raw_folder)
+        features = [raw / f"sparse_{feature}" for feature in range(NUM_SPARSE)]
+        with ExitStack() as stack:
+            labels, dense, *sparse = (
+                stack.enter_context(file.open("wb")) for file in (raw / "labels", raw / "dense", *features)
             )
-            archive.add("table_sizes", np.array(sizes, dtype=np.int64))
-            broken = [asdict(line) for line in report.broken]
-            archive.add("report", np.array([json.dumps({"max_broken": max_broken, "broken": broken})]))
+            for rows in read_rows(paths, report):
+                rows.labels_B.tofile(labels)
+                preprocess_dense(rows.dense_BD).tofile(dense)
+                for feature, stream in enumerate(sparse):
+                    rows.sparse_BT[:, feature].tofile(stream)
+        for name, dtype, shape in (("labels", np.uint8, ()), ("dense", np.float32, (NUM_DENSE,))):
+            blocks = read_blocks(raw / name, dtype, _BLOCK_ROWS)
+            write_array(folder / f"{name}.npy", dtype, (report.rows, *shape), blocks)
+            (raw / name).unlink()
+        table_sizes: list[int] = []
+        encoded = _encode(features, spec, folder, table_sizes)
+        write_array(folder / "sparse.npy", np.int32, (NUM_SPARSE, report.rows), encoded)
+        about = {
+            "key": key,
+            "table_sizes": table_sizes,
+            "vocabularies": spec.hash_size is None,
+            "rows": report.rows,
+            "max_broken": max_broken,
+            "broken": [asdict(line) for line in report.broken],
+        }
+        describe(folder, about)
 
 
-def _encode_columns(columns: Sequence[Path], spec: Preprocessing, archive: NpzWriter) -> list[int]:
-    """Replace each column's values (int64) by rows of its table (int32); return the tables' sizes."""
-    sizes = []
-    for feature, column in enumerate(columns):
-        vocabulary = None
+def _encode(
+    features: Sequence[Path], spec: Preprocessing, folder: Path, table_sizes: list[int]
+) -> Iterator[np.ndarray]:
+    """Yields the table rows of all features, one after the other, in blocks; removes the read columns.
+
+    Vocabularies become files in ``folder``; the sizes of the tables are appended to ``table_sizes``.
+    """
+    for feature, column in enumerate(features):
         if spec.hash_size is None:
             values, counts = count_values(read_blocks(column, np.int64, _BLOCK_ROWS))
             vocabulary = values[counts >= spec.min_frequency]
-            archive.add(f"vocabulary_{feature}", vocabulary)
             del values, counts
-        encoded = column.with_suffix(".rows")
-        with encoded.open("wb") as stream:
+            write_array(folder / f"vocabulary_{feature}.npy", np.int64, vocabulary.shape, [vocabulary])
+            table_sizes.append(vocabulary.size + FIRST_ROW)
             for block in read_blocks(column, np.int64, _BLOCK_ROWS):
-                rows = _hash(block, spec.hash_size) if vocabulary is None else encode(block, vocabulary)
-                rows.astype(np.int32).tofile(stream)
-        encoded.replace(column)
-        sizes.append(spec.hash_size if vocabulary is None else vocabulary.size + FIRST_ROW)
-    return sizes
+                yield encode(block, vocabulary)
+        else:
+            table_sizes.append(spec.hash_size)
+            for block in read_blocks(column, np.int64, _BLOCK_ROWS):
+                yield np.where(block == MISSING, 0, block % spec.hash_size)
+        column.unlink()
 
 
-def _hash(values: np.ndarray, size: int) -> np.ndarray:
-    return np.where(values == MISSING, 0, values % size)
-
-
-def _load(arrays: dict[str, np.ndarray]) -> CriteoData:
-    about = json.loads(arrays["report"].item())
+def _load(path: Path, convert: Callable[[np.ndarray], np.ndarray] = lambda array: array) -> CriteoData:
+    about, array = open_cache(path)
+    vocabularies = (convert(array(f"vocabulary_{feature}")) for feature in range(NUM_SPARSE))
     broken = [BrokenLine(**line) for line in about["broken"]]
-    has_vocabularies = "vocabulary_0" in arrays
     return CriteoData(
-        labels_N=arrays["labels"],
-        dense_ND=arrays["dense"],
-        sparse_TN=arrays["sparse"],
-        table_sizes=tuple(arrays["table_sizes"].tolist()),
-        vocabularies=tuple(arrays[f"vocabulary_{t}"] for t in range(NUM_SPARSE))
-        if has_vocabularies
-        else None,
-        report=ReadReport(about["max_broken"], arrays["labels"].size, broken),
+        labels_N=convert(array("labels")),
+        dense_ND=convert(array("dense")),
+        sparse_TN=convert(array("sparse")),
+        table_sizes=tuple(about["table_sizes"]),
+        vocabularies=tuple(vocabularies) if about["vocabularies"] else None,
+        report=ReadReport(about["max_broken"], about["rows"], broken),
     )

@@ -1,5 +1,4 @@
-"""What every Criteo reader gives: rows as they stand in the file, and an account of the lines that could not
-be read.
+"""Rows of Criteo files before any preprocessing, and the account of broken lines.
 
 Legend: B rows, D = 13 dense features, T = 26 sparse features.
 """
@@ -11,22 +10,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 
 from datasets.errors import DataError
+from datasets.lines import parse_decimals, parse_hex
 
 NUM_DENSE = 13
 NUM_SPARSE = 26
-#: The challenge's names; files with a header, and parquet files, may hold them in any order.
+#: The names of the challenge. Files with a header and parquet files have them in any order.
 COLUMNS = (
     "label",
     *(f"I{number}" for number in range(1, NUM_DENSE + 1)),
     *(f"C{number}" for number in range(1, NUM_SPARSE + 1)),
 )
-#: How a gap among the sparse features is marked; values are never negative.
+#: The mark of a gap among the sparse features, whose values are never negative.
 MISSING = -1
-#: Broken lines after which reading stops at once, where fewer are allowed: such a file is no Criteo file.
+#: The number of broken lines after which reading stops at once, unless more are allowed.
 _HOPELESS = 1000
 _SHOWN_LINES = 5
+#: Characters of a broken field that a message quotes.
+_SHOWN_CHARACTERS = 40
+_NUMBER_TYPES = ("bool", "int8", "int16", "int32", "int64", "halffloat", "float", "double")
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,13 @@ class RawRows:
 
 @dataclass(frozen=True)
 class BrokenLine:
-    """A line that gives no row: where it is, and what is wrong with it."""
+    """A line that gives no row.
+
+    Attributes:
+        file: the name of the file.
+        line: the number of the line, counted from 1.
+        reason: the reason why it gives no row.
+    """
 
     file: str
     line: int
@@ -63,12 +73,12 @@ class BrokenLine:
 
 @dataclass
 class ReadReport:
-    """What became of the lines that were read. Readers fill it while they are iterated.
+    """The account of the lines of all files. Readers fill it while they are iterated.
 
     Attributes:
-        max_broken: how many broken lines are accepted; one more is a ``DataError``.
-        rows: rows given out.
-        broken: every broken line, in the order of the files.
+        max_broken: the largest number of broken lines that is no error.
+        rows: the number of rows.
+        broken: all broken lines, in the order of the files.
     """
 
     max_broken: int = 0
@@ -76,14 +86,18 @@ class ReadReport:
     broken: list[BrokenLine] = field(default_factory=list)
 
     def add_broken(self, path: Path, reasons: Mapping[int, str]) -> None:
-        """Note broken lines by number; raise at once where they are too many to be worth reading on."""
+        """Notes broken lines by number.
+
+        Raises:
+            DataError: more lines are broken than ``max_broken`` and ``_HOPELESS``.
+        """
         for line, reason in sorted(reasons.items()):
             self.broken.append(BrokenLine(path.name, line, reason))
             if len(self.broken) > max(self.max_broken, _HOPELESS):
                 self._raise(path, "at least ")
 
     def check(self, paths: Sequence[Path]) -> None:
-        """To be called when all of ``paths`` is read.
+        """Judges the account after the end of the last file.
 
         Raises:
             DataError: more lines are broken than ``max_broken``, or there are no rows.
@@ -95,7 +109,7 @@ class ReadReport:
             raise DataError("data", shown, "has no rows", "give Criteo files that are complete")
 
     def describe(self) -> str:
-        """One line for a report: rows, broken lines, and the number of each of them."""
+        """One line for a report: the number of rows, and all broken lines."""
         if not self.broken:
             return f"{self.rows} rows, no broken lines"
         lines = "line" if len(self.broken) == 1 else "lines"
@@ -113,39 +127,82 @@ class ReadReport:
         )
 
 
-def accept_rows(
+def to_rows(
     path: Path,
-    rows: RawRows,
-    problems: dict[str, np.ndarray],
-    found: dict[str, list[str]],
-    torn: dict[int, str],
+    columns: Sequence[pyarrow.Array],
+    lines_B: np.ndarray,
+    torn: Mapping[int, str],
     report: ReadReport,
 ) -> RawRows:
-    """Divide parsed rows into those to give out and those to report.
+    """Turns columns into rows, and counts rows and broken lines in the report.
 
     Args:
         path: the file.
-        rows: all parsed rows; bad fields hold anything.
-        problems: for each column that has any, (B,) bool, where its field cannot be read.
-        found: for each of these columns, what stands in its bad fields, in order.
-        torn: lines that gave no row at all, and why.
-        report: where rows are counted, and broken lines noted.
+        columns: in the order of ``COLUMNS``, each (B,): text or numbers.
+        lines_B: (B,) the line of each row.
+        torn: the lines that give no row, each with the reason.
+        report: the account of the lines.
 
     Returns:
-        The rows without problems.
+        The rows in which every field can be read.
     """
-    bad_B = np.zeros(len(rows), dtype=bool)
     reasons = dict(torn)
-    for column, wrong_B in problems.items():
-        for line, text in zip(rows.lines_B[wrong_B].tolist(), found[column], strict=True):
-            reasons.setdefault(line, f"{column} is {text!r}, not {_expected(column)}")
-        bad_B |= wrong_B
+    good_B = np.ones(len(lines_B), dtype=bool)
+    numbers, sparse = [], []
+    for name, column in zip(COLUMNS, columns, strict=True):
+        is_sparse = name.startswith("C")
+        values_B, bad_B = _whole_numbers(column) if is_sparse else _numbers(column)
+        if name == "label":
+            bad_B = ~np.isin(values_B, (0.0, 1.0))
+        for row in np.flatnonzero(bad_B).tolist():
+            shown = str(column[row].as_py())[:_SHOWN_CHARACTERS]
+            reasons.setdefault(int(lines_B[row]), f"{name} is {shown!r}, not {_expected(name)}")
+        good_B &= ~bad_B
+        (sparse if is_sparse else numbers).append(values_B)
     report.add_broken(path, reasons)
-    if bad_B.any():
-        good = ~bad_B
-        rows = RawRows(rows.labels_B[good], rows.dense_BD[good], rows.sparse_BT[good], rows.lines_B[good])
-    report.rows += len(rows)
-    return rows
+    report.rows += int(good_B.sum())
+    labels_B, dense_BD = numbers[0], np.stack(numbers[1:], axis=1)
+    sparse_BT = np.stack(sparse, axis=1)
+    if not good_B.all():
+        labels_B, dense_BD, sparse_BT = labels_B[good_B], dense_BD[good_B], sparse_BT[good_B]
+        lines_B = lines_B[good_B]
+    return RawRows(labels_B.astype(np.uint8), dense_BD, sparse_BT, lines_B)
+
+
+def _numbers(column: pyarrow.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(B,) float64, NaN for a gap; (B,) bool, True for a field that is no finite number."""
+    if _is_text(column):
+        return parse_decimals(column)
+    if not _is_number(column):
+        return np.zeros(len(column)), np.ones(len(column), dtype=bool)
+    # A gap among booleans, which labels may be, is None.
+    values_B = column.to_numpy(zero_copy_only=False).astype(np.float64)
+    return values_B, np.isinf(values_B)
+
+
+def _whole_numbers(column: pyarrow.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(B,) int64, ``MISSING`` for a gap; (B,) bool, True for a field that is no number from 0 on."""
+    if _is_text(column):
+        return parse_hex(column, MISSING)
+    if not _is_number(column):
+        return np.zeros(len(column), dtype=np.int64), np.ones(len(column), dtype=bool)
+    is_gap_B = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    values_B = column.fill_null(0).to_numpy(zero_copy_only=False)
+    if values_B.dtype.kind == "f":
+        # A data frame stores a column with gaps as floats.
+        values_B = np.where(is_gap_B, 0, values_B)
+        bad_B = (values_B != np.floor(values_B)) | (values_B < 0) | (values_B > 2**53)
+    else:
+        bad_B = (values_B < 0) | (values_B > np.iinfo(np.int64).max)
+    return np.where(is_gap_B, MISSING, np.where(bad_B, 0, values_B).astype(np.int64)), bad_B
+
+
+def _is_text(column: pyarrow.Array) -> bool:
+    return str(column.type) in ("string", "large_string", "binary", "large_binary")
+
+
+def _is_number(column: pyarrow.Array) -> bool:
+    return str(column.type).removeprefix("u") in _NUMBER_TYPES
 
 
 def _expected(column: str) -> str:

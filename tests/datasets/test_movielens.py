@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import movielens
 from datasets.errors import DataError
 from datasets.movielens import check_fits, histories, read_ratings, without_last
 from tests.locations import DATA
@@ -43,7 +42,7 @@ def _all_histories(data, max_length=12, width=24):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Reads a few lines at a time, so that small files have several chunks."""
-    monkeypatch.setattr(movielens, "_CHUNK_BYTES", 20)
+    monkeypatch.setattr("datasets.lines.BLOCK_BYTES", 20)
 
 
 @pytest.mark.parametrize("layout", FORMATS)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 
 from reference.criteo_dataset import CriteoParquetDataset
 from reference.lecture_dlrm import (
@@ -206,17 +207,7 @@ def test_more_tokens_than_rows_are_refused():
         SparseArch(metadata, {"SPARSE_1": 4})
 
 
-def import_pyarrow():
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        pytest.skip(f"parquet needs pyarrow: {error}")
-    return pyarrow, parquet
-
-
 def write_parquet(path, **columns):
-    pa, parquet = import_pyarrow()
     dense = {f"DENSE_{number}": [row[number] for row in DENSE] for number in range(13)}
     sparse = {f"SPARSE_{number}": [row[number] for row in SPARSE] for number in range(26)}
     # Sorted by name: SPARSE_10 stands before SPARSE_2, and must not be taken for it.
@@ -251,9 +242,3 @@ def test_the_dataset_has_the_lecture_shapes(tmp_path):
 def test_incomplete_parquet_files_are_refused(tmp_path, columns, message):
     with pytest.raises(ValueError, match=message):
         CriteoParquetDataset(write_parquet(tmp_path / "sample.parquet", **columns))
-
-
-def test_missing_pyarrow_is_said(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r"parquet needs pyarrow .*: pip install pyarrow"):
-        CriteoParquetDataset("sample.parquet")

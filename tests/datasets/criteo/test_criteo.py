@@ -129,7 +129,7 @@ def test_batches_run_through_the_reference(train):
 
 
 def test_a_cache_gives_the_same_and_is_mapped(train, tmp_path):
-    cache = tmp_path / "deep" / "criteo.npz"
+    cache = tmp_path / "deep" / "criteo"
     without = preprocess([train], Preprocessing())
     for _ in range(2):
         data = preprocess([train], Preprocessing(), cache)
@@ -139,9 +139,8 @@ def test_a_cache_gives_the_same_and_is_mapped(train, tmp_path):
             assert np.array_equal(getattr(data, name), getattr(without, name))
         assert data.table_sizes == without.table_sizes
         assert [v.tolist() for v in data.vocabularies] == [v.tolist() for v in without.vocabularies]
-    assert [file.name for file in cache.parent.iterdir()] == ["criteo.npz"]
-    with np.load(cache) as plain:
-        assert np.array_equal(plain["sparse"], without.sparse_TN)
+    assert [file.name for file in cache.parent.iterdir()] == ["criteo"]
+    assert np.array_equal(np.load(cache / "sparse.npy"), without.sparse_TN)
 
 
 def count_builds(monkeypatch):
@@ -152,7 +151,7 @@ def count_builds(monkeypatch):
 
 
 def test_a_cache_is_used_only_for_what_it_was_made_from(train, tmp_path, monkeypatch):
-    cache = tmp_path / "criteo.npz"
+    cache = tmp_path / "criteo"
     builds = count_builds(monkeypatch)
     preprocess([train], Preprocessing(), cache)
     preprocess([train], Preprocessing(), cache)
@@ -168,22 +167,22 @@ def test_a_cache_is_used_only_for_what_it_was_made_from(train, tmp_path, monkeyp
 
 
 def test_a_failed_build_leaves_the_old_cache_and_nothing_else(train, tmp_path, monkeypatch):
-    cache = tmp_path / "criteo.npz"
+    cache = tmp_path / "criteo"
     preprocess([train], Preprocessing(), cache)
-    before = cache.read_bytes()
+    before = {file.name: file.read_bytes() for file in cache.iterdir()}
 
     def fail(*arguments):
         raise RuntimeError("power cut")
 
-    monkeypatch.setattr(criteo, "_encode_columns", fail)
+    monkeypatch.setattr(criteo, "_encode", fail)
     with pytest.raises(RuntimeError, match="power cut"):
         preprocess([train], Preprocessing(hash_size=4), cache)
-    assert cache.read_bytes() == before
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["criteo.npz", "train.txt"]
+    assert {file.name: file.read_bytes() for file in cache.iterdir()} == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["criteo", "train.txt"]
 
 
 def test_data_that_is_in_use_survives_a_new_cache(train, tmp_path):
-    cache = tmp_path / "criteo.npz"
+    cache = tmp_path / "criteo"
     data = preprocess([train], Preprocessing(), cache)
     before = np.array(data.sparse_TN)
     inode = cache.stat().st_ino
@@ -192,23 +191,41 @@ def test_data_that_is_in_use_survives_a_new_cache(train, tmp_path):
     assert np.array_equal(data.sparse_TN, before)
 
 
-def test_a_damaged_cache_is_refused(train, tmp_path):
-    cache = tmp_path / "criteo.npz"
-    cache.write_bytes(b"no archive")
-    with pytest.raises(DataError, match=r"cache: .*criteo.npz cannot be read .* remove it"):
+@pytest.mark.parametrize("name", ["labels", "dense", "sparse", "vocabulary_25"])
+@pytest.mark.parametrize("content", [None, b"", b"no array"])
+def test_a_damaged_cache_is_refused(train, tmp_path, name, content):
+    cache = tmp_path / "criteo"
+    preprocess([train], Preprocessing(), cache)
+    array = cache / f"{name}.npy"
+    array.unlink()
+    if content is not None:
+        array.write_bytes(content)
+    with pytest.raises(DataError, match=r"cache: .*criteo cannot be read .* remove it"):
         preprocess([train], Preprocessing(), cache)
+
+
+@pytest.mark.parametrize("content", ["no cache", "{}", "[]", '{"schema": "another"}'])
+def test_what_is_no_cache_is_never_replaced(train, tmp_path, content):
+    (tmp_path / "file").write_text(content)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "about.json").write_text(content)
+    for path in (tmp_path / "file", folder, tmp_path):
+        with pytest.raises(DataError, match=r"cache: .* is no cache; remove it, or give a new path"):
+            preprocess([train], Preprocessing(), path)
+    assert (folder / "about.json").read_text() == (tmp_path / "file").read_text() == content
 
 
 def test_a_cache_that_cannot_be_written_is_said(train, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cache: .* cannot be written"):
-        preprocess([train], Preprocessing(), tmp_path / "file" / "criteo.npz")
+        preprocess([train], Preprocessing(), tmp_path / "file" / "criteo")
 
 
 def test_broken_lines_are_kept_with_the_cache(train, tmp_path):
     with train.open("a") as stream:
         stream.write("1\t2\n" + line(8) + "\n")
-    cache = tmp_path / "criteo.npz"
+    cache = tmp_path / "criteo"
     for _ in range(2):
         data = preprocess([train], Preprocessing(), cache, max_broken=1)
         assert data.report.describe() == "8 rows, 1 broken line: train.txt line 8: 2 fields, not 40"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from datasets.criteo import rows as criteo_rows
-from datasets.criteo import text as criteo_text
 from datasets.criteo.logs import read_rows
 from datasets.criteo.parquet import LECTURE_COLUMNS
 from datasets.criteo.rows import COLUMNS, MISSING, RawRows, ReadReport
-from datasets.criteo.text import parse_decimals, parse_hex
 from datasets.errors import DataError
+from datasets.lines import Block, cut, parse_decimals, parse_hex
 
 DENSE = ["1", "", "-2", "260", "0", "7", "8", "", "10", "11", "12", "1382", "507333"]
 SPARSE = ["05db9164", "", "FFFFFFFF", "0", *(f"{value:08x}" for value in range(1000, 1022))]
@@ -45,19 +45,16 @@ def assert_sample_rows(rows, count):
     assert rows.sparse_BT.tolist() == [[int(text, 16) if text else MISSING for text in SPARSE]] * count
 
 
-def fields_of(texts):
-    """Fields one after the other, as the parsers take them."""
-    encoded = [text.encode("latin-1") for text in texts]
-    length = np.array([len(text) for text in encoded])
-    start = np.cumsum(length) - length
-    # A byte more: an empty last field begins beyond the text.
-    return np.frombuffer(b"".join(encoded) + b"\n", dtype=np.uint8), start, length
+def column_of(texts):
+    """Fields as a column of text, by way of the bytes of a file."""
+    text = "\n".join(["x,y", *(f"{text},y" for text in texts), ""]).encode("latin-1")
+    return cut(Block(text, 1, {}), ",", 2).fields[0][1:]
 
 
 decimal_texts = st.one_of(
     st.integers(-(10**15) + 1, 10**15 - 1).map(str),
     st.decimals(-99999, 99999, allow_nan=False, places=3).map(str),
-    st.text("0123456789.-+e ,abc\x00\xff", max_size=20),
+    st.text("0123456789.-+e \tabc\x00\xff", max_size=20),
 )
 
 
@@ -72,7 +69,7 @@ def python_decimal(text):
 @settings(max_examples=300, deadline=None)
 @given(st.lists(decimal_texts, min_size=1, max_size=8))
 def test_decimals_are_read_as_python_reads_them(texts):
-    values, bad = parse_decimals(*fields_of(texts))
+    values, bad = parse_decimals(column_of(texts))
     for text, value, is_bad in zip(texts, values.tolist(), bad.tolist(), strict=True):
         expected = python_decimal(text)
         if text == "":
@@ -86,7 +83,7 @@ def test_decimals_are_read_as_python_reads_them(texts):
 
 def test_decimals_have_at_most_fifteen_digits():
     texts = ["123456789012345", "-12345678901234.5", "1234567890123456", "0.123456789012345", "-1.2.3", "1-2"]
-    values, bad = parse_decimals(*fields_of(texts))
+    values, bad = parse_decimals(column_of(texts))
     assert bad.tolist() == [False, False, True, True, True, True]
     assert values[:2].tolist() == [123456789012345.0, -12345678901234.5]
 
@@ -94,7 +91,7 @@ def test_decimals_have_at_most_fifteen_digits():
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.text("0123456789abcdefABCDEFg-x \xff", max_size=10), min_size=1, max_size=8))
 def test_hexadecimals_are_read_as_python_reads_them(texts):
-    values, bad = parse_hex(*fields_of(texts))
+    values, bad = parse_hex(column_of(texts), MISSING)
     for text, value, is_bad in zip(texts, values.tolist(), bad.tolist(), strict=True):
         if text == "":
             assert (value, is_bad) == (MISSING, False)
@@ -210,15 +207,15 @@ def test_blocks_may_be_cut_anywhere(tmp_path, monkeypatch):
     path.write_text("\n".join(lines) + "\n")
     expected = [float(number) for number in range(40) if number not in (17, 30)]
     for size in (1, 7, 250, 251, 1000, 1 << 20):
-        monkeypatch.setattr(criteo_text, "BLOCK_BYTES", size)
+        monkeypatch.setattr("datasets.lines.BLOCK_BYTES", size)
         rows, report = read(path, max_broken=2)
         assert rows.dense_BD[:, 0].tolist() == expected
         assert [line.line for line in report.broken] == [18, 31]
 
 
 def test_lines_without_an_end_do_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(criteo_text, "BLOCK_BYTES", 500)
-    monkeypatch.setattr(criteo_text, "MAX_LINE_BYTES", 400)
+    monkeypatch.setattr("datasets.lines.BLOCK_BYTES", 500)
+    monkeypatch.setattr("datasets.lines.MAX_LINE_BYTES", 400)
     path = tmp_path / "train.txt"
     path.write_text("\n".join([text_line(), text_line(), "9" * 5000, text_line(), "8" * 3000]))
     rows, report = read(path, max_broken=2)
@@ -238,17 +235,7 @@ def test_hopeless_files_are_given_up_early(tmp_path, monkeypatch):
         read(path)
 
 
-def import_pyarrow():
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        pytest.skip(f"parquet needs pyarrow: {error}")
-    return pyarrow, parquet
-
-
 def write_parquet(path, names=COLUMNS, repeat=2, **columns):
-    pa, parquet = import_pyarrow()
     values = {"label": [1] * repeat}
     for name, text in zip(COLUMNS[1:], FIELDS[1:], strict=True):
         base = 16 if name.startswith("C") else 10
@@ -266,7 +253,6 @@ def test_parquet_of_numbers(tmp_path, names):
 
 
 def test_parquet_of_text_and_of_floats(tmp_path):
-    pa, _ = import_pyarrow()
     texts = {name: [text or None] * 2 for name, text in zip(COLUMNS[14:], SPARSE, strict=True)}
     texts["C1"] = pa.array(texts["C1"]).dictionary_encode()
     texts["C3"] = pa.array(texts["C3"], type=pa.large_string())
@@ -298,19 +284,10 @@ def test_broken_parquet_rows_are_reported_with_their_number(tmp_path, monkeypatc
 
 
 def test_parquet_without_a_column_or_a_whole_file_is_refused(tmp_path):
-    pa, parquet = import_pyarrow()
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({name: [1] for name in COLUMNS if name != "I9"}), path)
     with pytest.raises(DataError, match="has no column I9; give the columns label"):
         read(path)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(DataError, match=r"rows.parquet cannot be read"):
-        read(path)
-
-
-def test_parquet_without_pyarrow_is_said(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    path = tmp_path / "rows.parquet"
-    path.write_bytes(b"PAR1")
-    with pytest.raises(DataError, match="is parquet, which needs pyarrow .*; pip install pyarrow"):
         read(path)
