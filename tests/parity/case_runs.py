@@ -1,4 +1,4 @@
-"""Runs of single cases for tests: real runners in real processes, without timings."""
+"""Runs of single cases for tests: in this process, or real runners in real processes, without timings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from cases.registry import get_family
 from configs import CaseConfig, load_case, with_input
 from parity.base.precision import PRECISIONS
@@ -15,11 +17,39 @@ from parity.capture.slices import Limits
 from parity.execution.collect import DEFAULT_LIMITS, collect, write_inputs
 from parity.execution.folder import BatchFolder, CaseFolder
 from parity.execution.scheduler import Machine, Runners
+from parity.in_process import CleanRun
 from parity.inputs import weights
-from parity.report.schema import ModuleReport, RunnerReport
+from parity.report.schema import RunnerReport
+from parity.runners.tripy.call_stacks import no_call_stacks
+from parity.studies.fault_injection.bench import Bench
+from parity.verdict.comparison import Comparison
 from parity.verdict.judging import judge_batch
 
 LIMIT_SECONDS = 600.0
+
+
+@functools.lru_cache(maxsize=1)
+def clean_run(name: str, precision: str, seed: int) -> CleanRun:
+    """The evidence on a case, made in this process once for the tests that follow each other."""
+    return CleanRun(with_input(load_case(name), seed=seed), PRECISIONS[precision])
+
+
+@functools.cache
+def judged(name: str, precision: str, seed: int, runner: str) -> Comparison:
+    """A runner's verdict on a case, from a run in this process."""
+    return clean_run(name, precision, seed).judge(runner)
+
+
+@functools.cache
+def bench_of(name: str) -> Bench:
+    """The bench of a case in float32, one in a process: its tests are in the group of `on_bench`."""
+    with no_call_stacks():
+        return Bench(load_case(name), PRECISIONS["fp32"])
+
+
+def on_bench(name: str) -> pytest.MarkDecorator:
+    """The group of tests that share the bench of a case."""
+    return pytest.mark.xdist_group(f"bench-{name}")
 
 
 @functools.cache
@@ -71,8 +101,3 @@ def tapped_paths(case: CaseConfig) -> list[str]:
     model = get_family(case.family).build_reference(case.model, "dense")
     lists = ("ModuleList", "ParameterList")
     return [path for path, module in model.named_modules() if path and type(module).__name__ not in lists]
-
-
-def rows_of(report: RunnerReport, path: str) -> list[ModuleReport]:
-    """Every tap of the module at `path`."""
-    return [module for module in report.modules if module.path == path]

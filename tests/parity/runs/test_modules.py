@@ -1,15 +1,18 @@
 """The port against the reference, one test a module, precision and seed.
 
 `pytest -k rel_attn_bias` or `pytest -k "ml1m and bf16"` picks some. A failure prints the module's path, both
-errors, the bound and where it comes from, and the five worst elements.
+errors, the bound and where it comes from, and the five worst elements. Runners run in this process.
+
+`make test` has every case in float32, and the smallest case of each family in the half precisions.
 """
 
 import pytest
 
 from cases.registry import get_family
 from configs import load_case
+from parity.report.schema import ModuleReport
 from parity.report.terminal import verdict_lines
-from tests.parity.case_runs import rows_of, run_case, tapped_paths
+from tests.parity.case_runs import judged, tapped_paths
 
 # Every variant of every module in small, and the public configurations with their real widths.
 RUNS = [
@@ -32,6 +35,8 @@ RUNS = [
     for seed in seeds
     for precision in ("fp32", "fp16", "bf16")
 ]
+IN_HALF = ("hstu_tiny", "stu_tiny", "dlrm_tiny", "dlrm_lecture_index")
+"""Cases that `make test` runs in float16 and bfloat16, too."""
 
 
 def _runners(case: str) -> tuple[str, ...]:
@@ -45,8 +50,10 @@ def _id(case: str, precision: str, seed: int) -> str:
 
 def _grouped(case: str, precision: str, seed: int, *values: object, name: str):
     """A parameter set whose tests run in one process, so that they share one run."""
-    group = pytest.mark.xdist_group(_id(case, precision, seed))
-    return pytest.param(case, precision, seed, *values, id=name, marks=group)
+    marks = [pytest.mark.xdist_group(_id(case, precision, seed))]
+    if seed != 0 or (precision != "fp32" and case not in IN_HALF):
+        marks.append(pytest.mark.full)
+    return pytest.param(case, precision, seed, *values, id=name, marks=marks)
 
 
 @pytest.mark.parametrize(
@@ -59,15 +66,16 @@ def _grouped(case: str, precision: str, seed: int, *values: object, name: str):
     ],
 )
 def test_module(case, precision, seed, runner, path):
-    rows = rows_of(run_case(case, precision, seed, _runners(case))[runner], path)
+    rows = [row for row in judged(case, precision, seed, runner).rows if row.path == path]
     assert rows, f"{path} left no tap"
+    reports = [ModuleReport.of(row, 0, None) for row in rows if not row.passed]
     failures = [
-        verdict_lines(f"{case}, {precision}, {runner}: {row.tap} {how}", verdict)
-        for row in rows
-        for how, verdict in (("alone", row.isolated), ("in the model", row.accumulated))
+        verdict_lines(f"{case}, {precision}, {runner}: {report.tap} {how}", verdict)
+        for report in reports
+        for how, verdict in (("alone", report.isolated), ("in the model", report.accumulated))
         if verdict is not None and verdict.status == "FAIL"
     ]
-    assert not failures, "\n".join(["", *failures])
+    assert not reports, "\n".join(["", *failures])
 
 
 @pytest.mark.parametrize(
@@ -75,14 +83,13 @@ def test_module(case, precision, seed, runner, path):
     [_grouped(*run, runner, name=f"{_id(*run)}-{runner}") for run in RUNS for runner in _runners(run[0])],
 )
 def test_model(case, precision, seed, runner):
-    report = run_case(case, precision, seed, _runners(case))[runner]
-    assert report.status == "OK", report.reason
-    assert report.verdict == "PASS", report.diagnosis.text
-    assert report.padding_leak == ""
+    comparison = judged(case, precision, seed, runner)
+    assert comparison.passed, comparison.diagnosis.text
+    assert comparison.padding_leak == ""
     # Each module is measured on its own, and none is looked at by position or left out.
-    assert {module.path for module in report.modules} >= set(tapped_paths(load_case(case)))
+    assert {row.path for row in comparison.rows} >= set(tapped_paths(load_case(case)))
     output = f"{get_family(load_case(case).family).entry}."
-    assert all(module.isolated for module in report.modules if not module.tap.startswith(output))
+    assert all(row.isolated for row in comparison.rows if not row.tap.startswith(output))
 
 
 @pytest.mark.parametrize(
@@ -90,9 +97,9 @@ def test_model(case, precision, seed, runner):
     [_grouped(*run, name=_id(*run)) for run in RUNS if load_case(run[0]).family in ("hstu", "stu")],
 )
 def test_appending_to_the_cache_equals_the_full_forward(case, precision, seed):
-    report = run_case(case, precision, seed, _runners(case))["tripy"]
+    checks = judged(case, precision, seed, "tripy").checks
     loaded = load_case(case)
     if loaded.family == "hstu" and loaded.model.positions_per_item > 1:
-        assert report.checks == {}, "an item and its rating are two positions; the cache appends one"
+        assert checks == {}, "an item and its rating are two positions; the cache appends one"
     else:
-        assert [check.status for check in report.checks.values()] == ["PASS"]
+        assert [check.passed for check in checks.values()] == [True]
