@@ -12,6 +12,7 @@ from cases.registry import get_family
 from configs import load_case
 from parity.inputs.weights import initial_weights
 from parity.report.schema import read_report
+from parity.runners.tripy.call_stacks import no_call_stacks
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,13 @@ def tiny():
     case = load_case("hstu_tiny")
     model = get_family(case.family).build_reference(case.model, "dense")
     return case, model, initial_weights(model, case.input.seed)
+
+
+@pytest.fixture(scope="module")
+def without_call_stacks():
+    """Ports are traced without nvtripy's call stacks, which a bench has no use for."""
+    with no_call_stacks():
+        yield
 
 
 @pytest.fixture

@@ -1,11 +1,16 @@
-"""Faults made by hand in a scratch copy of the project: the suite says so, and in the right place.
+"""Faults made by hand in the port: the suite says so, and in the right place.
 
-Each fault is an edit of one file, made in a copy; the run is the one that a user types.
+Each one is judged in this process, on a bench that the tests of a case share. As an edit in a scratch copy of
+the project each one is judged by the command, too: a few in `make test`, all others in `make test-full`.
 """
 
 import pytest
+import torch
 
+from parity.studies.fault_injection.faults import Outcome
 from parity.studies.fault_injection.handwritten import handwritten
+from parity.studies.fault_injection.weight_faults import WeightFault
+from tests.parity.case_runs import bench_of, on_bench
 from tests.parity.fault_runs import (
     RUNNER,
     TENSORS,
@@ -17,44 +22,94 @@ from tests.parity.fault_runs import (
     scratch,
 )
 
-BLOCKS = "tripy_port/transduction_dense.py"
-LAYER = "_hstu._attention_layers"
-
-
-FAULTS = [
-    *(Fault.of(edit) for edit in handwritten() if edit.case.startswith("hstu")),
-    Fault(
-        "output_projection_transposed",
-        RUNNER,
-        TENSORS,
-        on_weights(f'tensors["{LAYER}.1._o.weight"] = tensors["{LAYER}.1._o.weight"].T'),
-        f"{LAYER}.1._o",
-        # The public widths: the projection is square and its transpose fits.
-        case="hstu_ml1m",
-    ),
-    Fault(
-        "one_weight_scaled",
-        RUNNER,
-        TENSORS,
-        on_weights(f'tensors["{LAYER}.1._o.weight"] *= 1.001'),
-        f"{LAYER}.1._o",
-    ),
-    Fault(
-        "weights_of_two_blocks_swapped",
-        RUNNER,
-        TENSORS,
-        on_weights(
-            'swap = {"layers.0": "layers.1", "layers.1": "layers.0"}; import re; tensors = '
-            '{re.sub(r"layers.[01]", lambda m: swap[m[0]], n): t for n, t in tensors.items()}'
-        ),
-        f"{LAYER}.0._rel_attn_bias",
-    ),
+# A port with a fault may fail inside nvtripy, which then leaves its temporary file to the garbage collector.
+pytestmark = [
+    pytest.mark.usefixtures("without_call_stacks"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+BLOCKS = "tripy_port/transduction_dense.py"
+LAYER = "_hstu._attention_layers"
+SWAPPED_LAYERS = (
+    'swap = {"layers.0": "layers.1", "layers.1": "layers.0"}; import re; tensors = '
+    '{re.sub(r"layers.[01]", lambda m: swap[m[0]], n): t for n, t in tensors.items()}'
+)
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault_is_found_and_named(fault, tmp_path):
-    assert_found_and_named(fault, tmp_path)
+IN_SOURCE = {f"{edit.case}-{edit.detail}": edit for edit in handwritten()}
+# A statement on the port's weights `tensors`, the case, and the tap that must be named.
+IN_WEIGHTS = {
+    # The public widths: the projection is square and its transpose fits.
+    "output_projection_transposed": (
+        f'tensors["{LAYER}.1._o.weight"] = tensors["{LAYER}.1._o.weight"].T',
+        "hstu_ml1m",
+        f"{LAYER}.1._o",
+    ),
+    "one_weight_scaled": (
+        f'tensors["{LAYER}.1._o.weight"] = tensors["{LAYER}.1._o.weight"] * 1.001',
+        "hstu_tiny",
+        f"{LAYER}.1._o",
+    ),
+    "weights_of_two_blocks_swapped": (SWAPPED_LAYERS, "hstu_tiny", f"{LAYER}.0._rel_attn_bias"),
+    "weights_of_two_layers_swapped": (SWAPPED_LAYERS, "stu_tiny", "_stu_module._stu_layers.0"),
+    "weights_of_two_tables_swapped": (
+        'a, b = "emb_l.0.weight", "emb_l.2.weight"; tensors[a], tensors[b] = tensors[b], tensors[a]',
+        "dlrm_tiny",
+        "emb_l.0",
+    ),
+}
+# Values that a module makes when it is imported: no function of the port can be exchanged for them.
+WHEN_IMPORTED = ("stu_tiny-minutes_are_seconds_by_61", "stu_tiny-a_turn_is_two_pi")
+BY_THE_COMMAND = (*WHEN_IMPORTED, "hstu_tiny-eps_1e-5", "weights_of_two_tables_swapped")
+"""Of all faults, those that the command judges in `make test`."""
+
+
+def assert_detected(fault, case, named):
+    finding = bench_of(case).find(fault)
+    assert (finding.outcome, finding.kind, finding.named) == (Outcome.DETECTED, "module", named)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=on_bench(e.case))
+        for name, e in IN_SOURCE.items()
+        if name not in WHEN_IMPORTED
+    ],
+)
+def test_an_edit_is_found_and_named(name):
+    edit = IN_SOURCE[name]
+    assert_detected(edit, edit.case, edit.named)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=on_bench(case)) for name, (_, case, _) in IN_WEIGHTS.items()]
+)
+def test_wrong_weights_are_found_and_named(name):
+    statement, case, named = IN_WEIGHTS[name]
+
+    def change(weights):
+        scope = {"tensors": dict(weights)}
+        exec(statement, scope)
+        return scope["tensors"]
+
+    weights = bench_of(case).weights
+    changed = change(weights)
+    names = tuple(key for key in weights if not torch.equal(weights[key], changed[key]))
+    assert names
+    assert_detected(WeightFault("by hand: weights", names[0], name, change, names), case, named)
+
+
+FAULTS = {name: Fault.of(edit) for name, edit in IN_SOURCE.items()} | {
+    name: Fault(name, RUNNER, TENSORS, on_weights(statement), named, case)
+    for name, (statement, case, named) in IN_WEIGHTS.items()
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in BY_THE_COMMAND else pytest.mark.full) for name in FAULTS]
+)
+def test_the_command_finds_and_names_a_fault(name, tmp_path):
+    assert_found_and_named(FAULTS[name], tmp_path)
 
 
 def test_no_fault_no_failure(tmp_path):

@@ -14,9 +14,7 @@ import torch
 from configs import load_case
 from parity.base.precision import PRECISIONS
 from parity.in_process import CleanRun
-from parity.runners.tripy.call_stacks import no_call_stacks
 from parity.runners.tripy.runner import TripyRunner
-from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.campaign import drawn
 from parity.studies.fault_injection.clean import clean_run
 from parity.studies.fault_injection.faults import Outcome
@@ -27,11 +25,15 @@ from parity.studies.fault_injection.table import summarise
 from parity.studies.fault_injection.weight_faults import sizes, weight_faults
 from parity.verdict import comparison as comparing
 from parity.verdict.comparison import compare
+from tests.parity.case_runs import bench_of, on_bench
 from tests.parity.fault_runs import RUNNER, TENSORS, on_weights, run, runner, scratch
 from tests.parity.hidden_gpu import without_gpu
 
 # A port with a fault may fail inside nvtripy, which then leaves its temporary file to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.usefixtures("without_call_stacks"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 SAMPLE = {"dlrm_tiny": 0.15, "hstu_tiny": 0.03}
 """Share of the faults of a case in float32 that every run of the tests puts in."""
@@ -46,15 +48,9 @@ SEED = 5
 BOUND_FOR = comparing.bound_for
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _fast():
-    with no_call_stacks():
-        yield
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bench():
-    return Bench(load_case("dlrm_tiny"), PRECISIONS["fp32"])
+    return bench_of("dlrm_tiny")
 
 
 def named(bench, operator, target="", detail=""):
@@ -81,9 +77,9 @@ def _check_the_sample(bench):
     assert summarise(found)["all"].detected > 20
 
 
-@pytest.mark.parametrize("case", SAMPLE)
-def test_the_sample_is_detected_and_localised(case, bench):
-    _check_the_sample(bench if case == bench.case.name else Bench(load_case(case), PRECISIONS["fp32"]))
+@pytest.mark.parametrize("case", [pytest.param(case, marks=on_bench(case)) for case in SAMPLE])
+def test_the_sample_is_detected_and_localised(case):
+    _check_the_sample(bench_of(case))
 
 
 @pytest.mark.parametrize("duller", [4, 256])
