@@ -11,7 +11,7 @@ from parity.base.errors import UserError
 
 @contextmanager
 def as_user_errors() -> Iterator[None]:
-    """Raises a `DataError` of the block as a `UserError` with the same fields and message."""
+    """Turns a `DataError` in the block into a `UserError` with the same fields and message."""
     try:
         yield
     except DataError as error:

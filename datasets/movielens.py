@@ -1,16 +1,18 @@
-"""Recorded histories: the MovieLens rating files, as input for a model.
+"""Recorded histories: the MovieLens rating files.
 
-Three formats are read, told apart by their content:
+The reader tells three formats apart by their content:
 
 * ``ml-100k``: ``u.data``, tab separated: user, item, rating, timestamp.
 * ``ml-1m``: ``ratings.dat``, the same fields separated by ``::``.
 * ``ml-20m``: ``ratings.csv``, the header ``userId,movieId,rating,timestamp``, half-star ratings.
 
-What a row becomes follows the public evaluation (meta-recsys/generative-recommenders,
-``research/data/{preprocessor,dataset}.py``): a user's ratings in order of time, the last one as the
-target with its timestamp as the query's, the latest ``max_sequence_len`` before it as the history, and
-half stars cut to whole ones. The public sort leaves ratings of the same second in no defined order;
-here they keep the order of the file.
+Histories follow the public evaluation (meta-recsys/generative-recommenders,
+``research/data/{preprocessor,dataset}.py``). A user's ratings are in order of time. The last one is the
+target, and its timestamp is the query's. The latest ones before it are the history. Half stars become whole
+stars, rounded down. The public sort leaves the order of ratings in the same second undefined; here they keep
+the order of the file.
+
+Legend: U users of the file, R ratings of the file, B users of a batch, N positions of a padded row.
 """
 
 from __future__ import annotations
@@ -31,10 +33,16 @@ _SHOWN_LINES = 5
 
 @dataclass(frozen=True)
 class Ratings:
-    """A rating file, by user (ascending) and then by time. U users, R ratings.
+    """The ratings of a file, by user and then by time. All arrays are int64.
 
-    ``offsets`` (U + 1,): the ratings of user ``user_ids[i]`` are ``offsets[i]:offsets[i + 1]`` of
-    ``item_ids``, ``ratings`` (whole stars) and ``timestamps`` (seconds), each (R,) and int64.
+    Attributes:
+        path: the file.
+        format: the name of the format.
+        user_ids: (U,) ids, ascending.
+        offsets: (U + 1,) the ratings of user ``user_ids[i]`` have the places ``offsets[i]:offsets[i + 1]``.
+        item_ids: (R,) ids, from 1 on.
+        ratings: (R,) whole stars.
+        timestamps: (R,) seconds.
     """
 
     path: Path
@@ -61,7 +69,7 @@ class Ratings:
 
 @dataclass(frozen=True)
 class Histories:
-    """Padded histories of B users, left-aligned, in order of time; N positions a row. All arrays are int64.
+    """Padded histories of B users, left-aligned, in order of time. All arrays are int64.
 
     The ratings of a user are the history, the target, and the older ratings beyond the longest history:
     ``past_lengths + 1 + truncated`` is the number of ratings of the user.
@@ -86,11 +94,11 @@ class Histories:
 
 
 def read_ratings(path: Path) -> Ratings:
-    """Reads a rating file, in chunks.
+    """Reads a rating file in blocks.
 
     Raises:
-        DataError: the file cannot be read, is empty, is in no known format, or has broken lines (their
-            number, and the first five with what is wrong).
+        DataError: the file cannot be read, is empty, has no known format, or has broken lines. The message
+            has the number of broken lines, and the first five with the reason.
     """
     broken = _BrokenLines(path)
     try:
@@ -105,7 +113,7 @@ def read_ratings(path: Path) -> Ratings:
             "data", str(path), f"cannot be read ({error.strerror})", "give the path of a rating file"
         ) from error
     broken.raise_if_any()
-    users, items, ratings, seconds = np.concatenate(columns or [np.empty((4, 0), np.int64)], axis=1)
+    users, items, ratings, seconds = np.concatenate([np.empty((4, 0), np.int64), *columns], axis=1)
     if users.size == 0:
         raise DataError(
             "data", str(path), "has no ratings", "give the path of a rating file that is complete"
@@ -135,15 +143,15 @@ def recognises(path: Path) -> bool:
 
 
 def without_last(data: Ratings) -> Ratings:
-    """The same ratings less each user's last one, which is kept from training; a user may have none left."""
-    kept = np.ones(data.num_ratings, dtype=bool)
-    kept[data.offsets[1:] - 1] = False
+    """The same ratings without the last one of each user, which training does not see."""
+    remains = np.ones(data.num_ratings, dtype=bool)
+    remains[data.offsets[1:] - 1] = False
     return replace(
         data,
         offsets=data.offsets - np.arange(data.offsets.size),
-        item_ids=data.item_ids[kept],
-        ratings=data.ratings[kept],
-        timestamps=data.timestamps[kept],
+        item_ids=data.item_ids[remains],
+        ratings=data.ratings[remains],
+        timestamps=data.timestamps[remains],
     )
 
 

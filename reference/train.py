@@ -163,7 +163,7 @@ def _dlrm(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Ta
 
 
 def _hstu(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Task, str]:
-    """The task and its data's digest: each user's last item validates, all before are trained on."""
+    """The task and its data's digest: the last item of each user validates, the others train."""
     _refuse_other_family(case, path, movielens.recognises(path), criteo.recognises(path))
     ratings = movielens.read_ratings(path)
     if int(np.diff(ratings.offsets).max()) < 3:
@@ -182,7 +182,7 @@ def _hstu(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Ta
 
 
 def _refuse_other_family(case: CaseConfig, path: Path, ours: bool, theirs: bool) -> None:
-    """Other files that are not ours are for the reader, which says what is wrong with them."""
+    """Refuses files of the other family; the reader refuses all other unknown files."""
     if theirs and not ours:
         kind, fitting = ("MovieLens ratings", "hstu") if case.family == "dlrm" else ("Criteo logs", "dlrm")
         raise TrainingError(

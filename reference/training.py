@@ -1,7 +1,7 @@
 """Training: epochs over shuffled rows, a validation loss after each, early stopping, and resumption.
 
-A run can be killed at any moment and continued to the same bits. All that is drawn comes from PyTorch's
-default generator, whose state is in the checkpoint, or follows from the seed and the epoch.
+A killed run continues to the same bits. Random numbers come from PyTorch's default generator, whose state is
+in the checkpoint, or from the seed and the epoch.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from reference.checkpoints import TrainingError, TrainingFolder
 from reference.validation import require_positive
 
 TRAIN, VALIDATION = "train", "validation"
-#: Within an epoch that takes longer, a checkpoint is made this often.
+#: The time between two checkpoints of an epoch.
 CHECKPOINT_SECONDS = 60.0
 
 
 class Task(Protocol):
-    """What is trained: a model, its optimizer, and losses on rows of the two parts of its data."""
+    """A model, its optimizer, and its losses on rows of the two parts of the data."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
 
     def num_rows(self, part: str) -> int:
-        """Rows of a part, `TRAIN` or `VALIDATION`."""
+        """The number of rows of a part, `TRAIN` or `VALIDATION`."""
         ...
 
     def loss(self, part: str, rows_B: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, int]:
-        """The mean loss over the predictions of some rows, and how many predictions these are.
+        """The mean loss over the predictions of some rows, and the number of predictions.
 
-        Whatever the loss draws, it draws from ``generator``.
+        Random numbers of the loss come from ``generator``.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long to train.
+    """The length of a training run, and its seed.
 
     Attributes:
-        epochs: at most so many.
-        patience: stop after so many epochs in a row that did not lower the validation loss.
-        batch_size: rows of a step.
-        seed: of everything that is drawn.
+        epochs: the largest number of epochs.
+        patience: the number of epochs in a row without a smaller validation loss after which training stops.
+        batch_size: the number of rows of a step.
+        seed: the seed of all random numbers.
     """
 
     epochs: int
@@ -71,13 +71,13 @@ class Losses:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         initial: losses before training.
-        best: losses of the weights with the smallest validation loss, which are the model's at the end.
-        best_epoch: when they were reached; 0 is before training.
-        epochs: how many were trained.
+        best: losses of the weights with the smallest validation loss, which the model has at the end.
+        best_epoch: the epoch of these weights; 0 is before training.
+        epochs: the number of epochs.
     """
 
     initial: Losses
@@ -87,7 +87,7 @@ class Result:
 
 
 class Listener:
-    """Hears how a run goes. This one does nothing about it."""
+    """Gets the progress of a run. This class ignores it."""
 
     def on_step(self, epoch: int, step: int, steps: int, loss: float) -> None:
         """A step of an epoch's ``steps`` is done; epochs and steps count from 1."""
@@ -98,7 +98,7 @@ class Listener:
 
 @dataclass
 class _Progress:
-    """Where a run is: ``step`` steps of epoch ``epoch`` are done, with these sums over its predictions."""
+    """The progress of a run: ``step`` steps of epoch ``epoch`` are done, with sums over their predictions."""
 
     epoch: int
     step: int = 0
@@ -117,16 +117,18 @@ def fit(
     listener: Listener | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> Result:
-    """Train, or continue to train, and leave the best weights in the model and in the folder.
+    """Trains, or continues to train, and leaves the best weights in the model and in the folder.
 
     Args:
-        task: the model starts as it is, unless the folder has a checkpoint.
+        task: the task; its model keeps its weights at the start, unless the folder has a checkpoint.
+        schedule: the length of the run.
         folder: gets a checkpoint before the first epoch, after each, and every ``checkpoint_seconds``.
-        settings: what the result follows from besides the schedule, by name. A run that was made with others
-            is not continued.
+        settings: the other settings of the run, by name. A run continues with the same settings only.
+        listener: gets the progress.
+        checkpoint_seconds: the time between two checkpoints of an epoch.
 
     Raises:
-        TrainingError: the loss is not finite; the folder's checkpoint cannot be used, or not be written.
+        TrainingError: the loss is not finite; or the folder's checkpoint cannot be used or written.
     """
     listener = listener or Listener()
     with torch.random.fork_rng(devices=[]):
@@ -138,7 +140,7 @@ def fit(
 
 
 class _Run:
-    """A run in memory. What is here is in the checkpoint, or is given again."""
+    """A run in memory. The checkpoint or the arguments have all of its state."""
 
     def __init__(
         self, task: Task, schedule: Schedule, folder: TrainingFolder, settings: Mapping[str, Any]
@@ -164,7 +166,7 @@ class _Run:
         return trained >= self._schedule.epochs or waited >= self._schedule.patience
 
     def train_epoch(self, listener: Listener, checkpoint_seconds: float) -> None:
-        """Do the steps of the current epoch that are not done yet."""
+        """Does the remaining steps of the current epoch."""
         progress, size = self._progress, self._schedule.batch_size
         rows = self._task.num_rows(TRAIN)
         order = np.random.default_rng([self._schedule.seed, progress.epoch]).permutation(rows)
@@ -183,7 +185,7 @@ class _Run:
                 saved = time.monotonic()
 
     def finish_epoch(self, listener: Listener) -> None:
-        """Validate, keep the weights if they are the best so far, and make a checkpoint."""
+        """Validates, notes the weights if they are the best so far, and writes a checkpoint."""
         progress = self._progress
         losses = Losses(progress.loss_sum / progress.predictions, self._evaluate(VALIDATION))
         is_best = losses.validation < progress.history[progress.best_epoch][1]
@@ -195,7 +197,7 @@ class _Run:
         self._save()
 
     def result(self) -> Result:
-        """Put the best weights into the model and measure both losses with them."""
+        """Puts the best weights into the model and measures both losses."""
         progress = self._progress
         self._task.model.load_state_dict(self._best)
         best = Losses(self._evaluate(TRAIN), progress.history[progress.best_epoch][1])
@@ -209,7 +211,7 @@ class _Run:
         return self._finite(loss.item()), predictions
 
     def _evaluate(self, part: str) -> float:
-        """The mean loss of a part. What it draws is the same each time, so that epochs can be compared."""
+        """The mean loss of a part, with the same random numbers at each call: epochs can be compared."""
         generator = torch.Generator().manual_seed(self._schedule.seed)
         loss_sum, total = 0.0, 0
         self._task.model.eval()

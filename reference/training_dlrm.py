@@ -17,7 +17,7 @@ from reference.dlrm import DLRM_Net
 from reference.training import TRAIN, VALIDATION
 from reference.validation import require, require_choice
 
-#: Each optimizer with its learning rate: that of the public script, and the public program's default.
+#: Learning rates of the optimizers: the public script's for sgd, the public program's default for adagrad.
 LEARNING_RATES = {"sgd": 0.1, "adagrad": 0.01}
 BATCH_SIZE = 128
 EPOCHS, PATIENCE = 50, 5
@@ -43,7 +43,7 @@ class ClickLog:
         return self.labels_N.shape[0]
 
     def split(self) -> dict[str, ClickLog]:
-        """In order, as time has it: the last seventh, at least one row, for validation; all before to train.
+        """The two parts, in order of time: the last seventh, at least one row, is for validation.
 
         Raises:
             ValueError: fewer than two rows.
@@ -60,9 +60,10 @@ class DLRMTask:
     """See `reference.training.Task`.
 
     Args:
-        model: its output is a click probability, (B, 1).
-        log: rows whose indices the model's tables have.
+        model: a model whose output is a click probability, (B, 1).
+        log: rows with indices inside the model's tables.
         optimizer: a name in `LEARNING_RATES`.
+        learning_rate: the learning rate; None for the one of `LEARNING_RATES`.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class DLRMTask:
         return len(self._parts[part])
 
     def loss(self, part: str, rows_B: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, int]:
-        """Mean binary cross entropy, and the number of rows. Draws nothing."""
+        """Mean binary cross entropy, and the number of rows. ``generator`` is not used."""
         log = self._parts[part]
         rows_TB = log.rows_TN[:, rows_B].long()
         offsets_TB = torch.arange(len(rows_B)).expand(len(rows_TB), -1)

@@ -1,10 +1,9 @@
 """Training HSTU: at every position the next item against sampled ones, as the public experiments do.
 
 Source of the settings: meta-recsys/generative-recommenders,
-``configs/ml-1m/hstu-sampled-softmax-n128-final.gin`` and, for what that leaves open, in ``research/``:
-``trainer/train.py`` (AdamW's betas, the shift by one item), ``modeling/sequential/losses/sampled_softmax.py``
-(collisions, the mean over positions) and ``modeling/sequential/autoregressive_losses.py`` (uniform negatives,
-normalised embeddings).
+``configs/ml-1m/hstu-sampled-softmax-n128-final.gin``, and in ``research/``: ``trainer/train.py`` (AdamW's
+betas, the shift by one item), ``modeling/sequential/losses/sampled_softmax.py`` (collisions, the mean over
+positions) and ``modeling/sequential/autoregressive_losses.py`` (uniform negatives, normalised embeddings).
 
 Legend: B users of a batch, U users, N positions, P predictions, R negatives, D embedding, I different items.
 """
@@ -29,14 +28,14 @@ EPOCHS, PATIENCE = 30, 3
 
 @dataclass(frozen=True)
 class Histories:
-    """Users' histories and the item that follows each. All int64, left-aligned, anything in the padding.
+    """Users' histories and the items that follow them: int64, left-aligned, any values in the padding.
 
     Attributes:
         past_lengths: (U,) items of each history, at least 1 and less than N.
         past_ids: (U, N).
         ratings: (U, N).
-        timestamps: (U, N) seconds; the target's at index ``past_lengths``.
-        targets: (U,) the items that follow.
+        timestamps: (U, N) in seconds; the target's at index ``past_lengths``.
+        targets: (U,) ids of the items that follow.
     """
 
     past_lengths: torch.Tensor
@@ -54,7 +53,7 @@ class Histories:
         return self.past_lengths.shape[0]
 
     def users(self, rows_B: torch.Tensor) -> Histories:
-        """Some users, in rows as long as their longest history and the query need."""
+        """Some users, in rows just long enough for their longest history and the query."""
         width = int(self.past_lengths[rows_B].max()) + 1
         return Histories(
             self.past_lengths[rows_B],
@@ -65,7 +64,7 @@ class Histories:
         )
 
     def next_ids(self) -> torch.Tensor:
-        """(U, N): the item that follows each position; what stands in the padding means nothing."""
+        """(U, N): the item that follows each position; any values in the padding."""
         shifted = torch.roll(self.past_ids, -1, dims=1)
         return shifted.scatter(1, (self.past_lengths - 1)[:, None], self.targets[:, None])
 
@@ -79,8 +78,8 @@ def sampled_softmax(
 ) -> torch.Tensor:
     """(P,): the negative log probability of the positive among itself and its negatives.
 
-    A logit is the product of a state and the item's embedding, scaled to length 1, over the temperature. A
-    negative that is the positive has no share in the sum.
+    A logit is the product of a state and the item's embedding, scaled to length 1, over the temperature. The
+    sum leaves out a negative that equals the positive.
 
     Args:
         embed: (I,) item ids -> (I, D).
@@ -96,12 +95,13 @@ def sampled_softmax(
 
 
 class HSTUTask:
-    """See `reference.training.Task`. All positions are trained on; the last one of a history validates.
+    """See `reference.training.Task`. Training uses all positions, validation the last one of a history.
 
     Args:
-        model: its ratings do not take positions of their own.
-        train, validation: histories whose items the model has.
-        catalogue: item ids that negatives are drawn from, all with the same chance.
+        model: a model without positions for ratings.
+        train, validation: histories with items of the model.
+        catalogue: the item ids of the negatives, all with the same probability.
+        learning_rate: the learning rate of AdamW.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Criteo click logs as input for DLRM: the Kaggle challenge's, the Terabyte's, CSV and parquet.
+"""Criteo click logs: the Kaggle challenge's, the Terabyte's, CSV and parquet.
 
     paths = find_files(Path("day_folder"))                         # or a single file
     data = preprocess(paths, Preprocessing(min_frequency=10), cache=Path("criteo_cache"))
@@ -6,10 +6,9 @@
         model(batch.dense_x, batch.lS_o, batch.lS_i)
 
 Preprocessing is the usual one (facebookresearch/dlrm ``data_utils.py``): among the dense features gaps become
-0, negative numbers 0, and x becomes log(x + 1); each sparse feature gets rows of its own table, by a
-vocabulary or by hashing. Everything streams: memory is that of a block of the input and of one feature's
-vocabulary, whatever the size of the input. The disk holds the columns, about as much as the input, until the
-cache is written.
+0, negative numbers 0, and x becomes log(x + 1). Each sparse feature gets rows of its own table, by a
+vocabulary or by hashing. Memory holds a block of the input and one feature's vocabulary, whatever the size of
+the input. The disk holds the columns, about as much as the input, until the cache is complete.
 
 Legend: N rows of the input, B rows of a batch, D = 13 dense features, T = 26 sparse features.
 """
@@ -27,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 
 from datasets import lines
 from datasets.criteo.cache import describe, new_cache, open_cache, read_blocks, write_array
@@ -36,7 +36,7 @@ from datasets.criteo.text import find_layout, open_text, read_text
 from datasets.criteo.vocabulary import FIRST_ROW, count_values, encode
 from datasets.errors import DataError
 
-#: Values of a column that are handled at once.
+#: The number of values of a column in memory.
 _BLOCK_ROWS = 1 << 18
 _DAY = re.compile(r"day_(\d+)(\.gz)?")
 
@@ -50,8 +50,8 @@ class Preprocessing:
     the vocabulary, and the values in it follow in ascending order.
 
     Attributes:
-        min_frequency: how often a value must occur in a feature to get a row of its own.
-        hash_size: rows of every table.
+        min_frequency: the least number of times that a value occurs in a feature to get a row of its own.
+        hash_size: the number of rows of every table; None for vocabularies.
     """
 
     min_frequency: int = 1
@@ -96,7 +96,7 @@ class CriteoData:
         table_sizes: rows of each of the 26 tables.
         vocabularies: each feature's values, ascending, int64; None with hashing. The first is row
             ``FIRST_ROW``.
-        report: what became of the input's lines.
+        report: the account of the lines of the files.
     """
 
     labels_N: np.ndarray
@@ -110,7 +110,7 @@ class CriteoData:
         return self.labels_N.size
 
     def batch(self, rows: slice | np.ndarray) -> CriteoBatch:
-        """The given rows, copied."""
+        """Some rows, copied."""
         labels_B = np.array(self.labels_N[rows], dtype=np.float32)
         lS_o = np.tile(np.arange(labels_B.size, dtype=np.int64), (NUM_SPARSE, 1))
         lS_i = np.array(self.sparse_TN[:, rows], dtype=np.int64)
@@ -143,17 +143,17 @@ def find_files(path: Path) -> list[Path]:
 
 
 def read_rows(paths: Sequence[Path], report: ReadReport) -> Iterator[RawRows]:
-    """Yield the rows of files of any format, told by their content, in bounded memory.
+    """Yields the rows of files of any format in bounded memory; the content of a file tells its format.
 
     Raises:
-        DataError: a file cannot be read or has no known format; at the end, where ``report`` does not accept
-            what was found: see `ReadReport.check`.
+        DataError: a file cannot be read or has no known format; at the end, see `ReadReport.check`.
     """
     for path in paths:
         try:
             yield from read_parquet(path, report) if is_parquet(path) else read_text(path, report)
-        except (OSError, EOFError, zlib.error) as error:
-            problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        except (OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
+            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+            problem = f"cannot be read ({reason})"
             raise DataError("data", str(path), problem, "give Criteo files that are complete") from error
     report.check(paths)
 
@@ -164,10 +164,16 @@ def preprocess_dense(dense_BD: np.ndarray) -> np.ndarray:
 
 
 def counts_of(dense_BD: np.ndarray) -> np.ndarray:
-    """Whole counts (B, D) int64 whose logarithms `preprocess_dense` rounds to the given ones, float32.
+    """The inverse of `preprocess_dense` for counts.
+
+    Args:
+        dense_BD: (B, D) float32 logarithms.
+
+    Returns:
+        (B, D) int64 counts whose logarithms, rounded to float32, are ``dense_BD``.
 
     Raises:
-        DataError: a feature was no count, such as 0.5.
+        DataError: a feature is the logarithm of no whole number.
     """
     counts_BD = np.rint(np.expm1(dense_BD.astype(np.float64))).astype(np.int64)
     changed = np.argwhere(preprocess_dense(counts_BD.astype(np.float64)) != dense_BD)
@@ -208,18 +214,16 @@ def fold_rows(rows_TB: np.ndarray, table_rows: Sequence[int]) -> np.ndarray:
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file begins like one of the formats, or a folder has such files."""
+    """Whether a file begins like one of the formats, or a folder has days of such files."""
     try:
         first = find_files(path)[0]
         if is_parquet(first):
             return True
         layout = find_layout(first)
         with open_text(first) as stream:
-            # Tabs alone are no sign: MovieLens has them, too.
-            return (
-                stream.readline(lines.MAX_LINE_BYTES).count(layout.separator.encode())
-                == layout.num_fields - 1
-            )
+            # MovieLens has tabs, too.
+            separators = stream.readline(lines.MAX_LINE_BYTES).count(layout.separator.encode())
+            return separators == layout.num_fields - 1
     except (OSError, EOFError, zlib.error, DataError):
         return False
 
@@ -230,18 +234,18 @@ def preprocess(
     cache: Path | None = None,
     max_broken: int = 0,
 ) -> CriteoData:
-    """Read and preprocess files, or take what a cache has of the very same.
+    """Reads and preprocesses files, or opens a cache of the same files and the same preprocessing.
 
     Args:
-        paths: one data set's files, in order; see `find_files`.
-        spec: how sparse values become rows.
-        cache: an ``.npz``, which is used where it was made from the same files (by name, size and time of
-            change) in the same way, and is made again where it was not. Its arrays are mapped. Without it,
-            the result is in memory, and the system's folder for temporary files holds the columns meanwhile.
-        max_broken: broken lines to accept; they are in the result's report.
+        paths: the files of one data set, in order; see `find_files`.
+        spec: the preprocessing of sparse values.
+        cache: a folder. It is written unless it belongs to the same files (by name, size and time of change)
+            and the same preprocessing; its arrays are mapped. None: the result is in memory, and the system's
+            folder for temporary files holds the columns during the work.
+        max_broken: the largest number of broken lines that is no error; the result's report has them.
 
     Raises:
-        DataError: see `read_rows`; or the cache cannot be written.
+        DataError: see `read_rows`; or ``cache`` is something else, or cannot be read or written.
     """
     key = _key(paths, spec, max_broken)
     if cache is None:

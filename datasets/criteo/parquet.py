@@ -35,12 +35,10 @@ def read_parquet(path: Path, report: ReadReport) -> Iterator[RawRows]:
     """Yields a parquet file's rows, a few tens of thousands at a time; the line of a row is its number.
 
     Raises:
-        DataError: the file is no parquet file, or a column is missing.
+        DataError: a column is missing.
+        pyarrow.ArrowException: the file is no complete parquet file.
     """
-    try:
-        file = parquet.ParquetFile(path)
-    except pyarrow.ArrowInvalid as error:
-        raise DataError("data", str(path), f"cannot be read ({error})", "give a complete file") from error
+    file = parquet.ParquetFile(path)
     names = _find_columns(path, file.schema_arrow.names)
     first_line = 1
     for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=list(names)):

@@ -1,4 +1,4 @@
-"""Which values a sparse feature has, how often, and which row of its table each of them is.
+"""The values of a sparse feature, their frequencies, and their rows in the feature's table.
 
 Legend: V different values.
 """
@@ -16,16 +16,16 @@ GAP_ROW, UNKNOWN_ROW, FIRST_ROW = 0, 1, 2
 
 
 def count_values(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Count a column's values, gaps left out. Memory is a few times that of the different values.
+    """Counts a column's values without gaps. Memory is a few times that of the different values.
 
-    Blocks are merged into the total when together they are as large as it, so that a value is handled a
-    logarithmic number of times.
+    Blocks join the total when they are together as large as it: each value is sorted a logarithmic number of
+    times.
 
     Args:
         blocks: int64.
 
     Returns:
-        The values (V,), ascending, and how often each of them occurs (V,), both int64.
+        The values (V,), ascending, and their frequencies (V,), both int64.
     """
     total = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
@@ -47,7 +47,7 @@ def _merge(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.n
 
 
 def encode(values: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:
-    """Turn values into rows of the table.
+    """The rows of values in the table.
 
     Args:
         values: any shape, ``MISSING`` for gaps.

@@ -5,13 +5,16 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
+import pyarrow
 import pytest
 from click.testing import CliRunner
+from pyarrow import parquet
 
 from cases.dlrm import recorded as dlrm
 from cases.hstu import recorded as hstu
 from datasets import lines
 from datasets.criteo.logs import recognises as recognises_criteo
+from datasets.criteo.rows import COLUMNS
 from datasets.errors import DataError
 from datasets.movielens import read_ratings
 from datasets.movielens import recognises as recognises_ratings
@@ -116,6 +119,24 @@ def test_a_byte_order_mark_and_crlf_before_a_header(tmp_path):
     path.write_bytes(BOM + path.read_bytes())
     with pytest.raises(DataError, match="starts with .*xef.*which no known format does"):
         read_ratings(path)
+
+
+@pytest.mark.parametrize("damage", ["no footer", "length of the footer", "data"])
+def test_a_damaged_parquet_file_is_refused(tmp_path, damage):
+    path = tmp_path / "rows.parquet"
+    names = dict.fromkeys(COLUMNS, [1] * 5)
+    parquet.write_table(pyarrow.table(names), path, compression="gzip")
+    content = path.read_bytes()
+    damaged = {
+        "no footer": content[:400],
+        "length of the footer": content[:-8] + b"\xff\xff\xff\x7f" + content[-4:],
+        "data": content[:4] + b"\xff" * 400 + content[404:],
+    }[damage]
+    path.write_bytes(damaged)
+    with pytest.raises(
+        UserError, match=r"^data: .*rows.parquet cannot be read .*; give Criteo files that are"
+    ):
+        dlrm.read(path)
 
 
 def test_a_long_line_is_not_held(tmp_path, monkeypatch):
