@@ -26,8 +26,8 @@ from parity.pipeline import replay, resume, run
 from parity.report import terminal as render
 from parity.report import terminal_differences as render_changes
 from parity.report.differences import compare_reports
-from parity.report.files import write_outputs
-from parity.report.schema import Report, read_report
+from parity.report.files import read_report, write_outputs
+from parity.report.schema import Report
 from parity.runners import RUNNERS, Unavailable, default_runners
 
 BAD_INPUT = 2

@@ -17,8 +17,8 @@ from parity.inputs import weights
 from parity.inputs.weights import rounded
 from parity.pipeline import POISON_SEED
 from parity.runners import Runner, make_runner
-from parity.verdict import judging
 from parity.verdict.comparison import Comparison, Results, compare
+from parity.verdict.judging import evidence_of
 
 
 class CleanRun:
@@ -47,7 +47,7 @@ class CleanRun:
         reference.load(case, precision, self.weights)
         self.oracle.load(case, precision, self.weights)
         self.reference = reference.run_tapped(self.arrays, record_calls=True)
-        self.evidence = judging.evidence_of(
+        self.evidence = evidence_of(
             case,
             precision,
             self.arrays,

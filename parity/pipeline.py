@@ -30,10 +30,11 @@ from parity.execution.request import Request
 from parity.execution.resuming import read_started, write_started
 from parity.execution.scheduler import Machine, Runners
 from parity.inputs import weights
+from parity.report.assemble import precision_report
 from parity.report.files import write_outputs
-from parity.report.precision_judge import PrecisionJudge
 from parity.report.schema import CaseReport, PrecisionReport, Report
 from parity.timing.roofline import write_limits
+from parity.verdict.judging import PrecisionJudge
 
 POISON_SEED = 1
 
@@ -118,7 +119,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
             judge = PrecisionJudge(case, PRECISIONS[precision], case_folder, labels)
             for batch in batches:
                 judge.add(batch)
-            precisions.append(PrecisionReport(precision=precision, runners=judge.reports(), gpu=judge.gpu))
+            precisions.append(precision_report(judge.judgement()))
             progress(f"{case.name} {precision}")
         cases.append((description.position, _case_report(case, description, tuple(precisions))))
     ordered = tuple(report for _, report in sorted(cases, key=lambda item: item[0]))
@@ -266,7 +267,7 @@ def _run_precision(
     if request.save is not None:
         write_polygraphy(each.case, precision, folder, runners, machine)
         progress(f"{each.case.name} {precision.name}: ONNX")
-    return PrecisionReport(precision=precision.name, runners=judge.reports(), gpu=judge.gpu)
+    return precision_report(judge.judgement())
 
 
 def _runners_of(case: CaseConfig, request: Request) -> tuple[str, ...]:
@@ -306,10 +307,10 @@ def _report(cases: tuple[CaseReport, ...], command: str, asked: tuple[str, ...])
 
 
 def _exit_code(report: Report) -> int:
-    """0 all pass; 1 a verdict or a runner failed, or is blind; 2 a runner asked for cannot run here."""
+    """0 all pass; 1 a verdict or a runner failed, or is INSENSITIVE; 2 a runner asked for cannot run here."""
     entries = [entry for _, _, entry in report.runner_reports()]
     harmless = (Status.OK, Status.UNAVAILABLE, Status.BUILT)
-    if any(entry.verdict in ("FAIL", "BLIND") or entry.status not in harmless for entry in entries):
+    if any(entry.verdict in ("FAIL", "INSENSITIVE") or entry.status not in harmless for entry in entries):
         return 1
     needed = {*report.requested_runners, REFERENCE, ORACLE}
     if any(entry.status == Status.UNAVAILABLE.value and entry.runner in needed for entry in entries):

@@ -33,8 +33,8 @@ from parity.base.environment import environment  # noqa: E402
 from parity.base.gpu_state import gpu_state  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
 from parity.inputs.weights import initial_weights  # noqa: E402
+from parity.report.assemble import latency_report  # noqa: E402
 from parity.runners import Runner, make_runner  # noqa: E402
-from parity.verdict.judging import latency_of  # noqa: E402
 
 FUSE, GRAPHS = "TRIPY_PORTABLE_FUSE", "TRIPY_PORTABLE_CUDA_GRAPHS"
 PEERS = {"fused": "torch_compile", "fused_graph": "torch_compile_graphs", "graph": "torch_compile_graphs"}
@@ -101,7 +101,7 @@ def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], No
     exact = oracle.run(arrays)
     return {
         side.name: {
-            **latency_of(seconds[side.name]).model_dump(exclude={"replay"}),
+            **latency_report(seconds[side.name]).model_dump(exclude={"replay"}),
             "prepare_s": prepared[side.name],
             "relative_error": relative_error(side.runner.timed_outputs(), exact),
         }

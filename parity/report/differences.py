@@ -14,8 +14,8 @@ Not every one is a loss:
   (Elements whose errors have one cause are fewer draws: such a change may be called worse and be none.)
 
 An error has grown when its factor in either norm exceeds both; what was equal to the oracle and is no longer
-has grown by any factor. The gain is left to the verdict: roundings cancel in it, and what remains of them has
-no size to compare.
+has grown by any factor. The scale error is left to the verdict: roundings cancel in it, and the
+remainder has no size to compare.
 
 **Latencies** vary from run to run. A latency has grown when the medians are further apart than both
 interquartile ranges together,
@@ -55,7 +55,7 @@ from parity.report.schema import (
 GROWTH = math.sqrt(2.0)
 CHANCE = 1e-4
 MIN_RUNS = 4
-_STANDING = {"PASS": 0, "BLIND": 1, "GAP": 2, "BUILT": 2, "UNAVAILABLE": 3}
+_STANDING = {"PASS": 0, "INSENSITIVE": 1, "GAP": 2, "BUILT": 2, "UNAVAILABLE": 3}
 _WORST = 4
 _Part = TypeVar("_Part")
 

@@ -1,16 +1,17 @@
-"""A report's files: `report.json` with every number, and beside it what people and programs read of it."""
+"""The files of a report: `report.json` with every number, and its forms for readers and programs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.execution.folder import RunFolder
 from parity.report.html import render_html
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
-from parity.report.schema import Report, write_report
+from parity.report.schema import SCHEMA, Report
 
 
 def forms(folder: RunFolder) -> dict[Path, Callable[[Report], str]]:
@@ -19,7 +20,7 @@ def forms(folder: RunFolder) -> dict[Path, Callable[[Report], str]]:
 
 
 def write_outputs(report: Report, folder: Path) -> None:
-    """Write the forms of a report, and last `report.json`: where it is, all are.
+    """Write the forms of a report, and `report.json` last: a folder with this file is complete.
 
     Raises:
         UserError: The folder cannot be written, or holds another report.
@@ -31,3 +32,26 @@ def write_outputs(report: Report, folder: Path) -> None:
             path.unlink(missing_ok=True)
         write_new(path, render(report).encode())
     write_report(report, run.report)
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write `report.json`, whole or not at all.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    write_new(path, (report.model_dump_json(indent=2) + "\n").encode())
+
+
+def read_report(path: Path) -> Report:
+    """Read a report.
+
+    Raises:
+        UserError: The file is missing, or no report of this schema.
+    """
+    try:
+        return Report.model_validate_json(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            "report", str(path), f"is not a report of schema {SCHEMA}", "give a report.json"
+        ) from error

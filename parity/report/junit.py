@@ -49,9 +49,9 @@ def _whole(report: Report, entry: RunnerReport, classname: str) -> TestCase:
     """The runner as a whole: that it ran, and what its diagnosis says."""
     test = TestCase("whole model", classname, _seconds(entry.latency))
     found = entry.diagnosis
-    if entry.verdict in ("FAIL", "BLIND"):
+    if entry.verdict in ("FAIL", "INSENSITIVE"):
         message = found.text if found is not None else entry.reason
-        reasons = (f"\nwhy: {reason}" for reason in (found.why if found is not None else ()))
+        reasons = (f"\nexplanation: {reason}" for reason in (found.explanation if found is not None else ()))
         kind = found.kind if found is not None else entry.status
         test.result = [_failure(message, kind, "".join((message, *reasons)))]
     elif entry.verdict == "NONE":
@@ -66,9 +66,9 @@ def _module(module: ModuleReport, classname: str) -> TestCase:
     test = TestCase(overview.printable(module.tap), classname, _seconds(module.latency))
     if module.status == "GAP":
         test.result = [Skipped(overview.printable(f"GAP: {module.gap}"))]
-    elif module.status == "BLIND":
-        message = f"would not have noticed an error below {module.sensitivity:.2g}"
-        test.result = [_failure(message, "BLIND", f"{module.path} ({module.kind}) {message}")]
+    elif module.status == "INSENSITIVE":
+        message = f"detects no error below {module.min_detectable_error:.2g}"
+        test.result = [_failure(message, "INSENSITIVE", f"{module.path} ({module.kind}) {message}")]
     elif module.status == "FAIL":
         given = (("alone", module.isolated), ("in the model", module.accumulated))
         failing = [(name, v) for name, v in given if v is not None and v.status == "FAIL"]

@@ -49,17 +49,17 @@ def _cell(entry: RunnerReport | None) -> str:
 
 
 def _findings(report: Report) -> list[str]:
-    """One item for each run that fails, is blind, or could not be judged."""
+    """One item for each run that fails, is INSENSITIVE, or could not be judged."""
     items = []
     for case, precision, entry in report.runner_reports():
         place = _text(overview.place(case, precision, entry))
-        if entry.verdict in ("FAIL", "BLIND"):
+        if entry.verdict in ("FAIL", "INSENSITIVE"):
             text = entry.diagnosis.text if entry.diagnosis is not None else entry.reason
             named = entry.diagnosis.tap if entry.diagnosis is not None else ""
             culprit = f"{_code(named)}: " if named else ""
             items.append(f"- **{entry.verdict}** {place}: {culprit}{_text(text)}")
-            why = entry.diagnosis.why if entry.diagnosis is not None else ()
-            items += [f"  - why: {_text(reason)}" for reason in why]
+            explanation = entry.diagnosis.explanation if entry.diagnosis is not None else ()
+            items += [f"  - explanation: {_text(reason)}" for reason in explanation]
         elif entry.verdict == "NONE" and entry.status != overview.BUILT:
             items.append(f"- **{_text(entry.status)}** {place}: {_text(entry.reason)}")
     return ["\n".join(items)] if items else []

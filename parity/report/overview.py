@@ -18,7 +18,7 @@ from parity.report.schema import (
     RunnerReport,
     VerdictReport,
 )
-from parity.verdict.sensitivity import BLIND
+from parity.verdict.sensitivity import INSENSITIVE_ABOVE
 
 PORT = "tripy"
 BUILT = Status.BUILT.value
@@ -28,7 +28,7 @@ BUILT = Status.BUILT.value
 class Outcome:
     """A run's verdict: one word, and what follows it in the sentence."""
 
-    word: Literal["PASS", "FAIL", "BLIND", "BUILT", "INCOMPLETE"]
+    word: Literal["PASS", "FAIL", "INSENSITIVE", "BUILT", "INCOMPLETE"]
     text: str
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ def outcome(report: Report) -> Outcome:
     entries = [entry for _, _, entry in report.runner_reports()]
     judged = [entry for entry in entries if entry.verdict != "NONE" and entry.runner != REFERENCE]
     failed = [entry for entry in entries if entry.verdict == "FAIL"]
-    blind = [entry for entry in entries if entry.verdict == "BLIND"]
+    insensitive = [entry for entry in entries if entry.verdict == "INSENSITIVE"]
     built = sum(len(entry.builds) for entry in entries if entry.status == BUILT)
     broken = [entry for entry in entries if entry.verdict == "NONE" and entry.status != BUILT]
     asked = [
@@ -60,12 +60,12 @@ def outcome(report: Report) -> Outcome:
         return Outcome("BUILT", f"every graph; nothing was compared{notes}.")
     if asked or not judged:
         return Outcome("INCOMPLETE", f"what ran passes, {compared}{notes}.")
-    if blind:
-        checks = sum(module.status == "BLIND" for entry in blind for module in entry.modules)
+    if insensitive:
+        checks = sum(module.status == "INSENSITIVE" for entry in insensitive for module in entry.modules)
         return Outcome(
-            "BLIND",
-            f"nothing diverges, {compared}, but {checks} of these checks would not have noticed "
-            f"an error of {BLIND:.0%}{notes}.",
+            "INSENSITIVE",
+            f"nothing diverges, {compared}, but {checks} of these checks do not detect "
+            f"an error of {INSENSITIVE_ABOVE:.0%}{notes}.",
         )
     worst = max(modules, key=lambda module: module.margin)
     closest = f"the closest to its limit is {worst.tap} at {worst.margin:.2f}"
@@ -136,7 +136,7 @@ def measures(verdict: VerdictReport) -> tuple[Measure, ...]:
     return (
         Measure("relative L2 error", verdict.err_port_l2, verdict.err_ref_l2, verdict.limit_l2),
         Measure("relative max error", verdict.err_port_max, verdict.err_ref_max, verdict.limit_max),
-        Measure("gain", verdict.gain_port, verdict.gain_ref, verdict.limit_gain),
+        Measure("scale error", verdict.scale_error_port, verdict.scale_error_ref, verdict.limit_scale_error),
     )
 
 
@@ -215,11 +215,11 @@ def ratio_text(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 100 else f"{ratio:.0e}"
 
 
-def sees(sensitivity: float) -> str:
-    """The smallest error that a check would have noticed; nothing beside a failure."""
-    if math.isnan(sensitivity):
+def detectable_text(min_detectable_error: float) -> str:
+    """The smallest error that a check detects; empty beside a failure."""
+    if math.isnan(min_detectable_error):
         return ""
-    return "all" if sensitivity == 0.0 else f"{sensitivity:.0e}"
+    return "all" if min_detectable_error == 0.0 else f"{min_detectable_error:.0e}"
 
 
 def milliseconds(latency: LatencyReport | None) -> str:

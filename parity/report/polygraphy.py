@@ -28,7 +28,7 @@ from parity.execution.record import ORACLE, REFERENCE, Record, read_record
 from parity.inputs.arrays import load
 from parity.runners.base import Unavailable
 from parity.verdict.rule import judge
-from parity.verdict.sampling_error import Draws
+from parity.verdict.sampling_error import RoundingSamples
 
 try:
     from polygraphy.comparator import IterationResult, RunResults
@@ -125,8 +125,8 @@ def _tolerances(precision: Precision, folder: PrecisionFolder) -> dict[str, floa
     sizes = {}
     for name in open_capture(folder.runner(REFERENCE).untapped).tensors:
         exact, given = oracle[name], reference.tensors[name]
-        samples = str(TapName.parse(name).of_samples())
-        draws = Draws(oracle[samples]) if samples in oracle else None
-        limit = judge(exact, given, given, precision, longest_sum, draws=draws).limit
+        sampled = str(TapName.parse(name).of_samples())
+        samples = RoundingSamples(oracle[sampled]) if sampled in oracle else None
+        limit = judge(exact, given, given, precision, longest_sum, rounding_samples=samples).limit
         sizes[name] = 2 * limit.largest * float(exact.double().abs().max())
     return sizes

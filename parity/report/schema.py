@@ -1,24 +1,18 @@
-"""The result of a run as typed data: what `report.json` holds and what the terminal shows."""
+"""The schema of a report: the typed data of `report.json`, which every form of a report shows."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from configs import AnyCase
-from parity.base.errors import UserError
-from parity.base.files import write_new
 from parity.execution.record import BuildRecord
-from parity.verdict.comparison import Comparison
-from parity.verdict.diagnosis import TapRow
-from parity.verdict.rule import Verdict
 
 SCHEMA = "parity.report/1"
 
-# JSON has no NaN and no infinity: they travel as text, so that any reader can load the file.
+# JSON has no NaN and no infinity: they are written as text, which every reader can load.
 Number = Annotated[
     float,
     BeforeValidator(lambda value: float(value)),
@@ -31,7 +25,7 @@ class _Part(BaseModel):
 
 
 class ElementReport(_Part):
-    """One of a tap's worst elements."""
+    """One of a tap's worst elements: its index and its value in the three results."""
 
     index: tuple[int, ...]
     oracle: Number
@@ -40,7 +34,19 @@ class ElementReport(_Part):
 
 
 class VerdictReport(_Part):
-    """A verdict with its numbers; see `parity.verdict.rule` for their meaning. Errors are relative."""
+    """One verdict with its numbers, as `parity.verdict.rule` defines them. Errors are relative.
+
+    Attributes:
+        err_ref_l2, err_port_l2, limit_l2: Euclidean errors of reference and port, and the port's limit.
+        err_ref_max, err_port_max, limit_max: The same of the largest element.
+        scale_error_ref, scale_error_port, limit_scale_error: The same of the scale error.
+        margin: Largest ratio of the port's error to its limit; up to 1 passes.
+        min_detectable_error: Smallest relative error that fails; NaN in a FAIL.
+        checked, boundary: Numbers of compared elements and of elements left out at a discontinuity.
+        k, floor, longest_sum: Facts of the bound.
+        bound: The bound in words.
+        worst: Elements with the largest errors.
+    """
 
     status: Literal["PASS", "FAIL"]
     reason: str
@@ -50,11 +56,11 @@ class VerdictReport(_Part):
     err_ref_max: Number
     err_port_max: Number
     limit_max: Number
-    gain_ref: Number
-    gain_port: Number
-    limit_gain: Number
+    scale_error_ref: Number
+    scale_error_port: Number
+    limit_scale_error: Number
     margin: Number
-    sensitivity: Number
+    min_detectable_error: Number
     checked: int
     boundary: int
     k: float
@@ -63,60 +69,35 @@ class VerdictReport(_Part):
     bound: str
     worst: tuple[ElementReport, ...]
 
-    @classmethod
-    def of(cls, verdict: Verdict) -> VerdictReport:
-        return cls(
-            status=verdict.status,
-            reason=verdict.reason,
-            err_ref_l2=verdict.reference.l2,
-            err_port_l2=verdict.port.l2,
-            limit_l2=verdict.limit.l2,
-            err_ref_max=verdict.reference.largest,
-            err_port_max=verdict.port.largest,
-            limit_max=verdict.limit.largest,
-            gain_ref=verdict.reference.gain,
-            gain_port=verdict.port.gain,
-            limit_gain=verdict.limit.gain,
-            margin=verdict.margin,
-            sensitivity=verdict.sensitivity,
-            checked=verdict.checked,
-            boundary=verdict.boundary,
-            k=verdict.bound.k,
-            floor=verdict.bound.floor,
-            longest_sum=verdict.bound.longest_sum,
-            bound=verdict.bound.explain(),
-            worst=tuple(
-                ElementReport(index=e.index, oracle=e.oracle, reference=e.reference, port=e.port)
-                for e in verdict.worst
-            ),
-        )
-
 
 class LimitReport(_Part):
-    """The least seconds that a module can take on the GPU, and what sets them; see `perf_model.limits`."""
+    """The least time of a module on the GPU, and the ceiling that sets it; see `perf_model.limits`."""
 
     seconds: float
     bound: Literal["flops", "cache", "memory", "launch"]
 
 
 class LatencyReport(_Part):
-    """Times of single runs in seconds, see `parity.timing.measure`; the spread is the interquartile range.
+    """Quantiles of the times of single runs, in seconds; see `parity.timing.measure`.
 
-    `replay`: the same work as replays of a captured CUDA graph.
+    Attributes:
+        runs: Number of runs.
+        replay: Times of the same work as replays of a captured CUDA graph.
+        limit: Least time on the GPU.
     """
 
     median: float
-    p10: float | None = None
+    p10: float
     p25: float
     p75: float
-    p90: float | None = None
+    p90: float
     runs: int
     replay: LatencyReport | None = None
     limit: LimitReport | None = None
 
 
 class ErrorMapReport(_Part):
-    """Where a module's error sits, or what garbage in the padding changed; see `parity.verdict.error_map`."""
+    """The places of a module's error, or of changes by garbage in the padding; see `verdict.error_map`."""
 
     axes: tuple[str, str]
     shape: tuple[int, int]
@@ -124,82 +105,68 @@ class ErrorMapReport(_Part):
 
 
 class ModuleReport(_Part):
-    """One tap: the module's verdict inside the model and on its own, and its latency.
+    """One tap: its verdicts inside the model and alone, and its latency.
 
-    `sensitivity` is the smallest relative error that either verdict would have noticed in any batch, NaN
-    where one failed. A module that passes is BLIND if that is more than `parity.verdict.sensitivity.BLIND`.
+    Attributes:
+        tap: Name of the tap.
+        path: Path of its module.
+        kind: Class of its module.
+        status: INSENSITIVE passes and has a `min_detectable_error` above
+            `parity.verdict.sensitivity.INSENSITIVE_ABOVE`.
+        gap: Reason why the runner has no such module, or empty.
+        accumulated, isolated: Verdicts inside the model and alone; None if there is none.
+        min_detectable_error: Smallest relative error that a verdict detects in any batch; NaN in a FAIL.
+        worst_batch: Number of the batch with these verdicts.
+        latency: Times of the module alone; None if it is not timed.
+        error_maps: Places of the errors, of modules that are worth a look.
     """
 
     tap: str
     path: str
     kind: str
-    status: Literal["PASS", "BLIND", "FAIL", "GAP"]
+    status: Literal["PASS", "INSENSITIVE", "FAIL", "GAP"]
     gap: str
     accumulated: VerdictReport | None
     isolated: VerdictReport | None
-    sensitivity: Number
+    min_detectable_error: Number
     worst_batch: int
     latency: LatencyReport | None
-    maps: dict[Literal["isolated", "accumulated", "poisoned"], ErrorMapReport] = {}
+    error_maps: dict[Literal["isolated", "accumulated", "poisoned"], ErrorMapReport] = {}
 
-    @classmethod
-    def of(cls, row: TapRow, batch: int, latency: LatencyReport | None) -> ModuleReport:
-        return cls(
-            tap=row.tap,
-            path=row.path,
-            kind=row.kind,
-            status="GAP" if row.gap else "PASS" if row.passed else "FAIL",
-            gap=row.gap,
-            accumulated=VerdictReport.of(row.accumulated) if row.accumulated else None,
-            isolated=VerdictReport.of(row.isolated) if row.isolated else None,
-            sensitivity=min(
-                (v.sensitivity for v in (row.isolated, row.accumulated) if v is not None and row.passed),
-                default=math.nan,
-            ),
-            worst_batch=batch,
-            latency=latency,
-        )
+    @property
+    def verdicts(self) -> dict[str, VerdictReport]:
+        """The verdicts by where the module runs, in words."""
+        named = {"alone": self.isolated, "in the model": self.accumulated}
+        return {name: verdict for name, verdict in named.items() if verdict is not None}
 
     @property
     def margin(self) -> float:
-        """The worse of both verdicts' margins; NaN counts as infinitely bad."""
-        margins = [v.margin for v in (self.accumulated, self.isolated) if v is not None]
-        return max((math.inf if math.isnan(m) else m for m in margins), default=0.0)
+        """The larger margin of both verdicts; NaN counts as infinite."""
+        margins = [verdict.margin for verdict in self.verdicts.values()]
+        return max((math.inf if math.isnan(margin) else margin for margin in margins), default=0.0)
 
 
 class DiagnosisReport(_Part):
-    """Where a runner diverges first."""
+    """The place where a runner diverges first; see `parity.verdict.judgement.Diagnosis`."""
 
-    kind: Literal["none", "module", "amplification", "check", "metric", "blind"]
+    kind: Literal["none", "module", "amplification", "check", "metric", "insensitive"]
     tap: str
     text: str
     amplification: float | None
     batch: int
-    why: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, comparison: Comparison, batch: int) -> DiagnosisReport:
-        found = comparison.diagnosis
-        return cls(
-            kind=found.kind,
-            tap=found.tap,
-            text=found.text,
-            amplification=found.amplification,
-            batch=batch,
-            why=found.why,
-        )
+    explanation: tuple[str, ...] = ()
 
 
 class MetricReport(_Part):
-    """One metric of a task over all rows of all batches; `parity.verdict.task_metrics` says when it is
-    flagged.
+    """One task metric over all rows of all batches; `parity.verdict.task_metrics` has the rule.
 
     Attributes:
-        reason: why there are no numbers, or empty.
+        reason: Reason why there are no numbers, or empty.
         difference: port - reference.
         interval: 95 % paired-bootstrap interval of port - reference; None for the reason in `no_interval`.
-        k, floor, limit: |port - oracle| may be up to limit = k * |reference - oracle| + floor.
-        flagged: the port is beyond the limit, and the interval excludes 0.
+        k, floor: Parts of the limit.
+        limit: Largest |port - oracle|, k * |reference - oracle| + floor.
+        flagged: Whether the port exceeds the limit and the interval excludes 0.
     """
 
     name: str
@@ -220,15 +187,28 @@ class MetricReport(_Part):
 class RunnerReport(_Part):
     """One runner in one precision of one case.
 
-    `replay_reasons`: why there is no latency as a replay, by tap, the whole model under "". `peak_bytes`: the
-    most GPU memory that PyTorch's allocator held during whole-model runs, weights included.
+    Attributes:
+        runner, label: Name of the runner; its description with library and device.
+        status, reason: How it ended, and the reason of another status than OK.
+        verdict: NONE if nothing was compared.
+        diagnosis: Place of the first divergence.
+        modules: In the order in which the reference's modules finish.
+        checks: Verdicts on outputs of the incremental forward, by name.
+        padding_leak: First tap that changes with the content of the padding; empty if none does.
+        observer_difference: Largest absolute change of an output by tapping the modules.
+        latency: Times of the whole model; None if it is not timed.
+        timing_reason, limit_reason: Reasons for missing times and limits, or empty.
+        replay_reasons: Reasons for missing replays, by tap, of the whole model under "".
+        peak_bytes: Largest GPU memory of PyTorch's allocator during whole-model runs, weights included.
+        builds: Engines of the whole model.
+        metrics: Task metrics, if there are labels.
     """
 
     runner: str
     label: str
     status: str
     reason: str
-    verdict: Literal["PASS", "BLIND", "FAIL", "NONE"]
+    verdict: Literal["PASS", "INSENSITIVE", "FAIL", "NONE"]
     diagnosis: DiagnosisReport | None = None
     modules: tuple[ModuleReport, ...] = ()
     checks: dict[str, VerdictReport] = {}
@@ -249,11 +229,11 @@ class PrecisionReport(_Part):
     precision: str
     runners: tuple[RunnerReport, ...]
     gpu: dict[str, str] = {}
-    """The GPU's clocks, power and temperature before and after timing."""
+    """State of the GPU before and after timing: clocks, power, temperature."""
 
 
 class CaseReport(_Part):
-    """One case: what was run, on what, with which weights."""
+    """One case: its inputs, its weights and its results."""
 
     case: AnyCase
     source: str
@@ -279,18 +259,3 @@ class Report(_Part):
 
     def runner_reports(self) -> list[tuple[CaseReport, PrecisionReport, RunnerReport]]:
         return [(c, p, r) for c in self.cases for p in c.precisions for r in p.runners]
-
-
-def write_report(report: Report, path: Path) -> None:
-    """Write `report.json`, whole or not at all. Raises `UserError` where the folder cannot be written."""
-    write_new(path, (report.model_dump_json(indent=2) + "\n").encode())
-
-
-def read_report(path: Path) -> Report:
-    """Read a report. Raises `UserError` naming the file if it is none of this schema."""
-    try:
-        return Report.model_validate_json(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(
-            "report", str(path), f"is not a report of schema {SCHEMA}", "give a report.json"
-        ) from error

@@ -26,6 +26,7 @@ from parity.report.overview import (
     by_runner,
     case_title,
     culprit,
+    detectable_text,
     engine,
     gaps,
     latency_columns,
@@ -33,18 +34,20 @@ from parity.report.overview import (
     outcome,
     place,
     ratio_text,
-    sees,
     verdict_lines,
 )
 from parity.report.schema import CaseReport, LatencyReport, ModuleReport, Report, RunnerReport
 from parity.report.terminal_metrics import metrics_table
 
 UNLIMITED = 10_000
+_LEGEND = """\
+err/limit: error over limit, up to 1 passes; min. error: smallest error detected
+"""
 
 
 def render(report: Report) -> RenderableType:
     """The whole report: a table a case, the failures in detail, and one sentence at the end."""
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [Text(_LEGEND, style="dim")]
     for case in report.cases:
         parts += [_CaseTables(case), *metrics_table(case), *_gpu(case), Text()]
     parts += list(_failures(report))
@@ -62,7 +65,7 @@ def _gpu(case: CaseReport) -> Iterator[RenderableType]:
             yield Text(f"{precision.precision}: GPU {when}: {state}", style="dim")
 
 
-_STYLES = {"PASS": "green", "BUILT": "green", "FAIL": "red", "BLIND": "yellow", "INCOMPLETE": "yellow"}
+_STYLES = {"PASS": "green", "BUILT": "green", "FAIL": "red", "INSENSITIVE": "yellow", "INCOMPLETE": "yellow"}
 
 
 def summary(report: Report) -> Text:
@@ -100,7 +103,7 @@ def _case_table(case: CaseReport) -> Table:
     columns = latency_columns(entry for precision in case.precisions for entry in precision.runners)
     for precision in precisions:
         table.add_column(f"{precision}\nerr/limit", justify="right", no_wrap=True)
-        table.add_column("\nsees", justify="right", no_wrap=True)
+        table.add_column("min.\nerror", justify="right", no_wrap=True)
         for heading in columns:
             lines = heading.split() if " " in heading else ["", heading]
             table.add_column("\n".join(lines), justify="right", no_wrap=True)
@@ -155,15 +158,19 @@ def _module_cells(module: ModuleReport | None, columns: LatencyColumns) -> list[
     if module.status == "GAP":
         return _untimed(Text("GAP", style="yellow"), columns)
     shown = _margin(module.status, module.margin)
-    return [shown, Text(sees(module.sensitivity)), *_latency_cells(module.latency, columns)]
+    return [
+        shown,
+        Text(detectable_text(module.min_detectable_error)),
+        *_latency_cells(module.latency, columns),
+    ]
 
 
 def _margin(status: str, margin: float) -> Text:
     number = ratio_text(margin)
     if status == "PASS":
         return Text(number, style="green")
-    if status == "BLIND":
-        return Text(f"BLIND {number}", style="bold yellow")
+    if status == "INSENSITIVE":
+        return Text(f"INSENSITIVE {number}", style="bold yellow")
     return Text(f"FAIL {number}", style="bold red")
 
 
@@ -178,15 +185,15 @@ def _failures(report: Report) -> Iterator[RenderableType]:
         elif entry.verdict == "FAIL" and entry.diagnosis is not None:
             found = entry.diagnosis
             yield Text(f"FAIL: {where}: {found.text}", style="bold red")
-            yield from (Text(f"  why: {reason}", style="bold") for reason in found.why)
+            yield from (Text(f"  explanation: {reason}", style="bold") for reason in found.explanation)
             module = culprit(entry)
             if module is not None:
                 yield from _module_detail(module)
             elif found.tap in entry.checks:
                 yield Text(verdict_lines(found.tap, entry.checks[found.tap]))
             yield Text()
-        elif entry.verdict == "BLIND" and entry.diagnosis is not None:
-            yield Text(f"BLIND: {where}: {entry.diagnosis.text}", style="bold yellow")
+        elif entry.verdict == "INSENSITIVE" and entry.diagnosis is not None:
+            yield Text(f"INSENSITIVE: {where}: {entry.diagnosis.text}", style="bold yellow")
         if entry.timing_reason:
             yield Text(f"no latency: {where}: {entry.timing_reason}", style="yellow")
         if reason := entry.replay_reasons.get(""):

@@ -1,6 +1,6 @@
-"""From captures to verdicts: which module diverges first, and by how much.
+"""The comparison of a runner's captures with those of the reference and the oracle.
 
-Every comparison reads only what the runners saved, so that a replayed run gives the same verdicts.
+A comparison reads captures only. A replayed run therefore gives the same verdicts.
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
 from parity.inputs.masks import bits, valid_elements
-from parity.verdict.diagnosis import Diagnosis, TapRow, diagnose
+from parity.verdict.diagnosis import diagnose
+from parity.verdict.judgement import Diagnosis, TapJudgement
 from parity.verdict.rule import Verdict, bound_for, failure, judge
-from parity.verdict.sampling_error import Draws
+from parity.verdict.sampling_error import RoundingSamples
 
 MODEL_OUTPUT = "model output"
-"""The kind of a row that stands for an output of the entry point."""
+"""Kind of a tap that is an output of the entry point."""
 MAX_BOUNDARY_FRACTION = 0.01
-"""A tap that loses more than this share of its own elements to a discontinuity has not been tested."""
+"""Largest share of a tap's own elements that may lie at a discontinuity; with more, the tap fails."""
 MAX_FLIPPED_FRACTION = 0.5
-"""Likewise for what lies behind it: a single flip early in a sequence reaches every later row."""
+"""The same for later taps: one flip early in a sequence reaches every later row."""
 
 
 @dataclass
 class Evidence:
-    """All that is known about one batch in one precision, apart from the runner that is judged.
+    """The basis of the verdicts on one batch in one precision, the same for every runner.
 
     Attributes:
         precision: The tested precision.
         entry: Name of the entry point; its outputs are the taps `entry.*`.
-        reference: The reference's tapped run, with its calls.
-        oracle: The oracle's taps, accumulated.
-        oracle_isolated: The oracle's taps, each module alone on the reference's inputs.
-        reference_incremental: The reference's incremental outputs; empty where there are none.
-        incremental_outputs: The tap of the full forward that each of them must equal.
-        valid: For each size that a padded axis can have, the (B, size) mask of what counts.
+        reference: Tapped run of the reference, with its calls.
+        oracle: Taps of the oracle, accumulated.
+        oracle_isolated: Taps of the oracle, each module alone on the reference's inputs.
+        reference_incremental: Incremental outputs of the reference; empty without an incremental forward.
+        incremental_outputs: Tap of the full forward that each incremental output must equal.
+        valid: For each size of a padded axis, the (B, size) mask of valid positions.
         batch_size: B.
-        has_padding: Whether there was padding to poison.
-        boundary: By tap, the elements within round-off of a discontinuity.
+        has_padding: Whether the batch has padding to poison.
+        boundary: Elements within round-off of a discontinuity, by tap.
         gaps: Classes of the reference that the port cannot have, with the reason.
         causal: Whether no row of a sequence depends on a later one.
     """
@@ -70,19 +71,19 @@ class Evidence:
             count += not call.appends and self.reference.longest_sums[call.path] > 0
             self._modules_before |= dict.fromkeys(call.outputs, count)
         self._modules = count
-        self._draws = {
-            (isolated, str(name.of_tap())): Draws(tensors[str(name)])
+        self._rounding_samples = {
+            (isolated, str(name.of_tap())): RoundingSamples(tensors[str(name)])
             for isolated, tensors in ((False, self.oracle), (True, self.oracle_isolated))
             for name in map(TapName.parse, tensors)
             if name.samples
         }
 
-    def draws(self, tap: str, isolated: bool) -> Draws | None:
-        """What rounding alone gives the oracle at a tap; None where it has many rows."""
-        return self._draws.get((isolated, tap))
+    def rounding_samples(self, tap: str, isolated: bool) -> RoundingSamples | None:
+        """Results of the oracle under random roundings at a tap; None for a tap of many rows."""
+        return self._rounding_samples.get((isolated, tap))
 
     def longest_sum(self, tap: str, isolated: bool) -> int:
-        """Terms of the longest sum that a tap's error comes from: its module's, or all that ran before it."""
+        """Terms of the longest sum of the tap's module if isolated, else of all modules up to the tap."""
         call = self.kinds.get(tap)
         if call is None:
             return self.model_longest_sum
@@ -90,27 +91,35 @@ class Evidence:
         return reference.longest_sums[call.path] if isolated else reference.longest_sums_before[tap]
 
     def modules(self, tap: str, isolated: bool) -> int:
-        """Modules with arithmetic that a tap's error comes from: its own, or all that ran before it."""
+        """Number of modules with arithmetic that a tap's error comes from; 1 if isolated."""
         return 1 if isolated else max(1, self._modules_before.get(tap, self._modules))
 
     def mask(self, shape: tuple[int, ...]) -> np.ndarray | None:
-        """What counts in a tensor of this shape: an axis as long as the sequence is masked by the lengths."""
+        """Mask of the valid elements: an axis as long as the sequence is masked by the lengths."""
         return valid_elements(shape, self.valid, self.batch_size)
 
     def counted(self, tap: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Which elements of a tap count: neither padding nor at a discontinuity."""
+        """Mask of the compared elements of a tap: neither padding nor at a discontinuity."""
         mask, boundary = self.mask(shape), self.boundary.get(tap)
-        keep = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape).copy()
-        return keep if boundary is None else keep & ~boundary
-
-    def is_gap(self, call: ModuleCall) -> str:
-        """Why the port cannot have this module, or nothing."""
-        return self.gaps.get(call.kind, "")
+        valid = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape).copy()
+        return valid if boundary is None else valid & ~boundary
 
 
 @dataclass
 class Results:
-    """What the judged runner saved for one batch in one precision."""
+    """The captures of the judged runner for one batch in one precision.
+
+    Attributes:
+        untapped: Outputs of the run without taps, the run that is timed.
+        tapped: Taps of the run inside the model.
+        isolated: Taps of each module alone on the reference's inputs.
+        isolated_problems: Exceptions of modules that ran alone, by tap.
+        poisoned: Taps of the run with garbage in the padding.
+        incremental: Outputs of the incremental forward.
+        taps_modules: Whether the runner has taps.
+        appends: Whether the runner has an incremental forward.
+        fused: Classes of the reference that the runner computes inside another module, with the reason.
+    """
 
     untapped: Mapping[str, torch.Tensor]
     tapped: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -121,15 +130,22 @@ class Results:
     taps_modules: bool = True
     appends: bool = True
     fused: Mapping[str, str] = field(default_factory=dict)
-    """Classes of the reference whose work the runner does inside another module, with the reason."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Comparison:
-    """The verdict on one runner for one batch in one precision."""
+    """The verdicts on one runner for one batch in one precision.
 
-    rows: list[TapRow]
-    checks: dict[str, Verdict]
+    Attributes:
+        taps: In the order in which the reference's modules finish.
+        checks: Verdicts on incremental outputs, by name.
+        padding_leak: First tap that changes with the content of the padding; empty if none does.
+        observer_difference: Largest absolute change of an output by tapping the modules.
+        diagnosis: Place of the first divergence.
+    """
+
+    taps: tuple[TapJudgement, ...]
+    checks: Mapping[str, Verdict]
     padding_leak: str
     observer_difference: float
     diagnosis: Diagnosis
@@ -138,11 +154,15 @@ class Comparison:
     def passed(self) -> bool:
         return self.diagnosis.kind == "none"
 
+    def tap(self, name: str) -> TapJudgement | None:
+        """The judgement on a tap; None for the name of a check or of no tap."""
+        return next((tap for tap in self.taps if tap.tap == name), None)
+
 
 def compare(evidence: Evidence, results: Results) -> Comparison:
     """Judge one runner against the reference and the oracle."""
     flips = _flipped_rows(evidence, results)
-    rows = [_tap_row(evidence, results, tap, flips) for tap in _taps_in_order(evidence, results)]
+    taps = tuple(_judge_tap(evidence, results, tap, flips) for tap in _taps_in_order(evidence, results))
     checks = {
         tap: _judge_one(
             evidence,
@@ -151,7 +171,7 @@ def compare(evidence: Evidence, results: Results) -> Comparison:
             reference,
             results.incremental.get(tap),
             _row_mask(flips, reference),
-            drawn_for=evidence.incremental_outputs[tap],
+            sampled_tap=evidence.incremental_outputs[tap],
         )
         for tap, reference in evidence.reference_incremental.items()
         if results.appends
@@ -159,11 +179,11 @@ def compare(evidence: Evidence, results: Results) -> Comparison:
     looks_for_leaks = results.taps_modules and evidence.has_padding
     leak = first_padding_leak(evidence, results) if looks_for_leaks else ""
     observer = _largest_difference(results) if results.taps_modules else 0.0
-    return Comparison(rows, checks, leak, observer, diagnose(rows, checks, leak))
+    return Comparison(taps, checks, leak, observer, diagnose(taps, checks, leak))
 
 
 def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:
-    """The reference's taps in the order in which modules finish, then those that only the runner has."""
+    """The reference's taps in the order in which modules finish, then the taps of the runner only."""
     taps = evidence.reference.tensors
     if not results.taps_modules:
         expected = [tap for tap in taps if TapName.parse(tap).is_output_of(evidence.entry)]
@@ -173,41 +193,46 @@ def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:
     return expected + sorted(extra)
 
 
-def _tap_row(evidence: Evidence, results: Results, tap: str, flips: np.ndarray | None) -> TapRow:
+def _judge_tap(evidence: Evidence, results: Results, tap: str, flips: np.ndarray | None) -> TapJudgement:
     call = evidence.kinds.get(tap)
     is_output = TapName.parse(tap).is_output_of(evidence.entry)
     path = call.path if call else tap
-    row = TapRow(tap, path, call.kind if call else (MODEL_OUTPUT if is_output else "unknown"), None, None)
+    kind = call.kind if call else (MODEL_OUTPUT if is_output else "unknown")
     if tap not in evidence.reference.tensors:
-        bound = bound_for(evidence.precision, 1)
-        row.accumulated = failure("extra: the reference has no such module or output", bound)
-        return row
+        extra = failure("extra: the reference has no such module or output", bound_for(evidence.precision, 1))
+        return TapJudgement.of(tap, path, kind, extra)
     reference = evidence.reference.tensors[tap]
-    # What ships is the untapped model, so its outputs are the ones to judge.
+    # The shipped model is untapped, so its outputs are judged.
     port = results.untapped.get(tap) if is_output else results.tapped.get(tap)
     if call and port is None and results.isolated.get(tap) is None:
-        row.gap = evidence.is_gap(call) or results.fused.get(call.kind, "")
-        if row.gap:
-            return row
+        gap = evidence.gaps.get(kind, "") or results.fused.get(kind, "")
+        if gap:
+            return TapJudgement(tap, path, kind, None, None, gap)
     contaminated = _row_mask(flips, reference)
+    accumulated = isolated = None
     if call is None or not call.appends:
-        row.accumulated = _judge_one(evidence, tap, evidence.oracle.get(tap), reference, port, contaminated)
+        accumulated = _judge_one(evidence, tap, evidence.oracle.get(tap), reference, port, contaminated)
     if call and results.taps_modules:
-        problem = results.isolated_problems.get(call.tap)
-        if problem:
-            row.isolated = failure(f"the module failed: {problem}", bound_for(evidence.precision, 1))
-        else:
-            contains_flip = any(flipped.startswith(f"{path}.") for flipped in evidence.boundary)
-            row.isolated = _judge_one(
-                evidence,
-                tap,
-                evidence.oracle_isolated.get(tap),
-                reference,
-                results.isolated.get(tap),
-                contaminated if contains_flip else None,
-                isolated=True,
-            )
-    return row
+        isolated = _judge_isolated(evidence, results, call, tap, contaminated)
+    return TapJudgement.of(tap, path, kind, accumulated, isolated)
+
+
+def _judge_isolated(
+    evidence: Evidence, results: Results, call: ModuleCall, tap: str, contaminated: np.ndarray | None
+) -> Verdict:
+    problem = results.isolated_problems.get(call.tap)
+    if problem:
+        return failure(f"the module failed: {problem}", bound_for(evidence.precision, 1))
+    contains_flip = any(flipped.startswith(f"{call.path}.") for flipped in evidence.boundary)
+    return _judge_one(
+        evidence,
+        tap,
+        evidence.oracle_isolated.get(tap),
+        evidence.reference.tensors[tap],
+        results.isolated.get(tap),
+        contaminated if contains_flip else None,
+        isolated=True,
+    )
 
 
 def _judge_one(
@@ -218,7 +243,7 @@ def _judge_one(
     port: torch.Tensor | None,
     contaminated: np.ndarray | None,
     isolated: bool = False,
-    drawn_for: str = "",
+    sampled_tap: str = "",
 ) -> Verdict:
     longest_sum = evidence.longest_sum(tap, isolated)
     modules = evidence.modules(tap, isolated)
@@ -239,7 +264,7 @@ def _judge_one(
         evidence.mask(tuple(reference.shape)),
         boundary,
         modules,
-        evidence.draws(drawn_for or tap, isolated),
+        evidence.rounding_samples(sampled_tap or tap, isolated),
     )
     lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
     if verdict.passed and lost > allowed:
@@ -249,9 +274,10 @@ def _judge_one(
 
 
 def _flipped_rows(evidence: Evidence, results: Results) -> np.ndarray | None:
-    """(B, N) rows that depend on a boundary element which the runner put on the other side.
+    """(B, N) mask of rows that depend on a boundary element on which the runner and the reference differ.
 
-    Where attention is causal, a flip in row n of a bias reaches rows n and later of its sequence, else all.
+    With causal attention, a flip in row n of a bias reaches row n and all later rows of its sequence.
+    Without, it reaches all rows.
     """
     rows = None
     for tap, boundary in evidence.boundary.items():
@@ -269,7 +295,7 @@ def _flipped_rows(evidence: Evidence, results: Results) -> np.ndarray | None:
 
 
 def _row_mask(rows: np.ndarray | None, tensor: torch.Tensor) -> np.ndarray | None:
-    """Flipped (B, N) rows as a mask of a tensor's elements; a (B, ...) tensor loses whole batch rows."""
+    """Mask of a tensor's elements in flipped (B, N) rows; of a (B, ...) tensor in whole batch rows."""
     shape = tuple(tensor.shape)
     if rows is None or not shape or shape[0] != rows.shape[0]:
         return None
@@ -281,24 +307,24 @@ def _row_mask(rows: np.ndarray | None, tensor: torch.Tensor) -> np.ndarray | Non
 
 
 def first_padding_leak(evidence: Evidence, results: Results) -> str:
-    """The first tap with a valid element that changed when only the padding did, or nothing."""
+    """The first tap with a valid element that changes with the content of the padding; empty if none does."""
     for tap in evidence.reference.tensors:
         if TapName.parse(tap).appends:
-            continue  # the poisoned run is a full forward
+            continue  # The poisoned run is a full forward.
         clean, poisoned = results.tapped.get(tap), results.poisoned.get(tap)
         if clean is None and poisoned is None:
             continue
         if clean is None or poisoned is None or clean.shape != poisoned.shape:
             return tap
-        keep = evidence.mask(tuple(clean.shape))
+        valid = evidence.mask(tuple(clean.shape))
         changed = bits(clean) != bits(poisoned)
-        if (changed if keep is None else changed & keep).any():
+        if (changed if valid is None else changed & valid).any():
             return tap
     return ""
 
 
 def _largest_difference(results: Results) -> float:
-    """Largest absolute change that tapping made to any output."""
+    """The largest absolute change of an output by tapping the modules."""
     largest = 0.0
     for tap, plain in results.untapped.items():
         observed = results.tapped.get(tap)

@@ -1,68 +1,82 @@
-"""How far one result lies from another: two norms and the factor common to all elements.
+"""Distances of a result from the oracle: two norms and the scale error.
 
-All are relative to the oracle and dimensionless. `parity.verdict.rule` says what they may be.
+All distances are relative to the oracle and dimensionless. `parity.verdict.rule` defines their limits.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Distance:
-    """A result's distance from the oracle.
+    """The distance of a result from the oracle.
 
     Attributes:
-        l2: Euclidean norm of the difference over that of the oracle.
-        largest: Largest absolute element of the difference over that of the oracle.
-        gain: The part of the difference that is proportional to the oracle, with its sign.
+        l2: Euclidean norm of the difference, relative to the norm of the oracle.
+        largest: Largest absolute element of the difference, relative to the oracle's largest element.
+        scale_error: Component of the difference along the oracle, <p - o, o> / <o, o>, with its sign. A
+            result of (1 + e) times the oracle has the scale error e.
     """
 
     l2: float
     largest: float
-    gain: float
+    scale_error: float
 
     def exceeds(self, limit: Distance) -> bool:
-        """Whether any measure is beyond its limit."""
-        return self.l2 > limit.l2 or self.largest > limit.largest or abs(self.gain) > limit.gain
+        """Whether any measure exceeds its limit."""
+        return self.l2 > limit.l2 or self.largest > limit.largest or abs(self.scale_error) > limit.scale_error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Oracle:
-    """The oracle's elements that count, (n,) float64, and what distances from it are relative to."""
+    """The compared elements of the oracle, (n,) float64, and the scales of relative distances.
+
+    Attributes:
+        values: The elements.
+        largest: Largest absolute element; 0 for an oracle of zeros.
+    """
 
     values: np.ndarray
+    largest: float = field(init=False)
+    _scaled: np.ndarray = field(init=False, repr=False)
+    _square: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         largest = float(np.abs(self.values).max())
-        # Scaled, so that squares neither overflow nor vanish.
+        # Squares of the scaled elements neither overflow nor underflow.
         scaled = self.values / (largest or 1.0)
-        square = float(scaled @ scaled)
         object.__setattr__(self, "largest", largest)
         object.__setattr__(self, "_scaled", scaled)
-        object.__setattr__(self, "_square", square)
+        object.__setattr__(self, "_square", float(scaled @ scaled))
 
     def distance(self, result: np.ndarray) -> Distance:
-        """How far a result, (n,) float64, lies from the oracle."""
+        """The distance of a result, (n,) float64, from the oracle."""
         difference = result - self.values
         if self.largest == 0.0:
-            # An all-zero oracle has no scale: any difference from it is infinitely wrong.
-            wrong = math.inf if difference.any() else 0.0
-            return Distance(wrong, wrong, 0.0)
+            # An oracle of zeros has no scale: every difference from it is infinitely large.
+            error = math.inf if difference.any() else 0.0
+            return Distance(error, error, 0.0)
         difference /= self.largest
         return Distance(
             l2=float(np.linalg.norm(difference)) / math.sqrt(self._square),
             largest=float(np.abs(difference).max()),
-            gain=float(difference @ self._scaled) / self._square,
+            scale_error=float(difference @ self._scaled) / self._square,
         )
 
     def crossing(self, result: np.ndarray, added: np.ndarray, limit: Distance) -> float:
-        """The factor e at which ``result + e added``, (n,) each, first meets a limit, but for rounding.
+        """The smallest e >= 0 at which ``result + e * added`` meets a limit, up to rounding.
 
-        ``result`` is within all of them. Infinite where no e does.
+        Args:
+            result: (n,) float64, within all limits.
+            added: (n,) float64.
+            limit: The limits of the distance.
+
+        Returns:
+            The factor e; infinity if no factor meets a limit.
         """
         if self.largest == 0.0 or not added.any():
             return math.inf
@@ -73,23 +87,28 @@ class Oracle:
         squares, mixed = float(added @ added), float(off @ added)
         room = limit.l2 * limit.l2 * self._square - float(off @ off)
         l2 = (math.sqrt(max(0.0, mixed * mixed + squares * room)) - mixed) / squares
-        gained, gain = float(added @ self._scaled), float(off @ self._scaled)
-        beyond = limit.gain * self._square - math.copysign(1.0, gained) * gain
-        return min(float(largest.min()), l2, beyond / abs(gained) if gained else math.inf)
+        added_scale, scale = float(added @ self._scaled), float(off @ self._scaled)
+        scale_room = limit.scale_error * self._square - math.copysign(1.0, added_scale) * scale
+        return min(float(largest.min()), l2, scale_room / abs(added_scale) if added_scale else math.inf)
 
 
-def carrying_rows(values: np.ndarray, keep: np.ndarray) -> float:
-    """How many rows carry a tensor's norm: 1 if a single one does, all if they are alike.
+def carrying_rows(values: np.ndarray, counted: np.ndarray) -> float:
+    """The effective number of rows that carry a tensor's norm.
 
-    A row is the last axis; in a tensor of one axis or none, an element. Only elements in `keep` count.
+    It is (sum of s)^2 / (sum of s^2) for the rows' squared norms s: 1 if one row holds the whole norm, and
+    the number of rows if all rows have the same norm.
+
+    Args:
+        values: Any shape. A row is the last axis; of a tensor with at most one axis, an element.
+        counted: Boolean mask of the compared elements, the same shape.
     """
     if values.ndim > 1:
-        # Rows that are all padding add nothing; in long sequences they are most of them.
-        some = keep.any(axis=-1)
-        values, keep = values[some], keep[some]
-    counted = np.where(keep, values, 0.0)
-    # Scaled, so that fourth powers neither overflow nor vanish.
-    squares = np.square(counted / (np.abs(counted).max() or 1.0))
+        # Rows of padding add nothing; in long sequences they are the majority.
+        has_counted = counted.any(axis=-1)
+        values, counted = values[has_counted], counted[has_counted]
+    compared = np.where(counted, values, 0.0)
+    # Fourth powers of the scaled elements neither overflow nor underflow.
+    squares = np.square(compared / (np.abs(compared).max() or 1.0))
     rows = squares.sum(axis=-1).ravel() if squares.ndim > 1 else squares.ravel()
     fourth = float(rows @ rows)
     return float(rows.sum()) ** 2 / fourth if fourth else 1.0

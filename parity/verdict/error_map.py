@@ -1,68 +1,125 @@
-"""Where in a tensor the error sits: a small picture, which shows a wrong mask or a padding leak at once.
+"""Error maps: the place of a tensor's error, which shows a wrong mask or a padding leak at once.
 
-The tensor's two most telling axes stay, batch and position where it has them; over the others, and over the
-elements that fall into one cell, the largest error counts. A cell is one character, so that a report stays
-small and the picture can be read in `report.json` itself: the level of error over limit, see `LEVELS`, or
-`OUTSIDE` where no element counts.
+A map shows the tensor's two most telling axes, batch and position if it has them. Each cell holds the largest
+error over all other axes and over its elements. A cell is one character, so that a report stays small and the
+map is readable in `report.json` itself: the level of error over limit, see `LEVELS`, or `OUTSIDE` if no
+element of the cell is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 import numpy as np
 import torch
 
+from parity.capture.names import TapName
+from parity.verdict.comparison import Evidence, Results
+from parity.verdict.judgement import ErrorMap, RunnerJudgement, TapJudgement
+from parity.verdict.rule import Verdict
+
 LEVELS = (0.0, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0, 100.0, 1000.0)
-"""Level i holds error/limit up to LEVELS[i]: level 0 what equals the oracle, level 9 all the rest."""
+"""Level i holds error/limit up to LEVELS[i]. Level 0 equals the oracle; level 9 holds all larger errors."""
 WITHIN_LIMIT = LEVELS.index(1.0)
-"""The highest level that is within the limit."""
+"""The highest level within the limit."""
 OUTSIDE = "."
 MAX_ROWS, MAX_COLUMNS = 32, 64
+FAILING, PASSING = 8, 3
+"""Numbers of failing and of passing taps with maps: the first failures, and those closest to a limit."""
 
 
-@dataclass(frozen=True)
-class ErrorMap:
-    """Levels of error over limit on two axes of a tensor.
+def with_error_maps(judgement: RunnerJudgement, evidence: Evidence, results: Results) -> RunnerJudgement:
+    """A judgement on one batch with the maps of its telling taps, from the tensors of the batch."""
+    telling = _telling(judgement.taps)
+    taps = []
+    for tap in judgement.taps:
+        maps = _maps(tap, evidence, results) if tap.tap in telling else {}
+        if tap.tap == judgement.padding_leak:
+            maps |= _padding_map(tap.tap, evidence, results)
+        taps.append(replace(tap, error_maps=maps))
+    return replace(judgement, taps=tuple(taps))
 
-    Attributes:
-        axes: What the rows and the columns are: "batch", "position", or "axis n".
-        shape: How many of them the tensor has; cells hold several where these are many.
-        cells: A string for each row of cells, a character for each cell.
-    """
 
-    axes: tuple[str, str]
-    shape: tuple[int, int]
-    cells: tuple[str, ...]
+def with_telling_maps(judgement: RunnerJudgement) -> RunnerJudgement:
+    """A judgement on all batches, with maps of its telling taps only."""
+    telling = _telling(judgement.taps) | {judgement.padding_leak}
+    taps = (tap if tap.tap in telling else replace(tap, error_maps={}) for tap in judgement.taps)
+    return replace(judgement, taps=tuple(taps))
+
+
+def _telling(taps: Iterable[TapJudgement]) -> set[str]:
+    """Names of the taps with maps."""
+    taps = [tap for tap in taps if not tap.gap]
+    # Taps come in the order in which modules finish: the first failures are nearest to their cause.
+    failing = [tap.tap for tap in taps if not tap.passed]
+    passing = sorted((tap for tap in taps if tap.passed and tap.margin > 0.0), key=lambda tap: -tap.margin)
+    return {*failing[:FAILING], *(tap.tap for tap in passing[:PASSING])}
+
+
+def _maps(tap: TapJudgement, evidence: Evidence, results: Results) -> dict[str, ErrorMap]:
+    """Maps of the verdicts that fail, else of the one closest to its limit."""
+    shown = {name: verdict for name, verdict in tap.verdicts.items() if not verdict.passed}
+    if not shown and tap.verdicts:
+        closest = max(tap.verdicts, key=lambda name: tap.verdicts[name].margin)
+        shown = {closest: tap.verdicts[closest]}
+    maps = {name: _verdict_map(tap.tap, name, verdict, evidence, results) for name, verdict in shown.items()}
+    return {name: error_map for name, error_map in maps.items() if error_map is not None}
+
+
+def _verdict_map(
+    tap: str, name: str, verdict: Verdict, evidence: Evidence, results: Results
+) -> ErrorMap | None:
+    if name == "isolated":
+        oracle, port = evidence.oracle_isolated.get(tap), results.isolated.get(tap)
+    else:
+        is_output = TapName.parse(tap).is_output_of(evidence.entry)
+        oracle, port = evidence.oracle.get(tap), (results.untapped if is_output else results.tapped).get(tap)
+    if oracle is None or port is None or oracle.shape != port.shape:
+        return None
+    counted = evidence.counted(tap, tuple(oracle.shape))
+    # NaN leaves no limit; the floor is the limit beside an exact reference.
+    limit = verdict.bound.floor if math.isnan(verdict.limit.largest) else verdict.limit.largest
+    return error_map(oracle, port, counted, limit, evidence.batch_size, evidence.valid)
+
+
+def _padding_map(tap: str, evidence: Evidence, results: Results) -> dict[str, ErrorMap]:
+    """The map of elements that garbage in the padding changes, under "poisoned"."""
+    clean, poisoned = results.tapped.get(tap), results.poisoned.get(tap)
+    if clean is None or poisoned is None or clean.shape != poisoned.shape:
+        return {}
+    counted = evidence.counted(tap, tuple(clean.shape))
+    changed = error_map(clean, poisoned, counted, 0.0, evidence.batch_size, evidence.valid)
+    return {"poisoned": changed} if changed else {}
 
 
 def error_map(
     oracle: torch.Tensor,
     port: torch.Tensor,
-    keep: np.ndarray,
+    counted: np.ndarray,
     limit: float,
     batch_size: int,
     sequence_sizes: Collection[int],
 ) -> ErrorMap | None:
-    """Picture the port's error; None for a tensor without two axes, or of which nothing counts.
+    """Map the port's error; None for a tensor without two axes or without compared elements.
 
     Args:
         oracle: The float64 result, or the exact integers.
         port: The port's result, of the same shape.
-        keep: Boolean mask of the elements that count, of the same shape.
-        limit: The largest error that an element may have, relative to the oracle's largest.
+        counted: Boolean mask of the compared elements, of the same shape.
+        limit: Largest error of an element, relative to the oracle's largest element.
         batch_size: Size of a first axis that is the batch.
         sequence_sizes: Sizes of axes that are positions.
     """
     axes = _telling_axes(tuple(oracle.shape), batch_size, sequence_sizes)
-    if axes is None or not keep.any():
+    if axes is None or not counted.any():
         return None
     (row, row_name), (column, column_name) = axes
-    # Slice by slice of the first axis: a difference in float64 may not fit into memory as a whole.
+    # One slice of the first axis at a time: the whole difference in float64 may not fit into memory.
     others = tuple(axis - 1 for axis in range(1, oracle.ndim) if axis not in (row, column))
     slices = [
-        _largest(oracle[i].double().numpy(), port[i].double().numpy(), keep[i], others)
+        _largest(oracle[i].double().numpy(), port[i].double().numpy(), counted[i], others)
         for i in range(oracle.shape[0])
     ]
     worst, scale = np.stack([worst for worst, _ in slices]), max(scale for _, scale in slices)
@@ -71,7 +128,7 @@ def error_map(
     cells = _binned(worst, MAX_ROWS, MAX_COLUMNS)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(cells == 0.0, 0.0, cells / (scale * limit))
-    levels = np.searchsorted(LEVELS, ratio)  # NaN sorts last: not a number is as bad as it gets
+    levels = np.searchsorted(LEVELS, ratio)  # NaN sorts last, into the highest level.
     text = np.where(np.isneginf(cells), OUTSIDE, levels.astype(str))
     return ErrorMap(
         axes=(row_name, column_name),
@@ -97,18 +154,18 @@ def _telling_axes(
 
 
 def _largest(
-    oracle: np.ndarray, port: np.ndarray, keep: np.ndarray, others: tuple[int, ...]
+    oracle: np.ndarray, port: np.ndarray, counted: np.ndarray, others: tuple[int, ...]
 ) -> tuple[np.ndarray, float]:
-    """Largest error over the other axes, -inf where nothing counts, and the oracle's largest element."""
+    """The largest error over the other axes, -inf if none is compared, and the oracle's largest element."""
     with np.errstate(invalid="ignore"):
-        difference = np.where(keep, np.abs(port - oracle), -np.inf)
-    scale = np.abs(oracle, where=keep, out=np.zeros_like(oracle))
-    # NaN wins every maximum.
+        difference = np.where(counted, np.abs(port - oracle), -np.inf)
+    scale = np.abs(oracle, where=counted, out=np.zeros_like(oracle))
+    # A maximum with NaN is NaN.
     return difference.max(axis=others), float(np.max(scale, initial=0.0, where=np.isfinite(scale)))
 
 
 def _binned(values: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """At most rows x columns cells of equal size, but for the last ones, each with its largest value."""
+    """Largest values of at most rows x columns cells; all cells but the last ones have equal sizes."""
     for axis, most in ((0, rows), (1, columns)):
         size = -(-values.shape[axis] // most)
         values = np.maximum.reduceat(values, np.arange(0, values.shape[axis], size), axis=axis)

@@ -1,42 +1,151 @@
-"""Verdicts from saved captures."""
+"""Verdicts from captures: all runners of a case in one precision, batch by batch.
+
+Verdicts follow from the files of a run alone. A replayed run therefore gives the same verdicts.
+"""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from cases.registry import get_family
 from configs import CaseConfig
+from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS, Precision
 from parity.capture.captures import Capture
-from parity.capture.names import TapName
 from parity.capture.store import is_saved, open_capture
-from parity.execution.folder import PrecisionFolder, RunnerFolder
+from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder, RunnerFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status, read_record
 from parity.inputs.arrays import load
-from parity.report.error_maps import with_pictures, with_telling_pictures
-from parity.report.schema import DiagnosisReport, LatencyReport, ModuleReport, RunnerReport, VerdictReport
 from parity.runners.fused import FUSED, FUSED_RUNNERS
-from parity.verdict.comparison import MODEL_OUTPUT, Comparison, Evidence, Results, compare
-from parity.verdict.diagnosis import Diagnosis
-from parity.verdict.explanation import why
-from parity.verdict.sensitivity import BLIND
+from parity.timing.roofline import Limits, read_limits
+from parity.verdict.comparison import Comparison, Evidence, Results, compare
+from parity.verdict.error_map import with_error_maps
+from parity.verdict.explanation import explain_tap
+from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
+from parity.verdict.merging import merge_batches
+
+if TYPE_CHECKING:
+    from parity.verdict.task_metrics.evaluation import Evaluation
 
 
-def judge_batch(case: CaseConfig, folder: PrecisionFolder, batch: int) -> dict[str, RunnerReport]:
+@dataclass(frozen=True, slots=True)
+class PrecisionJudgement:
+    """The verdicts on all runners of a case in one precision.
+
+    Attributes:
+        precision: Name of the precision.
+        runners: By name, over all batches.
+        gpu: State of the GPU before and after timing; empty without a GPU.
+        limits: Least times on the GPU; None without a GPU.
+    """
+
+    precision: str
+    runners: Mapping[str, RunnerJudgement]
+    gpu: Mapping[str, str]
+    limits: Limits | None
+
+
+class PrecisionJudge:
+    """Judges a case in one precision from its captures, which may be removed after their batch is added.
+
+    Args:
+        case: The case.
+        precision: The tested precision.
+        folder: Folder of the case, for its exported weights.
+        labels_digests: Digest of each batch's labels; empty without labels, and then there are no metrics.
+    """
+
+    def __init__(
+        self, case: CaseConfig, precision: Precision, folder: CaseFolder, labels_digests: Sequence[str]
+    ) -> None:
+        self._case = case
+        self._precision = precision
+        self._weights = folder.weights
+        self._labels_digests = labels_digests
+        self._batches: list[Mapping[str, RunnerJudgement]] = []
+        self._gpu: Mapping[str, str] = {}
+        self._limits: Limits | None = None
+        self._evaluation: Evaluation | None = None
+
+    def add(self, batch: BatchFolder) -> None:
+        """Judge the next batch.
+
+        Raises:
+            UserError: A file in the batch's folder is missing or damaged.
+        """
+        number = len(self._batches)
+        folder = batch.precision(self._precision.name)
+        judgements = judge_batch(self._case, folder, number)
+        self._batches.append(judgements)
+        self._gpu = self._gpu or read_record(folder.record).gpu
+        self._limits = self._limits or read_limits(folder)
+        compared = [name for name, judgement in judgements.items() if judgement.verdict != "NONE"]
+        # Without the reference no runner has a verdict.
+        if self._labels_digests and REFERENCE in compared:
+            if load(batch.labels).digest != self._labels_digests[number]:
+                raise UserError("labels", str(batch.labels), "are not those of the run", "save again")
+            self._evaluate().add(batch, [name for name in compared if name != REFERENCE])
+
+    def _evaluate(self) -> Evaluation:
+        if self._evaluation is None:
+            # SciPy's statistics and scikit-learn take a second to import, which only labels need.
+            from parity.verdict.task_metrics.evaluation import Evaluation
+
+            family = get_family(self._case.family)
+            task = family.task(self._case.model, self._weights, self._precision)
+            self._evaluation = Evaluation(task, self._precision)
+        return self._evaluation
+
+    def judgement(self) -> PrecisionJudgement:
+        """The verdicts over all batches so far."""
+        merged = merge_batches(self._batches)
+        runners = {name: self._with_metrics(name, runner) for name, runner in merged.items()}
+        return PrecisionJudgement(self._precision.name, runners, self._gpu, self._limits)
+
+    def _with_metrics(self, name: str, runner: RunnerJudgement) -> RunnerJudgement:
+        if self._evaluation is None or runner.verdict == "NONE" or name == REFERENCE:
+            return runner
+        metrics = self._evaluation.judge(name)
+        flagged = [metric for metric in metrics if metric.flagged]
+        if not flagged or runner.verdict == "FAIL":
+            # A module that diverges says more about the cause and remains the diagnosis.
+            return replace(runner, metrics=metrics)
+        diagnosis = Diagnosis("metric", text=_moved(flagged))
+        return replace(runner, metrics=metrics, verdict="FAIL", diagnosis=diagnosis)
+
+
+def _moved(flagged: Sequence[MetricJudgement]) -> str:
+    """The diagnosis of a port whose tensors pass and whose metrics move."""
+    first, *others = flagged
+    values = first.values
+    assert values is not None
+    assert values.interval is not None
+    low, high = values.interval
+    also = f"; also {', '.join(metric.name for metric in others)}" if others else ""
+    return (
+        f"every module is within its limit, and {first.name} moves from {values.reference:.6g} to "
+        f"{values.port:.6g}: {abs(values.port - values.oracle):.2g} off the oracle's {values.oracle:.6g}, "
+        f"limit {values.limit:.2g} (k = {values.k:.3g}, floor = {values.floor:.2g}), and the 95 % interval "
+        f"of port - reference is {low:+.2g} to {high:+.2g}, without 0 ({first.rows} rows){also}"
+    )
+
+
+def judge_batch(case: CaseConfig, folder: PrecisionFolder, batch: int) -> dict[str, RunnerJudgement]:
     """Judge every runner of one batch in one precision.
 
     Args:
-        case: The case that was run.
-        folder: The batch in the precision.
-        batch: The batch's number, for the report.
+        case: The case.
+        folder: Folder of the batch in the precision.
+        batch: Number of the batch.
 
     Returns:
-        A report for each runner except the oracle, which is the measure.
+        A judgement for each runner. The oracle has one only if it fails.
 
     Raises:
         UserError: A file of the batch is missing or damaged.
@@ -44,93 +153,18 @@ def judge_batch(case: CaseConfig, folder: PrecisionFolder, batch: int) -> dict[s
     record = read_record(folder.record)
     blocked = _why_no_evidence(record)
     evidence = None if blocked else _evidence(case, folder, record)
-    reports = {}
+    judgements = {}
     for name, runner in record.runners.items():
         if name == ORACLE and runner.status is Status.OK:
             continue
-        # A runner that raised in one step has still answered the others, which tell the module to blame.
-        answered = runner.status is Status.OK or is_saved(folder.runner(name).isolated)
-        if evidence is None or not answered:
-            reports[name] = _without_verdict(name, runner, blocked, batch)
+        # A runner that raises in one step still answers the others, which show the module to blame.
+        has_captures = runner.status is Status.OK or is_saved(folder.runner(name).isolated)
+        if evidence is None or not has_captures:
+            judgements[name] = _without_verdict(runner, blocked, batch)
         else:
             results = _results(folder.runner(name), name, runner)
-            comparison = compare(evidence, results)
-            if runner.status is not Status.OK:
-                comparison.diagnosis = _blamed(comparison, runner)
-            found = comparison.diagnosis
-            if row := next((row for row in comparison.rows if row.tap == found.tap), None):
-                found.why = why(evidence, results, row)
-            reports[name] = with_pictures(_judged(name, runner, comparison, batch), evidence, results)
-    return reports
-
-
-def merge_batches(batches: Iterable[Mapping[str, RunnerReport]]) -> tuple[RunnerReport, ...]:
-    """One report a runner for several batches: each tap's worst batch, the first diagnosis, one latency.
-
-    What a check would notice counts once for all batches, hence only here are modules found to be BLIND.
-    """
-    merged: dict[str, RunnerReport] = {}
-    for reports in batches:
-        for name, report in reports.items():
-            merged[name] = _worse(merged[name], report) if name in merged else report
-    merged = {name: with_telling_pictures(report) for name, report in merged.items()}
-    # The reference's distance from the oracle is the measure itself, whatever it would have noticed.
-    return tuple(r if name == REFERENCE else _with_blind_marked(r) for name, r in merged.items())
-
-
-def _with_blind_marked(report: RunnerReport) -> RunnerReport:
-    # What a model's outputs gather on the way hides an error that the modules' own checks would see.
-    checks = [m for m in report.modules if m.kind != MODEL_OUTPUT] or report.modules
-    # A module that is called several times is the same module: one call that would tell is enough.
-    seeing = {m.path for m in checks if m.sensitivity <= BLIND}
-    blind = [m for m in checks if m.status == "PASS" and m.path not in seeing]
-    if report.verdict != "PASS" or not blind:
-        return report
-    worst = max(blind, key=lambda module: module.sensitivity)
-    text = (
-        f"{len(blind)} of {len(checks)} checks would not have noticed an error of {BLIND:.0%}; "
-        f"that of {worst.tap} none below {worst.sensitivity:.2g}: give it more rows, or a finer precision"
-    )
-    marked = {m.tap: m.model_copy(update={"status": "BLIND"}) for m in blind}
-    found = DiagnosisReport(
-        kind="blind", tap=worst.tap, text=text, amplification=None, batch=worst.worst_batch
-    )
-    modules = tuple(marked.get(m.tap, m) for m in report.modules)
-    return report.model_copy(update={"verdict": "BLIND", "diagnosis": found, "modules": modules})
-
-
-def _worse(a: RunnerReport, b: RunnerReport) -> RunnerReport:
-    if a.verdict == "NONE" or b.verdict == "NONE":
-        return a if a.verdict == "NONE" else b
-    first_failure = a if a.verdict == "FAIL" else b
-    modules = {module.tap: module for module in a.modules}
-    for module in b.modules:
-        known = modules.get(module.tap)
-        if known is None:
-            modules[module.tap] = module.model_copy(update={"latency": None})
-            continue
-        worse = max(known, module, key=_badness)
-        both = {"latency": known.latency, "sensitivity": min(known.sensitivity, module.sensitivity)}
-        modules[module.tap] = worse.model_copy(update=both)
-    checks = dict(a.checks)
-    for name, check in b.checks.items():
-        if name not in checks or _badness(check) > _badness(checks[name]):
-            checks[name] = check
-    return a.model_copy(
-        update={
-            "verdict": first_failure.verdict,
-            "diagnosis": first_failure.diagnosis,
-            "modules": tuple(modules.values()),
-            "checks": checks,
-            "padding_leak": a.padding_leak or b.padding_leak,
-            "observer_difference": max(a.observer_difference, b.observer_difference),
-        }
-    )
-
-
-def _badness(found: ModuleReport | VerdictReport) -> tuple[bool, float]:
-    """Orders batches' findings on one tap: a failure before any margin."""
-    return found.status == "FAIL", found.margin
+            judgements[name] = _judge_runner(evidence, results, runner, batch)
+    return judgements
 
 
 def _why_no_evidence(record: Record) -> str:
@@ -151,16 +185,27 @@ def evidence_of(
     reference_incremental: Mapping[str, torch.Tensor],
     has_padding: bool,
 ) -> Evidence:
-    """What one batch is judged by, from what the reference and the oracle gave for `arrays`."""
+    """The basis of the verdicts on one batch, from the captures of the reference and the oracle.
+
+    Args:
+        case: The case.
+        precision: The tested precision.
+        arrays: Inputs of the batch.
+        reference: Tapped run of the reference, with its calls.
+        oracle: Taps of the oracle.
+        oracle_isolated: Taps of the oracle, each module alone; empty if no module is judged alone.
+        reference_incremental: Incremental outputs of the reference, or empty.
+        has_padding: Whether runners also ran with garbage in the padding.
+    """
     family = get_family(case.family)
     boundary: dict[str, np.ndarray] = {}
-    # Every block may have a module of the same kind on the same tensors: one answer for all of them.
-    known: dict[str, np.ndarray | None] = {}
+    # Each block may have a module of the same kind on the same tensors: they share one answer.
+    elements_by_call: dict[str, np.ndarray | None] = {}
     for call in reference.calls:
-        asked = repr((call.kind, call.args, call.kwargs))
-        if asked not in known:
-            known[asked] = family.boundary(call, reference.call_inputs, case.model)
-        elements = known[asked]
+        key = repr((call.kind, call.args, call.kwargs))
+        if key not in elements_by_call:
+            elements_by_call[key] = family.boundary(call, reference.call_inputs, case.model)
+        elements = elements_by_call[key]
         if elements is not None and elements.any():
             boundary |= dict.fromkeys(call.outputs, elements)
     return Evidence(
@@ -199,12 +244,12 @@ def _optional(stem: Path) -> Capture:
 
 
 def _results(folder: RunnerFolder, name: str, record: RunnerRecord) -> Results:
-    # The run that was timed is the one to judge.
+    # The timed run is judged, if there is one.
     untapped = _optional(folder.timed).tensors or _optional(folder.untapped).tensors
     if not record.taps_modules:
         return Results(untapped=untapped, taps_modules=False, appends=False)
     tapped = _optional(folder.tapped).tensors
-    # On its own inputs the reference is its own isolated run.
+    # The tapped run of the reference is its isolated run: its modules run on the recorded inputs.
     isolated = tapped if name == REFERENCE else open_capture(folder.isolated).tensors
     return Results(
         untapped=untapped,
@@ -218,73 +263,40 @@ def _results(folder: RunnerFolder, name: str, record: RunnerRecord) -> Results:
     )
 
 
-def _blamed(comparison: Comparison, record: RunnerRecord) -> Diagnosis:
-    """Where a runner that raised goes wrong: in a module on its own, or only as a whole."""
-    found = comparison.diagnosis
-    row = next((row for row in comparison.rows if row.tap == found.tap), None)
-    if row is not None and row.isolated is not None and not row.isolated.passed:
-        return found
-    return Diagnosis("check", "", f"every module is right on its own, and {record.reason}")
-
-
-def _without_verdict(name: str, record: RunnerRecord, blocked: str, batch: int) -> RunnerReport:
-    status = record.status if record.status is not Status.OK else Status.ERROR
-    refused = status is Status.REFUSED
-    return RunnerReport(
-        runner=name,
-        label=record.label or name,
-        status=status.value,
-        reason=record.reason or blocked,
-        # That the graph is refused is the port's fault, which needs no comparison to be found.
-        verdict="FAIL" if refused else "NONE",
-        diagnosis=DiagnosisReport(kind="check", tap="", text=record.reason, amplification=None, batch=batch)
-        if refused
-        else None,
-        builds=tuple(record.builds),
-    )
-
-
-def _judged(name: str, record: RunnerRecord, comparison: Comparison, batch: int) -> RunnerReport:
-    modules = []
-    timed: set[str] = set()
-    for row in comparison.rows:
-        call_tap = str(TapName.parse(row.tap).module_call)
-        seconds = record.module_seconds.get(call_tap)
-        # A module with several outputs is timed once, in its first row.
-        replays = record.module_replay_seconds.get(call_tap, [])
-        latency = latency_of(seconds, replays) if seconds and call_tap not in timed else None
-        timed.add(call_tap)
-        modules.append(ModuleReport.of(row, batch, latency))
-    return RunnerReport(
-        runner=name,
-        label=record.label,
-        status=record.status.value,
+def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, batch: int) -> RunnerJudgement:
+    comparison = compare(evidence, results)
+    diagnosis = comparison.diagnosis
+    if record.status is not Status.OK:
+        diagnosis = _blame(comparison, record)
+    tap = comparison.tap(diagnosis.tap)
+    explanation = explain_tap(evidence, results, tap) if tap is not None else ()
+    judgement = RunnerJudgement(
+        record=record,
+        status=record.status,
         reason=record.reason,
-        verdict="PASS" if comparison.passed else "FAIL",
-        diagnosis=DiagnosisReport.of(comparison, batch),
-        modules=tuple(modules),
-        checks={check: VerdictReport.of(verdict) for check, verdict in comparison.checks.items()},
+        verdict="PASS" if diagnosis.kind == "none" else "FAIL",
+        diagnosis=replace(diagnosis, explanation=explanation, batch=batch),
+        taps=tuple(replace(tap, batch=batch) for tap in comparison.taps),
+        checks=comparison.checks,
         padding_leak=comparison.padding_leak,
         observer_difference=comparison.observer_difference,
-        latency=latency_of(record.seconds, record.replay_seconds) if record.seconds else None,
-        timing_reason=record.timing_reason,
-        replay_reasons=record.replay_reasons,
-        peak_bytes=record.peak_bytes,
-        builds=tuple(record.builds),
     )
+    return with_error_maps(judgement, evidence, results)
 
 
-def latency_of(seconds: list[float], replays: list[float] | None = None) -> LatencyReport:
-    """Median, quartiles and deciles of measured seconds, and of replays of the same where there are any."""
-    quartiles = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
-    # Of a few runs these would lie beyond the least and the greatest, which nobody has seen.
-    deciles = statistics.quantiles(seconds, n=10, method="inclusive") if len(seconds) > 1 else seconds * 9
-    return LatencyReport(
-        median=statistics.median(seconds),
-        p10=deciles[0],
-        p25=quartiles[0],
-        p75=quartiles[2],
-        p90=deciles[8],
-        runs=len(seconds),
-        replay=latency_of(replays) if replays else None,
-    )
+def _blame(comparison: Comparison, record: RunnerRecord) -> Diagnosis:
+    """The diagnosis of a runner that raised: a module that fails alone, else the whole model."""
+    tap = comparison.tap(comparison.diagnosis.tap)
+    if tap is not None and tap.isolated is not None and not tap.isolated.passed:
+        return comparison.diagnosis
+    return Diagnosis("check", "", f"every module passes on its own, and {record.reason}")
+
+
+def _without_verdict(record: RunnerRecord, blocked: str, batch: int) -> RunnerJudgement:
+    status = record.status if record.status is not Status.OK else Status.ERROR
+    reason = record.reason or blocked
+    if status is Status.REFUSED:
+        # A refused graph is a fault of the port and fails without a comparison.
+        diagnosis = Diagnosis("check", text=record.reason, batch=batch)
+        return RunnerJudgement(record, status, reason, "FAIL", diagnosis)
+    return RunnerJudgement(record, status, reason, "NONE")

@@ -1,8 +1,8 @@
-"""Why a tensor is wrong: the patterns that programming errors leave in it, in words, with the evidence.
+"""Patterns that programming errors leave in a tensor, in words, with the evidence.
 
-A pattern is a change to the oracle, such as a factor, a shift or a swap of axes. It explains the port's
-result when the oracle, so changed, is within the limit of the verdict that failed. Nothing is guessed: what
-does not meet the limit is not said. Where no change explains the whole, it is said where it is wrong.
+A pattern is a change of the oracle: a factor, a shift, a swap of axes. It explains the port's result if the
+changed oracle is within the limit of the failed verdict. A pattern beyond the limit is never reported.
+Without a pattern for the whole tensor, the explanation names the places of the wrong elements.
 """
 
 from __future__ import annotations
@@ -19,186 +19,190 @@ from scipy.spatial.distance import cdist
 from parity.verdict.distances import Distance, Oracle
 
 LARGEST_DENOMINATOR = 1024
-"""Of a factor that is shown as a fraction, such as 200/211: a ratio of sizes."""
+"""Largest denominator of a factor that is shown as a fraction, such as 200/211: a ratio of sizes."""
 LONGEST_SHIFT = 3
+"""Largest shift that is tried, in elements."""
 LONGEST_AXIS = 512
-"""Of an axis that is searched for a permutation, which takes the cube of its length."""
+"""Largest axis that is searched for a permutation, in time cubic in its length."""
 COMPARED_COLUMNS = 4096
-"""In that search; what it finds is then checked on all elements."""
+"""Number of columns of that search. Its result is then checked on all elements."""
 LISTED = 4
+"""Number of indices or values that a text lists."""
 COARSER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""The coarsest first: most of its values are values of the other."""
+"""Coarser types, the coarsest first: most of its values are also values of the next."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """What is known of a tensor that failed.
+@dataclass(frozen=True, slots=True)
+class FailedTensor:
+    """A tensor that fails its verdict.
 
     Attributes:
         oracle: float64, any shape.
         port: float64, the same shape.
-        keep: Which elements count, the same shape.
-        limit: What the port's distance from the oracle may be.
-        axes: A name for each axis.
-        dtype: In which the port gave its result.
+        counted: Mask of the compared elements, the same shape.
+        limit: Limits of the port's distance from the oracle.
+        axes: Name of each axis.
+        dtype: Type of the port's result.
     """
 
     oracle: np.ndarray
     port: np.ndarray
-    keep: np.ndarray
+    counted: np.ndarray
     limit: Distance
     axes: Sequence[str]
     dtype: torch.dtype
 
-    def explained_by(self, changed: np.ndarray, keep: np.ndarray | None = None) -> bool:
-        """Whether the port is within the limit of a changed oracle, where both count."""
-        counts = self.keep if keep is None else self.keep & keep
-        # Half of what counts has to be left, or anything would be explained.
-        if 2 * counts.sum() < self.keep.sum() or not np.any(changed[counts]):
+    def is_explained_by(self, changed: np.ndarray, counted: np.ndarray | None = None) -> bool:
+        """Whether the port is within the limit of a changed oracle, where both masks count."""
+        counts = self.counted if counted is None else self.counted & counted
+        # With less than half of the elements, any change explains the rest.
+        if 2 * counts.sum() < self.counted.sum() or not np.any(changed[counts]):
             return False
         return not Oracle(changed[counts]).distance(self.port[counts]).exceeds(self.limit)
 
     @property
     def wrong(self) -> np.ndarray:
-        """Elements that are further off than the limit lets any be."""
-        allowed = self.limit.largest * np.abs(self.oracle[self.keep]).max(initial=0.0)
-        return self.keep & (np.abs(self.port - self.oracle) > allowed)
+        """Mask of the elements with an error above the limit of the largest error."""
+        allowed = self.limit.largest * np.abs(self.oracle[self.counted]).max(initial=0.0)
+        return self.counted & (np.abs(self.port - self.oracle) > allowed)
 
 
-def explain(found: Found) -> list[str]:
-    """What explains the port's result, most telling first; empty if nothing that is known here does."""
-    counted = found.port[found.keep]
-    if not counted.size or not np.isfinite(counted).all() or not np.isfinite(found.oracle[found.keep]).all():
+def explain(failed: FailedTensor) -> list[str]:
+    """The patterns that explain the port's result, most telling first; empty without a known pattern."""
+    port, oracle = failed.port[failed.counted], failed.oracle[failed.counted]
+    if not port.size or not np.isfinite(port).all() or not np.isfinite(oracle).all():
         return []
-    if _is_mask(found):
-        return list(_mask(found))
+    if _is_mask(failed):
+        return list(_mask(failed))
     for pattern in (_factor, _transpose, _shift, _permutation, _factors, _offset, _offsets):
-        explanation = next(pattern(found), None)
+        explanation = next(pattern(failed), None)
         if explanation:
             return [explanation]
-    return [*_coarser(found), *_where(found)]
+    return [*_coarser(failed), *_where(failed)]
 
 
-def _is_mask(found: Found) -> bool:
-    """Whether both sides hold zeros and ones alone, the oracle both; integers may be anything else."""
-    kept = found.dtype is torch.bool or found.dtype.is_floating_point
-    o, p = np.unique(found.oracle[found.keep]), np.unique(found.port[found.keep])
-    return kept and np.array_equal(o, [0.0, 1.0]) and bool(np.isin(p, o).all())
+def _is_mask(failed: FailedTensor) -> bool:
+    """Whether both sides hold zeros and ones only, the oracle both. Integers are no masks."""
+    is_maskable = failed.dtype is torch.bool or failed.dtype.is_floating_point
+    o, p = np.unique(failed.oracle[failed.counted]), np.unique(failed.port[failed.counted])
+    return is_maskable and np.array_equal(o, [0.0, 1.0]) and bool(np.isin(p, o).all())
 
 
-def _mask(found: Found) -> Iterator[str]:
-    """What a mask lets through or hides otherwise than the oracle's.
+def _mask(failed: FailedTensor) -> Iterator[str]:
+    """Elements on which a mask differs from the oracle's.
 
-    No other pattern is asked: of a triangle, a missing diagonal is a shift as well, and says less.
+    Other patterns do not apply to a mask: a triangle without its diagonal is also a shift, which says less.
     """
-    if found.explained_by(1.0 - found.oracle):
+    if failed.is_explained_by(1.0 - failed.oracle):
         yield "is the oracle's mask with zeros and ones exchanged"
         return
     for right, name, other in ((1.0, "ones", "zero"), (0.0, "zeros", "one")):
-        of_these = found.keep & (found.oracle == right)
-        wrong = of_these & (found.port != right)
+        elements = failed.counted & (failed.oracle == right)
+        wrong = elements & (failed.port != right)
         if wrong.any():
-            places = _all_at(named_places(wrong, found.axes))
-            yield f"{int(wrong.sum())} of the mask's {int(of_these.sum())} {name} are {other}{places}"
+            places = _all_at(named_places(wrong, failed.axes))
+            yield f"{int(wrong.sum())} of the mask's {int(elements.sum())} {name} are {other}{places}"
 
 
-def _factor(found: Found) -> Iterator[str]:
-    o, p = found.oracle[found.keep], found.port[found.keep]
+def _factor(failed: FailedTensor) -> Iterator[str]:
+    o, p = failed.oracle[failed.counted], failed.port[failed.counted]
     if not p.any():
         yield "is zero everywhere"
         return
     square = float(o @ o)
     factor = float(p @ o) / square if square else 0.0
-    if factor and found.explained_by(found.oracle * factor):
-        yield f"equals the oracle times {factor:.6g}{_as_fraction(factor, found.limit)}"
+    if factor and failed.is_explained_by(failed.oracle * factor):
+        yield f"equals the oracle times {factor:.6g}{_as_fraction(factor, failed.limit)}"
 
 
 def _as_fraction(factor: float, limit: Distance) -> str:
-    """The simplest ratio that a factor cannot be told from."""
+    """The simplest ratio within the limit of a factor, in words; empty without one."""
     for denominator in range(2, LARGEST_DENOMINATOR + 1):
         simple = Fraction(round(factor * denominator), denominator)
-        if simple and abs(float(simple) / factor - 1) <= limit.gain:
+        if simple and abs(float(simple) / factor - 1) <= limit.scale_error:
             return f", which is {simple} to round-off" if f"{factor:.6g}" != str(simple) else ""
     return ""
 
 
-def _transpose(found: Found) -> Iterator[str]:
-    shape = found.oracle.shape
+def _transpose(failed: FailedTensor) -> Iterator[str]:
+    shape = failed.oracle.shape
     for first in range(len(shape)):
         for second in range(first + 1, len(shape)):
             if shape[first] == shape[second] > 1:
-                swapped = (np.swapaxes(each, first, second) for each in (found.oracle, found.keep))
-                if found.explained_by(*swapped):
-                    yield f"equals the oracle after transposing {found.axes[first]} and {found.axes[second]}"
+                oracle, counted = (np.swapaxes(a, first, second) for a in (failed.oracle, failed.counted))
+                if failed.is_explained_by(oracle, counted):
+                    axes = f"{failed.axes[first]} and {failed.axes[second]}"
+                    yield f"equals the oracle after transposing {axes}"
 
 
-def _shift(found: Found) -> Iterator[str]:
-    for axis, size in enumerate(found.oracle.shape):
+def _shift(failed: FailedTensor) -> Iterator[str]:
+    for axis, size in enumerate(failed.oracle.shape):
         for distance in range(1, min(LONGEST_SHIFT, size - 1) + 1):
             for step in (distance, -distance):
-                inside = np.zeros_like(found.keep)
+                inside = np.zeros_like(failed.counted)
                 middle = slice(step, None) if step > 0 else slice(None, step)
                 inside[(slice(None),) * axis + (middle,)] = True
-                came_from = np.roll(found.keep, step, axis) & inside
-                if found.explained_by(np.roll(found.oracle, step, axis), came_from):
-                    yield f"equals the oracle shifted by {step:+d} along {found.axes[axis]}"
+                counted = np.roll(failed.counted, step, axis) & inside
+                if failed.is_explained_by(np.roll(failed.oracle, step, axis), counted):
+                    yield f"equals the oracle shifted by {step:+d} along {failed.axes[axis]}"
 
 
-def _permutation(found: Found) -> Iterator[str]:
-    for axis, size in enumerate(found.oracle.shape):
+def _permutation(failed: FailedTensor) -> Iterator[str]:
+    for axis, size in enumerate(failed.oracle.shape):
         if not 1 < size <= LONGEST_AXIS:
             continue
-        oracle, port, keep = (
-            np.moveaxis(each, axis, 0).reshape(size, -1) for each in (found.oracle, found.port, found.keep)
+        oracle, port, counted = (
+            np.moveaxis(array, axis, 0).reshape(size, -1)
+            for array in (failed.oracle, failed.port, failed.counted)
         )
-        # Where an index does not count, it does not count whatever stands there.
-        whole = keep.all(axis=0)
+        # A permutation moves masked elements too: only columns that count as a whole are compared.
+        whole = counted.all(axis=0)
         if not whole.any():
             continue
         columns = np.flatnonzero(whole)[:: 1 + int(whole.sum()) // COMPARED_COLUMNS]
         _, order = linear_sum_assignment(cdist(port[:, columns], oracle[:, columns]))
         moved = np.flatnonzero(order != np.arange(size))
-        same = np.broadcast_to(whole, (size, whole.size)).reshape(np.moveaxis(found.keep, axis, 0).shape)
-        changed = np.take(found.oracle, order, axis)
-        if moved.size and found.explained_by(changed, np.moveaxis(same, 0, axis)):
+        same = np.broadcast_to(whole, (size, whole.size)).reshape(np.moveaxis(failed.counted, axis, 0).shape)
+        changed = np.take(failed.oracle, order, axis)
+        if moved.size and failed.is_explained_by(changed, np.moveaxis(same, 0, axis)):
             pairs = ", ".join(f"{order[at]} at {at}" for at in moved[:LISTED])
             more = f" and {moved.size - LISTED} more" if moved.size > LISTED else ""
-            yield f"equals the oracle with {found.axes[axis]} permuted: {pairs}{more}"
+            yield f"equals the oracle with {failed.axes[axis]} permuted: {pairs}{more}"
 
 
-def _factors(found: Found) -> Iterator[str]:
-    """A factor for each index of one axis, as from another divisor a row."""
-    o, p = (np.where(found.keep, each, 0.0) for each in (found.oracle, found.port))
-    for axis, others in _one_axis(found):
+def _factors(failed: FailedTensor) -> Iterator[str]:
+    """A factor for each index of one axis, such as from a wrong divisor of each row."""
+    o, p = (np.where(failed.counted, values, 0.0) for values in (failed.oracle, failed.port))
+    for axis, others in _one_axis(failed):
         squares = (o * o).sum(axis=others, keepdims=True)
         common = (o * p).sum(axis=others, keepdims=True)
         factors = np.divide(common, squares, where=squares > 0, out=np.ones_like(squares))
-        if found.explained_by(found.oracle * factors):
-            yield f"equals the oracle times a factor for each index of {found.axes[axis]}: {_some(factors)}"
+        if failed.is_explained_by(failed.oracle * factors):
+            yield f"equals the oracle times a factor for each index of {failed.axes[axis]}: {_some(factors)}"
 
 
-def _offset(found: Found) -> Iterator[str]:
-    o, p = found.oracle[found.keep], found.port[found.keep]
+def _offset(failed: FailedTensor) -> Iterator[str]:
+    o, p = failed.oracle[failed.counted], failed.port[failed.counted]
     offset = float((p - o).mean())
-    if offset and found.explained_by(found.oracle + offset):
+    if offset and failed.is_explained_by(failed.oracle + offset):
         yield f"equals the oracle plus {offset:.6g}"
 
 
-def _offsets(found: Found) -> Iterator[str]:
-    """An offset for each index of one axis, as from a bias that is missing or another one."""
-    difference = np.where(found.keep, found.port - found.oracle, 0.0)
-    for axis, others in _one_axis(found):
-        counts = found.keep.sum(axis=others, keepdims=True)
+def _offsets(failed: FailedTensor) -> Iterator[str]:
+    """An offset for each index of one axis, such as from a missing or wrong bias."""
+    difference = np.where(failed.counted, failed.port - failed.oracle, 0.0)
+    for axis, others in _one_axis(failed):
+        counts = failed.counted.sum(axis=others, keepdims=True)
         offsets = difference.sum(axis=others, keepdims=True) / np.maximum(counts, 1)
-        if found.explained_by(found.oracle + offsets):
-            yield f"equals the oracle plus an offset for each index of {found.axes[axis]}: {_some(offsets)}"
+        if failed.is_explained_by(failed.oracle + offsets):
+            yield f"equals the oracle plus an offset for each index of {failed.axes[axis]}: {_some(offsets)}"
 
 
-def _one_axis(found: Found) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Each axis with the others, where those hold enough elements to tell a pattern from a coincidence."""
-    axes = range(found.oracle.ndim)
+def _one_axis(failed: FailedTensor) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Each axis with the other axes, if these hold enough elements to exclude a coincidence."""
+    axes = range(failed.oracle.ndim)
     for axis in reversed(axes):
-        if 1 < found.oracle.shape[axis] and 4 * found.oracle.shape[axis] <= found.keep.sum():
+        if 1 < failed.oracle.shape[axis] and 4 * failed.oracle.shape[axis] <= failed.counted.sum():
             yield axis, tuple(other for other in axes if other != axis)
 
 
@@ -207,29 +211,31 @@ def _some(values: np.ndarray) -> str:
     return ", ".join(f"{value:.4g}" for value in flat[:LISTED]) + (", ..." if flat.size > LISTED else "")
 
 
-def _coarser(found: Found) -> Iterator[str]:
-    """Whether every value is one of a coarser type, and not for the oracle's being so."""
-    if not found.dtype.is_floating_point:
+def _coarser(failed: FailedTensor) -> Iterator[str]:
+    """Whether every value of the port, and not of the oracle, is a value of a coarser type."""
+    if not failed.dtype.is_floating_point:
         return
-    port, oracle = (torch.from_numpy(each[found.keep]) for each in (found.port, found.oracle))
+    port, oracle = (torch.from_numpy(values[failed.counted]) for values in (failed.port, failed.oracle))
     for name, coarser in COARSER.items():
-        if torch.finfo(coarser).eps <= torch.finfo(found.dtype).eps:
+        if torch.finfo(coarser).eps <= torch.finfo(failed.dtype).eps:
             continue
-        held, exact = (torch.equal(each.to(coarser).double(), each) for each in (port, oracle))
-        if held and not exact:
+        port_is_coarse, oracle_is_coarse = (
+            torch.equal(values.to(coarser).double(), values) for values in (port, oracle)
+        )
+        if port_is_coarse and not oracle_is_coarse:
             yield f"holds only {name} values: rounded to {name} on the way"
             return
 
 
-def _where(found: Found) -> Iterator[str]:
-    """Where the wrong elements are, if they are a part that can be named."""
-    wrong = found.wrong
-    count, total = int(wrong.sum()), int(found.keep.sum())
+def _where(failed: FailedTensor) -> Iterator[str]:
+    """The places of the wrong elements, if only a part of all is wrong."""
+    wrong = failed.wrong
+    count, total = int(wrong.sum()), int(failed.counted.sum())
     if not count or count == total:
         return
-    zero = (found.port[wrong] == 0).all()
+    zero = (failed.port[wrong] == 0).all()
     what = "wrong elements are zero" if zero else "wrong elements"
-    yield f"{count} of {total} {what}{_all_at(named_places(wrong, found.axes))}"
+    yield f"{count} of {total} {what}{_all_at(named_places(wrong, failed.axes))}"
 
 
 def _all_at(places: Sequence[str]) -> str:
@@ -237,16 +243,16 @@ def _all_at(places: Sequence[str]) -> str:
 
 
 def named_places(wrong: np.ndarray, axes: Sequence[str]) -> list[str]:
-    """What the places of elements have in common: a few indices of an axis, or where the diagonal is."""
+    """The common places of wrong elements: few indices of an axis, or a side of the diagonal."""
     indices = np.argwhere(wrong)
     places = []
     for axis, name in enumerate(axes):
-        hit = np.unique(indices[:, axis])
-        if hit.size < wrong.shape[axis] and hit.size <= LISTED:
-            places.append(f"at {name} {', '.join(map(str, hit))}")
+        values = np.unique(indices[:, axis])
+        if values.size < wrong.shape[axis] and values.size <= LISTED:
+            places.append(f"at {name} {', '.join(map(str, values))}")
     if wrong.ndim > 1:
         below = np.unique(indices[:, -2] - indices[:, -1])
-        # One element is at one distance from the diagonal, whatever put it there.
+        # A single element always has one distance from the diagonal, which explains nothing.
         steps = f"{abs(below[0])} " if below.size == 1 and len(indices) > 1 else ""
         for fits, words in (
             ((below == 0).all(), "on the diagonal"),

@@ -1,95 +1,105 @@
-"""Verdicts without hand-tuned tolerances.
+"""The rule of a verdict: limits from the precision and the longest sum, without hand-tuned tolerances.
 
-Three numbers meet at every tap: the float64 oracle `o`, the reference at the tested precision `r`
-and the port at that precision `p`, all computed from the same rounded weights and inputs. With
+Three results meet at every tap, all computed from the same rounded weights and inputs: the float64 oracle
+`o`, the reference `r` at the tested precision and the port `p` at that precision. Their errors are
 
-    err_ref = ||r - o|| / ||o||        err_port = ||p - o|| / ||o||
+    err_ref = ||r - o|| / ||o||        err_port = ||p - o|| / ||o||,
 
-in the Euclidean norm and with the largest absolute element, a tap passes when, in both norms,
+in the Euclidean norm and with the largest absolute element. A tap passes if, in both norms,
 
     err_port^2 <= (k * err)^2 + floor^2,
 
-where err is err_ref and what luck may add to it, and when the same holds for its gain, the factor common to
-all of its elements (see below).
+where err is err_ref raised by its sampling error, and if its scale error is within a limit of the same form.
 
-Where k and floor come from
----------------------------
-Both programs compute the same function, so their errors differ only in how often they round and in
-which order they add. With u the unit round-off of the precision, a that of the accumulator and n the
-longest sum inside the module, rounding errors behave as independent zero-mean variables (Higham and
-Mary, "A new approach to probabilistic rounding error analysis", 2019): one stored result costs u, a
-sum costs sqrt(n) * a if added term by term and sqrt(log2 n) * a if added pairwise, the two extremes
-between which blocked, vectorised and tensor-core summation lie. If the port uses the worst order and
-the reference the best one, their errors stand in the ratio
+Derivation of k and floor
+-------------------------
+Both programs compute the same function. Their errors differ only in the number of roundings and in the order
+of summation. Let u be the unit round-off of the precision, a that of the accumulator, and n the length of the
+longest sum inside the module. Rounding errors behave as independent variables of zero mean (Higham and Mary,
+"A new approach to probabilistic rounding error analysis", 2019). A stored result then costs u. A sum costs
+sqrt(n) * a if added term by term and sqrt(log2 n) * a if added pairwise. Blocked, vectorised and tensor-core
+summation lie between these two. With the worst order in the port and the best order in the reference, the
+ratio of their errors is
 
     sqrt((u^2 + n * a^2) / (u^2 + log2(n + 1) * a^2)).
 
-One mathematical operation may be split into several correctly rounded ones (SiLU as x * sigmoid(x),
-a mean as sum and division, an affine step apart); ROUNDINGS_PER_OPERATION = 4 is the longest such
-chain in either program (SiLU: exp, add, reciprocal, multiply), and independent roundings add in
-squares, hence
+A program may split one mathematical operation into several correctly rounded ones: SiLU as x * sigmoid(x), a
+mean as sum and division, an affine step apart. ROUNDINGS_PER_OPERATION = 4 is the longest such chain in
+either program (SiLU: exp, add, reciprocal, multiply). Independent roundings add in squares, hence
 
     k     = sqrt(ROUNDINGS_PER_OPERATION) * sqrt((u^2 + n a^2) / (u^2 + log2(n + 1) a^2))
     floor = sqrt(ROUNDINGS_PER_OPERATION) * u.
 
-The two are independent, and add in squares.
+k * err and floor are independent and add in squares. The floor is the error that a port may have where the
+reference happens to be exact.
 
-Luck: where few rows carry a result, err_ref is measured on few numbers, and may be small by chance. With
-the draws of `parity.runners.oracle.rounding`, which are what roundings alone do to the oracle, the errors of
-reference and
-draws together have m degrees of freedom each, m being the rows that carry the result (see `carrying_rows`);
-the port's has m as well; their ratio follows an F distribution, whose quantile is the factor `luck` (see
-`parity.verdict.sampling_error`):
+Sampling error -------------- If few rows carry a result, err_ref rests on few numbers and may be small by
+chance. Let m be the number of rows that carry the result (`parity.verdict.distances.carrying_rows`), and K
+the number of rounding samples (`parity.runners.oracle.rounding`), the errors that rounding alone gives the
+oracle. The errors of the reference and of each sample have m degrees of freedom each, and the port's error
+has m as well. Their ratio follows an F distribution. The square root of its quantile is factor(m, (K + 1) m),
+see `parity.verdict.sampling_error`, and
 
-    err = max(err_ref, luck(m, (K + 1) m) * sqrt((err_ref^2 + sum of K draws' err^2) / (K + 1))).
+    err = max(err_ref, factor(m, (K + 1) m) * sqrt((err_ref^2 + sum of the K samples' err^2) / (K + 1))).
 
-Taps of many rows have no draws, K = 0, and luck(m, m) is near 1. A limit that few rows make wide is seen:
-it may make the check BLIND (`parity.verdict.sensitivity`).
+Taps of many rows have no samples, K = 0, and factor(m, m) is near 1. A limit that is wide because of few rows
+is reported: it may make the check INSENSITIVE (`parity.verdict.sensitivity`).
 
-The gain is the part of the error that is proportional to the result,
+Scale error
+-----------
+The scale error is the component of the error along the result,
 
-    gain = <p - o, o> / <o, o>.
+    scale_error = <p - o, o> / <o, o>.
 
-In half precision a norm of rounding errors hides a factor of 1.01; the gain does not, since independent
-roundings cancel in it. Elements of one row, the last axis, may share some (a norm's, a softmax's), rows do
-not: over m rows the gain is about err / sqrt(m), a single number, and the floor's part in it is floor /
-sqrt(m). Where there are draws the gain is also measured on them, one number each, and the smaller of the
-two bounds holds. What all rows share, and what does not cancel, is the rounding of a constant; an operation
-has one at most, u:
+In half precision, norms of rounding errors hide a factor of 1.01. The scale error shows it, since independent
+roundings cancel in it. Elements of one row, the last axis, may share some roundings (of a norm, of a
+softmax), and different rows share none. Over m rows the scale error is about err / sqrt(m), one number, and
+the floor's share of it is floor / sqrt(m). Rounding samples give a second bound, from one scale error each,
+and the smaller bound holds. The rounding of a constant is common to all rows and does not cancel. An
+operation has at most one constant, which costs u:
 
-    gain_port^2 <= k^2 * max(gain_ref^2, bound^2) + floor^2 / m + u^2,
-    bound = min(luck(1, (K + 1) m) * e / sqrt(m), luck(1, K + 1) * g),
+    scale_error_port^2 <= k^2 * max(scale_error_ref^2, bound^2) + floor^2 / m + u^2,
+    bound = min(factor(1, (K + 1) m) * e / sqrt(m), factor(1, K + 1) * s),
 
-e and g being the root mean square error and gain of reference and draws.
+where e and s are the root mean square error and scale error of the reference and the samples.
 
-For a module on its own, n is its longest sum; for the same tap inside the model, the longest of all
-that ran before. The floor is what a port may lose where the reference happens to be exact. Inside the
-model, behind c modules with arithmetic, it may have lost that in each of them while the reference, where
-few elements carry a result, was lucky throughout: floor and constant grow with sqrt(c). What only
-moves data (a lookup, a mask, a reshape: no arithmetic, n = 0) has k = floor = 0: its port must be equal
-bit for bit. Integers and booleans must be equal everywhere.
+Modules alone, modules inside the model --------------------------------------- For a module on its own, n is
+its longest sum. For the same tap inside the model, n is the longest sum of all modules that ran before.
+Behind c modules with arithmetic, the port may lose the floor in each of them, while a reference of few
+elements may be exact by chance in all of them. Floor and constant therefore grow with sqrt(c).
+
+A module that only moves data (a lookup, a mask, a reshape) has no arithmetic, n = 0, and k = floor = 0: its
+port must be equal bit for bit. Integers and booleans must be equal everywhere.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 
 from parity.base.precision import Precision
 from parity.verdict.distances import Distance, Oracle, carrying_rows
-from parity.verdict.sampling_error import Drawn, Draws, expected
-from parity.verdict.sensitivity import smallest_noticed
+from parity.verdict.sampling_error import RoundingSamples, SampledErrors, expected_error
+from parity.verdict.sensitivity import min_detectable_error
 
 ROUNDINGS_PER_OPERATION = 4
 WORST_ELEMENTS = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Bound:
-    """`err_port^2 <= (k * err)^2 + floor^2`, with the facts that k and floor follow from."""
+    """The bound `err_port^2 <= (k * err)^2 + floor^2` of an error.
+
+    Attributes:
+        k: Factor on the expected error.
+        floor: Relative error that is allowed beside an exact reference.
+        longest_sum: Terms of the longest sum; 0 if there is no arithmetic.
+        unit_roundoff: Unit round-off of the tested precision.
+    """
 
     k: float
     floor: float
@@ -100,18 +110,18 @@ class Bound:
         """The largest error that the port may have.
 
         Args:
-            expected: What a program with the reference's errors may have by luck, see
-            `parity.verdict.sampling_error`. rows: How many rows carry the result.
+            expected: `parity.verdict.sampling_error.expected_error` of the reference.
+            rows: Number of rows that carry the result.
         """
         constant = self.floor / math.sqrt(ROUNDINGS_PER_OPERATION)
         return Distance(
             l2=math.hypot(self.k * expected.l2, self.floor),
             largest=math.hypot(self.k * expected.largest, self.floor),
-            gain=math.hypot(self.k * expected.gain, self.floor / math.sqrt(rows), constant),
+            scale_error=math.hypot(self.k * expected.scale_error, self.floor / math.sqrt(rows), constant),
         )
 
     def explain(self) -> str:
-        """Where the bound comes from, in one line."""
+        """The bound and its derivation, in one line."""
         if self.longest_sum == 0:
             return "no arithmetic in this module: the port must be equal bit for bit"
         return (
@@ -121,9 +131,12 @@ class Bound:
 
 
 def bound_for(precision: Precision, longest_sum: int, modules: int = 1) -> Bound:
-    """Derive k and floor for a module whose longest sum has `longest_sum` terms (0: no arithmetic).
+    """The bound of a module, or of all modules up to a tap.
 
-    `modules` is how many with arithmetic the result has gone through, itself included.
+    Args:
+        precision: The tested precision.
+        longest_sum: Terms of the longest sum; 0 if there is no arithmetic.
+        modules: Number of modules with arithmetic on the way to the result, its own included.
     """
     if longest_sum == 0:
         return Bound(0.0, 0.0, 0, precision.unit_roundoff)
@@ -140,9 +153,9 @@ def bound_for(precision: Precision, longest_sum: int, modules: int = 1) -> Bound
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Element:
-    """One element of a tap: its index and its value on the three sides."""
+    """One element of a tap: its index and its value in the three results."""
 
     index: tuple[int, ...]
     oracle: float
@@ -150,22 +163,29 @@ class Element:
     port: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of comparing one tensor, with every number that it rests on.
+    """The verdict on one tensor, with every number that it rests on.
 
-    `reference` and `port` are distances from the oracle, `limit` is what the port's may be. `status` is PASS
-    or FAIL; `reason` is empty for a PASS; `sensitivity` is the smallest relative error that would have
-    failed, 0 where equality is asked for and NaN in a FAIL; `checked` counts compared elements and `boundary`
-    those excluded because a discontinuity lies within round-off of them.
+    Attributes:
+        status: PASS or FAIL.
+        reason: Reason of a FAIL; empty for a PASS.
+        reference: Distance of the reference from the oracle.
+        port: Distance of the port from the oracle.
+        limit: Largest distance that the port may have.
+        min_detectable_error: Smallest relative error that fails; 0 if equality is required, NaN in a FAIL.
+        checked: Number of compared elements.
+        boundary: Number of elements that are excluded because they lie within round-off of a discontinuity.
+        bound: Bound that the limit follows from.
+        worst: Elements of the port with the largest absolute errors, the worst first.
     """
 
-    status: str
+    status: Literal["PASS", "FAIL"]
     reason: str
     reference: Distance
     port: Distance
     limit: Distance
-    sensitivity: float
+    min_detectable_error: float
     checked: int
     boundary: int
     bound: Bound
@@ -177,11 +197,11 @@ class Verdict:
 
     @property
     def margin(self) -> float:
-        """Port error over its limit, the worst of norms and gain: up to 1 passes; 0 is exact."""
+        """Largest ratio of an error to its limit, over both norms and the scale error; up to 1 passes."""
         return max(
             _ratio(self.port.l2, self.limit.l2),
             _ratio(self.port.largest, self.limit.largest),
-            _ratio(abs(self.port.gain), self.limit.gain),
+            _ratio(abs(self.port.scale_error), self.limit.scale_error),
         )
 
 
@@ -192,7 +212,7 @@ def _ratio(error: float, limit: float) -> float:
 
 
 def failure(reason: str, bound: Bound) -> Verdict:
-    """A FAIL that needs no numbers: a missing tensor, another shape, another type."""
+    """A FAIL without numbers: a missing tensor, a wrong shape, a wrong type."""
     unknown = Distance(math.nan, math.nan, math.nan)
     return Verdict("FAIL", reason, unknown, unknown, unknown, math.nan, 0, 0, bound, ())
 
@@ -206,7 +226,7 @@ def judge(
     valid: np.ndarray | None = None,
     boundary: np.ndarray | None = None,
     modules: int = 1,
-    draws: Draws | None = None,
+    rounding_samples: RoundingSamples | None = None,
 ) -> Verdict:
     """Judge one tap.
 
@@ -215,11 +235,11 @@ def judge(
         reference: The reference's result at the tested precision, same shape.
         port: The port's result at the tested precision; its shape and dtype must be the reference's.
         precision: The tested precision.
-        longest_sum: Terms of the longest sum inside the module; 0 if it does no arithmetic.
-        valid: Boolean mask of the elements that count, broadcastable to the shape; None for all.
+        longest_sum: Terms of the longest sum inside the module; 0 for a module without arithmetic.
+        valid: Boolean mask of the valid elements, broadcastable to the shape; None for all.
         boundary: Boolean mask of elements within round-off of a discontinuity; None for none.
-        modules: How many modules with arithmetic the result has gone through.
-        draws: What rounding alone gives the oracle; None where there is none.
+        modules: Number of modules with arithmetic on the way to the result.
+        rounding_samples: Results of the oracle under random roundings; None without samples.
     """
     bound = bound_for(precision, longest_sum, modules)
     if port.shape != reference.shape:
@@ -231,31 +251,32 @@ def judge(
     if port.dtype != reference.dtype:
         return failure(f"dtype {port.dtype} differs from the reference's {reference.dtype}", bound)
 
-    keep = np.ones(tuple(reference.shape), dtype=bool)
+    counted = np.ones(tuple(reference.shape), dtype=bool)
     if valid is not None:
-        keep &= valid
+        counted &= valid
     excluded = 0
     if boundary is not None:
-        excluded = int((keep & boundary).sum())
-        keep &= ~boundary
-    checked = int(keep.sum())
+        excluded = int((counted & boundary).sum())
+        counted &= ~boundary
+    checked = int(counted.sum())
     if checked == 0:
         return failure("nothing to compare: the tensor has no valid element", bound)
 
     if not reference.dtype.is_floating_point:
-        return _judge_exact(oracle, reference, port, keep, checked, excluded, bound)
+        return _judge_exact(oracle, reference, port, counted, checked, excluded, bound)
 
-    # Only what counts is widened: all of it may be many times as much.
-    counted = torch.from_numpy(keep)
-    o, r, p = (side[counted].to(torch.float64).numpy() for side in (oracle, reference, port))
+    # Only compared elements become float64: the whole tensor may be many times as large.
+    index = torch.from_numpy(counted)
+    o, r, p = (side[index].to(torch.float64).numpy() for side in (oracle, reference, port))
     non_finite = _non_finite_reason(o, r, p)
     if non_finite:
         return failure(non_finite, bound)
 
     truth = Oracle(o)
     err_ref, err_port = truth.distance(r), truth.distance(p)
-    rows = carrying_rows(oracle.to(torch.float64).numpy(), keep)
-    limit = bound.limit(expected(err_ref, rows, draws.errors(truth, keep) if draws else Drawn()), rows)
+    rows = carrying_rows(oracle.to(torch.float64).numpy(), counted)
+    sampled = rounding_samples.errors(truth, counted) if rounding_samples else SampledErrors()
+    limit = bound.limit(expected_error(err_ref, rows, sampled), rows)
     over = []
     if longest_sum == 0 and not np.array_equal(p, r):
         over.append("the port differs from the reference although the module only moves data")
@@ -263,23 +284,23 @@ def judge(
         over.append(f"relative L2 error {err_port.l2:.3g} exceeds {limit.l2:.3g}")
     if err_port.largest > limit.largest:
         over.append(f"relative max error {err_port.largest:.3g} exceeds {limit.largest:.3g}")
-    if abs(err_port.gain) > limit.gain:
-        over.append(f"gain {err_port.gain:+.3g} exceeds {limit.gain:.3g}")
+    if abs(err_port.scale_error) > limit.scale_error:
+        over.append(f"scale error {err_port.scale_error:+.3g} exceeds {limit.scale_error:.3g}")
     if over:
-        sensitivity = math.nan
+        detectable = math.nan
     else:
-        sensitivity = smallest_noticed(truth, p, limit) if longest_sum else 0.0
+        detectable = min_detectable_error(truth, p, limit) if longest_sum else 0.0
     return Verdict(
         status="FAIL" if over else "PASS",
         reason="; ".join(over),
         reference=err_ref,
         port=err_port,
         limit=limit,
-        sensitivity=sensitivity,
+        min_detectable_error=detectable,
         checked=checked,
         boundary=excluded,
         bound=bound,
-        worst=_worst(np.abs(p - o), keep, o, r, p),
+        worst=_worst(np.abs(p - o), counted, o, r, p),
     )
 
 
@@ -287,13 +308,13 @@ def _judge_exact(
     oracle: torch.Tensor,
     reference: torch.Tensor,
     port: torch.Tensor,
-    keep: np.ndarray,
+    counted: np.ndarray,
     checked: int,
     excluded: int,
     bound: Bound,
 ) -> Verdict:
-    counted = torch.from_numpy(keep)
-    o, r, p = (side[counted].to(torch.int64).numpy() for side in (oracle, reference, port))
+    index = torch.from_numpy(counted)
+    o, r, p = (side[index].to(torch.int64).numpy() for side in (oracle, reference, port))
     wrong_port, wrong_ref = int((p != o).sum()), int((r != o).sum())
     reason = f"{wrong_port} of {checked} integers or booleans differ from the oracle" if wrong_port else ""
     if not wrong_port and wrong_ref:
@@ -304,16 +325,19 @@ def _judge_exact(
         reference=Distance(wrong_ref / checked, wrong_ref / checked, 0.0),
         port=Distance(wrong_port / checked, wrong_port / checked, 0.0),
         limit=Distance(0.0, 0.0, 0.0),
-        sensitivity=math.nan if reason else 0.0,
+        min_detectable_error=math.nan if reason else 0.0,
         checked=checked,
         boundary=excluded,
         bound=bound,
-        worst=_worst(np.abs(p - o), keep, o, r, p),
+        worst=_worst(np.abs(p - o), counted, o, r, p),
     )
 
 
 def _non_finite_reason(o: np.ndarray, r: np.ndarray, p: np.ndarray) -> str:
-    """Why NaN or Inf forbid a verdict, or nothing. A shared overflow is no match either: it hides errors."""
+    """The reason to refuse non-finite elements; empty if all are finite.
+
+    An overflow in all three results fails too: it hides errors.
+    """
     counts = {
         side: int((~np.isfinite(values)).sum())
         for side, values in (("oracle", o), ("reference", r), ("port", p))
@@ -325,14 +349,16 @@ def _non_finite_reason(o: np.ndarray, r: np.ndarray, p: np.ndarray) -> str:
 
 
 def _worst(
-    distance: np.ndarray, keep: np.ndarray, o: np.ndarray, r: np.ndarray, p: np.ndarray
+    distance: np.ndarray, counted: np.ndarray, o: np.ndarray, r: np.ndarray, p: np.ndarray
 ) -> tuple[Element, ...]:
     count = min(WORST_ELEMENTS, distance.size)
     order = np.argpartition(distance, -count)[-count:]
     order = order[np.argsort(-distance[order], kind="stable")]
-    flat = np.flatnonzero(keep)[order]
+    flat = np.flatnonzero(counted)[order]
     indices = (
-        np.stack(np.unravel_index(flat, keep.shape), axis=-1) if keep.ndim else np.zeros((count, 0), int)
+        np.stack(np.unravel_index(flat, counted.shape), axis=-1)
+        if counted.ndim
+        else np.zeros((count, 0), int)
     )
     return tuple(
         Element(tuple(int(i) for i in index), float(o[at]), float(r[at]), float(p[at]))

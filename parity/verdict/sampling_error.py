@@ -1,18 +1,17 @@
-"""What luck may do to an error that was measured on few rows.
+"""The sampling error of an error that is measured on few rows.
 
-Squared errors of m rows, each an independent draw, have m degrees of freedom. If two programs' errors are
-of the same size, their squares stand in a ratio that follows an F distribution: m degrees of freedom above,
-and below it m for each draw that the size was measured on. The square root of its quantile at `FALSE_ALARM`
-is the factor that luck alone exceeds in no more than that share of all checks. It tends to 1 where rows are
-many, and is 6,366 where two single numbers are compared, hence the draws of `parity.runners.oracle.rounding`.
-A factor common to all rows is one number: it has one degree of freedom.
+The squared errors of m independent rows have m degrees of freedom. For two programs with errors of the same
+size, the ratio of their squared errors follows an F distribution. It has m degrees of freedom in the
+numerator, and m in the denominator for each measurement of the expected size. The square root of its quantile
+at 1 - `FALSE_ALARM` is the sampling factor. Chance alone exceeds it in at most that share of all checks.
 
-Errors of one row may be correlated, since a wrong number that goes into a row reaches all of it, and a row
-that is small adds little; m is therefore `parity.verdict.distances.carrying_rows`, which is never more than
-the rows
-that there are. The largest element's error is treated like the norm. With one row of one element they are
-the same number; with many, the largest of many roundings, which are bounded, varies no more than their norm
-does.
+The factor tends to 1 with many rows. For two single numbers it is 6,366, hence the rounding samples of
+`parity.runners.oracle.rounding`. The scale error is one number for all rows and has one degree of freedom.
+
+Errors within a row may correlate: one wrong input of a row reaches the whole row, and a row of small norm
+adds little. Therefore m is `parity.verdict.distances.carrying_rows`, which never exceeds the number of rows.
+The largest element's error uses the factor of the norm. For one row of one element the two are equal. For
+many rows the largest of many bounded roundings varies no more than their norm.
 """
 
 from __future__ import annotations
@@ -28,48 +27,53 @@ from scipy import special
 from parity.verdict.distances import Distance, Oracle
 
 FALSE_ALARM = 1e-4
-"""The share of right results that one measure may refuse, of a port as inexact as the verdict's k allows.
+"""Share of correct results that one measure may refuse, of a port with the worst errors that k allows.
 
-k is itself the worst case: every operation of the port in four roundings, in the worst order, where the
-reference has one. A port whose roundings are as many as the reference's is k >= 2 times as far from the
-limit. With normal errors and many draws its share is that of 2 * 3.9 standard deviations, 1e-14; at 1.4
-times the reference's errors it is 4e-8. That is 0.004 false alarms in 1,000 runs of 100 measures each.
+k is the worst case: the port rounds each operation four times, in the worst order of summation, and the
+reference once. A port that rounds as often as the reference is k >= 2 times as far from the limit. With
+normal errors and many rounding samples its share is that of 2 * 3.9 standard deviations, 1e-14. At 1.4 times
+the reference's errors the share is 4e-8, which is 0.004 false alarms in 1,000 runs of 100 measures each.
 """
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Errors of draws: how many there are, and the roots of their mean squares."""
+@dataclass(frozen=True, slots=True)
+class SampledErrors:
+    """Root mean square distances of rounding samples from the oracle.
+
+    Attributes:
+        count: Number of samples.
+        l2, largest, scale_error: As in `parity.verdict.distances.Distance`.
+    """
 
     count: int = 0
     l2: float = 0.0
     largest: float = 0.0
-    gain: float = 0.0
+    scale_error: float = 0.0
 
 
-class Draws:
-    """What rounding alone gave the oracle at one tap (`parity.runners.oracle.rounding`).
+class RoundingSamples:
+    """Results of the oracle under random roundings at one tap (`parity.runners.oracle.rounding`).
 
     Args:
-        results: (K, ...), for a tap of shape (...).
+        results: (K, ...), K samples of a tap of shape (...).
     """
 
     def __init__(self, results: torch.Tensor) -> None:
         self._results = results.numpy()
-        self._known: dict[bytes, Drawn] = {}
+        self._errors_by_mask: dict[bytes, SampledErrors] = {}
 
-    def errors(self, oracle: Oracle, keep: np.ndarray) -> Drawn:
-        """Their distances from the oracle, over the elements in `keep`, which are the oracle's."""
-        key = np.packbits(keep).tobytes()
-        if key not in self._known:
-            errors = [oracle.distance(result[keep]) for result in self._results]
-            self._known[key] = Drawn(
+    def errors(self, oracle: Oracle, counted: np.ndarray) -> SampledErrors:
+        """Errors of the samples over the elements in `counted`, the same elements as in `oracle`."""
+        key = np.packbits(counted).tobytes()
+        if key not in self._errors_by_mask:
+            errors = [oracle.distance(result[counted]) for result in self._results]
+            self._errors_by_mask[key] = SampledErrors(
                 len(errors),
                 _root_mean_square([error.l2 for error in errors]),
                 _root_mean_square([error.largest for error in errors]),
-                _root_mean_square([error.gain for error in errors]),
+                _root_mean_square([error.scale_error for error in errors]),
             )
-        return self._known[key]
+        return self._errors_by_mask[key]
 
 
 def _root_mean_square(values: list[float]) -> float:
@@ -77,36 +81,42 @@ def _root_mean_square(values: list[float]) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def luck(above: float, below: float) -> float:
-    """By what factor an error of `above` degrees of freedom may exceed one of `below` by luck."""
-    # The F distribution's quantile: `scipy.stats` has it too, but takes half a second to import.
-    return math.sqrt(float(special.fdtri(above, below, 1.0 - FALSE_ALARM)))
-
-
-def expected(reference: Distance, rows: float, draws: Drawn) -> Distance:
-    """What a program with errors like the reference's may have, from the reference's own and from draws.
+def sampling_factor(numerator: float, denominator: float) -> float:
+    """The factor by which one error may exceed another of the same size by chance.
 
     Args:
-        reference: The reference's error.
-        rows: How many rows carry the result.
-        draws: More errors of the same kind, if there are any.
-
-    With draws the reference's own counts as one of them. It is never taken for less than it is, since it
-    may have sources that no draw knows.
+        numerator: Degrees of freedom of the error.
+        denominator: Degrees of freedom of the error that it is compared with.
     """
-    below = rows * (draws.count + 1)
+    # The quantile of the F distribution. `scipy.stats` has it too and takes half a second to import.
+    return math.sqrt(float(special.fdtri(numerator, denominator, 1.0 - FALSE_ALARM)))
 
-    def pooled(own: float, others: float) -> float:
-        return math.sqrt((own * own + draws.count * others * others) / (draws.count + 1))
 
-    l2, largest = pooled(reference.l2, draws.l2), pooled(reference.largest, draws.largest)
-    factor = luck(rows, below)
-    # By independent rows, and as it was measured: either holds, and which is the closer one depends.
-    common = luck(1.0, below) * l2 / math.sqrt(rows)
-    if draws.count:
-        common = min(common, luck(1.0, draws.count + 1) * pooled(reference.gain, draws.gain))
+def expected_error(reference: Distance, rows: float, samples: SampledErrors) -> Distance:
+    """The error that a program of the reference's accuracy may have by chance.
+
+    The reference's own error counts as one more sample. The result is at least the reference's error, which
+    may have sources that no rounding sample has.
+
+    Args:
+        reference: Error of the reference.
+        rows: Number of rows that carry the result.
+        samples: Errors of rounding samples; `SampledErrors()` if there are none.
+    """
+    denominator = rows * (samples.count + 1)
+
+    def pooled(own: float, sampled: float) -> float:
+        return math.sqrt((own * own + samples.count * sampled * sampled) / (samples.count + 1))
+
+    l2, largest = pooled(reference.l2, samples.l2), pooled(reference.largest, samples.largest)
+    factor = sampling_factor(rows, denominator)
+    # Two bounds of the scale error hold, from independent rows and from its own samples: take the smaller.
+    scale_error = sampling_factor(1.0, denominator) * l2 / math.sqrt(rows)
+    if samples.count:
+        sampled = pooled(reference.scale_error, samples.scale_error)
+        scale_error = min(scale_error, sampling_factor(1.0, samples.count + 1) * sampled)
     return Distance(
         l2=max(reference.l2, factor * l2),
         largest=max(reference.largest, factor * largest),
-        gain=max(abs(reference.gain), common),
+        scale_error=max(abs(reference.scale_error), scale_error),
     )

@@ -15,10 +15,11 @@ from configs import CaseConfig, load_case, with_input
 from parity.base.precision import PRECISIONS
 from parity.capture.slices import Limits
 from parity.execution.collect import DEFAULT_LIMITS, collect, write_inputs
-from parity.execution.folder import BatchFolder, CaseFolder
+from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
 from parity.execution.scheduler import Machine, Runners
 from parity.in_process import CleanRun
 from parity.inputs import weights
+from parity.report.assemble import runner_report
 from parity.report.schema import RunnerReport
 from parity.runners.tripy.call_stacks import no_call_stacks
 from parity.studies.fault_injection.bench import Bench
@@ -57,7 +58,12 @@ def run_case(name: str, precision: str, seed: int, runners: tuple[str, ...]) -> 
     """Run and judge a case once in this process, however many tests look at it."""
     case = with_input(load_case(name), seed=seed)
     with collected(case, precision, runners) as folder:
-        return judge_batch(case, folder.precision(precision), batch=0)
+        return batch_reports(case, folder.precision(precision))
+
+
+def batch_reports(case: CaseConfig, folder: PrecisionFolder) -> dict[str, RunnerReport]:
+    """The reports on the runners of a case's first batch."""
+    return {name: runner_report(name, runner) for name, runner in judge_batch(case, folder, batch=0).items()}
 
 
 @contextlib.contextmanager

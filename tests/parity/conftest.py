@@ -11,7 +11,7 @@ import run_parity
 from cases.registry import get_family
 from configs import load_case
 from parity.inputs.weights import initial_weights
-from parity.report.schema import read_report
+from parity.report.files import read_report
 from parity.runners.tripy.call_stacks import no_call_stacks
 
 

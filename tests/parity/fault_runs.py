@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.capture.names import TapName
-from parity.report.schema import Report, RunnerReport, read_report
+from parity.report.files import read_report
+from parity.report.schema import Report, RunnerReport
 from parity.studies.fault_injection.handwritten import Edit
 from tests.locations import ROOT
 

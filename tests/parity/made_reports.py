@@ -1,4 +1,4 @@
-"""Reports made by hand for tests of their forms: every status and finding, names meant to do harm."""
+"""Reports made by hand for tests of their forms: every status and finding, hostile names."""
 
 from __future__ import annotations
 
@@ -41,11 +41,16 @@ DIAGONAL = ErrorMapReport(
 )
 
 
+def latency(median: float, p25: float, p75: float, runs: int = 15, **changes: object) -> LatencyReport:
+    """Times whose deciles are their quartiles."""
+    return LatencyReport(median=median, p10=p25, p25=p25, p75=p75, p90=p75, runs=runs, **changes)
+
+
 def verdict(precision: str = "fp32", margin: float = 0.2, **changes: object) -> VerdictReport:
     """A verdict whose errors are `margin` times their limits."""
     unit = UNIT[precision]
     limit, failed = 4 * unit, not margin <= 1.0
-    made = {
+    fields = {
         "status": "FAIL" if failed else "PASS",
         "reason": f"relative L2 error {margin * limit:.3g} exceeds {limit:.3g}" if failed else "",
         "err_ref_l2": unit,
@@ -54,11 +59,11 @@ def verdict(precision: str = "fp32", margin: float = 0.2, **changes: object) -> 
         "err_ref_max": unit,
         "err_port_max": 0.5 * margin * limit,
         "limit_max": limit,
-        "gain_ref": unit / 10,
-        "gain_port": -unit / 10,
-        "limit_gain": unit,
+        "scale_error_ref": unit / 10,
+        "scale_error_port": -unit / 10,
+        "limit_scale_error": unit,
         "margin": margin,
-        "sensitivity": math.nan if failed else 2 * unit,
+        "min_detectable_error": math.nan if failed else 2 * unit,
         "checked": 640,
         "boundary": 0,
         "k": 2.0,
@@ -67,13 +72,13 @@ def verdict(precision: str = "fp32", margin: float = 0.2, **changes: object) -> 
         "bound": f"k = 2, floor = {2 * unit:.3g} from the longest sum, 27 terms",
         "worst": (ElementReport(index=(3, 1), oracle=1.5, reference=1.5, port=1.25),),
     }
-    return VerdictReport(**(made | changes))
+    return VerdictReport(**(fields | changes))
 
 
 def module(tap: str, precision: str = "fp32", alone: float = 0.2, inside: float = 0.25, **changes: object):
     """A module with these margins."""
     failed = max(alone, inside) > 1.0
-    made = {
+    fields = {
         "tap": tap,
         "path": tap,
         "kind": "Attention",
@@ -81,15 +86,15 @@ def module(tap: str, precision: str = "fp32", alone: float = 0.2, inside: float 
         "gap": "",
         "isolated": None if tap.startswith("score.") else verdict(precision, alone),
         "accumulated": verdict(precision, inside),
-        "sensitivity": math.nan if failed else 2 * UNIT[precision],
+        "min_detectable_error": math.nan if failed else 2 * UNIT[precision],
         "worst_batch": 0,
-        "latency": LatencyReport(median=2e-5, p25=1.9e-5, p75=2.1e-5, runs=7),
+        "latency": latency(2e-5, 1.9e-5, 2.1e-5, 7),
     }
-    return ModuleReport(**(made | changes))
+    return ModuleReport(**(fields | changes))
 
 
 def port(precision: str, modules: tuple[ModuleReport, ...], **changes: object) -> RunnerReport:
-    made = {
+    fields = {
         "runner": "tripy",
         "label": "tripy (portable, cpu)",
         "status": "OK",
@@ -98,15 +103,20 @@ def port(precision: str, modules: tuple[ModuleReport, ...], **changes: object) -
         "diagnosis": DiagnosisReport(kind="none", tap="", text="", amplification=None, batch=0),
         "modules": modules,
         "checks": {"incremental.current": verdict(precision)},
-        "latency": LatencyReport(median=0.012, p25=0.0118, p75=0.0125, runs=15),
+        "latency": latency(0.012, 0.0118, 0.0125),
     }
-    return RunnerReport(**(made | changes))
+    return RunnerReport(**(fields | changes))
 
 
 def reference() -> RunnerReport:
-    latency = LatencyReport(median=0.008, p25=0.0079, p75=0.0082, runs=15)
-    label = "torch dense (eager, cpu)"
-    return RunnerReport(runner="torch", label=label, status="OK", reason="", verdict="PASS", latency=latency)
+    return RunnerReport(
+        runner="torch",
+        label="torch dense (eager, cpu)",
+        status="OK",
+        reason="",
+        verdict="PASS",
+        latency=latency(0.008, 0.0079, 0.0082),
+    )
 
 
 def passing_port(precision: str) -> RunnerReport:
@@ -124,30 +134,32 @@ def failing_port(precision: str) -> RunnerReport:
             precision,
             alone=5e4 if tap == CULPRIT else 0.2,
             inside=5e4,
-            maps={"isolated": DIAGONAL, "accumulated": DIAGONAL} if tap == CULPRIT else {},
+            error_maps={"isolated": DIAGONAL, "accumulated": DIAGONAL} if tap == CULPRIT else {},
         )
         for number, tap in enumerate(TAPS)
     )
     text = f"{CULPRIT} (Attention) diverges on its own: why"
-    why = ("equal after transposing the last two axes",)
-    found = DiagnosisReport(kind="module", tap=CULPRIT, text=text, amplification=None, batch=0, why=why)
+    explanation = ("equal after transposing the last two axes",)
+    found = DiagnosisReport(
+        kind="module", tap=CULPRIT, text=text, amplification=None, batch=0, explanation=explanation
+    )
     return port(precision, modules, verdict="FAIL", diagnosis=found)
 
 
 def without_verdict(runner: str, status: str, reason: str, **changes: object) -> RunnerReport:
-    made = {
+    fields = {
         "runner": runner,
         "label": f"{runner} label",
         "status": status,
         "reason": reason,
         "verdict": "NONE",
     }
-    return RunnerReport(**(made | changes))
+    return RunnerReport(**(fields | changes))
 
 
 def report(*by_precision: tuple[RunnerReport, ...], exit_code: int = 0, **case_changes: object) -> Report:
     """One case, with these runners in fp32, fp16 and so on."""
-    made = {
+    fields = {
         "case": load_case("hstu_tiny"),
         "source": "synthetic, seed 0",
         "weights_source": "initial, seed 0",
@@ -165,7 +177,7 @@ def report(*by_precision: tuple[RunnerReport, ...], exit_code: int = 0, **case_c
         command="run_parity.py --case hstu_tiny",
         environment={"python": "3.11.7", "torch": "2.13.0", "processor": "a processor", "cores": "2"},
         requested_runners=(),
-        cases=(CaseReport(**(made | case_changes)),),
+        cases=(CaseReport(**(fields | case_changes)),),
         exit_code=exit_code,
     )
 
@@ -181,13 +193,13 @@ def failing() -> Report:
 def on_gpu() -> Report:
     """Latencies with replays and limits, and the longest name that a runner has."""
 
-    def latency(median: float, graph: float, limit: float) -> LatencyReport:
-        replay = LatencyReport(median=graph, p25=graph, p75=graph, runs=20)
+    def on_gpu(median: float, graph: float, limit: float) -> LatencyReport:
+        replay = latency(graph, graph, graph, 20)
         bound = LimitReport(seconds=limit, bound="launch")
-        return LatencyReport(median=median, p25=median, p75=1.2 * median, runs=40, replay=replay, limit=bound)
+        return latency(median, median, 1.2 * median, 40, replay=replay, limit=bound)
 
-    modules = tuple(module(tap, "fp32", latency=latency(8.95e-5, 1.07e-5, 1.35e-6)) for tap in TAPS)
-    whole = latency(2.19e-3, 2.67e-4, 2.22e-6)
+    modules = tuple(module(tap, "fp32", latency=on_gpu(8.95e-5, 1.07e-5, 1.35e-6)) for tap in TAPS)
+    whole = on_gpu(2.19e-3, 2.67e-4, 2.22e-6)
     label = "torch.compile dense (inductor, CUDA graphs, cuda)"
     runners = (
         reference().model_copy(update={"latency": whole, "label": "torch dense (eager, cuda)"}),
@@ -198,7 +210,7 @@ def on_gpu() -> Report:
 
 
 def everything() -> Report:
-    """Every status side by side, and names meant to do harm."""
+    """Every status side by side, and hostile names."""
     build = BuildRecord(
         shape="static",
         library="tensorrt_rtx 1.7.1",
@@ -222,8 +234,8 @@ def everything() -> Report:
             "modules": (
                 module(HOSTILE, kind=HOSTILE),
                 module("gap", status="GAP", gap=HOSTILE, kind="Jagged", isolated=None, accumulated=None),
-                module("blind", status="BLIND", sensitivity=0.5),
-                module("exact", alone=0.0, inside=0.0, sensitivity=0.0, latency=None),
+                module("insensitive", status="INSENSITIVE", min_detectable_error=0.5),
+                module("exact", alone=0.0, inside=0.0, min_detectable_error=0.0, latency=None),
                 module(
                     "no_number",
                     status="FAIL",

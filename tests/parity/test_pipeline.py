@@ -17,7 +17,8 @@ from parity.cli.arguments import Arguments
 from parity.execution.worker import RunnerProcess
 from parity.inputs.weights import digest
 from parity.pipeline import run
-from parity.report.schema import SCHEMA, read_report
+from parity.report.files import read_report
+from parity.report.schema import SCHEMA
 from tests.parity.hidden_gpu import without_gpu
 
 ATTENTION = "_hstu._attention_layers.1._attn"

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from cases.registry import get_family
 from configs import load_case, with_input
-from parity.report.schema import read_report
+from parity.report.files import read_report
 from reference import train
 from reference.checkpoints import BEST, CHECKPOINT
 from reference.training import TRAIN, VALIDATION, Schedule

@@ -139,7 +139,7 @@ class Section:
 def _has_tree(entry: RunnerReport, precision: PrecisionReport) -> bool:
     has_port = any(other.runner == overview.PORT for other in precision.runners)
     shown = entry.runner == overview.PORT or (not has_port and entry.runner != REFERENCE)
-    return shown or entry.verdict in ("FAIL", "BLIND")
+    return shown or entry.verdict in ("FAIL", "INSENSITIVE")
 
 
 def _most_left_out(module: ModuleReport) -> VerdictReport | None:
@@ -162,11 +162,11 @@ class Page:
         return [Section(f"case-{number}", case) for number, case in enumerate(self.report.cases)]
 
     def findings(self) -> Iterator[tuple[str, str, RunnerReport, str]]:
-        """What fails or is blind: status, which run, the runner, and where to read on."""
+        """What fails or is INSENSITIVE: status, which run, the runner, and where to read on."""
         shown = [tree for section in self.sections for _, trees in section.precisions for tree in trees]
         trees = {id(tree.entry): tree for tree in shown}
         for case, precision, entry in self.report.runner_reports():
-            if entry.verdict in ("FAIL", "BLIND"):
+            if entry.verdict in ("FAIL", "INSENSITIVE"):
                 tree = trees.get(id(entry))
                 target = tree.culprit_id if tree is not None else ""
                 yield entry.verdict, overview.place(case, precision, entry), entry, target
@@ -208,7 +208,7 @@ def render_html(report: Report) -> str:
     environment.filters |= {
         "error": _error,
         "ratio": overview.ratio_text,
-        "sees": overview.sees,
+        "detectable": overview.detectable_text,
         "ms": overview.milliseconds,
         "engine": overview.engine,
         "heat": heat,

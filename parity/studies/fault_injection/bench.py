@@ -38,7 +38,7 @@ from parity.studies.fault_injection.sites import Watch
 from parity.studies.fault_injection.source import swapped
 from parity.studies.fault_injection.weight_faults import WeightFault, weight_faults
 from parity.verdict.comparison import Comparison, Results, compare
-from parity.verdict.diagnosis import Diagnosis, TapRow
+from parity.verdict.judgement import Diagnosis, TapJudgement
 
 PLAIN = (bool, int, float, str, tuple, type(None))
 """Types of attributes that say how a module was made."""
@@ -124,7 +124,7 @@ class Bench(CleanRun):
             comparison, diagnosis = self._judged(reached, results)
         if diagnosis.kind == "none":
             return self._passed(fault, homes, comparison, results)
-        row = next((row for row in comparison.rows if row.tap == diagnosis.tap), None)
+        row = comparison.tap(diagnosis.tap)
         return self._finding(
             fault,
             homes,
@@ -222,7 +222,7 @@ class Bench(CleanRun):
         comparison = compare(self.evidence, results)
         problem = tapped or incremental or untapped or leak
         if problem:
-            return comparison, Diagnosis("check", "", f"every module is right on its own, and {problem}")
+            return comparison, Diagnosis("check", "", f"every module passes on its own, and {problem}")
         return comparison, comparison.diagnosis
 
     def _try(self, run: Callable[[], dict[str, torch.Tensor]]) -> tuple[dict[str, torch.Tensor], str]:
@@ -235,7 +235,7 @@ class Bench(CleanRun):
         """A fault that nobody noticed: is there anything to notice?"""
         effect = effects.of(self, fault, homes, comparison, results)
         margins = [
-            v.margin for row in comparison.rows for v in (row.isolated, row.accumulated) if v is not None
+            v.margin for row in comparison.taps for v in (row.isolated, row.accumulated) if v is not None
         ]
         return self._finding(
             fault,
@@ -252,11 +252,11 @@ class Bench(CleanRun):
 def _failed_alone(comparison: Comparison) -> bool:
     tap = comparison.diagnosis.tap
     return any(
-        row.tap == tap and row.isolated is not None and not row.isolated.passed for row in comparison.rows
+        row.tap == tap and row.isolated is not None and not row.isolated.passed for row in comparison.taps
     )
 
 
-def _is_at_home(diagnosis: Diagnosis, row: TapRow | None, homes: set[str]) -> bool:
+def _is_at_home(diagnosis: Diagnosis, row: TapJudgement | None, homes: set[str]) -> bool:
     """Whether the diagnosis names a module that the fault is in.
 
     Code between the modules has no module to name. Of such a fault the diagnosis must accuse none: every
@@ -268,7 +268,7 @@ def _is_at_home(diagnosis: Diagnosis, row: TapRow | None, homes: set[str]) -> bo
     return row.path in homes if alone else "" in homes or row.path in homes
 
 
-def _margin(row: TapRow | None) -> float | None:
+def _margin(row: TapJudgement | None) -> float | None:
     if row is None:
         return None
     failed = [v for v in (row.isolated, row.accumulated) if v is not None and not v.passed]

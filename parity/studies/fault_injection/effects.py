@@ -97,7 +97,7 @@ def _size(moved: Mapping[Tap, Norms]) -> float:
 
 
 def _verdicts(comparison: Comparison) -> Iterator[tuple[Tap, Verdict]]:
-    for row in comparison.rows:
+    for row in comparison.taps:
         for alone, verdict in ((True, row.isolated), (False, row.accumulated)):
             if verdict is not None:
                 yield (alone, row.tap), verdict

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict
 
 from parity.base.precision_policy import MODEL, compact
+from parity.report.assemble import latency_report
 from parity.report.schema import LatencyReport
 from parity.studies.precision_search import cost
 from parity.studies.precision_search.bench import Bench, Evaluation
 from parity.studies.precision_search.latency import can_measure, latencies
 from parity.studies.precision_search.search import Found, Kept
 from parity.studies.precision_search.units import Sensitivity
-from parity.verdict.judging import latency_of
 
 
 class _Part(BaseModel):
@@ -150,7 +150,7 @@ def findings(found: Found, bench: Bench) -> Mapping[str, object]:
     front = tuple(AssignmentReport.of(run, bench) for run in found.front)
     if can_measure():
         timed = zip(front, latencies(bench, found.front), strict=True)
-        front = tuple(run.model_copy(update={"latency": latency_of(seconds)}) for run, seconds in timed)
+        front = tuple(run.model_copy(update={"latency": latency_report(seconds)}) for run, seconds in timed)
     return {
         "evaluations": found.evaluations,
         "base": AssignmentReport.of(found.base, bench),

@@ -52,11 +52,11 @@ difference = torch.from_dlpack(result).cpu().double()[counts] - oracle
 found = {
     "l2": float(difference.norm() / oracle.norm()),
     "largest": float(difference.abs().max() / oracle.abs().max()),
-    "gain": abs(float(difference @ oracle / (oracle @ oracle))),
+    "scale_error": abs(float(difference @ oracle / (oracle @ oracle))),
 }
 print(f"{problem['module'] or 'the whole model'} ({problem['kind']}), {problem['dtype']}")
 for name, error in found.items():
-    print(f"  {name:<8} {error:.3e}, limit {problem['limit'][name]:.3e}")
-for reason in problem["why"]:
+    print(f"  {name:<11} {error:.3e}, limit {problem['limit'][name]:.3e}")
+for reason in problem["explanation"]:
     print(f"  {reason}")
 sys.exit(any(not error <= problem["limit"][name] for name, error in found.items()))

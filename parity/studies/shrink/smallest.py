@@ -28,7 +28,7 @@ from parity.capture.names import TapName
 from parity.in_process import CleanRun
 from parity.runners.tripy.runner import TripyRunner
 from parity.verdict.comparison import Evidence, Results, compare
-from parity.verdict.diagnosis import TapRow
+from parity.verdict.judgement import TapJudgement
 from parity.verdict.rule import Verdict
 
 KEPT = ("seed",)
@@ -53,7 +53,7 @@ class Failure:
     call: ModuleCall
     inputs: Mapping[str, torch.Tensor]
     result: str
-    row: TapRow
+    row: TapJudgement
     oracle: torch.Tensor
     port: torch.Tensor
 
@@ -141,7 +141,7 @@ def _module(run: CleanRun, kind: str | None) -> Failure | None:
     tensors = dict(run.reference.tensors)
     problems: dict[str, str] = {}
     for call in filter(port.can_run, run.reference.calls):
-        if kind not in (None, call.kind) or run.evidence.is_gap(call):
+        if kind not in (None, call.kind) or call.kind in run.evidence.gaps:
             continue
         try:
             tensors |= port.run_call(call, run.reference.call_inputs, run.arrays)
@@ -157,7 +157,7 @@ def _module(run: CleanRun, kind: str | None) -> Failure | None:
         incremental=run.evidence.reference_incremental,
     )
     comparison = compare(run.evidence, results)
-    row = next((r for r in comparison.rows if r.isolated is not None and not r.isolated.passed), None)
+    row = next((r for r in comparison.taps if r.isolated is not None and not r.isolated.passed), None)
     # A module that raises, or gives another shape, needs no small case to be seen.
     if row is None or row.isolated is None or row.isolated.checked == 0:
         return None
@@ -188,7 +188,7 @@ def _model(run: CleanRun, output: str | None) -> Failure | None:
         isolated=run.reference.tensors,
         incremental=run.evidence.reference_incremental,
     )
-    rows = {row.tap: row for row in compare(run.evidence, results).rows if row.tap in outputs}
+    rows = {row.tap: row for row in compare(run.evidence, results).taps if row.tap in outputs}
     family = get_family(run.case.family)
     for index, name in enumerate(family.outputs):
         row = rows[f"{family.entry}.{name}"]

@@ -18,7 +18,7 @@ from parity.base.errors import UserError
 from parity.base.trees import map_tree
 from parity.capture.captures import TensorKey
 from parity.studies.shrink.smallest import Failure
-from parity.verdict.explanation import why_alone
+from parity.verdict.explanation import explain_alone
 
 SCRIPT = Path(__file__).parent / "reproduce.py"
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -61,10 +61,14 @@ def write(failure: Failure, folder: Path) -> None:
         "args": map_tree(call.args, _leaf),
         "kwargs": map_tree(call.kwargs, _leaf),
         "result": failure.result,
-        "limit": {"l2": verdict.limit.l2, "largest": verdict.limit.largest, "gain": verdict.limit.gain},
+        "limit": {
+            "l2": verdict.limit.l2,
+            "largest": verdict.limit.largest,
+            "scale_error": verdict.limit.scale_error,
+        },
         "reference": {"l2": verdict.reference.l2, "largest": verdict.reference.largest},
         "reason": verdict.reason,
-        "why": list(why_alone(failure.evidence, failure.port, failure.row)),
+        "explanation": list(explain_alone(failure.evidence, failure.port, failure.row)),
     }
     (folder / "problem.json").write_text(json.dumps(problem, indent=1) + "\n")
     for package in (configs, kernels, tripy_port):

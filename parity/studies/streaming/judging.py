@@ -21,7 +21,7 @@ import torch
 from parity.studies.streaming.sides import Results, Side
 from parity.studies.streaming.streams import Altered, Full, Truth, rows_of
 from parity.verdict.rule import Verdict, judge
-from parity.verdict.sampling_error import Draws
+from parity.verdict.sampling_error import RoundingSamples
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _judge_step(truth: Truth, index: int, results: Results, place: Place) -> Ste
             truth.longest_sum,
             valid=None if valid is None else np.broadcast_to(valid, expected.shape),
             modules=truth.modules,
-            draws=Draws(drawn) if name == "encoded" else None,
+            rounding_samples=RoundingSamples(drawn) if name == "encoded" else None,
         )
     failed = next((name for name, verdict in verdicts.items() if not verdict.passed), "")
     why = _why(truth, failed, results[failed], verdicts[failed], place) if failed else ""

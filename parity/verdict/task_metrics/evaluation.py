@@ -1,4 +1,4 @@
-"""Metrics of a reference and of ports over all batches, from saved captures; the package says by what rule.
+"""Metrics of a reference and of ports over all batches, from captures; the package's docstring has the rule.
 
 Legend: B rows of a batch, n rows of all batches.
 """
@@ -16,18 +16,18 @@ from parity.capture.store import is_saved, load_longest_sum, load_tap
 from parity.execution.folder import BatchFolder
 from parity.execution.record import ORACLE, REFERENCE
 from parity.inputs.arrays import load
-from parity.report.schema import MetricReport
+from parity.verdict.judgement import MetricJudgement, MetricValues
 from parity.verdict.rule import bound_for
 from parity.verdict.task_metrics.task import Metric, Task
 
 CONFIDENCE = 0.95
 RESAMPLES = 999
-"""Of the bootstrap; the interval ends lie at the 25th from either side."""
-DRAWS = 32
-"""Of errors as large as the verdict rule allows: enough to know their spread to about an eighth."""
+"""Number of resamples of the bootstrap. The interval ends at the 25th from either side."""
+PERTURBATIONS = 32
+"""Number of perturbed outputs. Their spread is then known to about an eighth."""
 SEED = 0
-#: Elements that are resampled at once.
 _BLOCK = 1 << 22
+"""Number of elements that are resampled at once."""
 _QUANTILE = float(scipy.stats.norm.ppf(0.5 + CONFIDENCE / 2))
 
 
@@ -44,7 +44,7 @@ class Evaluation:
         self._perturbed: list[np.ndarray] = []
 
     def add(self, batch: BatchFolder, runners: Collection[str]) -> None:
-        """Take the next batch from its folder: the outputs of the reference, the oracle and `runners`.
+        """Add the next batch from its folder: the outputs of the reference, the oracle and `runners`.
 
         Raises:
             UserError: A file of the batch is missing or damaged.
@@ -54,10 +54,10 @@ class Evaluation:
         tap = self._task.output
         stems = {name: folder.runner(name).untapped for name in (REFERENCE, *runners)}
         stems[ORACLE] = folder.runner(ORACLE).tapped
-        # A runner that raised in one step has still answered others.
+        # A runner that raises in one step still has captures of others.
         outputs = {name: load_tap(stem, tap) if is_saved(stem) else None for name, stem in stems.items()}
-        found = {name: None if each is None else each.double().numpy() for name, each in outputs.items()}
-        self.add_outputs(found, labels, inputs, load_longest_sum(folder.runner(REFERENCE).tapped))
+        arrays = {name: None if tap is None else tap.double().numpy() for name, tap in outputs.items()}
+        self.add_outputs(arrays, labels, inputs, load_longest_sum(folder.runner(REFERENCE).tapped))
 
     def add_outputs(
         self,
@@ -66,9 +66,14 @@ class Evaluation:
         inputs: Mapping[str, np.ndarray],
         longest_sum: int,
     ) -> None:
-        """Take the next batch: its outputs (B, ...) float64 by runner, with the reference and the oracle.
+        """Add the next batch.
 
-        A runner whose output is missing, or not of the reference's shape, has no row in this batch.
+        Args:
+            outputs: (B, ...) float64 by runner, with the reference and the oracle. A runner without an output
+                of the reference's shape has no row in this batch.
+            labels: Labels of the batch.
+            inputs: Inputs of the batch.
+            longest_sum: Terms of the model's longest sum.
         """
         task = self._task
         reference, oracle = outputs[REFERENCE], outputs[ORACLE]
@@ -81,14 +86,16 @@ class Evaluation:
             self._rows.setdefault(name, []).append(rows_B)
         bound = bound_for(self._precision, longest_sum)
         error = bound.k * np.abs(reference - oracle) + bound.floor * np.abs(oracle)
-        draws = np.random.default_rng([SEED, self._batches]).choice((-1.0, 1.0), (DRAWS, *oracle.shape))
-        moved = (task.nearest(oracle + signs * error) for signs in draws)
+        signs = np.random.default_rng([SEED, self._batches]).choice(
+            (-1.0, 1.0), (PERTURBATIONS, *oracle.shape)
+        )
+        moved = (task.nearest(oracle + sign * error) for sign in signs)
         self._perturbed.append(np.stack([task.rows(output, labels, inputs) for output in moved]))
         self._truth.append(truth_B)
         self._longest_sum = max(self._longest_sum, longest_sum)
         self._batches += 1
 
-    def report(self, runner: str) -> tuple[MetricReport, ...]:
+    def judge(self, runner: str) -> tuple[MetricJudgement, ...]:
         """Every metric of a runner beside the reference's, over all batches so far."""
         truth_n = np.concatenate(self._truth)
         sides = {
@@ -96,26 +103,26 @@ class Evaluation:
         }
         perturbed = np.concatenate(self._perturbed, axis=1)
         unusable = self._unusable(sides)
-        reports = []
+        judgements = []
         for metric in self._task.metrics:
             reason = unusable or metric.undefined(truth_n)
-            if reason:
-                reports.append(MetricReport(name=metric.name, rows=truth_n.size, reason=reason))
-            else:
-                reports.append(
-                    self._compared(metric, truth_n, sides[REFERENCE], sides[ORACLE], sides[runner], perturbed)
+            values = None
+            if not reason:
+                values = self._compare(
+                    metric, truth_n, sides[REFERENCE], sides[ORACLE], sides[runner], perturbed
                 )
-        return tuple(reports)
+            judgements.append(MetricJudgement(metric.name, truth_n.size, reason, values))
+        return tuple(judgements)
 
     def _unusable(self, sides: Mapping[str, np.ndarray]) -> str:
-        """Why a side has no metrics, or nothing. NaN is never averaged away."""
+        """The reason why a side has no metrics, or empty. NaN is never averaged away."""
         for name, rows_n in sides.items():
             bad = int(np.isnan(rows_n).sum())
             if bad:
                 return f"{bad} of {rows_n.size} rows of {name} have {self._task.unusable}"
         return ""
 
-    def _compared(
+    def _compare(
         self,
         metric: Metric,
         truth_n: np.ndarray,
@@ -123,7 +130,7 @@ class Evaluation:
         oracle_n: np.ndarray,
         port_n: np.ndarray,
         perturbed: np.ndarray,
-    ) -> MetricReport:
+    ) -> MetricValues:
         reference, oracle, port = (
             float(metric.over(rows_n, truth_n)) for rows_n in (reference_n, oracle_n, port_n)
         )
@@ -133,13 +140,10 @@ class Evaluation:
         limit = bound.k * abs(reference - oracle) + floor
         interval, no_interval = difference_interval(metric, truth_n, reference_n, port_n)
         excludes_zero = interval is not None and (interval[0] > 0.0 or interval[1] < 0.0)
-        return MetricReport(
-            name=metric.name,
-            rows=truth_n.size,
+        return MetricValues(
             oracle=oracle,
             reference=reference,
             port=port,
-            difference=port - reference,
             interval=interval,
             no_interval=no_interval,
             k=bound.k,
@@ -152,7 +156,14 @@ class Evaluation:
 def difference_interval(
     metric: Metric, truth_n: np.ndarray, reference_n: np.ndarray, port_n: np.ndarray
 ) -> tuple[tuple[float, float] | None, str]:
-    """The 95 % paired percentile-bootstrap interval of port - reference, or None and the reason."""
+    """The 95 % paired percentile-bootstrap interval of port - reference, or None and the reason.
+
+    Args:
+        metric: The metric.
+        truth_n: Labels, (n,).
+        reference_n: Rows of the reference, (n,).
+        port_n: Rows of the port, (n,).
+    """
     count = truth_n.size
     if count < 2:
         return None, "one row is no sample"
@@ -165,9 +176,9 @@ def difference_interval(
         return metric.over(port_n[index], labels) - metric.over(reference_n[index], labels)
 
     with warnings.catch_warnings():
-        # What it would say of undefined resamples, the reason below says.
+        # The reason below replaces the warning about undefined resamples.
         warnings.simplefilter("ignore", scipy.stats.DegenerateDataWarning)
-        found = scipy.stats.bootstrap(
+        result = scipy.stats.bootstrap(
             (np.arange(count),),
             difference,
             n_resamples=RESAMPLES,
@@ -177,7 +188,7 @@ def difference_interval(
             method="percentile",
             rng=np.random.default_rng(SEED),
         )
-    undefined = int(np.isnan(found.bootstrap_distribution).sum())
+    undefined = int(np.isnan(result.bootstrap_distribution).sum())
     if undefined:
         return None, f"{undefined} of {RESAMPLES} resamples have labels of one kind only: too few rows"
-    return (float(found.confidence_interval.low), float(found.confidence_interval.high)), ""
+    return (float(result.confidence_interval.low), float(result.confidence_interval.high)), ""

@@ -1,6 +1,5 @@
 """Recorded histories in several batches: the counts add up, and the worst batch is what a report shows."""
 
-import math
 import shutil
 
 import numpy as np
@@ -9,10 +8,8 @@ import torch
 
 from parity.capture.store import load_capture, save_capture
 from parity.inputs.weights import digest
-from parity.report.schema import read_report
+from parity.report.files import read_report
 from parity.timing import rounds as latency
-from parity.verdict.comparison import MODEL_OUTPUT
-from parity.verdict.judging import merge_batches
 from tests.locations import DATA
 
 ML_100K = DATA / "ml-100k" / "u.data"
@@ -87,106 +84,6 @@ def test_a_fault_in_the_second_batch_is_reported_with_its_number(replayed, batch
     (module,) = (module for module in jagged.modules if module.tap == ATTENTION)
     assert (module.status, module.worst_batch) == ("FAIL", 1)
     assert sum(module.status == "FAIL" for module in jagged.modules) == 1
-
-
-def _with_margin(report, tap, factor, batch, status="PASS"):
-    """The report of another batch: one module's error changed by a factor."""
-
-    def change(module):
-        if module.tap != tap:
-            return module.model_copy(update={"worst_batch": batch, "latency": None})
-        verdict = module.isolated.model_copy(
-            update={
-                "status": status,
-                "margin": module.margin * factor,
-                "err_port_l2": module.isolated.err_port_l2 * factor,
-            }
-        )
-        return module.model_copy(
-            update={"isolated": verdict, "status": status, "worst_batch": batch, "latency": None}
-        )
-
-    update = {"modules": tuple(map(change, report.modules)), "latency": None, "observer_difference": 0.0}
-    if status == "FAIL":
-        found = report.diagnosis.model_copy(update={"kind": "module", "tap": tap, "batch": batch})
-        update |= {"verdict": "FAIL", "diagnosis": found}
-    return report.model_copy(update=update)
-
-
-def _merged(*reports):
-    (merged,) = merge_batches({report.runner: report} for report in reports)
-    return merged, {module.tap: module for module in merged.modules}
-
-
-@pytest.fixture
-def first(report, runners_of):
-    return runners_of(report)["torch"]
-
-
-def test_merging_keeps_each_tap_s_worst_batch_and_the_first_latency(first):
-    tap = max(first.modules, key=lambda module: module.margin).tap
-    smaller, larger = _with_margin(first, tap, 0.5, 1), _with_margin(first, tap, 1.5, 2)
-    merged, modules = _merged(first, larger, smaller)
-    assert modules[tap].worst_batch == 2
-    assert all(module.worst_batch == 0 for name, module in modules.items() if name != tap)
-    assert [module.tap for module in merged.modules] == [module.tap for module in first.modules]
-    assert [module.latency for module in merged.modules] == [module.latency for module in first.modules]
-    assert merged.latency == first.latency
-
-
-def _seeing(report, error, batch):
-    """The report of another batch, all of whose checks would have noticed an error of this size."""
-    modules = tuple(m.model_copy(update={"sensitivity": error, "worst_batch": batch}) for m in report.modules)
-    return report.model_copy(update={"runner": "tripy", "modules": modules})
-
-
-def test_a_check_that_notices_in_one_batch_is_not_blind(first):
-    merged, modules = _merged(_seeing(first, 0.02, 0), _seeing(first, 0.009, 1), _seeing(first, 0.5, 2))
-    assert merged.verdict == "PASS"
-    assert {module.sensitivity for module in modules.values()} == {0.009}
-
-
-def test_a_check_that_notices_in_no_batch_is_blind(first):
-    merged, modules = _merged(_seeing(first, 0.02, 0), _seeing(first, 0.5, 1))
-    assert (merged.verdict, merged.diagnosis.kind) == ("BLIND", "blind")
-    outputs = {tap for tap, module in modules.items() if module.kind == MODEL_OUTPUT}
-    assert outputs
-    assert all((module.status == "BLIND") != (tap in outputs) for tap, module in modules.items())
-
-
-def test_outputs_are_blind_where_nothing_else_is_checked(first):
-    outputs = tuple(m for m in _seeing(first, 0.02, 0).modules if m.kind == MODEL_OUTPUT)
-    merged, modules = _merged(_seeing(first, 0.02, 0).model_copy(update={"modules": outputs}))
-    assert merged.verdict == "BLIND"
-    assert all(module.status == "BLIND" for module in modules.values())
-
-
-def test_merging_keeps_the_first_failure_whatever_the_margin(first):
-    taps = sorted(first.modules, key=lambda module: module.margin)
-    failed = _with_margin(first, taps[0].tap, 1.0, 1, status="FAIL")
-    later = _with_margin(first, taps[-1].tap, math.inf, 2, status="FAIL")
-    merged, modules = _merged(first, failed, later)
-    assert merged.verdict == "FAIL"
-    assert (merged.diagnosis.tap, merged.diagnosis.batch) == (taps[0].tap, 1)
-    assert modules[taps[0].tap].status == modules[taps[-1].tap].status == "FAIL"
-    assert _merged(failed, first)[1][taps[0].tap].status == "FAIL"
-
-
-def test_merging_keeps_a_batch_without_a_verdict_a_leak_and_a_failed_check(first):
-    crashed = first.model_copy(
-        update={"verdict": "NONE", "status": "CRASHED", "reason": "boom", "modules": ()}
-    )
-    for order in ((first, crashed, first), (crashed, first)):
-        assert (_merged(*order)[0].verdict, _merged(*order)[0].reason) == ("NONE", "boom")
-    (name,) = first.checks
-    broken = first.checks[name].model_copy(update={"status": "FAIL"})
-    other = first.model_copy(
-        update={"padding_leak": "tap", "checks": {name: broken}, "observer_difference": 3.0}
-    )
-    for order in ((first, other), (other, first)):
-        merged = _merged(*order)[0]
-        assert (merged.padding_leak, merged.observer_difference) == ("tap", 3.0)
-        assert merged.checks[name].status == "FAIL"
 
 
 @pytest.mark.skipif(

@@ -28,9 +28,8 @@ from parity.execution.record import REFERENCE
 from parity.inputs import weights
 from parity.pipeline import run
 from parity.runners import make_runner
-from parity.verdict.judging import judge_batch
 from tests.locations import ROOT
-from tests.parity.case_runs import collected, write_case
+from tests.parity.case_runs import batch_reports, collected, write_case
 from tests.reference.rounding import max_difference, rounding_bound
 
 UNBOUNDED = Limits(large=2**62, slice_bytes=2**62, alone_bytes=2**62)
@@ -44,7 +43,7 @@ def _judged(name, limits):
     """A case run and judged under limits, and whether tensors had files of their own."""
     case = with_input(load_case(name), seed=SEED)
     with collected(case, "fp32", ("torch", "torch_jagged", "tripy"), limits) as folder:
-        return judge_batch(case, folder.precision("fp32"), batch=0), any(folder.path.rglob("tensors/*"))
+        return batch_reports(case, folder.precision("fp32")), any(folder.path.rglob("tensors/*"))
 
 
 @pytest.mark.parametrize("name", ["hstu_tiny", "stu_tiny", "dlrm_tiny"])

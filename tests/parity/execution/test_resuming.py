@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from parity.report.schema import read_report
+from parity.report.files import read_report
 from tests.locations import ROOT
 
 ARGUMENTS = ("--case", "dlrm_tiny", "--precision", "fp32,fp16", "--runners", "tripy", "--seed", "5")

@@ -8,10 +8,9 @@ from junitparser import JUnitXml
 
 from parity.base.errors import UserError
 from parity.execution.folder import RunFolder
-from parity.report.files import forms, write_outputs
+from parity.report.files import forms, read_report, write_outputs
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
-from parity.report.schema import read_report
 from tests.parity import made_reports
 from tests.parity.made_reports import CULPRIT, HOSTILE, PRECISIONS, TAPS, verdict
 
@@ -45,7 +44,7 @@ class TestJUnit:
         (suite, *_) = _suites(made_reports.failing()).values()
         results = _results(suite)
         assert results["whole model"][:2] == ("Failure", f"{CULPRIT} (Attention) diverges on its own: why")
-        assert results["whole model"][2].endswith("\nwhy: equal after transposing the last two axes")
+        assert results["whole model"][2].endswith("\nexplanation: equal after transposing the last two axes")
         kind, message, text = results[CULPRIT]
         assert kind == "Failure"
         assert message.startswith("alone: relative L2 error 0.0119 exceeds 2.38e-07; in the model: relative")
@@ -55,7 +54,7 @@ class TestJUnit:
             broken.err_ref_l2,
             broken.limit_l2,
             broken.err_port_max,
-            broken.limit_gain,
+            broken.limit_scale_error,
         )
         for expected in (f"{CULPRIT} (Attention)", broken.bound, *(f"{number:.3e}" for number in numbers)):
             assert expected in text
@@ -73,7 +72,7 @@ class TestJUnit:
         assert message.startswith("CRASHED: <script>alert('x')</script> & \"q\"")
         port = _results(next(suite for name, suite in suites.items() if "tripy" in name))
         assert port["gap"][0] == "Skipped"
-        assert port["blind"][:2] == ("Failure", "would not have noticed an error below 0.5")
+        assert port["insensitive"][:2] == ("Failure", "detects no error below 0.5")
         assert port["exact"][0] == "passed"
         assert "nan" in port["no_number"][2]
 
@@ -109,7 +108,7 @@ class TestMarkdown:
         assert text.startswith("### Parity: FAIL\n\n3 of 6 runs diverge.")
         found = f"- **FAIL** hstu\\_tiny, fp16, tripy (portable, cpu): `{CULPRIT}`: "
         assert found in text
-        assert text.count("\n  - why: equal after transposing the last two axes\n") == 3
+        assert text.count("\n  - explanation: equal after transposing the last two axes\n") == 3
         assert "<details><summary>Modules that fail</summary>\n\n```text\n" in text
         assert verdict("fp32", 5e4).bound in text
         assert "\n  and 6 more in report.html\n```" in text

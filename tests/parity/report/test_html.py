@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from parity.report.error_maps import FAILING
 from parity.report.html import render_html
 from parity.report.html.axis import FROM, TO, ZERO_AT, Axis
 from parity.report.html.heat import heat
+from parity.verdict.error_map import FAILING
 from tests.parity import made_reports
 from tests.parity.made_reports import BLOCK, CULPRIT, DIAGONAL, HOSTILE, TAPS, module, verdict
 
@@ -110,7 +110,7 @@ def test_a_failure_names_its_culprit_and_leads_to_it(failing):
         in failing.words
     )
     # At the top, and where the modules of each of the three precisions are.
-    assert failing.words.count("Why: equal after transposing the last two axes") == 2 * 3
+    assert failing.words.count("Explanation: equal after transposing the last two axes") == 2 * 3
     (target,) = {a["href"][1:] for a in failing.all("a") if a["href"].startswith("#case-0-fp16")}
     (line,) = failing.all("li", id=target)
     assert line["class"] == "fail"
@@ -155,7 +155,7 @@ def test_charts_and_what_they_show_in_words(failing):
 
 
 def test_statuses_are_words_and_reasons_are_there(everything):
-    for status in ("FAIL", "GAP", "BLIND", "PASS", "UNAVAILABLE", "BUILT", "CRASHED", "reference"):
+    for status in ("FAIL", "GAP", "INSENSITIVE", "PASS", "UNAVAILABLE", "BUILT", "CRASHED", "reference"):
         assert re.search(rf"\b{status}\b", everything.words), status
     for text in (
         "no compiler",
@@ -197,7 +197,7 @@ def test_a_deep_model_that_fails_everywhere_stays_below_three_megabytes():
                 alone=50.0,
                 inside=50.0,
                 isolated=verdict(precision, 50.0, worst=worst),
-                maps=maps if number < FAILING else {},
+                error_maps=maps if number < FAILING else {},
             )
             for number in range(24 * 7)
         )
@@ -254,7 +254,7 @@ class TestAxis:
         assert Axis.over([]) == Axis(-8, 0)
 
     def test_must_be_equal_has_no_limit_to_show(self):
-        exact = verdict(margin=0.0, limit_l2=0.0, limit_max=0.0, limit_gain=0.0, gain_port=0.0)
+        exact = verdict(margin=0.0, limit_l2=0.0, limit_max=0.0, limit_scale_error=0.0, scale_error_port=0.0)
         (track, _) = Axis(-8, 0).tracks(module("m", isolated=exact))
         assert track.limit is None
         assert not track.over

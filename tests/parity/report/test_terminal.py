@@ -8,7 +8,6 @@ from rich.console import Console
 
 from parity.report.schema import LimitReport, VerdictReport
 from parity.report.terminal import render, summary
-from parity.verdict.judging import merge_batches
 
 ATTENTION = "_hstu._attention_layers.1._attn"
 PRECISIONS = ("fp32", "fp16", "bf16")
@@ -138,7 +137,7 @@ def test_a_gpus_columns_leave_every_name_whole(report, width, tables):
     lines = _shown(_with_runners(report, _on_gpu, PRECISIONS), width)
     assert max(len(line.rstrip()) for line in lines) <= width
     assert not any("…" in line for line in lines)
-    assert sum("err/limit" in line for line in lines) == tables
+    assert sum("err/limit " in line for line in lines) == tables
     (case,) = report.cases
     for module in case.precisions[0].runners[-1].modules:
         last = module.tap.split(".")[-1].split("[")[-1]
@@ -150,11 +149,11 @@ def test_a_gpus_columns_leave_every_name_whole(report, width, tables):
 
 def test_a_gpus_columns_are_there_where_they_are_filled(report):
     def headers(changed):
-        (line,) = (line for line in _shown(changed) if "err/limit" in line)
+        (line,) = (line for line in _shown(changed) if "err/limit " in line)
         return line.split("err/limit")[1].split()
 
-    assert headers(_with_runners(report, _as_port)) == ["sees", "ms"]
-    assert headers(_with_runners(report, _on_gpu)) == ["sees", "ms", "ms", "limit"]
+    assert headers(_with_runners(report, _as_port)) == ["error", "ms"]
+    assert headers(_with_runners(report, _on_gpu)) == ["error", "ms", "ms", "limit"]
 
 
 def test_a_runner_that_was_not_timed_has_no_numbers_in_any_column(report):
@@ -320,30 +319,34 @@ def test_an_error_without_a_number_is_shown(report):
     assert "worst at" not in text
 
 
-def _blind(runner):
-    """The port with one check that would not have noticed an error of 3 %."""
+def _insensitive(runner):
+    """The port with one check that does not detect an error of 3 %."""
     runner = _as_port(runner)
     if runner.runner != "tripy":
         return runner
-    modules = tuple(
-        m.model_copy(update={"sensitivity": 0.03} if m.tap == ATTENTION else {}) for m in runner.modules
+    update = {"min_detectable_error": 0.03, "status": "INSENSITIVE"}
+    modules = tuple(m.model_copy(update=update if m.tap == ATTENTION else {}) for m in runner.modules)
+    diagnosis = runner.diagnosis.model_copy(
+        update={"kind": "insensitive", "tap": ATTENTION, "text": "1 of 40 checks do not detect"}
     )
-    (marked,) = merge_batches([{"tripy": runner.model_copy(update={"modules": modules})}])
-    return marked
+    update = {"modules": modules, "verdict": "INSENSITIVE", "diagnosis": diagnosis}
+    return runner.model_copy(update=update)
 
 
-def test_a_blind_check_is_no_pass(report):
-    blind = _with_runners(report, _blind)
-    lines = [" ".join(line.split()) for line in _shown(blind)]
-    assert any(line.startswith("_attn BLIND") and "3e-02" in line for line in lines)
-    (message,) = (line for line in lines if line.startswith("BLIND: hstu_tiny"))
+@pytest.mark.parametrize("width", [120, 80])
+def test_an_insensitive_check_is_no_pass(report, width):
+    insensitive = _with_runners(report, _insensitive)
+    lines = [" ".join(line.split()) for line in _shown(insensitive, width)]
+    assert not any("…" in line for line in lines)
+    assert any(line.startswith("_attn INSENSITIVE") and "3e-02" in line for line in lines)
+    (message,) = (line for line in lines if line.startswith("INSENSITIVE: hstu_tiny"))
     assert "1 of" in message
-    said = summary(blind).plain
-    assert said.startswith("BLIND: nothing diverges")
-    assert "1 of these checks" in said
+    sentence = summary(insensitive).plain
+    assert sentence.startswith("INSENSITIVE: nothing diverges")
+    assert "1 of these checks" in sentence
 
 
-def test_each_check_says_what_it_would_have_noticed(report):
+def test_each_check_shows_its_min_detectable_error(report):
     lines = [" ".join(line.split()) for line in _shown(_with_runners(report, _as_port))]
     rows = {line.split()[0]: line.split() for line in lines if line}
     assert float(rows["_ndp_module"][2]) < 1e-5

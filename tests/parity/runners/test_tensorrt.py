@@ -11,7 +11,7 @@ import torch
 from cases.hstu.synthetic import synthetic
 from configs import load_case
 from parity.base.precision import PRECISIONS
-from parity.report.schema import read_report
+from parity.report.files import read_report
 from parity.runners import Unavailable, make_runner
 from parity.runners.base import BuiltOnly, Refused
 from parity.timing.measure import Replayed, Timed

@@ -11,7 +11,7 @@ from configs import load_case, with_input
 from parity.capture.store import load_capture, save_capture
 from parity.inputs.arrays import CaseInputs, load, save
 from parity.inputs.weights import load_export
-from parity.report.schema import read_report
+from parity.report.files import read_report
 from parity.timing import rounds as latency
 from tests.locations import DATA
 

@@ -10,8 +10,8 @@ import pytest
 
 from cases.registry import get_family
 from configs import load_case
-from parity.report.schema import ModuleReport
-from parity.report.terminal import verdict_lines
+from parity.report.assemble import verdict_report
+from parity.report.overview import verdict_lines
 from tests.parity.case_runs import judged, tapped_paths
 
 # Every variant of every module in small, and the public configurations with their real widths.
@@ -66,16 +66,15 @@ def _grouped(case: str, precision: str, seed: int, *values: object, name: str):
     ],
 )
 def test_module(case, precision, seed, runner, path):
-    rows = [row for row in judged(case, precision, seed, runner).rows if row.path == path]
-    assert rows, f"{path} left no tap"
-    reports = [ModuleReport.of(row, 0, None) for row in rows if not row.passed]
+    taps = [tap for tap in judged(case, precision, seed, runner).taps if tap.path == path]
+    assert taps, f"{path} left no tap"
     failures = [
-        verdict_lines(f"{case}, {precision}, {runner}: {report.tap} {how}", verdict)
-        for report in reports
-        for how, verdict in (("alone", report.isolated), ("in the model", report.accumulated))
-        if verdict is not None and verdict.status == "FAIL"
+        verdict_lines(f"{case}, {precision}, {runner}: {tap.tap} {name}", verdict_report(verdict))
+        for tap in taps
+        for name, verdict in tap.verdicts.items()
+        if not verdict.passed
     ]
-    assert not reports, "\n".join(["", *failures])
+    assert not failures, "\n".join(["", *failures])
 
 
 @pytest.mark.parametrize(
@@ -87,9 +86,9 @@ def test_model(case, precision, seed, runner):
     assert comparison.passed, comparison.diagnosis.text
     assert comparison.padding_leak == ""
     # Each module is measured on its own, and none is looked at by position or left out.
-    assert {row.path for row in comparison.rows} >= set(tapped_paths(load_case(case)))
+    assert {tap.path for tap in comparison.taps} >= set(tapped_paths(load_case(case)))
     output = f"{get_family(load_case(case).family).entry}."
-    assert all(row.isolated for row in comparison.rows if not row.tap.startswith(output))
+    assert all(tap.isolated for tap in comparison.taps if not tap.tap.startswith(output))
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_the_folder_of_a_fault_fails_alone(name, tmp_path):
     faulty = _alone(folder)
     assert faulty.returncode == 1, faulty.stdout + faulty.stderr
     assert (failure.call.path or "the whole model") in faulty.stdout
-    for reason in json.loads((folder / "problem.json").read_text())["why"]:
+    for reason in json.loads((folder / "problem.json").read_text())["explanation"]:
         assert reason in faulty.stdout
 
 

@@ -17,10 +17,11 @@ from parity.report.html.page import render_html
 from parity.report.overview import milliseconds, times_the_limit
 from parity.report.schema import LatencyReport, LimitReport
 from parity.timing import roofline as limits
-from parity.timing.roofline import find_limits, with_limits, write_limits
+from parity.timing.roofline import find_limits, read_limits, write_limits
 from perf_model.ceilings import CeilingsError
 from perf_model.limits import limit
 from perf_model.work import appending_work, case_work
+from tests.parity import made_reports
 from tests.parity.hidden_gpu import without_gpu
 from tests.perf_model.gpu import h200
 
@@ -50,8 +51,7 @@ def test_every_module_and_the_model_have_the_limit_of_their_work(inputs, precisi
     assert found.reason == ""
     assert set(found.limits) == set(works)
     for tap, work in works.items():
-        expected = limit(work, precision, h200())
-        assert found.limits[tap] == LimitReport(seconds=expected.seconds, bound=expected.bound)
+        assert found.limits[tap] == limit(work, precision, h200())
 
 
 def test_another_gpu_has_a_reason_and_no_limits(inputs):
@@ -93,15 +93,14 @@ def test_what_is_saved_is_what_was_found(inputs, tmp_path, on_h200):
     assert limits.Limits.model_validate_json((tmp_path / "roofline.json").read_text()) == found
 
 
-def test_reports_stay_as_they_are_where_nothing_is_saved(report, runners_of, tmp_path):
-    reports = runners_of(report)
-    assert with_limits(reports, PrecisionFolder(tmp_path)) == reports
+def test_a_batch_without_a_gpu_has_no_limits(tmp_path):
+    assert read_limits(PrecisionFolder(tmp_path)) is None
 
 
-def test_a_damaged_file_is_named(report, runners_of, tmp_path):
+def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "roofline.json").write_text("{}")
     with pytest.raises(UserError, match="is damaged"):
-        with_limits(runners_of(report), PrecisionFolder(tmp_path))
+        read_limits(PrecisionFolder(tmp_path))
 
 
 @pytest.fixture
@@ -159,7 +158,7 @@ def has_limits(shown: str) -> bool:
 
 
 def made(median: float, **more: object) -> LatencyReport:
-    return LatencyReport(median=median, p25=median, p75=median, runs=7, **more)
+    return made_reports.latency(median, median, median, 7, **more)
 
 
 def test_the_factor_is_of_replays_where_there_are_any():

@@ -14,12 +14,12 @@ from rich.console import Console
 from parity.base import gpu_state
 from parity.base.precision import PRECISIONS
 from parity.execution.record import RunnerFailure, Status
+from parity.report.assemble import latency_report
 from parity.report.overview import milliseconds
 from parity.report.terminal import render
 from parity.timing import measure as timing
 from parity.timing import rounds as latency
 from parity.timing.measure import NotCapturable, Replay, Replayed, measure, measure_queued
-from parity.verdict.judging import latency_of
 from tests.parity import made_reports
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -178,16 +178,16 @@ def test_a_run_that_waits_for_the_gpu_cannot_be_queued(monkeypatch):
 
 
 def test_quantiles_lie_within_what_was_seen_and_replays_stand_beside():
-    found = latency_of([float(n) for n in range(1, 102)], [0.25, 0.5, 0.75])
+    found = latency_report([float(n) for n in range(1, 102)], [0.25, 0.5, 0.75])
     assert (found.p10, found.p25, found.median, found.p75, found.p90) == (11, 25.5, 51, 76.5, 91)
     assert (found.runs, found.replay.median, found.replay.runs, found.replay.replay) == (101, 0.5, 3, None)
     assert milliseconds(found) == "51000 ±50%, graph 500 ±50%"
-    one = latency_of([3.0])
+    one = latency_report([3.0])
     assert (one.p10, one.median, one.p90, one.replay) == (3, 3, 3, None)
 
 
 def test_a_terminal_shows_replays_memory_and_clocks():
-    latency = latency_of([0.002] * 5, [0.0005] * 5)
+    latency = latency_report([0.002] * 5, [0.0005] * 5)
     runner = made_reports.port(
         "fp32",
         (made_reports.module("_o", latency=latency),),
@@ -313,8 +313,8 @@ class TestOnAGpu:
                 y = y * 1.0001 + 0.1
             return {"y": y}
 
-        plain = latency_of(measure(function, 20, torch.cuda.current_stream()).seconds)
-        replayed = latency_of(Replay(function).time(20))
+        plain = latency_report(measure(function, 20, torch.cuda.current_stream()).seconds)
+        replayed = latency_report(Replay(function).time(20))
         assert replayed.p75 < plain.p25
 
     @pytest.mark.parametrize(

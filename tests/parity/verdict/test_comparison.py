@@ -7,7 +7,7 @@ import torch
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
 from parity.verdict.comparison import Evidence, Results, compare
-from parity.verdict.explanation import why
+from parity.verdict.explanation import explain_tap
 
 B, N, D = 3, 7, 40
 LENGTHS = np.array([7, 4, 1])
@@ -65,8 +65,8 @@ def results(exact):
 def test_a_good_port_passes(evidence, results):
     comparison = compare(evidence, results)
     assert comparison.passed
-    assert [row.tap for row in comparison.rows] == ["a.inner", "a", "b", "score.out"]
-    assert all(row.accumulated.checked == LENGTHS.sum() * D for row in comparison.rows)
+    assert [tap.tap for tap in comparison.taps] == ["a.inner", "a", "b", "score.out"]
+    assert all(tap.accumulated.checked == LENGTHS.sum() * D for tap in comparison.taps)
 
 
 def test_the_innermost_module_that_fails_alone_is_the_culprit(evidence, results):
@@ -79,9 +79,9 @@ def test_the_innermost_module_that_fails_alone_is_the_culprit(evidence, results)
 
 
 def test_a_module_a_little_further_off_than_those_inside_it_names_the_nearest(evidence, results):
-    alone = {row.tap: row.isolated for row in compare(evidence, results).rows}
+    alone = {tap.tap: tap.isolated for tap in compare(evidence, results).taps}
     good = results.isolated["a"]
-    results.isolated["a"] = good * (1 + 3 * alone["a"].limit.gain)
+    results.isolated["a"] = good * (1 + 3 * alone["a"].limit.scale_error)
     diagnosis = compare(evidence, results).diagnosis
     assert (diagnosis.kind, diagnosis.tap) == ("module", "a")
     share = f"{alone['a.inner'].margin:.2g}"
@@ -122,7 +122,7 @@ def test_a_gap_is_a_row_with_its_reason_and_nothing_else_is(evidence, results):
     evidence.gaps = {"Inner": "no such operation"}
     comparison = compare(evidence, results)
     assert comparison.passed
-    assert comparison.rows[0].gap == "no such operation"
+    assert comparison.taps[0].gap == "no such operation"
     del results.tapped["b"], results.isolated["b"]
     assert not compare(evidence, results).passed
 
@@ -168,18 +168,16 @@ def test_a_leak_says_how_far_from_the_padding_it_reaches(evidence, results, sequ
     poisoned[2, 1:] = 7.0
     results.poisoned["a"] = poisoned
     comparison = compare(evidence, results)
-    row = next(row for row in comparison.rows if row.tap == comparison.padding_leak)
-    found = why(evidence, results, row)
-    assert len(found) == len(words)
-    assert all(text.startswith(word) for text, word in zip(found, words, strict=True))
-    assert "axis 2 0" in found[0]
+    texts = explain_tap(evidence, results, comparison.tap(comparison.padding_leak))
+    assert len(texts) == len(words)
+    assert all(text.startswith(word) for text, word in zip(texts, words, strict=True))
+    assert "axis 2 0" in texts[0]
 
 
 def test_a_leak_that_cannot_be_compared_has_no_explanation(evidence, results):
     del results.poisoned["a"]
     comparison = compare(evidence, results)
-    row = next(row for row in comparison.rows if row.tap == comparison.padding_leak)
-    assert why(evidence, results, row) == ()
+    assert explain_tap(evidence, results, comparison.tap(comparison.padding_leak)) == ()
 
 
 def test_what_counts_is_neither_padding_nor_at_a_discontinuity(evidence):
@@ -226,7 +224,7 @@ def test_boundary_flips_are_left_out_here_and_behind(evidence, results):
     results.poisoned = dict(results.tapped)
     comparison = compare(evidence, results)
     assert comparison.passed
-    assert [row.accumulated.boundary for row in comparison.rows] == [1, 2 * D, 2 * D, 2 * D]
+    assert [tap.accumulated.boundary for tap in comparison.taps] == [1, 2 * D, 2 * D, 2 * D]
     # What lies before the flip still counts.
     results.tapped["b"][0, 4] += 1
     assert compare(evidence, results).diagnosis.tap == "b"
@@ -244,7 +242,7 @@ def test_a_flip_reaches_earlier_rows_where_attention_is_not_causal(evidence, res
     results.poisoned = dict(results.tapped)
     comparison = compare(evidence, results)
     assert comparison.passed is not causal
-    assert comparison.rows[1].accumulated.boundary == (LENGTHS[1] - 2 if causal else LENGTHS[1]) * D
+    assert comparison.taps[1].accumulated.boundary == (LENGTHS[1] - 2 if causal else LENGTHS[1]) * D
 
 
 def test_too_many_boundary_elements_test_nothing(evidence, results):

@@ -9,7 +9,7 @@ import torch
 from parity.base.precision import PRECISIONS
 from parity.verdict.distances import Distance, Oracle, carrying_rows
 from parity.verdict.rule import ROUNDINGS_PER_OPERATION, bound_for, judge
-from parity.verdict.sensitivity import STEP, smallest_noticed
+from parity.verdict.sensitivity import STEP, min_detectable_error
 
 FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
 
@@ -39,7 +39,7 @@ def test_a_relative_change_of_one_in_a_hundred_thousand_fails(product):
 
 
 @pytest.mark.parametrize("factor", [1.006, 0.994])
-def test_a_common_factor_is_seen_below_the_norms_of_rounding(factor):
+def test_a_common_factor_is_detected_below_the_norms_of_rounding(factor):
     exact = torch.randn(64, 48, generator=torch.Generator().manual_seed(5)).double()
     rounded = exact.bfloat16()
     assert judge(exact, rounded, rounded, BF16, longest_sum=1).passed
@@ -47,24 +47,24 @@ def test_a_common_factor_is_seen_below_the_norms_of_rounding(factor):
     assert verdict.port.l2 < verdict.limit.l2
     assert verdict.port.largest < verdict.limit.largest
     assert not verdict.passed
-    assert verdict.port.gain == pytest.approx(factor - 1, abs=verdict.reference.l2 / math.sqrt(64))
-    assert "gain" in verdict.reason
+    assert verdict.port.scale_error == pytest.approx(factor - 1, abs=verdict.reference.l2 / math.sqrt(64))
+    assert "scale error" in verdict.reason
 
 
-def test_the_gain_may_be_as_large_as_few_rows_let_it_be():
-    """One row, whose elements share a rounding, proves less than many."""
+def test_few_rows_allow_a_larger_scale_error():
+    """Elements of one row may share a rounding."""
     bound, u = bound_for(BF16, 1), BF16.unit_roundoff
-    given = Distance(l2=0.002, largest=0.002, gain=0.003)
+    expected = Distance(l2=0.002, largest=0.002, scale_error=0.003)
     for rows in (1, 4, 1e6):
-        limit = bound.limit(given, rows)
+        limit = bound.limit(expected, rows)
         squares = (bound.k * 0.003) ** 2 + (2 * u) ** 2 / rows + u**2
-        assert limit.gain == pytest.approx(math.sqrt(squares), rel=1e-12)
-    assert bound_for(BF16, 0).limit(Distance(0.0, 0.0, 0.0), 1).gain == 0.0
+        assert limit.scale_error == pytest.approx(math.sqrt(squares), rel=1e-12)
+    assert bound_for(BF16, 0).limit(Distance(0.0, 0.0, 0.0), 1).scale_error == 0.0
 
 
 def test_error_and_floor_add_in_squares():
     bound = bound_for(BF16, 50)
-    limit = bound.limit(Distance(l2=0.002, largest=0.004, gain=0.0), 16)
+    limit = bound.limit(Distance(l2=0.002, largest=0.004, scale_error=0.0), 16)
     assert limit.l2 == pytest.approx(math.hypot(bound.k * 0.002, bound.floor))
     assert limit.largest == pytest.approx(math.hypot(bound.k * 0.004, bound.floor))
 
@@ -87,57 +87,57 @@ def test_carrying_rows(values, rows):
 
 
 def test_only_rows_that_count_carry():
-    keep = np.ones((6, 5), bool)
-    keep[4:] = False
-    assert carrying_rows(np.ones((6, 5)), keep) == pytest.approx(4)
+    counted = np.ones((6, 5), bool)
+    counted[4:] = False
+    assert carrying_rows(np.ones((6, 5)), counted) == pytest.approx(4)
 
 
 @pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
-def test_sensitivity_is_where_the_verdict_turns(precision):
+def test_the_min_detectable_error_is_where_the_verdict_changes(precision):
     exact = torch.randn(64, 48, generator=torch.Generator().manual_seed(5)).double()
     rounded = exact.to(precision.dtype)
     verdict = judge(exact, rounded, rounded, precision, longest_sum=1)
     truth = Oracle(exact.numpy().ravel())
     values = rounded.double().numpy().ravel()
-    below, above = verdict.sensitivity / STEP**2, verdict.sensitivity
+    below, above = verdict.min_detectable_error / STEP**2, verdict.min_detectable_error
     assert truth.distance(values * (1 + above)).exceeds(verdict.limit)
     assert truth.distance(values * (1 - above)).exceeds(verdict.limit)
-    unnoticed = [truth.distance(values * (1 + sign * below)).exceeds(verdict.limit) for sign in (1, -1)]
-    assert not all(unnoticed)
-    assert 0.5 < verdict.sensitivity / precision.unit_roundoff < 2
+    detected = [truth.distance(values * (1 + sign * below)).exceeds(verdict.limit) for sign in (1, -1)]
+    assert not all(detected)
+    assert 0.5 < verdict.min_detectable_error / precision.unit_roundoff < 2
 
 
-@pytest.mark.parametrize("measure", ["l2", "largest", "gain"])
+@pytest.mark.parametrize("measure", ["l2", "largest", "scale_error"])
 @pytest.mark.parametrize("room", [1.0 + 1e-6, 3.0, 1e3], ids=lambda room: f"{room:g} times the error")
-def test_sensitivity_is_where_the_first_measure_turns(measure, room):
-    """Of a port with an error of its own, one limit closer than the others."""
+def test_the_min_detectable_error_is_where_the_first_measure_exceeds_its_limit(measure, room):
+    """A port with an error of its own, and one limit closer than the others."""
     rng = np.random.default_rng(11)
     truth = Oracle(rng.standard_normal(300))
     port = truth.values * 1.00003 + 1e-5 * rng.standard_normal(300)
-    found = truth.distance(port)
-    close = {measure: room * abs(getattr(found, measure))}
-    limit = Distance(**({"l2": math.inf, "largest": math.inf, "gain": math.inf} | close))
-    noticed = smallest_noticed(truth, port, limit)
+    distance = truth.distance(port)
+    close = {measure: room * abs(getattr(distance, measure))}
+    limit = Distance(**({"l2": math.inf, "largest": math.inf, "scale_error": math.inf} | close))
+    detectable = min_detectable_error(truth, port, limit)
 
     def both(error):
         return [truth.distance(port * (1 + sign * error)).exceeds(limit) for sign in (1.0, -1.0)]
 
-    assert all(both(noticed))
-    assert not all(both(noticed / STEP**2))
+    assert all(both(detectable))
+    assert not all(both(detectable / STEP**2))
 
 
-def test_equality_notices_everything_and_a_failure_has_no_sensitivity(product):
+def test_equality_detects_every_error_and_a_failure_has_no_number(product):
     values = torch.randn(6, 5)
-    assert judge(values.double(), values, values.clone(), FP32, longest_sum=0).sensitivity == 0.0
+    assert judge(values.double(), values, values.clone(), FP32, longest_sum=0).min_detectable_error == 0.0
     numbers = torch.arange(12)
-    assert judge(numbers, numbers, numbers.clone(), FP32, longest_sum=1).sensitivity == 0.0
+    assert judge(numbers, numbers, numbers.clone(), FP32, longest_sum=1).min_detectable_error == 0.0
     oracle, reference, port = product
-    assert math.isnan(judge(oracle, reference, port * 2, FP32, longest_sum=211).sensitivity)
+    assert math.isnan(judge(oracle, reference, port * 2, FP32, longest_sum=211).min_detectable_error)
 
 
-def test_an_all_zero_tensor_notices_no_factor():
+def test_an_all_zero_tensor_detects_no_factor():
     zero = torch.zeros(4, 3)
-    assert math.isinf(judge(zero.double(), zero, zero, FP32, 1).sensitivity)
+    assert math.isinf(judge(zero.double(), zero, zero, FP32, 1).min_detectable_error)
 
 
 def test_one_wrong_element_fails_in_the_max_norm(product):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from parity.base.precision import PRECISIONS
-from parity.report.schema import MetricReport
+from parity.verdict.judgement import MetricValues
 from parity.verdict.task_metrics.clicks import Clicks
 from parity.verdict.task_metrics.evaluation import Evaluation, difference_interval
 
@@ -25,7 +25,9 @@ def _evaluated(task, precision, parts, runner="tripy", longest_sum=100):
     for reference, oracle, port, labels, inputs in parts:
         outputs = {"torch": reference, "oracle": oracle, runner: port}
         evaluation.add_outputs(outputs, labels, inputs, longest_sum)
-    return {metric.name: metric for metric in evaluation.report(runner)}
+    judgements = evaluation.judge(runner)
+    assert {judgement.rows for judgement in judgements} == {sum(len(part[0]) for part in parts)}
+    return {judgement.name: judgement.values or judgement for judgement in judgements}
 
 
 def _clicked(count, precision=FP16, seed=0, change=lambda p, rng: p):
@@ -104,8 +106,7 @@ class TestFlag:
     def test_the_numbers_of_a_report_follow_from_one_another(self):
         found = _evaluated(Clicks("p", BF16), BF16, [_clicked(300, BF16)])
         for metric in found.values():
-            assert isinstance(metric, MetricReport)
-            assert metric.rows == 300
+            assert isinstance(metric, MetricValues)
             assert metric.difference == metric.port - metric.reference
             assert metric.limit == metric.k * abs(metric.reference - metric.oracle) + metric.floor
             assert metric.floor > 0
@@ -163,8 +164,8 @@ class TestDegenerate:
         assert found["log loss"].port > 0
         for name in ("AUC", "normalized entropy"):
             assert found[name].reason == f"all 20 labels are {label}"
-            assert found[name].port is found[name].interval is None
-        assert (found["calibration"].port is None) == (label == 0)
+            assert found[name].values is None
+        assert isinstance(found["calibration"], MetricValues) == (label == 1)
         assert not any(metric.flagged for metric in found.values())
 
     def test_one_row_has_values_and_no_interval(self):
@@ -191,7 +192,7 @@ class TestDegenerate:
             found = _evaluated(Clicks("p", FP16), FP16, [tuple(batch)])
         for metric in found.values():
             assert metric.reason == f"2 of 20 rows of {named} have no probability of 0..1"
-            assert metric.port is None
+            assert metric.values is None
 
     @pytest.mark.parametrize("port", [None, np.full((7, 1), 0.5)], ids=["missing", "shape"])
     def test_an_output_that_is_missing_or_of_another_shape_has_no_rows(self, port):

@@ -1,0 +1,193 @@
+"""The data of verdicts: taps, diagnoses, metrics, runners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from parity.execution.record import RunnerRecord, Status
+from parity.verdict.rule import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMap:
+    """Levels of error over limit on two axes of a tensor; see `parity.verdict.error_map`.
+
+    Attributes:
+        axes: Names of the row axis and of the column axis: "batch", "position" or "axis n".
+        shape: Sizes of these axes of the tensor. A cell covers several elements of long axes.
+        cells: A string for each row of cells, a character for each cell.
+    """
+
+    axes: tuple[str, str]
+    shape: tuple[int, int]
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TapJudgement:
+    """The verdicts on one tap of one runner.
+
+    Attributes:
+        tap: Name of the tap.
+        path: Path of its module.
+        kind: Class of its module, or `parity.verdict.comparison.MODEL_OUTPUT`.
+        accumulated: Verdict inside the model; None if there is none.
+        isolated: Verdict of the module alone on the reference's inputs; None if it cannot run alone.
+        gap: Reason why the runner has no such module; empty if it has one.
+        batch: Number of the batch with these verdicts, the worst of all.
+        min_detectable_error: Smallest relative error that either verdict detects in any batch; NaN in a FAIL.
+        insensitive: Whether the tap passes and detects too little.
+        error_maps: Maps by "isolated", "accumulated" and "poisoned", of taps that are worth a look.
+    """
+
+    tap: str
+    path: str
+    kind: str
+    accumulated: Verdict | None
+    isolated: Verdict | None
+    gap: str = ""
+    batch: int = 0
+    min_detectable_error: float = math.nan
+    insensitive: bool = False
+    error_maps: Mapping[str, ErrorMap] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, tap: str, path: str, kind: str, accumulated: Verdict | None, isolated: Verdict | None = None
+    ) -> TapJudgement:
+        """The judgement on one batch."""
+        verdicts = [verdict for verdict in (isolated, accumulated) if verdict is not None]
+        detectable = min((verdict.min_detectable_error for verdict in verdicts), default=math.nan)
+        passed = all(verdict.passed for verdict in verdicts)
+        return cls(
+            tap, path, kind, accumulated, isolated, min_detectable_error=detectable if passed else math.nan
+        )
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """The verdicts by "isolated" and "accumulated"."""
+        named = {"isolated": self.isolated, "accumulated": self.accumulated}
+        return {name: verdict for name, verdict in named.items() if verdict is not None}
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.gap) or all(verdict.passed for verdict in self.verdicts.values())
+
+    @property
+    def status(self) -> Literal["PASS", "INSENSITIVE", "FAIL", "GAP"]:
+        if self.gap:
+            return "GAP"
+        if not self.passed:
+            return "FAIL"
+        return "INSENSITIVE" if self.insensitive else "PASS"
+
+    @property
+    def margin(self) -> float:
+        """The larger margin of both verdicts; NaN counts as infinite."""
+        margins = [verdict.margin for verdict in self.verdicts.values()]
+        return max((math.inf if math.isnan(margin) else margin for margin in margins), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The place where a runner diverges first.
+
+    Attributes:
+        kind: "none"; "module": a module fails on its own; "amplification": every module passes on its own
+            and an error grows inside the model; "check": a check other than the taps fails; "metric": a task
+            metric moves; "insensitive": checks detect too little.
+        tap: Tap of the module; name of the check; empty for the whole model.
+        text: The diagnosis in words.
+        amplification: Ratio of the error inside the model to the error alone; None for other kinds.
+        explanation: Patterns that explain the wrong tensor, in words.
+        batch: Number of the batch.
+    """
+
+    kind: Literal["none", "module", "amplification", "check", "metric", "insensitive"] = "none"
+    tap: str = ""
+    text: str = ""
+    amplification: float | None = None
+    explanation: tuple[str, ...] = ()
+    batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValues:
+    """Values of one task metric, its limit and its interval, over all rows of all batches.
+
+    Attributes:
+        oracle, reference, port: Values of the metric.
+        interval: 95 % paired-bootstrap interval of port - reference; None if it is undefined.
+        no_interval: Reason for a missing interval, or empty.
+        k, floor: Parts of the limit.
+        limit: Largest |port - oracle|, k * |reference - oracle| + floor.
+        flagged: Whether the port exceeds the limit and the interval excludes 0.
+    """
+
+    oracle: float
+    reference: float
+    port: float
+    interval: tuple[float, float] | None
+    no_interval: str
+    k: float
+    floor: float
+    limit: float
+    flagged: bool
+
+    @property
+    def difference(self) -> float:
+        return self.port - self.reference
+
+
+@dataclass(frozen=True, slots=True)
+class MetricJudgement:
+    """One task metric of a runner.
+
+    Attributes:
+        name: Name of the metric.
+        rows: Number of rows.
+        reason: Reason why there are no values, or empty.
+        values: The values; None for a reason.
+    """
+
+    name: str
+    rows: int
+    reason: str = ""
+    values: MetricValues | None = None
+
+    @property
+    def flagged(self) -> bool:
+        return self.values is not None and self.values.flagged
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerJudgement:
+    """The verdicts on one runner of a case in one precision.
+
+    Attributes:
+        record: Label, measured times and engines of the runner, in its first batch or in the first one
+            without a verdict.
+        status: How the runner ended.
+        reason: Reason of another status than OK.
+        verdict: NONE if nothing was compared.
+        diagnosis: Place of the first divergence; None if nothing was compared.
+        taps: In the order in which the reference's modules finish.
+        checks: Verdicts on outputs of the incremental forward, by name.
+        padding_leak: First tap that changes with the content of the padding; empty if none does.
+        observer_difference: Largest absolute change of an output by tapping the modules.
+        metrics: Task metrics, if there are labels.
+    """
+
+    record: RunnerRecord
+    status: Status
+    reason: str
+    verdict: Literal["PASS", "INSENSITIVE", "FAIL", "NONE"]
+    diagnosis: Diagnosis | None = None
+    taps: tuple[TapJudgement, ...] = ()
+    checks: Mapping[str, Verdict] = field(default_factory=dict)
+    padding_leak: str = ""
+    observer_difference: float = 0.0
+    metrics: tuple[MetricJudgement, ...] = ()
