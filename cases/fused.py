@@ -1,40 +1,67 @@
-"""What the families of fused models share: `reference.*_fused` and `tripy_port.*_fused`.
+"""What the fused forms share: `reference.*_fused` and `tripy_port.*_fused`.
 
-None is a family that a case can name: the runners of fused models take a case of another family and run it as
-one of these. Their taps are those of the dense reference, padded; what the kernel computes itself has none.
+Their taps are those of the dense reference, padded; what the kernel computes itself has none.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from parity.base.trees import map_tree
-from parity.case import Arrays, Family
+from cases.configured import ConfiguredCase
+from configs import CaseConfig
+from kernels.hstu_attention.interface import missing_triton
+from parity.case import Arrays, Form, NoForm
+
+_INSIDE = "computed inside the fused attention, never as a tensor"
 
 
-class FusedFamily(Family):
-    """In front of a dense family: the valid rows are among the inputs, and there is no cache."""
+class FusedForm(Form, ConfiguredCase):
+    """In front of a dense case: the valid rows are among the inputs, and there is no cache.
 
-    layouts = ("jagged",)
+    Raises:
+        NoForm: The kernel does not compute the case's attention.
+    """
+
+    fused_builder: str
+    """The function of `reference.build` and of `tripy_port.build`."""
+    computed_inside = dict.fromkeys(
+        ("RelativeBucketedTimeAndPositionBasedBias", "AttentionMask", "STUAttentionMask"), _INSIDE
+    )
+
+    def __init__(self, config: CaseConfig) -> None:
+        super().__init__(config)
+        try:
+            self.require_fused()
+        except ValueError as error:
+            raise NoForm(str(error)) from error
 
     @abc.abstractmethod
-    def require_fused(self, config: Any) -> None:
-        """Raises ValueError where the kernel does not compute a model's attention, naming the field."""
+    def require_fused(self) -> None:
+        """Raises ValueError where the kernel does not compute the model's attention, naming the field."""
 
     @abc.abstractmethod
     def width(self, arrays: Arrays) -> int:
         """N: rows of a padded sequence."""
 
-    @abc.abstractmethod
-    def fused_arguments(
-        self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: dict[str, Any]
-    ) -> tuple[list, dict]:
-        """Host tensors that the dense module at `path` got, as arguments of its fused twin in `modules`."""
+    def build_reference(self) -> torch.nn.Module:
+        from reference import build
+
+        _require_triton_on_a_gpu()
+        return getattr(build, self.fused_builder)(self.model)
+
+    def build_port(self, dtype: Any) -> Any:
+        _require_triton_on_a_gpu()
+        # Importing registers the plugins.
+        import kernels.plugins.hstu_attention
+        import kernels.plugins.stu_attention  # noqa: F401
+        from tripy_port import build
+
+        return getattr(build, self.fused_builder)(self.model, dtype)
 
     def lengths(self, arrays: Arrays) -> torch.Tensor:
         """(B,) valid rows of each sequence."""
@@ -44,12 +71,12 @@ class FusedFamily(Family):
         """(L,) int32, ascending: the positions in the flattened (B, N) that hold something."""
         return np.flatnonzero(self._is_valid(arrays)).astype(np.int32)
 
-    def dynamic_sizes(self, arrays: Arrays) -> dict[int, int]:
+    def dynamic_sizes(self, arrays: Arrays) -> Mapping[int, int]:
         """The number of valid rows is dynamic as well."""
         rows = self.row_numbers(arrays).size
         return {rows: 1, **super().dynamic_sizes(arrays)} if rows > 1 else {}
 
-    def incremental_arguments(self, config: Any, arrays: Arrays) -> None:
+    def incremental_arguments(self, arrays: Arrays) -> None:
         return None
 
     def _is_valid(self, arrays: Arrays) -> np.ndarray:
@@ -57,10 +84,6 @@ class FusedFamily(Family):
         return self.valid_rows(arrays)[self.width(arrays)]
 
 
-def placed(arguments: tuple[list, dict], place: Callable[[torch.Tensor], torch.Tensor]) -> tuple[list, dict]:
-    """Arguments with `place` applied to every tensor."""
-
-    def moved(leaf: Any) -> Any:
-        return place(leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-    return map_tree(arguments[0], moved), map_tree(arguments[1], moved)
+def _require_triton_on_a_gpu() -> None:
+    if torch.cuda.is_available() and (reason := missing_triton()):
+        raise NoForm(reason)

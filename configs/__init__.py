@@ -7,19 +7,18 @@ once, here, as a :class:`ConfigError` whose message has one line a problem: the 
 from configs.dlrm import DLRMConfig
 from configs.hstu import HSTUConfig
 from configs.lecture_dlrm import LectureDLRMConfig
-from configs.loading import ConfigError, list_cases, load_case, with_fields, with_input
-from configs.schema import AnyCase, CaseConfig, case_from_json
+from configs.loading import ConfigError, case_from_values, list_cases, load_case, with_fields, with_input
+from configs.schema import CaseConfig
 from configs.stu import STUConfig
 
 __all__ = [
-    "AnyCase",
     "CaseConfig",
     "ConfigError",
     "DLRMConfig",
     "HSTUConfig",
     "LectureDLRMConfig",
     "STUConfig",
-    "case_from_json",
+    "case_from_values",
     "list_cases",
     "load_case",
     "with_fields",

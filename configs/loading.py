@@ -48,6 +48,15 @@ def load_case(name_or_path: str | Path) -> CaseConfig:
     return _parse(_FOLDER / f"{text}.yaml")
 
 
+def case_from_values(values: Mapping[str, Any]) -> CaseConfig:
+    """A case from plain values, as its ``model_dump(mode="json")`` gives them.
+
+    Raises:
+        ConfigError: as for a file that had these values.
+    """
+    return _validate(dict(values), source=f"case {values.get('name', '')}".strip())
+
+
 def with_input(case: CaseConfig, **changes: Any) -> CaseConfig:
     """The same case with some fields of its input changed, and checked again as a whole.
 

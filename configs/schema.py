@@ -9,9 +9,9 @@ Each family has its own model and input, in a file of its own, and its own case 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, RootModel, model_validator
+from pydantic import Field, model_validator
 
 from configs.dlrm import DLRMConfig, DLRMInput
 from configs.fields import Strict, raise_problems
@@ -31,7 +31,7 @@ class CaseConfig(Strict):
     default: bool = Field(default=False, description="whether a run that names no case includes this one")
 
 
-class HSTUCase(CaseConfig):
+class HSTUCaseConfig(CaseConfig):
     """A case of research HSTU."""
 
     family: Literal["hstu"]
@@ -39,7 +39,7 @@ class HSTUCase(CaseConfig):
     input: HSTUInput = Field(description="the mapping of the input's sizes and seed")
 
     @model_validator(mode="after")
-    def _input_fits_model(self) -> HSTUCase:
+    def _input_fits_model(self) -> HSTUCaseConfig:
         problems = []
         if self.input.num_candidates > self.model.num_items:
             problems.append(
@@ -62,7 +62,7 @@ class HSTUCase(CaseConfig):
         return self
 
 
-class DLRMCase(CaseConfig):
+class DLRMCaseConfig(CaseConfig):
     """A case of DLRM."""
 
     family: Literal["dlrm"]
@@ -70,7 +70,7 @@ class DLRMCase(CaseConfig):
     input: DLRMInput = Field(description="the mapping of the input's sizes and seed")
 
     @model_validator(mode="after")
-    def _input_fits_model(self) -> DLRMCase:
+    def _input_fits_model(self) -> DLRMCaseConfig:
         longest, limit = self.input.longest_bag, self.model.max_bag_size
         if limit is not None and longest > limit:
             raise_problems(
@@ -82,7 +82,7 @@ class DLRMCase(CaseConfig):
         return self
 
 
-class LectureDLRMCase(CaseConfig):
+class LectureDLRMCaseConfig(CaseConfig):
     """A case of the lecture's DLRM."""
 
     family: Literal["lecture_dlrm"]
@@ -90,7 +90,7 @@ class LectureDLRMCase(CaseConfig):
     input: LectureDLRMInput = Field(description="the mapping of the input's sizes and seed")
 
 
-class STUCase(CaseConfig):
+class STUCaseConfig(CaseConfig):
     """A case of the production STU stack."""
 
     family: Literal["stu"]
@@ -98,20 +98,10 @@ class STUCase(CaseConfig):
     input: STUInput = Field(description="the mapping of the input's sizes and seed")
 
 
-AnyCase = Annotated[HSTUCase | DLRMCase | LectureDLRMCase | STUCase, Field(discriminator="family")]
 #: By the `family` of a case, in alphabetical order.
 CASE_TYPES: dict[str, type[CaseConfig]] = {
-    "dlrm": DLRMCase,
-    "hstu": HSTUCase,
-    "lecture_dlrm": LectureDLRMCase,
-    "stu": STUCase,
+    "dlrm": DLRMCaseConfig,
+    "hstu": HSTUCaseConfig,
+    "lecture_dlrm": LectureDLRMCaseConfig,
+    "stu": STUCaseConfig,
 }
-
-
-class SavedCase(RootModel[AnyCase]):
-    """A case of any family, as it stands in a file that the harness wrote."""
-
-
-def case_from_json(text: str | bytes) -> CaseConfig:
-    """A case as its ``model_dump_json`` wrote it. Raises ``pydantic.ValidationError``."""
-    return SavedCase.model_validate_json(text).root

@@ -1,163 +1,423 @@
-"""What the harness asks of a model family."""
+"""The door of the engine: what it asks of a model, and how a process names one.
+
+A model comes in as a `Case`. It has to build both sides and to make inputs; every other method has a default
+that is right for a dense model without padding. A `CaseReference` names a case by plain data, so that another
+process can import it.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+import copy
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-import torch
+from pydantic import BaseModel, ConfigDict
 
-from configs import CaseConfig
-from parity.base.precision import Precision
+from parity.base.errors import UserError
 from parity.base.trees import dotted, leaves
-from parity.capture.captures import ModuleCall
-from parity.inputs.arrays import CaseInputs
-from parity.verdict.task_metrics.task import Task
+
+if TYPE_CHECKING:
+    import nvtripy
+    import torch
+
+    from parity.base.precision import Precision
+    from parity.base.task import Task
 
 Arrays = Mapping[str, np.ndarray]
+
+_FIX = "name a Case, or a class or function that makes one"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class Batches:
-    """A case's input, where it comes from, and counts that add up to what was given.
+    """Inputs of a case, their source, and counts for the report.
 
-    `labels` are what really happened, batch by batch and row by row, as the family's `task` reads them: no
-    part of what a model gets, and empty where nobody knows.
+    Attributes:
+        inputs: Arrays by name, batch by batch.
+        source: Origin of the arrays, for the report.
+        counts: Numbers of rows and the like, for the report.
+        labels: Observed results, batch by batch and row by row, as the case's `task` reads them. No model
+            gets them. Empty where there are none.
     """
 
-    inputs: list[CaseInputs]
+    inputs: Sequence[Arrays]
     source: str
-    counts: dict[str, int]
-    labels: list[CaseInputs] = field(default_factory=list)
+    counts: Mapping[str, int]
+    labels: Sequence[Arrays] = field(default_factory=list)
 
 
-class Family(abc.ABC):
-    """One architecture: how to build both sides, how to feed them, what counts in their results."""
+class NoForm(Exception):
+    """A case has no such form, or the form cannot run here; the message is the reason that users read."""
 
-    name: ClassVar[str]
-    """The `family` of its cases."""
-    builder: ClassVar[str]
-    """The function of `tripy_port.build` that makes its port."""
-    layouts: ClassVar[tuple[str, ...]] = ("dense",)
-    """Layouts of the reference; a family with "jagged" also has `pad_taps` and `jagged_arguments`."""
-    entry: ClassVar[str]
-    """The method of both models that goes from a case's input to its outputs."""
-    outputs: ClassVar[tuple[str, ...]]
-    """Names of what the entry returns, in order."""
-    incremental_outputs: ClassVar[Mapping[str, str]] = {}
-    """Tap names of what `extend` returns, in order, each with the tap of the full forward that it must
-    equal; empty if the family has no incremental forward."""
 
-    @abc.abstractmethod
-    def build_reference(self, config: Any, layout: str) -> torch.nn.Module:
-        """The PyTorch model of a case, with untrained weights."""
+class Case(abc.ABC):
+    """One model in one configuration: both sides, inputs, and the parts of results that count.
 
-    def build_port(self, config: Any, dtype: Any) -> Any:
-        """The Tripy model of a case, in a `tp.dtype`, its parameters not set."""
-        from tripy_port import build
+    A subclass sets `name`, and `seed` and `batch_size` where these defaults do not fit. It implements
+    `build_reference`, `build_port` and `make_inputs`.
 
-        return getattr(build, self.builder)(config, dtype)
+    Legend: B rows of a batch.
+    """
 
-    @abc.abstractmethod
-    def gaps(self) -> Mapping[str, str]:
-        """Classes of the reference that Tripy cannot express, each with the reason."""
+    name: str
+    """Name in reports and of folders: letters, digits and underscores, a letter first."""
+    description: str = ""
+    """One line for lists."""
+    seed: int = 0
+    """Seed of the initial weights, and of `make_inputs`."""
+    batch_size: int = 4
+    """Rows of a batch that `make_inputs` makes."""
+    entry: str = "forward"
+    """The method of both models that maps inputs to outputs."""
+    forms: tuple[str, ...] = ()
+    """Names that `form` accepts."""
+    incremental_outputs: Mapping[str, str] = {}
+    """Tap names of the results of `extend`, in order, each with the tap of the entry that it must equal."""
+    packages: tuple[str, ...] = ()
+    """Packages that `build_port` imports besides the case's own, for a folder that reproduces a failure."""
+    _reference: CaseReference | None = None
 
-    @abc.abstractmethod
-    def synthetic(self, case: CaseConfig) -> Batches:
-        """One batch that reaches every part of the model, drawn from the case's seed."""
+    # Needed
 
     @abc.abstractmethod
-    def recognises(self, path: Path) -> bool:
-        """Whether a file begins like one that `read` reads; False for one that cannot be read at all."""
+    def build_reference(self) -> torch.nn.Module:
+        """The PyTorch model, with untrained weights."""
 
     @abc.abstractmethod
-    def read(self, path: Path) -> Any:
-        """A file of recorded data, for `recorded`. Raises `UserError`."""
+    def build_port(self, dtype: nvtripy.dtype) -> nvtripy.Module:
+        """The Tripy model in a dtype, its parameters not set. Its state-dict keys are the reference's."""
 
     @abc.abstractmethod
-    def recorded(self, case: CaseConfig, data: Any) -> Batches:
-        """All of what `read` read, as batches. Raises `UserError` where it does not fit the model."""
+    def make_inputs(self) -> Arrays | Batches:
+        """Arrays by name, drawn from `seed`, for `batch_size` rows; or several batches with their counts."""
 
-    @abc.abstractmethod
-    def validate(self, inputs: CaseInputs, case: CaseConfig) -> None:
-        """Raises `UserError` for inputs that the models cannot be run on, or their results not judged."""
+    # Naming
 
-    @abc.abstractmethod
-    def poison(self, inputs: CaseInputs, seed: int) -> CaseInputs | None:
-        """The same inputs with garbage in their padding; None where the inputs have no padding."""
+    @property
+    def reference(self) -> CaseReference:
+        """The plain data that another process imports this case by.
 
-    @abc.abstractmethod
-    def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
-        """The entry's keyword arguments: the case's arrays, nested as the method wants them."""
-
-    @abc.abstractmethod
-    def batch_size(self, arrays: Arrays) -> int:
-        """Users or rows in the batch."""
-
-    def rows(self, arrays: Arrays, rows: slice) -> dict[str, np.ndarray] | None:
-        """The input of some rows of the batch, where no row's results depend on another's.
-
-        None where they do, or where rows cannot be told apart: such a batch is only run as a whole.
+        Raises:
+            UserError: The case was not loaded from a reference.
         """
+        if self._reference is None:
+            raise UserError(
+                "case", type(self).__qualname__, "has no reference", "load it with parity.CaseReference"
+            )
+        return self._reference
+
+    def with_overrides(self, seed: int | None = None, batch_size: int | None = None) -> Case:
+        """The same case with another seed or batch size. Override it if the constructor uses either.
+
+        Raises:
+            UserError: A value that the case cannot have.
+        """
+        changes = {"seed": seed, "batch_size": batch_size}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if batch_size is not None and batch_size < 1:
+            raise UserError("batch_size", batch_size, "is less than 1", "give at least 1")
+        if seed is not None and seed < 0:
+            raise UserError("seed", seed, "is negative", "give 0 or more")
+        other = copy.copy(self)
+        for name, value in changes.items():
+            setattr(other, name, value)
+        if other._reference is not None:
+            other._reference = other._reference.model_copy(update=changes)
+        return other
+
+    def sizes(self) -> Mapping[str, int | Sequence[int]]:
+        """Sizes that a smaller case may have less of, by name; the first are shrunk first."""
+        return {"batch_size": self.batch_size}
+
+    def with_sizes(self, sizes: Mapping[str, Any]) -> Case:
+        """The same case with some of its `sizes` changed. Raises `UserError` for sizes that do not fit."""
+        return self.with_overrides(**sizes)
+
+    # The entry
+
+    def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
+        """The entry's keyword arguments: by default the arrays by their names."""
+        return dict(arrays)
+
+    def named_outputs(self, results: Any) -> dict[str, Any]:
+        """The entry's results by tap name, of either side: one tensor, a tuple, or a dict of tensors."""
+        if isinstance(results, dict):
+            named = results
+        elif isinstance(results, (list, tuple)):
+            named = {str(index): result for index, result in enumerate(results)}
+        else:
+            named = {"output": results}
+        return {f"{self.entry}.{name}": result for name, result in named.items()}
+
+    # Inputs
+
+    def batch_size_of(self, arrays: Arrays) -> int:
+        """B of some inputs: by default the first axis of the first array."""
+        return next(iter(arrays.values())).shape[0]
+
+    def validate(self, arrays: Arrays) -> None:
+        """Raises `UserError` for inputs that the models cannot run on, or whose results cannot be judged."""
         return None
 
-    def dynamic_sizes(self, arrays: Arrays) -> dict[int, int]:
+    def poison(self, arrays: Arrays, seed: int) -> Arrays | None:
+        """The same inputs with garbage in their padding; None where there is no padding."""
+        return None
+
+    def valid_rows(self, arrays: Arrays) -> Mapping[int, np.ndarray]:
+        """For each size of a padded axis, the (B, size) boolean mask of what counts."""
+        return {}
+
+    def rows(self, arrays: Arrays, rows: slice) -> Arrays | None:
+        """The inputs of some rows of the batch, where no row's results depend on another's.
+
+        None where they do, or where rows cannot be told apart: such a batch runs as a whole. By default every
+        array is cut along its first axis if all of them have B rows.
+        """
+        batch = self.batch_size_of(arrays)
+        if any(array.shape[:1] != (batch,) for array in arrays.values()):
+            return None
+        return {name: array[rows] for name, array in arrays.items()}
+
+    def dynamic_sizes(self, arrays: Arrays) -> Mapping[int, int]:
         """Sizes of first axes that are dynamic in the port's graph, each with its smallest value."""
-        batch = self.batch_size(arrays)
+        batch = self.batch_size_of(arrays)
         return {batch: 1} if batch > 1 else {}
 
-    def dynamic_axes(self, arrays: Arrays) -> dict[str, tuple[str, int]]:
+    def dynamic_axes(self, arrays: Arrays) -> Mapping[str, tuple[str, int]]:
         """First axes that are dynamic in an exported graph, by the path of the entry's argument.
 
-        Each with the size's name, which is another one only for a size of its own, and its smallest value.
+        Each has the size's name, which is another one only for a size of its own, and its smallest value.
         """
-        batch = self.batch_size(arrays)
+        batch = self.batch_size_of(arrays)
         arguments = leaves(self.entry_arguments(arrays))
-        return {dotted(path): ("batch", 1) for path, array in arguments if array.shape[0] == batch}
+        return {dotted(path): ("batch", 1) for path, array in arguments if array.shape[:1] == (batch,)}
 
-    @abc.abstractmethod
-    def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
-        """For each size that a padded axis can have, the (B, size) boolean mask of what counts."""
+    # Recorded data
 
-    def is_causal(self, config: Any) -> bool:
-        """Whether no row of a sequence depends on a later one."""
-        return True
+    def recognises(self, path: Path) -> bool:
+        """Whether a file begins like one that `read` reads; False for one that cannot be read at all."""
+        return False
 
-    @abc.abstractmethod
-    def boundary(
-        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], config: Any
-    ) -> np.ndarray | None:
-        """Elements of a module's output whose pre-image lies within round-off of a discontinuity."""
+    def read(self, path: Path) -> Any:
+        """A file of recorded data, for `recorded`. Cases of one class share it.
 
-    def task(self, config: Any, weights: Path, precision: Precision) -> Task:
-        """What the labels of `recorded` are compared with; needed by families whose data have labels.
+        Raises:
+            UserError: The file cannot be read. By default the case reads no data.
+        """
+        raise UserError("--data", str(path), f"cannot be read: {self.name} reads no data", "leave --data out")
+
+    def recorded(self, data: Any) -> Batches:
+        """All of `data` from `read`, as batches. Raises `UserError` where it does not fit the model."""
+        raise NotImplementedError(f"{self.name} reads no data")
+
+    def task(self, weights: Path, precision: Precision) -> Task:
+        """The metrics of the labels of `recorded`; needed by cases whose data have labels.
 
         Args:
-            config: The case's model.
             weights: Folder of the exported weights.
             precision: The tested precision.
         """
         raise NotImplementedError(f"{self.name} has no task")
 
-    def named_outputs(self, results: Any) -> dict[str, Any]:
-        """What the entry returned, by tap name. Either side."""
-        several = results if isinstance(results, tuple) else (results,)
-        return {f"{self.entry}.{name}": each for name, each in zip(self.outputs, several, strict=True)}
+    # Judging
 
-    def incremental_arguments(
-        self, config: Any, arrays: Arrays
-    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def gaps(self) -> Mapping[str, str]:
+        """Classes of the reference that the port cannot have, each with the reason."""
+        return {}
+
+    def is_causal(self) -> bool:
+        """Whether no row of a sequence depends on a later one."""
+        return False
+
+    def boundaries(self) -> Mapping[str, Callable[..., np.ndarray]]:
+        """By class name of the reference's modules, a function of the module's arguments.
+
+        The function returns a boolean array in the shape of the module's output: the elements whose pre-image
+        lies within round-off of a discontinuity. Tensors arrive as host `torch.Tensor`s.
+        """
+        return {}
+
+    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
+        """Standard deviation of a parameter's initial values; None for the scale of its role and shape."""
+        return None
+
+    def work(self, arrays: Arrays, item: int) -> Mapping[str, Any]:
+        """Least work of each module on one batch, as `perf_model.work.Work` by tap; the whole model's is "".
+
+        Args:
+            arrays: The batch's inputs.
+            item: Bytes of a number in the tested precision.
+
+        Raises:
+            ValueError: There are no counts for this case, as by default; the message is the reason.
+        """
+        raise ValueError(f"{self.name} has no counts of FLOPs and bytes")
+
+    def appending_work(self, arrays: Arrays, item: int) -> Mapping[str, Any]:
+        """`work` of `prefill` (no suffix) and of `extend` (`@1`); nothing where there is no cache."""
+        return {}
+
+    # The incremental forward
+
+    def incremental_arguments(self, arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Keyword arguments of `prefill` and of `extend`, less its cache; None where there are none."""
         return None
 
-    def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
-        """Taps of the jagged reference under the names and in the shapes of the dense one."""
-        raise NotImplementedError
+    def prefill(self, model: Any, **arguments: Any) -> Any:
+        """Run a model of either side on all but the last step. Returns its cache, a nest of tensors."""
+        raise NotImplementedError(f"{self.name} has no incremental forward")
 
-    def jagged_arguments(self, path: str, args: list, kwargs: dict, arrays: Arrays) -> tuple[list, dict]:
-        """Arguments of a dense module as those of its jagged twin."""
-        raise NotImplementedError
+    def extend(self, model: Any, cache: Any, **arguments: Any) -> tuple[Any, ...]:
+        """Append the last step. Returns tensors in the order of `incremental_outputs`."""
+        raise NotImplementedError(f"{self.name} has no incremental forward")
+
+    def unflatten_cache(self, tensors: Mapping[str, Any]) -> Any:
+        """The cache from its tensors, in the order of `prefill`'s result."""
+        return list(tensors.values())
+
+    # Other forms
+
+    def form(self, name: str) -> Form:
+        """The same model in another layout or with fused kernels, by one of `forms`.
+
+        Raises:
+            NoForm: The case has no such form, with the reason.
+        """
+        raise NoForm(f"{self.name} has no {name} form")
+
+
+class Form(Case):
+    """A case in another layout or with fused kernels. State-dict keys are those of the case.
+
+    Its `build_reference` and `build_port` may raise `NoForm` where the form cannot run on this machine.
+    """
+
+    computed_inside: Mapping[str, str] = {}
+    """Classes of the case's reference that this form computes inside another module, each with the reason."""
+
+    @abc.abstractmethod
+    def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
+        """Taps of this form under the names and in the shapes of the case's reference."""
+
+    @abc.abstractmethod
+    def module_arguments(
+        self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]
+    ) -> tuple[list, dict]:
+        """Arguments of the case's module at `path` as those of its twin in this form.
+
+        Args:
+            path: Path of the module in both models.
+            args: Its positional arguments, tensors as `torch.Tensor`s.
+            kwargs: Its keyword arguments, likewise.
+            arrays: The batch's inputs.
+            modules: Modules of this form's model by path, for arguments that are modules.
+        """
+
+
+class CaseReference(BaseModel):
+    """A case as plain data, for reports, saved runs and other processes.
+
+    The attribute is a `Case`, or a class or function that makes one of the keyword arguments `values`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: str
+    """Import path, `package.module:attribute`."""
+    values: dict[str, Any] = {}
+    """Arguments of the attribute: JSON's types only."""
+    seed: int | None = None
+    """Seed in place of the case's own."""
+    batch_size: int | None = None
+    """Batch size in place of the case's own."""
+    name: str = ""
+    """The loaded case's name."""
+    description: str = ""
+    """The loaded case's description."""
+
+    def load(self) -> Case:
+        """Import and build the case.
+
+        Raises:
+            UserError: A target that cannot be imported or is no case, or values that it refuses.
+        """
+        case = self._built(_imported(self.target))
+        if not isinstance(case, Case):
+            self._refuse(
+                f"is {_kind(case)}, not a parity.Case", "name a Case, or a function that returns one"
+            )
+        name = getattr(case, "name", None)
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            self._refuse(f"has the name {name!r}", "give it a name of letters, digits and underscores")
+        case = copy.copy(case)
+        update = {"name": name, "description": case.description, "seed": None, "batch_size": None}
+        case._reference = self.model_copy(update=update)
+        if self.seed is None and self.batch_size is None:
+            return case
+        return case.with_overrides(seed=self.seed, batch_size=self.batch_size)
+
+    def _built(self, attribute: Any) -> Any:
+        if isinstance(attribute, Case):
+            if self.values:
+                self._refuse("is a Case and takes no values", "name its class, or leave the values out")
+            return attribute
+        if not callable(attribute):
+            self._refuse(f"is {_kind(attribute)}, not a parity.Case", _FIX)
+        try:
+            return attribute(**self.values)
+        except TypeError as error:
+            self._refuse(f"cannot be made ({error})", "give the values that it takes")
+
+    def _refuse(self, problem: str, fix: str) -> NoReturn:
+        raise UserError("case", self.target, problem, fix)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A case as a list shows it, and whether a plain run includes it."""
+
+    name: str
+    description: str
+    default: bool
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The cases that a command line offers by name.
+
+    Attributes:
+        cases: All of them, in the order of the list.
+        load: The case of a name or of a file's path. Raises `UserError`.
+    """
+
+    cases: Callable[[], Sequence[Listed]]
+    load: Callable[[str], Case]
+
+
+def _imported(target: str) -> Any:
+    """The attribute of a target. Raises `UserError`."""
+    module, colon, attribute = target.partition(":")
+    if not (module and colon and attribute):
+        raise UserError("case", target, "is no import path", "write it as package.module:attribute")
+    try:
+        value: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            "case", target, f"cannot be imported ({error})", "check the name and the Python path"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise UserError("case", target, f"has no attribute {part!r}", f"name one that {module} defines")
+        value = getattr(value, part)
+    return value
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__qualname__}" if isinstance(value, type) else f"a {type(value).__name__}"

@@ -10,12 +10,10 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from cases.registry import get_family
-from configs import CaseConfig
 from parity.base.precision import Precision
-from parity.inputs import weights
-from parity.inputs.weights import rounded
-from parity.pipeline import POISON_SEED
+from parity.case import Case
+from parity.inputs.arrays import make_inputs, poisoned_inputs
+from parity.inputs.weights import case_weights, rounded
 from parity.runners import Runner, make_runner
 from parity.verdict.comparison import Comparison, Results, compare
 from parity.verdict.judging import evidence_of
@@ -32,15 +30,12 @@ class CleanRun:
         evidence: What `parity.verdict.comparison.compare` asks for.
     """
 
-    def __init__(self, case: CaseConfig, precision: Precision) -> None:
+    def __init__(self, case: Case, precision: Precision) -> None:
         self.case = case
         self.precision = precision
-        family = get_family(case.family)
-        model = family.build_reference(case.model, "dense")
-        self.weights = rounded(weights.initial_weights(model, case.input.seed), precision.dtype)
-        (inputs,) = family.synthetic(case).inputs
-        family.validate(inputs, case)
-        poisoned = family.poison(inputs, POISON_SEED)
+        self.weights = rounded(case_weights(case)[0], precision.dtype)
+        (inputs,) = make_inputs(case).batches
+        poisoned = poisoned_inputs(case, inputs)
         self.arrays: Mapping[str, np.ndarray] = inputs.arrays
         self.poisoned: Mapping[str, np.ndarray] | None = None if poisoned is None else poisoned.arrays
         reference, self.oracle = make_runner("torch"), make_runner("oracle")

@@ -16,13 +16,11 @@ from typing import Any
 
 import torch
 
-from cases.registry import get_family
-from configs import CaseConfig, case_from_json
 from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.precision import PRECISIONS, Precision
-from parity.case import Batches
+from parity.case import Case, CaseReference
 from parity.execution.collect import Progress, collect, write_inputs, write_polygraphy
 from parity.execution.folder import RunFolder
 from parity.execution.record import ORACLE, REFERENCE, Status
@@ -30,13 +28,13 @@ from parity.execution.request import Request
 from parity.execution.resuming import read_started, write_started
 from parity.execution.scheduler import Machine, Runners
 from parity.inputs import weights
+from parity.inputs.arrays import RunInputs, make_inputs, poisoned_inputs
 from parity.report.assemble import precision_report
 from parity.report.files import write_outputs
 from parity.report.schema import CaseReport, PrecisionReport, Report
+from parity.runners.forms import FORMS
 from parity.timing.roofline import write_limits
 from parity.verdict.judging import PrecisionJudge
-
-POISON_SEED = 1
 
 
 def run(request: Request, progress: Progress) -> Report:
@@ -69,12 +67,13 @@ def resume(folder: Path, progress: Progress) -> Report:
 
 
 def _prepared(request: Request) -> list[_Prepared]:
-    """Every case with its inputs and weights; a file of data is read once a family."""
-    read: dict[str, Any] = {}
+    """Every case with its inputs and weights; cases of one class share what is read from a file of data."""
+    read: dict[type[Case], Any] = {}
     if request.data is not None:
-        for family in dict.fromkeys(case.family for case in request.cases):
-            read[family] = get_family(family).read(request.data)
-    return [_prepare(case, request, read.get(case.family)) for case in request.cases]
+        for case in request.cases:
+            if type(case) not in read:
+                read[type(case)] = case.read(request.data)
+    return [_prepare(case, request, read.get(type(case))) for case in request.cases]
 
 
 def _finish(prepared: list[_Prepared], request: Request, folder: RunFolder, progress: Progress) -> Report:
@@ -111,7 +110,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
         ) from error
     cases = []
     for case_folder, description in saved:
-        case = case_from_json(description.case)
+        case = CaseReference(**description.case).load()
         batches = [case_folder.batch(number) for number in range(len(description.inputs_digests))]
         precisions = []
         for precision in description.precisions:
@@ -130,7 +129,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
 class _Description:
     """What a replay needs to know of a case besides its captures."""
 
-    case: str
+    case: dict[str, Any]
     position: int
     precisions: list[str]
     source: str
@@ -143,23 +142,23 @@ class _Description:
     @classmethod
     def of(cls, prepared: _Prepared, precisions: Iterable[str]) -> _Description:
         return cls(
-            case=prepared.case.model_dump_json(),
+            case=prepared.case.reference.model_dump(),
             position=prepared.position,
             precisions=list(precisions),
             source=prepared.data.source,
             weights_source=prepared.weights_source,
             weights_digest=weights.digest(prepared.weights),
-            inputs_digests=[inputs.digest for inputs in prepared.data.inputs],
-            counts=prepared.data.counts,
+            inputs_digests=[inputs.digest for inputs in prepared.data.batches],
+            counts=dict(prepared.data.counts),
             labels_digests=prepared.labels_digests,
         )
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    case: CaseConfig
+    case: Case
     position: int
-    data: Batches
+    data: RunInputs
     weights: Mapping[str, torch.Tensor]
     weights_source: str
 
@@ -168,25 +167,10 @@ class _Prepared:
         return [labels.digest for labels in self.data.labels]
 
 
-def _prepare(case: CaseConfig, request: Request, data: Any) -> _Prepared:
-    family = get_family(case.family)
-    batches: Batches = family.synthetic(case) if data is None else family.recorded(case, data)
-    for inputs in batches.inputs:
-        family.validate(inputs, case)
-    model = family.build_reference(case.model, "dense")
-    if request.checkpoint is None:
-        tensors, weights_source = (
-            weights.initial_weights(model, case.input.seed),
-            f"initial, seed {case.input.seed}",
-        )
-    else:
-        expected = weights.layout(model.state_dict())
-        tensors, weights_source = (
-            weights.load_checkpoint(request.checkpoint, expected),
-            str(request.checkpoint),
-        )
-    position = request.cases.index(case)
-    return _Prepared(case, position, batches, tensors, weights_source)
+def _prepare(case: Case, request: Request, data: Any) -> _Prepared:
+    inputs = make_inputs(case, data)
+    tensors, weights_source = weights.case_weights(case, request.checkpoint)
+    return _Prepared(case, request.cases.index(case), inputs, tensors, weights_source)
 
 
 def _run_cases(
@@ -196,8 +180,8 @@ def _run_cases(
     for each in prepared:
         folder = root.case(each.case.name)
         weights.export(each.weights, folder.weights)
-        for number, inputs in enumerate(each.data.inputs):
-            poisoned = get_family(each.case.family).poison(inputs, POISON_SEED)
+        for number, inputs in enumerate(each.data.batches):
+            poisoned = poisoned_inputs(each.case, inputs)
             labels = each.data.labels[number] if each.data.labels else None
             write_inputs(inputs, poisoned, folder.batch(number), labels)
     machine = Machine()
@@ -241,14 +225,14 @@ def _run_precision(
     """All batches of a case in one precision, on the same loaded models."""
     folder = root.case(each.case.name)
     judge = PrecisionJudge(each.case, precision, folder, each.labels_digests)
-    for number in range(len(each.data.inputs)):
+    for number in range(len(each.data.batches)):
         batch = folder.batch(number)
         result = batch.precision(precision.name)
         if not result.record.exists():
             # An interrupted run may have left a part.
             shutil.rmtree(result.path, ignore_errors=True)
             if number == 0:
-                write_limits(each.case, precision, each.data.inputs[number], result)
+                write_limits(each.case, precision, each.data.batches[number], result)
             collect(
                 each.case,
                 precision,
@@ -270,19 +254,20 @@ def _run_precision(
     return precision_report(judge.judgement())
 
 
-def _runners_of(case: CaseConfig, request: Request) -> tuple[str, ...]:
-    """The request's runners; of those that nobody asked for, those that this family can have."""
-    has_jagged = "jagged" in get_family(case.family).layouts
+def _runners_of(case: Case, request: Request) -> tuple[str, ...]:
+    """The request's runners; of those that nobody asked for, those whose form the case has."""
     return tuple(
-        name for name in request.runners if has_jagged or request.runners_asked or name != "torch_jagged"
+        name
+        for name in request.runners
+        if request.runners_asked or name not in FORMS or FORMS[name] in case.forms
     )
 
 
 def _case_report(
-    case: CaseConfig, description: _Description, precisions: tuple[PrecisionReport, ...]
+    case: Case, description: _Description, precisions: tuple[PrecisionReport, ...]
 ) -> CaseReport:
     return CaseReport(
-        case=case,
+        case=case.reference,
         source=description.source,
         weights_source=description.weights_source,
         weights_digest=description.weights_digest,

@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from cases.configured import ConfiguredCase
 from cases.dlrm import inputs as dlrm_inputs
 from cases.dlrm import recorded as dlrm_recorded
 from cases.dlrm.inputs import has_weights, index_name, weight_name
-from configs import CaseConfig, DLRMConfig
 from datasets.criteo import logs as criteo
 from parity.base.precision import Precision
-from parity.capture.captures import ModuleCall
-from parity.case import Arrays, Batches, Family
+from parity.base.task import Task
+from parity.case import Arrays, Batches
 from parity.inputs.arrays import CaseInputs
-from parity.verdict.task_metrics.task import Task
 
 
-class DLRMFamily(Family):
+class DLRMCase(ConfiguredCase):
     """Counts and bags of indices in, click probabilities out."""
 
-    name = "dlrm"
     builder = "build_dlrm"
     entry = "predict"
     outputs = ("click",)
 
-    def build_reference(self, config: DLRMConfig, layout: str) -> torch.nn.Module:
+    def build_reference(self) -> torch.nn.Module:
         from reference.build import build_dlrm
 
         # `validate` has checked the inputs; checking again would show in the timings.
-        return build_dlrm(config, validate_inputs=False)
+        return build_dlrm(self.model, validate_inputs=False)
 
-    def gaps(self) -> Mapping[str, str]:
-        from tripy_port.gaps import GAPS
-
-        return GAPS
-
-    def synthetic(self, case: CaseConfig) -> Batches:
-        inputs = dlrm_inputs.synthetic(case)
-        indices = [inputs[index_name(table)].size for table in range(len(case.model.table_rows))]
+    def make_inputs(self) -> Batches:
+        inputs = dlrm_inputs.synthetic(self.config)
+        indices = [inputs[index_name(table)].size for table in range(len(self.model.table_rows))]
         counts = {
-            "rows": case.input.batch_size,
+            "rows": self.batch_size,
             "indices": sum(indices),
             "empty_bags": _empty_bags(inputs.arrays),
         }
-        return Batches([inputs], f"synthetic, seed {case.input.seed}", counts)
+        return Batches([inputs], f"synthetic, seed {self.seed}", counts)
 
     def recognises(self, path: Path) -> bool:
         return criteo.recognises(path)
@@ -56,20 +48,16 @@ class DLRMFamily(Family):
     def read(self, path: Path) -> tuple[Path, criteo.CriteoData]:
         return dlrm_recorded.read(path)
 
-    def recorded(self, case: CaseConfig, data: tuple[Path, criteo.CriteoData]) -> Batches:
-        return dlrm_recorded.recorded(case, data)
+    def recorded(self, data: tuple[Path, criteo.CriteoData]) -> Batches:
+        return dlrm_recorded.recorded(self.config, data)
 
-    def task(self, config: DLRMConfig, weights: Path, precision: Precision) -> Task:
+    def task(self, weights: Path, precision: Precision) -> Task:
         from parity.verdict.task_metrics.clicks import Clicks
 
         return Clicks("predict.click", precision)
 
-    def validate(self, inputs: CaseInputs, case: CaseConfig) -> None:
-        dlrm_inputs.validate(inputs, case.model)
-
-    def poison(self, inputs: CaseInputs, seed: int) -> None:
-        """Jagged bags have no padding; that of the port is made inside the graph."""
-        return None
+    def validate(self, arrays: Arrays) -> None:
+        dlrm_inputs.validate(CaseInputs(arrays), self.model)
 
     def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
         tables = range(arrays["lS_o"].shape[0])
@@ -82,7 +70,7 @@ class DLRMFamily(Family):
             arguments["lS_w"] = [arrays[weight_name(table)] for table in tables]
         return arguments
 
-    def batch_size(self, arrays: Arrays) -> int:
+    def batch_size_of(self, arrays: Arrays) -> int:
         return arrays["counts"].shape[0]
 
     def dynamic_sizes(self, arrays: Arrays) -> dict[int, int]:
@@ -97,11 +85,8 @@ class DLRMFamily(Family):
             own |= {f"lS_w.{table}": (f"indices_{table}", 0) for table in tables}
         return super().dynamic_axes(arrays) | own
 
-    def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
-        return {}
-
-    def boundary(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], config: DLRMConfig) -> None:
-        """ReLU and the clamp of the output are continuous, and rows are looked up by integers."""
+    def rows(self, arrays: Arrays, rows: slice) -> None:
+        """A table's indices of all rows lie behind each other: a batch runs as a whole."""
         return None
 
 
@@ -110,6 +95,3 @@ def _empty_bags(arrays: Arrays) -> int:
         int((np.diff(offsets_B, append=arrays[index_name(table)].size) == 0).sum())
         for table, offsets_B in enumerate(arrays["lS_o"])
     )
-
-
-DLRM_FAMILY = DLRMFamily()

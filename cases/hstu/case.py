@@ -2,55 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from cases.configured import ConfiguredCase, unflatten_cache
 from cases.hstu import inputs as hstu_inputs
-from cases.hstu import jagged as hstu_jagged
 from cases.hstu import recorded as hstu_recorded
 from cases.hstu.inputs import HSTUInputs
 from cases.hstu.synthetic import synthetic
-from configs import CaseConfig, HSTUConfig
+from configs import HSTUConfig
 from datasets import movielens
 from parity.base.errors import UserError
 from parity.base.precision import Precision
-from parity.capture.captures import ModuleCall, TensorKey
-from parity.case import Arrays, Batches, Family
-from parity.inputs.arrays import CaseInputs
-from parity.verdict.task_metrics.task import Task
+from parity.base.task import Task
+from parity.case import Arrays, Batches, Form, NoForm
 
 CACHE_TENSORS = 4
 """Tensors of one block's cache state: v, padded q, padded k, outputs."""
 
 
-class HSTUFamily(Family):
+class HSTUCase(ConfiguredCase):
     """Sequences of items in, a state for each position, the latest state, and similarities out."""
 
-    name = "hstu"
     builder = "build_hstu"
-    layouts = ("dense", "jagged")
+    forms = ("jagged", "fused")
     entry = "score"
     outputs = ("encoded", "current", "similarity")
     incremental_outputs = {"incremental.current": "score.current"}
 
-    def build_reference(self, config: HSTUConfig, layout: str) -> torch.nn.Module:
-        from reference.build import build_hstu
-
-        return build_hstu(config, layout)
-
-    def gaps(self) -> Mapping[str, str]:
-        from tripy_port.gaps import GAPS
-
-        return GAPS
-
-    def synthetic(self, case: CaseConfig) -> Batches:
-        inputs = synthetic(case)
+    def make_inputs(self) -> Batches:
+        inputs = synthetic(self.config)
         counts = {"users": inputs.batch_size, "history": int(inputs["past_lengths"].sum())}
-        return Batches([inputs], f"synthetic, seed {case.input.seed}", counts)
+        return Batches([inputs], f"synthetic, seed {self.seed}", counts)
+
+    def form(self, name: str) -> Form:
+        from cases.hstu.fused import HSTUFused
+        from cases.hstu.jagged import HSTUJagged
+
+        forms: dict[str, type[HSTUJagged | HSTUFused]] = {"jagged": HSTUJagged, "fused": HSTUFused}
+        if name not in forms:
+            raise NoForm(f"{self.name} has no {name} form")
+        return forms[name](self.config)
 
     def recognises(self, path: Path) -> bool:
         return movielens.recognises(path)
@@ -58,36 +54,36 @@ class HSTUFamily(Family):
     def read(self, path: Path) -> movielens.Ratings:
         return hstu_recorded.read(path)
 
-    def recorded(self, case: CaseConfig, data: movielens.Ratings) -> Batches:
-        return hstu_recorded.recorded(case, data)
+    def recorded(self, data: movielens.Ratings) -> Batches:
+        return hstu_recorded.recorded(self.config, data)
 
-    def task(self, config: HSTUConfig, weights: Path, precision: Precision) -> Task:
+    def task(self, weights: Path, precision: Precision) -> Task:
         """The catalogue is every item of the table, as the model looks it up."""
         from parity.inputs.weights import load_export, rounded
         from parity.verdict.task_metrics.ranking import Ranking
 
-        model = self.build_reference(config, "dense").to(torch.float64)
+        model = self.build_reference().to(torch.float64)
         exact = rounded(rounded(load_export(weights), precision.dtype), torch.float64)
         model.load_state_dict(dict(exact), strict=True)
         with torch.inference_mode():
-            items_VD = model.get_item_embeddings(torch.arange(1, config.num_items + 1))
+            items_VD = model.get_item_embeddings(torch.arange(1, self.model.num_items + 1))
         return Ranking("score.current", items_VD.numpy())
 
-    def validate(self, inputs: CaseInputs, case: CaseConfig) -> None:
-        hstu_inputs.validate(HSTUInputs(inputs.arrays), case.model)
+    def validate(self, arrays: Arrays) -> None:
+        hstu_inputs.validate(HSTUInputs(arrays), self.model)
         # Padding is masked by axis length, so no other axis may be as long as the sequence.
-        other_sizes = {self.batch_size(inputs.arrays), case.input.num_candidates, *_widths(case.model)}
-        clash = set(self.valid_rows(inputs.arrays)) & other_sizes
+        other_sizes = {self.batch_size_of(arrays), self.input.num_candidates, *_widths(self.model)}
+        clash = set(self.valid_rows(arrays)) & other_sizes
         if clash:
             raise UserError(
-                f"{case.name}: padded length",
+                f"{self.name}: padded length",
                 clash.pop(),
                 "is also the size of the batch or of another axis, so that padding cannot be told apart",
                 "choose another batch size, num_candidates or max_output_len",
             )
 
-    def poison(self, inputs: CaseInputs, seed: int) -> HSTUInputs:
-        return hstu_inputs.poison(HSTUInputs(inputs.arrays), seed)
+    def poison(self, arrays: Arrays, seed: int) -> HSTUInputs:
+        return hstu_inputs.poison(HSTUInputs(arrays), seed)
 
     def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
         return {
@@ -97,7 +93,7 @@ class HSTUFamily(Family):
             "item_ids": arrays["item_ids"],
         }
 
-    def batch_size(self, arrays: Arrays) -> int:
+    def batch_size_of(self, arrays: Arrays) -> int:
         return arrays["past_lengths"].shape[0]
 
     def rows(self, arrays: Arrays, rows: slice) -> dict[str, np.ndarray]:
@@ -107,11 +103,6 @@ class HSTUFamily(Family):
             name: array if name == "item_ids" and shared else array[rows] for name, array in arrays.items()
         }
 
-    def _lengths(self, arrays: Arrays) -> torch.Tensor:
-        """(B,) positions that each row takes: its items, twice that where ratings follow items."""
-        positions = arrays["timestamps"].shape[1] // arrays["past_ids"].shape[1]
-        return torch.tensor(arrays["past_lengths"]) * positions
-
     def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
         lengths = arrays["past_lengths"][:, None]
         masks = {}
@@ -120,24 +111,23 @@ class HSTUFamily(Family):
             masks[size] = np.arange(size)[None, :] < lengths * (size // items)
         return masks
 
-    def boundary(
-        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], config: HSTUConfig
-    ) -> np.ndarray | None:
+    def is_causal(self) -> bool:
+        return True
+
+    def boundaries(self) -> dict[str, Callable[..., np.ndarray]]:
+        return {"RelativeBucketedTimeAndPositionBasedBias": self._close_to_bucket_edges}
+
+    def _close_to_bucket_edges(self, all_timestamps: torch.Tensor, *_: torch.Tensor) -> np.ndarray:
         """The time bucket of a pair is floor(ln(max(|dt|, 1)) / divisor) in float32, clamped above.
 
         Its pre-image is within round-off of an integer when logarithm and division, each good to one
         ulp, could land on either side: relative distance up to 4 * 2^-24, as both factors round twice.
         """
-        if call.kind != "RelativeBucketedTimeAndPositionBasedBias":
-            return None
-        argument = call.args[0] if call.args else call.kwargs["all_timestamps"]
-        assert isinstance(argument, TensorKey)
         # User by user: a batch of pairs in float64 may not fit into memory several times.
-        return np.stack([_close_to_an_edge(ts_N, config) for ts_N in inputs[argument.key].numpy()])
+        return np.stack([_close_to_an_edge(ts_N, self.model) for ts_N in all_timestamps.numpy()])
 
-    def incremental_arguments(
-        self, config: HSTUConfig, arrays: Arrays
-    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def incremental_arguments(self, arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        config = self.model
         if config.positions_per_item > 1:
             # An item and its rating are two positions; the incremental forward appends one.
             return None
@@ -182,16 +172,8 @@ class HSTUFamily(Family):
             ),
         )
 
-    def unflatten_cache(self, tensors: Mapping[str, torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-        """Rebuild the cache from the tensors that `prefill` returned, in order."""
-        flat = list(tensors.values())
-        return [tuple(flat[start : start + CACHE_TENSORS]) for start in range(0, len(flat), CACHE_TENSORS)]
-
-    def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
-        return hstu_jagged.pad_taps(tensors, self._lengths(arrays), arrays["timestamps"].shape[1])
-
-    def jagged_arguments(self, path: str, args: list, kwargs: dict, arrays: Arrays) -> tuple[list, dict]:
-        return hstu_jagged.jagged_arguments(path, args, kwargs, self._lengths(arrays))
+    def unflatten_cache(self, tensors: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return unflatten_cache(tensors, CACHE_TENSORS)
 
 
 def _close_to_an_edge(ts_N: np.ndarray, config: HSTUConfig) -> np.ndarray:
@@ -218,6 +200,3 @@ def _widths(config: HSTUConfig) -> set[int]:
         config.attention_dim,
         2 * sum(split),
     }
-
-
-HSTU_FAMILY = HSTUFamily()

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from cases.fused import FusedFamily
-from cases.hstu.case import HSTUFamily
-from cases.hstu.jagged import offsets_of, unpad
-from configs import HSTUConfig
+from cases.fused import FusedForm
+from cases.hstu.case import HSTUCase
+from cases.hstu.jagged import offsets_of, pad_taps, unpad
 from parity.case import Arrays
 
 _STACK, _ATTENTION, _BIAS = "_hstu", "._attn", "._rel_attn_bias"
 
 
-class HSTUFusedFamily(FusedFamily, HSTUFamily):
-    """`HSTUFamily` with neither bias nor mask between the modules."""
+class HSTUFused(FusedForm, HSTUCase):
+    """`HSTUCase` with neither bias nor mask between the modules."""
 
-    name = "hstu_fused"
-    builder = "build_hstu_fused"
+    fused_builder = "build_hstu_fused"
 
-    def require_fused(self, config: HSTUConfig) -> None:
+    def require_fused(self) -> None:
         from reference.fused_attention import require_heads
         from reference.hstu_fused import require_fused
 
-        require_fused(config.normalization, config.relative_attention_bias)
-        require_heads(attention_dim=config.attention_dim, linear_dim=config.linear_dim)
+        require_fused(self.model.normalization, self.model.relative_attention_bias)
+        require_heads(attention_dim=self.model.attention_dim, linear_dim=self.model.linear_dim)
 
-    def build_reference(self, config: HSTUConfig, layout: str) -> torch.nn.Module:
-        from reference.build import build_hstu_fused
-
-        return build_hstu_fused(config)
+    def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
+        return pad_taps(tensors, self.lengths(arrays), self.width(arrays))
 
     def width(self, arrays: Arrays) -> int:
         return arrays["timestamps"].shape[1]
@@ -41,8 +38,8 @@ class HSTUFusedFamily(FusedFamily, HSTUFamily):
         rows = {"valid_rows": self.row_numbers(arrays)}
         return arguments | {"past_payloads": arguments["past_payloads"] | rows}
 
-    def fused_arguments(
-        self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: dict[str, Any]
+    def module_arguments(
+        self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]
     ) -> tuple[list, dict]:
         lengths_B = self.lengths(arrays)
         timestamps_BN = torch.tensor(arrays["timestamps"])
@@ -59,6 +56,3 @@ class HSTUFusedFamily(FusedFamily, HSTUFamily):
         if path.split(".")[-1].isdigit():
             return [], {"x": unpad(kwargs["x"], lengths_B), **shared}
         return args, kwargs
-
-
-HSTU_FUSED_FAMILY = HSTUFusedFamily()

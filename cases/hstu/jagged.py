@@ -13,8 +13,34 @@ from typing import Any
 
 import torch
 
+from cases.hstu.case import HSTUCase
+from parity.case import Arrays, Form
+
 _STACK = "_hstu"
 _ATTENTION = "_attn"
+
+
+class HSTUJagged(HSTUCase, Form):
+    """The reference on jagged rows; the port has no such layout."""
+
+    def build_reference(self) -> torch.nn.Module:
+        from reference.build import build_hstu
+
+        return build_hstu(self.model, "jagged")
+
+    def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
+        return pad_taps(tensors, position_lengths(arrays), arrays["timestamps"].shape[1])
+
+    def module_arguments(
+        self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]
+    ) -> tuple[list, dict]:
+        return jagged_arguments(path, args, kwargs, position_lengths(arrays))
+
+
+def position_lengths(arrays: Arrays) -> torch.Tensor:
+    """(B,) positions that each row takes: its items, twice that where ratings follow items."""
+    positions = arrays["timestamps"].shape[1] // arrays["past_ids"].shape[1]
+    return torch.tensor(arrays["past_lengths"]) * positions
 
 
 def pad_taps(

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from cases.fused import FusedFamily
+from cases.fused import FusedForm
 from cases.hstu.jagged import offsets_of, unpad
-from cases.stu.case import STUFamily
-from configs import STUConfig
+from cases.stu.case import STUCase
+from cases.stu.jagged import pad_taps
 from parity.case import Arrays
 
 _STACK, _ATTENTION = "_stu_module", "._attn"
 _MASK = f"{_STACK}._valid_attn_mask"
 
 
-class STUFusedFamily(FusedFamily, STUFamily):
-    """`STUFamily` without a mask between the modules."""
+class STUFused(FusedForm, STUCase):
+    """`STUCase` without a mask between the modules."""
 
-    name = "stu_fused"
-    builder = "build_stu_fused"
+    fused_builder = "build_stu_fused"
 
-    def require_fused(self, config: STUConfig) -> None:
+    def require_fused(self) -> None:
         from reference.fused_attention import require_heads
 
-        require_heads(attention_dim=config.attention_dim, hidden_dim=config.hidden_dim)
+        require_heads(attention_dim=self.model.attention_dim, hidden_dim=self.model.hidden_dim)
 
-    def build_reference(self, config: STUConfig, layout: str) -> torch.nn.Module:
-        from reference.build import build_stu_fused
-
-        return build_stu_fused(config)
+    def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
+        return pad_taps(tensors, self.lengths(arrays), self.width(arrays))
 
     def width(self, arrays: Arrays) -> int:
         return arrays["seq_ids"].shape[1]
@@ -38,8 +36,8 @@ class STUFusedFamily(FusedFamily, STUFamily):
     def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
         return super().entry_arguments(arrays) | {"valid_rows": self.row_numbers(arrays)}
 
-    def fused_arguments(
-        self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: dict[str, Any]
+    def module_arguments(
+        self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]
     ) -> tuple[list, dict]:
         if path == _STACK:
             x, x_lengths, num_targets, attn_scale = args
@@ -59,6 +57,3 @@ class STUFusedFamily(FusedFamily, STUFamily):
             "attn_scale": None if attn_scale is None else unpad(attn_scale, lengths_B),
         }
         return [unpad(x, lengths_B) for x in ragged], shared
-
-
-STU_FUSED_FAMILY = STUFusedFamily()

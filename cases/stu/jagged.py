@@ -7,13 +7,33 @@ arguments of its modules are padded and unpadded here, so that both layouts comp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from cases.hstu.jagged import offsets_of, pad, unpad
+from cases.stu.case import STUCase
+from parity.case import Arrays, Form
 
 _LAYERS = "_stu_module._stu_layers."
 _ATTENTION = "_attn"
+
+
+class STUJagged(STUCase, Form):
+    """The reference on jagged rows; the port has no such layout."""
+
+    def build_reference(self) -> torch.nn.Module:
+        from reference.build import build_stu
+
+        return build_stu(self.model, "jagged")
+
+    def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
+        return pad_taps(tensors, torch.tensor(arrays["seq_lengths"]), arrays["seq_ids"].shape[1])
+
+    def module_arguments(
+        self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]
+    ) -> tuple[list, dict]:
+        return jagged_arguments(path, args, kwargs, torch.tensor(arrays["seq_lengths"]))
 
 
 def pad_taps(

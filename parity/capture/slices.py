@@ -2,8 +2,8 @@
 
 The float64 oracle makes tensors of twice the size, and a port's tapped graph returns all taps at once. Where
 that takes more than `Limits.slice_bytes`, some rows of the batch are run after the others, and each tap is
-put together from its rows. That is the same function where rows are independent, which a family states with
-`Family.rows` and a test holds it to. What is judged as the model is never cut (`run`, `run_incremental`), nor
+put together from its rows. That is the same function where rows are independent, which a case states with
+`Case.rows` and a test holds it to. What is judged as the model is never cut (`run`, `run_incremental`), nor
 is the reference's run that records the calls.
 """
 
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from cases.registry import Family
 from parity.capture.captures import Capture, ModuleCall, Through
 from parity.capture.spool import LARGE_BYTES, Spool
 from parity.capture.store import Stored
+from parity.case import Case
 from parity.inputs.masks import same_where_valid, valid_elements
 
 TEMPORARIES = 4
@@ -98,11 +98,11 @@ class Part:
         return tensors if self.rows is None else _Rows(tensors, self, reference)
 
 
-def parts(family: Family, arrays: Mapping[str, np.ndarray], needed: int, limit: int) -> list[Part]:
+def parts(case: Case, arrays: Mapping[str, np.ndarray], needed: int, limit: int) -> list[Part]:
     """The batch in parts that keep within a limit; whole where it cannot be cut.
 
     Args:
-        family: Of the case.
+        case: Says how to cut.
         arrays: The batch's input.
         needed: Bytes that the whole batch takes.
         limit: Bytes that a part may take.
@@ -110,13 +110,13 @@ def parts(family: Family, arrays: Mapping[str, np.ndarray], needed: int, limit: 
     whole = [Part(arrays, None, 0)]
     if needed <= limit:
         return whole
-    batch = family.batch_size(arrays)
+    batch = case.batch_size_of(arrays)
     # A power of two, so that a module alone is mostly cut as the model is, and equal tensors are equal files.
     step = max(1, batch >> math.ceil(math.log2(needed / limit)))
     cut = []
     for start in range(0, batch, step):
         rows = slice(start, min(start + step, batch))
-        given = family.rows(arrays, rows)
+        given = case.rows(arrays, rows)
         if given is None:
             return whole
         cut.append(Part(given, rows, batch))
@@ -162,13 +162,13 @@ class _Rows(Through):
 
 
 def unless_leaking(
-    tensors: MutableMapping[str, torch.Tensor], clean: Mapping[str, torch.Tensor], family: Family, part: Part
+    tensors: MutableMapping[str, torch.Tensor], clean: Mapping[str, torch.Tensor], case: Case, part: Part
 ) -> Through:
     """Where taps of a run on poisoned padding go: as the clean run's, where all valid elements are the same.
 
     What garbage makes of the padding itself nobody looks at, and the clean tensor is on the disk already.
     """
-    valid, batch_size = family.valid_rows(part.arrays), family.batch_size(part.arrays)
+    valid, batch_size = case.valid_rows(part.arrays), case.batch_size_of(part.arrays)
 
     def kept(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
         whole = clean.get(name)

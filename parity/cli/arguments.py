@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cases.registry import get_family
-from configs import CaseConfig, list_cases, load_case, with_input
 from parity.base.errors import UserError
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
+from parity.case import Case, CaseReference, Registry
 from parity.execution.request import Request
 from parity.runners import RUNNERS, default_runners
 
 # The public configurations train and evaluate 128 users at a time.
 RECORDED_BATCH = 128
+_TARGET = re.compile(r"[\w.]+:[\w.]+")
 MAX_TIME_LIMIT = 7 * 24 * 3600.0
 
 
@@ -26,6 +27,7 @@ class Arguments:
     Attributes:
         time_limit: Seconds that a step of a runner may take.
         command: The command line, for the report.
+        registry: The cases that have names.
         cases, precision, runners: Lists of names, comma separated.
         batch, seed: In place of each case's own.
         data, weights, save, profile: Paths, see `Request`.
@@ -33,6 +35,7 @@ class Arguments:
 
     time_limit: float
     command: str
+    registry: Registry
     cases: str | None = None
     precision: str | None = None
     runners: str | None = None
@@ -57,9 +60,15 @@ class Arguments:
             "--profile": self.profile,
         }
 
-    def named_cases(self) -> list[CaseConfig]:
-        """The cases that were named. Raises `ConfigError` or `UserError` for one that cannot be."""
-        return [load_case(name) for name in dict.fromkeys(names("--case", self.cases))]
+    def named_cases(self) -> list[Case]:
+        """The cases that were named. Raises `UserError` for one that cannot be."""
+        return [self._load(name) for name in dict.fromkeys(names("--case", self.cases))]
+
+    def _load(self, name: str) -> Case:
+        """A case of the registry, or of an import path such as `package.module:attribute`."""
+        if _TARGET.fullmatch(name):
+            return CaseReference(target=name).load()
+        return self.registry.load(name)
 
     def precisions(self) -> tuple[str, ...]:
         """The precisions that were named. Raises `UserError` for one that is not known."""
@@ -70,7 +79,6 @@ class Arguments:
 
         Raises:
             UserError: An option that cannot be followed, or a folder that cannot be written.
-            ConfigError: A case that cannot be read.
         """
         if not 0 < self.time_limit <= MAX_TIME_LIMIT:
             raise UserError(
@@ -81,10 +89,8 @@ class Arguments:
             )
         selected = self.named_cases() or self._default_cases()
         batch = RECORDED_BATCH if self.data is not None and self.batch is None else self.batch
-        changes = {"batch_size": batch, "seed": self.seed}
-        changes = {name: value for name, value in changes.items() if value is not None}
-        if changes:
-            selected = [with_input(case, **changes) for case in selected]
+        if batch is not None or self.seed is not None:
+            selected = [case.with_overrides(seed=self.seed, batch_size=batch) for case in selected]
         asked = check_names("--runners", names("--runners", self.runners), RUNNERS)
         return Request(
             cases=tuple(selected),
@@ -99,12 +105,16 @@ class Arguments:
             profile=None if self.profile is None else _made("--profile", self.profile),
         )
 
-    def _default_cases(self) -> list[CaseConfig]:
-        selected = [case for case in map(load_case, list_cases()) if case.default]
+    def all_cases(self) -> list[Case]:
+        """Every case that has a name."""
+        return [self.registry.load(case.name) for case in self.registry.cases()]
+
+    def _default_cases(self) -> list[Case]:
+        selected = [self.registry.load(case.name) for case in self.registry.cases() if case.default]
         if self.data is None:
             return selected
         # Those that the file is for; where it is for none, reading it says why.
-        return [case for case in selected if get_family(case.family).recognises(self.data)] or selected
+        return [case for case in selected if case.recognises(self.data)] or selected
 
 
 def names(option: str, text: str | None) -> list[str]:

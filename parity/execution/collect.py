@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from configs import CaseConfig
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.gpu_state import gpu_state
@@ -18,6 +17,7 @@ from parity.base.precision import Precision
 from parity.capture.slices import Limits
 from parity.capture.spool import CannotWrite
 from parity.capture.store import is_saved
+from parity.case import Case
 from parity.execution.folder import BatchFolder, CaseFolder, RunnerFolder
 from parity.execution.record import (
     ORACLE,
@@ -40,7 +40,7 @@ Progress = Callable[[str], None]
 
 
 def collect(
-    case: CaseConfig,
+    case: Case,
     precision: Precision,
     names: Iterable[str],
     folder: BatchFolder,
@@ -79,7 +79,7 @@ class _Session:
 
     def __init__(
         self,
-        case: CaseConfig,
+        case: Case,
         precision: Precision,
         folder: BatchFolder,
         weights: Path,
@@ -143,7 +143,9 @@ class _Session:
         started = self._ask(name, "start", self._machine.threads_shared, self._limits)
         record.label = started["label"]
         record.taps_modules, record.appends = started["taps_modules"], started["appends"]
-        self._ask(name, "load", self._case.model_dump_json(), self._precision.name, str(self._weights))
+        self._ask(
+            name, "load", self._case.reference.model_dump_json(), self._precision.name, str(self._weights)
+        )
         folder = self._folder.runner(name)
         if started["builds"]:
             built = self._ask(name, "build", self._inputs, str(folder.path))
@@ -256,7 +258,7 @@ def _keep_times(record: RunnerRecord, name: str, turns: latency.Turns) -> None:
 
 
 def write_polygraphy(
-    case: CaseConfig, precision: Precision, folder: CaseFolder, runners: Runners, machine: Machine
+    case: Case, precision: Precision, folder: CaseFolder, runners: Runners, machine: Machine
 ) -> None:
     """Save what `polygraphy run` needs to go on from here, or the reason why it cannot be had.
 
@@ -267,7 +269,7 @@ def write_polygraphy(
         runners: The processes, one of which does the work.
         machine: The machine to share.
     """
-    arguments = (case.model_dump_json(), precision.name, str(folder.weights), str(folder.path))
+    arguments = (case.reference.model_dump_json(), precision.name, str(folder.weights), str(folder.path))
     try:
         with machine.shared():
             runners.get(REFERENCE, precision).request("write_polygraphy", *arguments)

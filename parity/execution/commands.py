@@ -34,7 +34,7 @@ class Commands:
         self._runner: Any = None
         self._loaded: tuple | None = None
         self._limits = Limits()
-        self._family: Any = None
+        self._case: Any = None
         self._arrays: dict[str, Mapping] = {}
         self._captures: dict[str, Capture] = {}
 
@@ -55,21 +55,20 @@ class Commands:
             "builds": self._runner.builds,
         }
 
-    def load(self, case_json: str, precision: str, weights: str) -> None:
+    def load(self, reference: str, precision: str, weights: str) -> None:
         """Load a case in a precision with exported weights, unless they are loaded already."""
-        from cases.registry import get_family
-        from configs import case_from_json
         from parity.base.precision import PRECISIONS
+        from parity.case import CaseReference
         from parity.inputs.weights import load_export
 
-        loaded = (case_json, precision, weights)
+        loaded = (reference, precision, weights)
         if self._loaded == loaded:
             return
         self._captures.clear()
-        case = case_from_json(case_json)
+        case = CaseReference.model_validate_json(reference).load()
         self._loaded = None
         self._runner.load(case, PRECISIONS[precision], load_export(Path(weights)))
-        self._family = get_family(case.family)
+        self._case = case
         self._loaded = loaded
 
     def build(self, inputs: str, folder: str) -> list[dict]:
@@ -101,7 +100,7 @@ class Commands:
         for part in self._parts(inputs, calls):
             taps = part.into(capture.tensors, self._calls(calls)) if calls else capture.tensors
             if clean is not None:
-                taps = unless_leaking(taps, self._calls(clean).tensors, self._family, part)
+                taps = unless_leaking(taps, self._calls(clean).tensors, self._case, part)
             self._runner.in_slices = part.rows is not None
             self._runner.run_tapped(part.arrays, record_calls, replace(capture, tensors=taps))
         save_capture(capture, Path(stem))
@@ -111,7 +110,7 @@ class Commands:
         if calls is None:
             return [Part(arrays, None, 0)]
         needed = tapped_bytes(self._calls(calls), self._runner.holds_taps) * self._runner.widening
-        return parts(self._family, arrays, needed, self._limits.slice_bytes)
+        return parts(self._case, arrays, needed, self._limits.slice_bytes)
 
     def run_isolated(self, inputs: str, calls: str, stem: str) -> dict[str, str]:
         """Every recorded call alone, results to `stem`. Returns the calls that raised, with the reason."""
@@ -138,7 +137,7 @@ class Commands:
         if needed > self._limits.slice_bytes:
             # Cut as the model is at least, so that tensors that are equal in both are equal files.
             needed = max(needed, tapped_bytes(recorded, self._runner.holds_taps) * self._runner.widening)
-        for part in parts(self._family, arrays, needed, self._limits.slice_bytes):
+        for part in parts(self._case, arrays, needed, self._limits.slice_bytes):
             self._runner.in_slices = part.rows is not None
             results = self._runner.run_call(call, part.inputs(recorded.call_inputs), part.arrays)
             part.into(capture.tensors, recorded).update(results)
@@ -207,15 +206,15 @@ class Commands:
 
         profile(self._runner, self._inputs(inputs), self._calls(calls), Path(path))
 
-    def write_polygraphy(self, case_json: str, precision: str, weights: str, folder: str) -> None:
+    def write_polygraphy(self, reference: str, precision: str, weights: str, folder: str) -> None:
         """The reference as ONNX, inputs and outputs for Polygraphy, into a case's folder of a saved run."""
-        from configs import case_from_json
         from parity.base.precision import PRECISIONS
+        from parity.case import CaseReference
         from parity.execution.folder import CaseFolder
         from parity.inputs.weights import load_export
         from parity.report import polygraphy as polygraphy_files
 
-        case = case_from_json(case_json)
+        case = CaseReference.model_validate_json(reference).load()
         case_folder = CaseFolder(Path(folder))
         polygraphy_files.write(case, PRECISIONS[precision], load_export(Path(weights)), case_folder)
 

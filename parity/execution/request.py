@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs import CaseConfig
+from parity.case import Case
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Request:
         profile: Folder for a trace of every runner, or None.
     """
 
-    cases: tuple[CaseConfig, ...]
+    cases: tuple[Case, ...]
     precisions: tuple[str, ...]
     runners: tuple[str, ...]
     runners_asked: bool

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from configs import case_from_json
 from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import write_new
+from parity.case import CaseReference
 from parity.execution.folder import RunFolder
 from parity.execution.request import Request
 
@@ -21,7 +21,7 @@ from parity.execution.request import Request
 def write_started(request: Request, folder: RunFolder) -> None:
     """Keep what is needed to start the same run again. Raises `UserError` if the folder cannot be written."""
     content = {
-        "cases": [case.model_dump_json() for case in request.cases],
+        "cases": [case.reference.model_dump() for case in request.cases],
         "precisions": request.precisions,
         "runners": request.runners,
         "runners_asked": request.runners_asked,
@@ -50,7 +50,7 @@ def read_started(folder: RunFolder) -> Request:
         started = json.loads((folder.started).read_text())
         began_in = started["environment"]
         request = Request(
-            cases=tuple(map(case_from_json, started["cases"])),
+            cases=tuple(CaseReference(**case).load() for case in started["cases"]),
             precisions=tuple(started["precisions"]),
             runners=tuple(started["runners"]),
             runners_asked=started["runners_asked"],

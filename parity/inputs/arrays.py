@@ -1,17 +1,18 @@
-"""The input of a run: made once, seeded, digested, checked, and read-only for every runner.
+"""The inputs of a run: made once, seeded, digested, checked, and read-only for every runner.
 
-What the arrays are is a family's own affair; here they have names, types, shapes and a digest.
+A case decides on the arrays; here they have names, types, shapes and a digest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -19,13 +20,16 @@ import safetensors.numpy
 
 from parity.base.errors import UserError
 from parity.base.files import write_new
+from parity.case import Arrays, Batches, Case
 
 SCHEMA = "parity.inputs/1"
+POISON_SEED = 1
+"""Seed of the garbage in the padding."""
 
 
 @dataclass(frozen=True)
-class CaseInputs:
-    """Arrays that a model is run on, by name; copied, and read-only from then on."""
+class CaseInputs(Mapping[str, np.ndarray]):
+    """Arrays that a model runs on, by name; copied, and read-only from then on."""
 
     arrays: Mapping[str, np.ndarray]
 
@@ -42,6 +46,12 @@ class CaseInputs:
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[name]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 over every array's name, type, shape and bytes."""
@@ -52,6 +62,62 @@ class CaseInputs:
             hasher.update(f"{name} {little_endian.dtype.str} {array.shape}\n".encode())
             hasher.update(little_endian.tobytes())
         return hasher.hexdigest()
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """All batches of a case, read-only.
+
+    Attributes:
+        batches: The inputs, batch by batch.
+        labels: Observed results, batch by batch; empty where there are none.
+        source: Origin of the inputs.
+        counts: Numbers of rows and the like.
+    """
+
+    batches: tuple[CaseInputs, ...]
+    labels: tuple[CaseInputs, ...]
+    source: str
+    counts: Mapping[str, int]
+
+
+def make_inputs(case: Case, data: Any = None) -> RunInputs:
+    """The inputs of a case, checked: those that it makes from its seed, or all of `data`.
+
+    Args:
+        case: The case.
+        data: A file's content, from `Case.read`.
+
+    Raises:
+        UserError: No batch, a value that is no NumPy array, or inputs that the case refuses.
+    """
+    made = case.make_inputs() if data is None else case.recorded(data)
+    if not isinstance(made, Batches):
+        made = Batches([made], f"synthetic, seed {case.seed}", {"rows": case.batch_size_of(made)})
+    batches = tuple(_read_only(case, arrays) for arrays in made.inputs)
+    if not batches:
+        raise UserError("inputs", case.name, "has no batch", "make at least one")
+    for inputs in batches:
+        case.validate(inputs)
+    labels = tuple(_read_only(case, arrays) for arrays in made.labels)
+    return RunInputs(batches, labels, made.source, dict(made.counts))
+
+
+def poisoned_inputs(case: Case, inputs: CaseInputs, seed: int = POISON_SEED) -> CaseInputs | None:
+    """The same inputs with garbage in their padding; None where there is no padding."""
+    poisoned = case.poison(inputs, seed)
+    return None if poisoned is None else _read_only(case, poisoned)
+
+
+def _read_only(case: Case, arrays: Arrays) -> CaseInputs:
+    if isinstance(arrays, CaseInputs):
+        return arrays
+    others = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+    if others or not arrays:
+        problem = "is no NumPy array" if others else "has no array"
+        field = f"inputs.{others[0]}" if others else "inputs"
+        raise UserError(field, case.name, problem, "return NumPy arrays by name from make_inputs")
+    return CaseInputs(arrays)
 
 
 def require_names(inputs: CaseInputs, names: Collection[str]) -> None:

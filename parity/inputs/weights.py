@@ -20,6 +20,7 @@ import torch
 
 from parity.base.errors import UserError
 from parity.base.files import write_new
+from parity.case import Case
 from parity.inputs.weight_scales import scale
 
 SCHEMA = "parity.weights/1"
@@ -46,6 +47,18 @@ def initial_weights(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor
         values = np.random.default_rng([seed, key]).standard_normal(tuple(parameter.shape), dtype=np.float32)
         weights[name] = torch.from_numpy(values * np.float32(scale(name, parameter)))
     return {name: weights[name].contiguous() for name in model.state_dict()}
+
+
+def case_weights(case: Case, checkpoint: Path | None = None) -> tuple[dict[str, torch.Tensor], str]:
+    """The float32 weights of a case, from a checkpoint or from its seed, and their source in words.
+
+    Raises:
+        UserError: See `load_checkpoint`.
+    """
+    model = case.build_reference()
+    if checkpoint is None:
+        return initial_weights(model, case.seed), f"initial, seed {case.seed}"
+    return load_checkpoint(checkpoint, layout(model.state_dict())), str(checkpoint)
 
 
 def rounded(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:

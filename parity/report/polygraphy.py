@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from cases.registry import get_family
-from configs import CaseConfig
 from parity.base.precision import Precision
 from parity.capture.names import TapName
 from parity.capture.store import is_saved, open_capture
+from parity.case import Case
 from parity.execution.folder import CaseFolder, PrecisionFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, read_record
 from parity.inputs.arrays import load
@@ -62,9 +61,7 @@ command for ONNX Runtime, which has no bfloat16 kernels on the CPU for this mode
 """
 
 
-def write(
-    case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor], folder: CaseFolder
-) -> None:
+def write(case: Case, precision: Precision, weights: Mapping[str, torch.Tensor], folder: CaseFolder) -> None:
     """Export the reference once and write the files of every batch that was run in this precision.
 
     Args:
@@ -78,11 +75,10 @@ def write(
         _write_batch(case, precision, batch, read_record(batch.record))
 
 
-def _write_batch(case: CaseConfig, precision: Precision, folder: PrecisionFolder, record: Record) -> None:
-    family = get_family(case.family)
+def _write_batch(case: Case, precision: Precision, folder: PrecisionFolder, record: Record) -> None:
     own = folder.polygraphy
     own.mkdir(exist_ok=True)
-    inputs = feeds(family, load(folder.batch.inputs).arrays, precision.dtype)
+    inputs = feeds(case, load(folder.batch.inputs).arrays, precision.dtype)
     save_json([_arrays(inputs)], str(own / "inputs.json"))
     lines = []
     for name, runner in record.runners.items():

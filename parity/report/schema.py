@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
-from configs import AnyCase
+from parity.case import CaseReference
 from parity.execution.record import BuildRecord
 
 SCHEMA = "parity.report/1"
@@ -235,7 +235,7 @@ class PrecisionReport(_Part):
 class CaseReport(_Part):
     """One case: its inputs, its weights and its results."""
 
-    case: AnyCase
+    case: CaseReference
     source: str
     weights_source: str
     weights_digest: str

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from configs import CaseConfig
 from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
+from parity.case import Case
 from parity.timing.measure import Replayed
 
 
@@ -58,7 +58,7 @@ class Runner(abc.ABC):
         """The runner's full name in reports, such as `tripy (portable, cpu)`."""
 
     @abc.abstractmethod
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         """Build the model with float32 `weights`, rounded to the precision. Raises `Unavailable`."""
 
     @abc.abstractmethod

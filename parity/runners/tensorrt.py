@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs import CaseConfig
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
+from parity.case import Case
 from parity.runners.base import BuiltOnly, Refused, Unavailable
 from parity.runners.tripy.runner import Compiled, TripyRunner, mlir_tensorrt
 from parity.timing.measure import Replayed
@@ -86,15 +86,15 @@ class TensorRTRunner(TripyRunner):
     def label(self) -> str:
         return f"tensorrt ({trt.describe()})"
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         super().load(case, precision, weights)
         self._options = trt.BuildOptions(tf32=precision.name == "tf32")
         self._facts = {}
 
     def build(self, arrays: Mapping[str, np.ndarray], folder: Path) -> list[dict]:
         """Build the entry with a dynamic and with a static batch, keep engines and listings in `folder`."""
-        arguments = map_tree(self.family.entry_arguments(arrays), self._host)
-        dynamic_sizes = self.family.dynamic_sizes(arrays)
+        arguments = map_tree(self.case.entry_arguments(arrays), self._host)
+        dynamic_sizes = self.case.dynamic_sizes(arrays)
         shapes = tuple(array.shape for array in arrays.values())
         if shapes not in self._facts:
             built = self._traced(self._built_both, self._entry, arguments, dynamic_sizes)

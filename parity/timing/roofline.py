@@ -10,18 +10,16 @@ from __future__ import annotations
 import torch
 from pydantic import BaseModel
 
-from cases.registry import get_family
-from configs import CaseConfig
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.precision import Precision
 from parity.capture.names import TapName
+from parity.case import Case
 from parity.execution.folder import PrecisionFolder
 from parity.inputs.arrays import CaseInputs
 from perf_model.ceilings import GPU, CeilingsError, find_ceilings
 from perf_model.limits import Limit, limit
 from perf_model.measure.machine import this_gpu
-from perf_model.work import appending_work, case_work
 
 WHOLE_MODEL = ""
 
@@ -34,7 +32,7 @@ class Limits(BaseModel):
     limits: dict[str, Limit] = {}
 
 
-def find_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, gpu: GPU) -> Limits:
+def find_limits(case: Case, precision: Precision, inputs: CaseInputs, gpu: GPU) -> Limits:
     """The limits of a case's modules on a kind of GPU, or why there are none."""
     try:
         ceilings = find_ceilings(gpu)
@@ -44,11 +42,10 @@ def find_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, gpu:
         folder = gpu.name.split()[-1].lower()
         command = f"python -m perf_model.measure.ceilings --output perf_model/ceilings/{folder}/ceilings.json"
         return Limits(gpu=gpu.name, reason=f"the ceilings of this {gpu.name} are not known; run {command}")
-    shapes = {name: array.shape for name, array in inputs.arrays.items()}
     try:
-        works = case_work(case, shapes, precision.dtype.itemsize)
-        if get_family(case.family).incremental_arguments(case.model, inputs.arrays) is not None:
-            appending = appending_work(case, shapes, precision.dtype.itemsize)
+        works = dict(case.work(inputs, precision.dtype.itemsize))
+        if case.incremental_arguments(inputs) is not None:
+            appending = case.appending_work(inputs, precision.dtype.itemsize)
             works |= {str(TapName.parse(tap).appending()): work for tap, work in appending.items()}
     except ValueError as error:
         return Limits(gpu=gpu.name, reason=str(error))
@@ -56,7 +53,7 @@ def find_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, gpu:
     return Limits(gpu=gpu.name, limits=limits)
 
 
-def write_limits(case: CaseConfig, precision: Precision, inputs: CaseInputs, folder: PrecisionFolder) -> None:
+def write_limits(case: Case, precision: Precision, inputs: CaseInputs, folder: PrecisionFolder) -> None:
     """Save the limits on this machine's GPU beside a batch's captures; nothing where there is no GPU."""
     if torch.cuda.is_available():
         limits = find_limits(case, precision, inputs, this_gpu())

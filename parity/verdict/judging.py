@@ -5,24 +5,24 @@ Verdicts follow from the files of a run alone. A replayed run therefore gives th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from cases.registry import get_family
-from configs import CaseConfig
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS, Precision
-from parity.capture.captures import Capture
+from parity.base.trees import map_tree
+from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.capture.store import is_saved, open_capture
+from parity.case import Case
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder, RunnerFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status, read_record
 from parity.inputs.arrays import load
-from parity.runners.fused import FUSED, FUSED_RUNNERS
+from parity.runners.forms import computed_inside
 from parity.timing.roofline import Limits, read_limits
 from parity.verdict.comparison import Comparison, Evidence, Results, compare
 from parity.verdict.error_map import with_error_maps
@@ -62,7 +62,7 @@ class PrecisionJudge:
     """
 
     def __init__(
-        self, case: CaseConfig, precision: Precision, folder: CaseFolder, labels_digests: Sequence[str]
+        self, case: Case, precision: Precision, folder: CaseFolder, labels_digests: Sequence[str]
     ) -> None:
         self._case = case
         self._precision = precision
@@ -97,8 +97,7 @@ class PrecisionJudge:
             # SciPy's statistics and scikit-learn take a second to import, which only labels need.
             from parity.verdict.task_metrics.evaluation import Evaluation
 
-            family = get_family(self._case.family)
-            task = family.task(self._case.model, self._weights, self._precision)
+            task = self._case.task(self._weights, self._precision)
             self._evaluation = Evaluation(task, self._precision)
         return self._evaluation
 
@@ -136,7 +135,7 @@ def _moved(flagged: Sequence[MetricJudgement]) -> str:
     )
 
 
-def judge_batch(case: CaseConfig, folder: PrecisionFolder, batch: int) -> dict[str, RunnerJudgement]:
+def judge_batch(case: Case, folder: PrecisionFolder, batch: int) -> dict[str, RunnerJudgement]:
     """Judge every runner of one batch in one precision.
 
     Args:
@@ -162,7 +161,7 @@ def judge_batch(case: CaseConfig, folder: PrecisionFolder, batch: int) -> dict[s
         if evidence is None or not has_captures:
             judgements[name] = _without_verdict(runner, blocked, batch)
         else:
-            results = _results(folder.runner(name), name, runner)
+            results = _results(case, folder.runner(name), name, runner)
             judgements[name] = _judge_runner(evidence, results, runner, batch)
     return judgements
 
@@ -176,7 +175,7 @@ def _why_no_evidence(record: Record) -> str:
 
 
 def evidence_of(
-    case: CaseConfig,
+    case: Case,
     precision: Precision,
     arrays: Mapping[str, np.ndarray],
     reference: Capture,
@@ -197,35 +196,46 @@ def evidence_of(
         reference_incremental: Incremental outputs of the reference, or empty.
         has_padding: Whether runners also ran with garbage in the padding.
     """
-    family = get_family(case.family)
+    boundaries = case.boundaries()
     boundary: dict[str, np.ndarray] = {}
     # Each block may have a module of the same kind on the same tensors: they share one answer.
-    elements_by_call: dict[str, np.ndarray | None] = {}
+    elements_by_call: dict[str, np.ndarray] = {}
     for call in reference.calls:
+        if call.kind not in boundaries:
+            continue
         key = repr((call.kind, call.args, call.kwargs))
         if key not in elements_by_call:
-            elements_by_call[key] = family.boundary(call, reference.call_inputs, case.model)
+            elements_by_call[key] = _boundary(boundaries[call.kind], call, reference)
         elements = elements_by_call[key]
-        if elements is not None and elements.any():
+        if elements.any():
             boundary |= dict.fromkeys(call.outputs, elements)
     return Evidence(
         precision=precision,
-        entry=family.entry,
+        entry=case.entry,
         reference=reference,
         oracle=oracle,
         oracle_isolated=oracle_isolated,
         reference_incremental=reference_incremental,
-        incremental_outputs=family.incremental_outputs,
-        valid=family.valid_rows(arrays),
-        batch_size=family.batch_size(arrays),
+        incremental_outputs=case.incremental_outputs,
+        valid=case.valid_rows(arrays),
+        batch_size=case.batch_size_of(arrays),
         has_padding=has_padding,
         boundary=boundary,
-        gaps=family.gaps(),
-        causal=family.is_causal(case.model),
+        gaps=case.gaps(),
+        causal=case.is_causal(),
     )
 
 
-def _evidence(case: CaseConfig, folder: PrecisionFolder, record: Record) -> Evidence:
+def _boundary(function: Callable[..., np.ndarray], call: ModuleCall, reference: Capture) -> np.ndarray:
+    """Elements of a call's output that round-off could change, from the call's arguments."""
+
+    def tensor(leaf: Any) -> Any:
+        return reference.call_inputs[leaf.key] if isinstance(leaf, TensorKey) else leaf
+
+    return function(*map_tree(call.args, tensor), **map_tree(call.kwargs, tensor))
+
+
+def _evidence(case: Case, folder: PrecisionFolder, record: Record) -> Evidence:
     reference, oracle = folder.runner(REFERENCE), folder.runner(ORACLE)
     return evidence_of(
         case,
@@ -243,7 +253,7 @@ def _optional(stem: Path) -> Capture:
     return open_capture(stem) if is_saved(stem) else Capture()
 
 
-def _results(folder: RunnerFolder, name: str, record: RunnerRecord) -> Results:
+def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) -> Results:
     # The timed run is judged, if there is one.
     untapped = _optional(folder.timed).tensors or _optional(folder.untapped).tensors
     if not record.taps_modules:
@@ -259,7 +269,7 @@ def _results(folder: RunnerFolder, name: str, record: RunnerRecord) -> Results:
         poisoned=_optional(folder.poisoned).tensors,
         incremental=_optional(folder.incremental).tensors,
         appends=record.appends,
-        fused=FUSED if name in FUSED_RUNNERS else {},
+        fused=computed_inside(case, name),
     )
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from cases.registry import Family, get_family
-from configs import CaseConfig
 from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall, argument_keys
+from parity.case import Case
 from parity.runners.base import Runner
 from parity.runners.onnx.export import Exported, argument_name, export, feeds
 
@@ -37,15 +36,15 @@ class OnnxRunner(Runner):
     appends = False
 
     def __init__(self) -> None:
-        self.family: Family
+        self.case: Case
         self.dtype: torch.dtype
         self.exported: Exported
         self._sessions: dict[Any, Session] = {}
         self._modules: dict[str, ir.Model] = {}
         self._model_inputs: Tensors = {}
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
-        self.family = get_family(case.family)
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        self.case = case
         self.dtype = precision.dtype
         self._sessions, self._modules = {}, {}
         self.exported = export(case, precision, weights)
@@ -74,8 +73,8 @@ class OnnxRunner(Runner):
 
     def _inputs(self, arrays: Mapping[str, np.ndarray]) -> tuple[Tensors, dict[str, int]]:
         """The model's inputs, and the smallest sizes of those with a dynamic first axis."""
-        smallest = {path: least for path, (_, least) in self.family.dynamic_axes(arrays).items()}
-        return feeds(self.family, arrays, self.dtype), smallest
+        smallest = {path: least for path, (_, least) in self.case.dynamic_axes(arrays).items()}
+        return feeds(self.case, arrays, self.dtype), smallest
 
     def _whole(
         self, what: str, model: Callable[[], ir.Model], arrays: Mapping[str, np.ndarray]
@@ -102,7 +101,7 @@ class OnnxRunner(Runner):
     def run_call(
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
     ) -> dict[str, torch.Tensor]:
-        self._model_inputs = feeds(self.family, arrays, self.dtype)
+        self._model_inputs = feeds(self.case, arrays, self.dtype)
         session, tensors = self._call(call, inputs)
         return session(tensors)
 

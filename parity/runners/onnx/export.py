@@ -25,11 +25,11 @@ import torch
 from onnxscript import opset20 as op
 from onnxscript import optimizer
 
-from cases.registry import Family, get_family
-from configs import CaseConfig, with_input
 from parity.base.precision import Precision
 from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.torch_hooks import marked
+from parity.case import Case
+from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import rounded
 
 OPSET = 20
@@ -148,22 +148,21 @@ def _sizes_needed(results: list[ir.Value], arguments: set[ir.Value]) -> list[str
     return list(needed)
 
 
-def export(case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> Exported:
-    """Export the dense reference of a case: any batch, and any number of indices in DLRM's tables.
+def export(case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> Exported:
+    """Export the dense reference of a case: with the first axes of `Case.dynamic_axes` dynamic.
 
     Args:
         case: Its sizes; the batch is that of whoever runs the graph.
         precision: Of the weights and of floating point inputs.
         weights: The reference's state dict in float32.
     """
-    family = get_family(case.family)
-    model = family.build_reference(case.model, "dense").to(precision.dtype)
+    model = case.build_reference().to(precision.dtype)
     model.load_state_dict(rounded(weights, precision.dtype), strict=True)
-    (example,) = family.synthetic(with_input(case, batch_size=_TRACED_ROWS)).inputs
-    arguments = family.entry_arguments(example.arrays)
-    inputs = feeds(family, example.arrays, precision.dtype)
-    entry = _Entry(model.eval(), family, arguments)
-    axes = family.dynamic_axes(example.arrays)
+    (example,) = make_inputs(case.with_overrides(batch_size=_TRACED_ROWS)).batches
+    arguments = case.entry_arguments(example.arrays)
+    inputs = feeds(case, example.arrays, precision.dtype)
+    entry = _Entry(model.eval(), case, arguments)
+    axes = case.dynamic_axes(example.arrays)
     sizes = {size: torch.export.Dim(size, min=smallest) for size, smallest in axes.values()}
     shapes = tuple({0: sizes[axes[path][0]]} if path in axes else {} for path in inputs)
     with torch.no_grad():
@@ -186,10 +185,10 @@ def export(case: CaseConfig, precision: Precision, weights: Mapping[str, torch.T
     return Exported(graph, entry.names.taps, entry.names.outputs, precision.dtype)
 
 
-def feeds(family: Family, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def feeds(case: Case, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """A case's arrays as the graph's inputs: the entry's arguments by the names of their leaves."""
     tensors = {}
-    for path, array in leaves(family.entry_arguments(arrays)):
+    for path, array in leaves(case.entry_arguments(arrays)):
         tensor = torch.tensor(array)
         tensors[dotted(path)] = tensor.to(dtype) if tensor.is_floating_point() else tensor
     return tensors
@@ -206,10 +205,10 @@ class _Names:
 class _Entry(torch.nn.Module):
     """The entry point with flat arguments, and all marks for results."""
 
-    def __init__(self, model: torch.nn.Module, family: Family, arguments: dict[str, Any]) -> None:
+    def __init__(self, model: torch.nn.Module, case: Case, arguments: dict[str, Any]) -> None:
         super().__init__()
         self.model = model
-        self._family = family
+        self._case = case
         self._arguments = arguments
         # An object of its own: torch.export takes back what tracing does to a module's attributes.
         self.names = _Names()
@@ -218,8 +217,8 @@ class _Entry(torch.nn.Module):
         waiting = iter(leaves)
         arguments = map_tree(self._arguments, lambda _: next(waiting))
         with marked(self.model, argument_name) as marks:
-            results = getattr(self.model, self._family.entry)(**arguments)
-        outputs = {name: each.clone() for name, each in self._family.named_outputs(results).items()}
+            results = getattr(self.model, self._case.entry)(**arguments)
+        outputs = {name: each.clone() for name, each in self._case.named_outputs(results).items()}
         everything = {**marks.arguments, **marks.results, **outputs}
         self.names.marks, self.names.taps, self.names.outputs = (
             tuple(names) for names in (everything, marks.results, outputs)

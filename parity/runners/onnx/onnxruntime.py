@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from configs import CaseConfig
 from parity.base.precision import Precision
+from parity.case import Case
 from parity.runners.base import Unavailable
 from parity.timing.measure import measure
 
@@ -93,7 +93,7 @@ class OnnxRuntimeRunner(OnnxRunner):
         level = ort.SessionOptions().graph_optimization_level.name.removeprefix("ORT_").lower()
         return f"onnxruntime ({ort.__version__}, {'cuda' if self._on_gpu else 'cpu'}, {level})"
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if self._on_gpu and _CUDA not in ort.get_available_providers():
             # Its CPU provider beside runners on the GPU would be a comparison of nothing.
             raise Unavailable(

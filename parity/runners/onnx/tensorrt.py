@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs import CaseConfig
 from parity.base.precision import Precision
+from parity.case import Case
 from parity.runners.base import BuiltOnly, Refused, Unavailable
 
 
@@ -155,7 +155,7 @@ class TensorRTOnnxRunner(OnnxRunner):
     def label(self) -> str:
         return f"tensorrt_onnx ({trt.__name__} {trt.__version__})"
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if precision.needs_cuda and not torch.cuda.is_available():
             raise Unavailable(f"{precision.name} needs a CUDA device and none is visible")
         super().load(case, precision, weights)

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from cases.registry import Family, get_family
-from configs import CaseConfig
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey, Through, tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.torch_hooks import module_ranges, tapped
+from parity.case import Case, Form, NoForm
 from parity.inputs.weights import rounded
 from parity.runners.base import Runner, Unavailable
+from parity.runners.forms import form_of
 from parity.runners.oracle.rounding import draws_for, has_few_rows
 from parity.runners.oracle.sampling import LargestResult, rounding_samples
 from parity.timing.measure import NotCapturable, Replay, Replayed, measure
@@ -38,8 +38,7 @@ class TorchRunner(Runner):
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model: torch.nn.Module
-        self.family: Family
-        self.config: Any = None
+        self.case: Case
         self.dtype: torch.dtype
         self._modules: dict[str, torch.nn.Module] = {}
         self._timed: dict[str, torch.Tensor] = {}
@@ -49,19 +48,21 @@ class TorchRunner(Runner):
     def label(self) -> str:
         return f"torch {self.layout} (eager, {self.device.type})"
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if precision.needs_cuda and self.device.type != "cuda":
             raise Unavailable(f"{precision.name} needs a CUDA device and PyTorch sees none")
         torch.backends.cuda.matmul.allow_tf32 = precision.name == "tf32"
         torch.backends.cudnn.allow_tf32 = precision.name == "tf32"
         self._load(case, precision.dtype, rounded(weights, precision.dtype))
 
-    def _load(self, case: CaseConfig, dtype: torch.dtype, weights: Mapping[str, torch.Tensor]) -> None:
-        self.family = get_family(case.family)
-        self.config = case.model
+    def _load(self, case: Case, dtype: torch.dtype, weights: Mapping[str, torch.Tensor]) -> None:
+        self.case = case
         self.dtype = dtype
         self._timed, self._replays = {}, {}
-        self.model = self.family.build_reference(case.model, self.layout).to(dtype)
+        try:
+            self.model = case.build_reference().to(dtype)
+        except NoForm as error:
+            raise Unavailable(str(error)) from error
         self.model.load_state_dict(dict(weights), strict=True)
         self.model.eval().to(self.device)
         self._modules = dict(self.model.named_modules())
@@ -71,17 +72,17 @@ class TorchRunner(Runner):
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
 
     def _entry(self, model: torch.nn.Module, arguments: dict) -> dict[str, torch.Tensor]:
-        return self.family.named_outputs(getattr(model, self.family.entry)(**arguments))
+        return self.case.named_outputs(getattr(model, self.case.entry)(**arguments))
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         with torch.inference_mode():
-            outputs = self._entry(self.model, map_tree(self.family.entry_arguments(arrays), self._place))
+            outputs = self._entry(self.model, map_tree(self.case.entry_arguments(arrays), self._place))
         return {name: out.cpu() for name, out in outputs.items()}
 
     def run_tapped(
         self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
     ) -> Capture:
-        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+        arguments = map_tree(self.case.entry_arguments(arrays), self._place)
         with torch.inference_mode(), tapped(self.model, record_calls, capture=capture) as capture:
             outputs = self._entry(self.model, arguments)
         capture.tensors.update({name: out.cpu() for name, out in outputs.items()})
@@ -91,18 +92,18 @@ class TorchRunner(Runner):
 
     def _record_appending(self, arrays: Mapping[str, np.ndarray], capture: Capture) -> None:
         """Add the calls that fill a cache and append to it: code of modules that no full forward reaches."""
-        steps = self.family.incremental_arguments(self.config, arrays)
+        steps = self.case.incremental_arguments(arrays)
         if steps is None:
             return
         before, last = steps
         beside = capture.beside()
         with torch.inference_mode(), tapped(self.model, record_calls=True, capture=beside) as appending:
-            cache = self.family.prefill(self.model, **map_tree(before, self._place))
-            self.family.extend(self.model, cache=cache, **map_tree(last, self._place))
+            cache = self.case.prefill(self.model, **map_tree(before, self._place))
+            self.case.extend(self.model, cache=cache, **map_tree(last, self._place))
         capture.add_appending(appending)
 
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
-        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+        arguments = map_tree(self.case.entry_arguments(arrays), self._place)
         with torch.inference_mode():
             timed = measure(lambda: self._entry(self.model, arguments), repeats, self._queue())
         self._timed = timed.result
@@ -112,7 +113,7 @@ class TorchRunner(Runner):
         return {name: out.cpu() for name, out in self._timed.items()}
 
     def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
-        arguments = map_tree(self.family.entry_arguments(arrays), self._place)
+        arguments = map_tree(self.case.entry_arguments(arrays), self._place)
         return self._time_replays("", lambda: self._entry(self.model, arguments), repeats)
 
     def _queue(self) -> torch.cuda.Stream | None:
@@ -170,14 +171,14 @@ class TorchRunner(Runner):
         return self._time_replays(call.tap, lambda: module(*args, **kwargs), repeats)
 
     def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        steps = self.family.incremental_arguments(self.config, arrays)
+        steps = self.case.incremental_arguments(arrays)
         if steps is None:
             return {}
         before, last = steps
         with torch.inference_mode():
-            cache = self.family.prefill(self.model, **map_tree(before, self._place))
-            outputs = self.family.extend(self.model, cache=cache, **map_tree(last, self._place))
-        return {name: out.cpu() for name, out in zip(self.family.incremental_outputs, outputs, strict=True)}
+            cache = self.case.prefill(self.model, **map_tree(before, self._place))
+            outputs = self.case.extend(self.model, cache=cache, **map_tree(last, self._place))
+        return {name: out.cpu() for name, out in zip(self.case.incremental_outputs, outputs, strict=True)}
 
 
 class Float64Runner(TorchRunner):
@@ -200,7 +201,7 @@ class Float64Runner(TorchRunner):
     def can_run(self, call: ModuleCall) -> bool:
         return True
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         self.widening = torch.float64.itemsize // precision.dtype.itemsize
         self._load(case, torch.float64, rounded(rounded(weights, precision.dtype), torch.float64))
 
@@ -209,7 +210,7 @@ class OracleRunner(Float64Runner):
     """The same, and beside its taps of few rows draws of what rounding does to them
     (`parity.runners.oracle.rounding`)."""
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         super().load(case, precision, weights)
         self._precision = precision
 
@@ -236,7 +237,7 @@ class OracleRunner(Float64Runner):
             return sampled.tensors | outputs
 
         def arguments() -> dict:
-            return map_tree(self.family.entry_arguments(arrays), self._place)
+            return map_tree(self.case.entry_arguments(arrays), self._place)
 
         capture.tensors.update(self._samples(arguments, sample, few, elements, largest.bytes))
         return capture
@@ -276,28 +277,28 @@ class OracleRunner(Float64Runner):
 class TorchJaggedRunner(TorchRunner):
     """PyTorch eager on the jagged reference, its results padded so that taps compare with the dense ones."""
 
+    case: Form
+    name = "torch_jagged"
     layout = "jagged"
     # Its cache makes the caller move rows about; tests/reference compares it with the full forward.
     appends = False
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
-        if self.layout not in get_family(case.family).layouts:
-            raise Unavailable(f"the {case.family} reference has no jagged layout")
-        super().load(case, precision, weights)
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        super().load(form_of(case, self.name), precision, weights)
 
     def run_tapped(
         self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
     ) -> Capture:
         capture = Capture() if capture is None else capture
-        padded = Through(capture.tensors, lambda name, tap: self.family.pad_taps({name: tap}, arrays))
+        padded = Through(capture.tensors, lambda name, tap: self.case.pad_taps({name: tap}, arrays))
         super().run_tapped(arrays, record_calls, replace(capture, tensors=padded))
         return capture
 
     def _run_module(
         self, call: ModuleCall, args: list, kwargs: dict, arrays: Mapping[str, np.ndarray]
     ) -> dict:
-        args, kwargs = self.family.jagged_arguments(call.path, args, kwargs, arrays)
-        return self.family.pad_taps(super()._run_module(call, args, kwargs, arrays), arrays)
+        args, kwargs = self.case.module_arguments(call.path, args, kwargs, arrays, self._modules)
+        return self.case.pad_taps(super()._run_module(call, args, kwargs, arrays), arrays)
 
     def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
         # The recorded arguments are the dense module's; unpadding them is no part of the jagged one's time.
@@ -324,16 +325,16 @@ class TorchCompileRunner(TorchRunner):
         # That is the next runner.
         return Replayed([])
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if self.device.type == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
             raise Unavailable("torch.compile needs a C++ compiler on the CPU and none is on the PATH")
         super().load(case, precision, weights)
         torch._dynamo.reset()
-        entry = getattr(self.model, self.family.entry)
+        entry = getattr(self.model, self.case.entry)
         self._compiled = torch.compile(entry, fullgraph=True, dynamic=False, mode=self.mode)
 
     def _entry(self, model: torch.nn.Module, arguments: dict) -> dict[str, torch.Tensor]:
-        return self.family.named_outputs(self._compiled(**arguments))
+        return self.case.named_outputs(self._compiled(**arguments))
 
 
 class TorchCompileGraphsRunner(TorchCompileRunner):
@@ -346,7 +347,7 @@ class TorchCompileGraphsRunner(TorchCompileRunner):
     def label(self) -> str:
         return f"torch.compile dense (inductor, CUDA graphs, {self.device.type})"
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if self.device.type != "cuda":
             raise Unavailable("CUDA graphs need a CUDA device and PyTorch sees none")
         super().load(case, precision, weights)

@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cases.fused import FusedFamily, placed
-from configs import CaseConfig
-from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import ModuleCall, TensorKey
-from parity.runners.base import Unavailable
-from parity.runners.fused import FUSED, as_fused
 from parity.runners.torch.eager import TorchJaggedRunner, TorchRunner
 from parity.timing.measure import Replayed
 
@@ -22,7 +17,7 @@ from parity.timing.measure import Replayed
 class TorchFusedRunner(TorchJaggedRunner):
     """PyTorch eager with the fused kernel, its results padded so that taps compare with the dense ones."""
 
-    family: FusedFamily
+    name = "torch_fused"
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,16 +27,8 @@ class TorchFusedRunner(TorchJaggedRunner):
         kernel = "Triton kernel" if self.device.type == "cuda" else "the kernel's plain PyTorch form"
         return f"torch fused ({kernel}, {self.device.type})"
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
-        if self.device.type == "cuda":
-            from kernels.hstu_attention.interface import missing_triton
-
-            if reason := missing_triton():
-                raise Unavailable(reason)
-        super().load(as_fused(case), precision, weights)
-
     def can_run(self, call: ModuleCall) -> bool:
-        return super().can_run(call) and call.kind not in FUSED
+        return super().can_run(call) and call.kind not in self.case.computed_inside
 
     def run_call(
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
@@ -53,18 +40,19 @@ class TorchFusedRunner(TorchJaggedRunner):
         def fetch(leaf: Any) -> Any:
             return inputs[leaf.key] if isinstance(leaf, TensorKey) else leaf
 
-        def place(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
+        def place(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            return leaf.to(self.device, self.dtype if leaf.is_floating_point() else None, copy=True)
 
         args, kwargs = map_tree(call.args, fetch), map_tree(call.kwargs, fetch)
-        return placed(
-            self.family.fused_arguments(call.path, args, kwargs, self._arrays, self._modules), place
-        )
+        args, kwargs = self.case.module_arguments(call.path, args, kwargs, self._arrays, self._modules)
+        return map_tree(args, place), map_tree(kwargs, place)
 
     def _run_module(
         self, call: ModuleCall, args: list, kwargs: dict, arrays: Mapping[str, np.ndarray]
     ) -> dict:
-        return self.family.pad_taps(TorchRunner._run_module(self, call, args, kwargs, arrays), arrays)
+        return self.case.pad_taps(TorchRunner._run_module(self, call, args, kwargs, arrays), arrays)
 
     def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
         # On jagged rows, as in the model: the arguments are in place before the clock starts.

@@ -8,23 +8,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from cases.fused import FusedFamily
-from configs import CaseConfig
-from kernels.hstu_attention.interface import missing_triton
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import ModuleCall, TensorKey, tensor_leaves
 from parity.capture.tripy_hooks import is_tripy_tensor
-from parity.runners.base import Unavailable
-from parity.runners.fused import FUSED, as_fused
+from parity.case import Case, Form
+from parity.runners.forms import form_of
 from parity.runners.tripy.runner import Compiled, TripyRunner, mlir_tensorrt, tp
 
 
 class TripyJaggedRunner(TripyRunner):
-    """`tripy_port.hstu_fused` or `stu_fused`, its results padded so that taps compare with the dense ones."""
+    """The port's fused form, its results padded so that taps compare with the dense ones."""
 
     appends = False
-    family: FusedFamily
+    case: Form
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,26 +32,20 @@ class TripyJaggedRunner(TripyRunner):
         kernel = "Triton kernel" if native or torch.cuda.is_available() else "the kernel's plain PyTorch form"
         return f"{super().label()} jagged, {kernel}"
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
-        if torch.cuda.is_available() and (reason := missing_triton()):
-            raise Unavailable(reason)
-        # Importing registers the plugins. Here, behind the runner's own check that nvtripy can be imported.
-        import kernels.plugins.hstu_attention
-        import kernels.plugins.stu_attention  # noqa: F401
-
-        super().load(as_fused(case), precision, weights)
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        super().load(form_of(case, "tripy_jagged"), precision, weights)
 
     def can_run(self, call: ModuleCall) -> bool:
-        return super().can_run(call) and call.kind not in FUSED
+        return super().can_run(call) and call.kind not in self.case.computed_inside
 
     def _run_entry(self, arrays: Mapping[str, np.ndarray], function: Callable) -> dict[str, torch.Tensor]:
-        return self.family.pad_taps(super()._run_entry(arrays, function), arrays)
+        return self.case.pad_taps(super()._run_entry(arrays, function), arrays)
 
     def run_call(
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
     ) -> dict[str, torch.Tensor]:
         self._arrays = arrays
-        return self.family.pad_taps(super().run_call(call, inputs, arrays), arrays)
+        return self.case.pad_taps(super().run_call(call, inputs, arrays), arrays)
 
     def _call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[Compiled, Any]:
         if call.path not in self._modules:
@@ -64,7 +55,7 @@ class TripyJaggedRunner(TripyRunner):
         def fetch(leaf: Any) -> Any:
             return self._host(inputs[leaf.key]) if isinstance(leaf, TensorKey) else leaf
 
-        args, kwargs = self.family.fused_arguments(
+        args, kwargs = self.case.module_arguments(
             call.path,
             map_tree(call.args, fetch),
             map_tree(call.kwargs, fetch),

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from configs import CaseConfig
 from parity.base.precision import PRECISIONS
 from parity.base.precision_policy import BASE, Policy
 from parity.capture.tripy_hooks import named_modules
+from parity.case import Case
 from parity.runners.tripy.casts import casting, load_parameters
 from parity.runners.tripy.runner import Compiled, TripyRunner
 
@@ -28,7 +28,7 @@ class TripyPolicyRunner(TripyRunner):
         self.precisions: Mapping[str, str] = {}
         """By path of the module, that of the model under the empty path; known once it is loaded."""
 
-    def load_policy(self, case: CaseConfig, weights: Mapping[str, torch.Tensor]) -> None:
+    def load_policy(self, case: Case, weights: Mapping[str, torch.Tensor]) -> None:
         """Build the model with float32 `weights`. Raises `UserError` where the policy does not fit it."""
         self.load(case, PRECISIONS[BASE], weights)
 

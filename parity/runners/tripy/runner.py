@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from cases.registry import Family, get_family
-from configs import CaseConfig
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
+from parity.case import Case, NoForm
 from parity.inputs.weights import rounded
 from parity.runners.base import Runner, Unavailable
 from parity.timing.measure import NotCapturable, Replayed, measure_queued, same_bits
@@ -44,8 +43,7 @@ class TripyRunner(Runner):
     holds_taps = True
 
     def __init__(self) -> None:
-        self.family: Family
-        self.config: Any = None
+        self.case: Case
         self.model: tp.Module
         self.dtype: torch.dtype
         self._modules: dict[str, tp.Module] = {}
@@ -60,16 +58,18 @@ class TripyRunner(Runner):
             return f"tripy (portable, {'cuda' if torch.cuda.is_available() else 'cpu'})"
         return f"tripy (native TensorRT {tensorrt.__version__})"
 
-    def load(self, case: CaseConfig, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
         if precision.needs_cuda and not torch.cuda.is_available():
             raise Unavailable(f"{precision.name} needs a CUDA device and none is visible")
         if _IS_PORTABLE:
             # The portable runtime's switch, read whenever an executable is made; PyTorch's don't reach it.
             os.environ["TRIPY_PORTABLE_TF32"] = str(int(precision.name == "tf32"))
-        self.family = get_family(case.family)
-        self.config = case.model
+        self.case = case
         self.dtype = precision.dtype
-        self.model = self.family.build_port(case.model, TRIPY_DTYPES[precision.dtype])
+        try:
+            self.model = case.build_port(TRIPY_DTYPES[precision.dtype])
+        except NoForm as error:
+            raise Unavailable(str(error)) from error
         self._load_parameters(weights)
         self._modules = dict(named_modules(self.model))
         self._executables, self._replays, self._timed = {}, {}, {}
@@ -114,15 +114,15 @@ class TripyRunner(Runner):
         return Compiled(function, arguments, dynamic_sizes)
 
     def _entry(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
-        return self.family.named_outputs(getattr(self.model, self.family.entry)(**arguments))
+        return self.case.named_outputs(getattr(self.model, self.case.entry)(**arguments))
 
     def _entry_tapped(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
         outputs = self._entry(arguments, taps)
         return {**taps, **outputs}
 
     def _run_entry(self, arrays: Mapping[str, np.ndarray], function: Callable) -> dict[str, torch.Tensor]:
-        arguments = map_tree(self.family.entry_arguments(arrays), self._host)
-        compiled = self._compiled(function.__name__, function, arguments, self.family.dynamic_sizes(arrays))
+        arguments = map_tree(self.case.entry_arguments(arrays), self._host)
+        compiled = self._compiled(function.__name__, function, arguments, self.case.dynamic_sizes(arrays))
         return {name: to_host(out) for name, out in compiled(map_tree(arguments, to_device)).items()}
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
@@ -136,8 +136,8 @@ class TripyRunner(Runner):
         return capture
 
     def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
-        arguments = map_tree(self.family.entry_arguments(arrays), self._host)
-        compiled = self._compiled("_entry", self._entry, arguments, self.family.dynamic_sizes(arrays))
+        arguments = map_tree(self.case.entry_arguments(arrays), self._host)
+        compiled = self._compiled("_entry", self._entry, arguments, self.case.dynamic_sizes(arrays))
         on_device = map_tree(arguments, to_device)
         seconds, outputs = time_runs(compiled, on_device, repeats)
         self._timed = compiled.named(outputs, on_device)
@@ -147,8 +147,8 @@ class TripyRunner(Runner):
         return {name: to_host(out) for name, out in self._timed.items()}
 
     def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
-        arguments = map_tree(self.family.entry_arguments(arrays), self._host)
-        compiled = self._compiled("_entry", self._entry, arguments, self.family.dynamic_sizes(arrays))
+        arguments = map_tree(self.case.entry_arguments(arrays), self._host)
+        compiled = self._compiled("_entry", self._entry, arguments, self.case.dynamic_sizes(arrays))
         return self._time_replays(compiled, arguments, repeats)
 
     def _time_replays(self, compiled: Compiled, arguments: Any, repeats: int) -> Replayed:
@@ -204,13 +204,13 @@ class TripyRunner(Runner):
         return self._time_replays(compiled, arguments, repeats)
 
     def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        steps = self.family.incremental_arguments(self.config, arrays)
+        steps = self.case.incremental_arguments(arrays)
         if steps is None:
             return {}
         before, last = steps
         cache = self._run_step("prefill", self._prefill, map_tree(before, self._host))
         # The cache crosses between the two executables as a server would keep it: as tensors.
-        last = map_tree(last, self._host) | {"cache": self.family.unflatten_cache(cache)}
+        last = map_tree(last, self._host) | {"cache": self.case.unflatten_cache(cache)}
         return self._run_step("extend", self._extend, last)
 
     def _run_step(self, key: str, function: Callable, arguments: dict) -> dict[str, torch.Tensor]:
@@ -218,9 +218,9 @@ class TripyRunner(Runner):
         return {name: to_host(out) for name, out in compiled(map_tree(arguments, to_device)).items()}
 
     def _prefill(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
-        cache = self.family.prefill(self.model, **arguments)
+        cache = self.case.prefill(self.model, **arguments)
         return dict(tensor_leaves(cache, is_tripy_tensor))
 
     def _extend(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
-        outputs = self.family.extend(self.model, **arguments)
-        return dict(zip(self.family.incremental_outputs, outputs, strict=True))
+        outputs = self.case.extend(self.model, **arguments)
+        return dict(zip(self.case.incremental_outputs, outputs, strict=True))

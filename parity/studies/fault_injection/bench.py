@@ -20,15 +20,14 @@ from typing import Any
 
 import torch
 
-from cases.registry import get_family
-from configs import CaseConfig
 from parity.base.errors import UserError
 from parity.base.precision import Precision
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.capture.tripy_hooks import named_modules
+from parity.case import Case
 from parity.in_process import CleanRun
-from parity.inputs.weights import initial_weights, rounded
+from parity.inputs.weights import case_weights, rounded
 from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection import effects
 from parity.studies.fault_injection.faults import Fault, Finding, Outcome
@@ -52,10 +51,10 @@ class Bench(CleanRun):
         clean, clean_comparison: Its results without one, and their verdicts.
     """
 
-    def __init__(self, case: CaseConfig, precision: Precision) -> None:
+    def __init__(self, case: Case, precision: Precision) -> None:
         super().__init__(case, precision)
-        model = get_family(case.family).build_reference(case.model, "dense")
-        self.stale = rounded(initial_weights(model, case.input.seed + 1), precision.dtype)
+        stale, _ = case_weights(case.with_overrides(seed=case.seed + 1))
+        self.stale = rounded(stale, precision.dtype)
         self.port = TripyRunner()
         self._made, self._ran = Watch(), Watch()
         with self._made.on({}):

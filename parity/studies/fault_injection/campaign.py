@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs import CaseConfig, case_from_json
 from parity.base.precision import PRECISIONS
+from parity.case import Case, CaseReference
 from parity.studies.fault_injection import workers
 from parity.studies.fault_injection.faults import CleanFinding, Finding
 from parity.studies.fault_injection.store import Store, opened
@@ -29,7 +29,7 @@ class Plan:
         operators: What the operators' names begin with; empty for all.
     """
 
-    cases: tuple[CaseConfig, ...]
+    cases: tuple[Case, ...]
     precisions: tuple[str, ...]
     share: float
     clean_runs: int
@@ -50,7 +50,7 @@ def run(plan: Plan, folder: Path, advance: Advance) -> tuple[list[Finding], list
 def _faults(plan: Plan, folder: Path, advance: Advance) -> list[Finding]:
     store = Store(folder / "findings.jsonl", Finding)
     found = {finding.identity: finding for finding in store.lines}
-    units = [(case.model_dump_json(), name) for case in plan.cases for name in plan.precisions]
+    units = [(case.reference.model_dump_json(), name) for case in plan.cases for name in plan.precisions]
     # Where there are too few units to keep every core busy to the end, each is cut.
     parts = -(-2 * workers.cores() // len(units))
     known = frozenset(found)
@@ -86,7 +86,7 @@ def _find(
     """A part of the faults of one case in one precision: their names, then a finding for each new one."""
     from parity.studies.fault_injection.bench import Bench
 
-    bench = Bench(case_from_json(case_json), PRECISIONS[precision])
+    bench = Bench(CaseReference.model_validate_json(case_json).load(), PRECISIONS[precision])
     faults = {bench.name_of(fault): fault for fault in bench.faults() if fault.operator.startswith(operators)}
     mine = [name for name in faults if drawn(name, share)][part::parts]
     yield mine
@@ -105,7 +105,7 @@ def _clean_runs(plan: Plan, folder: Path, advance: Advance) -> list[CleanFinding
     store = Store(folder / "clean.jsonl", CleanFinding)
     known = {finding.number for finding in store.lines}
     left = [number for number in range(plan.clean_runs) if number not in known]
-    cases = tuple(case.model_dump_json() for case in plan.cases)
+    cases = tuple(case.reference.model_dump_json() for case in plan.cases)
     cores = workers.cores()
     tasks = [(_run_clean, (tuple(left[core::cores]), cases, plan.precisions)) for core in range(cores)]
     for finding in workers.reports(tasks):
@@ -120,6 +120,6 @@ def _run_clean(
 ) -> Iterator[CleanFinding]:
     from parity.studies.fault_injection.clean import clean_run
 
-    loaded = [case_from_json(case) for case in cases]
+    loaded = [CaseReference.model_validate_json(case).load() for case in cases]
     for number in numbers:
         yield clean_run(number, loaded, precisions)

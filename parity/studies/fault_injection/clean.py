@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cases.registry import get_family
-from configs import CaseConfig, with_input
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
+from parity.case import Case
 from parity.in_process import CleanRun
 from parity.studies.fault_injection.faults import CleanFinding
 
@@ -21,30 +20,28 @@ LARGEST_SEED = 1 << 20
 class Draw:
     """The case, precision and runner of a clean run, drawn by its number."""
 
-    case: CaseConfig
+    case: Case
     precision: str
     runner: str
 
     @classmethod
-    def of(cls, number: int, cases: Sequence[CaseConfig], precisions: Sequence[str]) -> Draw:
+    def of(cls, number: int, cases: Sequence[Case], precisions: Sequence[str]) -> Draw:
         """Seeds decide the weights and the inputs with their lengths, the number the rest."""
         rng = np.random.default_rng([0xC1EA, number])
         case = cases[rng.integers(len(cases))]
-        family = get_family(case.family)
-        runners = ["tripy", *(["torch_jagged"] if "jagged" in family.layouts else [])]
+        runners = ["tripy", *(["torch_jagged"] if "jagged" in case.forms else [])]
         return cls(
-            with_input(
-                case,
+            case.with_overrides(
                 seed=int(rng.integers(LARGEST_SEED)),
-                batch_size=int(rng.integers(1, 2 * case.input.batch_size + 1)),
+                batch_size=int(rng.integers(1, 2 * case.batch_size + 1)),
             ),
             precisions[rng.integers(len(precisions))],
             runners[rng.integers(len(runners))],
         )
 
 
-def clean_run(number: int, cases: Sequence[CaseConfig], precisions: Sequence[str]) -> CleanFinding:
-    """Judge one run without a fault. A batch size that cannot be judged (`Family.validate`) grows by one."""
+def clean_run(number: int, cases: Sequence[Case], precisions: Sequence[str]) -> CleanFinding:
+    """Judge one run without a fault. A batch size that cannot be judged (`Case.validate`) grows by one."""
     draw = Draw.of(number, cases, precisions)
     case = draw.case
     while True:
@@ -52,14 +49,14 @@ def clean_run(number: int, cases: Sequence[CaseConfig], precisions: Sequence[str
             run = CleanRun(case, PRECISIONS[draw.precision])
             break
         except UserError:
-            case = with_input(case, batch_size=case.input.batch_size + 1)
+            case = case.with_overrides(batch_size=case.batch_size + 1)
     diagnosis = run.judge(draw.runner).diagnosis
     return CleanFinding(
         number=number,
         case=case.name,
         precision=draw.precision,
         runner=draw.runner,
-        seed=case.input.seed,
-        batch_size=case.input.batch_size,
+        seed=case.seed,
+        batch_size=case.batch_size,
         alarm="" if diagnosis.kind == "none" else diagnosis.text,
     )

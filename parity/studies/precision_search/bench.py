@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from configs import CaseConfig
 from parity.base.precision import PRECISIONS
 from parity.base.precision_policy import BASE, Policy
 from parity.capture.names import TapName
+from parity.case import Case
 from parity.inputs.weights import rounded
 from parity.runners import make_runner
 from parity.runners.tripy.policy import TripyPolicyRunner
@@ -56,7 +56,7 @@ class Bench:
     """
 
     def __init__(
-        self, case: CaseConfig, arrays: Mapping[str, np.ndarray], weights: Mapping[str, torch.Tensor]
+        self, case: Case, arrays: Mapping[str, np.ndarray], weights: Mapping[str, torch.Tensor]
     ) -> None:
         self.case = case
         self.arrays = arrays

@@ -8,19 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cases.registry import get_family
-from configs import CaseConfig
 from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.precision_policy import BASE, read_policy
+from parity.case import Case
 from parity.execution.request import Request
-from parity.inputs import weights
+from parity.inputs.arrays import make_inputs
+from parity.inputs.weights import case_weights
 from parity.report.overview import milliseconds
 from parity.runners import make_runner
 from parity.studies.precision_search.bench import Bench
@@ -54,7 +53,7 @@ def run(request: Request, budget: float, policy: Path | None, progress: Progress
     patterns = None if policy is None else read_policy(policy)
     progress(f"{case.name}: reference and oracle")
     arrays, source = _arrays(case, request.data)
-    tensors, weights_source = _weights(case, request.checkpoint)
+    tensors, weights_source = case_weights(case, request.checkpoint)
     bench = Bench(case, arrays, tensors)
     if patterns is None:
         found = findings(search(bench, budget, progress), bench)
@@ -79,20 +78,11 @@ def run(request: Request, budget: float, policy: Path | None, progress: Progress
     )
 
 
-def _arrays(case: CaseConfig, data: Path | None) -> tuple[Mapping[str, np.ndarray], str]:
-    family = get_family(case.family)
-    batches = family.synthetic(case) if data is None else family.recorded(case, family.read(data))
-    inputs = batches.inputs[0]
-    family.validate(inputs, case)
-    part = f", the first of {len(batches.inputs)} batches" if len(batches.inputs) > 1 else ""
-    return inputs.arrays, f"{batches.source}{part}, batch {family.batch_size(inputs.arrays)}"
-
-
-def _weights(case: CaseConfig, checkpoint: Path | None) -> tuple[Mapping[str, torch.Tensor], str]:
-    model = get_family(case.family).build_reference(case.model, "dense")
-    if checkpoint is None:
-        return weights.initial_weights(model, case.input.seed), f"initial, seed {case.input.seed}"
-    return weights.load_checkpoint(checkpoint, weights.layout(model.state_dict())), str(checkpoint)
+def _arrays(case: Case, data: Path | None) -> tuple[Mapping[str, np.ndarray], str]:
+    inputs = make_inputs(case, None if data is None else case.read(data))
+    first = inputs.batches[0]
+    part = f", the first of {len(inputs.batches)} batches" if len(inputs.batches) > 1 else ""
+    return first.arrays, f"{inputs.source}{part}, batch {case.batch_size_of(first)}"
 
 
 def write(report: PrecisionSearchReport, folder: Path) -> None:

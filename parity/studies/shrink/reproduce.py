@@ -1,6 +1,6 @@
 """Run one module of the port, or all of it, on the inputs that it fails on; compare with a float64 oracle.
 
-Everything is in this folder; nvtripy, torch, safetensors, pydantic and ruamel.yaml have to be installed.
+Everything is in this folder but what the project's requirements install.
 Exit code 1: it fails, 0: it does not.
 """
 
@@ -17,8 +17,7 @@ from safetensors.torch import load_file
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from configs import case_from_json
-from tripy_port import build
+from parity.case import CaseReference
 
 problem = json.loads((HERE / "problem.json").read_text())
 weights, inputs, expected = (
@@ -34,8 +33,7 @@ def tree(value):
     return [tree(item) for item in value] if isinstance(value, list) else value
 
 
-case = case_from_json(json.dumps(problem["case"]))
-model = getattr(build, problem["builder"])(case.model, getattr(tp, problem["dtype"]))
+model = CaseReference(**problem["case"]).load().build_port(getattr(tp, problem["dtype"]))
 model.load_state_dict({name: tp.Tensor(tensor) for name, tensor in weights.items()}, strict=True)
 parts = [part for part in problem["module"].split(".") if part]
 module = functools.reduce(lambda m, part: m[int(part)] if part.isdigit() else getattr(m, part), parts, model)

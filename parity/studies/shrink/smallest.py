@@ -1,8 +1,8 @@
 """The smallest case in which a module, or the whole model, fails as it does in a given one.
 
-Every whole number and every list in a case's model and input is a size that may shrink: to 1, to its half, by
+Every size of a case (`Case.sizes`), a whole number or a list, may shrink: to 1, to its half, by
 one, or by an element. A smaller case counts if a module of the same class still fails on its own; greedily,
-until no size can shrink any more. Cases that are not valid, or that a family cannot judge, are passed over.
+until no size can shrink any more. Sizes that a case refuses are passed over.
 
 Where every module is right on its own, the code between them is wrong, or errors add up on the way: then the
 same output of the whole model has to fail. What shows in the comparison of several runs alone, as a leak of
@@ -18,21 +18,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from cases.registry import get_family
-from configs import CaseConfig, ConfigError, with_fields
 from parity.base.errors import UserError
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import ModuleCall, TensorKey
 from parity.capture.names import TapName
+from parity.case import Case
 from parity.in_process import CleanRun
 from parity.runners.tripy.runner import TripyRunner
 from parity.verdict.comparison import Evidence, Results, compare
 from parity.verdict.judgement import TapJudgement
 from parity.verdict.rule import Verdict
-
-KEPT = ("seed",)
-"""Numbers that are no sizes."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Failure:
     port: torch.Tensor
 
     @property
-    def case(self) -> CaseConfig:
+    def case(self) -> Case:
         return self.run.case
 
     @property
@@ -72,20 +68,19 @@ class Failure:
         assert verdict is not None
         return verdict
 
-    def describe(self, original: CaseConfig) -> str:
+    def describe(self, original: Case) -> str:
         """What fails, and in which sizes it still does."""
-        before, after = original.model_dump(), self.case.model_dump()
+        before, after = original.sizes(), self.case.sizes()
         sizes = ", ".join(
-            f"{name} {_shown(value)}"
-            for part in ("input", "model")
-            for name, value in after[part].items()
-            if value != before[part].get(name)
+            f"{name.split('.')[-1]} {_shown(value)}"
+            for name, value in after.items()
+            if value != before.get(name)
         )
         what = f"{self.call.path or f'{self.row.tap} of the whole model'} ({self.call.kind})"
         return f"{what} still fails in {self.case.name} with {sizes or 'no size smaller'}"
 
 
-def shrink(case: CaseConfig, precision: Precision, progress: Callable[[str], None]) -> Failure:
+def shrink(case: Case, precision: Precision, progress: Callable[[str], None]) -> Failure:
     """Find what fails in a case, and the smallest case in which the same still fails.
 
     Raises:
@@ -105,8 +100,8 @@ def shrink(case: CaseConfig, precision: Precision, progress: Callable[[str], Non
         for field, value in _smaller(failure.case):
             progress(f"{failure.call.path or failure.row.tap}: {field} {value}")
             try:
-                found = search(CleanRun(with_fields(failure.case, {field: value}), precision), same)
-            except (ConfigError, UserError):
+                found = search(CleanRun(failure.case.with_sizes({field: value}), precision), same)
+            except UserError:
                 continue
             if found is not None:
                 failure, shrunk = found, True
@@ -114,17 +109,14 @@ def shrink(case: CaseConfig, precision: Precision, progress: Callable[[str], Non
     return failure
 
 
-def _smaller(case: CaseConfig) -> Iterator[tuple[str, Any]]:
+def _smaller(case: Case) -> Iterator[tuple[str, Any]]:
     """Each size of a case with smaller values for it, the input's first and the smallest first."""
-    values = case.model_dump()
-    for part in ("input", "model"):
-        for name, value in values[part].items():
-            field = f"{part}.{name}"
-            if isinstance(value, (list, tuple)) and len(value) > 1:
-                yield from ((field, [*value[:at], *value[at + 1 :]]) for at in reversed(range(len(value))))
-            elif isinstance(value, int) and not isinstance(value, bool) and name not in KEPT:
-                tried = dict.fromkeys((1, value // 2, value - 1))
-                yield from ((field, size) for size in tried if 0 < size < value)
+    for name, value in case.sizes().items():
+        if isinstance(value, int):
+            tried = dict.fromkeys((1, value // 2, value - 1))
+            yield from ((name, size) for size in tried if 0 < size < value)
+        elif len(value) > 1:
+            yield from ((name, [*value[:at], *value[at + 1 :]]) for at in reversed(range(len(value))))
 
 
 def _shown(value: Any) -> str:
@@ -189,9 +181,8 @@ def _model(run: CleanRun, output: str | None) -> Failure | None:
         incremental=run.evidence.reference_incremental,
     )
     rows = {row.tap: row for row in compare(run.evidence, results).taps if row.tap in outputs}
-    family = get_family(run.case.family)
-    for index, name in enumerate(family.outputs):
-        row = rows[f"{family.entry}.{name}"]
+    for index, name in enumerate(outputs):
+        row = rows[name]
         verdict = row.accumulated
         if output not in (None, row.tap) or verdict is None or verdict.passed or verdict.checked == 0:
             continue
@@ -200,7 +191,7 @@ def _model(run: CleanRun, output: str | None) -> Failure | None:
             run,
             call,
             inputs=inputs,
-            result=f"[{index}]" if len(family.outputs) > 1 else "",
+            result=f"[{index}]" if len(outputs) > 1 else "",
             row=row,
             oracle=run.evidence.oracle[row.tap],
             port=outputs[row.tap],
@@ -210,7 +201,6 @@ def _model(run: CleanRun, output: str | None) -> Failure | None:
 
 def _entry(run: CleanRun, output: str) -> tuple[ModuleCall, dict[str, torch.Tensor]]:
     """The call of the whole model on its inputs, and those."""
-    family = get_family(run.case.family)
     inputs: dict[str, torch.Tensor] = {}
 
     def keyed(leaf: Any) -> Any:
@@ -220,9 +210,9 @@ def _entry(run: CleanRun, output: str) -> tuple[ModuleCall, dict[str, torch.Tens
         inputs[key] = torch.tensor(leaf)
         return TensorKey(key)
 
-    kwargs = map_tree(family.entry_arguments(run.arrays), keyed)
-    kind = type(family.build_reference(run.case.model, "dense")).__name__
-    return ModuleCall("", output, kind, [], kwargs, (output,), family.entry), inputs
+    kwargs = map_tree(run.case.entry_arguments(run.arrays), keyed)
+    kind = type(run.case.build_reference()).__name__
+    return ModuleCall("", output, kind, [], kwargs, (output,), run.case.entry), inputs
 
 
 def _nothing_to_shrink(run: CleanRun) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -9,14 +10,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-import configs
-import kernels
-import tripy_port
-from cases.registry import get_family
-from parity.base import strict_yaml
 from parity.base.errors import UserError
 from parity.base.trees import map_tree
 from parity.capture.captures import TensorKey
+from parity.case import Case
 from parity.studies.shrink.smallest import Failure
 from parity.verdict.explanation import explain_alone
 
@@ -52,8 +49,7 @@ def write(failure: Failure, folder: Path) -> None:
     )
     verdict = failure.verdict
     problem = {
-        "case": failure.case.model_dump(mode="json"),
-        "builder": get_family(failure.case.family).builder,
+        "case": failure.case.reference.model_dump(),
         "dtype": _DTYPES[run.precision.dtype],
         "module": call.path,
         "method": call.method,
@@ -71,16 +67,19 @@ def write(failure: Failure, folder: Path) -> None:
         "explanation": list(explain_alone(failure.evidence, failure.port, failure.row)),
     }
     (folder / "problem.json").write_text(json.dumps(problem, indent=1) + "\n")
-    for package in (configs, kernels, tripy_port):
-        source = Path(package.__path__[0])
-        shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
-    # The one module of the harness that `configs` imports.
-    base = folder / "parity" / "base"
-    base.mkdir(parents=True)
-    for package in (base.parent, base):
-        (package / "__init__.py").touch()
-    shutil.copy(strict_yaml.__file__, base)
+    for package in _packages(failure.case):
+        source = Path(importlib.import_module(package).__file__ or "")
+        if source.name == "__init__.py":
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source.parent, folder / package, ignore=ignored)
+        else:
+            shutil.copy(source, folder)
     shutil.copy(SCRIPT, folder)
+
+
+def _packages(case: Case) -> set[str]:
+    """Top packages that building the port imports: the engine's, the case's own, and its `packages`."""
+    return {"parity", case.reference.target.split(":")[0].split(".")[0], *case.packages}
 
 
 def _leaves(failure: Failure) -> list:

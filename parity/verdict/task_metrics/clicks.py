@@ -18,7 +18,7 @@ from scipy.stats import rankdata
 from sklearn.metrics import log_loss, roc_auc_score
 
 from parity.base.precision import Precision
-from parity.verdict.task_metrics.task import Arrays, Metric, Task
+from parity.base.task import Arrays, Metric, Task
 
 _EPSILON = np.finfo(np.float64).eps
 

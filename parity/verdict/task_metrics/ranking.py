@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from parity.verdict.task_metrics.task import Arrays, Metric, Task
+from parity.base.task import Arrays, Metric, Task
 
 #: Of the public evaluation's.
 CUTOFFS = (10, 50, 200)

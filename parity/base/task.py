@@ -1,4 +1,4 @@
-"""What a family says about its task: rows, labels and metrics.
+"""The task of a case: rows, labels and metrics.
 
 Legend: B rows of a batch, n rows of all batches.
 """

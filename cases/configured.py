@@ -1,0 +1,130 @@
+"""What the shipped cases share: a file of `configs/` behind each, builders of both sides by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
+
+import torch
+
+from configs import CaseConfig, ConfigError, with_fields, with_input
+from parity.base.errors import UserError
+from parity.case import Arrays, Case, CaseReference
+from perf_model.work import appending_work, case_work
+
+TARGET = "cases.shipped:from_values"
+_NO_SIZES = ("seed",)
+"""Numbers of a configuration that are no sizes."""
+
+_Configured = TypeVar("_Configured", bound="ConfiguredCase")
+
+
+class BadConfig(UserError):
+    """A configuration that cannot be used; the message has one line a problem."""
+
+    def __init__(self, message: str) -> None:
+        ValueError.__init__(self, message)
+        self.field, self.value, self.problem, self.fix = "case", "", message, ""
+
+    def __reduce__(self) -> tuple[type[BadConfig], tuple[str]]:
+        return type(self), (self.problem,)
+
+
+@contextmanager
+def config_errors() -> Iterator[None]:
+    """Inside, a `ConfigError` becomes the engine's `UserError` with the same message."""
+    try:
+        yield
+    except ConfigError as error:
+        raise BadConfig(str(error)) from error
+
+
+class ConfiguredCase(Case):
+    """A case of a configuration.
+
+    Attributes:
+        config: The whole configuration.
+        model: The model's part of it.
+        input: The input's part of it.
+    """
+
+    builder: ClassVar[str]
+    """The function of `reference.build` and of `tripy_port.build`."""
+    outputs: ClassVar[tuple[str, ...]]
+    """Names of the entry's results, in order."""
+    packages = ("cases", "configs", "datasets", "kernels", "perf_model", "tripy_port")
+
+    def __init__(self, config: CaseConfig) -> None:
+        self.config = config
+        self.model: Any = config.model
+        self.input: Any = config.input
+        self.name = config.name
+        self.description = config.description
+        self.seed = self.input.seed
+        self.batch_size = self.input.batch_size
+
+    @property
+    def reference(self) -> CaseReference:
+        values = self.config.model_dump(mode="json")
+        return CaseReference(target=TARGET, values=values, name=self.name, description=self.description)
+
+    def with_overrides(
+        self: _Configured, seed: int | None = None, batch_size: int | None = None
+    ) -> _Configured:
+        changes = {"seed": seed, "batch_size": batch_size}
+        return self.with_input(**{name: value for name, value in changes.items() if value is not None})
+
+    def with_input(self: _Configured, **changes: Any) -> _Configured:
+        """The same case with some fields of its input changed. Raises `UserError` as for a file of these."""
+        with config_errors():
+            return type(self)(with_input(self.config, **changes))
+
+    def with_sizes(self: _Configured, sizes: Mapping[str, Any]) -> _Configured:
+        """The same case with some fields changed, named as `model.num_blocks`."""
+        with config_errors():
+            return type(self)(with_fields(self.config, sizes))
+
+    def sizes(self) -> dict[str, int | Sequence[int]]:
+        values = self.config.model_dump()
+        return {
+            f"{part}.{name}": value
+            for part in ("input", "model")
+            for name, value in values[part].items()
+            if isinstance(value, (int, list, tuple)) and not isinstance(value, bool) and name not in _NO_SIZES
+        }
+
+    def build_reference(self) -> torch.nn.Module:
+        from reference import build
+
+        return getattr(build, self.builder)(self.model)
+
+    def build_port(self, dtype: Any) -> Any:
+        from tripy_port import build
+
+        return getattr(build, self.builder)(self.model, dtype)
+
+    def named_outputs(self, results: Any) -> dict[str, Any]:
+        several = results if isinstance(results, tuple) else (results,)
+        return {f"{self.entry}.{name}": result for name, result in zip(self.outputs, several, strict=True)}
+
+    def gaps(self) -> Mapping[str, str]:
+        from tripy_port.gaps import GAPS
+
+        return GAPS
+
+    def work(self, arrays: Arrays, item: int) -> Mapping[str, Any]:
+        return case_work(self.config, _shapes(arrays), item)
+
+    def appending_work(self, arrays: Arrays, item: int) -> Mapping[str, Any]:
+        return appending_work(self.config, _shapes(arrays), item)
+
+
+def unflatten_cache(tensors: Mapping[str, Any], of_a_layer: int) -> list[tuple[Any, ...]]:
+    """A cache that is a list of tuples, one a layer, from its tensors in order."""
+    flat = list(tensors.values())
+    return [tuple(flat[start : start + of_a_layer]) for start in range(0, len(flat), of_a_layer)]
+
+
+def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
