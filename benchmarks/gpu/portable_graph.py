@@ -27,12 +27,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cases.registry import get_family  # noqa: E402
-from configs import load_case, with_input  # noqa: E402, the project runs from its checkout
+from cases.shipped import load_case  # noqa: E402, the project runs from its checkout
 from parity.base.environment import environment  # noqa: E402
 from parity.base.gpu_state import gpu_state  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
-from parity.inputs.weights import initial_weights  # noqa: E402
+from parity.inputs.arrays import make_inputs  # noqa: E402
+from parity.inputs.weights import (
+    case_weights,  # noqa: E402
+)
 from parity.report.assemble import latency_report  # noqa: E402
 from parity.runners import Runner, make_runner  # noqa: E402
 
@@ -81,9 +83,8 @@ def relative_error(outputs: Mapping[str, torch.Tensor], exact: Mapping[str, torc
 
 def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """Times and errors of every side for one case."""
-    family = get_family(case.family)
-    tensors = initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
-    arrays = family.synthetic(case).inputs[0].arrays
+    tensors = case_weights(case)[0]
+    arrays = make_inputs(case).batches[0].arrays
     sides = make_sides(case, precision, tensors)
     prepared = {}
     for side in sides:
@@ -141,7 +142,7 @@ def main() -> None:
     for precision in options.precision:
         for batch in options.batch:
             label = f"{precision} B {batch}"
-            case = with_input(load_case("hstu_ml1m_large"), batch_size=batch)
+            case = load_case("hstu_ml1m_large").with_input(batch_size=batch)
             results[label] = measure(case, precision, options.rounds, lambda t, at=label: print(at, t))
             document["gpu"][f"after {label}"] = gpu_state()
             if options.out:

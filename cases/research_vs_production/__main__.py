@@ -12,16 +12,16 @@ import click
 import numpy as np
 import torch
 
-from cases.registry import get_family
+from cases.configured import ConfiguredCase
 from cases.research_vs_production import render
 from cases.research_vs_production.between import rows_of
 from cases.research_vs_production.made_equal import TARGETS
 from cases.research_vs_production.measure import measure
-from configs import CaseConfig, ConfigError, load_case, with_input
+from cases.shipped import load_case
 from parity.base.environment import environment
 from parity.base.errors import UserError
-from parity.inputs import weights
-from parity.inputs.arrays import CaseInputs
+from parity.inputs.arrays import CaseInputs, make_inputs
+from parity.inputs.weights import case_weights
 
 BAD_INPUT = 2
 
@@ -49,14 +49,14 @@ def main(
 ) -> None:
     """Turn the differences between research HSTU and the production STU on, one at a time."""
     try:
-        case = with_input(load_case(name), batch_size=users)
+        case = load_case(name).with_input(batch_size=users)
         kind = "initial" if checkpoint is None else "trained"
         if write is not None:
             _write(write, kind, "")  # before minutes are spent on numbers without a place
         measured = _measured(case, data, checkpoint, draws, candidates)
         if write is not None:
             _write(write, kind, measured)
-    except (ConfigError, UserError, OSError) as error:
+    except (UserError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)
     click.echo(measured)
@@ -70,10 +70,10 @@ def _write(path: Path, kind: str, measured: str) -> None:
 
 
 def _measured(
-    case: CaseConfig, data: Path | None, checkpoint: Path | None, draws: int, candidates: int
+    case: ConfiguredCase, data: Path | None, checkpoint: Path | None, draws: int, candidates: int
 ) -> str:
-    if case.family != "hstu":
-        raise UserError("--case", case.name, f"is a case of {case.family}", "give one of hstu")
+    if case.config.family != "hstu":
+        raise UserError("--case", case.name, f"is a case of {case.config.family}", "give one of hstu")
     if candidates % TARGETS:
         raise UserError(
             "--candidates",
@@ -82,12 +82,8 @@ def _measured(
             f"give whole requests of {TARGETS} targets",
         )
     batches, items, source = _batches(case, data, draws)
-    model = get_family(case.family).build_reference(case.model, "dense")
-    if checkpoint is None:
-        tensors, trained = weights.initial_weights(model, case.input.seed), "initial"
-    else:
-        tensors = weights.load_checkpoint(checkpoint, weights.layout(model.state_dict()))
-        trained = f"trained, {checkpoint.name}"
+    tensors, _ = case_weights(case, checkpoint)
+    trained = "initial" if checkpoint is None else f"trained, {checkpoint.name}"
     rng = np.random.default_rng(case.input.seed)
     if candidates > items.size:
         raise UserError("--candidates", candidates, f"is more than the {items.size} items", "give fewer")
@@ -106,16 +102,15 @@ def _measured(
     return render.tables(result, facts)
 
 
-def _batches(case: CaseConfig, data: Path | None, draws: int) -> tuple[list[CaseInputs], np.ndarray, str]:
+def _batches(case: ConfiguredCase, data: Path | None, draws: int) -> tuple[list[CaseInputs], np.ndarray, str]:
     """A batch for each draw, the items that candidates are drawn from, and where all comes from."""
-    family = get_family(case.family)
     if data is None:
         seeds = range(case.input.seed, case.input.seed + draws)
-        drawn = [family.synthetic(with_input(case, seed=seed)) for seed in seeds]
+        drawn = [make_inputs(case.with_overrides(seed=seed)) for seed in seeds]
         items = np.arange(1, case.model.num_items + 1)
-        return [inputs for each in drawn for inputs in each.inputs], items, "synthetic"
-    found = family.recorded(case, family.read(data))
-    whole = [inputs for inputs in found.inputs if inputs["past_lengths"].size == case.input.batch_size]
+        return [inputs for each in drawn for inputs in each.batches], items, "synthetic"
+    found = make_inputs(case, case.read(data))
+    whole = [inputs for inputs in found.batches if inputs["past_lengths"].size == case.input.batch_size]
     if len(whole) < draws:
         raise UserError(
             "--draws",
@@ -124,7 +119,7 @@ def _batches(case: CaseConfig, data: Path | None, draws: int) -> tuple[list[Case
             "give fewer draws or users",
         )
     # Of the table's other items a trained model knows nothing.
-    seen = np.unique(np.concatenate([inputs["past_ids"].ravel() for inputs in found.inputs]))
+    seen = np.unique(np.concatenate([inputs["past_ids"].ravel() for inputs in found.batches]))
     return whole[:draws], seen[seen > 0], found.source
 
 

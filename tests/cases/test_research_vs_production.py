@@ -5,16 +5,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from cases.registry import get_family
 from cases.research_vs_production import __main__ as program
 from cases.research_vs_production import measure as measuring
 from cases.research_vs_production import render
 from cases.research_vs_production.between import Between, rows_of
 from cases.research_vs_production.differences import ALL, DIFFERENCES, OPTIONS
 from cases.research_vs_production.made_equal import TARGETS, build_pair
-from configs import load_case, with_input
+from cases.shipped import load_case
 from parity.base.errors import UserError
-from parity.inputs.weights import initial_weights
+from parity.inputs.arrays import make_inputs
+from parity.inputs.weights import case_weights
 from tests.locations import ROOT
 
 CANDIDATES = torch.arange(1, 2 * TARGETS + 1)
@@ -23,12 +23,10 @@ CANDIDATES = torch.arange(1, 2 * TARGETS + 1)
 @pytest.fixture(scope="module")
 def small():
     """A research model with room for targets, its weights, and requests of histories of several lengths."""
-    case = with_input(load_case("hstu_tiny"), batch_size=4)
-    config = case.model.model_copy(update={"max_output_len": TARGETS + 1})
-    case = case.model_copy(update={"model": config})
-    family = get_family("hstu")
-    (inputs,) = family.synthetic(case).inputs
-    return config, initial_weights(family.build_reference(config, "dense"), 0), rows_of(inputs.arrays)
+    case = load_case("hstu_tiny").with_input(batch_size=4)
+    case = case.with_sizes({"model.max_output_len": TARGETS + 1})
+    (inputs,) = make_inputs(case).batches
+    return case.model, case_weights(case)[0], rows_of(inputs.arrays)
 
 
 @pytest.fixture(scope="module")

@@ -168,4 +168,4 @@ def test_a_wrong_value_names_field_value_and_fix(message, changes, line):
 def test_a_batch_can_be_changed():
     case = configs.load_case("dlrm_tiny")
     assert configs.with_input(case, batch_size=3).input.batch_size == 3
-    assert configs.case_from_json(case.model_dump_json()) == case
+    assert configs.case_from_values(case.model_dump(mode="json")) == case

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cases.registry import get_family
-from configs import CaseConfig, load_case, with_input
+from cases.configured import ConfiguredCase
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.slices import Limits
 from parity.execution.collect import DEFAULT_LIMITS, collect, write_inputs
@@ -19,6 +19,7 @@ from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
 from parity.execution.scheduler import Machine, Runners
 from parity.in_process import CleanRun
 from parity.inputs import weights
+from parity.inputs.arrays import make_inputs, poisoned_inputs
 from parity.report.assemble import runner_report
 from parity.report.schema import RunnerReport
 from parity.runners.tripy.call_stacks import no_call_stacks
@@ -56,7 +57,7 @@ def on_bench(name: str) -> pytest.MarkDecorator:
 @functools.cache
 def run_case(name: str, precision: str, seed: int, runners: tuple[str, ...]) -> dict[str, RunnerReport]:
     """Run and judge a case once in this process, however many tests look at it."""
-    case = with_input(load_case(name), seed=seed)
+    case = load_case(name).with_input(seed=seed)
     with collected(case, precision, runners) as folder:
         return batch_reports(case, folder.precision(precision))
 
@@ -68,7 +69,7 @@ def batch_reports(case: CaseConfig, folder: PrecisionFolder) -> dict[str, Runner
 
 @contextlib.contextmanager
 def collected(
-    case: CaseConfig, precision: str, runners: tuple[str, ...], limits: Limits = DEFAULT_LIMITS
+    case: ConfiguredCase, precision: str, runners: tuple[str, ...], limits: Limits = DEFAULT_LIMITS
 ) -> Iterator[BatchFolder]:
     """A folder with the captures of a case's runners, while it is used."""
     with tempfile.TemporaryDirectory(prefix="parity-test-") as name:
@@ -93,17 +94,15 @@ def collected(
             lane.stop()
 
 
-def write_case(case: CaseConfig, folder: CaseFolder) -> None:
+def write_case(case: ConfiguredCase, folder: CaseFolder) -> None:
     """A case's synthetic inputs, poisoned ones and initial weights, where a run has them."""
-    family, seed = get_family(case.family), case.input.seed
-    model = family.build_reference(case.model, "dense")
-    weights.export(weights.initial_weights(model, seed), folder.weights)
-    (inputs,) = family.synthetic(case).inputs
-    write_inputs(inputs, family.poison(inputs, seed), folder.batch(0))
+    weights.export(weights.case_weights(case)[0], folder.weights)
+    (inputs,) = make_inputs(case).batches
+    write_inputs(inputs, poisoned_inputs(case, inputs, case.seed), folder.batch(0))
 
 
-def tapped_paths(case: CaseConfig) -> list[str]:
+def tapped_paths(case: ConfiguredCase) -> list[str]:
     """Paths of the modules of a case, containers that are never called left out."""
-    model = get_family(case.family).build_reference(case.model, "dense")
+    model = case.build_reference()
     lists = ("ModuleList", "ParameterList")
     return [path for path, module in model.named_modules() if path and type(module).__name__ not in lists]

@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import run_parity
-from cases.registry import get_family
-from configs import load_case
+from cases.shipped import load_case
 from parity.inputs.weights import initial_weights
 from parity.report.files import read_report
 from parity.runners.tripy.call_stacks import no_call_stacks
@@ -108,7 +107,7 @@ def runners_of():
 def tiny():
     """The case hstu_tiny, its reference model and its initial weights."""
     case = load_case("hstu_tiny")
-    model = get_family(case.family).build_reference(case.model, "dense")
+    model = case.build_reference()
     return case, model, initial_weights(model, case.input.seed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from configs import load_case
+from cases.shipped import load_case
 from parity.execution.record import BuildRecord
 from parity.report.schema import (
     CaseReport,
@@ -160,7 +160,7 @@ def without_verdict(runner: str, status: str, reason: str, **changes: object) ->
 def report(*by_precision: tuple[RunnerReport, ...], exit_code: int = 0, **case_changes: object) -> Report:
     """One case, with these runners in fp32, fp16 and so on."""
     fields = {
-        "case": load_case("hstu_tiny"),
+        "case": load_case("hstu_tiny").reference,
         "source": "synthetic, seed 0",
         "weights_source": "initial, seed 0",
         "weights_digest": "d" * 64,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from cases.registry import Family, get_family
-from configs import CaseConfig, load_case, with_input
+from cases.configured import ConfiguredCase
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
-from parity.inputs.weights import initial_weights
+from parity.inputs.weights import case_weights
 from parity.runners import Runner, make_runner
 from parity.runners.onnx.onnxruntime import OnnxRuntimeRunner
 from parity.verdict.rule import judge
@@ -23,15 +23,14 @@ from tests.parity.hidden_gpu import without_gpu
 class Setup:
     """A case on three sides, each loaded with the same weights."""
 
-    case: CaseConfig
+    case: ConfiguredCase
     precision: str
-    family: Family
     weights: Mapping[str, torch.Tensor]
     onnx: OnnxRuntimeRunner
 
     def arrays(self, batch: int, seed: int) -> dict[str, np.ndarray]:
         """Synthetic inputs of another batch size."""
-        (inputs,) = self.family.synthetic(with_input(self.case, batch_size=batch, seed=seed)).inputs
+        (inputs,) = self.make_inputs(self.case.with_input(batch_size=batch, seed=seed)).batches
         return dict(inputs.arrays)
 
     def assert_right(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
@@ -40,7 +39,7 @@ class Setup:
             self.other(name).run_tapped(arrays, record_calls=True) for name in ("oracle", "torch")
         )
         found = self.onnx.run(arrays)
-        valid = self.family.valid_rows(arrays)
+        valid = self.case.valid_rows(arrays)
         for name, port in found.items():
             verdict = judge(
                 exact.tensors[name],
@@ -64,9 +63,8 @@ class Setup:
 def setup(name: str, precision: str = "fp32") -> Setup:
     """A case, exported. Not to be changed."""
     case = load_case(name)
-    family = get_family(case.family)
-    weights = initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
+    weights = case_weights(case)[0]
     with without_gpu():  # What is exported is the same everywhere; the CPU's provider is always there.
         onnx = make_runner("onnxruntime")
         onnx.load(case, PRECISIONS[precision], weights)
-    return Setup(case, precision, family, weights, onnx)
+    return Setup(case, precision, weights, onnx)

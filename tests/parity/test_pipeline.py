@@ -10,7 +10,7 @@ import safetensors.torch
 
 import parity.execution.scheduler
 from cases.hstu.synthetic import synthetic
-from configs import load_case
+from cases.shipped import SHIPPED, load_case
 from parity.capture.names import TapName
 from parity.capture.store import load_capture, save_capture
 from parity.cli.arguments import Arguments
@@ -163,7 +163,7 @@ def test_one_change_ends_with_1_and_names_its_module(
 
 
 def test_padding_is_not_compared(replayed, changed, saved_run):
-    inputs = synthetic(load_case("hstu_tiny"))
+    inputs = synthetic(load_case("hstu_tiny").config)
     row = int(np.argmin(inputs["past_lengths"]))
     padded = _nudge(ATTENTION, row, int(inputs["past_lengths"][row]), 0)
     changed("poisoned", padded)
@@ -219,6 +219,7 @@ def test_runners_that_die_are_rows_and_the_others_finish(tmp_path, monkeypatch):
     monkeypatch.setattr(parity.execution.scheduler, "RunnerProcess", Mortal)
     report = run(
         Arguments(
+            registry=SHIPPED,
             time_limit=300.0,
             command="test",
             cases="hstu_tiny",

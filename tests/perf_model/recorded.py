@@ -8,11 +8,12 @@ import inspect
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from cases.registry import get_family
+from cases.shipped import from_config
 from configs import CaseConfig
 from parity.base.trees import map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.capture.torch_hooks import tapped
+from parity.inputs.arrays import make_inputs
 
 # What enters a module and is not needed by it, or leaves it as it entered: names of the parameters, by class.
 UNNEEDED = {
@@ -73,21 +74,19 @@ class Recorded:
 
 def record(case: CaseConfig, appending: bool = False) -> Recorded:
     """Run a case's reference on its synthetic batch; `appending` also with a cache, whose calls are kept."""
-    family = get_family(case.family)
-    arrays = family.synthetic(case).inputs[0].arrays
-    model = family.build_reference(case.model, "dense").eval().requires_grad_(False)
-    arguments = map_tree(family.entry_arguments(arrays), torch.tensor)
+    loaded = from_config(case)
+    arrays = make_inputs(loaded).batches[0].arrays
+    model = loaded.build_reference().eval().requires_grad_(False)
+    arguments = map_tree(loaded.entry_arguments(arrays), torch.tensor)
     with torch.inference_mode():
         with tapped(model, record_calls=True) as capture:
-            getattr(model, family.entry)(**arguments)
+            getattr(model, loaded.entry)(**arguments)
         with FlopCounterMode(display=False) as counter:
-            getattr(model, family.entry)(**arguments)
+            getattr(model, loaded.entry)(**arguments)
         if appending:
-            before, last = (
-                map_tree(step, torch.tensor) for step in family.incremental_arguments(case.model, arrays)
-            )
+            before, last = (map_tree(step, torch.tensor) for step in loaded.incremental_arguments(arrays))
             with tapped(model, record_calls=True, capture=capture.beside()) as appended:
-                family.extend(model, cache=family.prefill(model, **before), **last)
+                loaded.extend(model, cache=loaded.prefill(model, **before), **last)
             capture.add_appending(appended)
     shapes = {name: array.shape for name, array in arrays.items()}
     return Recorded(case, model, capture, shapes, counter.get_total_flops())

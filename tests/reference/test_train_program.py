@@ -15,8 +15,7 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 
-from cases.registry import get_family
-from configs import load_case, with_input
+from cases.shipped import load_case
 from parity.report.files import read_report
 from reference import train
 from reference.checkpoints import BEST, CHECKPOINT
@@ -73,20 +72,18 @@ def test_training_on_ratings_lowers_both_losses(ratings, tmp_path):
 
 def test_training_sees_the_rows_that_parity_is_run_on(ratings, clicks, tmp_path):
     case = load_case(write_case(tmp_path / "small.yaml"))
-    task, _ = train._dlrm(case, clicks, "sgd", 0.1)
+    task, _ = train._dlrm(case.config, clicks, "sgd", 0.1)
     parts = [task._parts[part] for part in (TRAIN, VALIDATION)]
-    family = get_family("dlrm")
-    batches = family.recorded(case, family.read(clicks)).inputs
+    batches = case.recorded(case.read(clicks)).inputs
     counts = np.concatenate([inputs["counts"] for inputs in batches])
     assert np.array_equal(torch.cat([part.counts_NC for part in parts]), counts)
     for table in range(26):
         rows = np.concatenate([inputs[f"lS_i_{table}"] for inputs in batches])
         assert np.array_equal(torch.cat([part.rows_TN[table] for part in parts]), rows)
 
-    case = with_input(load_case("hstu_tiny"), batch_size=30)
-    task, _ = train._hstu(case, ratings, "adamw", 0.001)
-    family = get_family("hstu")
-    (inputs,) = family.recorded(case, family.read(ratings)).inputs
+    case = load_case("hstu_tiny").with_input(batch_size=30)
+    task, _ = train._hstu(case.config, ratings, "adamw", 0.001)
+    (inputs,) = case.recorded(case.read(ratings)).inputs
     before, last = task._parts[TRAIN], task._parts[VALIDATION]
     for name in ("past_lengths", "past_ids", "ratings", "timestamps"):
         assert np.array_equal(getattr(last, name), inputs[name]), name

@@ -12,13 +12,13 @@ import numpy as np
 import scipy.stats
 
 from parity.base.precision import Precision
+from parity.base.task import Metric, Task
 from parity.capture.store import is_saved, load_longest_sum, load_tap
 from parity.execution.folder import BatchFolder
 from parity.execution.record import ORACLE, REFERENCE
 from parity.inputs.arrays import load
 from parity.verdict.judgement import MetricJudgement, MetricValues
 from parity.verdict.rule import bound_for
-from parity.verdict.task_metrics.task import Metric, Task
 
 CONFIDENCE = 0.95
 RESAMPLES = 999

@@ -7,7 +7,7 @@ import pytest
 
 import configs
 from cases.dlrm.inputs import has_weights, index_name, make_inputs, synthetic, validate
-from cases.registry import get_family
+from cases.shipped import SHIPPED, load_case
 from datasets.criteo import logs as criteo
 from datasets.errors import DataError
 from parity.base.errors import UserError
@@ -17,11 +17,10 @@ from tests.locations import DATA
 
 CRITEO = DATA / "criteo_sample.csv"
 CASES = [name for name in configs.list_cases() if configs.load_case(name).family == "dlrm"]
-FAMILY = get_family("dlrm")
 
 
 def _case(name="dlrm_tiny", **changes):
-    return configs.with_input(configs.load_case(name), **changes)
+    return load_case(name).with_input(**changes)
 
 
 def _lengths(inputs: CaseInputs, table: int) -> np.ndarray:
@@ -32,8 +31,8 @@ def _lengths(inputs: CaseInputs, table: int) -> np.ndarray:
 def test_synthetic_input_of_every_case(name):
     case = _case(name)
     model, batch = case.model, case.input.batch_size
-    (inputs,) = FAMILY.synthetic(case).inputs
-    FAMILY.validate(inputs, case)
+    (inputs,) = case.make_inputs().inputs
+    case.validate(inputs)
     counts = inputs["counts"]
     assert counts.shape == (batch, model.bottom_widths[0])
     assert counts.dtype == inputs["lS_o"].dtype == np.int64
@@ -53,7 +52,7 @@ def test_synthetic_input_of_every_case(name):
 
 def test_the_report_counts_what_was_drawn():
     case = _case()
-    batches = FAMILY.synthetic(case)
+    batches = case.make_inputs()
     (inputs,) = batches.inputs
     tables = range(len(case.model.table_rows))
     assert batches.source == "synthetic, seed 0"
@@ -65,29 +64,30 @@ def test_the_report_counts_what_was_drawn():
 
 
 def test_a_seed_gives_one_input_and_another_seed_another():
-    assert len({synthetic(_case(seed=seed)).digest for seed in (0, 1, 1, 0)}) == 2
+    assert len({synthetic(_case(seed=seed).config).digest for seed in (0, 1, 1, 0)}) == 2
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
 def test_small_batches(batch_size):
     case = _case(batch_size=batch_size)
-    inputs = synthetic(case)
-    FAMILY.validate(inputs, case)
+    inputs = synthetic(case.config)
+    case.validate(inputs)
     assert max(_lengths(inputs, 0)) == case.input.longest_bag
 
 
 def test_saved_inputs_come_back(tmp_path):
-    inputs = synthetic(_case("dlrm_tiny_weighted"))
+    inputs = synthetic(_case("dlrm_tiny_weighted").config)
     save(inputs, tmp_path / "inputs.safetensors")
     assert load(tmp_path / "inputs.safetensors").digest == inputs.digest
 
 
 def test_jagged_inputs_have_no_padding_to_poison_and_every_length_is_dynamic():
-    inputs = synthetic(_case())
-    assert FAMILY.poison(inputs, 0) is None
-    assert FAMILY.valid_rows(inputs.arrays) == {}
+    case = _case()
+    inputs = synthetic(case.config)
+    assert case.poison(inputs, 0) is None
+    assert case.valid_rows(inputs.arrays) == {}
     totals = {inputs[index_name(table)].size for table in range(4)}
-    assert FAMILY.dynamic_sizes(inputs.arrays) == dict.fromkeys(totals, 0) | {8: 1}
+    assert case.dynamic_sizes(inputs.arrays) == dict.fromkeys(totals, 0) | {8: 1}
 
 
 def _set(name, index, value):
@@ -181,12 +181,12 @@ def test_counts_come_back_from_their_logarithms():
 def sample():
     if not CRITEO.exists():
         pytest.skip(f"{CRITEO} is not there: no real rows of Criteo to read")
-    return FAMILY.read(CRITEO)
+    return _case().read(CRITEO)
 
 
 def test_real_rows_become_batches_that_add_up(sample):
     case = _case("dlrm_kaggle", batch_size=64)
-    batches = FAMILY.recorded(case, sample)
+    batches = case.recorded(sample)
     assert [inputs["counts"].shape[0] for inputs in batches.inputs] == [64, 64, 64, 8]
     assert batches.source == "criteo_sample.csv"
     _, data = sample
@@ -198,7 +198,7 @@ def test_real_rows_become_batches_that_add_up(sample):
         "indices_folded_into_smaller_tables": int((data.sparse_TN >= rows[:, None]).sum()),
     }
     for inputs in batches.inputs:
-        FAMILY.validate(inputs, case)
+        case.validate(inputs)
     logarithms = np.concatenate(
         [np.log(np.maximum(inputs["counts"], 0) + 1.0).astype(np.float32) for inputs in batches.inputs]
     )
@@ -210,7 +210,7 @@ def test_real_rows_become_batches_that_add_up(sample):
 
 def test_a_case_of_another_architecture_is_refused(sample):
     with pytest.raises(UserError, match="has 13 dense and 26 sparse features, and dlrm_tiny takes 13 and 4"):
-        FAMILY.recorded(_case(), sample)
+        _case().recorded(sample)
 
 
 def test_files_are_told_apart_by_their_beginning(tmp_path):
@@ -219,19 +219,19 @@ def test_files_are_told_apart_by_their_beginning(tmp_path):
     logs.write_text("\t".join(["0", *["1"] * 13, *["05db9164"] * 26]) + "\n")
     other.write_text("nothing of the kind\n")
     known = {
-        family: [get_family(family).recognises(path) for path in (ratings, logs, other)]
-        for family in ("hstu", "dlrm")
+        name: [load_case(name).recognises(path) for path in (ratings, logs, other)]
+        for name in ("hstu_tiny", "dlrm_tiny")
     }
-    assert known["hstu"] == [True, False, False]
-    assert known["dlrm"] == [False, True, False]
-    for family in ("hstu", "dlrm"):
-        assert not get_family(family).recognises(tmp_path / "absent")
+    assert known["hstu_tiny"] == [True, False, False]
+    assert known["dlrm_tiny"] == [False, True, False]
+    for name in ("hstu_tiny", "dlrm_tiny"):
+        assert not load_case(name).recognises(tmp_path / "absent")
 
 
-def test_a_file_without_a_case_is_for_the_cases_of_its_family(tmp_path):
+def test_a_file_without_a_case_is_for_the_cases_that_read_it(tmp_path):
     logs = tmp_path / "train.txt"
     logs.write_text("\t".join(["0", *["1"] * 13, *["05db9164"] * 26]) + "\n")
-    request = Arguments(time_limit=600.0, command="command", data=logs).request()
+    request = Arguments(time_limit=600.0, command="command", registry=SHIPPED, data=logs).request()
     default = [name for name in CASES if configs.load_case(name).default]
     assert [case.name for case in request.cases] == default
 
@@ -239,4 +239,4 @@ def test_a_file_without_a_case_is_for_the_cases_of_its_family(tmp_path):
 def test_inputs_without_weights_have_none():
     inputs = make_inputs(np.zeros((1, 2), np.int64), np.zeros((1, 1), np.int64), [np.zeros(1, np.int64)])
     assert set(inputs.arrays) == {"counts", "lS_o", "lS_i_0"}
-    assert list(FAMILY.entry_arguments(inputs.arrays)) == ["counts", "lS_o", "lS_i"]
+    assert list(_case().entry_arguments(inputs.arrays)) == ["counts", "lS_o", "lS_i"]

@@ -6,27 +6,27 @@ import pytest
 import torch
 
 import configs
-from cases.registry import get_family
+from cases.shipped import load_case
 from parity.base.trees import map_tree
 from parity.capture.torch_hooks import tapped
 from parity.inputs import weights
+from parity.inputs.arrays import make_inputs
 
 CASES = [name for name in configs.list_cases() if configs.load_case(name).family in ("dlrm", "lecture_dlrm")]
 
 
 def _model_and_arguments(name):
-    case = configs.load_case(name)
-    family = get_family(case.family)
-    model = family.build_reference(case.model, "dense")
+    case = load_case(name)
+    model = case.build_reference()
     model.load_state_dict(weights.initial_weights(model, case.input.seed), strict=True)
-    (inputs,) = family.synthetic(case).inputs
+    (inputs,) = make_inputs(case).batches
 
     def place(array):
         tensor = torch.tensor(array)
         return tensor.double() if tensor.is_floating_point() else tensor
 
     model = model.double()
-    return model, getattr(model, family.entry), map_tree(family.entry_arguments(inputs.arrays), place)
+    return model, getattr(model, case.entry), map_tree(case.entry_arguments(inputs.arrays), place)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,22 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from cases.registry import get_family
+from cases.shipped import load_case
 from cases.stu import inputs as stu_inputs
-from configs import load_case, with_input
 from parity.base.errors import UserError
-from parity.capture.captures import ModuleCall
 from parity.capture.torch_hooks import tapped
 from parity.inputs import weights
 from parity.inputs.arrays import CaseInputs
 
 CASES = ("stu_tiny", "stu_tiny_group", "stu_dlrmv3")
-FAMILY = get_family("stu")
 
 
 def requests(name, **changes):
-    case = with_input(load_case(name), **changes)
-    (inputs,) = FAMILY.synthetic(case).inputs
+    case = load_case(name).with_input(**changes)
+    (inputs,) = case.make_inputs().inputs
     return case, inputs
 
 
@@ -42,7 +39,7 @@ def test_synthetic_requests_reach_every_part(name):
 @pytest.mark.parametrize("name", ["stu_tiny", "stu_tiny_group"])
 def test_both_ends_of_the_time_and_position_tables_are_used(name):
     case, inputs = requests(name, batch_size=40)
-    model = FAMILY.build_reference(case.model, "dense").eval()
+    model = case.build_reference().eval()
     used = {"_timestamp_embeddings_weight": set(), "_position_embeddings_weight": set()}
     for key, parameter in model._positional_encoder.named_parameters():
         parameter.requires_grad_(True)
@@ -95,7 +92,7 @@ def changed(inputs, name, index, value):
 def test_what_cannot_be_run_is_refused(name, index, value):
     case, inputs = requests("stu_tiny_group")
     with pytest.raises(UserError, match=name):
-        FAMILY.validate(changed(inputs, name, index, value), case)
+        case.validate(changed(inputs, name, index, value))
 
 
 @pytest.mark.parametrize("name", ["seq_lengths", "seq_ids", "seq_timestamps", "num_targets", "attn_scale"])
@@ -103,19 +100,20 @@ def test_another_shape_or_type_is_refused(name):
     case, inputs = requests("stu_tiny_group")
     for array in (inputs[name][:-1], inputs[name].astype(np.float64)):
         with pytest.raises(UserError):
-            FAMILY.validate(CaseInputs({**inputs.arrays, name: array}), case)
+            case.validate(CaseInputs({**inputs.arrays, name: array}))
 
 
 def test_a_batch_as_long_as_the_sequence_is_refused():
     case, inputs = requests("stu_tiny", batch_size=31)
     with pytest.raises(UserError, match="padded length"):
-        FAMILY.validate(inputs, case)
+        case.validate(inputs)
 
 
 def test_recorded_data_are_refused(tmp_path):
-    assert not FAMILY.recognises(tmp_path)
+    case = load_case("stu_tiny")
+    assert not case.recognises(tmp_path)
     with pytest.raises(UserError, match="--data"):
-        FAMILY.read(tmp_path)
+        case.read(tmp_path)
 
 
 def test_times_at_a_buckets_edge_are_found():
@@ -124,31 +122,31 @@ def test_times_at_a_buckets_edge_are_found():
     query = inputs["seq_timestamps"][row, inputs["seq_lengths"][row] - 1]
     edges = changed(inputs, "seq_timestamps", (row, slice(5, 9)), query - 60 * np.array([49, 16, 9, 4]))
     edges = changed(edges, "seq_timestamps", (row, slice(9, 12)), query - np.array([200, 59, 0]))
-    call = recorded_call(case, edges)
-    found = FAMILY.boundary(*call, case.model)
+    boundaries = case.boundaries()
+    assert list(boundaries) == ["HSTUPositionalEncoder"]
+    found = boundaries["HSTUPositionalEncoder"](*encoder_arguments(case, edges))
     assert found.shape == (*inputs["seq_ids"].shape, case.model.embedding_dim)
     assert found[row, :, 0].tolist()[5:12] == [True, True, True, True, False, False, False]
-    assert FAMILY.boundary(ModuleCall("a", "a", "STUAttention", [], {}, ()), {}, case.model) is None
 
 
-def recorded_call(case, inputs):
-    model = FAMILY.build_reference(case.model, "dense").eval()
+def encoder_arguments(case, inputs):
+    model = case.build_reference().eval()
     arguments = {name: torch.tensor(array) for name, array in inputs.arrays.items()}
     with torch.inference_mode(), tapped(model, record_calls=True) as capture:
         model(**arguments)
     (call,) = (call for call in capture.calls if call.kind == "HSTUPositionalEncoder")
-    return call, capture.call_inputs
+    return [capture.call_inputs[argument.key] for argument in call.args]
 
 
 @pytest.mark.parametrize(
     ("name", "causal"), [("stu_tiny", False), ("stu_tiny_group", True), ("stu_dlrmv3", True)]
 )
 def test_rows_that_see_later_ones_are_said_to(name, causal):
-    assert FAMILY.is_causal(load_case(name).model) is causal
+    assert load_case(name).is_causal() is causal
 
 
 def run(case, inputs, tensors):
-    model = FAMILY.build_reference(case.model, "dense").eval()
+    model = case.build_reference().eval()
     model.load_state_dict(tensors, strict=True)
     arguments = {name: torch.tensor(array) for name, array in inputs.arrays.items()}
     with torch.inference_mode(), tapped(model) as capture:
@@ -159,7 +157,7 @@ def run(case, inputs, tensors):
 @pytest.mark.parametrize("name", CASES[:2])
 def test_initial_weights_make_every_layer_and_parameter_count(name):
     case, inputs = requests(name)
-    model = FAMILY.build_reference(case.model, "dense")
+    model = case.build_reference()
     tensors = weights.initial_weights(model, 0)
     taps, targets = run(case, inputs, tensors)
     valid = torch.tensor(stu_inputs.valid_mask(inputs.arrays))

@@ -5,13 +5,13 @@ import functools
 import pytest
 import torch
 
-from cases.registry import get_family
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.base.precision_policy import CASTABLE, Policy, compact, owner_of, read_policy
 from parity.capture.names import TapName
-from parity.inputs.weights import initial_weights
+from parity.inputs.arrays import make_inputs
+from parity.inputs.weights import case_weights
 from parity.runners.tripy.policy import TripyPolicyRunner
 from parity.runners.tripy.runner import TripyRunner
 
@@ -116,9 +116,8 @@ def test_a_parameter_belongs_to_the_innermost_module():
 @functools.cache
 def setup(name):
     case = load_case(name)
-    family = get_family(case.family)
-    weights = initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
-    (inputs,) = family.synthetic(case).inputs
+    weights = case_weights(case)[0]
+    (inputs,) = make_inputs(case).batches
     return case, weights, inputs.arrays
 
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from cases.registry import get_family
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, TensorKey, tensor_leaves
 from parity.capture.store import load_capture, save_capture
 from parity.capture.torch_hooks import tapped
+from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import initial_weights
 from parity.runners import make_runner
 
@@ -153,7 +153,7 @@ def test_filling_a_cache_and_appending_to_it_are_recorded_as_calls_of_their_own(
     case, model, _ = tiny
     runner = make_runner("torch")
     runner.load(case, PRECISIONS["fp32"], initial_weights(model, 0))
-    (inputs,) = get_family(case.family).synthetic(case).inputs
+    (inputs,) = make_inputs(case).batches
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     appending = {call.tap: call for call in capture.calls if call.appends}
     # First the history without its last item, whose results hold the cache: v, q, k, outputs of both blocks.
@@ -171,9 +171,9 @@ def test_filling_a_cache_and_appending_to_it_are_recorded_as_calls_of_their_own(
 def test_a_method_that_is_a_call_is_recorded_under_its_name():
     case = load_case("stu_tiny")
     runner = make_runner("torch")
-    model = get_family(case.family).build_reference(case.model, "dense")
+    model = case.build_reference()
     runner.load(case, PRECISIONS["fp32"], initial_weights(model, 0))
-    (inputs,) = get_family(case.family).synthetic(case).inputs
+    (inputs,) = make_inputs(case).batches
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     methods = {call.tap: call for call in capture.calls if call.method != "forward"}
     assert "append:_stu_module@1" in methods

@@ -8,9 +8,8 @@ import pytest
 import safetensors.torch
 import torch
 
-import configs
-from cases.registry import get_family
-from parity.inputs.weights import initial_weights
+from cases.shipped import load_case
+from parity.inputs.weights import case_weights
 
 TINY = ("--case", "hstu_tiny")
 
@@ -46,9 +45,7 @@ def test_a_data_file_that_cannot_be_read(refused, tmp_path):
 
 
 def _tiny_weights():
-    case = configs.load_case("hstu_tiny")
-    model = get_family(case.family).build_reference(case.model, "dense")
-    return initial_weights(model, case.input.seed)
+    return case_weights(load_case("hstu_tiny"))[0]
 
 
 class _Exploit:

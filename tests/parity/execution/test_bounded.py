@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import parity.execution.collect
-from cases.registry import get_family
-from configs import load_case, with_input
+from cases.shipped import SHIPPED, load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture
 from parity.capture.names import TapName
@@ -26,6 +25,7 @@ from parity.execution.commands import Commands
 from parity.execution.folder import CaseFolder
 from parity.execution.record import REFERENCE
 from parity.inputs import weights
+from parity.inputs.arrays import make_inputs
 from parity.pipeline import run
 from parity.runners import make_runner
 from tests.locations import ROOT
@@ -41,7 +41,7 @@ SEED = 3
 @functools.cache
 def _judged(name, limits):
     """A case run and judged under limits, and whether tensors had files of their own."""
-    case = with_input(load_case(name), seed=SEED)
+    case = load_case(name).with_input(seed=SEED)
     with collected(case, "fp32", ("torch", "torch_jagged", "tripy"), limits) as folder:
         return batch_reports(case, folder.precision("fp32")), any(folder.path.rglob("tensors/*"))
 
@@ -80,7 +80,7 @@ def captured(tmp_path):
     """`captured(name, runner, limits)`: the folder of a runner's captures, made in this process."""
 
     def capture(name, runner, limits, spoil=_left):
-        case = with_input(load_case(name), seed=SEED)
+        case = load_case(name).with_input(seed=SEED)
         folder = CaseFolder(tmp_path / f"{name}-{limits.slice_bytes}-{spoil.__name__}")
         if not folder.path.exists():
             write_case(case, folder)
@@ -147,9 +147,8 @@ def test_a_fault_is_as_wrong_in_slices(captured):
 
 def test_a_batch_that_cannot_be_cut_is_run_whole():
     case = load_case("dlrm_tiny")
-    family = get_family(case.family)
-    (inputs,) = family.synthetic(case).inputs
-    (part,) = parts(family, inputs.arrays, needed=100, limit=1)
+    (inputs,) = make_inputs(case).batches
+    (part,) = parts(case, inputs.arrays, needed=100, limit=1)
     assert part.rows is None
     assert part.arrays is inputs.arrays
 
@@ -157,9 +156,8 @@ def test_a_batch_that_cannot_be_cut_is_run_whole():
 @pytest.mark.parametrize(("needed", "sizes"), [(10, [5]), (11, [2, 2, 1]), (1000, [1] * 5)])
 def test_parts_keep_within_the_limit(needed, sizes):
     case = load_case("hstu_tiny")
-    family = get_family(case.family)
-    (inputs,) = family.synthetic(case).inputs
-    cut = parts(family, inputs.arrays, needed, limit=10)
+    (inputs,) = make_inputs(case).batches
+    cut = parts(case, inputs.arrays, needed, limit=10)
     assert [part.arrays["past_lengths"].size for part in cut] == sizes
     joined = np.concatenate([part.arrays["past_ids"] for part in cut])
     assert np.array_equal(joined, inputs["past_ids"])
@@ -189,13 +187,12 @@ def test_taps_are_put_together_from_rows_and_others_must_agree(tmp_path, referen
 
 def test_a_poisoned_tap_is_kept_only_where_a_valid_element_has_changed(tmp_path):
     case = load_case("hstu_tiny")
-    family = get_family(case.family)
-    (inputs,) = family.synthetic(case).inputs
+    (inputs,) = make_inputs(case).batches
     part = Part(inputs.arrays, None, 0)
-    (width, valid) = next(iter(family.valid_rows(inputs.arrays).items()))
+    (width, valid) = next(iter(case.valid_rows(inputs.arrays).items()))
     row = int(np.argmin(valid.sum(axis=1)))
     clean = {name: torch.zeros(len(valid), width, 2) for name in ("padding", "leak", "type")}
-    kept = unless_leaking({}, clean, family, part)
+    kept = unless_leaking({}, clean, case, part)
     changed = {name: tensor.clone() for name, tensor in clean.items()}
     changed["padding"][row, -1] = float("nan")
     changed["leak"][row, 0] = -0.0
@@ -254,7 +251,7 @@ def test_a_spooled_capture_is_the_same_as_one_in_memory(tmp_path, tiny):
     case, model, initial = tiny
     runner = make_runner("torch")
     runner.load(case, PRECISIONS["fp32"], initial)
-    (inputs,) = get_family(case.family).synthetic(case).inputs
+    (inputs,) = make_inputs(case).batches
     in_memory = runner.run_tapped(inputs.arrays, record_calls=True)
     spooled = Capture.spooled(tmp_path / "tapped", large=1)
     runner.run_tapped(inputs.arrays, record_calls=True, capture=spooled)
@@ -275,9 +272,9 @@ def test_a_spooled_capture_is_the_same_as_one_in_memory(tmp_path, tiny):
 def test_what_a_module_holds_is_measured():
     case = load_case("hstu_tiny")
     runner = make_runner("torch")
-    model = get_family(case.family).build_reference(case.model, "dense")
+    model = case.build_reference()
     runner.load(case, PRECISIONS["fp32"], weights.initial_weights(model, 0))
-    (inputs,) = get_family(case.family).synthetic(case).inputs
+    (inputs,) = make_inputs(case).batches
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     batch, width, heads = inputs.batch_size, case.model.sequence_width, case.model.num_heads
     attention = "_hstu._attention_layers.0._attn"
@@ -310,8 +307,8 @@ def test_the_memory_of_a_tapped_run_does_not_grow_with_its_captures(tmp_path):
     case = load_case("hstu_ml1m_large")
     # Of a softmax there is no incremental forward, whose cache is memory that the model itself takes.
     changes = {"num_blocks": 16, "num_items": 200, "normalization": "softmax_rel_bias"}
-    model = case.model.model_copy(update=changes)
-    case = with_input(case.model_copy(update={"model": model}), batch_size=32, seed=SEED)
+    case = case.with_sizes({f"model.{name}": value for name, value in changes.items()})
+    case = case.with_overrides(seed=SEED, batch_size=32)
     write_case(case, CaseFolder(tmp_path))
 
     def growth(large):
@@ -375,6 +372,7 @@ def test_what_takes_long_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(parity.execution.collect, "LONGEST_TIMED", 0.0)
     report = run(
         Arguments(
+            registry=SHIPPED,
             time_limit=300.0,
             command="test",
             cases="hstu_tiny",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import parity.execution.scheduler
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.store import load_capture, save_capture
@@ -85,14 +85,14 @@ def test_results_come_back(process):
 def test_an_exception_is_an_error_with_its_first_line_and_the_process_lives_on(process):
     failure = _failure(process, "load", "{", "fp32", "nowhere")
     assert failure.status is Status.ERROR
-    assert failure.reason == "ValidationError: 1 validation error for SavedCase"
+    assert failure.reason == "ValidationError: 1 validation error for CaseReference"
     assert str(failure) == f"ERROR: {failure.reason}"
     assert process.request("start", 1)["label"]
 
 
 @NO_CUDA
 def test_what_cannot_run_here_is_unavailable_with_the_reason(process, exported):
-    failure = _failure(process, "load", load_case("hstu_tiny").model_dump_json(), "tf32", exported)
+    failure = _failure(process, "load", load_case("hstu_tiny").reference.model_dump_json(), "tf32", exported)
     assert failure.status is Status.UNAVAILABLE
     assert failure.reason == "tf32 needs a CUDA device and PyTorch sees none"
 

@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime", reason="polygraphy runs the model on onnxrunt
 from polygraphy.comparator import IterationResult, RunResults
 from polygraphy.json import load_json
 
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.execution import collect
 from parity.execution.folder import CaseFolder

@@ -10,22 +10,24 @@ from tripy_portable import trt
 
 import kernels.plugins.hstu_attention
 import kernels.plugins.stu_attention  # noqa: F401  (importing registers the plugins)
-from cases.hstu.fused import HSTU_FUSED_FAMILY
-from cases.registry import get_family
-from cases.stu.fused import STU_FUSED_FAMILY
-from configs import load_case
+from cases.fused import FusedForm
+from cases.shipped import SHIPPED, load_case
 from parity.base.precision import PRECISIONS
 from parity.base.trees import map_tree
 from parity.cli.arguments import Arguments
+from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import initial_weights
 from parity.pipeline import run
 from parity.runners import default_runners, make_runner
 from parity.runners.base import Unavailable
-from parity.runners.fused import FUSED, FUSED_RUNNERS, as_fused
+from parity.runners.forms import FORMS, form_of
 from parity.runners.torch.eager import OracleRunner
 from parity.runners.tripy.compiled import to_device, to_host
 from parity.verdict.rule import judge
 from tests.parity.case_runs import run_case, tapped_paths
+
+FUSED_RUNNERS = tuple(name for name, form in FORMS.items() if form == "fused")
+FUSED = FusedForm.computed_inside
 
 # Of each case the blocks, and the modules that the kernel computes.
 HSTU_BLOCKS = ("_hstu._attention_layers.0", "_hstu._attention_layers.1")
@@ -53,7 +55,7 @@ def ran():
     def run_once(case):
         names = ",".join(FUSED_RUNNERS)
         asked = Arguments(
-            time_limit=300.0, command="test", cases=case, precision="fp32", runners=names
+            time_limit=300.0, command="test", registry=SHIPPED, cases=case, precision="fp32", runners=names
         ).request()
         report = run(asked, progress=lambda _: None)
         assert report.exit_code == 0, [entry.reason for _, _, entry in report.runner_reports()]
@@ -111,7 +113,7 @@ def test_fused_runners_run_by_name_only():
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        ("dlrm_tiny", "dlrm_tiny is a case of dlrm"),
+        ("dlrm_tiny", "dlrm_tiny has no fused form"),
         ("hstu_tiny_combined", "normalization='softmax_rel_bias': fused attention computes rel_bias"),
     ],
 )
@@ -122,9 +124,9 @@ def test_what_the_kernel_does_not_compute_is_unavailable(name, case, reason):
 
 def test_a_positional_bias_alone_is_unavailable():
     case = load_case("hstu_tiny")
-    model = case.model.model_copy(update={"relative_attention_bias": "positional"})
+    case = case.with_sizes({"model.relative_attention_bias": "positional"})
     with pytest.raises(Unavailable, match="computes 'bucketed_time_and_position'"):
-        as_fused(case.model_copy(update={"model": model}))
+        form_of(case, "torch_fused")
 
 
 @pytest.mark.parametrize(
@@ -132,28 +134,28 @@ def test_a_positional_bias_alone_is_unavailable():
     [("stu_tiny", "hidden_dim"), ("stu_tiny", "attention_dim"), ("hstu_tiny", "linear_dim")],
 )
 def test_heads_that_the_kernel_does_not_take_are_unavailable(case, field):
-    case = load_case(case)
-    wide = case.model_copy(update={"model": case.model.model_copy(update={field: 257})})
+    wide = load_case(case).with_sizes({f"model.{field}": 257})
     with pytest.raises(Unavailable, match=f"{field}=257: fused attention takes heads of at most 256"):
-        as_fused(wide)
+        form_of(wide, "torch_fused")
 
 
 @pytest.mark.parametrize("case", ["stu_tiny", "stu_tiny_group"])
 def test_one_graph_of_the_port_serves_fewer_users_and_rows(case):
     """The number of valid rows is a dimension of the graph, and so is the number of users."""
     case = load_case(case)
-    weights = initial_weights(STU_FUSED_FAMILY.build_reference(case.model, "jagged"), 0)
+    fused = case.form("fused")
+    weights = initial_weights(fused.build_reference(), 0)
     port, reference = (make_runner(name) for name in ("tripy_jagged", "torch_fused"))
     oracle = OracleRunner()
     oracle.load(case, PRECISIONS["fp32"], weights)
     for runner in (port, reference):
         runner.load(case, PRECISIONS["fp32"], weights)
-    arrays = STU_FUSED_FAMILY.synthetic(case).inputs[0].arrays
-    arguments = map_tree(STU_FUSED_FAMILY.entry_arguments(arrays), port._host)
-    compiled = port._compiled("_entry", port._entry, arguments, STU_FUSED_FAMILY.dynamic_sizes(arrays))
+    arrays = make_inputs(case).batches[0].arrays
+    arguments = map_tree(case.form("fused").entry_arguments(arrays), port._host)
+    compiled = port._compiled("_entry", port._entry, arguments, case.form("fused").dynamic_sizes(arrays))
     for users in (slice(0, 5), slice(1, 2), slice(2, 5)):
-        some = STU_FUSED_FAMILY.rows(arrays, users)
-        given = map_tree(map_tree(STU_FUSED_FAMILY.entry_arguments(some), port._host), to_device)
+        some = case.form("fused").rows(arrays, users)
+        given = map_tree(map_tree(case.form("fused").entry_arguments(some), port._host), to_device)
         found = {name: to_host(out) for name, out in compiled(given).items()}
         (name,) = found
         verdict = judge(
@@ -168,25 +170,25 @@ def test_one_graph_of_the_port_serves_fewer_users_and_rows(case):
 
 def test_valid_rows_are_those_of_the_lengths():
     case = load_case("hstu_tiny_rated")
-    arrays = HSTU_FUSED_FAMILY.synthetic(case).inputs[0].arrays
-    rows = HSTU_FUSED_FAMILY.entry_arguments(arrays)["past_payloads"]["valid_rows"]
+    arrays = make_inputs(case).batches[0].arrays
+    rows = case.form("fused").entry_arguments(arrays)["past_payloads"]["valid_rows"]
     width = arrays["timestamps"].shape[1]
     factor = width // arrays["past_ids"].shape[1]
     expected = [
         b * width + n for b, length in enumerate(arrays["past_lengths"]) for n in range(length * factor)
     ]
     assert rows.tolist() == expected
-    assert HSTU_FUSED_FAMILY.dynamic_sizes(arrays)[len(expected)] == 1
+    assert case.form("fused").dynamic_sizes(arrays)[len(expected)] == 1
 
 
 def test_valid_rows_of_requests_are_those_of_the_lengths():
     case = load_case("stu_tiny")
-    arrays = STU_FUSED_FAMILY.synthetic(case).inputs[0].arrays
-    rows = STU_FUSED_FAMILY.entry_arguments(arrays)["valid_rows"]
+    arrays = make_inputs(case).batches[0].arrays
+    rows = case.form("fused").entry_arguments(arrays)["valid_rows"]
     width = case.model.padded_length
     expected = [b * width + n for b, length in enumerate(arrays["seq_lengths"]) for n in range(length)]
     assert rows.tolist() == expected
-    assert STU_FUSED_FAMILY.dynamic_sizes(arrays)[len(expected)] == 1
+    assert case.form("fused").dynamic_sizes(arrays)[len(expected)] == 1
 
 
 @pytest.mark.skipif(trt.available() is not None, reason=trt.available() or "TensorRT is there")
@@ -195,12 +197,11 @@ def test_valid_rows_of_requests_are_those_of_the_lengths():
     [("hstu_tiny", "hstu::research_attention"), ("stu_tiny", "hstu::production_attention")],
 )
 def test_tensorrt_has_no_layer_for_the_plugin(case, plugin, tmp_path):
-    case = as_fused(load_case(case))
-    family = get_family(case.family)
-    weights = initial_weights(family.build_reference(case.model, "jagged"), 0)
+    case = load_case(case).form("fused")
+    weights = initial_weights(case.build_reference(), 0)
     runner = make_runner("tensorrt")
     runner.load(case, PRECISIONS["fp32"], weights)
-    arrays = family.synthetic(case).inputs[0].arrays
+    arrays = make_inputs(case).batches[0].arrays
     with pytest.raises(Unavailable, match=rf"has no layer: {plugin} \(2 times\)"):
         runner.build(arrays, tmp_path)
 
@@ -208,7 +209,7 @@ def test_tensorrt_has_no_layer_for_the_plugin(case, plugin, tmp_path):
 def test_the_kinds_that_are_fused_exist():
     kinds = set()
     for case in map(load_case, CASES):
-        model = get_family(as_fused(case).family).build_reference(case.model, "jagged")
+        model = case.form("fused").build_reference()
         kinds |= {type(module).__name__ for module in model.modules()}
     assert kinds >= set(FUSED)
     assert all(FUSED.values())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cases.hstu.synthetic import synthetic
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.report.files import read_report
 from parity.runners import Unavailable, make_runner
@@ -90,10 +90,9 @@ def runner():
     """A loaded tensorrt runner, and the arrays of its case."""
     made = make_runner("tensorrt")
     case = load_case("hstu_tiny")
-    from cases.registry import get_family
     from parity.inputs.weights import initial_weights
 
-    weights = initial_weights(get_family(case.family).build_reference(case.model, "dense"), 0)
+    weights = initial_weights(case.build_reference(), 0)
     made.load(case, PRECISIONS["fp32"], weights)
     return made, synthetic(case).arrays
 

@@ -130,7 +130,7 @@ BREAKS = {
 @pytest.mark.parametrize("kind", BREAKS)
 def test_a_runner_that_breaks_is_a_row_and_the_others_finish(kind, tmp_path):
     statement, status, reason = BREAKS[kind]
-    line = "        self.family = get_family(case.family)\n"
+    line = "        self.case = case\n"
     folder = scratch(tmp_path, RUNNER, line, f"        {statement}\n{line}")
     code, report, shown = run(
         folder, "--case", "hstu_tiny", "--runners", "torch_jagged,tripy", "--time-limit", "20"

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cases.registry import get_family
-from configs import load_case, with_input
+from cases.shipped import load_case
 from parity.capture.store import load_capture, save_capture
 from parity.inputs.arrays import CaseInputs, load, save
 from parity.inputs.weights import load_export
@@ -130,8 +129,7 @@ def _nudged(folder, into, towards_target):
     """
     shutil.copytree(folder, into)
     case = into / "hstu_tiny"
-    config = load_case("hstu_tiny")
-    model = get_family("hstu").build_reference(config.model, "dense")
+    model = load_case("hstu_tiny").build_reference()
     model.load_state_dict(load_export(case / "weights"))
     rng = np.random.default_rng(0)
     for batch in sorted(case.glob("batch_*")):
@@ -215,8 +213,8 @@ def test_targets_are_the_last_ratings_of_movielens_100k():
         user, item, _, second = map(int, line.split("\t"))
         if second >= last.get(user, (0, 0))[0]:
             last[user] = (second, item)
-    family = get_family("hstu")
-    batches = family.recorded(with_input(load_case("hstu_ml1m"), batch_size=100), family.read(ML_100K))
+    loaded = load_case("hstu_ml1m").with_input(batch_size=100)
+    batches = loaded.recorded(loaded.read(ML_100K))
     assert [labels["targets"].size for labels in batches.labels] == [100] * 9 + [43]
     targets = np.concatenate([labels["targets"] for labels in batches.labels])
     assert targets.tolist() == [last[user][1] for user in sorted(last)]

@@ -8,8 +8,7 @@ errors, the bound and where it comes from, and the five worst elements. Runners 
 
 import pytest
 
-from cases.registry import get_family
-from configs import load_case
+from cases.shipped import load_case
 from parity.report.assemble import verdict_report
 from parity.report.overview import verdict_lines
 from tests.parity.case_runs import judged, tapped_paths
@@ -40,7 +39,7 @@ IN_HALF = ("hstu_tiny", "stu_tiny", "dlrm_tiny", "dlrm_lecture_index")
 
 
 def _runners(case: str) -> tuple[str, ...]:
-    has_jagged = "jagged" in get_family(load_case(case).family).layouts
+    has_jagged = "jagged" in load_case(case).forms
     return ("torch_jagged", "tripy") if has_jagged else ("tripy",)
 
 
@@ -87,18 +86,18 @@ def test_model(case, precision, seed, runner):
     assert comparison.padding_leak == ""
     # Each module is measured on its own, and none is looked at by position or left out.
     assert {tap.path for tap in comparison.taps} >= set(tapped_paths(load_case(case)))
-    output = f"{get_family(load_case(case).family).entry}."
+    output = f"{load_case(case).entry}."
     assert all(tap.isolated for tap in comparison.taps if not tap.tap.startswith(output))
 
 
 @pytest.mark.parametrize(
     ("case", "precision", "seed"),
-    [_grouped(*run, name=_id(*run)) for run in RUNS if load_case(run[0]).family in ("hstu", "stu")],
+    [_grouped(*run, name=_id(*run)) for run in RUNS if load_case(run[0]).config.family in ("hstu", "stu")],
 )
 def test_appending_to_the_cache_equals_the_full_forward(case, precision, seed):
     checks = judged(case, precision, seed, "tripy").checks
     loaded = load_case(case)
-    if loaded.family == "hstu" and loaded.model.positions_per_item > 1:
+    if loaded.config.family == "hstu" and loaded.model.positions_per_item > 1:
         assert checks == {}, "an item and its rating are two positions; the cache appends one"
     else:
         assert [check.passed for check in checks.values()] == [True]

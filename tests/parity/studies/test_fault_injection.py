@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.in_process import CleanRun
 from parity.runners.tripy.runner import TripyRunner

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from cases.registry import get_family
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.errors import UserError
 from parity.base.precision_policy import BASE, compact
-from parity.inputs.weights import initial_weights
+from parity.inputs.arrays import make_inputs
+from parity.inputs.weights import case_weights
 from parity.studies.precision_search.bench import Bench
 from parity.studies.precision_search.cost import BANDWIDTH, PEAK, Operation, Work, cast_seconds, count
 from parity.studies.precision_search.knapsack import Knapsack
@@ -28,9 +28,8 @@ LOWER = ("fp16", "bf16")
 @functools.cache
 def setup():
     case = load_case("dlrm_tiny")
-    family = get_family(case.family)
-    weights = initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
-    (inputs,) = family.synthetic(case).inputs
+    weights = case_weights(case)[0]
+    (inputs,) = make_inputs(case).batches
     return case, inputs.arrays, weights
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.runners.tripy.runner import TripyRunner

@@ -8,11 +8,11 @@ import shutil
 import pytest
 import torch
 
-from cases.registry import get_family
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.execution.folder import PrecisionFolder
+from parity.inputs.arrays import make_inputs
 from parity.report.html.page import render_html
 from parity.report.overview import milliseconds, times_the_limit
 from parity.report.schema import LatencyReport, LimitReport
@@ -31,7 +31,7 @@ BLOCK = "_hstu._attention_layers.0"
 
 @pytest.fixture(scope="module")
 def inputs():
-    return get_family(CASE.family).synthetic(CASE).inputs[0]
+    return make_inputs(CASE).batches[0]
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def test_every_module_and_the_model_have_the_limit_of_their_work(inputs, precisi
     found = find_limits(CASE, PRECISIONS[precision], inputs, h200().gpu)
     shapes = {name: array.shape for name, array in inputs.arrays.items()}
     item = 2 if precision == "bf16" else 4
-    works = case_work(CASE, shapes, item)
-    works |= {f"append:{tap}": work for tap, work in appending_work(CASE, shapes, item).items()}
+    works = case_work(CASE.config, shapes, item)
+    works |= {f"append:{tap}": work for tap, work in appending_work(CASE.config, shapes, item).items()}
     assert found.reason == ""
     assert set(found.limits) == set(works)
     for tap, work in works.items():

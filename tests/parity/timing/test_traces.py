@@ -7,11 +7,11 @@ import torch
 from click.testing import CliRunner
 
 import run_parity
-from cases.registry import get_family
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture
 from parity.inputs import weights
+from parity.inputs.arrays import make_inputs
 from parity.runners import make_runner
 from parity.timing.traces import WHOLE_MODEL, profile
 
@@ -28,9 +28,8 @@ def ranges_in(path):
 def loaded():
     """Runners of the small HSTU, and what the reference recorded."""
     case = load_case("hstu_tiny")
-    family = get_family(case.family)
-    tensors = weights.initial_weights(family.build_reference(case.model, "dense"), 0)
-    arrays = family.synthetic(case).inputs[0].arrays
+    tensors = weights.initial_weights(case.build_reference(), 0)
+    arrays = make_inputs(case).batches[0].arrays
 
     def load(name):
         runner = make_runner(name)

@@ -34,14 +34,12 @@ def made(request):
 
 class TestNames:
     def test_taps_are_those_of_the_reference(self, made):
-        model = made.family.build_reference(made.case.model, "dense").eval()
-        arguments = made.family.entry_arguments(made.arrays(3, 1))
+        model = made.case.build_reference().eval()
+        arguments = made.case.entry_arguments(made.arrays(3, 1))
         with torch.no_grad(), tapped(model) as capture:
-            getattr(model, made.family.entry)(**_tensors(arguments))
+            getattr(model, made.case.entry)(**_tensors(arguments))
         assert made.onnx.exported.taps == tuple(capture.tensors)
-        assert made.onnx.exported.outputs == tuple(
-            f"{made.family.entry}.{name}" for name in made.family.outputs
-        )
+        assert made.onnx.exported.outputs == tuple(f"{made.case.entry}.{name}" for name in made.case.outputs)
 
     def test_outputs_of_the_files_carry_them(self, made):
         exported = made.onnx.exported
@@ -76,7 +74,7 @@ class TestNames:
 
     def test_weights_have_the_names_of_the_state_dict(self, made):
         names = set(made.onnx.exported.plain().graph.initializers)
-        parameters = dict(made.family.build_reference(made.case.model, "dense").named_parameters())
+        parameters = dict(made.case.build_reference().named_parameters())
         # Some are transposed or folded by the optimiser.
         assert len(names & set(parameters)) >= len(parameters) // 2
 

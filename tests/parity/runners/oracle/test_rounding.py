@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from cases.registry import get_family
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.names import TapName
-from parity.inputs.weights import initial_weights
+from parity.inputs.arrays import make_inputs
+from parity.inputs.weights import case_weights
 from parity.runners import make_runner
 from parity.runners.oracle.rounding import (
     FEW_ROWS,
@@ -148,12 +148,11 @@ def samples(tap):
 def oracles():
     """The oracle and the plain float64 runner with the same weights, and inputs."""
     case = load_case("dlrm_tiny")
-    family = get_family(case.family)
-    weights = initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
+    weights = case_weights(case)[0]
     runners = [make_runner("oracle"), Float64Runner(), make_runner("torch")]
     for runner in runners:
         runner.load(case, BF16, weights)
-    return runners, family.synthetic(case).inputs[0].arrays
+    return runners, make_inputs(case).batches[0].arrays
 
 
 def test_the_oracle_itself_is_untouched_and_its_draws_lie_around_it(oracles):

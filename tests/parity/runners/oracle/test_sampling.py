@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy import stats
 
-from cases.registry import get_family
-from configs import load_case
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.names import TapName
-from parity.inputs.weights import initial_weights
+from parity.inputs.arrays import make_inputs
+from parity.inputs.weights import case_weights
 from parity.runners import make_runner
 from parity.runners.oracle import sampling
 from parity.runners.oracle.rounding import Errors, Roundings
@@ -176,12 +176,11 @@ SHIPPED = [
 @functools.cache
 def _shipped(name, precision):
     case = load_case(name)
-    family = get_family(case.family)
-    weights = initial_weights(family.build_reference(case.model, "dense"), case.input.seed)
+    weights = case_weights(case)[0]
     oracle, reference = make_runner("oracle"), make_runner("torch")
     oracle.load(case, precision, weights)
     reference.load(case, precision, weights)
-    arrays = family.synthetic(case).inputs[0].arrays
+    arrays = make_inputs(case).batches[0].arrays
     return oracle, reference.run_tapped(arrays, record_calls=True), arrays
 
 
