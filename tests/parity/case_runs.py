@@ -33,7 +33,7 @@ LIMIT_SECONDS = 600.0
 @functools.lru_cache(maxsize=1)
 def clean_run(name: str, precision: str, seed: int) -> CleanRun:
     """The evidence on a case, made in this process once for the tests that follow each other."""
-    return CleanRun(with_input(load_case(name), seed=seed), PRECISIONS[precision])
+    return CleanRun(load_case(name).with_input(seed=seed), PRECISIONS[precision])
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def run_case(name: str, precision: str, seed: int, runners: tuple[str, ...]) -> 
         return batch_reports(case, folder.precision(precision))
 
 
-def batch_reports(case: CaseConfig, folder: PrecisionFolder) -> dict[str, RunnerReport]:
+def batch_reports(case: ConfiguredCase, folder: PrecisionFolder) -> dict[str, RunnerReport]:
     """The reports on the runners of a case's first batch."""
     return {name: runner_report(name, runner) for name, runner in judge_batch(case, folder, batch=0).items()}
 
