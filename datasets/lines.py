@@ -17,7 +17,7 @@ import pyarrow.compute
 from pyarrow import csv
 
 #: Bytes that are read at a time.
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 21
 #: The largest length in bytes of the part of a line beyond the block in which the line begins.
 MAX_LINE_BYTES = 1 << 16
 
