@@ -1,8 +1,8 @@
 """A training run's folder: one checkpoint to continue from, and the best weights to use.
 
-* ``checkpoint.pt``: all that a continuation needs, replaced as a whole. A process that is killed at any
-  moment leaves the old one or the new one, never a part.
-* ``best.safetensors``: the state dict with the smallest validation loss, written from the checkpoint's copy.
+* ``checkpoint.pt``: the state of the run, replaced as a whole. A killed process leaves the old file or the new
+  one, never a part.
+* ``best.safetensors``: the state dict with the smallest validation loss, a copy of the checkpoint's.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ CHECKPOINT, BEST = "checkpoint.pt", "best.safetensors"
 
 
 class TrainingError(ValueError):
-    """Training cannot start or go on. The message has the house's form, ``field: value problem; fix``."""
+    """Training cannot start or continue. The message is ``field: value problem; fix``."""
 
     def __init__(self, field: str, value: object, problem: str, fix: str) -> None:
         super().__init__(f"{field}: {value} {problem}; {fix}")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write or replace a file as a whole, on the disk before it has its name.
+    """Writes or replaces a file as a whole; it gets its name when the disk has all of it.
 
     Raises:
         TrainingError: the folder cannot be written.
@@ -51,14 +51,14 @@ def _unwritable(path: Path, error: OSError) -> TrainingError:
 
 
 class TrainingFolder:
-    """The folder of one run. Making one checks that a run may use it.
+    """The folder of one run. The constructor checks that a run may use it.
 
     Args:
-        path: made where it is missing, unless ``resume``.
-        resume: continue what is there.
+        path: the folder; the constructor makes a missing one, unless ``resume``.
+        resume: whether the run continues the one in the folder.
 
     Raises:
-        TrainingError: there is something without ``resume``, or nothing with it.
+        TrainingError: the folder is not empty without ``resume``, or has no checkpoint with it.
     """
 
     def __init__(self, path: Path, resume: bool) -> None:
@@ -72,7 +72,7 @@ class TrainingFolder:
             raise _unwritable(path, error) from error
         if names and not resume:
             raise TrainingError("out", path, "is not empty", "choose a new folder, or continue with --resume")
-        # A run that was killed before its first checkpoint has left at most a part of one.
+        # A run that is killed before its first checkpoint leaves at most a part of one.
         foreign = [name for name in names if not name.startswith(".")]
         if foreign and CHECKPOINT not in names:
             raise TrainingError(
@@ -80,10 +80,10 @@ class TrainingFolder:
             )
 
     def load(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The state of the last `save`; None if there was none. Nothing in the file is executed.
+        """The state of the last `save`, or None. Nothing in the file is executed.
 
         Args:
-            settings: what the run's result follows from, by name: those of a continuation are the very same.
+            settings: the settings of the run, by name; those of the checkpoint must be equal.
 
         Raises:
             TrainingError: the checkpoint is damaged, of another kind, or from a run with other settings.
@@ -97,7 +97,7 @@ class TrainingFolder:
                 # torch.load does not check the sums that torch.save writes.
                 damaged = archive.testzip()
             content = torch.load(path, map_location="cpu", weights_only=True) if damaged is None else None
-        except Exception as error:  # the unpickler raises whatever a broken or hostile file leads it to
+        except Exception as error:  # a broken file makes the unpickler raise errors of any type
             reason = str(error).strip().split("\n")[0]
             raise TrainingError("--resume", path, f"is damaged, or no checkpoint ({reason})", fix) from error
         if damaged is not None:
@@ -118,7 +118,7 @@ class TrainingFolder:
         return content["state"]
 
     def save(self, settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Write a checkpoint: tensors, numbers and text in mappings and lists, ``best`` a state dict."""
+        """Writes a checkpoint: tensors, numbers and text in mappings and lists; ``best`` is a state dict."""
         content = {"schema": SCHEMA, "settings": dict(settings), "state": dict(state)}
         buffer = io.BytesIO()
         torch.save(content, buffer)
@@ -126,7 +126,7 @@ class TrainingFolder:
         self._write_best(state)
 
     def _write_best(self, state: Mapping[str, Any]) -> None:
-        """Made anew from the checkpoint whenever it differs: a kill may come between the two files."""
+        """Writes the weights if the file differs: a run may be killed between the two files."""
         content, path = safetensors.torch.save(dict(state["best"])), self.path / BEST
         if not path.exists() or path.read_bytes() != content:
             write_atomically(path, content)
