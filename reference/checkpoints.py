@@ -1,7 +1,7 @@
 """A training run's folder: one checkpoint to continue from, and the best weights to use.
 
-* ``checkpoint.pt``: the state of the run, replaced as a whole. A killed process leaves the old file or the new
-  one, never a part.
+* ``checkpoint.pt``: the state of the run, replaced as a whole. A killed process leaves the old file or
+  the new one, never a part.
 * ``best.safetensors``: the state dict with the smallest validation loss, a copy of the checkpoint's.
 """
 

@@ -35,13 +35,13 @@ _NUMBER_TYPES = ("bool", "int8", "int16", "int32", "int64", "halffloat", "float"
 
 @dataclass(frozen=True)
 class RawRows:
-    """Rows as they stand in the file, before any preprocessing.
+    """Rows of a file before any preprocessing.
 
     Attributes:
         labels_B: (B,) uint8, 0 or 1.
         dense_BD: (B, 13) float64; NaN where the file has a gap.
         sparse_BT: (B, 26) int64, the hexadecimal values as numbers; ``MISSING`` where the file has a gap.
-        lines_B: (B,) int64, each row's line in its file, the first one 1 (in parquet: its row).
+        lines_B: (B,) int64, the number of each row's line from 1 on; in parquet, of the row.
     """
 
     labels_B: np.ndarray
