@@ -11,6 +11,9 @@ import pytest
 
 from tests.locations import ROOT
 
+# One process makes the fixtures of this module.
+pytestmark = pytest.mark.xdist_group("contracts")
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:

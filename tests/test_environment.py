@@ -20,6 +20,9 @@ from pathlib import Path
 
 import pytest
 
+# One process makes the fixtures of this module.
+pytestmark = pytest.mark.xdist_group("environment")
+
 REQUIREMENTS = Path(__file__).parent.parent / "requirements.txt"
 
 # Name to version and requirements.

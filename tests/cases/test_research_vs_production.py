@@ -17,6 +17,9 @@ from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
 from tests.locations import ROOT
 
+# One process makes the fixtures of this module.
+pytestmark = pytest.mark.xdist_group("research_vs_production")
+
 CANDIDATES = torch.arange(1, 2 * TARGETS + 1)
 
 

@@ -21,6 +21,9 @@ from parity.report.files import read_report
 from parity.report.schema import SCHEMA
 from tests.parity.hidden_gpu import without_gpu
 
+# One process makes the fixtures of this module.
+pytestmark = pytest.mark.xdist_group("pipeline")
+
 ATTENTION = "_hstu._attention_layers.1._attn"
 
 

@@ -12,6 +12,9 @@ from parity.report.files import read_report
 from parity.timing import rounds as latency
 from tests.locations import DATA
 
+# One process makes the fixtures of this module.
+pytestmark = pytest.mark.xdist_group("batches")
+
 ML_100K = DATA / "ml-100k" / "u.data"
 FP32 = ("--precision", "fp32", "--runners", "torch,torch_jagged")
 ATTENTION = "_hstu._attention_layers.1._attn"

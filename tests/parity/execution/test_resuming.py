@@ -14,6 +14,9 @@ import torch
 from parity.report.files import read_report
 from tests.locations import ROOT
 
+# One process makes the fixtures of this module.
+pytestmark = pytest.mark.xdist_group("resuming")
+
 ARGUMENTS = ("--case", "dlrm_tiny", "--precision", "fp32,fp16", "--runners", "tripy", "--seed", "5")
 PATIENCE = 300
 

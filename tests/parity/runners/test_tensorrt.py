@@ -16,6 +16,9 @@ from parity.runners import Unavailable, make_runner
 from parity.runners.base import BuiltOnly, Refused
 from parity.timing.measure import Replayed, Timed
 
+# One process makes the fixtures of this module.
+pytestmark = pytest.mark.xdist_group("tensorrt")
+
 trt = pytest.importorskip("tripy_portable.trt", reason="nvtripy compiles with TensorRT itself here")
 reason = trt.available()
 needs_library = pytest.mark.skipif(reason is not None, reason=reason or "")

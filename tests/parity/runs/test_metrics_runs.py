@@ -14,6 +14,9 @@ from parity.report.files import read_report
 from parity.timing import rounds as latency
 from tests.locations import DATA
 
+# One process makes the fixtures of this module.
+pytestmark = pytest.mark.xdist_group("metrics_runs")
+
 ML_100K, CRITEO = DATA / "ml-100k" / "u.data", DATA / "criteo_sample.csv"
 USERS, BATCH = 250, 128
 RANKING = ["HR@10", "HR@50", "HR@200", "NDCG@10", "NDCG@50", "NDCG@200", "MRR"]

@@ -22,6 +22,9 @@ from parity.studies.precision_search.report import findings
 from parity.studies.precision_search.search import search
 from parity.studies.precision_search.units import Sensitivity, Unit, assignment_of, measure, units_of
 
+# One process makes the fixtures of this module.
+pytestmark = pytest.mark.xdist_group("precision_search")
+
 LOWER = ("fp16", "bf16")
 
 

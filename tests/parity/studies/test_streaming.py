@@ -22,6 +22,9 @@ from parity.studies.streaming.streams import Truth, synthetic_stream
 from reference.build import build_hstu
 from tripy_port.numerics import both
 
+# One process makes the fixtures of this module.
+pytestmark = pytest.mark.xdist_group("streaming")
+
 CAPACITY = 24
 # Rows begin at different lengths, one with more than the cache holds.
 FIRST = (1, 33, 7, 20)
