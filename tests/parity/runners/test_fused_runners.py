@@ -40,8 +40,14 @@ CASES = {
     "stu_tiny": (STU_LAYERS, {"_stu_module._valid_attn_mask"}),
     "stu_tiny_group": (STU_LAYERS, {"_stu_module._valid_attn_mask"}),
 }
+# One case a mask in `make test`.
+IN_FULL = {"stu_tiny_group": (pytest.mark.full,)}
 BOTH = [
-    pytest.param(case, name, id=f"{case}-{name}", marks=pytest.mark.xdist_group(f"fused-{case}"))
+    pytest.param(
+        *(case, name),
+        id=f"{case}-{name}",
+        marks=(pytest.mark.xdist_group(f"fused-{case}"), *IN_FULL.get(case, ())),
+    )
     for case in CASES
     for name in FUSED_RUNNERS
 ]
@@ -96,7 +102,9 @@ def test_attention_is_timed_alone(ran, case, name):
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("case", ["stu_tiny", "stu_tiny_group"])
+@pytest.mark.parametrize(
+    "case", ["stu_tiny", pytest.param("stu_tiny_group", marks=IN_FULL["stu_tiny_group"])]
+)
 def test_half_types_pass_module_by_module(case, precision):
     reports = run_case(case, precision, 0, FUSED_RUNNERS)
     for name in FUSED_RUNNERS:

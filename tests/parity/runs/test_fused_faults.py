@@ -210,10 +210,17 @@ STU_KERNEL = {
 }
 
 
+QUICK = ("mask_edge", "time_bias_off_by_one", "stu_alpha_left_out", "stu_divisor_off_by_one")
+"""Faults of the plain form that `make test` makes: for both masks in the attention, and around it."""
+EVERY_PLAIN = PLAIN | {f"stu_{name}": value for name, value in STU_PLAIN.items()}
+
+
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [*PLAIN.values(), *STU_PLAIN.values()],
-    ids=[*PLAIN, *(f"stu_{name}" for name in STU_PLAIN)],
+    [
+        pytest.param(*value, id=name, marks=() if name in QUICK else pytest.mark.full)
+        for name, value in EVERY_PLAIN.items()
+    ],
 )
 def test_a_fault_of_the_plain_form_is_found_and_named(name, fault, tmp_path):
     # Where there is a GPU the attention is the Triton kernel's, and the plain form is not called.
@@ -238,7 +245,13 @@ def with_the_kernel(folder, monkeypatch):
 
 
 @needs_triton
-@pytest.mark.parametrize("name", STU_KERNEL)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "last_partial_block" else pytest.mark.full)
+        for name in STU_KERNEL
+    ],
+)
 def test_a_fault_of_the_kernel_with_the_production_mask_is_found_and_named(name, tmp_path, monkeypatch):
     fault = STU_KERNEL[name]
     folder = with_the_kernel(scratch(tmp_path, fault.file, fault.old, fault.new), monkeypatch)
@@ -246,7 +259,7 @@ def test_a_fault_of_the_kernel_with_the_production_mask_is_found_and_named(name,
 
 
 @needs_triton
-@pytest.mark.parametrize("case", ["stu_tiny", "stu_tiny_group"])
+@pytest.mark.parametrize("case", ["stu_tiny", pytest.param("stu_tiny_group", marks=pytest.mark.full)])
 def test_without_a_fault_the_kernel_with_the_production_mask_passes(case, tmp_path, monkeypatch):
     folder = with_the_kernel(copied(tmp_path), monkeypatch)
     code, report, shown = run(folder, "--case", case, "--runners", "torch_fused")

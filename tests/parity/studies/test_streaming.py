@@ -49,7 +49,10 @@ def truth_of(precision, steps):
     return Truth(CONFIG, WEIGHTS, PRECISIONS[precision], stream, CAPACITY)
 
 
-@pytest.fixture(scope="module", params=["fp32", "fp16", "bf16"])
+HALF = [pytest.param(name, marks=pytest.mark.full) for name in ("fp16", "bf16")]
+
+
+@pytest.fixture(scope="module", params=["fp32", *HALF])
 def truth(request):
     return truth_of(request.param, STEPS)
 
