@@ -232,6 +232,7 @@ class TestOwnIndex:
         assert (touched in stand_in.touched(planned)) == (touched in stand_in.protected)
 
 
+@pytest.mark.full
 class TestRealIndex:
     def test_nothing_of_the_container_changes(self, stand_in: StandIn, real_index: tuple[str, ...]) -> None:
         planned = stand_in.would_install(REQUIREMENTS, *real_index)
