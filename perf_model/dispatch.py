@@ -11,6 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class EachOperation(TorchDispatchMode):
     """Inside, `operation` runs whatever is dispatched; a subclass says what it does besides."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # By default PyTorch guards each operation against torch.compile, whose import takes a second.
+        # Nothing that runs inside is compiled.
+        return False
+
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Run one operation, which is not made of others, and return its result."""
         return func(*args, **kwargs)
