@@ -26,7 +26,7 @@ from parity.execution.folder import RunFolder
 from parity.execution.record import ORACLE, REFERENCE, Status
 from parity.execution.request import Request
 from parity.execution.resuming import read_started, write_started
-from parity.execution.scheduler import Machine, Runners
+from parity.execution.scheduler import Machine, Runners, one_thread
 from parity.inputs import weights
 from parity.inputs.arrays import RunInputs, make_inputs, poisoned_inputs
 from parity.report.assemble import precision_report
@@ -90,6 +90,7 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_new(path, (json.dumps(content) + "\n").encode())
 
 
+@one_thread()
 def replay(folder: Path, command: str, progress: Progress) -> Report:
     """Judge a saved run again, from its captures alone.
 
@@ -199,7 +200,7 @@ def _run_cases(
 
     units = [(each, name) for each in prepared for name in request.precisions]
     try:
-        with ThreadPoolExecutor(max_workers=machine.lanes) as pool:
+        with one_thread(), ThreadPoolExecutor(max_workers=machine.lanes) as pool:
             results = list(pool.map(lambda unit: work(*unit), units))
     finally:
         for lane in lanes:

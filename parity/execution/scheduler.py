@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from parity.base.precision import Precision
 from parity.execution.worker import RunnerProcess
@@ -53,6 +54,21 @@ class Machine:
             for _ in range(self.lanes):
                 held.enter_context(self._slots)
             yield
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Numerical libraries of this process take one thread: the other cores are the runners'.
+
+    Threads that wait for one another on busy cores take ten times as long.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Runners:
