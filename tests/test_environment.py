@@ -94,6 +94,7 @@ INDEX: dict[str, dict[str, tuple[str, ...]]] = {
     "markupsafe": {"3.0.4": ()},
     "vl-convert-python": {"1.9.0": (), "2.0.0": ("numpy>=3",)},
     "junitparser": {"5.0.3": ()},
+    "tabulate": {"0.10.0": ()},
     "scipy": {"1.16.3": ("numpy<2.6,>=1.25.2",), "1.17.1": ("numpy<2.7,>=1.26.4",)},
     "scikit-learn": {"1.9.1": ("numpy>=1.24.1", "scipy>=1.10.0")},
 }

@@ -1,32 +1,31 @@
-"""Two reports of the same cases: what got worse, what got better, and what cannot be compared.
+"""The comparison of two reports on the same cases: regressions, improvements, and parts without a comparison.
 
-What a difference means
------------------------
-**Errors** are deterministic: the same program on the same inputs, weights and libraries gives the same bits,
-so that repeating a run explains no difference at all, and every one comes from a change of code or libraries.
-Not every one is a loss:
+The rule
+--------
+**Errors** are deterministic. The same program on the same inputs, weights and libraries gives the same bits.
+Every difference therefore comes from a change of code or libraries. Not every difference is a regression:
 
-* One more rounding beside each one that there was doubles the variance, since independent roundings add in
-  squares: up to GROWTH = sqrt(2) an error has the size that it had.
-* Another order of operations draws the rounding errors of all m elements anew from the same variance. Each
-  draw's norm lies between two quantiles, of the chi distribution for the Euclidean norm and of the largest of
-  m normal variables for the other, but for 1 in 1 / CHANCE draws. Up to their ratio nothing has changed.
-  (Elements whose errors have one cause are fewer draws: such a change may be called worse and be none.)
+* One more rounding beside each existing one doubles the variance, since independent roundings add in squares.
+  Up to GROWTH = sqrt(2) an error has the same size.
+* Another order of operations gives new rounding errors of all m elements, from the same variance. The norm
+  then lies between two quantiles, in all but a share of CHANCE of all cases: of the chi distribution for the
+  Euclidean norm, of the largest of m normal variables for the other. Up to their ratio nothing has changed.
+  Errors with one cause in many elements vary more, so a regression may be reported where there is none.
 
-An error has grown when its factor in either norm exceeds both; what was equal to the oracle and is no longer
-has grown by any factor. The scale error is left to the verdict: roundings cancel in it, and the
-remainder has no size to compare.
+An error has grown if its factor in either norm exceeds both bounds. An error of zero that is no longer zero
+has grown. The scale error is left to the verdict: roundings cancel in it, and the remainder has no size to
+compare.
 
-**Latencies** vary from run to run. A latency has grown when the medians are further apart than both
+**Latencies** vary from run to run. A latency has grown if the medians are further apart than both
 interquartile ranges together,
 
-    median_new - median_old > iqr_old + iqr_new,
+    median_new - median_old > iqr_old + iqr_new.
 
-which two samples of one distribution do in 1 of 2,000 comparisons of 7 runs, and less often with more runs.
-Fewer than MIN_RUNS runs have no quartiles to speak of. A machine, though, may be busy on one day and idle on
-the next. The reference, timed in turns with the others, tells: its latencies are not judged, and others have
-changed only if their ratio to the reference's did, too, from quartile to quartile. Single modules are timed
-one after the other and not in turns; they are compared to find the cause where a whole model has changed.
+Two samples of one distribution exceed this in 1 of 2,000 comparisons of 7 runs, and less often with more
+runs. Fewer than MIN_RUNS runs have no quartiles. A machine may be busier on one day than on the other. The
+reference shows this, since interleaved rounds time it with the others: its own latencies are not judged, and
+another latency has changed only if its ratio to the reference's has, from quartile to quartile. Single
+modules are timed one after the other. Their comparison shows the cause of a change of the whole model.
 """
 
 from __future__ import annotations
@@ -62,9 +61,13 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that differs: where, in which respect, and both values in words.
+    """One difference.
 
-    `factor` is how much larger the new value is; None for what is no size.
+    Attributes:
+        place: Case, precision and runner.
+        what: Module, check or metric.
+        old, new: Both values in words.
+        factor: Ratio of the new value to the old one; None for a verdict.
     """
 
     kind: Literal["verdict", "error", "latency", "missing"]
@@ -77,16 +80,17 @@ class Change:
 
 @dataclass
 class Changes:
-    """All that differs between two reports.
+    """All differences between two reports.
 
     Attributes:
         worse: Regressions.
-        better: The same rules the other way round.
-        added: What only the new report has.
-        not_comparable: Why something that both have was not compared.
-        notes: What a reader should know besides.
-        errors: Errors that were compared, and how many of them are not bit for bit the same.
-        latencies: Latencies that were compared.
+        better: Improvements, by the same rules.
+        added: Parts of the new report only.
+        not_comparable: Cases that are not compared, with the reason.
+        notes: Other remarks.
+        errors: Number of compared errors.
+        moved: Number of compared errors that differ in any bit.
+        latencies: Number of compared latencies.
     """
 
     worse: list[Change] = field(default_factory=list)
@@ -100,45 +104,45 @@ class Changes:
 
 
 def compare_reports(old: Report, new: Report) -> Changes:
-    """What changed from `old` to `new`.
+    """The changes from `old` to `new`.
 
     Raises:
         UserError: No case of the one report can be compared with one of the other.
     """
-    found = Changes()
-    same_machine = _same_machine(old, new, found)
+    changes = Changes()
+    same_machine = _same_machine(old, new, changes)
     pairs = list(
-        _pairs({c.case.name: c for c in old.cases}, {c.case.name: c for c in new.cases}, "case", "", found)
+        _pairs({c.case.name: c for c in old.cases}, {c.case.name: c for c in new.cases}, "case", "", changes)
     )
-    comparable = [(name, a, b) for name, a, b in pairs if _comparable(name, a, b, found)]
+    comparable = [(name, a, b) for name, a, b in pairs if _comparable(name, a, b, changes)]
     if not comparable:
-        reasons = "; ".join(found.not_comparable) or "they have no case in common"
+        reasons = "; ".join(changes.not_comparable) or "they have no case in common"
         raise UserError(
             "--compare", "these reports", f"cannot be compared: {reasons}", "give two runs of the same cases"
         )
     for name, a, b in comparable:
         precisions = _by_precision(a), _by_precision(b)
-        for precision, p, q in _pairs(*precisions, "precision", name, found):
+        for precision, p, q in _pairs(*precisions, "precision", name, changes):
             where = f"{name}, {precision}"
             runners = {r.runner: r for r in p.runners}, {r.runner: r for r in q.runners}
-            control = _Control(*(_latencies(each.get(REFERENCE)) for each in runners))
-            for runner, r, s in _pairs(*runners, "runner", where, found):
+            control = _Control(*(_latencies(report.get(REFERENCE)) for report in runners))
+            for runner, r, s in _pairs(*runners, "runner", where, changes):
                 timed = same_machine and r.label == s.label and runner != REFERENCE
-                _compare_runner(f"{where}, {s.label}", r, s, control if timed else None, found)
-    found.worse.sort(key=lambda change: _KINDS.index(change.kind))
-    return found
+                _compare_runner(f"{where}, {s.label}", r, s, control if timed else None, changes)
+    changes.worse.sort(key=lambda change: _KINDS.index(change.kind))
+    return changes
 
 
 _KINDS = ("verdict", "missing", "error", "latency")
-"""Gravest first."""
+"""Kinds of a change, the gravest first."""
 
 
 def _by_precision(case: CaseReport) -> dict[str, PrecisionReport]:
     return {precision.precision: precision for precision in case.precisions}
 
 
-def _same_machine(old: Report, new: Report, found: Changes) -> bool:
-    """Whether latencies mean the same; says what differs if not."""
+def _same_machine(old: Report, new: Report, changes: Changes) -> bool:
+    """Whether latencies are comparable; adds a note if not."""
     names = {*old.environment, *new.environment}
     differing = sorted(name for name in names if old.environment.get(name) != new.environment.get(name))
     if differing:
@@ -146,12 +150,12 @@ def _same_machine(old: Report, new: Report, found: Changes) -> bool:
             f"{name} {old.environment.get(name, 'none')} and {new.environment.get(name, 'none')}"
             for name in differing
         )
-        found.notes.append(f"latencies are not comparable: the environments differ in {listed}")
+        changes.notes.append(f"latencies are not comparable: the environments differ in {listed}")
     return not differing
 
 
-def _comparable(name: str, old: CaseReport, new: CaseReport, found: Changes) -> bool:
-    """Whether errors mean the same; says what differs if not."""
+def _comparable(name: str, old: CaseReport, new: CaseReport, changes: Changes) -> bool:
+    """Whether errors are comparable; adds the reason if not."""
     differing = [
         what
         for what, a, b in (
@@ -162,21 +166,21 @@ def _comparable(name: str, old: CaseReport, new: CaseReport, found: Changes) -> 
         if a != b
     ]
     if differing:
-        found.not_comparable.append(f"{name}: not the same {' and '.join(differing)}")
+        changes.not_comparable.append(f"{name}: not the same {' and '.join(differing)}")
     return not differing
 
 
 def _pairs(
-    old: Mapping[str, _Part], new: Mapping[str, _Part], kind: str, place: str, found: Changes
+    old: Mapping[str, _Part], new: Mapping[str, _Part], kind: str, place: str, changes: Changes
 ) -> Iterator[tuple[str, _Part, _Part]]:
-    """What both have. What disappeared is a regression: nothing shows any more that it is right."""
+    """Parts of both reports. A part that is gone is a regression, since nothing shows that it is right."""
     for name, part in old.items():
         if name in new:
             yield name, part, new[name]
         else:
-            found.worse.append(Change("missing", place or name, f"{kind} {name}", "there", "gone"))
+            changes.worse.append(Change("missing", place or name, f"{kind} {name}", "there", "gone"))
     where = f"{place}: " if place else ""
-    found.added += [f"{where}{kind} {name}" for name in new if name not in old]
+    changes.added += [f"{where}{kind} {name}" for name in new if name not in old]
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ class _Control:
     new: Mapping[str, LatencyReport]
 
     def explains(self, what: str, faster: LatencyReport, slower: LatencyReport, was_faster: bool) -> bool:
-        """Whether the reference's latency of the same changed as much."""
+        """Whether the reference's latency changed as much."""
         a, b = self.old.get(what), self.new.get(what)
         if a is None or b is None:
             return False
@@ -198,53 +202,53 @@ class _Control:
 def _latencies(entry: RunnerReport | None) -> dict[str, LatencyReport]:
     if entry is None:
         return {}
-    given = {_WHOLE: entry.latency, **{module.tap: module.latency for module in entry.modules}}
-    return {name: latency for name, latency in given.items() if latency is not None}
+    latencies = {_WHOLE: entry.latency, **{module.tap: module.latency for module in entry.modules}}
+    return {name: latency for name, latency in latencies.items() if latency is not None}
 
 
 _WHOLE = "whole model"
 
 
 def _compare_runner(
-    place: str, old: RunnerReport, new: RunnerReport, control: _Control | None, found: Changes
+    place: str, old: RunnerReport, new: RunnerReport, control: _Control | None, changes: Changes
 ) -> None:
-    _compare_standing(place, _WHOLE, _standing(old), _standing(new), found)
+    _compare_standing(place, _WHOLE, _standing(old), _standing(new), changes)
     if old.label != new.label:
-        found.notes.append(f"{place}: was {old.label}, hence no comparison of latencies")
-    changed = _compare_latency(place, _WHOLE, old.latency, new.latency, control, found)
+        changes.notes.append(f"{place}: was {old.label}, hence no comparison of latencies")
+    is_slower_or_faster = _compare_latency(place, _WHOLE, old.latency, new.latency, control, changes)
     if old.verdict == "NONE" or new.verdict == "NONE":
         return
     modules = {m.tap: m for m in old.modules}, {m.tap: m for m in new.modules}
-    for tap, a, b in _pairs(*modules, "module", place, found):
-        _compare_module(place, tap, a, b, control if changed else None, found)
-    for name, a, b in _pairs(old.checks, new.checks, "check", place, found):
-        _compare_standing(place, name, a.status, b.status, found)
-        _compare_errors(place, name, a, b, found)
+    for tap, a, b in _pairs(*modules, "module", place, changes):
+        _compare_module(place, tap, a, b, control if is_slower_or_faster else None, changes)
+    for name, a, b in _pairs(old.checks, new.checks, "check", place, changes):
+        _compare_standing(place, name, a.status, b.status, changes)
+        _compare_errors(place, name, a, b, changes)
     metrics = {m.name: m for m in old.metrics}, {m.name: m for m in new.metrics}
-    for name, a, b in _pairs(*metrics, "metric", place, found):
+    for name, a, b in _pairs(*metrics, "metric", place, changes):
         standings = ("FAIL" if metric.flagged else "PASS" for metric in (a, b))
-        _compare_standing(place, name, *standings, found)
+        _compare_standing(place, name, *standings, changes)
 
 
 def _standing(entry: RunnerReport) -> str:
     return entry.status if entry.verdict == "NONE" else entry.verdict
 
 
-def _compare_standing(place: str, what: str, old: str, new: str, found: Changes) -> None:
+def _compare_standing(place: str, what: str, old: str, new: str, changes: Changes) -> None:
     before, after = (_STANDING.get(standing, _WORST) for standing in (old, new))
     if before != after:
-        into = found.worse if after > before else found.better
+        into = changes.worse if after > before else changes.better
         into.append(Change("verdict", place, what, old, new))
 
 
 def _compare_module(
-    place: str, tap: str, old: ModuleReport, new: ModuleReport, control: _Control | None, found: Changes
+    place: str, tap: str, old: ModuleReport, new: ModuleReport, control: _Control | None, changes: Changes
 ) -> None:
-    _compare_standing(place, tap, old.status, new.status, found)
+    _compare_standing(place, tap, old.status, new.status, changes)
     verdicts = (_verdicts(old), _verdicts(new))
-    for name, a, b in _pairs(*verdicts, "verdict on", f"{place}, {tap}", found):
-        _compare_errors(place, name, a, b, found)
-    _compare_latency(place, tap, old.latency, new.latency, control, found)
+    for name, a, b in _pairs(*verdicts, "verdict on", f"{place}, {tap}", changes):
+        _compare_errors(place, name, a, b, changes)
+    _compare_latency(place, tap, old.latency, new.latency, control, changes)
 
 
 def _verdicts(module: ModuleReport) -> dict[str, VerdictReport]:
@@ -252,16 +256,16 @@ def _verdicts(module: ModuleReport) -> dict[str, VerdictReport]:
     return {name: verdict for name, verdict in named if verdict is not None}
 
 
-def _compare_errors(place: str, what: str, old: VerdictReport, new: VerdictReport, found: Changes) -> None:
-    """Both norms; the one that changed most stands for the verdict."""
+def _compare_errors(place: str, what: str, old: VerdictReport, new: VerdictReport, changes: Changes) -> None:
+    """Compare both norms; the larger change stands for the verdict."""
     pairs = ((old.err_port_l2, new.err_port_l2), (old.err_port_max, new.err_port_max))
     unchanged = unchanged_up_to(min(old.checked, new.checked))
     norms = [(a, b, up_to) for (a, b), up_to in zip(pairs, unchanged, strict=True) if math.isfinite(a + b)]
     if not norms:
         return
-    found.errors += 1
-    found.moved += any(a != b for a, b, _ in norms)
-    for into, factor_of in ((found.worse, _factor), (found.better, lambda a, b: _factor(b, a))):
+    changes.errors += 1
+    changes.moved += any(a != b for a, b, _ in norms)
+    for into, factor_of in ((changes.worse, _factor), (changes.better, lambda a, b: _factor(b, a))):
         grown = [(a, b) for a, b, up_to in norms if factor_of(a, b) > up_to]
         if grown:
             a, b = max(grown, key=lambda pair: factor_of(*pair))
@@ -270,7 +274,7 @@ def _compare_errors(place: str, what: str, old: VerdictReport, new: VerdictRepor
 
 @functools.cache
 def unchanged_up_to(elements: int) -> tuple[float, float]:
-    """Factors up to which the Euclidean and the largest error of so many elements have not changed."""
+    """Factors up to which the Euclidean and the largest error of this number of elements are unchanged."""
     tail, count = CHANCE / 2, max(1, elements)
     l2 = math.sqrt(chdtri(count, tail) / chdtri(count, 1 - tail))
     largest = ndtri((1 + (1 - tail) ** (1 / count)) / 2) / ndtri((1 + tail ** (1 / count)) / 2)
@@ -289,16 +293,16 @@ def _compare_latency(
     old: LatencyReport | None,
     new: LatencyReport | None,
     control: _Control | None,
-    found: Changes,
+    changes: Changes,
 ) -> bool:
     if control is None or old is None or new is None or min(old.runs, new.runs) < MIN_RUNS:
         return False
-    found.latencies += 1
+    changes.latencies += 1
     faster, slower = sorted((old, new), key=lambda latency: latency.median)
     ranges = (old.p75 - old.p25) + (new.p75 - new.p25)
     if slower.median - faster.median <= ranges or control.explains(what, faster, slower, faster is old):
         return False
-    into = found.worse if slower is new else found.better
+    into = changes.worse if slower is new else changes.better
     shown = (f"{overview.milliseconds(latency)} ms" for latency in (old, new))
     into.append(Change("latency", place, what, *shown, new.median / old.median))
     return True

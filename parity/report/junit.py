@@ -1,4 +1,4 @@
-"""A report as JUnit XML: a suite for each run of a runner, a test case for each module and check of it."""
+"""A report as JUnit XML: a suite for each run of a runner, a test case for each of its modules and checks."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ def _suite(report: Report, case: CaseReport, precision: PrecisionReport, entry: 
 
 
 def _whole(report: Report, entry: RunnerReport, classname: str) -> TestCase:
-    """The runner as a whole: that it ran, and what its diagnosis says."""
+    """The runner as a whole: its end and its diagnosis."""
     test = TestCase("whole model", classname, _seconds(entry.latency))
-    found = entry.diagnosis
+    diagnosis = entry.diagnosis
     if entry.verdict in ("FAIL", "INSENSITIVE"):
-        message = found.text if found is not None else entry.reason
-        reasons = (f"\nexplanation: {reason}" for reason in (found.explanation if found is not None else ()))
-        kind = found.kind if found is not None else entry.status
-        test.result = [_failure(message, kind, "".join((message, *reasons)))]
+        message = diagnosis.text if diagnosis is not None else entry.reason
+        patterns = diagnosis.explanation if diagnosis is not None else ()
+        kind = diagnosis.kind if diagnosis is not None else entry.status
+        text = "\n".join([message, *(f"explanation: {pattern}" for pattern in patterns)])
+        test.result = [_failure(message, kind, text)]
     elif entry.verdict == "NONE":
         asked = entry.runner in report.requested_runners
         harmless = entry.status == Status.BUILT or (entry.status == Status.UNAVAILABLE and not asked)
@@ -70,10 +71,9 @@ def _module(module: ModuleReport, classname: str) -> TestCase:
         message = f"detects no error below {module.min_detectable_error:.2g}"
         test.result = [_failure(message, "INSENSITIVE", f"{module.path} ({module.kind}) {message}")]
     elif module.status == "FAIL":
-        given = (("alone", module.isolated), ("in the model", module.accumulated))
-        failing = [(name, v) for name, v in given if v is not None and v.status == "FAIL"]
-        text = "\n".join(overview.verdict_lines(f"{module.path} {name}", v) for name, v in failing)
-        message = "; ".join(f"{name}: {v.reason}" for name, v in failing)
+        failing = {name: verdict for name, verdict in module.verdicts.items() if verdict.status == "FAIL"}
+        text = "\n".join(overview.verdict_lines(f"{module.path} {name}", v) for name, v in failing.items())
+        message = "; ".join(f"{name}: {verdict.reason}" for name, verdict in failing.items())
         test.result = [_failure(message, "module", f"{module.path} ({module.kind})\n{text}")]
     return test
 

@@ -1,13 +1,18 @@
-"""A report as Markdown for a pull request: the verdict, a table, what fails and why."""
+"""A report as Markdown for a pull request: the verdict, a table, the failures and their explanations."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+from tabulate import tabulate
 
 from parity.execution.record import REFERENCE
 from parity.report import overview
 from parity.report.schema import CaseReport, MetricReport, Report, RunnerReport
 
+MOST_VERDICTS = 12
+"""Largest number of verdicts in full: a comment on GitHub holds 65,536 characters."""
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~&@])")
 
 
@@ -16,7 +21,7 @@ def render_markdown(report: Report) -> str:
     outcome = overview.outcome(report)
     parts = [f"### Parity: {outcome.word}", _text(f"{outcome.text[0].upper()}{outcome.text[1:]}")]
     for case in report.cases:
-        parts += [_text(overview.case_title(case)), _table(case)]
+        parts += [_text(overview.case_title(case)), _runners(case)]
     parts += _findings(report)
     metrics = _metrics(report)
     if metrics:
@@ -26,40 +31,45 @@ def render_markdown(report: Report) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _table(case: CaseReport) -> str:
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of GitHub's Markdown. Cells are Markdown themselves and are not changed."""
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def _runners(case: CaseReport) -> str:
     """Runners by precision: the verdict, the largest error over limit of any module, the latency."""
-    precisions = [precision.precision for precision in case.precisions]
-    lines = [_row(["runner", *precisions]), _row(["---"] * (1 + len(precisions)))]
-    for label, entries in overview.by_runner(case):
-        lines.append(_row([_text(label), *(_cell(entry) for entry in entries)]))
-    return "\n".join(lines)
+    rows = [
+        [_text(label), *(_runner_cell(entry) for entry in entries)]
+        for label, entries in overview.by_runner(case)
+    ]
+    return table(["runner", *(precision.precision for precision in case.precisions)], rows)
 
 
-def _cell(entry: RunnerReport | None) -> str:
+def _runner_cell(entry: RunnerReport | None) -> str:
     if entry is None:
         return "not run"
     if entry.verdict == "NONE":
         return _text(entry.status)
-    reference = entry.runner == REFERENCE and entry.verdict == "PASS"
     worst = max((module.margin for module in entry.modules), default=0.0)
-    shown = ["reference"] if reference else [f"**{entry.verdict}** {overview.ratio_text(worst)}"]
-    if entry.latency is not None:
-        shown.append(f"{overview.milliseconds(entry.latency)} ms")
-    return "<br>".join(shown)
+    is_reference = entry.runner == REFERENCE and entry.verdict == "PASS"
+    verdict = "reference" if is_reference else f"**{entry.verdict}** {overview.ratio_text(worst)}"
+    if entry.latency is None:
+        return verdict
+    return f"{verdict}<br>{overview.milliseconds(entry.latency)} ms"
 
 
 def _findings(report: Report) -> list[str]:
-    """One item for each run that fails, is INSENSITIVE, or could not be judged."""
+    """One item for each run that fails, is INSENSITIVE or has no verdict."""
     items = []
     for case, precision, entry in report.runner_reports():
         place = _text(overview.place(case, precision, entry))
+        diagnosis = entry.diagnosis
         if entry.verdict in ("FAIL", "INSENSITIVE"):
-            text = entry.diagnosis.text if entry.diagnosis is not None else entry.reason
-            named = entry.diagnosis.tap if entry.diagnosis is not None else ""
-            culprit = f"{_code(named)}: " if named else ""
-            items.append(f"- **{entry.verdict}** {place}: {culprit}{_text(text)}")
-            explanation = entry.diagnosis.explanation if entry.diagnosis is not None else ()
-            items += [f"  - explanation: {_text(reason)}" for reason in explanation]
+            text = diagnosis.text if diagnosis is not None else entry.reason
+            tap = f"{_code(diagnosis.tap)}: " if diagnosis is not None and diagnosis.tap else ""
+            items.append(f"- **{entry.verdict}** {place}: {tap}{_text(text)}")
+            patterns = diagnosis.explanation if diagnosis is not None else ()
+            items += [f"  - explanation: {_text(pattern)}" for pattern in patterns]
         elif entry.verdict == "NONE" and entry.status != overview.BUILT:
             items.append(f"- **{_text(entry.status)}** {place}: {_text(entry.reason)}")
     return ["\n".join(items)] if items else []
@@ -67,12 +77,12 @@ def _findings(report: Report) -> list[str]:
 
 def _metrics(report: Report) -> str:
     rows = [
-        _row([_text(case.case.name), precision.precision, _text(entry.label), *_metric_cells(metric)])
+        [_text(case.case.name), precision.precision, _text(entry.label), *_metric_cells(metric)]
         for case, precision, entry in report.runner_reports()
         for metric in entry.metrics
     ]
-    names = ["case", "precision", "runner", "metric", "reference", "port", "difference (95 %)", "rows"]
-    return "\n".join([_row(names), _row(["---"] * len(names)), *rows]) if rows else ""
+    headers = ["case", "precision", "runner", "metric", "reference", "port", "difference (95 %)", "rows"]
+    return table(headers, rows) if rows else ""
 
 
 def _metric_cells(metric: MetricReport) -> list[str]:
@@ -87,21 +97,16 @@ def _metric_cells(metric: MetricReport) -> list[str]:
 
 
 def _failing_modules(report: Report) -> str:
-    lines = []
-    for case, precision, entry in report.runner_reports():
-        for module in entry.modules:
-            for where, verdict in (("alone", module.isolated), ("in the model", module.accumulated)):
-                if verdict is not None and verdict.status == "FAIL":
-                    place = overview.place(case, precision, entry)
-                    lines.append(overview.verdict_lines(f"{place}: {module.tap} {where}", verdict))
-    shown = "\n".join(lines[:_MOST])
-    left_out = len(lines) - _MOST
+    verdicts = [
+        overview.verdict_lines(f"{overview.place(case, precision, entry)}: {module.tap} {name}", verdict)
+        for case, precision, entry in report.runner_reports()
+        for module in entry.modules
+        for name, verdict in module.verdicts.items()
+        if verdict.status == "FAIL"
+    ]
+    left_out = len(verdicts) - MOST_VERDICTS
     more = f"\n  and {left_out} more in report.html" if left_out > 0 else ""
-    return _block(shown + more) if lines else ""
-
-
-_MOST = 12
-"""Verdicts in full: a comment of GitHub's holds 65,536 characters."""
+    return _block("\n".join(verdicts[:MOST_VERDICTS]) + more) if verdicts else ""
 
 
 def _gaps(report: Report) -> str:
@@ -117,22 +122,19 @@ def _details(title: str, body: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>" if body else ""
 
 
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _text(text: str) -> str:
-    """Plain text that stays plain, on one line."""
+    """Plain text on one line, with Markdown's characters escaped."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def _code(text: str) -> str:
-    """A code span of a name, whatever is in it, also inside a table."""
+    """A code span of any name."""
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     pad = " " if "`" in text else ""
     return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"
 
 
 def _block(text: str) -> str:
+    """A code block of any text."""
     fence = "`" * max(3, max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     return f"{fence}text\n{text}\n{fence}"

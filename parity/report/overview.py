@@ -1,4 +1,4 @@
-"""What every form of a report says in the same words: the verdict, the module tree, a check's numbers."""
+"""The shared words of all forms of a report: the verdict, the module tree, the numbers of a check."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUILT = Status.BUILT.value
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run's verdict: one word, and what follows it in the sentence."""
+    """A run's verdict: one word, and the rest of its sentence."""
 
     word: Literal["PASS", "FAIL", "INSENSITIVE", "BUILT", "INCOMPLETE"]
     text: str
@@ -77,19 +77,18 @@ def _counted(number: int, what: str) -> str:
 
 
 def case_title(case: CaseReport) -> str:
-    """What a case was run on: its input, how much of it, its weights."""
+    """A case with its input, the size of the input and its weights."""
     batches = f"{case.batches} {'batch' if case.batches == 1 else 'batches'}"
     counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in case.counts.items())
     return f"{case.case.name}: {case.source}; {batches}: {counts}; weights: {case.weights_source}"
 
 
 def place(case: CaseReport, precision: PrecisionReport, entry: RunnerReport) -> str:
-    """Which run of a report this is; of several batches, the one to blame as well."""
-    found = entry.diagnosis
-    # Metrics are of all batches.
-    of_a_batch = found is not None and found.kind != "metric"
-    blamed = case.batches > 1 and entry.verdict == "FAIL" and of_a_batch
-    batch = f", batch {found.batch}" if blamed else ""
+    """The name of a run in a report, with the number of the failing batch."""
+    diagnosis = entry.diagnosis
+    # A metric covers all batches.
+    has_batch = case.batches > 1 and diagnosis is not None and diagnosis.kind != "metric"
+    batch = f", batch {diagnosis.batch}" if has_batch and entry.verdict == "FAIL" else ""
     return f"{case.case.name}, {precision.precision}, {entry.label}{batch}"
 
 
@@ -100,7 +99,7 @@ def culprit(entry: RunnerReport) -> ModuleReport | None:
 
 
 def gaps(report: Report) -> dict[str, str]:
-    """Classes of the reference that the port cannot have, with the reasons."""
+    """Classes of the reference that a port does not have, with the reasons."""
     modules = (module for _, _, entry in report.runner_reports() for module in entry.modules)
     return {module.kind: module.gap for module in modules if module.gap}
 
@@ -115,7 +114,7 @@ def engine(build: BuildRecord) -> str:
 
 @dataclass(frozen=True)
 class Measure:
-    """One number that a verdict rests on, of both sides, and how large the port's may be."""
+    """One error of a verdict, of port and reference, with the port's limit."""
 
     name: str
     port: float
@@ -124,7 +123,7 @@ class Measure:
 
     @property
     def ratio(self) -> float:
-        """Error over limit; not a number counts as infinitely bad."""
+        """Error over limit; NaN counts as infinite."""
         if self.port == 0.0:
             return 0.0
         ratio = abs(self.port) / self.limit if self.limit > 0.0 else math.inf
@@ -132,7 +131,7 @@ class Measure:
 
 
 def measures(verdict: VerdictReport) -> tuple[Measure, ...]:
-    """All numbers that a verdict rests on, as `parity.verdict.rule` defines them."""
+    """All errors of a verdict, as `parity.verdict.rule` defines them."""
     return (
         Measure("relative L2 error", verdict.err_port_l2, verdict.err_ref_l2, verdict.limit_l2),
         Measure("relative max error", verdict.err_port_max, verdict.err_ref_max, verdict.limit_max),
@@ -141,7 +140,7 @@ def measures(verdict: VerdictReport) -> tuple[Measure, ...]:
 
 
 def verdict_lines(what: str, verdict: VerdictReport) -> str:
-    """A verdict in full: both errors, the bound and where it comes from, and the worst elements."""
+    """A verdict in full: the errors, the bound with its derivation, and the worst elements."""
     lines = [f"  {what}: {verdict.status}" + (f" ({verdict.reason})" if verdict.reason else "")]
     lines += [
         f"    {m.name + ':':<19} port {m.port:.3e}, reference {m.reference:.3e}, limit {m.limit:.3e}"
@@ -161,7 +160,7 @@ def verdict_lines(what: str, verdict: VerdictReport) -> str:
 
 
 def printable(text: str) -> str:
-    """Text without what a page, a drawing or XML cannot hold, such as a log's control characters."""
+    """Text without characters that XML cannot hold, such as the control characters of a log."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -169,7 +168,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\
 
 
 def by_runner(case: CaseReport) -> list[tuple[str, list[RunnerReport | None]]]:
-    """Each runner's label, and what it did in every precision; None where it did not run."""
+    """The label of each runner and its reports in every precision, None if it did not run."""
     names = dict.fromkeys(entry.runner for p in case.precisions for entry in p.runners)
     rows = []
     for name in names:
@@ -179,9 +178,9 @@ def by_runner(case: CaseReport) -> list[tuple[str, list[RunnerReport | None]]]:
 
 
 def module_tree(taps: Iterable[str]) -> Iterator[tuple[int, str, str]]:
-    """Taps as the lines `(depth, name, tap)` of the model's tree, modules above the modules inside them.
+    """Lines `(depth, name, tap)` of the model's tree, a module above the modules inside it.
 
-    A list and its index are one name; a line without a tap is a container that is never called.
+    A list and its index are one name. A line without a tap is a container that is never called.
     """
     root: dict[str, Any] = {}
     names: dict[str, str] = {}
@@ -196,7 +195,7 @@ def module_tree(taps: Iterable[str]) -> Iterator[tuple[int, str, str]]:
 
 
 _INDEX = re.compile(r"\.(\d+)(?=[.@\[]|$)")
-"""The index of a module in a list, such as the 0 of `_attention_layers.0`."""
+"""Index of a module in a list, such as the 0 of `_attention_layers.0`."""
 
 
 def _lines(
@@ -209,7 +208,7 @@ def _lines(
 
 
 def ratio_text(ratio: float) -> str:
-    """Error over limit, short: up to 1 passes; not a number counts as infinitely bad."""
+    """Error over limit in few characters; NaN counts as infinite."""
     if not math.isfinite(ratio):
         return "inf"
     return f"{ratio:.2f}" if ratio < 100 else f"{ratio:.0e}"
@@ -223,9 +222,9 @@ def detectable_text(min_detectable_error: float) -> str:
 
 
 def milliseconds(latency: LatencyReport | None) -> str:
-    """Median and half the interquartile range, and those of replays; nothing for what cannot be timed alone.
+    """Median and half the interquartile range, also of replays; empty without a latency.
 
-    Where the GPU's limit is known, how many times that is.
+    The ratio to the least time on the GPU comes first, if that is known.
     """
     if latency is None:
         return ""
@@ -240,8 +239,8 @@ LatencyColumns = Mapping[str, Callable[[LatencyReport], str]]
 
 
 def latency_columns(entries: Iterable[RunnerReport]) -> LatencyColumns:
-    """What a table shows of latencies, by heading: a GPU's replays and limits where there are any."""
-    latencies = [each.latency for entry in entries for each in (entry, *entry.modules)]
+    """Columns of latencies by heading. Replays and limits have columns if any entry has them."""
+    latencies = [timed.latency for entry in entries for timed in (entry, *entry.modules)]
     timed = [latency for latency in latencies if latency is not None]
     columns: dict[str, Callable[[LatencyReport], str]] = {"ms": _median_and_spread}
     if any(latency.replay is not None for latency in timed):
@@ -252,9 +251,9 @@ def latency_columns(entries: Iterable[RunnerReport]) -> LatencyColumns:
 
 
 def times_the_limit(latency: LatencyReport) -> float | None:
-    """How many times the GPU's limit a latency is; None where the limit is not known.
+    """The ratio of a latency to the least time on the GPU; None if that is not known.
 
-    Replays are taken where there are any: they do not wait for the host.
+    Replays take precedence, since they do not wait for the host.
     """
     if latency.limit is None:
         return None

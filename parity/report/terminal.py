@@ -1,10 +1,10 @@
 """A report as text for a terminal, drawn by rich.
 
-One table a case. Its first rows are whole models, a row a runner; below them are the port's modules in
-the model's tree. A cell shows the margin, which is the error divided by the limit that the verdict rule
-derives (up to 1 passes, 0 is bit for bit equal), the smallest relative error that the check would have
-noticed, and the median latency with half its interquartile range. Of a GPU: the same as the replay of a CUDA
-graph, and how many times the GPU's limit that is.
+Each case has one table. The first rows are whole models, one for each runner. Below are the port's modules in
+the model's tree. A cell shows the margin, the error over the limit of the verdict rule: up to 1 passes, 0 is
+equal bit for bit. Beside it are the smallest relative error that the check detects, and the median latency
+with half its interquartile range. On a GPU there are also replays of a CUDA graph, and their ratio to the
+least time.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from parity.report.overview import (
     ratio_text,
     verdict_lines,
 )
-from parity.report.schema import CaseReport, LatencyReport, ModuleReport, Report, RunnerReport
-from parity.report.terminal_metrics import metrics_table
+from parity.report.schema import CaseReport, LatencyReport, MetricReport, ModuleReport, Report, RunnerReport
 
 UNLIMITED = 10_000
 _LEGEND = """\
@@ -46,17 +45,17 @@ err/limit: error over limit, up to 1 passes; min. error: smallest error detected
 
 
 def render(report: Report) -> RenderableType:
-    """The whole report: a table a case, the failures in detail, and one sentence at the end."""
+    """The whole report: a table for each case, the failures in detail, and one sentence at the end."""
     parts: list[RenderableType] = [Text(_LEGEND, style="dim")]
     for case in report.cases:
-        parts += [_CaseTables(case), *metrics_table(case), *_gpu(case), Text()]
+        parts += [_CaseTables(case), *_metrics(case), *_gpu(case), Text()]
     parts += list(_failures(report))
     parts.append(summary(report))
     return Group(*parts)
 
 
 def _gpu(case: CaseReport) -> Iterator[RenderableType]:
-    """Memory of the runners, and the state of the GPU that they were timed in."""
+    """Memory of the runners, and the state of the GPU during timing."""
     for precision in case.precisions:
         peaks = [f"{r.label} {r.peak_bytes / 2**20:.0f} MiB" for r in precision.runners if r.peak_bytes]
         if peaks:
@@ -70,13 +69,13 @@ _STYLES = {"PASS": "green", "BUILT": "green", "FAIL": "red", "INSENSITIVE": "yel
 
 def summary(report: Report) -> Text:
     """The verdict in one sentence."""
-    found = outcome(report)
-    return Text(str(found), style=f"bold {_STYLES[found.word]}")
+    sentence = outcome(report)
+    return Text(str(sentence), style=f"bold {_STYLES[sentence.word]}")
 
 
 @dataclass(frozen=True)
 class _CaseTables:
-    """A case's precisions side by side in one table, or in one each where the terminal is too narrow."""
+    """A case's precisions side by side in one table, or in a table each on a narrow terminal."""
 
     case: CaseReport
 
@@ -98,7 +97,7 @@ def _case_table(case: CaseReport) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
-    # Only names give way where a terminal is narrow: runners' are wrapped, modules' are cut.
+    # On a narrow terminal only names give way: names of runners wrap, names of modules are cut.
     table.add_column("whole model by runner,\nthen the port's modules", overflow="ellipsis")
     columns = latency_columns(entry for precision in case.precisions for entry in precision.runners)
     for precision in precisions:
@@ -148,7 +147,7 @@ def _untimed(shown: Text, columns: LatencyColumns) -> list[RenderableType]:
 
 
 def _latency_cells(latency: LatencyReport | None, columns: LatencyColumns) -> list[RenderableType]:
-    """Empty for what cannot be timed alone."""
+    """The latency in each column; empty cells without one."""
     return [Text("" if latency is None else text(latency)) for text in columns.values()]
 
 
@@ -174,6 +173,69 @@ def _margin(status: str, margin: float) -> Text:
     return Text(f"FAIL {number}", style="bold red")
 
 
+def _metrics(case: CaseReport) -> Iterator[RenderableType]:
+    """The metrics of each runner beside the reference's; nothing without labels."""
+    entries = [(p.precision, entry) for p in case.precisions for entry in p.runners if entry.metrics]
+    if not entries:
+        return
+    by_label: dict[str, dict[str, RunnerReport]] = {}
+    for precision, entry in entries:
+        by_label.setdefault(entry.label, {})[precision] = entry
+    yield _MetricsTable(by_label)
+    for precision, entry in entries:
+        for metric in entry.metrics:
+            reason = metric.reason or metric.no_interval
+            if reason:
+                what = metric.name if metric.reason else f"interval of {metric.name}"
+                where = f"{case.case.name}, {precision}, {entry.label}"
+                yield Text(f"no {what}: {where}: {reason}", style="yellow")
+
+
+@dataclass(frozen=True)
+class _MetricsTable:
+    """A row for each metric and precision; padding gives way on a narrow terminal."""
+
+    by_label: dict[str, dict[str, RunnerReport]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self._table()
+        needed = Measurement.get(console, options.update(max_width=UNLIMITED), table).maximum
+        if needed > options.max_width:
+            table.padding = 0
+        yield table
+
+    def _table(self) -> Table:
+        table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        table.add_column("task metric,\nby runner")
+        table.add_column("", no_wrap=True)
+        for name in ("\nreference", "\nrunner", "\ndifference", "95 % interval\nof the difference", "\nrows"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for label, entries in self.by_label.items():
+            table.add_row(Text(label, style="bold"))
+            first = next(iter(entries.values()))
+            for number, name in enumerate(metric.name for metric in first.metrics):
+                for precision, entry in entries.items():
+                    metric = entry.metrics[number]
+                    shown = f"  {name}" if entry is first else ""
+                    table.add_row(shown, precision, *_metric_cells(metric), str(metric.rows))
+            table.add_section()
+        return table
+
+
+def _metric_cells(metric: MetricReport) -> list[Text]:
+    """Reference, runner, difference, interval."""
+    if metric.reason:
+        return [Text("-")] * 4
+    difference = _signed(metric.difference)
+    moved = Text(f"FAIL {difference}", style="bold red") if metric.flagged else Text(difference)
+    interval = "-" if metric.interval is None else " .. ".join(map(_signed, metric.interval))
+    return [Text(f"{metric.reference:.6f}"), Text(f"{metric.port:.6f}"), moved, Text(interval)]
+
+
+def _signed(value: float) -> str:
+    return "0" if value == 0.0 else f"{value:+.1e}"
+
+
 def _failures(report: Report) -> Iterator[RenderableType]:
     for case, precision, entry in report.runner_reports():
         where = place(case, precision, entry)
@@ -183,14 +245,14 @@ def _failures(report: Report) -> Iterator[RenderableType]:
         if entry.verdict == "NONE" and entry.status != BUILT:
             yield Text(f"{entry.status}: {where}: {entry.reason}", style="yellow")
         elif entry.verdict == "FAIL" and entry.diagnosis is not None:
-            found = entry.diagnosis
-            yield Text(f"FAIL: {where}: {found.text}", style="bold red")
-            yield from (Text(f"  explanation: {reason}", style="bold") for reason in found.explanation)
+            diagnosis = entry.diagnosis
+            yield Text(f"FAIL: {where}: {diagnosis.text}", style="bold red")
+            yield from (Text(f"  explanation: {text}", style="bold") for text in diagnosis.explanation)
             module = culprit(entry)
             if module is not None:
                 yield from _module_detail(module)
-            elif found.tap in entry.checks:
-                yield Text(verdict_lines(found.tap, entry.checks[found.tap]))
+            elif diagnosis.tap in entry.checks:
+                yield Text(verdict_lines(diagnosis.tap, entry.checks[diagnosis.tap]))
             yield Text()
         elif entry.verdict == "INSENSITIVE" and entry.diagnosis is not None:
             yield Text(f"INSENSITIVE: {where}: {entry.diagnosis.text}", style="bold yellow")
@@ -205,8 +267,7 @@ def _failures(report: Report) -> Iterator[RenderableType]:
 
 
 def _module_detail(module: ModuleReport) -> Iterator[RenderableType]:
-    verdicts = (("alone", module.isolated), ("in the model", module.accumulated))
-    failing = [(name, v) for name, v in verdicts if v is not None and v.status == "FAIL"]
+    failing = [(name, verdict) for name, verdict in module.verdicts.items() if verdict.status == "FAIL"]
     for name, verdict in failing[:1]:
         yield Text(verdict_lines(f"{module.tap} {name}", verdict))
 
@@ -216,7 +277,7 @@ def render_list(
     runners: Iterable[tuple[str, bool, str]],
     precisions: Iterable[tuple[str, bool, str]],
 ) -> Group:
-    """What can be run: `(name, whether by default, description)` of cases, runners and precisions."""
+    """All that can run: `(name, whether by default, description)` of cases, runners and precisions."""
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
     table.add_column("default")

@@ -14,11 +14,11 @@ from parity.report.differences import Change, Changes
 
 
 def render_changes(changes: Changes) -> RenderableType:
-    """Regressions, improvements, what else is to be known, and one sentence at the end."""
+    """Regressions, improvements, notes, and one sentence at the end."""
     parts: list[RenderableType] = []
-    for title, found in (("worse", changes.worse), ("better", changes.better)):
-        if found:
-            parts += [_table(title, found), Text()]
+    for title, listed in (("worse", changes.worse), ("better", changes.better)):
+        if listed:
+            parts += [_table(title, listed), Text()]
     if changes.added:
         parts.append(Text(f"only in the new report: {', '.join(changes.added)}"))
     parts += [Text(f"not comparable: {reason}", style="yellow") for reason in changes.not_comparable]
@@ -28,7 +28,7 @@ def render_changes(changes: Changes) -> RenderableType:
 
 
 def summary(changes: Changes) -> Text:
-    """What the comparison found, in one sentence."""
+    """The result of the comparison, in one sentence."""
     compared = f"{changes.errors} errors compared, {changes.moved} of them changed"
     compared += f"; {changes.latencies} latencies compared; {len(changes.better)} improvements"
     if changes.worse:
@@ -50,7 +50,7 @@ def _table(title: str, changes: Iterable[Change]) -> Table:
         shown = change.place if change.place != place else ""
         place = change.place
         factor = "" if change.factor is None else _factor(change.factor)
-        # Names are what they are, and no markup.
+        # Names are plain text, not markup.
         table.add_row(Text(shown), Text(change.what), change.kind, change.old, change.new, factor)
     return table
 

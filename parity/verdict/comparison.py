@@ -15,9 +15,10 @@ from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
 from parity.inputs.masks import bits, valid_elements
+from parity.verdict.bound import bound_for
 from parity.verdict.diagnosis import diagnose
 from parity.verdict.judgement import Diagnosis, TapJudgement
-from parity.verdict.rule import Verdict, bound_for, failure, judge
+from parity.verdict.rule import Verdict, failure, judge
 from parity.verdict.sampling_error import RoundingSamples
 
 MODEL_OUTPUT = "model output"

@@ -24,7 +24,7 @@ ratio of their errors is
     sqrt((u^2 + n * a^2) / (u^2 + log2(n + 1) * a^2)).
 
 A program may split one mathematical operation into several correctly rounded ones: SiLU as x * sigmoid(x), a
-mean as sum and division, an affine step apart. ROUNDINGS_PER_OPERATION = 4 is the longest such chain in
+mean as sum and division, an affine step apart. `parity.verdict.bound.ROUNDINGS_PER_OPERATION` = 4 is the longest such chain in
 either program (SiLU: exp, add, reciprocal, multiply). Independent roundings add in squares, hence
 
     k     = sqrt(ROUNDINGS_PER_OPERATION) * sqrt((u^2 + n a^2) / (u^2 + log2(n + 1) a^2))
@@ -82,75 +82,13 @@ import numpy as np
 import torch
 
 from parity.base.precision import Precision
+from parity.verdict.bound import Bound, bound_for
 from parity.verdict.distances import Distance, Oracle, carrying_rows
 from parity.verdict.sampling_error import RoundingSamples, SampledErrors, expected_error
 from parity.verdict.sensitivity import min_detectable_error
 
-ROUNDINGS_PER_OPERATION = 4
 WORST_ELEMENTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """The bound `err_port^2 <= (k * err)^2 + floor^2` of an error.
-
-    Attributes:
-        k: Factor on the expected error.
-        floor: Relative error that is allowed beside an exact reference.
-        longest_sum: Terms of the longest sum; 0 if there is no arithmetic.
-        unit_roundoff: Unit round-off of the tested precision.
-    """
-
-    k: float
-    floor: float
-    longest_sum: int
-    unit_roundoff: float
-
-    def limit(self, expected: Distance, rows: float) -> Distance:
-        """The largest error that the port may have.
-
-        Args:
-            expected: `parity.verdict.sampling_error.expected_error` of the reference.
-            rows: Number of rows that carry the result.
-        """
-        constant = self.floor / math.sqrt(ROUNDINGS_PER_OPERATION)
-        return Distance(
-            l2=math.hypot(self.k * expected.l2, self.floor),
-            largest=math.hypot(self.k * expected.largest, self.floor),
-            scale_error=math.hypot(self.k * expected.scale_error, self.floor / math.sqrt(rows), constant),
-        )
-
-    def explain(self) -> str:
-        """The bound and its derivation, in one line."""
-        if self.longest_sum == 0:
-            return "no arithmetic in this module: the port must be equal bit for bit"
-        return (
-            f"k = {self.k:.3g}, floor = {self.floor:.3g} from unit round-off {self.unit_roundoff:.3g} "
-            f"and the longest sum, {self.longest_sum} {'term' if self.longest_sum == 1 else 'terms'}"
-        )
-
-
-def bound_for(precision: Precision, longest_sum: int, modules: int = 1) -> Bound:
-    """The bound of a module, or of all modules up to a tap.
-
-    Args:
-        precision: The tested precision.
-        longest_sum: Terms of the longest sum; 0 if there is no arithmetic.
-        modules: Number of modules with arithmetic on the way to the result, its own included.
-    """
-    if longest_sum == 0:
-        return Bound(0.0, 0.0, 0, precision.unit_roundoff)
-    stored = precision.unit_roundoff**2
-    added = precision.accumulation_roundoff**2
-    worst_order = stored + longest_sum * added
-    best_order = stored + math.log2(longest_sum + 1) * added
-    split = math.sqrt(ROUNDINGS_PER_OPERATION)
-    return Bound(
-        k=split * math.sqrt(worst_order / best_order),
-        floor=split * precision.unit_roundoff * math.sqrt(modules),
-        longest_sum=longest_sum,
-        unit_roundoff=precision.unit_roundoff,
-    )
+"""Number of the worst elements in a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +180,9 @@ def judge(
         rounding_samples: Results of the oracle under random roundings; None without samples.
     """
     bound = bound_for(precision, longest_sum, modules)
-    if port.shape != reference.shape:
-        return failure(
-            f"shape {tuple(port.shape)} differs from the reference's {tuple(reference.shape)}", bound
-        )
-    if oracle.shape != reference.shape:
-        return failure(f"oracle shape {tuple(oracle.shape)} differs from {tuple(reference.shape)}", bound)
-    if port.dtype != reference.dtype:
-        return failure(f"dtype {port.dtype} differs from the reference's {reference.dtype}", bound)
-
+    mismatch = _mismatch(oracle, reference, port)
+    if mismatch:
+        return failure(mismatch, bound)
     counted = np.ones(tuple(reference.shape), dtype=bool)
     if valid is not None:
         counted &= valid
@@ -258,12 +190,10 @@ def judge(
     if boundary is not None:
         excluded = int((counted & boundary).sum())
         counted &= ~boundary
-    checked = int(counted.sum())
-    if checked == 0:
+    if not counted.any():
         return failure("nothing to compare: the tensor has no valid element", bound)
-
     if not reference.dtype.is_floating_point:
-        return _judge_exact(oracle, reference, port, counted, checked, excluded, bound)
+        return _judge_exact(oracle, reference, port, counted, excluded, bound)
 
     # Only compared elements become float64: the whole tensor may be many times as large.
     index = torch.from_numpy(counted)
@@ -271,37 +201,53 @@ def judge(
     non_finite = _non_finite_reason(o, r, p)
     if non_finite:
         return failure(non_finite, bound)
-
     truth = Oracle(o)
     err_ref, err_port = truth.distance(r), truth.distance(p)
     rows = carrying_rows(oracle.to(torch.float64).numpy(), counted)
     sampled = rounding_samples.errors(truth, counted) if rounding_samples else SampledErrors()
     limit = bound.limit(expected_error(err_ref, rows, sampled), rows)
-    over = []
+    reasons = _excesses(err_port, limit)
     if longest_sum == 0 and not np.array_equal(p, r):
-        over.append("the port differs from the reference although the module only moves data")
-    if err_port.l2 > limit.l2:
-        over.append(f"relative L2 error {err_port.l2:.3g} exceeds {limit.l2:.3g}")
-    if err_port.largest > limit.largest:
-        over.append(f"relative max error {err_port.largest:.3g} exceeds {limit.largest:.3g}")
-    if abs(err_port.scale_error) > limit.scale_error:
-        over.append(f"scale error {err_port.scale_error:+.3g} exceeds {limit.scale_error:.3g}")
-    if over:
+        reasons.insert(0, "the port differs from the reference although the module only moves data")
+    if reasons:
         detectable = math.nan
     else:
         detectable = min_detectable_error(truth, p, limit) if longest_sum else 0.0
     return Verdict(
-        status="FAIL" if over else "PASS",
-        reason="; ".join(over),
+        status="FAIL" if reasons else "PASS",
+        reason="; ".join(reasons),
         reference=err_ref,
         port=err_port,
         limit=limit,
         min_detectable_error=detectable,
-        checked=checked,
+        checked=o.size,
         boundary=excluded,
         bound=bound,
         worst=_worst(np.abs(p - o), counted, o, r, p),
     )
+
+
+def _mismatch(oracle: torch.Tensor, reference: torch.Tensor, port: torch.Tensor) -> str:
+    """The reason why shapes or types forbid a comparison; empty if they match."""
+    if port.shape != reference.shape:
+        return f"shape {tuple(port.shape)} differs from the reference's {tuple(reference.shape)}"
+    if oracle.shape != reference.shape:
+        return f"oracle shape {tuple(oracle.shape)} differs from {tuple(reference.shape)}"
+    if port.dtype != reference.dtype:
+        return f"dtype {port.dtype} differs from the reference's {reference.dtype}"
+    return ""
+
+
+def _excesses(error: Distance, limit: Distance) -> list[str]:
+    """The measures that exceed their limit, in words."""
+    reasons = []
+    if error.l2 > limit.l2:
+        reasons.append(f"relative L2 error {error.l2:.3g} exceeds {limit.l2:.3g}")
+    if error.largest > limit.largest:
+        reasons.append(f"relative max error {error.largest:.3g} exceeds {limit.largest:.3g}")
+    if abs(error.scale_error) > limit.scale_error:
+        reasons.append(f"scale error {error.scale_error:+.3g} exceeds {limit.scale_error:.3g}")
+    return reasons
 
 
 def _judge_exact(
@@ -309,12 +255,13 @@ def _judge_exact(
     reference: torch.Tensor,
     port: torch.Tensor,
     counted: np.ndarray,
-    checked: int,
     excluded: int,
     bound: Bound,
 ) -> Verdict:
+    """Judge integers or booleans, which must be equal."""
     index = torch.from_numpy(counted)
     o, r, p = (side[index].to(torch.int64).numpy() for side in (oracle, reference, port))
+    checked = o.size
     wrong_port, wrong_ref = int((p != o).sum()), int((r != o).sum())
     reason = f"{wrong_port} of {checked} integers or booleans differ from the oracle" if wrong_port else ""
     if not wrong_port and wrong_ref:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from parity.execution.record import RunnerRecord, Status
+from parity.verdict.bound import Bound
 from parity.verdict.distances import Distance
 from parity.verdict.judgement import Diagnosis, ErrorMap, RunnerJudgement, TapJudgement
-from parity.verdict.rule import Bound, Verdict
+from parity.verdict.rule import Verdict
 
 UNIT = 2.0**-24
 BOUND = Bound(k=2.0, floor=2 * UNIT, longest_sum=27, unit_roundoff=UNIT)

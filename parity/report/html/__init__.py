@@ -1,4 +1,4 @@
-"""A report as one self-contained page: no network, no script, right on a phone, in the dark and on paper."""
+"""A report as one self-contained page without network or script, for screens, phones, dark mode and paper."""
 
 from parity.report.html.page import render_html
 

@@ -1,4 +1,4 @@
-"""The log axis that the rows of a module tree share."""
+"""The common log axis of the rows of a module tree."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from parity.report.overview import Measure, measures
 from parity.report.schema import ModuleReport, VerdictReport
 
 ZERO_AT, FROM, TO = 2.0, 12.0, 97.0
-"""Percent of the width: where what is equal sits, and where the decades begin and end."""
+"""Percent of the width: the place of zero, and both ends of the decades."""
 MAX_DECADES = 12
-"""Errors further below the largest sit at the axis' beginning."""
+"""Largest number of decades. Smaller errors sit at the beginning of the axis."""
 
 
 @dataclass(frozen=True)
 class Track:
-    """One verdict on the axis, in percent: the number that is closest to its limit.
+    """One verdict on the axis: the measure that is closest to its limit, in percent of the width.
 
-    `limit` is None where the port must be equal, `port` where the error is no number.
+    `limit` is None if the port must be equal. `port` is None for NaN.
     """
 
     alone: bool
@@ -42,7 +42,7 @@ class Axis:
 
     @classmethod
     def over(cls, modules: Iterable[ModuleReport]) -> Axis:
-        """The axis that has room for everything that these modules show."""
+        """The axis that covers all errors and limits of these modules."""
         shown = [closest(v) for module in modules for v in (module.isolated, module.accumulated) if v]
         numbers = [
             abs(number)
@@ -57,7 +57,7 @@ class Axis:
         return cls(min(low, high - 1), high)
 
     def at(self, number: float) -> float | None:
-        """Percent of the width, None for what is no number; what is off the axis sits at its end."""
+        """Percent of the width, None for NaN. A number off the axis sits at its end."""
         number = abs(number)
         if math.isnan(number):
             return None
@@ -90,5 +90,5 @@ class Axis:
 
 
 def closest(verdict: VerdictReport) -> Measure:
-    """The number of a verdict that is closest to its limit, or furthest beyond it."""
+    """The measure of a verdict with the largest error over limit."""
     return max(measures(verdict), key=lambda measure: measure.ratio)

@@ -1,7 +1,7 @@
 """The charts of a report page, drawn by Vega-Lite as SVG.
 
-Colours are CSS variables of the page, so that one drawing is right in light, dark and print; text would
-shrink with the drawing, so that each chart is drawn twice, for wide and for narrow pages.
+Colours are CSS variables of the page, so that one drawing suits light, dark and print. Text shrinks with a
+drawing, so each chart has two drawings, for wide and for narrow pages.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SERIES = {
     "fp16": ("3", "square"),
     "bf16": ("4", "triangle-up"),
 }
-"""Number of the CSS colour and shape of the points of each precision: never colour alone."""
+"""Number of the CSS colour, and shape of the points, of each precision."""
 _LABEL = 19
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart for both widths, and what it shows in words."""
+    """A chart for both widths, and its content in words."""
 
     title: str
     text: str
@@ -40,31 +40,31 @@ class Chart:
 
 
 def growth(case: CaseReport, runner: str) -> Chart | None:
-    """A runner's error inside the model, module by module, a line a precision; None where all is exact."""
+    """A runner's error inside the model, module by module, a line for each precision; None without errors."""
     points: list[dict[str, Any]] = []
     order: dict[str, int] = {}
-    told = []
+    texts = []
     for precision in case.precisions:
         entry = next((entry for entry in precision.runners if entry.runner == runner), None)
-        found = _errors(entry) if entry is not None else []
-        for module, error, limit in found:
+        errors = _errors(entry) if entry is not None else []
+        for module, error, limit in errors:
             x = order.setdefault(module.tap, len(order))
             points.append({"x": x, "precision": precision.precision, "error": error, "limit": limit})
-        if found:
-            (first, low, _), (last, high, _) = found[0], max(found, key=lambda each: each[1])
-            told.append(f"{precision.precision} from {low:.1e} at {first.tap} to {high:.1e} at {last.tap}")
+        if errors:
+            (first, low, _), (last, high, _) = errors[0], max(errors, key=lambda item: item[1])
+            texts.append(f"{precision.precision} from {low:.1e} at {first.tap} to {high:.1e} at {last.tap}")
     if not points:
         return None
     return Chart(
         title="How the error grows through the model",
-        text=f"Relative L2 error of the port inside the model: {'; '.join(told)}. Dashed: the limits.",
+        text=f"Relative L2 error of the port inside the model: {'; '.join(texts)}. Dashed: the limits.",
         wide=_draw(_growth_spec(points, list(order), WIDE)),
         narrow=_draw(_growth_spec(points, list(order), NARROW)),
     )
 
 
 def _errors(entry: RunnerReport) -> list[tuple[ModuleReport, float, float | None]]:
-    """Modules with an error that a log axis can show, in the order in which they finish, and their limit."""
+    """Modules with a finite error above 0, in the order in which they finish, and their limit."""
     return [
         (module, v.err_port_l2, v.limit_l2 if 0 < v.limit_l2 < math.inf else None)
         for module in entry.modules
@@ -84,7 +84,7 @@ def _growth_spec(points: list[dict[str, Any]], taps: list[str], width: int) -> d
         "scale": {"domain": names, "range": [SERIES[p][1] for p in names]},
         "legend": {"title": None, "orient": "top"},
     }
-    # Names where they fit; the order says the rest, and the table below has every number.
+    # Only names that fit are shown. The table below has every number.
     step = math.ceil(len(taps) / (width / 26))
     x = {
         "field": "x",
@@ -126,14 +126,14 @@ def _growth_spec(points: list[dict[str, Any]], taps: list[str], width: int) -> d
 
 
 def _decades(points: list[dict[str, Any]]) -> list[float]:
-    """Powers of ten around all errors and limits, at most eight or so."""
+    """Powers of ten around all errors and limits, about eight at most."""
     numbers = [number for point in points for number in (point["error"], point["limit"]) if number]
     low, high = math.floor(math.log10(min(numbers))), math.ceil(math.log10(max(numbers)))
     return [10.0**decade for decade in range(low, high + 1, math.ceil((high - low + 1) / 8))]
 
 
 def _short(tap: str) -> str:
-    """The module's own name, with its list's where that is an index, cut to what an axis has room for."""
+    """The module's own name, cut to the room of an axis; an index keeps the name of its list."""
     *above, name = printable(tap).split(".")
     if name[:1].isdigit() and above:
         name = f"{above[-1]}.{name}"
@@ -141,7 +141,7 @@ def _short(tap: str) -> str:
 
 
 def latencies(case: CaseReport) -> Chart | None:
-    """Whole models' median latencies with quartiles, runner by runner; None where nothing was timed."""
+    """Median latencies of whole models with quartiles, runner by runner; None without latencies."""
     bars = [
         {
             "precision": precision.precision,
@@ -156,10 +156,10 @@ def latencies(case: CaseReport) -> Chart | None:
     ]
     if not bars:
         return None
-    told = (f"{b['precision']} {b['runner']} {b['median']:.3g} ms" for b in bars)
+    texts = (f"{b['precision']} {b['runner']} {b['median']:.3g} ms" for b in bars)
     return Chart(
         title="Latency of the whole model",
-        text=f"Median with quartiles: {'; '.join(told)}.",
+        text=f"Median with quartiles: {'; '.join(texts)}.",
         wide=_draw(_latency_spec(bars, WIDE)),
         narrow=_draw(_latency_spec(bars, NARROW)),
     )
@@ -167,7 +167,7 @@ def latencies(case: CaseReport) -> Chart | None:
 
 def _latency_spec(bars: list[dict[str, Any]], width: int) -> dict[str, Any]:
     tick_count = 4 if width == NARROW else 8
-    # A runner's name may be longer than any margin: it stands above its bar, where it has the whole width.
+    # A runner's name stands above its bar, where it has the whole width.
     y = {"field": "runner", "type": "nominal", "sort": None, "title": None, "axis": None}
     x = {"type": "quantitative", "title": "ms, with quartiles", "axis": {"tickCount": tick_count}}
     name = {"type": "text", "align": "left", "baseline": "bottom", "dy": -9, "color": "var(--muted)"}
@@ -211,7 +211,7 @@ def _latency_spec(bars: list[dict[str, Any]], width: int) -> dict[str, Any]:
 
 _CONFIG = {
     "background": None,
-    # The widths of letters that the layout reckons with.
+    # The layout uses the letter widths of these fonts.
     "font": "Arial, Liberation Sans, sans-serif",
     "view": {"stroke": None},
     "axis": {
@@ -230,7 +230,7 @@ _CONFIG = {
 
 
 def _draw(spec: dict[str, Any]) -> Markup:
-    """A specification as SVG of the page: scaled with it, and silent, since the figure says it in words."""
+    """A specification as SVG. Screen readers skip it, since the figure has the content in words."""
     svg = vl_convert.vegalite_to_svg(spec | {"config": _CONFIG})
     svg = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
     return Markup(svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1))

@@ -11,15 +11,15 @@ from parity.verdict.error_map import LEVELS, OUTSIDE, WITHIN_LIMIT
 
 @dataclass(frozen=True)
 class Heat:
-    """What the page draws of an error map.
+    """The drawing of an error map.
 
     Attributes:
-        rows, columns: Cells.
-        paths: Level and strokes through its cells, from best to worst; what does not count is "out".
-        marks: Strokes through the cells over the limit, which carry a mark beside their colour.
+        rows, columns: Numbers of cells.
+        paths: Level and strokes through its cells, from best to worst; "out" for cells without elements.
+        marks: Strokes through the cells over the limit, which have a mark beside their colour.
         over: The levels over the limit.
-        legend: Level and meaning of what there is.
-        text: What can be seen, in words.
+        legend: Level and meaning of each level in the map.
+        text: The content in words.
     """
 
     rows: int
@@ -33,21 +33,26 @@ class Heat:
     text: str
 
 
-def heat(found: ErrorMapReport, changes: bool = False) -> Heat:
-    """Prepare an error map for drawing; with `changes`, what is above level 0 has changed."""
-    present = sorted(set("".join(found.cells)))
+def heat(error_map: ErrorMapReport, changes: bool = False) -> Heat:
+    """Prepare an error map for drawing.
+
+    Args:
+        error_map: The map.
+        changes: Whether levels above 0 mean changed elements in place of errors.
+    """
+    present = sorted(set("".join(error_map.cells)))
     over = "".join(level for level in present if level != OUTSIDE and int(level) > WITHIN_LIMIT)
-    rows, columns = len(found.cells), len(found.cells[0])
+    rows, columns = len(error_map.cells), len(error_map.cells[0])
     return Heat(
         rows=rows,
         columns=columns,
-        row_axis=_axis(found.axes[0], found.shape[0], rows),
-        column_axis=_axis(found.axes[1], found.shape[1], columns),
-        paths=tuple((_css(level), _strokes(found.cells, level)) for level in present),
-        marks=_strokes(found.cells, over),
+        row_axis=_axis(error_map.axes[0], error_map.shape[0], rows),
+        column_axis=_axis(error_map.axes[1], error_map.shape[1], columns),
+        paths=tuple((_css(level), _strokes(error_map.cells, level)) for level in present),
+        marks=_strokes(error_map.cells, over),
         over=over,
         legend=tuple((_css(level), _meaning(level, changes)) for level in present),
-        text=_in_words(found, set(over), "Changed" if changes else "Over the limit"),
+        text=_in_words(error_map, set(over), "Changed" if changes else "Over the limit"),
     )
 
 
@@ -56,7 +61,7 @@ def _css(level: str) -> str:
 
 
 def _strokes(cells: tuple[str, ...], levels: str) -> str:
-    """Every run of cells of these levels, as a stroke of an SVG path that is as wide as a cell."""
+    """Each run of cells of these levels as a stroke of an SVG path, one cell wide."""
     parts = []
     for y, line in enumerate(cells):
         x = 0
@@ -80,24 +85,26 @@ def _meaning(level: str, changes: bool) -> str:
 
 
 def _axis(name: str, size: int, cells: int) -> str:
-    each = -(-size // cells)
-    binned = f", {each} a cell" if each > 1 else ""
+    per_cell = -(-size // cells)
+    binned = f", {per_cell} a cell" if per_cell > 1 else ""
     return f"{name} 0 to {size - 1}{binned}"
 
 
-def _in_words(found: ErrorMapReport, over: set[str], what: str) -> str:
-    """How many cells are over the limit, and the smallest block that holds them all."""
-    places = [(y, x) for y, line in enumerate(found.cells) for x, level in enumerate(line) if level in over]
-    counted = sum(level != OUTSIDE for line in found.cells for level in line)
+def _in_words(error_map: ErrorMapReport, over: set[str], what: str) -> str:
+    """The number of cells over the limit, and the smallest block that holds them."""
+    places = [
+        (y, x) for y, line in enumerate(error_map.cells) for x, level in enumerate(line) if level in over
+    ]
+    counted = sum(level != OUTSIDE for line in error_map.cells for level in line)
     if not places:
         return f"No element of {counted} cells is over its limit."
     spans = []
     for axis, (name, size, cells) in enumerate(
-        zip(found.axes, found.shape, (len(found.cells), len(found.cells[0])), strict=True)
+        zip(error_map.axes, error_map.shape, (len(error_map.cells), len(error_map.cells[0])), strict=True)
     ):
-        each = -(-size // cells)
+        per_cell = -(-size // cells)
         first, last = min(place[axis] for place in places), max(place[axis] for place in places)
-        spans.append(_span(name, first * each, min((last + 1) * each, size) - 1))
+        spans.append(_span(name, first * per_cell, min((last + 1) * per_cell, size) - 1))
     return f"{what}: {len(places)} of {counted} cells, within {' and '.join(spans)}."
 
 

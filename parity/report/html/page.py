@@ -1,4 +1,4 @@
-"""A report as a page: what the templates of this folder show, prepared from the report's own data."""
+"""A report as a page: the data of the templates in this folder."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Tree:
         for depth, name, tap in overview.module_tree(modules):
             names = [*names[:depth], name]
             number, module = modules.get(tap, (0, None))
-            above = "".join(f"{each}." for each in names[:-1])
+            above = "".join(f"{part}." for part in names[:-1])
             is_culprit = module is not None and module is blamed
             lines.append(Line(depth, above, name, f"{self.id}-{number}", module, is_culprit))
         return lines
@@ -74,7 +74,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Boundary:
-    """A module with elements that were left out at a discontinuity."""
+    """A module with elements that are left out at a discontinuity."""
 
     precision: str
     label: str
@@ -101,7 +101,7 @@ class Section:
 
     @cached_property
     def precisions(self) -> list[tuple[PrecisionReport, list[Tree]]]:
-        """Each precision with the trees that it shows: the port's, and of others what fails."""
+        """Each precision with its trees: the port's, and those of other runners that fail."""
         return [
             (
                 precision,
@@ -116,7 +116,7 @@ class Section:
 
     @cached_property
     def metrics(self) -> list[tuple[str, str, MetricReport]]:
-        """Precision, runner and metric, wherever there are labels."""
+        """Precision, runner and metric of all metrics."""
         return [
             (precision.precision, entry.label, metric)
             for precision in self.case.precisions
@@ -143,13 +143,12 @@ def _has_tree(entry: RunnerReport, precision: PrecisionReport) -> bool:
 
 
 def _most_left_out(module: ModuleReport) -> VerdictReport | None:
-    given = (v for v in (module.isolated, module.accumulated) if v is not None)
-    return max(given, key=lambda verdict: verdict.boundary, default=None)
+    return max(module.verdicts.values(), key=lambda verdict: verdict.boundary, default=None)
 
 
 @dataclass(frozen=True)
 class Page:
-    """Everything that the page shows."""
+    """The whole page."""
 
     report: Report
 
@@ -162,7 +161,7 @@ class Page:
         return [Section(f"case-{number}", case) for number, case in enumerate(self.report.cases)]
 
     def findings(self) -> Iterator[tuple[str, str, RunnerReport, str]]:
-        """What fails or is INSENSITIVE: status, which run, the runner, and where to read on."""
+        """Runs that fail or are INSENSITIVE: status, place, report and target of a link."""
         shown = [tree for section in self.sections for _, trees in section.precisions for tree in trees]
         trees = {id(tree.entry): tree for tree in shown}
         for case, precision, entry in self.report.runner_reports():
@@ -172,7 +171,7 @@ class Page:
                 yield entry.verdict, overview.place(case, precision, entry), entry, target
 
     def without_verdict(self) -> list[tuple[str, RunnerReport]]:
-        """Runners that were not judged, or not timed, or have no limits; builds have a place of their own."""
+        """Runners without a verdict, without a latency or without limits, except builds."""
         return [
             (place, entry)
             for place, entry in self._places()
@@ -181,7 +180,7 @@ class Page:
         ]
 
     def engines(self) -> list[tuple[str, RunnerReport, str]]:
-        """Runners that built engines, and why these did not run, where they did not."""
+        """Runners that built engines, with the reason if these did not run."""
         return [
             (place, entry, entry.reason if entry.status == overview.BUILT else "")
             for place, entry in self._places()

@@ -1,34 +1,31 @@
-"""Task metrics: what the model's owner cares about, of the reference and of a port, where labels exist.
+"""Task metrics: the quality of a reference and of a port at the task, if labels exist.
 
-A port may pass every tensor comparison and still be worse at the task: rounding errors are small and go
-either way, so that over many rows they cancel, while an error that is as small and always goes the same way
-adds up. Where labels exist, `evaluation` therefore compares a port's metrics as well.
+A port may pass every tensor comparison and still be worse at the task. Rounding errors are small and of
+either sign, so that they cancel over many rows. A systematic error of the same size adds up. With labels,
+`evaluation` therefore compares the metrics as well.
 
-When a metric counts as moved
------------------------------
-The rule is that of `parity.verdict.rule`, for a number instead of a tensor. With m of the oracle, of the
-reference and of the port, over the rows of all batches,
+The rule -------- The rule is that of `parity.verdict.rule`, for a number in place of a tensor. With the
+metric m of the oracle, the reference and the port over the rows of all batches, a metric moves if
 
-    |m_port - m_oracle| > k * |m_ref - m_oracle| + floor                                          (1)
+    |m_port - m_oracle| > k * |m_ref - m_oracle| + floor.                                         (1)
 
-k is that of the model's output: the port may be k times as far off as the reference. The tensor's floor, what
-a port may lose where the reference happens to be exact, has to be carried over to the metric, and a metric is
-one number: the reference's may be exact by luck, its errors having cancelled. Hence the floor is how far the
-metric moves when every element of the output has an error as large as the verdict rule allows,
+k is that of the model's output: the port may be k times as far off as the reference. The tensor's floor is
+the error that a port may have beside an exact reference, and it has to be translated into the metric. A
+metric is one number, and the reference's may be exact by chance if its errors cancel. The floor is therefore
+the change of the metric if every element of the output has the largest error that the verdict rule allows,
 
-    e_i = k * |reference_i - oracle_i| + floor * |oracle_i|,
+    e_i = k * |reference_i - oracle_i| + floor * |oracle_i|.
 
-and, as everywhere in `parity.verdict.rule`, the errors are independent and of zero mean: random signs s_i.
-Over
-`DRAWS` such draws
+As in `parity.verdict.rule`, errors are independent and of zero mean: they have random signs s_i. Over
+`PERTURBATIONS` samples of the signs
 
     floor = z * sqrt(mean((m(oracle + s * e) - m(oracle))^2)),
 
-where z = 1.96 is the normal quantile of the interval below. This holds for metrics that have no derivative,
-such as a hit rate, and k >= 2 makes a port whose errors are like the reference's twice as safe as z says.
+where z = 1.96 is the normal quantile of the interval below. This holds for metrics without a derivative, such
+as a hit rate. k >= 2 makes a port with the reference's errors twice as safe as z states.
 
 Rows are a sample, too. A metric is flagged if (1) holds and the 95 % interval of m_port - m_ref excludes 0.
-The interval is that of the paired percentile bootstrap: rows are drawn with their label and both sides'
-results. (BCa would need one evaluation for each row more, and its correction is undefined where most rows do
-not differ, which is the usual case here.)
+The interval is that of the paired percentile bootstrap, which resamples rows with their label and both
+results. (BCa needs one more evaluation for each row. Its correction is undefined if most rows do not differ,
+the usual case.)
 """

@@ -5,8 +5,8 @@ entropy is the log loss over the entropy of the base rate (He et al., "Practical
 clicks on ads at Facebook", 2014): below 1 is better than always predicting the base rate. Calibration is the
 mean prediction over the mean label.
 
-A prediction that is stored as exactly 1 stands for all that rounds to 1 in the tested precision; its loss is
-that of the one furthest from 1. One of exactly 0 counts as 2.2e-16, as scikit-learn has it.
+A prediction of exactly 1 stands for all numbers that round to 1 in the tested precision. Its loss is that of
+the number furthest from 1. A prediction of exactly 0 counts as 2.2e-16, as in scikit-learn.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Clicks(Task):
 
     def __init__(self, output: str, precision: Precision) -> None:
         self.output = output
-        # The spacing below 1 is half of that above it, and what is less than half of that away becomes 1.
+        # The spacing below 1 is half of the spacing above. Numbers within half of it round to 1.
         self._largest = 1.0 - torch.finfo(precision.dtype).eps / 4.0
         self.metrics = (
             Metric("log loss", self._log_loss),
@@ -67,13 +67,13 @@ class Clicks(Task):
     def _normalized_entropy(self, p: np.ndarray, y: np.ndarray) -> np.ndarray:
         base = y.mean(axis=-1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            # Infinite where there is one class only, which is undefined.
-            found = self._log_loss(p, y) / (entr(base) + entr(1.0 - base))
-        return np.where(np.isfinite(found), found, np.nan)
+            # Infinite for labels of one class, which is undefined.
+            ratio = self._log_loss(p, y) / (entr(base) + entr(1.0 - base))
+        return np.where(np.isfinite(ratio), ratio, np.nan)
 
 
 def _auc(p: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Resampled: the rank sum of Mann and Whitney, all resamples at once."""
+    """AUC; of resamples the rank sum of Mann and Whitney, all at once."""
     if p.ndim == 1:
         return np.asarray(roc_auc_score(y, p))
     clicks = y.sum(axis=-1)
@@ -84,8 +84,8 @@ def _auc(p: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _calibration(p: np.ndarray, y: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):
-        found = p.mean(axis=-1) / y.mean(axis=-1)
-    return np.where(np.isfinite(found), found, np.nan)
+        ratio = p.mean(axis=-1) / y.mean(axis=-1)
+    return np.where(np.isfinite(ratio), ratio, np.nan)
 
 
 def _one_class(y: np.ndarray) -> str:

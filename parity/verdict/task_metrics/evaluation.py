@@ -17,8 +17,8 @@ from parity.capture.store import is_saved, load_longest_sum, load_tap
 from parity.execution.folder import BatchFolder
 from parity.execution.record import ORACLE, REFERENCE
 from parity.inputs.arrays import load
+from parity.verdict.bound import bound_for
 from parity.verdict.judgement import MetricJudgement, MetricValues
-from parity.verdict.rule import bound_for
 
 CONFIDENCE = 0.95
 RESAMPLES = 999

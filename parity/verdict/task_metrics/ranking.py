@@ -1,15 +1,15 @@
 """Next-item prediction over the whole catalogue: hit rate, NDCG, mean reciprocal rank.
 
-As the public evaluation has them (meta-recsys/generative-recommenders, ``research/data/eval.py``): a user's
-state is compared with every item, the items divided by their Euclidean norms (``item_l2_norm`` of the public
-configurations); the history that the model was given is filtered out; the target's rank among the others is
-all that counts. Differences: the target is never filtered out, not even where the history holds it; ranks
-beyond 2500 are counted as they are, not as 2501; and equal scores count against the target, so that a model
-whose states have collapsed, to which all items are the same, is no good one.
+The metrics follow the public evaluation (meta-recsys/generative-recommenders, ``research/data/eval.py``). A
+user's state is compared with every item, divided by its Euclidean norm (``item_l2_norm`` of the public
+configurations). Items of the input history are filtered out. The target's rank among the other items counts.
 
-States are those of the tested precision, items are the tested precision's rounded weights; scores are
-float64, so that ranking adds no error of its own. Scores that differ by no more than the order of summation
-can make in float64 are equal.
+There are three differences. The target is never filtered out, even if the history holds it. Ranks beyond 2500
+are not cut to 2501. Equal scores count against the target, so that a model with collapsed states scores low.
+
+States have the tested precision. Items are the rounded weights of the tested precision. Scores are float64,
+so that ranking adds no error of its own. Two scores are equal if the order of summation in float64 can
+explain their difference.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy as np
 
 from parity.base.task import Arrays, Metric, Task
 
-#: Of the public evaluation's.
 CUTOFFS = (10, 50, 200)
+"""Ranks of the public evaluation."""
 _NORM_EPSILON = 1e-6
-#: Scores that are held at once.
 _BLOCK_SCORES = 1 << 22
+"""Number of scores in memory at once."""
 
 
 class Ranking(Task):

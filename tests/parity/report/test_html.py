@@ -99,7 +99,7 @@ def test_the_verdict_comes_first():
     passing = _Page(render_html(made_reports.passing()))
     assert "Parity report PASS 21 module verdicts of 3 runs; the closest to its limit is" in passing.words
     assert passing.words.index("PASS 21 module") < 200
-    assert "What was found" not in passing.words
+    assert "Findings" not in passing.words
     assert "PASS: parity report of hstu_tiny" in passing.words
 
 
@@ -209,7 +209,7 @@ def test_a_deep_model_that_fails_everywhere_stays_below_three_megabytes():
 
 def test_engines_that_did_not_run_come_behind_what_was_compared(everything):
     words = everything.words
-    compared, engines = words.index("Latency of the whole model"), words.index("What was built")
+    compared, engines = words.index("Latency of the whole model"), words.index("Engines Run")
     assert words.index("Not compared, or not timed") < compared < engines
     assert "Not run: no CUDA device" in words[engines:]
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from parity.base.precision import PRECISIONS
+from parity.verdict.bound import ROUNDINGS_PER_OPERATION, bound_for
 from parity.verdict.distances import Distance, Oracle, carrying_rows
-from parity.verdict.rule import ROUNDINGS_PER_OPERATION, bound_for, judge
+from parity.verdict.rule import judge
 from parity.verdict.sensitivity import STEP, min_detectable_error
 
 FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]

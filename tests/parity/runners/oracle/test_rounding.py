@@ -21,7 +21,7 @@ from parity.runners.oracle.rounding import (
     has_few_rows,
 )
 from parity.runners.torch.eager import Float64Runner
-from parity.verdict.rule import bound_for
+from parity.verdict.bound import bound_for
 
 FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
 PRECISE = pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
