@@ -24,7 +24,7 @@ ratio of their errors is
     sqrt((u^2 + n * a^2) / (u^2 + log2(n + 1) * a^2)).
 
 A program may split one mathematical operation into several correctly rounded ones: SiLU as x * sigmoid(x), a
-mean as sum and division, an affine step apart. `parity.verdict.bound.ROUNDINGS_PER_OPERATION` = 4 is the longest such chain in
+mean as sum and division, an affine step apart. ROUNDINGS_PER_OPERATION = 4 is the longest such chain in
 either program (SiLU: exp, add, reciprocal, multiply). Independent roundings add in squares, hence
 
     k     = sqrt(ROUNDINGS_PER_OPERATION) * sqrt((u^2 + n a^2) / (u^2 + log2(n + 1) a^2))

@@ -93,11 +93,16 @@ class TestJUnit:
         assert "\N{REPLACEMENT CHARACTER}[31m" in text
 
 
+def _markdown(report):
+    """The Markdown, without the padding of its tables."""
+    return re.sub(" +", " ", render_markdown(report))
+
+
 class TestMarkdown:
     def test_passing_is_short(self):
-        text = render_markdown(made_reports.passing())
+        text = _markdown(made_reports.passing())
         assert text.startswith("### Parity: PASS\n\n21 module verdicts of 3 runs; the closest to its limit")
-        assert "| runner | fp32 | fp16 | bf16 |\n| --- | --- | --- | --- |\n" in text
+        assert re.search(r"\| runner \| fp32 \| fp16 \| bf16 \|\n(\|-+){4}\|\n", text)
         assert "| tripy (portable, cpu) | **PASS** 0.25<br>12.0 ±3% ms | **PASS** 0.25" in text
         assert "| torch dense (eager, cpu) | reference<br>8.00 ±2% ms |" in text
         assert text.count("<details>") == text.count("</details>") == 1
@@ -115,7 +120,7 @@ class TestMarkdown:
         assert len(text) < 65_536
 
     def test_every_status(self):
-        text = render_markdown(made_reports.everything())
+        text = _markdown(made_reports.everything())
         for expected in (
             "| torch\\_compile label | UNAVAILABLE | not run |",
             "| tensorrt label | BUILT | not run |",
