@@ -17,13 +17,17 @@ from parity.studies.shrink import shrink, write
 
 EDITS = {edit.detail: edit for edit in handwritten()}
 FAULTS = (
-    "time_difference_to_the_same_item",
     "offsets_off_by_one",
     # Between the modules, each of which is right on its own: the whole model is reproduced.
     "sigmoid_twice_in_the_model",
     *(
         pytest.param(name, marks=pytest.mark.full)
-        for name in ("eps_1e-5", "positions_shifted_by_one", "pairs_of_the_upper_triangle")
+        for name in (
+            "time_difference_to_the_same_item",
+            "eps_1e-5",
+            "positions_shifted_by_one",
+            "pairs_of_the_upper_triangle",
+        )
     ),
 )
 
