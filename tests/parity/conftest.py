@@ -35,6 +35,13 @@ def command():
     return run
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that look at the saved run share a process, which makes it once."""
+    for item in items:
+        if "saved_run" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("saved_run"))
+
+
 @dataclass(frozen=True)
 class SavedRun:
     folder: Path

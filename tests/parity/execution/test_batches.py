@@ -89,6 +89,7 @@ def test_a_fault_in_the_second_batch_is_reported_with_its_number(replayed, batch
     assert sum(module.status == "FAIL" for module in jagged.modules) == 1
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not ML_100K.exists(), reason=f"{ML_100K.name} of MovieLens 100K is not in shared/data/ml-100k"
 )
