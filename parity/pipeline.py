@@ -21,12 +21,13 @@ from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.precision import PRECISIONS, Precision
 from parity.case import Case, CaseReference
-from parity.execution.collect import Progress, collect, write_inputs, write_polygraphy
-from parity.execution.folder import RunFolder
-from parity.execution.record import ORACLE, REFERENCE, Status
-from parity.execution.request import Request
+from parity.execution.collect import Progress, collect, write_inputs
+from parity.execution.commands import Commands
+from parity.execution.folder import CaseFolder, RunFolder
+from parity.execution.record import ORACLE, REFERENCE, RunnerFailure, Status
+from parity.execution.request import Batch, Request
 from parity.execution.resuming import read_started, write_started
-from parity.execution.scheduler import Machine, Runners, one_thread
+from parity.execution.scheduler import RunnerPool, Scheduler, one_thread
 from parity.inputs import weights
 from parity.inputs.arrays import RunInputs, make_inputs, poisoned_inputs
 from parity.report.assemble import precision_report
@@ -35,6 +36,9 @@ from parity.report.schema import CaseReport, PrecisionReport, Report
 from parity.runners.forms import FORMS
 from parity.timing.roofline import write_limits
 from parity.verdict.judging import PrecisionJudge
+
+_WRITE_POLYGRAPHY = "parity.report.polygraphy:write"
+"""Called by name in a runner's process: the export needs much memory, and Polygraphy may be missing."""
 
 
 def run(request: Request, progress: Progress) -> Report:
@@ -185,26 +189,26 @@ def _run_cases(
             poisoned = poisoned_inputs(each.case, inputs)
             labels = each.data.labels[number] if each.data.labels else None
             write_inputs(inputs, poisoned, folder.batch(number), labels)
-    machine = Machine()
-    free: queue.SimpleQueue[Runners] = queue.SimpleQueue()
-    lanes = [Runners(root.worker(number), request.limit) for number in range(machine.lanes)]
-    for lane in lanes:
-        free.put(lane)
+    scheduler = Scheduler()
+    free: queue.SimpleQueue[RunnerPool] = queue.SimpleQueue()
+    pools = [RunnerPool(root.worker(number), request.timeout) for number in range(scheduler.workers)]
+    for pool in pools:
+        free.put(pool)
 
     def work(each: _Prepared, name: str) -> PrecisionReport:
-        runners = free.get()
+        pool = free.get()
         try:
-            return _run_precision(each, PRECISIONS[name], request, root, runners, machine, progress)
+            return _run_precision(each, PRECISIONS[name], request, root, pool, scheduler, progress)
         finally:
-            free.put(runners)
+            free.put(pool)
 
     units = [(each, name) for each in prepared for name in request.precisions]
     try:
-        with one_thread(), ThreadPoolExecutor(max_workers=machine.lanes) as pool:
-            results = list(pool.map(lambda unit: work(*unit), units))
+        with one_thread(), ThreadPoolExecutor(max_workers=scheduler.workers) as threads:
+            results = list(threads.map(lambda unit: work(*unit), units))
     finally:
-        for lane in lanes:
-            lane.stop()
+        for pool in pools:
+            pool.stop()
     reports = []
     for each in prepared:
         precisions = tuple(result for (unit, _), result in zip(units, results, strict=True) if unit is each)
@@ -219,8 +223,8 @@ def _run_precision(
     precision: Precision,
     request: Request,
     root: RunFolder,
-    runners: Runners,
-    machine: Machine,
+    pool: RunnerPool,
+    scheduler: Scheduler,
     progress: Progress,
 ) -> PrecisionReport:
     """All batches of a case in one precision, on the same loaded models."""
@@ -233,26 +237,45 @@ def _run_precision(
             # An interrupted run may have left a part.
             shutil.rmtree(result.path, ignore_errors=True)
             if number == 0:
-                write_limits(each.case, precision, each.data.batches[number], result)
+                write_limits(each.case, precision, each.data.batches[number], result.roofline)
             collect(
-                each.case,
-                precision,
+                Batch(each.case, precision, batch, folder.weights),
                 _runners_of(each.case, request),
-                batch,
-                folder.weights,
-                runners,
-                machine,
+                pool,
+                scheduler,
+                progress,
                 timed=number == 0,
-                progress=progress,
-                profile=request.profile if number == 0 else None,
+                profiles=request.profile if number == 0 else None,
             )
         judge.add(batch)
         if request.save is None:
             shutil.rmtree(result.path)
     if request.save is not None:
-        write_polygraphy(each.case, precision, folder, runners, machine)
+        write_polygraphy(each.case, precision, folder, pool, scheduler)
         progress(f"{each.case.name} {precision.name}: ONNX")
     return precision_report(judge.judgement())
+
+
+def write_polygraphy(
+    case: Case, precision: Precision, folder: CaseFolder, pool: RunnerPool, scheduler: Scheduler
+) -> None:
+    """Save the files for `polygraphy run`, or the reason why there are none.
+
+    Args:
+        case: A case whose batches are all done in this precision.
+        precision: The precision.
+        folder: Folder of the case.
+        pool: Runner processes, one of which does the work.
+        scheduler: The machine.
+    """
+    reference = pool.get(REFERENCE, precision)
+    try:
+        with scheduler.shared():
+            reference.request(Commands.call, _WRITE_POLYGRAPHY, case.reference, precision, folder)
+    except RunnerFailure as failure:
+        readme = folder.onnx(precision.name) / "README.txt"
+        readme.parent.mkdir(parents=True, exist_ok=True)
+        readme.write_text(f"No ONNX model and no files for Polygraphy, or not all of them: {failure}\n")
 
 
 def _runners_of(case: Case, request: Request) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """Some rows of a batch at a time, where all of them at once would take too much memory.
 
-The float64 oracle makes tensors of twice the size, and a port's tapped graph returns all taps at once. Where
-that takes more than `Limits.slice_bytes`, some rows of the batch are run after the others, and each tap is
-put together from its rows. That is the same function where rows are independent, which a case states with
-`Case.rows` and a test holds it to. What is judged as the model is never cut (`run`, `run_incremental`), nor
-is the reference's run that records the calls.
+The float64 oracle makes tensors of twice the size, and a port's tapped graph returns all taps at once. If
+that takes more than `MemoryBudget.slice_bytes`, the batch runs in parts, and each tap is put together from
+their rows. This is the same function where rows are independent, as `Case.rows` states and a test checks.
+Runs of the whole model (`run`, `run_incremental`) are never cut, nor is the reference's run that records the
+calls.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ TEMPORARIES = 4
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What decides how a run uses memory and disk; it decides no verdict.
+class MemoryBudget:
+    """Sizes in bytes that decide how a run uses memory and disk, and no verdict.
 
     Attributes:
-        large: Bytes from which a tensor is a file of its own.
-        slice_bytes: What a run of a runner that can be cut may take.
-        alone_bytes: From what a run that cannot be cut takes on, no other runs beside it.
+        large_bytes: Size from which a tensor has a file of its own.
+        slice_bytes: Memory that one part of a batch may take.
+        alone_bytes: Memory above which a run of a whole batch has the machine to itself.
     """
 
-    large: int = LARGE_BYTES
+    large_bytes: int = LARGE_BYTES
     slice_bytes: int = 2**30
     alone_bytes: int = 3 * 2**30
 

@@ -100,7 +100,7 @@ class Arguments:
             data=self.data,
             checkpoint=self.weights,
             save=self.save,
-            limit=self.time_limit,
+            timeout=self.time_limit,
             command=self.command,
             profile=None if self.profile is None else _made("--profile", self.profile),
         )

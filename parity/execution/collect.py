@@ -1,24 +1,23 @@
 """One batch in one precision becomes a folder of captures and a record (`parity.execution.folder`).
 
-Verdicts use these files alone (`parity.verdict.judging`), so that a saved run replays identically.
+Verdicts use these files alone, so that a saved run replays identically.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Concatenate, ParamSpec, TypeVar
 
 from parity.base.errors import UserError
 from parity.base.files import write_new
-from parity.base.gpu_state import gpu_state
-from parity.base.precision import Precision
-from parity.capture.slices import Limits
+from parity.capture.slices import MemoryBudget
 from parity.capture.spool import CannotWrite
 from parity.capture.store import is_saved
-from parity.case import Case
-from parity.execution.folder import BatchFolder, CaseFolder, RunnerFolder
+from parity.execution.commands import Commands, WorkingBytes
+from parity.execution.folder import BatchFolder, RunnerFolder
 from parity.execution.record import (
     ORACLE,
     REFERENCE,
@@ -28,261 +27,230 @@ from parity.execution.record import (
     RunnerRecord,
     Status,
 )
-from parity.execution.scheduler import Machine, Runners
+from parity.execution.request import Batch
+from parity.execution.scheduler import RunnerPool, Scheduler
+from parity.execution.timings import time_runners
 from parity.inputs.arrays import CaseInputs, save
-from parity.timing import rounds as latency
 
 LONGEST_TIMED = 10.0
-"""Seconds of the reference's run from which on nobody is timed: medians and spreads take dozens of runs."""
-DEFAULT_LIMITS = Limits()
+"""Longest run of the reference that is timed, in seconds: medians and spreads take dozens of runs."""
+DEFAULT_BUDGET = MemoryBudget()
 
 Progress = Callable[[str], None]
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def collect(
-    case: Case,
-    precision: Precision,
+    batch: Batch,
     names: Iterable[str],
-    folder: BatchFolder,
-    weights: Path,
-    runners: Runners,
-    machine: Machine,
-    timed: bool,
+    pool: RunnerPool,
+    scheduler: Scheduler,
     progress: Progress,
-    limits: Limits = DEFAULT_LIMITS,
-    profile: Path | None = None,
+    timed: bool = True,
+    profiles: Path | None = None,
+    budget: MemoryBudget = DEFAULT_BUDGET,
 ) -> Record:
-    """Run the reference, the oracle and `names` on the inputs in `folder`; save captures and the record.
+    """Run the reference, the oracle and other runners on a batch; save captures and the record.
 
-    Captures of different runners are made side by side, as many at a time as the machine has room for;
-    timings are taken afterwards, alone on the machine, runner by runner in turns; then profiles, where a
-    folder for them is given.
+    Captures of different runners are taken side by side, as many at a time as the machine has room for.
+    Timings follow in interleaved rounds, alone on the machine, then profiles.
+
+    Args:
+        batch: The batch.
+        names: The other runners.
+        pool: Their processes.
+        scheduler: The machine.
+        progress: Called after each runner.
+        timed: Whether to time the runners.
+        profiles: Folder for traces; None for no traces.
+        budget: Memory that runs may take.
 
     Raises:
         CannotWrite: The captures cannot be written.
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
-    session = _Session(case, precision, folder, weights, runners, machine, progress, limits)
-    with ThreadPoolExecutor(max_workers=len(everyone)) as pool:
-        records = dict(zip(everyone, pool.map(session.capture, everyone), strict=True))
-    if timed:
-        session.time(records)
-    if profile is not None:
-        session.profile(records, profile)
-    record = Record(precision=precision.name, runners=records, gpu=session.gpu)
-    write_new(folder.precision(precision.name).record, record.model_dump_json(indent=1).encode())
+    collection = _Collection(batch, pool, scheduler, progress, budget)
+    with ThreadPoolExecutor(max_workers=len(everyone)) as threads:
+        records = dict(zip(everyone, threads.map(collection.capture, everyone), strict=True))
+    gpu = collection.time(records) if timed else {}
+    if profiles is not None:
+        collection.profile(records, profiles)
+    record = Record(precision=batch.precision.name, runners=records, gpu=gpu)
+    write_new(collection.folder.record, record.model_dump_json(indent=1).encode())
     return record
 
 
-class _Session:
-    """One batch in one precision while its captures are being made."""
+class _Collection:
+    """The captures, times and traces of one batch."""
 
     def __init__(
         self,
-        case: Case,
-        precision: Precision,
-        folder: BatchFolder,
-        weights: Path,
-        runners: Runners,
-        machine: Machine,
+        batch: Batch,
+        pool: RunnerPool,
+        scheduler: Scheduler,
         progress: Progress,
-        limits: Limits,
+        budget: MemoryBudget,
     ) -> None:
-        self._limits = limits
-        # What the whole batch takes, known when the reference has run.
-        self._forward_bytes = self._appending_bytes = 0
-        self._reference_seconds = 0.0
-        self._case = case
-        self._precision = precision
-        self._folder = folder.precision(precision.name)
-        self._weights = weights
-        self._runners = runners
-        self._machine = machine
+        self.folder = batch.folder.precision(batch.precision.name)
+        self._batch = batch
+        self._pool = pool
+        self._scheduler = scheduler
         self._progress = progress
-        self._inputs = str(folder.inputs)
-        self.gpu: dict[str, str] = {}
-        # Set to the stem of the reference's capture with its calls, or to the reference's failure.
-        self._calls: Future[str] = Future()
-
-    def _ask(self, name: str, command: str, *arguments: object) -> Any:
-        with self._machine.shared():
-            return self._request(name, command, *arguments)
-
-    def _asking(self, needed: int) -> Callable[..., Any]:
-        """How to ask for what runs the whole batch at once and takes so many bytes."""
-        return self._ask_alone if needed > self._limits.alone_bytes else self._ask
-
-    def _ask_alone(self, name: str, command: str, *arguments: object) -> Any:
-        with self._machine.alone():
-            return self._request(name, command, *arguments)
-
-    def _request(self, name: str, command: str, *arguments: object) -> Any:
-        return self._runners.get(name, self._precision).request(command, *arguments)
+        self._budget = budget
+        self._reference_seconds = 0.0
+        self._calls = self.folder.runner(REFERENCE).tapped
+        # Memory of the whole batch, known when the reference has run; or the reference's failure.
+        self._recorded: Future[WorkingBytes] = Future()
 
     def capture(self, name: str) -> RunnerRecord:
+        """Take all captures of one runner."""
         record = RunnerRecord()
         try:
             self._capture(name, record)
         except RunnerFailure as failure:
             record.status, record.reason = failure.status, failure.reason
-            self._release(name, failure)
+            self._fail_waiting(name, failure)
         except CannotWrite as error:
-            self._release(name, RunnerFailure(Status.ERROR, str(error)))
+            self._fail_waiting(name, RunnerFailure(Status.ERROR, str(error)))
             raise
-        self._progress(f"{self._case.name} {self._precision.name}: {name}")
+        self._progress(f"{self._batch.case.name} {self._batch.precision.name}: {name}")
         return record
 
-    def _release(self, name: str, failure: RunnerFailure) -> None:
-        """Lets go those who wait for the reference's calls, which will not come."""
-        if name == REFERENCE and not self._calls.done():
-            self._calls.set_exception(failure)
+    def _fail_waiting(self, name: str, failure: RunnerFailure) -> None:
+        """Pass the reference's failure to the runners that wait for its calls."""
+        if name == REFERENCE and not self._recorded.done():
+            self._recorded.set_exception(failure)
 
     def _capture(self, name: str, record: RunnerRecord) -> None:
-        # The reference's name stands in the row of a runner that never gets to say its own.
+        # A runner that fails before it has told its label has its name in the report.
         record.label = name
-        started = self._ask(name, "start", self._machine.threads_shared, self._limits)
-        record.label = started["label"]
-        record.taps_modules, record.appends = started["taps_modules"], started["appends"]
-        self._ask(
-            name, "load", self._case.reference.model_dump_json(), self._precision.name, str(self._weights)
-        )
-        folder = self._folder.runner(name)
-        if started["builds"]:
-            built = self._ask(name, "build", self._inputs, str(folder.path))
-            record.builds = [BuildRecord(**facts) for facts in built]
-        tapped = str(folder.tapped)
-        calls = self._measured(tapped) if name == REFERENCE else self._recorded()
+        abilities = self._ask(name, Commands.start, self._scheduler.threads_shared)
+        record.label = abilities.label
+        record.taps_modules, record.appends = abilities.taps_modules, abilities.appends
+        batch, folder = self._batch, self.folder.runner(name)
+        self._ask(name, Commands.load, batch.case.reference, batch.precision, batch.weights)
+        inputs = batch.folder.inputs
+        if abilities.builds:
+            builds = self._ask(name, Commands.build, inputs, folder.path)
+            record.builds = [BuildRecord(**facts) for facts in builds]
+        needed = self._record_calls() if name == REFERENCE else self._wait_for_calls()
         if name != REFERENCE and record.taps_modules:
-            self._try(self._ask, record, name, "run_tapped", self._inputs, tapped, False, calls)
+            with _step(record, "run_tapped"), self._scheduler.shared():
+                self._request(name, Commands.run_tapped, inputs, folder.tapped, self._budget, self._calls)
         if record.appends:
-            ask = self._asking(self._appending_bytes)
-            self._try(ask, record, name, "run_incremental", self._inputs, str(folder.incremental))
-        whole = self._asking(self._forward_bytes)
+            with _step(record, "run_incremental"), self._room_for(needed.appending):
+                self._request(name, Commands.run_incremental, inputs, folder.incremental)
         if name != ORACLE:
-            seconds = self._try(whole, record, name, "run", self._inputs, str(folder.untapped))
-            if name == REFERENCE:
-                self._reference_seconds = seconds or 0.0
-        if record.taps_modules and name != ORACLE and self._folder.batch.poisoned.exists():
-            self._run_poisoned(record, name, folder, None if name == REFERENCE else calls)
+            with _step(record, "run"), self._room_for(needed.forward):
+                seconds = self._request(name, Commands.run, inputs, folder.untapped)
+                if name == REFERENCE:
+                    self._reference_seconds = seconds
+            if record.taps_modules and batch.folder.poisoned.exists():
+                self._run_poisoned(record, name, folder, needed)
         if record.taps_modules and name != REFERENCE:
-            record.problems = self._ask(name, "run_isolated", self._inputs, calls, str(folder.isolated))
+            arguments = (inputs, self._calls, folder.isolated, self._budget)
+            record.problems = self._ask(name, Commands.run_isolated, *arguments)
 
-    def _measured(self, tapped: str) -> str:
-        """Run the reference with taps, which tells the others what they will be asked, and what it takes."""
-        with self._machine.measuring():
-            self._request(REFERENCE, "run_tapped", self._inputs, tapped, True)
-            self._forward_bytes, self._appending_bytes = self._request(REFERENCE, "working_bytes", tapped)
-        self._calls.set_result(tapped)
-        return tapped
+    def _record_calls(self) -> WorkingBytes:
+        """Run the reference with taps, which the other runners wait for."""
+        with self._scheduler.recording():
+            arguments = (self._batch.folder.inputs, self._calls, self._budget)
+            needed = self._request(REFERENCE, Commands.record, *arguments)
+        self._recorded.set_result(needed)
+        return needed
 
-    def _recorded(self) -> str:
-        """The stem of the reference's capture with its calls, as soon as it is there."""
+    def _wait_for_calls(self) -> WorkingBytes:
         try:
-            return self._calls.result()
+            return self._recorded.result()
         except RunnerFailure as failure:
-            # Without a measure nothing can be judged; where it is unavailable, nothing has broken.
+            # Nothing can be judged without the reference. Where it is unavailable, nothing is broken.
             unavailable = failure.status is Status.UNAVAILABLE
             status = Status.UNAVAILABLE if unavailable else Status.ERROR
             raise RunnerFailure(status, f"the reference did not run ({failure})") from failure
 
-    def _run_poisoned(self, record: RunnerRecord, name: str, folder: RunnerFolder, calls: str | None) -> None:
-        clean = str(folder.tapped) if is_saved(folder.tapped) else None
-        ask = self._asking(self._forward_bytes) if name == REFERENCE else self._ask
-        arguments = (str(self._folder.batch.poisoned), str(folder.poisoned), False, calls, clean)
-        self._try(ask, record, name, "run_tapped", *arguments)
+    def _run_poisoned(
+        self, record: RunnerRecord, name: str, folder: RunnerFolder, needed: WorkingBytes
+    ) -> None:
+        # The reference always runs the whole batch.
+        calls = None if name == REFERENCE else self._calls
+        room = self._room_for(needed.forward) if name == REFERENCE else self._scheduler.shared()
+        clean = folder.tapped if is_saved(folder.tapped) else None
+        arguments = (self._batch.folder.poisoned, folder.poisoned, self._budget, calls, clean)
+        with _step(record, "run_tapped"), room:
+            self._request(name, Commands.run_tapped, *arguments)
 
-    def _try(self, ask: Callable, record: RunnerRecord, name: str, command: str, *arguments: object) -> Any:
-        """One step of several: after an exception the others still tell which module is to blame."""
-        try:
-            return ask(name, command, *arguments)
-        except RunnerFailure as failure:
-            if failure.status is not Status.ERROR:
-                raise
-            record.status = Status.ERROR
-            record.reason = record.reason or f"{command}: {failure.reason}"
-            return None
+    def _room_for(self, needed: int) -> AbstractContextManager[None]:
+        """The part of the machine for a run of the whole batch that takes so many bytes."""
+        alone = needed > self._budget.alone_bytes
+        return self._scheduler.alone() if alone else self._scheduler.shared()
 
-    def time(self, records: dict[str, RunnerRecord]) -> None:
-        """Time every runner that works, with nothing else running."""
+    def _ask(
+        self,
+        name: str,
+        command: Callable[Concatenate[Commands, Arguments], Result],
+        *arguments: Arguments.args,
+        **keywords: Arguments.kwargs,
+    ) -> Result:
+        with self._scheduler.shared():
+            return self._request(name, command, *arguments, **keywords)
+
+    def _request(
+        self,
+        name: str,
+        command: Callable[Concatenate[Commands, Arguments], Result],
+        *arguments: Arguments.args,
+        **keywords: Arguments.kwargs,
+    ) -> Result:
+        return self._pool.get(name, self._batch.precision).request(command, *arguments, **keywords)
+
+    def time(self, records: dict[str, RunnerRecord]) -> dict[str, str]:
+        """Time every runner that works, unless the reference takes too long. Returns the state of the GPU."""
         if self._reference_seconds > LONGEST_TIMED:
             for record in records.values():
                 record.timing_reason = (
                     f"one run of the reference takes {self._reference_seconds:.0f} s, and nothing is timed "
                     f"that takes more than {LONGEST_TIMED:.0f} s"
                 )
-            return
-        able = [name for name, record in records.items() if record.status is Status.OK and name != ORACLE]
-        with self._machine.alone():
-            turns = latency.Turns(able, self._runners, self._precision, self._machine.threads_alone)
-            self._note_gpu("before timing")
-            turns.time_models(self._inputs)
-            turns.save_outputs({name: str(self._folder.runner(name).timed) for name in able})
-            tapped = [name for name in able if records[name].taps_modules]
-            if tapped:
-                turns.time_modules(tapped, self._calls.result())
-                turns.time_replays(self._inputs, tapped, self._calls.result())
-            self._note_gpu("after timing")
-        for name in able:
-            _keep_times(records[name], name, turns)
+            return {}
+        return time_runners(self._batch, self._working(records), self._pool, self._scheduler)
 
-    def _note_gpu(self, when: str) -> None:
-        state = gpu_state()
-        if state:
-            self.gpu[when] = ", ".join(f"{what} {value}" for what, value in state.items())
+    def _working(self, records: dict[str, RunnerRecord]) -> dict[str, RunnerRecord]:
+        return {
+            name: record for name, record in records.items() if record.status is Status.OK and name != ORACLE
+        }
 
     def profile(self, records: dict[str, RunnerRecord], folder: Path) -> None:
-        """Write a trace of every runner that works, with nothing else running."""
+        """Write a trace of every runner that works, alone on the machine."""
         folder.mkdir(parents=True, exist_ok=True)
-        able = [name for name, record in records.items() if record.status is Status.OK and name != ORACLE]
-        with self._machine.alone():
-            for name in able:
-                path = folder / f"{self._case.name}.{self._precision.name}.{name}.json"
-                runner = self._runners.get(name, self._precision)
+        batch = self._batch
+        with self._scheduler.alone():
+            for name in self._working(records):
+                path = folder / f"{batch.case.name}.{batch.precision.name}.{name}.json"
                 try:
-                    runner.request("profile", self._inputs, self._calls.result(), str(path))
+                    self._request(name, Commands.profile, batch.folder.inputs, self._calls, path)
                 except RunnerFailure as failure:
                     raise UserError(
                         "--profile", str(path), f"cannot be made: {failure}", f"run without {name}"
                     ) from failure
 
 
-def _keep_times(record: RunnerRecord, name: str, turns: latency.Turns) -> None:
-    record.seconds = turns.seconds[name]
-    record.module_seconds = turns.module_seconds[name]
-    replays = {"": turns.replays[name], **turns.module_replays[name]}
-    record.replay_seconds = replays[""].seconds
-    record.module_replay_seconds = {tap: each.seconds for tap, each in replays.items() if tap}
-    record.replay_reasons = {tap: each.reason for tap, each in replays.items() if each.reason}
-    record.peak_bytes = turns.peak_bytes[name]
-    record.timing_reason = turns.failures.get(name, "")
-
-
-def write_polygraphy(
-    case: Case, precision: Precision, folder: CaseFolder, runners: Runners, machine: Machine
-) -> None:
-    """Save what `polygraphy run` needs to go on from here, or the reason why it cannot be had.
-
-    Args:
-        case: The case, all of whose batches have been collected in this precision.
-        precision: The precision.
-        folder: The case's folder, which holds the batches and the weights.
-        runners: The processes, one of which does the work.
-        machine: The machine to share.
-    """
-    arguments = (case.reference.model_dump_json(), precision.name, str(folder.weights), str(folder.path))
+@contextmanager
+def _step(record: RunnerRecord, command: str) -> Iterator[None]:
+    """One of several steps: after an error the others still tell which module is to blame."""
     try:
-        with machine.shared():
-            runners.get(REFERENCE, precision).request("write_polygraphy", *arguments)
+        yield
     except RunnerFailure as failure:
-        readme = folder.onnx(precision.name) / "README.txt"
-        readme.parent.mkdir(parents=True, exist_ok=True)
-        readme.write_text(f"No ONNX model and no files for Polygraphy, or not all of them: {failure}\n")
+        if failure.status is not Status.ERROR:
+            raise
+        record.status = Status.ERROR
+        record.reason = record.reason or f"{command}: {failure.reason}"
 
 
 def write_inputs(
     inputs: CaseInputs, poisoned: CaseInputs | None, folder: BatchFolder, labels: CaseInputs | None = None
 ) -> None:
-    """Save a batch's inputs, and their poisoned twin and their labels if they have any, into its folder."""
+    """Save a batch's inputs, and its poisoned inputs and labels if there are any."""
     save(inputs, folder.inputs)
     if poisoned is not None:
         save(poisoned, folder.poisoned)

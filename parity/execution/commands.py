@@ -1,18 +1,26 @@
-"""What a runner's process does for its parent (`parity.execution.worker`): one method a command, files in and
-out."""
+"""The commands that a runner's process answers: one method each, whose tensors are files.
+
+`parity.execution.worker.RunnerProcess.request` calls a method here, in the runner's process. Only the loaded
+model and the outputs of the last timed run stay from one command to the next. Files are cached.
+"""
 
 from __future__ import annotations
 
+import importlib
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.slices import (
-    Limits,
+    MemoryBudget,
     Part,
     call_bytes,
     moved_bytes,
@@ -23,103 +31,144 @@ from parity.capture.slices import (
 )
 from parity.capture.spool import CannotWrite
 from parity.capture.store import open_capture, save_capture
+from parity.case import Case, CaseReference
+from parity.inputs.arrays import load as load_arrays
+from parity.inputs.weights import load_export
+from parity.runners import Runner, make_runner
 from parity.timing.measure import Replayed
+from parity.timing.rounds import TimedRuns
+from parity.timing.traces import profile
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a runner can do.
+
+    Attributes:
+        label: Full name in reports.
+        taps_modules: Whether it runs modules one by one.
+        appends: Whether it has an incremental forward.
+        builds: Whether its engines are results of their own.
+    """
+
+    label: str
+    taps_modules: bool
+    appends: bool
+    builds: bool
+
+
+@dataclass(frozen=True)
+class WorkingBytes:
+    """Memory that the whole batch takes in the reference's precision, in bytes."""
+
+    forward: int
+    appending: int
 
 
 class Commands:
-    """What the parent may ask for; each method runs in the child and returns something small."""
+    """The commands of one runner.
+
+    Args:
+        name: A name in `parity.runners.RUNNERS`, or the oracle's.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._runner: Any = None
-        self._loaded: tuple | None = None
-        self._limits = Limits()
-        self._case: Any = None
-        self._arrays: dict[str, Mapping] = {}
-        self._captures: dict[str, Capture] = {}
+        self._started: Runner | None = None
+        self._case: Case | None = None
+        self._loaded: tuple[CaseReference, Precision, Path] | None = None
+        self._arrays: dict[Path, Mapping[str, np.ndarray]] = {}
+        self._captures: dict[Path, Capture] = {}
 
-    def start(self, threads: int, limits: Limits | None = None) -> dict[str, Any]:
-        """Create the runner. Returns its label and what it can do."""
-        import torch
+    @property
+    def _runner(self) -> Runner:
+        assert self._started is not None, "start comes first"
+        return self._started
 
-        from parity.runners import make_runner
+    @property
+    def _model(self) -> Case:
+        assert self._case is not None, "load comes first"
+        return self._case
 
+    def start(self, threads: int) -> Abilities:
+        """Create the runner, if it does not exist, and give it so many threads."""
         torch.set_num_threads(threads)
-        self._limits = limits or self._limits
-        if self._runner is None:
-            self._runner = make_runner(self._name)
-        return {
-            "label": self._runner.label(),
-            "taps_modules": self._runner.taps_modules,
-            "appends": self._runner.appends,
-            "builds": self._runner.builds,
-        }
+        if self._started is None:
+            self._started = make_runner(self._name)
+        runner = self._started
+        return Abilities(runner.label(), runner.taps_modules, runner.appends, runner.builds)
 
-    def load(self, reference: str, precision: str, weights: str) -> None:
+    def load(self, reference: CaseReference, precision: Precision, weights: Path) -> None:
         """Load a case in a precision with exported weights, unless they are loaded already."""
-        from parity.base.precision import PRECISIONS
-        from parity.case import CaseReference
-        from parity.inputs.weights import load_export
-
-        loaded = (reference, precision, weights)
-        if self._loaded == loaded:
+        if self._loaded == (reference, precision, weights):
             return
         self._captures.clear()
-        case = CaseReference.model_validate_json(reference).load()
         self._loaded = None
-        self._runner.load(case, PRECISIONS[precision], load_export(Path(weights)))
+        case = reference.load()
+        self._runner.load(case, precision, load_export(weights))
         self._case = case
-        self._loaded = loaded
+        self._loaded = reference, precision, weights
 
-    def build(self, inputs: str, folder: str) -> list[dict]:
-        """What is known of the engines that were built, which are in `folder`."""
-        return self._runner.build(self._inputs(inputs), Path(folder))
+    def build(self, inputs: Path, folder: Path) -> list[dict[str, Any]]:
+        """Build engines into a folder. Returns the fields of a `BuildRecord` for each."""
+        return self._runner.build(self._inputs(inputs), folder)
 
-    def run(self, inputs: str, stem: str) -> float:
-        """Untapped outputs to `stem`. Returns the seconds that they took."""
+    def run(self, inputs: Path, stem: Path) -> float:
+        """Save the outputs of the untapped model. Returns the seconds of the run."""
         arrays = self._inputs(inputs)
         began = time.monotonic()
         outputs = self._runner.run(arrays)
         seconds = time.monotonic() - began
-        save_capture(Capture(tensors=outputs), Path(stem))
+        save_capture(Capture(tensors=outputs), stem)
         return seconds
 
+    def record(self, inputs: Path, stem: Path, budget: MemoryBudget) -> WorkingBytes:
+        """Save all taps with the calls, from a run of the whole batch. Returns the memory that it takes."""
+        capture = Capture.spooled(stem, budget.large_bytes)
+        self._runner.run_tapped(self._inputs(inputs), True, capture)
+        save_capture(capture, stem)
+        recorded = self._capture(stem)
+        forward = working_bytes(recorded)
+        cache = max((moved_bytes(recorded, call) for call in recorded.calls if call.appends), default=0)
+        return WorkingBytes(forward, forward + cache)
+
     def run_tapped(
-        self, inputs: str, stem: str, record_calls: bool, calls: str | None = None, clean: str | None = None
+        self, inputs: Path, stem: Path, budget: MemoryBudget, calls: Path | None, clean: Path | None = None
     ) -> None:
-        """Tapped outputs, and the calls if asked for, to `stem`.
+        """Save all taps.
 
         Args:
-            inputs: The batch's.
-            stem: Of the capture.
-            record_calls: Whether to record the calls, for which the batch is run as a whole.
-            calls: Stem of the reference's capture with its calls, which tells what fits at once.
-            clean: Stem of this runner's capture on the same inputs without garbage in the padding.
+            inputs: The batch.
+            stem: Stem of the capture.
+            budget: Memory that a run may take.
+            calls: Stem of the reference's capture with its calls, for the batch's memory; None to run the
+                batch as a whole.
+            clean: Stem of this runner's capture of the same inputs without garbage in the padding.
         """
-        capture = Capture.spooled(Path(stem), self._limits.large)
-        for part in self._parts(inputs, calls):
-            taps = part.into(capture.tensors, self._calls(calls)) if calls else capture.tensors
+        capture = Capture.spooled(stem, budget.large_bytes)
+        for part in self._parts(inputs, calls, budget):
+            taps = part.into(capture.tensors, self._capture(calls)) if calls else capture.tensors
             if clean is not None:
-                taps = unless_leaking(taps, self._calls(clean).tensors, self._case, part)
+                taps = unless_leaking(taps, self._capture(clean).tensors, self._model, part)
             self._runner.in_slices = part.rows is not None
-            self._runner.run_tapped(part.arrays, record_calls, replace(capture, tensors=taps))
-        save_capture(capture, Path(stem))
+            self._runner.run_tapped(part.arrays, False, replace(capture, tensors=taps))
+        save_capture(capture, stem)
 
-    def _parts(self, inputs: str, calls: str | None) -> list[Part]:
+    def _parts(self, inputs: Path, calls: Path | None, budget: MemoryBudget) -> list[Part]:
         arrays = self._inputs(inputs)
         if calls is None:
             return [Part(arrays, None, 0)]
-        needed = tapped_bytes(self._calls(calls), self._runner.holds_taps) * self._runner.widening
-        return parts(self._case, arrays, needed, self._limits.slice_bytes)
+        needed = tapped_bytes(self._capture(calls), self._runner.holds_taps) * self._runner.widening
+        return parts(self._model, arrays, needed, budget.slice_bytes)
 
-    def run_isolated(self, inputs: str, calls: str, stem: str) -> dict[str, str]:
-        """Every recorded call alone, results to `stem`. Returns the calls that raised, with the reason."""
-        recorded = self._calls(calls)
-        capture, problems = Capture.spooled(Path(stem), self._limits.large), {}
+    def run_isolated(self, inputs: Path, calls: Path, stem: Path, budget: MemoryBudget) -> dict[str, str]:
+        """Save the results of every recorded call alone. Returns the errors of calls that raised, by tap."""
+        recorded, arrays = self._capture(calls), self._inputs(inputs)
+        capture, problems = Capture.spooled(stem, budget.large_bytes), {}
         for call in filter(self._runner.can_run, recorded.calls):
             before = set(capture.tensors)
             try:
-                self._run_call(call, self._inputs(inputs), recorded, capture)
+                self._run_call(call, arrays, recorded, capture, budget)
             except (MemoryError, CannotWrite):
                 raise
             except Exception as error:
@@ -129,116 +178,94 @@ class Commands:
                 problems[call.tap] = f"{type(error).__name__}: {first_line(error)}"
                 for name in set(capture.tensors) - before:
                     del capture.tensors[name]
-        save_capture(capture, Path(stem))
+        save_capture(capture, stem)
         return problems
 
-    def _run_call(self, call: ModuleCall, arrays: Mapping, recorded: Capture, capture: Capture) -> None:
+    def _run_call(
+        self,
+        call: ModuleCall,
+        arrays: Mapping[str, np.ndarray],
+        recorded: Capture,
+        capture: Capture,
+        budget: MemoryBudget,
+    ) -> None:
         needed = call_bytes(recorded, call) * self._runner.widening
-        if needed > self._limits.slice_bytes:
-            # Cut as the model is at least, so that tensors that are equal in both are equal files.
+        if needed > budget.slice_bytes:
+            # At least as many parts as of the model, so that tensors that are equal in both are equal files.
             needed = max(needed, tapped_bytes(recorded, self._runner.holds_taps) * self._runner.widening)
-        for part in parts(self._case, arrays, needed, self._limits.slice_bytes):
+        for part in parts(self._model, arrays, needed, budget.slice_bytes):
             self._runner.in_slices = part.rows is not None
             results = self._runner.run_call(call, part.inputs(recorded.call_inputs), part.arrays)
             part.into(capture.tensors, recorded).update(results)
 
-    def working_bytes(self, calls: str) -> tuple[int, int]:
-        """What a forward and an incremental forward of the whole batch hold at once."""
-        recorded = self._calls(calls)
-        forward = working_bytes(recorded)
-        return forward, forward + max(
-            (moved_bytes(recorded, call) for call in recorded.calls if call.appends), default=0
-        )
-
-    def run_incremental(self, inputs: str, stem: str) -> None:
-        """The last step of the incremental forward to `stem`; nothing where the case has none."""
+    def run_incremental(self, inputs: Path, stem: Path) -> None:
+        """Save the last step of the incremental forward; nothing if the case has none."""
         outputs = self._runner.run_incremental(self._inputs(inputs))
         if outputs:
-            save_capture(Capture(tensors=outputs), Path(stem))
+            save_capture(Capture(tensors=outputs), stem)
 
-    def time(self, inputs: str, repeats: int) -> list[float]:
-        """Seconds of whole-model runs."""
-        return self._runner.time(self._inputs(inputs), repeats)
+    def time(self, inputs: Path, repeats: int) -> TimedRuns:
+        """Time runs of the whole model, with the peak of GPU memory where PyTorch knows it."""
+        counts_memory = torch.cuda.is_available() and self._runner.in_torchs_memory
+        if counts_memory:
+            torch.cuda.reset_peak_memory_stats()
+        seconds = self._runner.time(self._inputs(inputs), repeats)
+        return TimedRuns(seconds, torch.cuda.max_memory_allocated() if counts_memory else None)
 
-    def time_calls(self, calls: str, repeats: int) -> dict[str, list[float]]:
-        """Seconds of each recorded call, by tap."""
-        recorded = self._calls(calls)
+    def save_timed(self, stem: Path) -> None:
+        """Save the outputs of the last timed run of the whole model; nothing if the runner drops them."""
+        outputs = self._runner.timed_outputs()
+        if outputs:
+            save_capture(Capture(tensors=outputs), stem)
+
+    def time_calls(self, calls: Path, repeats: int) -> dict[str, list[float]]:
+        """Time each recorded call alone, by tap."""
+        recorded = self._capture(calls)
         return {
             call.tap: self._runner.time_call(call, recorded.call_inputs, repeats)
             for call in filter(self._runner.can_run, recorded.calls)
         }
 
-    def save_timed(self, stem: str) -> None:
-        """Outputs of the last timed whole-model run to `stem`; nothing where they are not kept."""
-        outputs = self._runner.timed_outputs()
-        if outputs:
-            save_capture(Capture(tensors=outputs), Path(stem))
-
-    def time_replays(self, inputs: str, repeats: int) -> Replayed:
-        """Whole-model runs as replays of a CUDA graph."""
+    def time_replays(self, inputs: Path, repeats: int) -> Replayed:
+        """Time replays of the whole model's CUDA graph."""
         return self._runner.time_replays(self._inputs(inputs), repeats)
 
-    def time_call_replays(self, calls: str, repeats: int) -> dict[str, Replayed]:
-        """Each recorded call as replays, by tap."""
-        recorded = self._calls(calls)
+    def time_call_replays(self, calls: Path, repeats: int) -> dict[str, Replayed]:
+        """Time replays of each recorded call's CUDA graph, by tap."""
+        recorded = self._capture(calls)
         return {
             call.tap: self._runner.time_call_replays(call, recorded.call_inputs, repeats)
             for call in filter(self._runner.can_run, recorded.calls)
         }
 
-    def watch_memory(self) -> None:
-        """Begin to look for the peak of GPU memory."""
-        import torch
+    def profile(self, inputs: Path, calls: Path, path: Path) -> None:
+        """Write a trace of one run, with a range for each module."""
+        profile(self._runner, self._inputs(inputs), self._capture(calls), path)
 
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
+    def call(self, target: str, *arguments: Any) -> Any:
+        """Call a function by its import path, `package.module:function`, in this process."""
+        module, _, name = target.partition(":")
+        return getattr(importlib.import_module(module), name)(*arguments)
 
-    def peak_memory(self) -> int | None:
-        """Bytes of GPU memory that PyTorch held at most since `watch_memory`; None where it doesn't know."""
-        import torch
-
-        known = torch.cuda.is_available() and self._runner.in_torchs_memory
-        return torch.cuda.max_memory_allocated() if known else None
-
-    def profile(self, inputs: str, calls: str, path: str) -> None:
-        """A trace of one run, with a range for each module, to `path`."""
-        from parity.timing.traces import profile
-
-        profile(self._runner, self._inputs(inputs), self._calls(calls), Path(path))
-
-    def write_polygraphy(self, reference: str, precision: str, weights: str, folder: str) -> None:
-        """The reference as ONNX, inputs and outputs for Polygraphy, into a case's folder of a saved run."""
-        from parity.base.precision import PRECISIONS
-        from parity.case import CaseReference
-        from parity.execution.folder import CaseFolder
-        from parity.inputs.weights import load_export
-        from parity.report import polygraphy as polygraphy_files
-
-        case = CaseReference.model_validate_json(reference).load()
-        case_folder = CaseFolder(Path(folder))
-        polygraphy_files.write(case, PRECISIONS[precision], load_export(Path(weights)), case_folder)
-
-    def _inputs(self, path: str) -> Mapping:
-        from parity.inputs.arrays import load
-
+    def _inputs(self, path: Path) -> Mapping[str, np.ndarray]:
         if path not in self._arrays:
-            self._arrays = {path: load(Path(path)).arrays}
+            self._arrays = {path: load_arrays(path).arrays}
         return self._arrays[path]
 
-    def _calls(self, stem: str) -> Capture:
+    def _capture(self, stem: Path) -> Capture:
         if stem not in self._captures:
-            # The reference's and the runner's own are looked at in turns; those of earlier batches no more.
-            self._captures = dict(list(self._captures.items())[-1:]) | {stem: open_capture(Path(stem))}
+            # The reference's and the runner's own are in use together; those of earlier batches are not.
+            self._captures = dict(list(self._captures.items())[-1:]) | {stem: open_capture(stem)}
         return self._captures[stem]
 
 
 def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
 
 
 def is_allocation_failure(error: Exception) -> bool:
-    import torch
-
+    """Whether an error says that memory could not be allocated."""
     text = str(error)
     return (
         isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in text or "out of memory" in text

@@ -1,11 +1,13 @@
-"""What a run is asked for."""
+"""A run as the user asked for it, and one batch of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from parity.base.precision import Precision
 from parity.case import Case
+from parity.execution.folder import BatchFolder
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Request:
         data: A file of recorded data in place of synthetic input.
         checkpoint: Trained weights in place of the sensitive initial ones.
         save: Folder that keeps everything, or None.
-        limit: Seconds that one step of one runner may take.
+        timeout: Time limit of one step of one runner, in seconds.
         command: The command line, for the report.
         profile: Folder for a trace of every runner, or None.
     """
@@ -32,6 +34,23 @@ class Request:
     data: Path | None
     checkpoint: Path | None
     save: Path | None
-    limit: float
+    timeout: float
     command: str
     profile: Path | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of a case in one precision.
+
+    Attributes:
+        case: The case.
+        precision: The tested precision.
+        folder: Folder of the batch, with its inputs.
+        weights: Folder of the exported weights.
+    """
+
+    case: Case
+    precision: Precision
+    folder: BatchFolder
+    weights: Path

@@ -27,7 +27,7 @@ def write_started(request: Request, folder: RunFolder) -> None:
         "runners_asked": request.runners_asked,
         "data": _absolute(request.data),
         "checkpoint": _absolute(request.checkpoint),
-        "limit": request.limit,
+        "timeout": request.timeout,
         "command": request.command,
         "environment": environment(),
     }
@@ -57,7 +57,7 @@ def read_started(folder: RunFolder) -> Request:
             data=_path(started["data"]),
             checkpoint=_path(started["checkpoint"]),
             save=folder.path,
-            limit=started["limit"],
+            timeout=started["timeout"],
             command=started["command"],
         )
     except (OSError, ValueError, KeyError, TypeError) as error:

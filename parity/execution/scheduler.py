@@ -1,4 +1,4 @@
-"""Sharing one machine: runner processes, and who may use the cores when."""
+"""The machine's cores: who may use them when, and the processes of runners."""
 
 from __future__ import annotations
 
@@ -15,25 +15,31 @@ from threadpoolctl import threadpool_limits
 from parity.base.precision import Precision
 from parity.execution.worker import RunnerProcess
 
-MAX_LANES = 2
-"""Cases and precisions worked on side by side: each keeps models and executables in memory."""
+MAX_WORKERS = 2
+"""Largest number of workers: each holds models and executables in memory."""
 PATIENCE = 3.0
-"""Seconds in which dismissed processes may clean up: one that still computes is ended behind them."""
+"""Time for dismissed processes to clean up, in seconds; a process that still computes is ended after it."""
 
 
-class Machine:
-    """Lets captures share the cores, and timings have them alone."""
+class Scheduler:
+    """Lets captures share the cores, and gives timings all of them.
+
+    Attributes:
+        workers: Number of pairs of case and precision that run side by side.
+        threads_shared: Threads of a process that shares the cores.
+        threads_alone: Threads of a process that has all cores.
+    """
 
     def __init__(self) -> None:
-        # As many as PyTorch takes by itself, or as OMP_NUM_THREADS says: where tests run in a process a core,
-        # threads for all cores in each of them would wait for one another.
+        # PyTorch's own number, which OMP_NUM_THREADS sets: where tests run in a process a core, threads for
+        # all cores in each of them would wait for one another.
         threads = torch.get_num_threads()
-        self.lanes = min(MAX_LANES, os.cpu_count() or 1)
-        self.threads_shared = max(1, threads // self.lanes)
+        self.workers = min(MAX_WORKERS, os.cpu_count() or 1)
+        self.threads_shared = max(1, threads // self.workers)
         self.threads_alone = threads
-        self._slots = threading.Semaphore(self.lanes)
+        self._slots = threading.Semaphore(self.workers)
         self._taking_all = threading.Lock()
-        self._measuring = threading.Lock()
+        self._recording = threading.Lock()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -42,23 +48,23 @@ class Machine:
             yield
 
     @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Use a part of the machine for what takes nobody knows how much memory, one such at a time."""
-        with self._measuring, self.shared():
+    def recording(self) -> Iterator[None]:
+        """Use a part of the machine for a run of unknown memory; one such run at a time."""
+        with self._recording, self.shared():
             yield
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait until nothing runs, and keep it so."""
-        with self._taking_all, contextlib.ExitStack() as held:
-            for _ in range(self.lanes):
-                held.enter_context(self._slots)
+        """Wait until no other user is inside, and admit none in the body."""
+        with self._taking_all, contextlib.ExitStack() as slots:
+            for _ in range(self.workers):
+                slots.enter_context(self._slots)
             yield
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Numerical libraries of this process take one thread: the other cores are the runners'.
+    """Limit numerical libraries of this process to one thread, since the cores belong to the runners.
 
     Threads that wait for one another on busy cores take ten times as long.
     """
@@ -71,17 +77,17 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class Runners:
-    """The runner processes of a run: started on demand, replaced when they die.
+class RunnerPool:
+    """The runner processes of one worker: started on demand, replaced when they die.
 
     Args:
-        folder: Where their logs go.
-        limit: Seconds that one command may take.
+        folder: Folder of their logs.
+        timeout: Time limit of one command in seconds.
     """
 
-    def __init__(self, folder: Path, limit: float) -> None:
+    def __init__(self, folder: Path, timeout: float) -> None:
         self._folder = folder
-        self._limit = limit
+        self._timeout = timeout
         self._processes: dict[tuple, RunnerProcess] = {}
         self._lock = threading.Lock()
 
@@ -95,12 +101,12 @@ class Runners:
             if process is None or not process.alive:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 log = self._folder / f"{name}.log"
-                process = RunnerProcess(name, log, self._limit, environment)
+                process = RunnerProcess(name, log, self._timeout, environment)
                 self._processes[key] = process
         return process
 
     def stop(self) -> None:
-        """End the processes, and what runners have started themselves, such as compilers' processes."""
+        """End the processes, and those that runners have started themselves, such as compilers'."""
         for process in self._processes.values():
             process.dismiss()
         latest = time.monotonic() + PATIENCE

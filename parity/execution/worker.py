@@ -1,7 +1,7 @@
-"""Runners in processes of their own, so that one that crashes, hangs or eats all memory is only a row.
+"""Runners in processes of their own: a crash, a hang or lack of memory is only a row of the report.
 
-The parent talks to a `RunnerProcess` by commands over a pipe; tensors travel as files in the run's
-folder, the same files that `--save` keeps. The child's own output goes to a log file beside them.
+The parent sends a `RunnerProcess` commands over a pipe. Tensors travel as files in the run's folder, the same
+files that `--save` leaves. The child's own output goes to a log file beside them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from parity.capture.spool import CannotWrite
 from parity.execution.commands import Commands, first_line, is_allocation_failure
 from parity.execution.record import RunnerFailure, Status
+from parity.runners.base import BuiltOnly, Refused, Unavailable
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class RunnerProcess:
@@ -28,22 +32,22 @@ class RunnerProcess:
     Args:
         name: A name in `parity.runners.RUNNERS`.
         log: File that receives the child's stdout and stderr.
-        limit: Seconds that one command may take.
-        environment: Variables that the child needs before it imports anything, beside this process's own.
+        timeout: Time limit of one command in seconds.
+        environment: Variables that the child needs before it imports anything, besides this process's own.
     """
 
-    def __init__(self, name: str, log: Path, limit: float, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, log: Path, timeout: float, environment: Mapping[str, str]) -> None:
         self.name = name
-        self.limit = limit
+        self.timeout = timeout
         self._log = log
         # The log may hold what an earlier process of this runner wrote.
         self._log_start = log.stat().st_size if log.exists() else 0
-        # Forked from a server that has only imported torch: as clean as a new process, without the seconds
-        # that the import takes. CUDA is not touched before the fork.
+        # Forked from a server that has only imported torch: as clean as a new process, without the time of
+        # the import. CUDA is not touched before the fork.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch"])
         self._pipe, child_end = context.Pipe()
-        # The server's environment is the one that it was started in, which may have changed since.
+        # The server's environment is that of its start; this process's may have changed since.
         variables = {**os.environ, **environment}
         self._process = context.Process(
             target=_serve, args=(name, child_end, str(log), variables), daemon=True
@@ -51,24 +55,30 @@ class RunnerProcess:
         self._process.start()
         child_end.close()
 
-    def request(self, command: str, *arguments: Any) -> Any:
-        """Run one of `Commands` in the child.
+    def request(
+        self,
+        command: Callable[Concatenate[Commands, Arguments], Result],
+        *arguments: Arguments.args,
+        **keywords: Arguments.kwargs,
+    ) -> Result:
+        """Run a command in the child, such as `request(Commands.start, 1)`.
 
         Raises:
-            RunnerFailure: The child is gone or idle after it.
-            CannotWrite: The folder cannot be written.
+            RunnerFailure: The command gave no result; the child is gone or idle.
+            CannotWrite: The run's folder cannot be written.
         """
+        name = command.__name__
         try:
-            self._pipe.send((command, arguments))
-            if not self._pipe.poll(self.limit):
+            self._pipe.send((name, arguments, keywords))
+            if not self._pipe.poll(self.timeout):
                 self.stop()
                 raise RunnerFailure(
-                    Status.TIMED_OUT, f"no answer to '{command}' within {self.limit:g} s; stopped"
+                    Status.TIMED_OUT, f"no answer to '{name}' within {self.timeout:g} s; stopped"
                 )
             status, payload = self._pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._process.join(timeout=10)
-            raise self._death(command) from None
+            raise self._death(name) from None
         if status is Status.UNWRITABLE:
             raise payload
         if status != Status.OK:
@@ -84,7 +94,7 @@ class RunnerProcess:
         return self._process.is_alive()
 
     def dismiss(self) -> None:
-        """Tell the child that nothing more is asked of it: it cleans up behind itself and ends."""
+        """Tell the child that no command follows: it cleans up and ends."""
         self._pipe.close()
 
     def stop(self, patience: float = 0.0) -> None:
@@ -106,7 +116,7 @@ class RunnerProcess:
 
 
 def _last_line(log: Path, start: int) -> str:
-    """The last line behind byte `start` that is not part of a stack dump of faulthandler."""
+    """The last line after byte `start`, stack dumps of faulthandler left out."""
     written = log.read_bytes()[start:].decode(errors="replace") if log.exists() else ""
     before_dump = written.split("Fatal Python error:")[0]
     return next((line.strip() for line in reversed(before_dump.splitlines()) if line.strip()), "")
@@ -119,7 +129,7 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    # By lines: what a process that crashes has printed is in its log.
+    # By lines, so that the log of a crashed process is complete.
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
     faulthandler.enable()
     # An interrupt at the terminal reaches the whole group; the parent decides what it means.
@@ -127,17 +137,15 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     commands = Commands(name)
     while True:
         try:
-            command, arguments = pipe.recv()
+            command, arguments, keywords = pipe.recv()
         except EOFError:
             return
-        pipe.send(_answer(commands, command, arguments))
+        pipe.send(_answer(commands, command, arguments, keywords))
 
 
-def _answer(commands: Commands, command: str, arguments: tuple) -> tuple[Status, Any]:
-    from parity.runners.base import BuiltOnly, Refused, Unavailable
-
+def _answer(commands: Commands, command: str, arguments: tuple, keywords: dict) -> tuple[Status, Any]:
     try:
-        return Status.OK, getattr(commands, command)(*arguments)
+        return Status.OK, getattr(commands, command)(*arguments, **keywords)
     except Unavailable as error:
         return Status.UNAVAILABLE, str(error)
     except BuiltOnly as error:
@@ -148,7 +156,7 @@ def _answer(commands: Commands, command: str, arguments: tuple) -> tuple[Status,
         return Status.UNWRITABLE, error
     except MemoryError:
         return Status.OUT_OF_MEMORY, f"allocation failed during '{command}'"
-    except Exception as error:  # noqa: BLE001, whatever a runner raises becomes its row
+    except Exception as error:  # noqa: BLE001, any error of a runner becomes its row
         traceback.print_exc()
         if is_allocation_failure(error):
             return Status.OUT_OF_MEMORY, first_line(error)

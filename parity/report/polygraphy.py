@@ -21,10 +21,11 @@ import torch
 from parity.base.precision import Precision
 from parity.capture.names import TapName
 from parity.capture.store import is_saved, open_capture
-from parity.case import Case
+from parity.case import Case, CaseReference
 from parity.execution.folder import CaseFolder, PrecisionFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, read_record
 from parity.inputs.arrays import load
+from parity.inputs.weights import load_export
 from parity.runners.base import Unavailable
 from parity.verdict.rule import judge
 from parity.verdict.sampling_error import RoundingSamples
@@ -61,15 +62,15 @@ command for ONNX Runtime, which has no bfloat16 kernels on the CPU for this mode
 """
 
 
-def write(case: Case, precision: Precision, weights: Mapping[str, torch.Tensor], folder: CaseFolder) -> None:
+def write(reference: CaseReference, precision: Precision, folder: CaseFolder) -> None:
     """Export the reference once and write the files of every batch that was run in this precision.
 
     Args:
-        case: The case.
+        reference: The case.
         precision: The precision.
-        weights: The reference's state dict in float32.
         folder: The case's folder in a saved run.
     """
+    case, weights = reference.load(), load_export(folder.weights)
     save_model(export(case, precision, weights).plain(), folder.onnx(precision.name) / "model.onnx")
     for batch in folder.collected(precision.name):
         _write_batch(case, precision, batch, read_record(batch.record))

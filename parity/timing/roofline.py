@@ -7,6 +7,8 @@ ceilings, the report names the command that measures them.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from pydantic import BaseModel
 
@@ -15,7 +17,6 @@ from parity.base.files import write_new
 from parity.base.precision import Precision
 from parity.capture.names import TapName
 from parity.case import Case
-from parity.execution.folder import PrecisionFolder
 from parity.inputs.arrays import CaseInputs
 from perf_model.ceilings import GPU, CeilingsError, find_ceilings
 from perf_model.limits import Limit, limit
@@ -25,7 +26,13 @@ WHOLE_MODEL = ""
 
 
 class Limits(BaseModel):
-    """Limits of a case in a precision, by tap; the whole model's under "". `reason`: why there are none."""
+    """Limits of a case in a precision on one kind of GPU.
+
+    Attributes:
+        gpu: Name of the GPU.
+        reason: Reason for missing limits; empty if there are limits.
+        limits: Least times by tap; the whole model has the key "".
+    """
 
     gpu: str
     reason: str = ""
@@ -33,7 +40,7 @@ class Limits(BaseModel):
 
 
 def find_limits(case: Case, precision: Precision, inputs: CaseInputs, gpu: GPU) -> Limits:
-    """The limits of a case's modules on a kind of GPU, or why there are none."""
+    """The limits of a case's modules on a kind of GPU, or the reason for missing limits."""
     try:
         ceilings = find_ceilings(gpu)
     except CeilingsError as error:
@@ -53,20 +60,19 @@ def find_limits(case: Case, precision: Precision, inputs: CaseInputs, gpu: GPU) 
     return Limits(gpu=gpu.name, limits=limits)
 
 
-def write_limits(case: Case, precision: Precision, inputs: CaseInputs, folder: PrecisionFolder) -> None:
-    """Save the limits on this machine's GPU beside a batch's captures; nothing where there is no GPU."""
+def write_limits(case: Case, precision: Precision, inputs: CaseInputs, path: Path) -> None:
+    """Save the limits on this machine's GPU; nothing without a GPU."""
     if torch.cuda.is_available():
         limits = find_limits(case, precision, inputs, this_gpu())
-        write_new(folder.roofline, limits.model_dump_json(indent=1).encode())
+        write_new(path, limits.model_dump_json(indent=1).encode())
 
 
-def read_limits(folder: PrecisionFolder) -> Limits | None:
-    """The limits beside a batch's captures; None if there are none.
+def read_limits(path: Path) -> Limits | None:
+    """Saved limits; None if there are none.
 
     Raises:
         UserError: The file is damaged.
     """
-    path = folder.roofline
     if not path.exists():
         return None
     try:

@@ -1,120 +1,157 @@
-"""Latencies: warmed up, synchronised, runner by runner in turns, with the machine to themselves.
+"""Interleaved rounds: every runner is timed once a round, so that drift of the machine's speed meets all.
 
-On a GPU a turn is longer: its first run, which meets caches and clocks as another process has left them, is
-not counted. What can be captured is timed as replays of a CUDA graph as well: a module that is bound by
-launches shows there what its kernels take.
+On a GPU the first run of a runner in a round is not counted, since it meets caches and clocks as another
+process left them. Work that can be captured is also timed as replays of a CUDA graph, which show kernels
+without launches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import torch
 
-from parity.base.precision import Precision
-from parity.execution.record import RunnerFailure
-from parity.execution.scheduler import Runners
 from parity.timing.measure import Replayed
 
 WARM_UPS = 3
-MIN_ROUNDS, MAX_ROUNDS, ROUNDS_SECONDS = 7, 30, 1.5
+MIN_ROUNDS, MAX_ROUNDS = 7, 30
+ROUNDS_SECONDS = 1.5
+"""Time that all rounds of whole models may take together, within these limits, in seconds."""
 MODULE_ROUNDS, MODULE_REPEATS = 2, 4
-GPU_TURN = 5
-"""Counted runs of a turn on a GPU."""
+GPU_REPEATS = 5
+"""Counted runs of a runner in one round on a GPU."""
 GPU_MODULE_ROUNDS = 8
-"""Most calls there last as long as the host takes, whose pace changes within seconds: in two turns a call's
-spread was less than what the next run differed by."""
+"""The pace of launches changes within seconds: the spread of two rounds is smaller than that between runs."""
 REPLAY_ROUNDS = 4
 NO_REPLAY = Replayed([])
 
+Result = TypeVar("Result")
 
-class Turns:
-    """Times several loaded runners in turns, so that a drift of the machine's speed meets all of them.
 
-    A runner that fails here keeps its verdicts; `failures` says why it has no latency.
+class NotTimed(Exception):
+    """A runner cannot be timed; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class TimedRuns:
+    """Runs of one whole model.
 
     Attributes:
-        seconds: Whole-model runs, by runner.
-        module_seconds: Runs of single modules, by runner and tap.
-        replays: Whole models as replays of a CUDA graph, by runner; with the reason where there are none.
-        module_replays: Single modules likewise, by runner and tap.
-        peak_bytes: The most GPU memory that PyTorch held during whole-model runs, by runner; None elsewhere.
-        failures: Reasons, by runner.
+        seconds: Time of each run.
+        peak_bytes: Peak of the GPU memory that PyTorch held; None if PyTorch does not know it.
     """
 
-    def __init__(self, names: Iterable[str], runners: Runners, precision: Precision, threads: int) -> None:
-        self.seconds: dict[str, list[float]] = {name: [] for name in names}
-        self.module_seconds: dict[str, dict[str, list[float]]] = {name: {} for name in self.seconds}
-        self.replays: dict[str, Replayed] = dict.fromkeys(self.seconds, NO_REPLAY)
-        self.module_replays: dict[str, dict[str, Replayed]] = {name: {} for name in self.seconds}
-        self.peak_bytes: dict[str, int | None] = dict.fromkeys(self.seconds)
-        self.failures: dict[str, str] = {}
+    seconds: list[float]
+    peak_bytes: int | None = None
+
+
+class TimedRunner(Protocol):
+    """A loaded runner. Every method may raise `NotTimed`."""
+
+    def prepare(self) -> None:
+        """Get ready; called once, before any runner is timed."""
+
+    def time(self, repeats: int) -> TimedRuns:
+        """Run the whole model."""
+
+    def time_calls(self, repeats: int) -> Mapping[str, list[float]]:
+        """Seconds of each recorded call alone, by tap."""
+
+    def time_replays(self, repeats: int) -> Replayed:
+        """Replay a CUDA graph of the whole model."""
+
+    def time_call_replays(self, repeats: int) -> Mapping[str, Replayed]:
+        """Replay a CUDA graph of each recorded call, by tap."""
+
+
+@dataclass
+class RunnerTimes:
+    """Measured times of one runner in seconds.
+
+    Attributes:
+        seconds: Runs of the whole model.
+        module_seconds: Runs of single calls, by tap.
+        replays: Replays of the whole model.
+        module_replays: Replays of single calls, by tap.
+        peak_bytes: Peak of GPU memory during runs of the whole model; None if it is not known.
+        failure: Reason why times are missing; empty if none are.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    module_seconds: dict[str, list[float]] = field(default_factory=dict)
+    replays: Replayed = NO_REPLAY
+    module_replays: dict[str, Replayed] = field(default_factory=dict)
+    peak_bytes: int | None = None
+    failure: str = ""
+
+
+class InterleavedRounds:
+    """Times several loaded runners. A runner that fails is not timed further.
+
+    Attributes:
+        times: Times by runner.
+    """
+
+    def __init__(self, runners: Mapping[str, TimedRunner]) -> None:
+        self.times = {name: RunnerTimes() for name in runners}
+        self._runners = runners
         self._on_gpu = torch.cuda.is_available()
         self._module_rounds = GPU_MODULE_ROUNDS if self._on_gpu else MODULE_ROUNDS
-        self._runners = runners
-        self._precision = precision
-        for name in self.seconds:
-            self._ask(name, "start", threads)
+        for name in runners:
+            self._ask(name, lambda runner: runner.prepare())
 
-    def time_models(self, inputs: str) -> None:
-        """Rounds of one run a runner: as many as fit a fixed time, within limits."""
+    def time_models(self) -> None:
+        """Time whole models in as many rounds as fit `ROUNDS_SECONDS`, within limits."""
         one_round = 0.0
-        for name in self.seconds:
-            warm = self._ask(name, "time", inputs, WARM_UPS)
-            one_round += warm[-1] if warm else 0.0
+        for name in self.times:
+            warm = self._ask(name, lambda runner: runner.time(WARM_UPS))
+            one_round += warm.seconds[-1] if warm and warm.seconds else 0.0
         rounds = int(min(MAX_ROUNDS, max(MIN_ROUNDS, ROUNDS_SECONDS / max(one_round, 1e-9))))
-        for name in self.seconds:
-            self._ask(name, "watch_memory")
+        uncounted, repeats = (1, GPU_REPEATS) if self._on_gpu else (0, 1)
         for _ in range(rounds):
-            for name, seconds in self.seconds.items():
-                if self._on_gpu:
-                    seconds += (self._ask(name, "time", inputs, 1 + GPU_TURN) or [])[1:]
-                else:
-                    seconds += self._ask(name, "time", inputs, 1) or []
-        for name in self.seconds:
-            self.peak_bytes[name] = self._ask(name, "peak_memory")
+            for name, times in self.times.items():
+                runs = self._ask(name, lambda runner: runner.time(uncounted + repeats))
+                if runs is None:
+                    continue
+                times.seconds += runs.seconds[uncounted:]
+                if runs.peak_bytes is not None:
+                    times.peak_bytes = max(runs.peak_bytes, times.peak_bytes or 0)
 
-    def save_outputs(self, stems: Mapping[str, str]) -> None:
-        """Save what the last timed run of each model returned, under the runner's stem."""
-        for name, stem in stems.items():
-            self._ask(name, "save_timed", stem)
+    def time_modules(self, names: Iterable[str]) -> None:
+        """Time every recorded call of these runners alone."""
+        for name in [*names] * self._module_rounds:
+            measured = self._ask(name, lambda runner: runner.time_calls(1 + MODULE_REPEATS)) or {}
+            for tap, seconds in measured.items():
+                # The first run of a round warms up.
+                self.times[name].module_seconds.setdefault(tap, []).extend(seconds[1:])
 
-    def time_modules(self, names: Iterable[str], calls: str) -> None:
-        """Every recorded call of the reference, alone."""
-        names = list(names)
-        for _ in range(self._module_rounds):
-            for name in names:
-                measured = self._ask(name, "time_calls", calls, 1 + MODULE_REPEATS) or {}
-                for tap, seconds in measured.items():
-                    # The first run of each turn warms up.
-                    self.module_seconds[name].setdefault(tap, []).extend(seconds[1:])
-
-    def time_replays(self, inputs: str, names: Iterable[str], calls: str) -> None:
-        """Whole models, and single modules of `names`, as replays; nothing without a GPU."""
+    def time_replays(self, names: Iterable[str]) -> None:
+        """Time replays of all whole models, and of the calls of these runners; nothing without a GPU."""
         if not self._on_gpu:
             return
-        names = list(names)
-        for _ in range(REPLAY_ROUNDS):
-            for name in self.seconds:
-                found = self._ask(name, "time_replays", inputs, 1 + GPU_TURN) or NO_REPLAY
-                self.replays[name] = _joined(self.replays[name], found)
-        for _ in range(self._module_rounds):
-            for name in names:
-                found = self._ask(name, "time_call_replays", calls, 1 + MODULE_REPEATS) or {}
-                known = self.module_replays[name]
-                known |= {tap: _joined(known.get(tap, NO_REPLAY), each) for tap, each in found.items()}
+        for name in [*self.times] * REPLAY_ROUNDS:
+            replays = self._ask(name, lambda runner: runner.time_replays(1 + GPU_REPEATS))
+            times = self.times[name]
+            times.replays = _joined(times.replays, replays or NO_REPLAY)
+        for name in [*names] * self._module_rounds:
+            measured = self._ask(name, lambda runner: runner.time_call_replays(1 + MODULE_REPEATS)) or {}
+            known = self.times[name].module_replays
+            known |= {tap: _joined(known.get(tap, NO_REPLAY), replays) for tap, replays in measured.items()}
 
-    def _ask(self, name: str, command: str, *arguments: object) -> object:
-        if name in self.failures:
+    def _ask(self, name: str, command: Callable[[TimedRunner], Result]) -> Result | None:
+        times = self.times[name]
+        if times.failure:
             return None
         try:
-            return self._runners.get(name, self._precision).request(command, *arguments)
-        except RunnerFailure as failure:
-            self.failures[name] = str(failure)
+            return command(self._runners[name])
+        except NotTimed as error:
+            times.failure = str(error)
             return None
 
 
-def _joined(known: Replayed, turn: Replayed) -> Replayed:
-    """What is known, and a turn without its first run; a reason against replays is against all of them."""
-    reason = known.reason or turn.reason
-    return Replayed([] if reason else [*known.seconds, *turn.seconds[1:]], reason)
+def _joined(known: Replayed, latest: Replayed) -> Replayed:
+    """All replays but the first of each round; a reason against replays in any round is against all."""
+    reason = known.reason or latest.reason
+    return Replayed([] if reason else [*known.seconds, *latest.seconds[1:]], reason)

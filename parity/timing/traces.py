@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from parity.capture.captures import Capture
-from parity.runners.base import Runner
+from parity.capture.captures import Capture, ModuleCall
 
 WHOLE_MODEL = "whole model"
 
 
-def profile(runner: Runner, arrays: Mapping[str, np.ndarray], recorded: Capture, path: Path) -> None:
+class TracedRunner(Protocol):
+    """A loaded runner, see `parity.runners.base.Runner`."""
+
+    taps_modules: bool
+    ranges_modules: bool
+
+    def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
+        """Run the whole model."""
+
+    def module_ranges(self) -> AbstractContextManager[None]:
+        """Show each module that runs in the body as a range."""
+
+    def can_run(self, call: ModuleCall) -> bool:
+        """Whether `time_call` can run a call."""
+
+    def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
+        """Run one module alone."""
+
+
+def profile(runner: TracedRunner, arrays: Mapping[str, np.ndarray], recorded: Capture, path: Path) -> None:
     """Write a trace of the whole model, which is the range `whole model`.
 
-    Modules are ranges inside it where they run one by one. Where they are parts of one graph, each runs once
-    more by itself, as the executable that it is judged as, behind the whole model; where they are fused and
-    cannot be told apart, there are none.
+    Modules that run one by one are ranges inside it. Modules of one graph run once more alone after it, each
+    as its own range. Modules that are fused have no range.
 
     Args:
-        runner: It has run the model, and the calls by themselves if it can.
+        runner: A runner that has run the model, and the calls alone if it can.
         arrays: The inputs.
         recorded: The reference's capture with its calls.
         path: The file.

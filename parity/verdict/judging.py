@@ -84,7 +84,7 @@ class PrecisionJudge:
         judgements = judge_batch(self._case, folder, number)
         self._batches.append(judgements)
         self._gpu = self._gpu or read_record(folder.record).gpu
-        self._limits = self._limits or read_limits(folder)
+        self._limits = self._limits or read_limits(folder.roofline)
         compared = [name for name, judgement in judgements.items() if judgement.verdict != "NONE"]
         # Without the reference no runner has a verdict.
         if self._labels_digests and REFERENCE in compared:

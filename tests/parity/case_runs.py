@@ -13,10 +13,11 @@ import pytest
 from cases.configured import ConfiguredCase
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
-from parity.capture.slices import Limits
-from parity.execution.collect import DEFAULT_LIMITS, collect, write_inputs
+from parity.capture.slices import MemoryBudget
+from parity.execution.collect import DEFAULT_BUDGET, collect, write_inputs
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
-from parity.execution.scheduler import Machine, Runners
+from parity.execution.request import Batch
+from parity.execution.scheduler import RunnerPool, Scheduler
 from parity.in_process import CleanRun
 from parity.inputs import weights
 from parity.inputs.arrays import make_inputs, poisoned_inputs
@@ -27,7 +28,7 @@ from parity.studies.fault_injection.bench import Bench
 from parity.verdict.comparison import Comparison
 from parity.verdict.judging import judge_batch
 
-LIMIT_SECONDS = 600.0
+TIMEOUT = 600.0
 
 
 @functools.lru_cache(maxsize=1)
@@ -69,29 +70,19 @@ def batch_reports(case: ConfiguredCase, folder: PrecisionFolder) -> dict[str, Ru
 
 @contextlib.contextmanager
 def collected(
-    case: ConfiguredCase, precision: str, runners: tuple[str, ...], limits: Limits = DEFAULT_LIMITS
+    case: ConfiguredCase, precision: str, runners: tuple[str, ...], budget: MemoryBudget = DEFAULT_BUDGET
 ) -> Iterator[BatchFolder]:
     """A folder with the captures of a case's runners, while it is used."""
     with tempfile.TemporaryDirectory(prefix="parity-test-") as name:
         folder = CaseFolder(Path(name))
         write_case(case, folder)
-        lane = Runners(folder.path, LIMIT_SECONDS)
+        pool = RunnerPool(folder.path, TIMEOUT)
         try:
-            collect(
-                case,
-                PRECISIONS[precision],
-                runners,
-                folder.batch(0),
-                folder.weights,
-                lane,
-                Machine(),
-                timed=False,
-                progress=lambda _: None,
-                limits=limits,
-            )
-            yield folder.batch(0)
+            batch = Batch(case, PRECISIONS[precision], folder.batch(0), folder.weights)
+            collect(batch, runners, pool, Scheduler(), lambda _: None, timed=False, budget=budget)
+            yield batch.folder
         finally:
-            lane.stop()
+            pool.stop()
 
 
 def write_case(case: ConfiguredCase, folder: CaseFolder) -> None:

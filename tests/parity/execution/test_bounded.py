@@ -17,7 +17,7 @@ from cases.shipped import SHIPPED, load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture
 from parity.capture.names import TapName
-from parity.capture.slices import Limits, Part, parts, unless_leaking
+from parity.capture.slices import MemoryBudget, Part, parts, unless_leaking
 from parity.capture.spool import SMALL_TOTAL, CannotWrite, Spool
 from parity.capture.store import load_capture, open_capture, save_capture
 from parity.cli.arguments import Arguments
@@ -32,9 +32,9 @@ from tests.locations import ROOT
 from tests.parity.case_runs import batch_reports, collected, write_case
 from tests.reference.rounding import max_difference, rounding_bound
 
-UNBOUNDED = Limits(large=2**62, slice_bytes=2**62, alone_bytes=2**62)
-SPOOLED = Limits(large=1, slice_bytes=2**62, alone_bytes=2**62)
-SLICED = Limits(large=1, slice_bytes=1, alone_bytes=0)
+UNBOUNDED = MemoryBudget(large_bytes=2**62, slice_bytes=2**62, alone_bytes=2**62)
+SPOOLED = MemoryBudget(large_bytes=1, slice_bytes=2**62, alone_bytes=2**62)
+SLICED = MemoryBudget(large_bytes=1, slice_bytes=1, alone_bytes=0)
 SEED = 3
 
 
@@ -77,25 +77,24 @@ def _left(model):
 
 @pytest.fixture
 def captured(tmp_path):
-    """`captured(name, runner, limits)`: the folder of a runner's captures, made in this process."""
+    """`captured(name, runner, budget)`: the folder of a runner's captures, made in this process."""
 
-    def capture(name, runner, limits, spoil=_left):
+    def capture(name, runner, budget, spoil=_left):
         case = load_case(name).with_input(seed=SEED)
-        folder = CaseFolder(tmp_path / f"{name}-{limits.slice_bytes}-{spoil.__name__}")
+        folder = CaseFolder(tmp_path / f"{name}-{budget.slice_bytes}-{spoil.__name__}")
         if not folder.path.exists():
             write_case(case, folder)
         batch = folder.batch(0)
         reference, runners = (batch.precision("fp32").runner(each) for each in (REFERENCE, runner))
-        inputs, calls = str(batch.inputs), str(reference.tapped)
-        for each in ("torch", runner):
-            commands = Commands(each)
-            commands.start(1, limits)
-            commands.load(case.model_dump_json(), "fp32", str(folder.weights))
-            if each == "torch":
-                commands.run_tapped(inputs, calls, True)
+        for process in (REFERENCE, runner):
+            commands = Commands(process)
+            commands.start(1)
+            commands.load(case.reference, PRECISIONS["fp32"], folder.weights)
+            if process == REFERENCE:
+                commands.record(batch.inputs, reference.tapped, budget)
         spoil(commands._runner.model)
-        commands.run_tapped(inputs, str(runners.tapped), False, calls)
-        assert commands.run_isolated(inputs, calls, str(runners.isolated)) == {}
+        commands.run_tapped(batch.inputs, runners.tapped, budget, reference.tapped)
+        assert commands.run_isolated(batch.inputs, reference.tapped, runners.isolated, budget) == {}
         return runners.path
 
     return capture
@@ -286,18 +285,23 @@ def test_what_a_module_holds_is_measured():
 
 MEASURE = """
 import json, pathlib, re, sys
-from parity.capture.slices import Limits
+from parity.base.precision import PRECISIONS
+from parity.capture.slices import MemoryBudget
+from parity.case import CaseReference
 from parity.execution.commands import Commands
-case, folder, large = sys.argv[1:]
+from parity.execution.folder import CaseFolder
+case, path, large = sys.argv[1:]
+folder = CaseFolder(pathlib.Path(path))
+inputs = folder.batch(0).inputs
 commands = Commands("torch")
-commands.start(1, Limits(large=int(large)))
-commands.load(case, "fp32", folder + "/weights")
+commands.start(1)
+commands.load(CaseReference.model_validate_json(case), PRECISIONS["fp32"], folder.weights)
 # Not getrusage's, which begins with what the parent took when it started this process.
 status = pathlib.Path("/proc/self/status")
 peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", status.read_text())[1])
-commands.run(folder + "/batch_0000/inputs.safetensors", folder + "/plain")
+commands.run(inputs, folder.path / "plain")
 before = peak()
-commands.run_tapped(folder + "/batch_0000/inputs.safetensors", folder + f"/{large}/tapped", True)
+commands.record(inputs, folder.path / large / "tapped", MemoryBudget(large_bytes=int(large)))
 print(json.dumps(peak() - before))
 """
 
@@ -312,7 +316,7 @@ def test_the_memory_of_a_tapped_run_does_not_grow_with_its_captures(tmp_path):
     write_case(case, CaseFolder(tmp_path))
 
     def growth(large):
-        command = [sys.executable, "-c", MEASURE, case.model_dump_json(), str(tmp_path), str(large)]
+        command = [sys.executable, "-c", MEASURE, case.reference.model_dump_json(), str(tmp_path), str(large)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         return int(done.stdout)
 

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from multiprocessing.util import Finalize
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +15,12 @@ import parity.execution.scheduler
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
+from parity.capture.slices import MemoryBudget
 from parity.capture.store import load_capture, save_capture
-from parity.execution.commands import Commands
+from parity.case import CaseReference
+from parity.execution.commands import Abilities, Commands
 from parity.execution.record import RunnerFailure, Status
-from parity.execution.scheduler import MAX_LANES, Machine, Runners
+from parity.execution.scheduler import MAX_WORKERS, RunnerPool, Scheduler
 from parity.execution.worker import _answer
 from parity.inputs import weights
 from parity.runners.base import Unavailable
@@ -37,17 +40,17 @@ class Variable:
 
 
 @pytest.fixture(scope="module")
-def lane(tmp_path_factory):
-    runners = Runners(tmp_path_factory.mktemp("lane"), limit=120.0)
+def pool(tmp_path_factory):
+    runners = RunnerPool(tmp_path_factory.mktemp("worker"), timeout=120.0)
     yield runners
     runners.stop()
 
 
 @pytest.fixture
-def process(lane):
+def process(pool):
     """The live process of the reference; a test that ends it leaves the next test a new one."""
-    process = lane.get("torch", FP32)
-    process.request("start", 1)
+    process = pool.get("torch", FP32)
+    process.request(Commands.start, 1)
     return process
 
 
@@ -55,7 +58,7 @@ def process(lane):
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     weights.export({"weight": torch.ones(1)}, folder)
-    return str(folder)
+    return folder
 
 
 def _failure(process, *request):
@@ -73,26 +76,24 @@ def _is_running(pid):
 
 
 def test_results_come_back(process):
-    assert process.request("start", 1) == {
-        "label": f"torch dense (eager, {'cuda' if torch.cuda.is_available() else 'cpu'})",
-        "taps_modules": True,
-        "appends": True,
-        "builds": False,
-    }
+    label = f"torch dense (eager, {'cuda' if torch.cuda.is_available() else 'cpu'})"
+    assert process.request(Commands.start, 1) == Abilities(
+        label, taps_modules=True, appends=True, builds=False
+    )
     assert process.pid != os.getpid()
 
 
 def test_an_exception_is_an_error_with_its_first_line_and_the_process_lives_on(process):
-    failure = _failure(process, "load", "{", "fp32", "nowhere")
+    failure = _failure(process, Commands.load, CaseReference(target="nowhere:case"), FP32, Path("nowhere"))
     assert failure.status is Status.ERROR
-    assert failure.reason == "ValidationError: 1 validation error for CaseReference"
+    assert failure.reason.startswith("UserError: case: nowhere:case ")
     assert str(failure) == f"ERROR: {failure.reason}"
-    assert process.request("start", 1)["label"]
+    assert process.request(Commands.start, 1).label
 
 
 @NO_CUDA
 def test_what_cannot_run_here_is_unavailable_with_the_reason(process, exported):
-    failure = _failure(process, "load", load_case("hstu_tiny").reference.model_dump_json(), "tf32", exported)
+    failure = _failure(process, Commands.load, load_case("hstu_tiny").reference, TF32, exported)
     assert failure.status is Status.UNAVAILABLE
     assert failure.reason == "tf32 needs a CUDA device and PyTorch sees none"
 
@@ -100,8 +101,8 @@ def test_what_cannot_run_here_is_unavailable_with_the_reason(process, exported):
 def test_an_allocation_that_fails_is_out_of_memory_and_the_process_lives_on(process, exported):
     case = load_case("hstu_tiny")
     # 2 PB: more than any address space, so that no system grants it and hopes.
-    huge = case.model_copy(update={"model": case.model.model_copy(update={"num_items": 2**45})})
-    failure = _failure(process, "load", huge.model_dump_json(), "fp32", exported)
+    huge = case.with_sizes({"model.num_items": 2**45})
+    failure = _failure(process, Commands.load, huge.reference, FP32, exported)
     assert failure.status is Status.OUT_OF_MEMORY
     assert "can't allocate memory" in failure.reason
     assert process.alive
@@ -110,8 +111,8 @@ def test_an_allocation_that_fails_is_out_of_memory_and_the_process_lives_on(proc
 def test_a_hang_is_stopped_at_its_limit(process):
     pid = process.pid
     os.kill(pid, signal.SIGSTOP)
-    process.limit = 0.3
-    failure = _failure(process, "start", 1)
+    process.timeout = 0.3
+    failure = _failure(process, Commands.start, 1)
     assert failure.status is Status.TIMED_OUT
     assert failure.reason == "no answer to 'start' within 0.3 s; stopped"
     assert not process.alive
@@ -119,9 +120,9 @@ def test_a_hang_is_stopped_at_its_limit(process):
 
 
 def test_a_crash_names_the_signal_and_the_last_line_of_the_log(process):
-    _failure(process, "run", "/no/such/input", "stem")
+    _failure(process, Commands.run, Path("/no/such/input"), Path("stem"))
     os.kill(process.pid, signal.SIGABRT)
-    failure = _failure(process, "start", 1)
+    failure = _failure(process, Commands.start, 1)
     assert failure.status is Status.CRASHED
     assert failure.reason.startswith(
         "signal SIGABRT during 'start': parity.base.errors.UserError: inputs: /no/such/input cannot be read"
@@ -131,52 +132,52 @@ def test_a_crash_names_the_signal_and_the_last_line_of_the_log(process):
 def test_the_last_line_is_the_process_s_own(process):
     # Its log starts with what earlier tests made earlier processes print, and ends with a stack dump.
     os.kill(process.pid, signal.SIGSEGV)
-    assert _failure(process, "start", 1).reason == "signal SIGSEGV during 'start'"
+    assert _failure(process, Commands.start, 1).reason == "signal SIGSEGV during 'start'"
 
 
-def test_a_process_that_the_system_kills_is_out_of_memory_and_the_next_request_gets_a_new_one(lane, process):
+def test_a_process_that_the_system_kills_is_out_of_memory_and_the_next_request_gets_a_new_one(pool, process):
     os.kill(process.pid, signal.SIGKILL)
-    failure = _failure(process, "start", 1)
+    failure = _failure(process, Commands.start, 1)
     assert failure.status is Status.OUT_OF_MEMORY
     assert failure.reason == "killed during 'start', most likely by the system for lack of memory"
-    fresh = lane.get("torch", FP32)
+    fresh = pool.get("torch", FP32)
     assert fresh.pid != process.pid
-    assert fresh.request("start", 1)["label"].startswith("torch dense")
-    assert lane.get("torch", FP32) is fresh
+    assert fresh.request(Commands.start, 1).label.startswith("torch dense")
+    assert pool.get("torch", FP32) is fresh
 
 
-def test_only_tf32_may_round_to_tf32(lane, process):
-    plain = _failure(process, "run", Variable("NVIDIA_TF32_OVERRIDE"), "stem")
+def test_only_tf32_may_round_to_tf32(pool, process):
+    plain = _failure(process, Commands.run, Variable("NVIDIA_TF32_OVERRIDE"), Path("stem"))
     assert "inputs: 0 cannot be read" in plain.reason
-    separate = lane.get("torch", TF32)
+    separate = pool.get("torch", TF32)
     assert separate.pid != process.pid
-    separate.request("start", 1)
-    rounding = _failure(separate, "run", Variable("NVIDIA_TF32_OVERRIDE"), "stem")
+    separate.request(Commands.start, 1)
+    rounding = _failure(separate, Commands.run, Variable("NVIDIA_TF32_OVERRIDE"), Path("stem"))
     assert "inputs: unset cannot be read" in rounding.reason
-    assert lane.get("torch", PRECISIONS["bf16"]) is process
+    assert pool.get("torch", PRECISIONS["bf16"]) is process
 
 
 def test_a_process_has_the_environment_of_the_moment(tmp_path, process, monkeypatch):
     # The server that it is forked from runs by now.
     monkeypatch.setenv("PARITY_TEST_VARIABLE", "set later")
-    runners = Runners(tmp_path, limit=120.0)
+    runners = RunnerPool(tmp_path, timeout=120.0)
     try:
         later = runners.get("torch", FP32)
-        later.request("start", 1)
-        failure = _failure(later, "run", Variable("PARITY_TEST_VARIABLE"), "stem")
+        later.request(Commands.start, 1)
+        failure = _failure(later, Commands.run, Variable("PARITY_TEST_VARIABLE"), Path("stem"))
         assert "inputs: set later cannot be read" in failure.reason
     finally:
         runners.stop()
 
 
-def test_a_stopped_lane_leaves_no_process(tmp_path, monkeypatch):
+def test_a_stopped_pool_leaves_no_process(tmp_path, monkeypatch):
     started = []
 
     class Fake:
         alive = True
 
-        def __init__(self, name, log, limit, environment):
-            self.arguments = name, log.name, limit, environment
+        def __init__(self, name, log, timeout, environment):
+            self.arguments = name, log.name, timeout, environment
             started.append(self)
 
         def dismiss(self):
@@ -187,10 +188,10 @@ def test_a_stopped_lane_leaves_no_process(tmp_path, monkeypatch):
             self.alive = False
 
     monkeypatch.setattr(parity.execution.scheduler, "RunnerProcess", Fake)
-    lane = Runners(tmp_path / "lane", limit=5.0)
-    lane.get("oracle", FP32)
-    lane.get("tripy", TF32)
-    lane.stop()
+    pool = RunnerPool(tmp_path / "worker", timeout=5.0)
+    pool.get("oracle", FP32)
+    pool.get("tripy", TF32)
+    pool.stop()
     assert [process.arguments for process in started] == [
         ("oracle", "oracle.log", 5.0, {"NVIDIA_TF32_OVERRIDE": "0"}),
         ("tripy", "tripy.log", 5.0, {}),
@@ -209,9 +210,9 @@ class CleaningUp:
 
 
 def test_a_process_that_is_not_asked_any_more_cleans_up_behind_itself(tmp_path):
-    runners = Runners(tmp_path / "lane", limit=120.0)
+    runners = RunnerPool(tmp_path / "worker", timeout=120.0)
     process = runners.get("torch", FP32)
-    _failure(process, "run", CleaningUp(tmp_path / "trace"), "stem")
+    _failure(process, Commands.run, CleaningUp(tmp_path / "trace"), Path("stem"))
     runners.stop()
     assert not process.alive
     assert (tmp_path / "trace").exists()
@@ -219,9 +220,9 @@ def test_a_process_that_is_not_asked_any_more_cleans_up_behind_itself(tmp_path):
 
 def test_a_process_that_still_computes_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(parity.execution.scheduler, "PATIENCE", 0.2)
-    runners = Runners(tmp_path / "lane", limit=120.0)
+    runners = RunnerPool(tmp_path / "worker", timeout=120.0)
     process = runners.get("torch", FP32)
-    process.request("start", 1)
+    process.request(Commands.start, 1)
     os.kill(process.pid, signal.SIGSTOP)
     runners.stop()
     assert not process.alive
@@ -248,7 +249,7 @@ def test_what_a_runner_raises_becomes_a_status(error, status, reason):
     def run():
         raise error
 
-    assert _answer(SimpleNamespace(run=run), "run", ()) == (status, reason)
+    assert _answer(SimpleNamespace(run=run), "run", (), {}) == (status, reason)
 
 
 @pytest.fixture
@@ -265,8 +266,10 @@ def isolated(tmp_path, monkeypatch):
             return {call.tap: torch.ones(2)}
 
         commands = Commands("torch")
-        commands._runner = SimpleNamespace(run_call=run_call, can_run=lambda call: True, widening=1)
-        return commands.run_isolated("inputs", str(tmp_path / "calls"), str(tmp_path / "isolated"))
+        commands._started = SimpleNamespace(run_call=run_call, can_run=lambda call: True, widening=1)
+        commands._case = load_case("hstu_tiny")
+        stems = tmp_path / "calls", tmp_path / "isolated"
+        return commands.run_isolated(Path("inputs"), *stems, MemoryBudget())
 
     return run
 
@@ -286,7 +289,7 @@ def test_a_module_that_runs_out_of_memory_alone_ends_the_runner(isolated, error)
 def machine(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
-    return Machine()
+    return Scheduler()
 
 
 class _Visitor:
@@ -318,18 +321,18 @@ class _Visitor:
 AT_ONCE, SOON = 0.2, 30.0
 
 
-def test_threads_are_divided_among_lanes(machine, monkeypatch):
-    assert (machine.lanes, machine.threads_shared, machine.threads_alone) == (MAX_LANES, 3, 6)
+def test_threads_are_divided_among_workers(machine, monkeypatch):
+    assert (machine.workers, machine.threads_shared, machine.threads_alone) == (MAX_WORKERS, 3, 6)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    narrow = Machine()
-    assert (narrow.lanes, narrow.threads_shared, narrow.threads_alone) == (MAX_LANES, 1, 1)
+    narrow = Scheduler()
+    assert (narrow.workers, narrow.threads_shared, narrow.threads_alone) == (MAX_WORKERS, 1, 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    single = Machine()
-    assert (single.lanes, single.threads_shared, single.threads_alone) == (1, 1, 1)
+    single = Scheduler()
+    assert (single.workers, single.threads_shared, single.threads_alone) == (1, 1, 1)
 
 
-def test_as_many_share_the_machine_as_it_has_lanes(machine):
-    users = [_Visitor(machine.shared) for _ in range(machine.lanes)]
+def test_as_many_share_the_machine_as_it_has_workers(machine):
+    users = [_Visitor(machine.shared) for _ in range(machine.workers)]
     assert all(user.is_inside(SOON) for user in users)
     late = _Visitor(machine.shared)
     assert not late.is_inside(AT_ONCE)

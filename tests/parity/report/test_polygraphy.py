@@ -20,10 +20,10 @@ from polygraphy.json import load_json
 
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
-from parity.execution import collect
 from parity.execution.folder import CaseFolder
 from parity.execution.record import RunnerFailure, Status
-from parity.execution.scheduler import Machine
+from parity.execution.scheduler import Scheduler
+from parity.pipeline import write_polygraphy
 from parity.runners import Unavailable
 from tests.parity.hidden_gpu import without_gpu
 
@@ -147,7 +147,7 @@ def test_without_polygraphy_the_run_is_saved_and_says_what_to_install(monkeypatc
             return Process()
 
     case = load_case("dlrm_tiny")
-    collect.write_polygraphy(case, PRECISIONS["fp32"], CaseFolder(tmp_path), Here(), Machine())
+    write_polygraphy(case, PRECISIONS["fp32"], CaseFolder(tmp_path), Here(), Scheduler())
     assert "`pip install polygraphy`" in (tmp_path / "onnx" / "fp32" / "README.txt").read_text()
 
 

@@ -11,7 +11,6 @@ import torch
 from cases.shipped import load_case
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
-from parity.execution.folder import PrecisionFolder
 from parity.inputs.arrays import make_inputs
 from parity.report.html.page import render_html
 from parity.report.overview import milliseconds, times_the_limit
@@ -83,24 +82,24 @@ def test_a_family_without_counts_has_a_reason_and_no_limits(inputs):
 
 def test_without_a_gpu_nothing_is_saved(inputs, tmp_path):
     with without_gpu():
-        write_limits(CASE, PRECISIONS["fp32"], inputs, PrecisionFolder(tmp_path))
+        write_limits(CASE, PRECISIONS["fp32"], inputs, tmp_path / "roofline.json")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_saved_is_what_was_found(inputs, tmp_path, on_h200):
-    write_limits(CASE, PRECISIONS["fp32"], inputs, PrecisionFolder(tmp_path))
+    write_limits(CASE, PRECISIONS["fp32"], inputs, tmp_path / "roofline.json")
     found = find_limits(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
     assert limits.Limits.model_validate_json((tmp_path / "roofline.json").read_text()) == found
 
 
 def test_a_batch_without_a_gpu_has_no_limits(tmp_path):
-    assert read_limits(PrecisionFolder(tmp_path)) is None
+    assert read_limits(tmp_path / "roofline.json") is None
 
 
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "roofline.json").write_text("{}")
     with pytest.raises(UserError, match="is damaged"):
-        read_limits(PrecisionFolder(tmp_path))
+        read_limits(tmp_path / "roofline.json")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """How runs are timed: turns, warm-ups, quantiles, the check of what was timed, and the GPU's state."""
 
 import io
+import itertools
 import subprocess
 import sys
 import time
@@ -13,87 +14,122 @@ from rich.console import Console
 
 from parity.base import gpu_state
 from parity.base.precision import PRECISIONS
-from parity.execution.record import RunnerFailure, Status
 from parity.report.assemble import latency_report
 from parity.report.overview import milliseconds
 from parity.report.terminal import render
 from parity.timing import measure as timing
-from parity.timing import rounds as latency
+from parity.timing import rounds
 from parity.timing.measure import NotCapturable, Replay, Replayed, measure, measure_queued
+from parity.timing.rounds import NotTimed, TimedRuns
 from tests.parity import made_reports
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FP32 = PRECISIONS["fp32"]
 
 
-class Lane:
-    """Stands for runner processes; each command is kept, and a turn's first run takes ten times as long."""
+class Machine:
+    """Makes runners whose commands are listed; the first run of a round takes ten times as long."""
 
-    def __init__(self, replays=None):
+    def __init__(self, replays=None, failing=()):
         self.asked = []
-        self.failing = ()
-        self._replays = replays or Replayed([0.5] * 6)
+        self.replays = replays or Replayed([0.5] * 6)
+        self.failing = failing
+        self.peaks = itertools.cycle([100, 123, 110])
 
-    def get(self, name, precision):
-        return SimpleNamespace(request=lambda *request: self._answer(name, *request))
+    def rounds(self, monkeypatch, on_gpu):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
+        return rounds.InterleavedRounds({name: Runner(self, name) for name in ("a", "b")})
 
-    def _answer(self, name, command, *arguments):
-        self.asked.append((name, command))
-        if (name, command) in self.failing:
-            raise RunnerFailure(Status.ERROR, "broken")
-        if command == "time":
-            return [10.0] + [1.0] * (arguments[1] - 1)
-        if command == "time_calls":
-            return {"m": [10.0] + [2.0] * (arguments[1] - 1)}
-        if command == "time_replays":
-            return self._replays
-        if command == "time_call_replays":
-            return {"m": self._replays}
-        return 123 if command == "peak_memory" else None
+    def commands(self, command):
+        return [name for name, asked in self.asked if asked == command]
 
 
-def turns(monkeypatch, on_gpu, lane):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
-    return latency.Turns(["a", "b"], lane, FP32, threads=1)
+class Runner:
+    def __init__(self, machine, name):
+        self._machine = machine
+        self._name = name
+
+    def _ask(self, command):
+        self._machine.asked.append((self._name, command))
+        if (self._name, command) in self._machine.failing:
+            raise NotTimed("ERROR: broken")
+
+    def prepare(self):
+        self._ask("prepare")
+
+    def time(self, repeats):
+        self._ask("time")
+        return TimedRuns([10.0] + [1.0] * (repeats - 1), next(self._machine.peaks))
+
+    def time_calls(self, repeats):
+        self._ask("time_calls")
+        return {"m": [10.0] + [2.0] * (repeats - 1)}
+
+    def time_replays(self, repeats):
+        self._ask("time_replays")
+        return self._machine.replays
+
+    def time_call_replays(self, repeats):
+        self._ask("time_call_replays")
+        return {"m": self._machine.replays}
 
 
-def test_runners_take_turns_and_the_first_run_of_a_gpu_turn_does_not_count(monkeypatch):
-    lane = Lane()
-    made = turns(monkeypatch, True, lane)
-    made.time_models("inputs")
-    timed = [name for name, command in lane.asked if command == "time"]
-    assert timed == ["a", "b"] * (1 + latency.MIN_ROUNDS)
-    assert made.seconds["a"] == [1.0] * (latency.MIN_ROUNDS * latency.GPU_TURN)
-    assert made.peak_bytes == {"a": 123, "b": 123}
+def test_rounds_are_interleaved_and_the_first_run_of_a_gpu_round_does_not_count(monkeypatch):
+    machine = Machine()
+    timed = machine.rounds(monkeypatch, on_gpu=True)
+    timed.time_models()
+    assert machine.asked[:2] == [("a", "prepare"), ("b", "prepare")]
+    assert machine.commands("time") == ["a", "b"] * (1 + rounds.MIN_ROUNDS)
+    assert timed.times["a"].seconds == [1.0] * (rounds.MIN_ROUNDS * rounds.GPU_REPEATS)
+    assert timed.times["a"].peak_bytes == timed.times["b"].peak_bytes == 123
 
 
-@pytest.mark.parametrize(("on_gpu", "rounds"), [(False, 2), (True, 8)])
-def test_modules_take_turns_as_well_and_more_of_them_on_a_gpu(on_gpu, rounds, monkeypatch):
-    lane = Lane()
-    made = turns(monkeypatch, on_gpu, lane)
-    made.time_modules(iter(["a", "b"]), "calls")
-    assert [name for name, command in lane.asked if command == "time_calls"] == ["a", "b"] * rounds
-    assert made.module_seconds["b"] == {"m": [2.0] * rounds * latency.MODULE_REPEATS}
+def test_on_a_processor_every_run_of_a_round_counts(monkeypatch):
+    timed = Machine().rounds(monkeypatch, on_gpu=False)
+    timed.time_models()
+    assert timed.times["b"].seconds == [10.0] * rounds.MIN_ROUNDS
+
+
+@pytest.mark.parametrize(("on_gpu", "count"), [(False, 2), (True, 8)])
+def test_modules_are_interleaved_as_well_in_more_rounds_on_a_gpu(on_gpu, count, monkeypatch):
+    machine = Machine()
+    timed = machine.rounds(monkeypatch, on_gpu)
+    timed.time_modules(iter(["a", "b"]))
+    assert machine.commands("time_calls") == ["a", "b"] * count
+    assert timed.times["b"].module_seconds == {"m": [2.0] * count * rounds.MODULE_REPEATS}
 
 
 def test_replays_are_timed_on_a_gpu_only(monkeypatch):
-    lane = Lane()
-    made = turns(monkeypatch, False, lane)
-    made.time_replays("inputs", ["a"], "calls")
-    assert not [command for _, command in lane.asked if "replay" in command]
-    made = turns(monkeypatch, True, lane)
-    made.time_replays("inputs", iter(["a"]), "calls")
-    assert made.replays["a"] == Replayed([0.5] * 5 * latency.REPLAY_ROUNDS)
-    assert made.module_replays == {"a": {"m": Replayed([0.5] * 5 * latency.GPU_MODULE_ROUNDS)}, "b": {}}
+    machine = Machine()
+    timed = machine.rounds(monkeypatch, on_gpu=False)
+    timed.time_replays(["a"])
+    assert not [command for _, command in machine.asked if "replay" in command]
+    timed = machine.rounds(monkeypatch, on_gpu=True)
+    timed.time_replays(iter(["a"]))
+    assert timed.times["a"].replays == Replayed([0.5] * 5 * rounds.REPLAY_ROUNDS)
+    assert timed.times["a"].module_replays == {"m": Replayed([0.5] * 5 * rounds.GPU_MODULE_ROUNDS)}
+    assert timed.times["b"].module_replays == {}
 
 
-def test_a_reason_against_replays_is_kept_and_a_failure_ends_only_one_runner(monkeypatch):
-    lane = Lane(Replayed([], "it waits for the GPU"))
-    lane.failing = [("b", "time_replays")]
-    made = turns(monkeypatch, True, lane)
-    made.time_replays("inputs", ["a", "b"], "calls")
-    assert made.replays["a"] == made.module_replays["a"]["m"] == Replayed([], "it waits for the GPU")
-    assert made.failures == {"b": "ERROR: broken"}
+def test_a_reason_against_replays_stays_and_a_failure_ends_only_one_runner(monkeypatch):
+    machine = Machine(Replayed([], "it waits for the GPU"), failing=[("b", "time_replays")])
+    timed = machine.rounds(monkeypatch, on_gpu=True)
+    timed.time_replays(["a", "b"])
+    times = timed.times["a"]
+    assert times.replays == times.module_replays["m"] == Replayed([], "it waits for the GPU")
+    assert {name: times.failure for name, times in timed.times.items()} == {"a": "", "b": "ERROR: broken"}
+    assert machine.commands("time_replays").count("b") == 1
+    assert "b" not in machine.commands("time_call_replays")
+
+
+def test_a_runner_that_cannot_prepare_is_never_timed(monkeypatch):
+    machine = Machine(failing=[("a", "prepare")])
+    timed = machine.rounds(monkeypatch, on_gpu=False)
+    timed.time_models()
+    timed.time_modules(["a", "b"])
+    assert "a" not in machine.commands("time") + machine.commands("time_calls")
+    assert timed.times["a"].seconds == []
+    assert timed.times["b"].seconds
 
 
 def test_measuring_on_the_host_returns_each_run_and_the_last_result():
