@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from incremental_work import CAPACITY, CHUNK, STATE, Case, Streams, Tensors, Work  # noqa: E402
 
+from cases.hstu.weight_scales import weight_scale  # noqa: E402
 from parity.base.environment import environment  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
 from parity.base.trees import map_tree  # noqa: E402
@@ -170,7 +171,7 @@ def run(case: Case, rounds: int) -> dict[str, Any]:
     """Check, then time, every work of a case in every mode."""
     precision, config = PRECISIONS[case.precision], case.config()
     model = build_hstu_stream(config)
-    weights = rounded(initial_weights(model, seed=0), precision.dtype)
+    weights = rounded(initial_weights(model, 0, weight_scale), precision.dtype)
     model = model.to(precision.dtype).requires_grad_(False).cuda()
     model.load_state_dict(weights)
     exact = build_hstu_stream(config).double().requires_grad_(False).cuda()

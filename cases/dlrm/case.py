@@ -12,6 +12,7 @@ from cases.configured import ConfiguredCase
 from cases.dlrm import inputs as dlrm_inputs
 from cases.dlrm import recorded as dlrm_recorded
 from cases.dlrm.inputs import has_weights, index_name, weight_name
+from cases.dlrm.weight_scales import weight_scale
 from datasets.criteo import logs as criteo
 from parity.base.precision import Precision
 from parity.base.task import Task
@@ -69,6 +70,9 @@ class DLRMCase(ConfiguredCase):
         if has_weights(arrays):
             arguments["lS_w"] = [arrays[weight_name(table)] for table in tables]
         return arguments
+
+    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
+        return weight_scale(name, parameter)
 
     def batch_size_of(self, arrays: Arrays) -> int:
         return arrays["counts"].shape[0]

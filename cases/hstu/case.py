@@ -14,6 +14,7 @@ from cases.hstu import inputs as hstu_inputs
 from cases.hstu import recorded as hstu_recorded
 from cases.hstu.inputs import HSTUInputs
 from cases.hstu.synthetic import synthetic
+from cases.hstu.weight_scales import weight_scale
 from configs import HSTUConfig
 from datasets import movielens
 from parity.base.errors import UserError
@@ -110,6 +111,9 @@ class HSTUCase(ConfiguredCase):
         for size in {items, positions}:
             masks[size] = np.arange(size)[None, :] < lengths * (size // items)
         return masks
+
+    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
+        return weight_scale(name, parameter)
 
     def is_causal(self) -> bool:
         return True

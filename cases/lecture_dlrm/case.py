@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from cases.configured import ConfiguredCase
 from parity.base.errors import UserError
@@ -14,6 +16,8 @@ from parity.inputs.arrays import CaseInputs, require_all_good, require_int64, re
 
 _LARGEST_COUNT = 4_000
 """Counts enter without a logarithm: the lecture's own two rows go up to 3157."""
+_COUNTS_RMS = 1000.0
+"""Root mean square of the counts, of which the model takes no logarithm."""
 _LARGEST_RAW = 2**32
 """Criteo's sparse values are 32-bit hashes."""
 
@@ -66,6 +70,14 @@ class LectureDLRMCase(ConfiguredCase):
         require_all_good(
             "dense_features", dense_BD, ~np.isfinite(dense_BD), "is not finite", "fill the gaps of the data"
         )
+
+    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
+        """Tables 1, layers sqrt(1 / inputs), and the first one less by the size of the counts."""
+        if name.startswith("sparse_layer."):
+            return 1.0
+        if name == "dense_layer.mlp.fc_layers.0.weight":
+            return 1.0 / math.sqrt(parameter.shape[1]) / _COUNTS_RMS
+        return None
 
     def batch_size_of(self, arrays: Arrays) -> int:
         return arrays["dense_features"].shape[0]

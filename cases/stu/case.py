@@ -11,6 +11,7 @@ import torch
 
 from cases.configured import ConfiguredCase, unflatten_cache
 from cases.stu import inputs as stu_inputs
+from cases.stu.weight_scales import weight_scale
 from configs import STUConfig
 from parity.base.errors import UserError
 from parity.case import Arrays, Batches, Form, NoForm
@@ -72,6 +73,9 @@ class STUCase(ConfiguredCase):
 
     def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
         return {arrays["seq_ids"].shape[1]: stu_inputs.valid_mask(arrays)}
+
+    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
+        return weight_scale(name, parameter)
 
     def is_causal(self) -> bool:
         return self.model.mask_contextual_seq_len == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -28,3 +30,15 @@ class UserError(ValueError):
     def __reduce__(self) -> tuple[type[UserError], tuple[str, object, str, str]]:
         # Errors travel between the harness's processes; the default would pass on the message alone.
         return type(self), (self.field, self.value, self.problem, self.fix)
+
+
+def check_names(kind: str, given: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Names without doubles, in the order given. Raises `UserError` for one that is not known."""
+    known = tuple(known)
+    unique = tuple(dict.fromkeys(given))
+    for name in unique:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}? known: " if near else "use "
+            raise UserError(kind, name, "is not known", hint + ", ".join(known))
+    return unique

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from parity.base.errors import UserError
+from parity.base.errors import UserError, check_names
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
 from parity.case import Case, CaseReference, Registry
 from parity.execution.request import Request
@@ -123,18 +122,6 @@ def names(option: str, text: str | None) -> list[str]:
     if text is not None and not found:
         raise UserError(option, repr(text), "names nothing", "give a name, or leave the option out")
     return found
-
-
-def check_names(kind: str, given: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    """Names without doubles, in the order given. Raises `UserError` for one that is not known."""
-    known = tuple(known)
-    unique = tuple(dict.fromkeys(given))
-    for name in unique:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}? known: " if near else "use "
-            raise UserError(kind, name, "is not known", hint + ", ".join(known))
-    return unique
 
 
 def refuse_with(option: str, why: str, others: Mapping[str, object]) -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import run_parity
 from cases.shipped import load_case
-from parity.inputs.weights import initial_weights
+from parity.inputs.weights import case_weights
 from parity.report.files import read_report
 from parity.runners.tripy.call_stacks import no_call_stacks
 
@@ -115,7 +115,7 @@ def tiny():
     """The case hstu_tiny, its reference model and its initial weights."""
     case = load_case("hstu_tiny")
     model = case.build_reference()
-    return case, model, initial_weights(model, case.input.seed)
+    return case, model, case_weights(case)[0]
 
 
 @pytest.fixture(scope="module")

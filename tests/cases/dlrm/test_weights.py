@@ -18,7 +18,7 @@ CASES = [name for name in configs.list_cases() if configs.load_case(name).family
 def _model_and_arguments(name):
     case = load_case(name)
     model = case.build_reference()
-    model.load_state_dict(weights.initial_weights(model, case.input.seed), strict=True)
+    model.load_state_dict(weights.case_weights(case)[0], strict=True)
     (inputs,) = make_inputs(case).batches
 
     def place(array):
@@ -72,10 +72,3 @@ def test_the_longest_sum_of_a_table_is_its_longest_bag(offsets, weighted, longes
     with torch.inference_mode(), tapped(model, record_calls=True) as capture:
         model[0](indices, torch.tensor(offsets), per_sample_weights)
     assert capture.longest_sums == {"0": longest}
-
-
-def test_a_role_that_is_not_known_is_named():
-    model = torch.nn.Module()
-    model.emb_x = torch.nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="emb_x.weight: no scale is known for this parameter"):
-        weights.initial_weights(model, 0)

@@ -8,8 +8,8 @@ from cases.shipped import load_case
 from cases.stu import inputs as stu_inputs
 from parity.base.errors import UserError
 from parity.capture.torch_hooks import tapped
-from parity.inputs import weights
 from parity.inputs.arrays import CaseInputs
+from parity.inputs.weights import case_weights
 
 CASES = ("stu_tiny", "stu_tiny_group", "stu_dlrmv3")
 
@@ -157,8 +157,7 @@ def run(case, inputs, tensors):
 @pytest.mark.parametrize("name", CASES[:2])
 def test_initial_weights_make_every_layer_and_parameter_count(name):
     case, inputs = requests(name)
-    model = case.build_reference()
-    tensors = weights.initial_weights(model, 0)
+    tensors, _ = case_weights(case)
     taps, targets = run(case, inputs, tensors)
     valid = torch.tensor(stu_inputs.valid_mask(inputs.arrays))
     stream = taps["_positional_encoder"]

@@ -9,7 +9,7 @@ from parity.capture.captures import Capture, TensorKey, tensor_leaves
 from parity.capture.store import load_capture, save_capture
 from parity.capture.torch_hooks import tapped
 from parity.inputs.arrays import make_inputs
-from parity.inputs.weights import initial_weights
+from parity.inputs.weights import case_weights
 from parity.runners import make_runner
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_compared_is_refused():
 def test_filling_a_cache_and_appending_to_it_are_recorded_as_calls_of_their_own(tiny):
     case, model, _ = tiny
     runner = make_runner("torch")
-    runner.load(case, PRECISIONS["fp32"], initial_weights(model, 0))
+    runner.load(case, PRECISIONS["fp32"], case_weights(case)[0])
     (inputs,) = make_inputs(case).batches
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     appending = {call.tap: call for call in capture.calls if call.appends}
@@ -171,8 +171,7 @@ def test_filling_a_cache_and_appending_to_it_are_recorded_as_calls_of_their_own(
 def test_a_method_that_is_a_call_is_recorded_under_its_name():
     case = load_case("stu_tiny")
     runner = make_runner("torch")
-    model = case.build_reference()
-    runner.load(case, PRECISIONS["fp32"], initial_weights(model, 0))
+    runner.load(case, PRECISIONS["fp32"], case_weights(case)[0])
     (inputs,) = make_inputs(case).batches
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     methods = {call.tap: call for call in capture.calls if call.method != "forward"}

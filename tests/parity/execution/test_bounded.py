@@ -271,8 +271,7 @@ def test_a_spooled_capture_is_the_same_as_one_in_memory(tmp_path, tiny):
 def test_what_a_module_holds_is_measured():
     case = load_case("hstu_tiny")
     runner = make_runner("torch")
-    model = case.build_reference()
-    runner.load(case, PRECISIONS["fp32"], weights.initial_weights(model, 0))
+    runner.load(case, PRECISIONS["fp32"], weights.case_weights(case)[0])
     (inputs,) = make_inputs(case).batches
     capture = runner.run_tapped(inputs.arrays, record_calls=True)
     batch, width, heads = inputs.batch_size, case.model.sequence_width, case.model.num_heads

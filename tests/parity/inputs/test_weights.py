@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import configs
 from cases.hstu.synthetic import synthetic
+from cases.hstu.weight_scales import weight_scale
 from parity.base.errors import UserError
 from parity.inputs import weights
 from reference.build import build_hstu
@@ -39,7 +40,7 @@ def _small(name):
 
 def _model(case):
     model = build_hstu(case.model)
-    model.load_state_dict(weights.initial_weights(model, case.input.seed), strict=True)
+    model.load_state_dict(weights.initial_weights(model, case.input.seed, weight_scale), strict=True)
     return model
 
 
@@ -120,7 +121,7 @@ def test_every_parameter_changes_the_scores(name):
 def test_initial_weights_are_a_whole_state_dict_of_the_seed():
     case = configs.load_case("hstu_tiny_combined")
     model = build_hstu(case.model)
-    first, again, other = (weights.initial_weights(model, seed) for seed in (0, 0, 1))
+    first, again, other = (weights.initial_weights(model, seed, weight_scale) for seed in (0, 0, 1))
     assert list(first) == list(model.state_dict())
     assert all(first[name].dtype == torch.float32 for name, _ in model.named_parameters())
     for name, buffer in model.named_buffers():
@@ -132,14 +133,34 @@ def test_initial_weights_are_a_whole_state_dict_of_the_seed():
 def test_a_deeper_model_keeps_the_values_of_the_common_layers():
     case = configs.load_case("hstu_tiny")
     deeper = case.model.model_copy(update={"num_blocks": 5})
-    shallow = weights.initial_weights(build_hstu(case.model), 0)
-    deep = weights.initial_weights(build_hstu(deeper), 0)
+    shallow = weights.initial_weights(build_hstu(case.model), 0, weight_scale)
+    deep = weights.initial_weights(build_hstu(deeper), 0, weight_scale)
     assert all(torch.equal(tensor, deep[name]) for name, tensor in shallow.items())
 
 
-def test_a_parameter_of_unknown_role_is_refused():
-    with pytest.raises(ValueError, match="0.weight: no scale is known for this parameter; add its role"):
-        weights.initial_weights(torch.nn.Sequential(torch.nn.Linear(2, 2)), 0)
+def test_a_parameter_without_an_override_has_the_scale_of_its_role():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(5000, 16)
+            self.layer = torch.nn.Linear(400, 300)
+            self.norm = torch.nn.LayerNorm(4000)
+            self.own = torch.nn.Parameter(torch.empty(300, 20, 20))
+            self.gate = torch.nn.Parameter(torch.empty(4000))
+
+    tensors = weights.initial_weights(Model(), 0)
+    expected = {
+        "table.weight": 0.5,
+        "layer.weight": 0.05,
+        "layer.bias": 0.3,
+        "norm.weight": 1.0,
+        "norm.bias": 0.3,
+        "own": 0.05,
+        "gate": 0.3,
+    }
+    assert {
+        name: pytest.approx(float(tensor.std()), rel=0.15) for name, tensor in tensors.items()
+    } == expected
 
 
 def test_rounding_touches_floats_only():
@@ -154,7 +175,7 @@ def test_rounding_touches_floats_only():
 @pytest.fixture
 def tiny():
     case = configs.load_case("hstu_tiny")
-    return weights.initial_weights(build_hstu(case.model), 0)
+    return weights.initial_weights(build_hstu(case.model), 0, weight_scale)
 
 
 def test_an_export_comes_back_and_says_what_it_is(tiny, tmp_path):

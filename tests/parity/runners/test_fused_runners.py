@@ -16,7 +16,7 @@ from parity.base.precision import PRECISIONS
 from parity.base.trees import map_tree
 from parity.cli.arguments import Arguments
 from parity.inputs.arrays import make_inputs
-from parity.inputs.weights import initial_weights
+from parity.inputs.weights import case_weights
 from parity.pipeline import run
 from parity.runners import default_runners, make_runner
 from parity.runners.base import Unavailable
@@ -152,7 +152,7 @@ def test_one_graph_of_the_port_serves_fewer_users_and_rows(case):
     """The number of valid rows is a dimension of the graph, and so is the number of users."""
     case = load_case(case)
     fused = case.form("fused")
-    weights = initial_weights(fused.build_reference(), 0)
+    weights, _ = case_weights(fused)
     port, reference = (make_runner(name) for name in ("tripy_jagged", "torch_fused"))
     oracle = OracleRunner()
     oracle.load(case, PRECISIONS["fp32"], weights)
@@ -206,7 +206,7 @@ def test_valid_rows_of_requests_are_those_of_the_lengths():
 )
 def test_tensorrt_has_no_layer_for_the_plugin(case, plugin, tmp_path):
     case = load_case(case).form("fused")
-    weights = initial_weights(case.build_reference(), 0)
+    weights, _ = case_weights(case)
     runner = make_runner("tensorrt")
     runner.load(case, PRECISIONS["fp32"], weights)
     arrays = make_inputs(case).batches[0].arrays

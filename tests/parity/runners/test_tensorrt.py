@@ -93,9 +93,9 @@ def runner():
     """A loaded tensorrt runner, and the arrays of its case."""
     made = make_runner("tensorrt")
     case = load_case("hstu_tiny")
-    from parity.inputs.weights import initial_weights
+    from parity.inputs.weights import case_weights
 
-    weights = initial_weights(case.build_reference(), 0)
+    weights, _ = case_weights(case)
     made.load(case, PRECISIONS["fp32"], weights)
     return made, synthetic(case).arrays
 

@@ -28,7 +28,7 @@ def ranges_in(path):
 def loaded():
     """Runners of the small HSTU, and what the reference recorded."""
     case = load_case("hstu_tiny")
-    tensors = weights.initial_weights(case.build_reference(), 0)
+    tensors = weights.case_weights(case)[0]
     arrays = make_inputs(case).batches[0].arrays
 
     def load(name):

@@ -12,13 +12,14 @@ from click.testing import CliRunner
 import tripy_port.hstu_stream
 import tripy_port.input_features_preprocessors
 import tripy_port.relative_attention_bias
+from cases.hstu.streaming import __main__ as program
+from cases.hstu.streaming.judging import follow
+from cases.hstu.streaming.sides import PortSide, ReferenceSide
+from cases.hstu.streaming.streams import Truth, synthetic_stream
+from cases.hstu.weight_scales import weight_scale
 from configs import HSTUConfig, load_case
 from parity.base.precision import PRECISIONS
 from parity.inputs.weights import initial_weights
-from parity.studies.streaming import __main__ as program
-from parity.studies.streaming.judging import follow
-from parity.studies.streaming.sides import PortSide, ReferenceSide
-from parity.studies.streaming.streams import Truth, synthetic_stream
 from reference.build import build_hstu
 from tripy_port.numerics import both
 
@@ -40,7 +41,7 @@ CONFIG = HSTUConfig(
     attention_dim=6,
     linear_dim=7,
 )
-WEIGHTS = initial_weights(build_hstu(CONFIG), seed=0)
+WEIGHTS = initial_weights(build_hstu(CONFIG), 0, weight_scale)
 
 
 def truth_of(precision, steps):
@@ -94,7 +95,11 @@ OTHER_INPUTS = {
 
 @pytest.mark.parametrize("config", OTHER_INPUTS.values(), ids=OTHER_INPUTS)
 def test_other_inputs_stream_too(config):
-    weights, precision, capacity = initial_weights(build_hstu(config), seed=0), PRECISIONS["fp32"], 10
+    weights, precision, capacity = (
+        initial_weights(build_hstu(config), 0, weight_scale),
+        PRECISIONS["fp32"],
+        10,
+    )
     stream = synthetic_stream(config, (1, 7, 3), 12, new=(2, 1), seed=0)
     truth = Truth(config, weights, precision, stream, capacity)
     *_, last = follow(truth, PortSide(config, weights, precision, 3, capacity))

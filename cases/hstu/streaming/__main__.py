@@ -1,4 +1,4 @@
-"""`python -m parity.studies.streaming`: run reference and port over streams, judge every step, print a table.
+"""`python -m cases.hstu.streaming`: run reference and port over streams, judge every step, print a table.
 
 Exit code: 0 every step passes, 1 one does not, 2 bad input.
 """
@@ -13,15 +13,14 @@ import click
 import mlir_tensorrt
 import torch
 
-from configs import CaseConfig, ConfigError, load_case
-from parity.base.errors import UserError
+from cases.hstu.case import HSTUCase
+from cases.hstu.streaming.judging import StepVerdicts, follow
+from cases.hstu.streaming.sides import PortSide, ReferenceSide
+from cases.hstu.streaming.streams import Truth, Weights, synthetic_stream
+from cases.shipped import load_case
+from parity.base.errors import UserError, check_names
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS, Precision
-from parity.cli.arguments import check_names
-from parity.inputs import weights
-from parity.studies.streaming.judging import StepVerdicts, follow
-from parity.studies.streaming.sides import PortSide, ReferenceSide
-from parity.studies.streaming.streams import Truth, Weights, synthetic_stream
-from reference.build import build_hstu
+from parity.inputs.weights import case_weights
 
 BAD_INPUT = 2
 NEW = (1, 3, 1, 2)
@@ -40,11 +39,11 @@ def main(
 ) -> None:
     """Append items to streams of research HSTU and compare every step with the full forward."""
     try:
-        case = load_case(name)
+        case = _research_case(name)
         chosen = check_names("--precision", precision.split(","), PRECISIONS)
         capacity = _checked(case, capacity)
-        tensors = _weights(case, checkpoint)
-    except (ConfigError, UserError) as error:
+        tensors, _ = case_weights(case, checkpoint)
+    except UserError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)
     click.echo("precision | side | steps | items | err/limit of the cache, of the states | verdict")
@@ -54,10 +53,16 @@ def main(
     sys.exit(int(failed))
 
 
-def _checked(case: CaseConfig, capacity: int | None) -> int:
+def _research_case(name: str) -> HSTUCase:
+    """A case by name. Raises `UserError` for another architecture's."""
+    case = load_case(name)
+    if not isinstance(case, HSTUCase):
+        raise UserError("--case", case.name, f"is a case of {case.config.family}", "give one of hstu")
+    return case
+
+
+def _checked(case: HSTUCase, capacity: int | None) -> int:
     """The capacity. Raises `UserError` for a case without streams, and for a cache that does not fit."""
-    if case.family != "hstu":
-        raise UserError("--case", case.name, f"is a case of {case.family}", "give one of hstu")
     if case.model.normalization == "softmax_rel_bias":
         raise UserError(
             "--case", case.name, "has softmax attention, over positions to come", "give one of rel_bias"
@@ -69,15 +74,8 @@ def _checked(case: CaseConfig, capacity: int | None) -> int:
     return capacity
 
 
-def _weights(case: CaseConfig, checkpoint: Path | None) -> Weights:
-    model = build_hstu(case.model)
-    if checkpoint is None:
-        return weights.initial_weights(model, case.input.seed)
-    return weights.load_checkpoint(checkpoint, weights.layout(model.state_dict()))
-
-
 def _judged(
-    case: CaseConfig, precision: Precision, tensors: Weights, steps: int, capacity: int, seed: int
+    case: HSTUCase, precision: Precision, tensors: Weights, steps: int, capacity: int, seed: int
 ) -> bool:
     """Print a line for each side; whether one fails."""
     items = max(1, capacity // case.model.positions_per_item)

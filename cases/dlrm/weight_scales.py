@@ -1,0 +1,40 @@
+"""Scales of DLRM's initial weights, with which every module shows in the output.
+
+For tables of D columns:
+
+* Tables: D^-1/4, so that a product of two rows has unit variance. Those of mixed dimensions have 1, with the
+  rest in the projection.
+* MLPs: sqrt(2 / inputs), which ReLU keeps. The first layer has less by the size of its input, and the last
+  one sqrt(1 / inputs), so that no sigmoid saturates. Biases have 0.3, a third of the values that they are
+  added to.
+* Pooling weights: 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+_LOG_COUNTS_RMS = 5.0
+"""Root mean square of the logarithms of synthetic counts."""
+
+
+def weight_scale(name: str, parameter: torch.Tensor) -> float | None:
+    """Standard deviation of a parameter's initial values; None for a name that is not the model's."""
+    top, *_, role = name.split(".")
+    if top == "emb_l":
+        rows, columns = parameter.shape
+        if name.endswith("proj.weight"):
+            return rows**-0.25 / math.sqrt(columns)
+        return 1.0 if name.endswith("embs.weight") else columns**-0.25
+    if top == "v_W_l":
+        return 1.0
+    if top in ("bot_l", "top_l"):
+        if role == "bias":
+            return 0.3
+        outputs, inputs = parameter.shape
+        if outputs == 1:
+            return 1.0 / math.sqrt(inputs)
+        return math.sqrt(2.0 / inputs) / (_LOG_COUNTS_RMS if name == "bot_l.0.weight" else 1.0)
+    return None

@@ -1,0 +1,35 @@
+"""Scales of the production STU's initial weights, with which every module shows in the output.
+
+Items have the scale of research HSTU's. Positions and times share what research HSTU gives to positions;
+``_uvqk_weight`` is as ``_uvqk`` there. Norm weights have 1 and biases 0.3. ``_output_weight`` is as ``_o``,
+for an input of which two thirds, u and its product with the normed attention, are of SiLU's size and one
+third, the attention itself, is small. Time features at the output are of the size of the state that they are
+joined to.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import torch
+
+from cases.hstu.weight_scales import BLOCK_RATIO, SILU_RMS, STREAM, stream_before, table_scale
+
+
+def weight_scale(name: str, parameter: torch.Tensor) -> float | None:
+    """Standard deviation of a parameter's initial values; None for a name that is not the model's."""
+    *_, parent, role = ("", *name.split("."))
+    if (parent, role) == ("_item_emb", "weight"):
+        return table_scale(parameter)
+    if role in ("_position_embeddings_weight", "_timestamp_embeddings_weight"):
+        return STREAM / 2.0
+    if role == "_uvqk_weight":
+        return 1.0 / math.sqrt(parameter.shape[0])
+    if parent == "_layer_norm" or "_norm_" in role or role == "_uvqk_beta":
+        return 1.0 if role.endswith("weight") else 0.3
+    if parent == "_time_feature_combiner":
+        return STREAM / 3.0 if role == "bias" else 1.0 / math.sqrt(parameter.shape[1])
+    if role == "_output_weight" and (layer := re.search(r"_stu_layers\.(\d+)\.", name)):
+        return BLOCK_RATIO * stream_before(int(layer[1])) / (SILU_RMS * math.sqrt(parameter.shape[0] * 2 / 3))
+    return None

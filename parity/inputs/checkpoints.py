@@ -1,0 +1,147 @@
+"""Checkpoints: trained weights from a file, held strictly against a model's tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from parity.base.errors import UserError
+
+
+def layout(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and type of every tensor, by name: what ``load_checkpoint`` holds a file against."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
+
+
+def load_checkpoint(
+    path: Path, expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+) -> dict[str, torch.Tensor]:
+    """Reads a checkpoint strictly: the tensors of ``expected`` (see ``layout``) and no others.
+
+    The file is safetensors, or what ``torch.save`` wrote: a state dict, or the public trainer's dict with
+    the state dict under ``model_state_dict`` and, from DistributedDataParallel, ``module.`` before every
+    name (meta-recsys/generative-recommenders, ``research/trainer/train.py``). Its content decides which,
+    since the public trainer's files have no suffix. Nothing in it is executed.
+
+    Types are the expected ones, or floating-point types that fit into them without loss: float16 and
+    bfloat16 become float32. A float64 checkpoint is refused, because rounding it would change it.
+
+    Raises:
+        UserError: a file that cannot be read, is cut short, or holds pickled objects; tensors that are
+            missing, too many, or have another shape or type; NaN or Inf. With the names of both sides.
+    """
+    weights = _read_checkpoint(path)
+    missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
+    sides = [(missing, "only in the model"), (extra, "only in the file")]
+    _refuse(path, [f"{side}: {some(names)}" for names, side in sides if names], "has not the model's tensors")
+    shapes = [
+        f"{name} is {list(weights[name].shape)} in the file and {list(shape)} in the model"
+        for name, (shape, _) in expected.items()
+        if tuple(weights[name].shape) != shape
+    ]
+    _refuse(path, shapes, "has tensors of another shape")
+    types = [
+        f"{name} is {_kind(weights[name])} in the file and {dtype_name(dtype)} in the model"
+        for name, (_, dtype) in expected.items()
+        if not _fits(weights[name], dtype)
+    ]
+    _refuse(path, types, "has tensors of another type", "save it in the model's types")
+    weights = {name: weights[name].detach().to(dtype).contiguous() for name, (_, dtype) in expected.items()}
+    not_finite = []
+    for name, tensor in weights.items():
+        bad = torch.nonzero(~torch.isfinite(tensor))
+        if len(bad):
+            index = bad[0].tolist()
+            not_finite.append(f"{name} has {len(bad)}, the first {tensor[tuple(index)].item()} at {index}")
+    _refuse(path, not_finite, "has NaN or Inf", "use a checkpoint from before training diverged")
+    return weights
+
+
+def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
+    fix = "give a .safetensors file, or a state dict that torch.save wrote"
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(9)
+    except OSError as error:
+        raise UserError("weights", str(path), f"cannot be read ({error.strerror})", fix) from error
+    if start[8:9] == b"{":
+        return read_safetensors(path)
+    if not start.startswith((b"PK", b"\x80")):
+        problem = "starts like neither of the two kinds of checkpoint" if start else "is empty"
+        raise UserError("weights", str(path), problem, fix)
+    try:
+        with warnings.catch_warnings():
+            # What a warning would say about the file, the error below says.
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the unpickler raises whatever a broken or hostile file leads it to
+        reason = str(error).strip().split("\n")[0]
+        problem = f"is cut short, or holds objects other than tensors ({type(error).__name__}: {reason})"
+        raise UserError("weights", str(path), problem, fix) from error
+    return _state_dict(path, content, fix)
+
+
+def _state_dict(path: Path, content: Any, fix: str) -> dict[str, torch.Tensor]:
+    if isinstance(content, dict) and isinstance(content.get("model_state_dict"), dict):
+        content = content["model_state_dict"]
+    if not isinstance(content, dict):
+        raise UserError("weights", str(path), f"holds a {type(content).__name__}, not a state dict", fix)
+    others = [
+        f"{key!r} ({type(value).__name__})" for key, value in content.items() if not _is_entry(key, value)
+    ]
+    if others:
+        raise UserError("weights", str(path), f"holds entries that are no named tensors: {some(others)}", fix)
+    if content and all(name.startswith("module.") for name in content):
+        content = {name.removeprefix("module."): tensor for name, tensor in content.items()}
+    return dict(content)
+
+
+def _is_entry(key: Any, value: Any) -> bool:
+    return isinstance(key, str) and isinstance(value, torch.Tensor)
+
+
+def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a file. Raises `UserError`."""
+    fix = "give a complete safetensors file"
+    try:
+        return safetensors.torch.load_file(path)
+    except OSError as error:
+        raise UserError("weights", str(path), f"cannot be read ({error.strerror or error})", fix) from error
+    except safetensors.SafetensorError as error:
+        raise UserError("weights", str(path), f"is cut short or not safetensors ({error})", fix) from error
+
+
+def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        return False
+    both_float = tensor.is_floating_point() and dtype.is_floating_point
+    return tensor.dtype == dtype or (both_float and torch.promote_types(tensor.dtype, dtype) == dtype)
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+    return dtype_name(tensor.dtype) + ("" if dense else " that is not dense")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A type without its package, such as `float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _refuse(
+    path: Path, findings: list[str], problem: str, fix: str = "use the case that it was trained with"
+) -> None:
+    if findings:
+        raise UserError("weights", str(path), f"{problem} ({some(findings, '; ')})", fix)
+
+
+def some(names: list[str], separator: str = ", ") -> str:
+    """The first five names, and the number of the others."""
+    more = f"{separator}and {len(names) - 5} more" if len(names) > 5 else ""
+    return separator.join(names[:5]) + more
