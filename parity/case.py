@@ -420,4 +420,4 @@ def _imported(target: str) -> Any:
 
 
 def _kind(value: Any) -> str:
-    return f"the class {value.__qualname__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    return f"the class {value.__qualname__}" if isinstance(value, type) else f"of type {type(value).__name__}"

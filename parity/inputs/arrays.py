@@ -93,7 +93,8 @@ def make_inputs(case: Case, data: Any = None) -> RunInputs:
     """
     made = case.make_inputs() if data is None else case.recorded(data)
     if not isinstance(made, Batches):
-        made = Batches([made], f"synthetic, seed {case.seed}", {"rows": case.batch_size_of(made)})
+        inputs = _read_only(case, made)
+        made = Batches([inputs], f"synthetic, seed {case.seed}", {"rows": case.batch_size_of(inputs)})
     batches = tuple(_read_only(case, arrays) for arrays in made.inputs)
     if not batches:
         raise UserError("inputs", case.name, "has no batch", "make at least one")

@@ -1,0 +1,163 @@
+"""A case is named by plain data, which any process can import; what it leaves out has defaults."""
+
+import json
+import textwrap
+
+import numpy as np
+import pytest
+
+import parity
+from parity.base.errors import UserError
+from parity.inputs.arrays import make_inputs
+
+MODULE = """
+    import numpy as np
+    import nvtripy as tp
+    import torch
+
+    import parity
+
+
+    class Doubling(parity.Case):
+        name = "doubling"
+        description = "y = Wx"
+
+        def __init__(self, width=3):
+            self.width = width
+
+        def build_reference(self):
+            return torch.nn.Sequential(torch.nn.Linear(self.width, 2))
+
+        def build_port(self, dtype):
+            return tp.Sequential(tp.Linear(self.width, 2, dtype=dtype))
+
+        def make_inputs(self):
+            rng = np.random.default_rng(self.seed)
+            return {"input": rng.standard_normal((self.batch_size, self.width)).astype(np.float32)}
+
+
+    instance = Doubling(5)
+    number = 3
+    unnamed = Doubling()
+    unnamed.name = "two words"
+
+
+    def widened(width, factor):
+        return Doubling(width * factor)
+
+
+    def nothing():
+        return None
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path, monkeypatch):
+    (tmp_path / "doubling_cases.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "values", "width"),
+    [
+        ("instance", {}, 5),
+        ("Doubling", {}, 3),
+        ("Doubling", {"width": 7}, 7),
+        ("widened", {"width": 2, "factor": 4}, 8),
+    ],
+)
+def test_an_instance_a_class_and_a_function_are_cases(attribute, values, width):
+    reference = parity.CaseReference(
+        target=f"doubling_cases:{attribute}", values=values, seed=4, batch_size=6
+    )
+    case = parity.CaseReference.model_validate_json(reference.model_dump_json()).load()
+    assert (case.name, case.seed, case.batch_size, case.width) == ("doubling", 4, 6, width)
+    assert make_inputs(case).batches[0]["input"].shape == (6, width)
+    # The loaded case names itself, in JSON's types, with its overrides.
+    again = parity.CaseReference(**json.loads(json.dumps(case.reference.model_dump()))).load()
+    assert (again.seed, again.batch_size, again.width) == (4, 6, width)
+    assert (again.reference.name, again.reference.description) == ("doubling", "y = Wx")
+
+
+def test_overrides_leave_the_module_s_own_case_alone():
+    reference = parity.CaseReference(target="doubling_cases:instance")
+    assert reference.model_copy(update={"seed": 9}).load().seed == 9
+    assert reference.load().with_overrides(batch_size=2).reference.batch_size == 2
+    assert (reference.load().seed, reference.load().batch_size) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        (
+            {"target": "doubling_cases"},
+            "is no import path; write it as package.module:attribute",
+        ),
+        ({"target": "no_such_module:case"}, "cannot be imported"),
+        (
+            {"target": "doubling_cases:absent"},
+            "has no attribute 'absent'; name one that doubling_cases",
+        ),
+        ({"target": "doubling_cases:number"}, "is of type int, not a parity.Case; name a Case"),
+        ({"target": "doubling_cases:nothing"}, "is of type NoneType, not a parity.Case"),
+        ({"target": "doubling_cases:unnamed"}, "has the name 'two words'; give it a name of letters"),
+        ({"target": "doubling_cases:instance", "values": {"width": 3}}, "is a Case and takes no values"),
+        ({"target": "doubling_cases:Doubling", "values": {"depth": 3}}, "cannot be made"),
+        ({"target": "doubling_cases:Doubling", "batch_size": 0}, "batch_size: 0 is less than 1"),
+        ({"target": "doubling_cases:Doubling", "seed": -1}, "seed: -1 is negative"),
+    ],
+)
+def test_a_reference_that_is_no_case_is_refused(reference, message):
+    with pytest.raises(UserError) as caught:
+        parity.CaseReference(**reference).load()
+    assert message in str(caught.value)
+
+
+def test_a_case_without_a_reference_says_so():
+    case = type(parity.CaseReference(target="doubling_cases:Doubling").load())()
+    with pytest.raises(UserError, match="has no reference; load it with parity.CaseReference"):
+        _ = case.reference
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [({}, "has no array"), ({"x": [1.0]}, "is no NumPy array"), (parity.Batches([], "none", {}), "no batch")],
+)
+def test_inputs_that_are_no_arrays_are_refused(made, problem):
+    case = parity.CaseReference(target="doubling_cases:Doubling").load()
+    case.make_inputs = lambda: made
+    with pytest.raises(UserError, match=problem):
+        make_inputs(case)
+
+
+def test_defaults_are_those_of_a_dense_model_without_padding():
+    case = parity.CaseReference(target="doubling_cases:Doubling").load()
+    inputs = make_inputs(case)
+    (arrays,) = inputs.batches
+    assert (inputs.source, inputs.counts, inputs.labels) == ("synthetic, seed 0", {"rows": 4}, ())
+    assert not arrays["input"].flags.writeable
+    assert np.array_equal(case.rows(arrays, slice(1, 3))["input"], arrays["input"][1:3])
+    assert case.rows({**arrays, "shared": np.zeros(1)}, slice(1, 3)) is None
+    assert case.dynamic_sizes(arrays) == {4: 1}
+    assert case.dynamic_axes(arrays) == {"input": ("batch", 1)}
+    assert case.named_outputs((1, 2)) == {"forward.0": 1, "forward.1": 2}
+    assert case.named_outputs({"a": 1}) == {"forward.a": 1}
+    assert case.poison(arrays, 1) is None
+    assert case.incremental_arguments(arrays) is None
+    with pytest.raises(parity.NoForm, match="doubling has no jagged form"):
+        case.form("jagged")
+    with pytest.raises(UserError, match="doubling reads no data; leave --data out"):
+        case.read("ratings.csv")
+
+
+def test_the_command_runs_a_case_by_its_import_path(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named = ("--case", "doubling_cases:Doubling", "--batch", "16", "--precision", "fp32")
+    ended = command(*named, "--runners", "tripy,torch_jagged", "--save", tmp_path / "run")
+    assert ended.code == 2, ended
+    assert "doubling has no jagged form" in ended.out
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["cases"][0]["case"]["batch_size"] == 16
+    runners = {runner["runner"]: runner for runner in report["cases"][0]["precisions"][0]["runners"]}
+    assert runners["tripy"]["verdict"] == "PASS", ended
+    assert command("--replay", tmp_path / "run").code == 2
