@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from cases.fused import FusedForm
-from cases.hstu.case import HSTUCase
+from cases.hstu.dense import DenseHSTU
 from cases.hstu.jagged import offsets_of, pad_taps, unpad
 from parity.case import Arrays
 
 _STACK, _ATTENTION, _BIAS = "_hstu", "._attn", "._rel_attn_bias"
 
 
-class HSTUFused(FusedForm, HSTUCase):
-    """`HSTUCase` with neither bias nor mask between the modules."""
+class HSTUFused(FusedForm, DenseHSTU):
+    """`DenseHSTU` with neither bias nor mask between the modules."""
 
     fused_builder = "build_hstu_fused"
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from cases.hstu.case import HSTUCase
+from cases.hstu.dense import DenseHSTU
 from parity.case import Arrays, Form
 
 _STACK = "_hstu"
 _ATTENTION = "_attn"
 
 
-class HSTUJagged(HSTUCase, Form):
+class HSTUJagged(DenseHSTU, Form):
     """The reference on jagged rows; the port has no such layout."""
 
     def build_reference(self) -> torch.nn.Module:

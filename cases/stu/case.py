@@ -1,131 +1,21 @@
-"""The production STU: `reference.hstu_transducer`, dense and jagged, against `tripy_port.hstu_transducer`."""
+"""The production STU in all its forms: dense, jagged, and with fused attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from cases.stu.dense import DenseSTU
+from cases.stu.fused import STUFused
+from cases.stu.jagged import STUJagged
+from parity.case import Form, NoForm
 
-import numpy as np
-import torch
-
-from cases.configured import ConfiguredCase, unflatten_cache
-from cases.stu import inputs as stu_inputs
-from cases.stu.weight_scales import weight_scale
-from configs import STUConfig
-from parity.base.errors import UserError
-from parity.case import Arrays, Batches, Form, NoForm
-from parity.inputs.arrays import CaseInputs
-
-CACHE_TENSORS = 2
-"""Tensors of one layer's cache state: k, v."""
+_FORMS: dict[str, type[STUJagged | STUFused]] = {"jagged": STUJagged, "fused": STUFused}
 
 
-class STUCase(ConfiguredCase):
+class STUCase(DenseSTU):
     """Contextual features, histories and targets in, a state for each target out."""
 
-    builder = "build_stu"
-    forms = ("jagged", "fused")
-    outputs = ("targets",)
-    incremental_outputs = {"incremental.targets": "forward.targets"}
-
-    def make_inputs(self) -> Batches:
-        inputs = stu_inputs.synthetic(self.config)
-        counts = {
-            "users": self.batch_size,
-            "rows": int(inputs["seq_lengths"].sum()),
-            "targets": int(inputs["num_targets"].sum()),
-        }
-        return Batches([inputs], f"synthetic, seed {self.seed}", counts)
+    forms = tuple(_FORMS)
 
     def form(self, name: str) -> Form:
-        from cases.stu.fused import STUFused
-        from cases.stu.jagged import STUJagged
-
-        forms: dict[str, type[STUJagged | STUFused]] = {"jagged": STUJagged, "fused": STUFused}
-        if name not in forms:
+        if name not in _FORMS:
             raise NoForm(f"{self.name} has no {name} form")
-        return forms[name](self.config)
-
-    def read(self, path: Path) -> Any:
-        raise UserError(
-            "--data", str(path), "cannot be read for the production STU", "leave --data out, or use hstu_ml1m"
-        )
-
-    def validate(self, arrays: Arrays) -> None:
-        stu_inputs.validate(CaseInputs(arrays), self.model)
-        # Padding is masked by axis length, so no other axis may be as long as the sequence. That of the
-        # targets needs no mask: behind a sequence's targets it repeats a valid row.
-        n = self.model.padded_length
-        if n in {self.batch_size_of(arrays), *_widths(self.model)}:
-            raise UserError(
-                f"{self.name}: padded length",
-                n,
-                "is also the size of the batch or of another axis, so that padding cannot be told apart",
-                "choose another batch size, max_num_targets or max_uih_len",
-            )
-
-    def poison(self, arrays: Arrays, seed: int) -> CaseInputs:
-        return stu_inputs.poison(CaseInputs(arrays), seed)
-
-    def batch_size_of(self, arrays: Arrays) -> int:
-        return arrays["seq_lengths"].shape[0]
-
-    def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
-        return {arrays["seq_ids"].shape[1]: stu_inputs.valid_mask(arrays)}
-
-    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
-        return weight_scale(name, parameter)
-
-    def is_causal(self) -> bool:
-        return self.model.mask_contextual_seq_len == 0
-
-    def boundaries(self) -> dict[str, Callable[..., np.ndarray]]:
-        return {"HSTUPositionalEncoder": self._close_to_bucket_edges}
-
-    def _close_to_bucket_edges(
-        self, lengths: torch.Tensor, seconds: torch.Tensor, *_: torch.Tensor
-    ) -> np.ndarray:
-        """The time bucket of a row is floor(sqrt(max(dt, 0) / 60)) in float32, clamped above.
-
-        Its pre-image is within round-off of an integer when the conversion of dt, division and root, each
-        good to one ulp, could land on either side: relative distance up to 4 * 2^-24. A root that is a whole
-        number, which every 60 k^2 seconds have, is so where division or root are not correctly rounded.
-        """
-        lengths_B, seconds_BN = lengths.numpy(), seconds.numpy()
-        query_B1 = np.take_along_axis(seconds_BN, lengths_B[:, None] - 1, axis=1)
-        bucket_BN = np.sqrt(np.maximum(query_B1 - seconds_BN, 0) / 60.0)
-        nearest_BN = np.rint(bucket_BN)
-        close_BN = np.abs(bucket_BN - nearest_BN) <= 4 * 2.0**-24 * bucket_BN
-        # Zero is exact, and past the last bucket both sides clamp to the same one.
-        close_BN &= (nearest_BN >= 1) & (nearest_BN <= self.model.num_time_buckets)
-        return np.repeat(close_BN[:, :, None], self.model.embedding_dim, axis=2)
-
-    def incremental_arguments(self, arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-        return dict(arrays), dict(arrays)
-
-    def prefill(self, model: Any, **arguments: Any) -> list:
-        """Run contextual rows and history; return the cache, a list of (k, v) for the layers. Either side."""
-        return model.prefill(**arguments)
-
-    def extend(self, model: Any, cache: list, **arguments: Any) -> tuple[Any]:
-        """Append all targets; return their states as in `incremental_outputs`. Either side."""
-        return (model.extend(cache=cache, **arguments),)
-
-    def unflatten_cache(self, tensors: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return unflatten_cache(tensors, CACHE_TENSORS)
-
-
-def _widths(config: STUConfig) -> set[int]:
-    """Sizes of the axes that are never padded."""
-    heads = config.num_heads
-    split = (config.hidden_dim * heads, config.attention_dim * heads)
-    return {
-        config.embedding_dim,
-        heads,
-        *split,
-        config.hidden_dim,
-        config.attention_dim,
-        2 * sum(split),
-        config.max_num_targets,
-    }
+        return _FORMS[name](self.config)

@@ -9,7 +9,7 @@ import torch
 
 from cases.fused import FusedForm
 from cases.hstu.jagged import offsets_of, unpad
-from cases.stu.case import STUCase
+from cases.stu.dense import DenseSTU
 from cases.stu.jagged import pad_taps
 from parity.case import Arrays
 
@@ -17,8 +17,8 @@ _STACK, _ATTENTION = "_stu_module", "._attn"
 _MASK = f"{_STACK}._valid_attn_mask"
 
 
-class STUFused(FusedForm, STUCase):
-    """`STUCase` without a mask between the modules."""
+class STUFused(FusedForm, DenseSTU):
+    """`DenseSTU` without a mask between the modules."""
 
     fused_builder = "build_stu_fused"
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from cases.hstu.jagged import offsets_of, pad, unpad
-from cases.stu.case import STUCase
+from cases.stu.dense import DenseSTU
 from parity.case import Arrays, Form
 
 _LAYERS = "_stu_module._stu_layers."
 _ATTENTION = "_attn"
 
 
-class STUJagged(STUCase, Form):
+class STUJagged(DenseSTU, Form):
     """The reference on jagged rows; the port has no such layout."""
 
     def build_reference(self) -> torch.nn.Module:

@@ -1,4 +1,4 @@
-"""`python -m cases.hstu.streaming`: run reference and port over streams, judge every step, print a table.
+"""`python -m cases.streaming`: run reference and port over streams, judge every step, print a table.
 
 Exit code: 0 every step passes, 1 one does not, 2 bad input.
 """
@@ -14,10 +14,10 @@ import mlir_tensorrt
 import torch
 
 from cases.hstu.case import HSTUCase
-from cases.hstu.streaming.judging import StepVerdicts, follow
-from cases.hstu.streaming.sides import PortSide, ReferenceSide
-from cases.hstu.streaming.streams import Truth, Weights, synthetic_stream
 from cases.shipped import load_case
+from cases.streaming.judging import StepVerdicts, follow
+from cases.streaming.sides import PortSide, ReferenceSide
+from cases.streaming.streams import Truth, Weights, synthetic_stream
 from parity.base.errors import UserError, check_names
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS, Precision
 from parity.inputs.weights import case_weights

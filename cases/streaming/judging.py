@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from cases.hstu.streaming.sides import Results, Side
-from cases.hstu.streaming.streams import Altered, Full, Truth, rows_of
+from cases.streaming.sides import Results, Side
+from cases.streaming.streams import Altered, Full, Truth, rows_of
 from parity.verdict.rule import Verdict, judge
 from parity.verdict.sampling_error import RoundingSamples
 

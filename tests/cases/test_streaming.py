@@ -12,11 +12,11 @@ from click.testing import CliRunner
 import tripy_port.hstu_stream
 import tripy_port.input_features_preprocessors
 import tripy_port.relative_attention_bias
-from cases.hstu.streaming import __main__ as program
-from cases.hstu.streaming.judging import follow
-from cases.hstu.streaming.sides import PortSide, ReferenceSide
-from cases.hstu.streaming.streams import Truth, synthetic_stream
 from cases.hstu.weight_scales import weight_scale
+from cases.streaming import __main__ as program
+from cases.streaming.judging import follow
+from cases.streaming.sides import PortSide, ReferenceSide
+from cases.streaming.streams import Truth, synthetic_stream
 from configs import HSTUConfig, load_case
 from parity.base.precision import PRECISIONS
 from parity.inputs.weights import initial_weights
