@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 import click
 import pytest
 
+import parity
 import run_parity
+from parity.base.precision import PRECISIONS
 from parity.execution.worker import Status
+from parity.in_process import CleanRun
 from parity.runners import RUNNERS
 from tests.locations import ROOT
 
@@ -174,6 +178,18 @@ def test_the_report_page_has_every_status():
     text = (ROOT / "docs" / "report.md").read_text()
     statuses = {status.value for status in Status} - {Status.OK.value, Status.UNWRITABLE.value}
     assert {status for status in statuses if f"`{status}`" not in text} == set()
+
+
+def test_the_example_of_a_case_passes(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "add_a_model.md").read_text()
+    block = text.partition("its case:\n")[2].partition("\nRun it")[0]
+    (tmp_path / "small.py").write_text(textwrap.dedent(block))
+    monkeypatch.syspath_prepend(tmp_path)
+    comparison = CleanRun(parity.CaseReference(target="small:Small").load(), PRECISIONS["fp32"]).judge(
+        "tripy"
+    )
+    assert comparison.passed, comparison.diagnosis
+    assert {tap.tap for tap in comparison.taps} == {"table", "first", "second", "forward.output"}
 
 
 def test_a_false_page_is_noticed(tmp_path):
