@@ -1,4 +1,5 @@
-"""Fused kernels for what the reference does in many steps, each opt-in and beside its plain PyTorch form.
+"""Fused kernels, each beside its plain PyTorch form.
 
-Importing this package needs torch alone. A backend that cannot run says why when it is asked for.
+Callers opt in to a kernel by naming its backend. Importing this package needs torch alone. A call of a
+backend that cannot run raises an error with the reason.
 """

@@ -1,4 +1,4 @@
-"""What the performance model is worth: predictions against measurements, as Markdown.
+"""Prints the errors of the performance model, predictions against measurements, as Markdown tables.
 
     python -m perf_model benchmarks/results/h200                          # all tables
     python -m perf_model benchmarks/results/h200 --points points_second   # against another run's points
@@ -43,18 +43,20 @@ def _lines(folder: Path, measured_ceilings: Path, points: str, models: str) -> I
 
 
 def _of_this_gpu(path: Path, gpu: object) -> Measurements:
-    found = read_measurements(path)
-    if found.gpu != gpu:
-        raise ValueError(f"{path}: measured on {found.gpu}, the ceilings on {gpu}; measure both on one GPU")
-    return found
+    measurements = read_measurements(path)
+    if measurements.gpu != gpu:
+        raise ValueError(
+            f"{path}: measured on {measurements.gpu}, the ceilings on {gpu}; measure both on one GPU"
+        )
+    return measurements
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_model", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="with the points and models measured on one GPU")
     parser.add_argument("--ceilings", type=Path, help="folder with ceilings.json and calibration.json")
-    parser.add_argument("--points", default="points", help="name of the points to judge by, without .json")
-    parser.add_argument("--models", default="models", help="name of the models to judge by, without .json")
+    parser.add_argument("--points", default="points", help="file of measured points, without .json")
+    parser.add_argument("--models", default="models", help="file of measured models, without .json")
     arguments = parser.parse_args()
     ceilings = arguments.ceilings or FOLDER / arguments.folder.resolve().name
     try:

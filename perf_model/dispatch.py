@@ -1,4 +1,4 @@
-"""The operations that PyTorch dispatches, one by one, composite ones taken apart as without autograd."""
+"""The operations that PyTorch dispatches, with composite ones decomposed as without autograd."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class EachOperation(TorchDispatchMode):
-    """Inside, `operation` runs whatever is dispatched; a subclass says what it does besides."""
+    """A context in which `operation` runs each dispatched operation; a subclass overrides it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -18,14 +18,14 @@ class EachOperation(TorchDispatchMode):
         return False
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Run one operation, which is not made of others, and return its result."""
+        """The result of one operation that is not a composite."""
         return func(*args, **kwargs)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-            # Without autograd, `linear` or `einsum` arrives whole. A subclass may do more when it is entered,
-            # which this is not.
+            # Without autograd, `linear` and `einsum` arrive as one operation. This bypasses the subclass's
+            # `__enter__`, which may have side effects.
             TorchDispatchMode.__enter__(self)
             try:
                 return func.decompose(*args, **kwargs)

@@ -1,9 +1,9 @@
-"""Embedding lookups as the seed predicts them: traffic over bandwidth, with a model of the L2's hit rate.
+"""The seed's prediction of embedding lookups: traffic over bandwidth, with a model of the L2's hit rate.
 
-The formulas are those of seed 001 (a notebook that models DLRM on a V100 from traces), kept to the letter,
-odd ones included, so that they reproduce its printed numbers: the kernel is a table-batched embedding bag of
-int32 indices and float32 rows, a warp a bag, whose traffic comes in sectors of 32 bytes. `perf_model.lookup`
-is the model of PyTorch's kernel on today's GPUs.
+The formulas are those of seed 001 (a notebook that models DLRM on a V100 from traces), to the letter, and
+reproduce its printed numbers. The kernel is a table-batched embedding bag of int32 indices and float32 rows
+with one warp a bag; its traffic has sectors of 32 bytes. `perf_model.lookup` models PyTorch's kernel on
+current GPUs.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SECTOR = 32
-"""Bytes that DRAM and L2 move at least."""
+"""Smallest number of bytes that DRAM and L2 move."""
 OFFSETS_TRAFFIC = TABLE_OFFSETS_TRAFFIC = SECTOR
 
 
 @dataclass(frozen=True)
 class SeedGPU:
-    """The constants of the seed's predictors; its own GPU's are the defaults.
+    """The constants of the seed's predictors; the defaults are those of its GPU.
 
     Attributes:
         dram_bandwidth, l2_bandwidth: GB/s. throughput: GFLOP/s.
@@ -37,7 +37,7 @@ class Lookup:
 
     Attributes:
         num_embeddings: rows of a table. embedding_dim: its columns, float32.
-        rows_per_block: bags that a thread block works on, which the seed takes for warps of a multiprocessor.
+        rows_per_block: bags of a thread block, which the seed equates with warps of a multiprocessor.
     """
 
     batch_size: int
@@ -49,7 +49,7 @@ class Lookup:
 
 
 def hit_rate(cached_rows: int, num_embeddings: int, bag_size: int) -> float:
-    """Chance that all rows of a bag are among the cached: C(cached, bag) / C(rows, bag), not below 0."""
+    """Probability that all rows of a bag are cached: C(cached, bag) / C(rows, bag)."""
     rate = 1.0
     for drawn in range(bag_size):
         if cached_rows <= drawn:
@@ -63,10 +63,10 @@ def _sectors(nbytes: int) -> int:
 
 
 def forward_microseconds(lookup: Lookup, gpu: SeedGPU = SeedGPU()) -> float:  # noqa: B008
-    """Microseconds of a forward: the longer of its DRAM and its L2 traffic over the bandwidth.
+    """Microseconds of a forward: the larger of its DRAM and its L2 traffic, each over its bandwidth.
 
-    Of a table, as much as fits stays in the L2, beside the tables that are read at the same time; that part
-    is read from DRAM once, and a bag is read from the L2 if all its rows are there.
+    The tables that are read at one time share the L2. The cached part of a table is read from DRAM once. A
+    bag is read from the L2 if all its rows are cached.
     """
     warps_at_once = gpu.multiprocessors * lookup.rows_per_block
     tables_at_once = (warps_at_once + lookup.batch_size - 1) // lookup.batch_size
@@ -84,9 +84,9 @@ def forward_microseconds(lookup: Lookup, gpu: SeedGPU = SeedGPU()) -> float:  # 
 
 
 def backward_sgd_microseconds(lookup: Lookup, gpu: SeedGPU = SeedGPU()) -> float:  # noqa: B008
-    """Microseconds of a backward fused with SGD: each row of a bag is read and written, and nothing hits.
+    """Microseconds of a backward fused with SGD, which reads and writes each row of a bag without cache hits.
 
-    Every warp, one a bag, reads 32 bytes of offsets and 64 of table offsets and weights, its indices and its
+    Each warp (one a bag) reads 32 bytes of offsets, 64 of table offsets and weights, its indices and its
     gradient.
     """
     row = _sectors(lookup.embedding_dim * 4)

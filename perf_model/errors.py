@@ -1,4 +1,4 @@
-"""Errors of predictions, in the form in which seed 001 prints them."""
+"""Errors of predictions, in the format of seed 001."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BINS = (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Edges of the seed's histogram: relative errors, a bin holding its lower edge."""
+"""Edges of the seed's histogram of relative errors; a bin contains its lower edge."""
 SMALLEST = 1e-6
-"""Errors below count as this in the geometric mean, which an exact prediction would make zero."""
+"""Least error in the geometric mean, which an exact prediction would make zero."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,9 @@ class ErrorStatistics:
     """Relative errors |predicted - measured| / measured.
 
     Attributes:
-        gmae: their geometric mean. mean, std: arithmetic mean and sample standard deviation.
-        histogram: share of the errors in each bin of `BINS`, and last of those beyond.
+        points: number of predictions.
+        gmae: geometric mean. mean, std: arithmetic mean and sample standard deviation.
+        histogram: share of the errors in each bin of `BINS`, and beyond the last edge.
     """
 
     points: int
@@ -33,13 +34,12 @@ class ErrorStatistics:
         """Statistics of at least two predictions.
 
         Raises:
-            ValueError: fewer than two, or not as many predictions as measurements, or a time that is not
-            positive.
+            ValueError: fewer than two, different numbers of predictions and measurements, or a time of at
+                most 0.
         """
         if len(predicted) != len(measured) or len(predicted) < 2:
-            raise ValueError(
-                f"{len(predicted)} predictions for {len(measured)} measurements: give as many, at least two"
-            )
+            counts = f"{len(predicted)} predictions for {len(measured)} measurements"
+            raise ValueError(f"{counts}: give equal numbers, at least two")
         if any(not value > 0 for value in (*predicted, *measured)):
             raise ValueError("a time is not positive: give seconds")
         errors = [abs(p - m) / m for p, m in zip(predicted, measured, strict=True)]

@@ -1,7 +1,7 @@
-"""How long a whole forward takes: eagerly, where the host launches each kernel, and as the replay of a graph.
+"""Expected seconds of a whole forward: eager, where the host launches each kernel, and as a graph replay.
 
-The eager estimate walks two clocks, as the seed's notebook does. The host's moves on by what each call costs
-it; the GPU starts a kernel when it is launched or when the one before has ended, whichever is later.
+The eager estimate advances two clocks, as the seed's notebook does. The host's clock advances by the cost of
+each call. The GPU starts a kernel at its launch or at the end of the preceding kernel, whichever is later.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Estimate:
     """Seconds of one forward.
 
     Attributes:
-        kernels: on the GPU, one after the other without gaps beyond a graph's own.
-        replay: of a graph of them.
-        host: of the host, which launches them eagerly.
-        eager: until both are done.
-        bound: what the eager forward waits for, "launches" or "kernels".
+        kernels: GPU time of all kernels with the gaps of a graph.
+        replay: time of a graph of the kernels.
+        host: host time of eager launches.
+        eager: time until host and GPU are done.
+        bound: bottleneck of the eager forward, "launches" or "kernels".
     """
 
     kernels: float
@@ -60,11 +60,13 @@ def estimate(trace: Trace, precision: str, model: KernelModel, factor: float = 1
     """Estimate a forward from its operations.
 
     Args:
-        precision: of its products.
-        factor: by which a call takes the host longer in a model than in a loop; see `host_factor`.
+        trace: operations of the forward.
+        precision: precision of its products.
+        model: seconds of each kernel.
+        factor: ratio of host time of a call in a model and in a loop; see `host_factor`.
     """
     overheads = model.ceilings.host_seconds
-    # Views and module calls launch nothing; what they cost is spread over the operations between them.
+    # Views and module calls launch nothing: their cost is spread over the operations.
     beside = trace.views * overheads["view"] + trace.modules * overheads["module"]
     beside /= max(1, len(trace.operations))
     host = gpu = kernels = 0.0
@@ -79,14 +81,13 @@ def estimate(trace: Trace, precision: str, model: KernelModel, factor: float = 1
 
 
 def host_factor(launch_bound: Iterable[tuple[Estimate, float]]) -> float:
-    """How much longer the host takes for calls in models than in loops: the median over models.
+    """Ratio of the host time of calls in models and in loops: the median over models.
 
     Args:
-        launch_bound: estimates without a factor, and measured eager seconds, of models that wait for
-        launches.
+        launch_bound: estimates with factor 1, and measured eager seconds, of models bound by launches.
 
     Raises:
-        ValueError: none is given.
+        ValueError: there is no model.
     """
     ratios = [measured / estimated.host for estimated, measured in launch_bound]
     if not ratios:

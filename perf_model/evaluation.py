@@ -1,4 +1,4 @@
-"""The model against measured points: predictions, and their errors by family and size."""
+"""Predictions of measured points, and their errors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from perf_model.work import Work
 from perf_model.workloads import Maker
 
 SEED_WARPS = 64
-"""Warps of a multiprocessor, for the seed's predictor: as many as fit."""
+"""Largest number of warps of a multiprocessor, for the seed's predictor."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A measured point with its predicted seconds; `big` as `perf_model.points.is_big` says."""
+    """A measured point with its predicted seconds; `big` as of `perf_model.points.is_big`."""
 
     measured: Measured
     seconds: float
@@ -32,7 +32,7 @@ class Prediction:
 
 
 def predict(measured: Iterable[Measured], model: KernelModel) -> list[Prediction]:
-    """Predict each point; nothing of what was measured for it is used."""
+    """The prediction of each point, without use of its own measurement."""
     return [
         Prediction(m, point_seconds(m.point, model), is_big(m.point, _roofline(m.point, model)))
         for m in measured
@@ -58,7 +58,7 @@ def _roofline(point: Point, model: KernelModel) -> float:
 def point_work(point: Point) -> Work:
     """FLOPs of a point's products, and the fewest bytes of its inputs and results.
 
-    Of a lookup: indices, offsets, the rows that are read, and the results.
+    Bytes of a lookup are its indices, offsets, rows and results.
     """
     sizes, itemsize = point.sizes, ITEM_BYTES[point.precision]
     if point.family == "embedding_bag":
@@ -78,7 +78,7 @@ def point_work(point: Point) -> Work:
 
 
 def seed_seconds(point: Point, model: KernelModel) -> float:
-    """What the seed's own predictor says of a lookup, given this GPU's constants in place of its own."""
+    """Seconds of a lookup by the seed's own predictor, with this GPU's constants."""
     ceilings = model.ceilings
     gpu = SeedGPU(
         dram_bandwidth=ceilings.copy_bandwidth / 1e9,

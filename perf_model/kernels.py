@@ -1,8 +1,8 @@
 """Seconds of each of PyTorch's kernels on the GPU, from tables measured on single kernels.
 
-An operation of a trace is put into the kind of kernel that runs it. Products go to `perf_model.products`,
-bags to `perf_model.lookup`. All others stream: their time is read from the table of their kind, by elements
-where index arithmetic bounds them (broadcasts, gathers, norms) and by bytes, whichever is longer.
+Products are estimated by `perf_model.products` and bags by `perf_model.lookup`. All other operations stream:
+their time is the larger of two table entries of their kind of kernel, by elements (index arithmetic bounds
+broadcasts, gathers and norms) and by bytes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _KINDS = {
 _LOOKUPS = frozenset({"embedding", "index", "index_select"})
 BYTES_KIND = "unary"
 VECTOR = 4
-"""Elements that PyTorch's kernels load together, where the rows of their tensors are multiples of them."""
+"""Elements of a vector load of PyTorch's kernels, for rows of a multiple of that many elements."""
 NORM_WIDTHS = {"norm": 128, "norm_odd": 77}
-"""Columns of the measured norms; a narrower row takes as long, since a row is one block's work."""
+"""Columns of the measured norms. A narrower row takes as long, since one block works on one row."""
 
 
 def kind_of(operation: Operation) -> str:
@@ -61,14 +61,14 @@ def _by_width(kind: str, width: int) -> str:
 
 
 def _copy_kind(source: Array) -> str:
-    """A copy that makes a tensor contiguous: whether its rows stay whole."""
+    """The kind of a copy that makes a tensor contiguous, by whether rows stay whole."""
     if source.is_contiguous:
         return BYTES_KIND
     return _by_width("permute", source.shape[-1]) if source.strides[-1] == 1 else "transpose"
 
 
 def _tensors(operation: Operation) -> list[Array]:
-    """Inputs that are more than one number."""
+    """Inputs of more than one element."""
     return [array for array in operation.inputs if array.elements > 1]
 
 
@@ -81,7 +81,7 @@ def product_of(operation: Operation) -> Product:
 
 
 class _Table:
-    """Seconds over a size, linear between measured points and in proportion beyond the last."""
+    """Seconds by size, log-linear between measured points and proportional beyond the last."""
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         self._sizes, self._seconds = zip(*sorted(points), strict=True)
@@ -101,8 +101,8 @@ class KernelModel:
     """Seconds of operations on one GPU.
 
     Args:
-        ceilings: of the GPU.
-        calibration: measured on the same GPU; see `perf_model.points.calibration_points`.
+        ceilings: measured ceilings of the GPU.
+        calibration: measured calibration points of the same GPU; see `perf_model.points.calibration_points`.
 
     Raises:
         ValueError: the calibration lacks a table.
@@ -129,7 +129,8 @@ class KernelModel:
         """Seconds of an operation between others in a graph.
 
         Args:
-            precision: of products; one of `perf_model.points.PRECISIONS`.
+            operation: an operation of a trace.
+            precision: precision of products, one of `perf_model.points.PRECISIONS`.
         """
         if operation.name in PRODUCTS:
             return self.product_seconds(product_of(operation), precision)
@@ -152,7 +153,7 @@ class KernelModel:
             rows = operation.inputs[0].elements // _row(operation)
             elements = max(operation.inputs[0].elements, rows * NORM_WIDTHS[kind])
         elif operation.name in _LOOKUPS:
-            # Of a table only rows are read.
+            # A lookup reads rows of its table only.
             moved = 2 * output.stored_bytes
         by_bytes = self._streams[BYTES_KIND, 4].seconds(moved / 8)
         itemsize = 4 if output.itemsize > 2 else 2
@@ -171,5 +172,5 @@ def _row(operation: Operation) -> int:
 def _bag_sizes(operation: Operation) -> lookup.BagSizes:
     table, indices, offsets = operation.inputs[:3]
     batch = offsets.elements
-    # Nothing but the model itself comes between two lookups in a table: one set of indices.
+    # Two lookups in a table have only the model between them: one set of indices.
     return lookup.BagSizes(table.shape[0], table.shape[1], max(1, indices.elements // batch), batch, 1)

@@ -1,14 +1,13 @@
-"""The least time that a module can take on a GPU whose ceilings were measured, and what sets it.
+"""The least time of a module on a GPU with measured ceilings, and the ceiling that determines it.
 
-A limit is a bound, not a prediction: it assumes that all arithmetic and all traffic overlap, that nothing is
-moved twice, and that one kernel does everything. Timings repeat a module over the same tensors, so that what
-fits in the L2 is there already; a limit that assumed a cold cache would be beaten. The time is therefore the
-largest of
+A limit is a bound, not a prediction. It assumes that arithmetic and traffic overlap, that each byte moves
+once, and that one kernel does everything. Timings repeat a module over the same tensors, so that the L2 holds
+what fits; a limit with a cold cache would be beaten. The limit is the largest of
 
     flops     FLOPs / matmul rate of the precision
     cache     bytes / L2 bandwidth
     memory    (bytes - L2 size) / DRAM bandwidth
-    launch    a kernel that does nothing
+    launch    an empty kernel
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ Bound = Literal["flops", "cache", "memory", "launch"]
 
 @dataclass(frozen=True)
 class Limit:
-    """The least seconds that a module's work takes, and which of the ceilings they come from."""
+    """The least seconds of a module's work, and the ceiling that determines them."""
 
     seconds: float
     bound: Bound
 
 
 def limit(work: Work, precision: str, ceilings: Ceilings) -> Limit:
-    """The limit of a module that is run again and again on the same tensors.
+    """The limit of a module in repeated runs on the same tensors.
 
     Raises:
-        ValueError: a precision whose matmul rate is not known.
+        ValueError: the precision has no measured matmul rate.
     """
     least: dict[Bound, float] = {
         "flops": work.flops / _rate(precision, ceilings),
@@ -48,10 +47,10 @@ def limit(work: Work, precision: str, ceilings: Ceilings) -> Limit:
 
 
 def roofline(work: Work, precision: str, ceilings: Ceilings) -> float:
-    """Seconds of the work with nothing in the caches and no launch: its FLOPs or its bytes from DRAM.
+    """Seconds of the work with cold caches and without a launch: its FLOPs, or its bytes from DRAM.
 
     Raises:
-        ValueError: a precision whose matmul rate is not known.
+        ValueError: the precision has no measured matmul rate.
     """
     return max(work.flops / _rate(precision, ceilings), work.bytes / ceilings.copy_bandwidth)
 

@@ -1,17 +1,17 @@
-"""PyTorch's embedding-bag kernel on a GPU with a large L2: what bounds it, and a model fitted to it.
+"""A fitted model of PyTorch's embedding-bag kernel on a GPU with a large L2.
 
-One warp works on 32 columns of a bag, a chunk, and reads the bag's rows one after the other: each row costs
-the latency of whatever holds it, and all warps together are bounded by how fast row segments can be served.
-The seed's predictor (`perf_model.embedding`) knows only bandwidth, which this kernel does not reach.
+One warp works on 32 columns of a bag, a chunk, and reads the bag's rows one after the other. Each row costs
+the latency of the L2 or of DRAM. The rate of row segments bounds all warps together. The seed's predictor
+(`perf_model.embedding`) models bandwidth only, which this kernel does not reach.
 
     seconds = launch + (latency^p + throughput^p)^(1/p)
     latency = start + bag * (hit * hit_latency + (1 - hit) * miss_latency)
     segment = hit * hit_segment + (1 - hit) * miss_segment
     throughput = max(chunks * (chunk + bag * segment), DRAM bytes / bandwidth)
 
-The hit rate is that of random rows in a cache that holds `cache_bytes` of the rows in use: the smaller of the
-table and what is touched before it is touched again. The constants are fitted to measured lookups of other
-sizes.
+The hit rate is that of random rows in a cache of `cache_bytes`. The rows in use are those of the table, or
+those read before a set of indices repeats, whichever are fewer. The constants are fitted to measured lookups
+of other sizes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class BagSizes:
     """A lookup in one table: `batch` bags of `bag` of its `rows`, each of `dim` float32 columns.
 
     Attributes:
-        sets: sets of indices that are looked up in turn, which keeps rows from being used again soon.
+        rows, dim: rows and columns of the table. bag: indices of a bag. batch: number of bags.
+        sets: number of sets of indices in rotation, which delay the reuse of rows.
     """
 
     rows: int
@@ -46,32 +47,32 @@ class BagSizes:
 
     @classmethod
     def of(cls, rows: int, dim: int, bag: int, batch: int) -> BagSizes:
-        """Sizes of a measured point, with the index sets that it was timed with."""
+        """Sizes of a measured point, with the number of index sets of its timing."""
         return cls(rows, dim, bag, batch, index_sets(bag, batch, dim, rows))
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that reading one row moves, in whole sectors."""
+        """Bytes of a read of one row, in whole sectors."""
         return -(-self.dim * 4 // SECTOR) * SECTOR
 
     def hit_rate(self, cache_bytes: float) -> float:
-        """Share of row reads that find the row in a cache of this size, which holds rows in use at random."""
+        """Share of row reads that hit a cache of this size, which holds random rows in use."""
         in_use = self.row_bytes * min(self.rows, self.sets * self.batch * self.bag)
         return min(1.0, cache_bytes / in_use)
 
 
 @dataclass(frozen=True)
 class LookupModel:
-    """The fitted constants; seconds, but for `cache_bytes` and the exponent `power`.
+    """The constants of the model: seconds, except for `bandwidth`, `cache_bytes` and the exponent `power`.
 
     Attributes:
-        launch: of a kernel that does nothing. bandwidth: of DRAM, bytes a second. Both measured, not fitted.
-        cache_bytes: of the L2 that hold rows.
-        start: from a warp's start to its first row, and from its last row to its end.
-        hit_latency, miss_latency: of a row that is in the L2, or is not.
-        chunk: of all multiprocessors together, for one more chunk.
-        hit_segment, miss_segment: likewise, for one more row of a chunk.
-        power: how sharply latency and throughput take over from each other.
+        launch: an empty kernel (measured). bandwidth: DRAM, bytes a second (measured). All others are fitted.
+        cache_bytes: bytes of the L2 that hold rows.
+        start: a warp without its rows.
+        hit_latency, miss_latency: a row inside and outside of the L2.
+        chunk: one more chunk, for all multiprocessors together.
+        hit_segment, miss_segment: one more row of a chunk, for all multiprocessors together.
+        power: sharpness of the transition between latency and throughput.
     """
 
     launch: float
@@ -92,7 +93,7 @@ class LookupModel:
         segment = hit * self.hit_segment + (1 - hit) * self.miss_segment
         chunks = sizes.batch * -(-sizes.dim // WARP_COLUMNS)
         rows_read = sizes.batch * sizes.bag * sizes.row_bytes
-        # Every index is read, and the kernel writes down for each to which bag it belongs.
+        # The kernel reads every index and writes the number of its bag.
         beside = 2 * INDEX_BYTES * sizes.batch * sizes.bag + sizes.row_bytes * sizes.batch
         dram = ((1 - hit) * rows_read + beside) / self.bandwidth
         throughput = max(chunks * (self.chunk + sizes.bag * segment), dram)
@@ -104,7 +105,7 @@ SOFT_ERROR = 0.1
 
 
 def fit(measured: Iterable[Measured], launch: float, bandwidth: float) -> LookupModel:
-    """The model whose relative errors on measured lookups are least; errors beyond 10 % weigh linearly.
+    """The model with the least relative errors on measured lookups; errors beyond 10 % weigh linearly.
 
     Raises:
         ValueError: fewer lookups than constants.
@@ -116,14 +117,14 @@ def fit(measured: Iterable[Measured], launch: float, bandwidth: float) -> Lookup
         raise ValueError(
             f"{len(lookups)} measured lookups cannot fit {len(FIRST_GUESS)} constants: measure more"
         )
-    seconds = np.log([each for _, each in lookups])
+    seconds = np.log([median for _, median in lookups])
 
     def errors(logarithms: np.ndarray) -> np.ndarray:
         model = LookupModel(launch, bandwidth, *np.exp(logarithms))
         return np.log([model.seconds(sizes) for sizes, _ in lookups]) - seconds
 
-    found = least_squares(errors, np.log(FIRST_GUESS), loss="soft_l1", f_scale=SOFT_ERROR)
-    return LookupModel(launch, bandwidth, *map(float, np.exp(found.x)))
+    solution = least_squares(errors, np.log(FIRST_GUESS), loss="soft_l1", f_scale=SOFT_ERROR)
+    return LookupModel(launch, bandwidth, *map(float, np.exp(solution.x)))
 
 
 def constants(model: LookupModel) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Measured points as they are stored: read, written, found by key."""
+"""Files of measured points: read and written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = "perf_model.points/1"
 
 @dataclass(frozen=True)
 class Measured:
-    """A point and its time: seconds of one launch, median, 10th and 90th percentile of `runs` replays."""
+    """A point and its seconds of one launch: median, 10th and 90th percentile of `runs` replays."""
 
     point: Point
     median: float
@@ -26,7 +26,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What one run of `perf_model.measure.points` found."""
+    """The result of one run of `perf_model.measure.points`."""
 
     gpu: GPU
     environment: dict[str, str]
@@ -35,18 +35,18 @@ class Measurements:
     def save(self, path: Path) -> None:
         """Write a JSON file with a line a point."""
         head = {"schema_version": SCHEMA, "gpu": self.gpu.model_dump(), "environment": self.environment}
-        lines = ",\n".join(json.dumps(_line(each)) for each in self.measured)
+        lines = ",\n".join(json.dumps(_line(measured)) for measured in self.measured)
         path.write_text(json.dumps(head, indent=1)[:-2] + ',\n "points": [\n' + lines + "\n]}\n")
 
 
 def _line(measured: Measured) -> dict:
-    found = asdict(measured)
-    found |= {name: float(f"{found[name]:.5g}") for name in ("median", "p10", "p90")}
-    return {**found.pop("point"), **found}
+    line = asdict(measured)
+    line |= {name: float(f"{line[name]:.5g}") for name in ("median", "p10", "p90")}
+    return {**line.pop("point"), **line}
 
 
 def read_measurements(path: Path) -> Measurements:
-    """Read a file of points. Raises `ValueError` naming the file if it is none of this schema."""
+    """Read a file of points. Raises `ValueError` with the file's name for another schema."""
     try:
         content = json.loads(path.read_text())
         if content["schema_version"] != SCHEMA:

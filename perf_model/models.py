@@ -1,6 +1,6 @@
 """Whole models to estimate and to time: the reference on random inputs, on any device.
 
-On the meta device they have shapes only, and tell which operations a forward dispatches.
+On the meta device the models have shapes only, for traces of a forward's operations.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Model:
 
     Attributes:
         case: name of a case of `configs`.
-        batch: rows or users.
-        precision: see `perf_model.points.PRECISIONS`.
-        changes: fields of the case's model that differ from the file.
+        batch: number of rows or users.
+        precision: one of `perf_model.points.PRECISIONS`.
+        changes: fields of the case's model that differ from its file.
     """
 
     case: str
@@ -65,7 +65,7 @@ _WIDE: Sizes = {
 
 
 def models() -> list[Model]:
-    """The models whose forward is estimated and timed as a whole."""
+    """The models with an estimate and a timing of the whole forward."""
     sizes: list[tuple[str, tuple[int, ...], Sizes]] = [
         ("hstu_ml1m_large", (1, 4, 32, 128), {}),
         ("hstu_ml1m_large", (4, 16), _WIDE),
@@ -95,11 +95,11 @@ FEW_ROWS = 300
 
 
 def _build(case: CaseConfig, dtype: torch.dtype, device: str) -> torch.nn.Module:
-    """The reference. DLRM's tables are built with few rows: drawing gigabytes on the host takes minutes."""
+    """The reference, with few rows in DLRM's tables: generating gigabytes on the host takes minutes."""
     if case.family != "dlrm":
         return getattr(build, f"build_{case.family}")(case.model).to(dtype).to(device)
     few = case.model.model_copy(update={"max_rows_per_table": FEW_ROWS})
-    # Inputs are made to fit; checking them would wait for the device.
+    # The inputs fit by construction; a check would wait for the device.
     network = build.build_dlrm(few, validate_inputs=False).to(dtype).to(device)
     for bag, rows in zip(network.emb_l, case.model.table_rows, strict=True):
         bag.num_embeddings = rows
@@ -144,7 +144,7 @@ def _lecture_dlrm(
 
 
 def input_shapes(model: Model) -> Shapes:
-    """Shapes of the arrays that the forward's inputs come from, as `perf_model.work` asks for them."""
+    """Shapes of the forward's input arrays by name, for `perf_model.work`."""
     case = model.config()
     config, b = case.model, case.input.batch_size
     if case.family == "hstu":

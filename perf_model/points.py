@@ -1,8 +1,7 @@
-"""What is measured: sizes to calibrate with, and other sizes to judge the model by.
+"""Points to measure: sizes for the calibration, and other sizes for the evaluation.
 
-The two sets share no point. Calibration times single kernels on a coarse grid; evaluation times what models
-run: bags, whole MLPs, whole attentions. What is evaluated was written down before the first measurement;
-kinds of kernels were added to the calibration after whole models (`perf_model.models`) had been looked at.
+The two sets share no point. Calibration times single kernels on a coarse grid. Evaluation times parts of
+models: bags, whole MLPs, whole attentions.
 
 Legend of the sizes: m, n, k of a product (m, k) @ (k, n); b batch, n sequence, h heads, d head width of
 attention; rows, dim, bag, batch of a lookup.
@@ -23,7 +22,7 @@ class Point:
     """One thing to time.
 
     Attributes:
-        family: what runs, a key of `perf_model.workloads.BUILDERS`.
+        family: kind of workload, a key of `perf_model.workloads.BUILDERS`.
         precision: one of `PRECISIONS`.
         sizes: the family's own sizes.
     """
@@ -34,7 +33,7 @@ class Point:
 
     @property
     def key(self) -> str:
-        """A name that no other point has."""
+        """A unique name of the point."""
         parts = (
             f"{name}={'-'.join(map(str, size)) if isinstance(size, tuple) else size}"
             for name, size in self.sizes.items()
@@ -43,12 +42,12 @@ class Point:
 
 
 ROTATED_BYTES = 3 * 60 * 2**20
-"""Index sets rotate until a replay has touched three times the H200's 60 MB of L2: none is soon reused."""
+"""Bytes that a replay touches before it reuses a set of indices: three times the H200's 60 MB of L2."""
 MOST_SETS = 256
 
 
 def index_sets(bag: int, batch: int, dim: int, rows: int) -> int:
-    """How many sets of random indices a lookup is timed with, one after the other."""
+    """Number of sets of random indices that the timing of a lookup rotates through."""
     touched = batch * bag * 8 + min(batch * bag, rows) * dim * 4
     return max(4, min(MOST_SETS, -(-ROTATED_BYTES // touched)))
 
@@ -59,7 +58,7 @@ def _bags(*choices: tuple[int, ...]) -> Iterator[Point]:
         yield Point("embedding_bag", "fp32", {"rows": row, "dim": dim, "bag": bag, "batch": batch})
 
 
-# Widths that no alignment suits (odd), even ones that suit two elements, and multiples of eight.
+# Odd widths, even widths (aligned to two elements), and multiples of eight.
 _WIDTHS = {"odd": (13, 101, 479), "even": (18, 50, 418), "aligned": (16, 64, 256, 1024, 4096)}
 _BATCHES = (1, 16, 128, 1024, 8192, 65536)
 
@@ -67,7 +66,7 @@ _BATCHES = (1, 16, 128, 1024, 8192, 65536)
 def _products() -> Iterator[Point]:
     for precision in PRECISIONS:
         sizes = [
-            *(each for widths in _WIDTHS.values() for each in itertools.product(_BATCHES, widths, widths)),
+            *(size for widths in _WIDTHS.values() for size in itertools.product(_BATCHES, widths, widths)),
             *itertools.product((16, 1024, 8192), (13, 479, 1030), (64, 512)),
             *itertools.product((1, 64, 1024, 16384), (64, 256, 1024), (1,)),
             *itertools.product((16, 128, 2048), (16384, 131072), (16, 128)),
@@ -101,10 +100,10 @@ def _streams() -> Iterator[Point]:
 
 
 def calibration_points() -> list[Point]:
-    """Single kernels on a coarse grid, and bags of sizes that are not judged by."""
+    """Single kernels on a coarse grid, and bags of sizes outside of the evaluation."""
     bags = _bags((3_000, 40_000, 400_000, 3_000_000), (32, 96, 192), (2, 12, 48), (1024, 5000))
-    found = [*_products(), *_batched_products(), *_streams(), *bags]
-    return list({point.key: point for point in found}.values())
+    points = [*_products(), *_batched_products(), *_streams(), *bags]
+    return list({point.key: point for point in points}.values())
 
 
 _MLPS = (
@@ -138,7 +137,7 @@ _ATTENTIONS = (
 
 
 def evaluation_points() -> list[Point]:
-    """What the model is judged by: 456 points, none of them a calibration point."""
+    """The 456 points of the evaluation; none is a calibration point."""
     rows = (1_000, 10_000, 100_000, 1_000_000, 5_000_000)
     points = list(_bags(rows, (32, 64, 128, 256), (1, 5, 20, 80), (512, 2048, 8192)))
     for precision in PRECISIONS:
@@ -152,10 +151,10 @@ BIG_ROWS, BIG_ROOFLINE = 100_000, 10e-6
 
 
 def is_big(point: Point, roofline: float) -> bool:
-    """Whether a point counts as big: the seed's rule for lookups, well beyond a launch for the others.
+    """Whether a point is big: by the seed's rule for lookups, else by a roofline far above a launch.
 
     Args:
-        roofline: seconds that the point's FLOPs or fewest bytes take at the GPU's ceilings.
+        roofline: seconds of the point's FLOPs or fewest bytes at the GPU's ceilings.
     """
     if point.family == "embedding_bag":
         return point.sizes["rows"] >= BIG_ROWS

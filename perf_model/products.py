@@ -1,15 +1,14 @@
-"""Matrix products as the library's kernels run them: a rough law, corrected by measured neighbours.
+"""Seconds of matrix products: a rough law, corrected by measured neighbours.
 
     law = launch + FLOPs / rate + bytes / bandwidth
 
-What a library's choice of kernel, its tiles, its last wave and its split sums make of that is read from a
-table of measured products: the logarithm of measured over law, interpolated linearly among the nearest in
-(batch, m, n, k), on a logarithmic scale. Alignment of the operands' rows counts as distance, since it decides
-which kernels can run.
+The correction covers the library's choice of kernel, its tiles, its last wave and its split sums. It is the
+logarithm of measured over law, interpolated linearly among the nearest measured products in (batch, m, n, k),
+on a logarithmic scale. Alignment of the operands' rows counts as distance, since it restricts the choice of
+kernels.
 
-The law can count whole waves of tiles in place of FLOPs. The table's own cross-validation says whether that
-helps (docs/performance.md): on an H200 it does not, since the table holds the waves of its products
-already, and how a library splits and sizes tiles between them is no fixed rule.
+The law can count whole waves of tiles in place of FLOPs. The cross-validation of the table
+(docs/performance.md) shows no benefit on an H200: the measured products already contain their waves.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ CLOSENESS_POWER = 3
 ALIGNMENT_WEIGHT = 2.0
 SLOPE_PENALTY = 0.3
 TILE = 128
-"""Side of the tiles of which waves are counted: cuBLAS's most common on this generation."""
+"""Side of the tiles of a wave: cuBLAS's most common one on this generation."""
 WIDEST_ALIGNMENT = 8
 ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 
 
 @dataclass(frozen=True)
 class Product:
-    """(m, k) @ (k, n), `batch` times side by side, 1 for one that is not batched.
+    """`batch` products (m, k) @ (k, n); a batch of 1 is a product without a batch.
 
     Attributes:
-        transposed: whether the second factor lies in memory as (n, k), as a linear layer's weight does.
+        transposed: whether the second factor has the memory layout (n, k), like a linear layer's weight.
     """
 
     m: int
@@ -56,14 +55,14 @@ class Product:
         return itemsize * self.batch * (m * k + k * n + m * n)
 
     def flops_in_waves(self, multiprocessors: int) -> float:
-        """FLOPs of whole tiles, and of whole waves of them where there is more than one."""
+        """FLOPs of whole tiles, and of whole waves where there is more than one."""
         tiles = self.batch * -(-self.m // TILE) * -(-self.n // TILE)
         if tiles > multiprocessors:
             tiles = -(-tiles // multiprocessors) * multiprocessors
         return 2.0 * tiles * TILE * TILE * self.k
 
     def features(self) -> np.ndarray:
-        """Where the product lies among others: binary logarithms of its sizes, then of its alignments."""
+        """Coordinates of the product: binary logarithms of its sizes, then of its alignments."""
         lead = self.k if self.transposed else self.n
         alignments = [_alignment(self.k), _alignment(lead), _alignment(self.n)]
         return np.log2([self.batch, self.m, self.n, self.k, *alignments])
@@ -74,7 +73,7 @@ def _alignment(size: int) -> int:
 
 
 def product_of(measured: Measured) -> Product | None:
-    """The product that a calibration point timed, None for any other point."""
+    """The product of a calibration point; None for any other point."""
     sizes, family = measured.point.sizes, measured.point.family
     if family == "product":
         return Product(sizes["m"], sizes["n"], sizes["k"])
@@ -89,8 +88,8 @@ class ProductModel:
     """Seconds of products in one precision, batched or not: cuBLAS chooses among different kernels for each.
 
     Args:
-        measured: calibration points; those of other families and precisions are passed over.
-        waves: count whole waves of tiles in the law.
+        measured: calibration points; other families and precisions are ignored.
+        waves: whether the law counts whole waves of tiles.
 
     Raises:
         ValueError: fewer products than neighbours.
@@ -108,13 +107,13 @@ class ProductModel:
         self._waves = waves
         self._ceilings = ceilings
         own = [m for m in measured if m.point.precision == precision and _is_batched(m) == batched]
-        found = [(product, m.median) for m in own if (product := product_of(m)) is not None]
-        if len(found) < NEIGHBOURS:
-            raise ValueError(f"{len(found)} measured products in {precision}: give at least {NEIGHBOURS}")
-        self._products = [product for product, _ in found]
-        self._seconds = [seconds for _, seconds in found]
-        self._features = np.array([product.features() for product, _ in found])
-        self._corrections = np.log([seconds / self.law(product) for product, seconds in found])
+        timed = [(product, m.median) for m in own if (product := product_of(m)) is not None]
+        if len(timed) < NEIGHBOURS:
+            raise ValueError(f"{len(timed)} measured products in {precision}: give at least {NEIGHBOURS}")
+        self._products = [product for product, _ in timed]
+        self._seconds = [seconds for _, seconds in timed]
+        self._features = np.array([product.features() for product, _ in timed])
+        self._corrections = np.log([seconds / self.law(product) for product, seconds in timed])
 
     def law(self, product: Product) -> float:
         """Seconds by the rough law."""
@@ -132,7 +131,7 @@ class ProductModel:
         return self.law(product) * float(np.exp(self._correction(product.features())))
 
     def cross_validated(self) -> tuple[list[float], list[float]]:
-        """Seconds of each measured product, predicted from all others, and as measured."""
+        """Predicted and measured seconds of each measured product; the prediction uses all others."""
         features, corrections, predicted = self._features, self._corrections, []
         for left_out, product in enumerate(self._products):
             self._features = np.delete(features, left_out, axis=0)
@@ -142,7 +141,7 @@ class ProductModel:
         return predicted, self._seconds
 
     def _correction(self, features: np.ndarray) -> float:
-        """Weighted linear fit to the nearest measured corrections, its slopes drawn to 0."""
+        """Weighted linear fit to the nearest measured corrections, with a penalty on slopes."""
         offsets = self._features - features
         sizes, alignments = offsets[:, :4], offsets[:, 4:]
         distances = np.sqrt((sizes**2).sum(1) + ALIGNMENT_WEIGHT * (alignments**2).sum(1))
@@ -153,7 +152,7 @@ class ProductModel:
         left = design.T @ (design * weights[:, None]) + penalty
         corrections = self._corrections[nearest]
         value = np.linalg.solve(left, design.T @ (weights * corrections))[0]
-        # Beyond the measured sizes the nearest corrections hold.
+        # Beyond the measured sizes, the nearest corrections are the bounds.
         return float(np.clip(value, corrections.min(), corrections.max()))
 
 

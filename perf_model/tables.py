@@ -1,4 +1,4 @@
-"""The tables of benchmarks/results/h200/performance_model.md."""
+"""The Markdown tables of `python -m perf_model`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield ""
 
 
-def _row(name: str, size: str, found: ErrorStatistics) -> list[str]:
-    return [name, size, str(found.points), f"{found.gmae:.2%}", f"{found.mean:.2%}", f"{found.std:.2%}"]
+def _row(name: str, size: str, errors: ErrorStatistics) -> list[str]:
+    return [name, size, str(errors.points), f"{errors.gmae:.2%}", f"{errors.mean:.2%}", f"{errors.std:.2%}"]
 
 
-_HEAD = ("what", "sizes", "points", "GMAE", "mean", "std")
+_HEAD = ("predicted", "sizes", "points", "GMAE", "mean", "std")
 
 
 def error_tables(measured: Sequence[Measured], model: KernelModel) -> Iterator[str]:
-    """Errors by family and size, and those of the seed's own predictor on the lookups."""
+    """Errors by family and size, and errors of the seed's own predictor on the lookups."""
     predictions = predict(measured, model)
     rows = []
     for family in ("all", *FAMILIES):
@@ -85,41 +85,42 @@ def waves_table(calibration: Sequence[Measured], ceilings: Ceilings) -> Iterator
             predicted: list[float] = []
             seconds: list[float] = []
             for precision in PRECISIONS:
-                found = ProductModel(calibration, precision, batched, ceilings, waves).cross_validated()
-                predicted += found[0]
-                seconds += found[1]
+                products = ProductModel(calibration, precision, batched, ceilings, waves)
+                estimates, times = products.cross_validated()
+                predicted += estimates
+                seconds += times
             name = f"products{', batched' if batched else ''}, left out one by one"
             law = "whole waves" if waves else "FLOPs"
             rows.append(_row(name, law, ErrorStatistics.of(predicted, seconds)))
-    yield from _table(("what", "law counts", *_HEAD[2:]), rows)
+    yield from _table(("predicted", "law counts", *_HEAD[2:]), rows)
 
 
 def model_table(path: Path, model: KernelModel) -> Iterator[str]:
     """Whole models: replays and eager forwards, predicted and measured, and the limit; milliseconds.
 
-    The host factor is found on the smallest fp32 batch of each case, which are marked and not judged.
+    The host factor is fitted on the smallest fp32 batch of each case, which the errors leave out.
     """
     measured = {line["model"]: line for line in json.loads(path.read_text())["models"]}
-    traces = {each.key: trace(forward(each, "meta")) for each in models()}
-    plain = {each.key: estimate(traces[each.key], each.precision, model) for each in models()}
+    traces = {case.key: trace(forward(case, "meta")) for case in models()}
+    plain = {case.key: estimate(traces[case.key], case.precision, model) for case in models()}
     fitted = _smallest(models())
     factor = host_factor((plain[key], measured[key]["eager"]["median"]) for key in fitted)
     rows, replays, eagers = [], [], []
-    for each in models():
-        found = estimate(traces[each.key], each.precision, model, factor)
-        line = measured[each.key]
+    for case in models():
+        predicted = estimate(traces[case.key], case.precision, model, factor)
+        line = measured[case.key]
         replay, eager = line["replay"]["median"], line["eager"]["median"]
-        replays.append((found.replay, replay))
-        if each.key not in fitted:
-            eagers.append((found.eager, eager))
-        times = (found.replay, replay, found.eager, eager, _limit(each, model))
+        replays.append((predicted.replay, replay))
+        if case.key not in fitted:
+            eagers.append((predicted.eager, eager))
+        times = (predicted.replay, replay, predicted.eager, eager, _limit(case, model))
         rows.append(
             [
-                _title(each),
-                f"{len(traces[each.key].operations)} / {line['kernels']}",
+                _title(case),
+                f"{len(traces[case.key].operations)} / {line['kernels']}",
                 *(f"{value * 1e3:.3f}" for value in times),
                 f"{replay / times[-1]:.0f}x",
-                found.bound + (" (fitted)" if each.key in fitted else ""),
+                predicted.bound + (" (fitted)" if case.key in fitted else ""),
             ]
         )
     yield f"Host factor {factor:.2f}."
@@ -128,32 +129,32 @@ def model_table(path: Path, model: KernelModel) -> Iterator[str]:
     yield from _table((*head, "limit", "replay / limit", "eager waits for"), rows)
     judged = (("replay", "all models", replays), ("eager", "all but the fitted", eagers))
     errors = [(name, size, ErrorStatistics.of(*zip(*pairs, strict=True))) for name, size, pairs in judged]
-    yield from _table(_HEAD, (_row(*each) for each in errors))
+    yield from _table(_HEAD, (_row(*row) for row in errors))
 
 
-def _limit(each: Model, model: KernelModel) -> float:
+def _limit(case: Model, model: KernelModel) -> float:
     """Seconds of the whole model's limit."""
-    work = case_work(each.config(), input_shapes(each), ITEM_BYTES[each.precision])[""]
-    return limit(work, each.precision, model.ceilings).seconds
+    work = case_work(case.config(), input_shapes(case), ITEM_BYTES[case.precision])[""]
+    return limit(work, case.precision, model.ceilings).seconds
 
 
-def _title(each: Model) -> str:
-    size = f", D {each.changes['item_embedding_dim']}, N 1011" if "item_embedding_dim" in each.changes else ""
-    return f"{each.case}{size}, {each.precision}, B {each.batch}"
+def _title(case: Model) -> str:
+    size = f", D {case.changes['item_embedding_dim']}, N 1011" if "item_embedding_dim" in case.changes else ""
+    return f"{case.case}{size}, {case.precision}, B {case.batch}"
 
 
-def _smallest(every: Sequence[Model]) -> set[str]:
+def _smallest(cases: Sequence[Model]) -> set[str]:
     """Keys of each unchanged case's smallest batch in fp32."""
-    chosen: dict[str, Model] = {}
-    for each in every:
-        known = chosen.get(each.case)
-        if each.precision == "fp32" and (known is None or each.batch < known.batch):
-            chosen[each.case] = each
-    return {each.key for each in chosen.values()}
+    smallest: dict[str, Model] = {}
+    for case in cases:
+        known = smallest.get(case.case)
+        if case.precision == "fp32" and (known is None or case.batch < known.batch):
+            smallest[case.case] = case
+    return {case.key for case in smallest.values()}
 
 
 def agreement_table(one: Measurements, other: Measurements, name: str) -> Iterator[str]:
-    """How far two runs of the same points are apart."""
+    """Differences of two runs of the same points."""
     known = {m.point.key: m for m in other.measured}
     pairs = [(m, known[m.point.key]) for m in one.measured if m.point.key in known]
     ratios = sorted(abs(a.median - b.median) / b.median for a, b in pairs)

@@ -1,7 +1,7 @@
-"""Which operations a forward dispatches, seen on the meta device: shapes without data, of any size.
+"""The operations that a forward dispatches, recorded on the meta device: shapes of any size without data.
 
-These are PyTorch's own kernels, one after the other; what a compiler fuses is another list. Composite
-operations are taken apart as PyTorch takes them apart without autograd.
+These are PyTorch's own kernels, without fusion by a compiler. Composite operations are decomposed as PyTorch
+does without autograd.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Array:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the elements that exist: an expanded axis has one."""
+        """Bytes of the stored elements: an expanded axis has one."""
         count = self.itemsize
         for size, stride in zip(self.shape, self.strides, strict=True):
             count *= size if stride else 1
@@ -47,7 +47,7 @@ class Array:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether neighbours in memory are neighbours in the tensor, axes of size 1 aside."""
+        """Whether the tensor is contiguous, apart from axes of size 1."""
         expected = 1
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if size != 1 and stride != expected:
@@ -58,7 +58,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation that launches kernels: its name without overload, tensors read, tensors made."""
+    """An operation that launches kernels: its name without overload, its inputs and outputs."""
 
     name: str
     inputs: tuple[Array, ...]
@@ -67,7 +67,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Trace:
-    """A forward: its operations, and how many views and module calls the host makes besides."""
+    """A forward: its operations, and the numbers of views and module calls on the host."""
 
     operations: tuple[Operation, ...]
     views: int
@@ -108,10 +108,10 @@ def _arrays(value: Any) -> Iterator[Array]:
 
 
 def trace(forward: Callable[[], Any]) -> Trace:
-    """What one call of `forward`, over tensors on the meta device, dispatches.
+    """The operations of one call of `forward` over tensors on the meta device.
 
     Args:
-        forward: runs a model or a module; it must not read a tensor's values.
+        forward: call of a model or a module that reads no values of tensors.
     """
     modules = 0
 

@@ -1,4 +1,4 @@
-"""What a point runs: on a GPU to be timed, on the meta device to see which kernels there are."""
+"""Workloads of the points, on a GPU for timing, or on the meta device for tracing."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from reference.transduction_dense import HSTUAttentionDense
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 WIDTH, ODD_WIDTH = 128, 77
-"""Columns of the tensors that streams run over: of whole vectors, and of none."""
+"""Columns of the tensors of streams: a multiple of the vector width, and an odd number."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A function to time; it is called with 0 to `rotation` - 1 in turn."""
+    """A function to time; its argument rotates through 0 to `rotation` - 1."""
 
     launch: Callable[[int], object]
     rotation: int = 1
 
 
 class Maker:
-    """Makes a point's tensors on one device: random values, never zeros, which some units multiply faster.
+    """Makes a point's tensors on one device. Values are random, since some units multiply zeros faster.
 
     Args:
         device: "cuda", or "meta" for shapes alone.
@@ -42,14 +42,14 @@ class Maker:
         return torch.randint(below, shape, device=self.device)
 
     def table(self, rows: int, dim: int) -> torch.Tensor:
-        """A table out of one buffer that all tables share: several GB are drawn only once."""
+        """A table in one buffer that all tables share: several GB are generated once."""
         if self._random is None or self._random.numel() < rows * dim:
             self._random = None
             self._random = torch.rand(rows * dim, device=self.device)
         return self._random[: rows * dim].view(rows, dim)
 
     def make(self, point: Point) -> Workload:
-        """What the point runs. Sets TF32 for the whole process, as the point's precision says."""
+        """The point's workload. Sets TF32 for the whole process, by the point's precision."""
         torch.backends.cuda.matmul.allow_tf32 = point.precision == "tf32"
         return BUILDERS[point.family](self, DTYPES[point.precision], **point.sizes)
 
@@ -96,7 +96,7 @@ def _binary(maker: Maker, dtype: torch.dtype, elements: int) -> Callable[[], obj
 
 
 def _broadcast(width: int) -> Stream:
-    """A matrix added to two of them, as a bias is to the scores of two heads."""
+    """A matrix added to two matrices, like a bias to the scores of two heads."""
 
     def make(maker: Maker, dtype: torch.dtype, elements: int) -> Callable[[], object]:
         n = elements // (2 * width)
@@ -116,7 +116,7 @@ def _mask(width: int) -> Stream:
 
 
 def _permute(width: int) -> Stream:
-    """Heads brought to the front: rows of `width` elements stay whole."""
+    """Heads moved to the front: rows of `width` elements stay whole."""
 
     def make(maker: Maker, dtype: torch.dtype, elements: int) -> Callable[[], object]:
         x = maker.floats(dtype, elements // (2 * width), 2, width).transpose(0, 1)
@@ -126,7 +126,7 @@ def _permute(width: int) -> Stream:
 
 
 def _transpose(maker: Maker, dtype: torch.dtype, elements: int) -> Callable[[], object]:
-    """No row stays whole."""
+    """A transpose, in which no row stays whole."""
     x = maker.floats(dtype, -(-elements // (64 * WIDTH)), 64, WIDTH).transpose(1, 2)
     return lambda: x.contiguous()
 

@@ -1,7 +1,6 @@
-"""The fused kernels of the "Fused Kernels" lecture and of DLRM.
+"""Fused kernels of DLRM, and the pointwise kernels of the "Fused Kernels" lecture.
 
-Opt-in: nothing else in the project imports them. Importing this package imports PyTorch; Triton is imported,
-and CUDA C++ compiled, when a function is first called with that backend.
+Importing this package imports PyTorch. The first call with a backend imports Triton or compiles CUDA C++.
 
 Every function takes ``backend``:
 
@@ -11,7 +10,7 @@ Every function takes ``backend``:
 * "cuda": CUDA C++ compiled on first use by `torch.utils.cpp_extension`: `add_bias_relu`, `lora_activation`
   and `bags_interaction` only.
 
-A backend that cannot run raises `KernelError`: none stands in for another.
+A backend that cannot run raises `KernelError`. No backend replaces another one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sum-pooled embedding bags of all tables in one launch, alone or with DLRM's interaction behind them.
+"""Sum-pooled embedding bags of all tables in one launch, alone or followed by DLRM's interaction.
 
-The function of `reference.embedding_bags.pool_bags`, table by table. PyTorch launches one kernel a table; at
-the sizes of DLRM each lasts a few microseconds, and what a step costs is their number.
+The result equals `reference.embedding_bags.pool_bags`, table by table. PyTorch launches one kernel a table.
+At DLRM's sizes each kernel lasts a few microseconds, so that the number of launches decides the time.
 
 Legend: B batch, T tables, L number of indices of all tables, D embedding, F = T + 1 interacting vectors.
 """
@@ -36,15 +36,15 @@ def embedding_bags(
 
     Args:
         group: the tables.
-        bags: what to look up.
+        bags: rows to look up.
         backend: "torch" or "triton".
-        dtype: of the result; the tables' unless given.
-        validate: check indices and offsets, which reads them back from the device. Without it the caller
-            answers for them: an index out of range reads foreign memory.
-        out: (B, T, D) of that dtype; a row's T x D elements lie together, rows may lie further apart.
+        dtype: dtype of the result; the tables' by default.
+        validate: whether to check indices and offsets, which copies them to the host. Without the check, an
+            index out of range reads memory beyond its table.
+        out: (B, T, D) of that dtype; a row's T x D elements are contiguous, rows may have gaps between them.
 
     Raises:
-        KernelError: for arguments that do not fit, and backends that cannot run.
+        KernelError: an argument does not fit, or the backend cannot run.
     """
     batch = _check_bags(group, bags, backend, validate)
     like = group.tables[0]
@@ -72,12 +72,12 @@ def bags_interaction(
     validate: bool = True,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`embedding_bags` in ``dense_BD``'s dtype, behind ``dense_BD``, then `dot_interaction`: in one kernel.
+    """`dot_interaction` of ``dense_BD`` and `embedding_bags`, in one kernel -> (B, `interaction_columns`).
 
     Args:
-        dense_BD: the bottom MLP's output, contiguous; its dtype is that in which vectors are multiplied.
+        dense_BD: the bottom MLP's output, contiguous; vectors are multiplied in its dtype.
         group: the tables, in a dtype of their own.
-        bags: what to look up.
+        bags: rows to look up.
         itself: see `dot_interaction`.
         backend: "torch", "triton" or "cuda"; "cuda" is for half types and D a multiple of 16, and slower
             than Triton's, see benchmarks/results/dlrm_kernels.md.
@@ -85,7 +85,7 @@ def bags_interaction(
         out: see `dot_interaction`.
 
     Raises:
-        KernelError: for arguments that do not fit, and backends that cannot run.
+        KernelError: an argument does not fit, or the backend cannot run.
     """
     batch = _check_bags(group, bags, backend, validate, {"dense_BD": dense_BD}, INTERACTION_BACKENDS)
     require_shape("dense_BD", dense_BD, (batch, group.columns))
@@ -109,7 +109,7 @@ def bags_interaction(
 
 
 def _require_tensor_cores(dense_BD: torch.Tensor, group: TableGroup) -> None:
-    """Raise `KernelError` unless the CUDA C++ form takes these sizes, types and addresses."""
+    """Raise `KernelError` unless the CUDA C++ form accepts these sizes, types and addresses."""
     fix = "must be {}, or use backend='triton'"
     half = dense_BD.dtype in (torch.float16, torch.bfloat16)
     require(half, "dense_BD.dtype", dense_BD.dtype, fix.format("torch.float16 or torch.bfloat16"))
@@ -130,7 +130,7 @@ def _check_bags(
     others: dict[str, torch.Tensor] | None = None,
     available: Sequence[str] = BACKENDS,
 ) -> int:
-    """The batch size of bags that fit the group."""
+    """The batch size, after checks that the bags fit the group."""
     tensors = {"tables": group.tables[0], "indices_L": bags.indices_L, **(others or {})}
     if bags.weights_L is not None:
         require_alike({"tables": group.tables[0], "weights_L": bags.weights_L})

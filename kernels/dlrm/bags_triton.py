@@ -1,7 +1,7 @@
 """The Triton forms of `kernels.dlrm.bags`: a program looks up one row of the batch in several tables.
 
-A tile is (tables, columns): each step of the loop over a bag's indices loads one row of every table of the
-tile, so that as many independent reads of whole rows are under way as the tile has tables, in every program.
+A tile is (tables, columns). Each step of the loop over a bag's indices loads one row of every table of the
+tile. A program thus has as many independent reads of whole rows in flight as its tile has tables.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def pool(
         more = at < end
         index = tl.load(indices_ptr + at, mask=more, other=0).to(tl.int64)
         rows = (address + index * (D * ELEMENT.primitive_bitwidth // 8)).to(tl.pointer_type(ELEMENT))
-        # The compiler cannot see the alignment of what was a number; without it every element is a load.
+        # The compiler cannot see the alignment of an address made of an integer, and would load single
+        # elements.
         rows = tl.multiple_of(rows, ALIGNMENT)
         inside = more[:, None] & (column[None, :] < D)
         values = tl.load(rows[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -93,9 +94,9 @@ _ELEMENTS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat1
 
 
 def _lookup_arguments(group: TableGroup, bags: Bags) -> tuple[list[torch.Tensor], dict[str, object]]:
-    """What `pool` reads, and its compile-time facts."""
+    """The tensors that `pool` reads, and its compile-time constants."""
     row_bytes = group.columns * group.tables[0].element_size()
-    # What all of these numbers have in common is what every row's address is a multiple of.
+    # The greatest common divisor of these numbers divides the address of every row.
     alignment = math.gcd(16, row_bytes, *(table.data_ptr() for table in group.tables))
     weights = bags.indices_L if bags.weights_L is None else bags.weights_L
     facts = {

@@ -1,4 +1,4 @@
-"""What all kernels ask of their arguments, and the errors that say so."""
+"""Checks of the kernels' arguments, and the error that they raise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ACTIVATIONS = ("none", "relu", "sigmoid")
 
 
 class KernelError(ValueError):
-    """An argument that a kernel cannot take, or a backend that cannot run here; the message has the fix."""
+    """An argument that a kernel refuses, or a backend that cannot run here; the message has the fix."""
 
 
 def require(condition: bool, name: str, value: object, fix: str) -> None:
@@ -38,10 +38,12 @@ def require_alike(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise `KernelError` unless all tensors have the dtype and the device of the first one."""
     (first, model), *rest = tensors.items()
     for name, tensor in rest:
-        for what in ("dtype", "device"):
-            wanted, given = getattr(model, what), getattr(tensor, what)
-            if wanted != given:
-                raise KernelError(f"{name} has {what} {given} and {first} has {wanted}: give one {what}")
+        for property_ in ("dtype", "device"):
+            wanted, actual = getattr(model, property_), getattr(tensor, property_)
+            if wanted != actual:
+                raise KernelError(
+                    f"{name} has {property_} {actual} and {first} has {wanted}: give one {property_}"
+                )
 
 
 def require_packed_rows(name: str, tensor: torch.Tensor) -> None:
@@ -60,7 +62,7 @@ def require_backend(
 ) -> None:
     """Raise `KernelError` unless ``backend`` exists for this operation and can run on these tensors.
 
-    ``multiplied`` names those that enter a matrix product.
+    ``multiplied`` names the tensors that enter a matrix product.
     """
     require(backend in available, "backend", backend, f"choose one of {', '.join(available)}")
     if backend == "torch":
@@ -91,16 +93,16 @@ def require_backend(
 
 
 def interpreting() -> bool:
-    """Whether Triton's kernels run in its interpreter, as `TRITON_INTERPRET` says."""
+    """Whether `TRITON_INTERPRET` makes Triton interpret its kernels."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
 def output_for(
     out: torch.Tensor | None, shape: Sequence[int], like: torch.Tensor, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """``out`` if it fits, a new tensor if it is None.
+    """``out`` after checks, or a new tensor for None.
 
-    Rows of ``out`` may lie further apart than they are long.
+    Rows of ``out`` may have gaps between them.
     """
     dtype = dtype or like.dtype
     if out is None:

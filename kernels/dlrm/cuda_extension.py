@@ -1,6 +1,6 @@
-"""The CUDA C++ forms of some kernels: built when first called, and kept by PyTorch's cache.
+"""The CUDA C++ forms of some kernels. The first call builds them; PyTorch caches the build.
 
-`TORCH_EXTENSIONS_DIR` says where the build goes, `TORCH_CUDA_ARCH_LIST` for which chips, else for this one.
+`TORCH_EXTENSIONS_DIR` is the folder of the build. `TORCH_CUDA_ARCH_LIST` lists its GPUs, by default this one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SOURCES = ("binding.cpp", "pointwise.cu", "bags_interaction.cu")
 
 @functools.cache
 def extension() -> ModuleType:
-    """Compile and load the extension; some 30 seconds the first time on a machine.
+    """The extension, compiled at the first call on a machine in about 30 seconds.
 
     Raises:
-        KernelError: where there is no CUDA compiler or the sources do not build, with the compiler's words.
+        KernelError: the CUDA compiler is missing, or the sources do not build; with the compiler's message.
     """
     from torch.utils import cpp_extension
 

@@ -1,13 +1,12 @@
-"""DLRM's forward in a few kernels and one CUDA graph, for speed; the reference is `reference.dlrm`.
+"""DLRM's forward in a few kernels and one CUDA graph; the reference is `reference.dlrm`.
 
-The dense layers run in half precision, the tables are read in the precision in which they are stored:
+The dense layers run in half precision; the tables are read in their stored precision:
 
-* all bags of all tables, the interaction and the concatenation are one kernel, `bags_interaction`: no pooled
-  vector is written to memory;
-* a linear layer, its bias and its activation are one kernel, the last two layers of an MLP together one where
-  the last is narrow enough;
-* the interaction's odd number of columns (479 of MLPerf's sizes) is padded to a multiple of 16, with zero
-  weights, since rows that do not begin at a multiple of 16 bytes are read in single elements.
+* one kernel, `bags_interaction`, computes all bags, the interaction and the concatenation: it writes no
+  pooled vector to memory;
+* one kernel computes a linear layer with its bias and activation, or two layers where the second is narrow;
+* the interaction's odd number of columns (479 at MLPerf's sizes) is padded to a multiple of 16 with zero
+  weights: rows without 16-byte alignment would be read element by element.
 
 Weights come under the reference's state-dict keys: `emb_l.N.weight`, `bot_l.N.*`, `top_l.N.*`.
 
@@ -39,7 +38,7 @@ _LARGE_BATCH = 64 * 128
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer, (out, in) and (out,), and what follows it."""
+    """A linear layer, (out, in) and (out,), and its activation."""
 
     weight: torch.Tensor
     bias: torch.Tensor
@@ -50,16 +49,16 @@ class FusedDLRM:
     """Inference of a DLRM with plain tables, sum pooling and the "dot" interaction.
 
     Args:
-        state_dict: of `reference.dlrm.DLRM_Net`, on one device. Tables are kept as they are, without a copy.
-        sigmoid_bot: as in `DLRM_Net`: which of the bottom MLP's layers a sigmoid follows; -1 for none.
+        state_dict: state dict of `reference.dlrm.DLRM_Net` on one device. Tables are not copied.
+        sigmoid_bot: number of the bottom MLP's layer before a sigmoid, as in `DLRM_Net`; -1 for none.
         sigmoid_top: the same for the top MLP.
         itself: `DLRM_Net`'s ``arch_interaction_itself``.
-        dtype: of the dense layers and of the vectors that interact.
+        dtype: dtype of the dense layers and of the vectors that interact.
         backend: "triton", or "torch" for the same steps in plain PyTorch.
-        bags_backend: of `bags_interaction`, where that is not ``backend``.
+        bags_backend: backend of `bags_interaction`; ``backend`` by default.
 
     Raises:
-        KernelError: naming the key that is missing or belongs to another kind of model.
+        KernelError: a key is missing, or belongs to another kind of model; the message names it.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class FusedDLRM:
         known = len(tables) + 2 * (len(self.bottom) + len(self.top))
         if known != len(state_dict):
             raise KernelError(
-                f"state_dict has {len(state_dict)} tensors, of which a model of plain tables has {known}: "
+                f"state_dict has {len(state_dict)} tensors, but plain tables and these layers have {known}: "
                 "give one without quotient-remainder or mixed-dimension tables and learned pooling weights"
             )
         self.group = TableGroup(tables)
@@ -86,10 +85,11 @@ class FusedDLRM:
         self.backend = backend
         self.bags_backend = bags_backend or backend
         width = interaction_columns(len(tables) + 1, self.group.columns, itself)
-        given = self.top[0].weight.shape[1]
-        if given != width:
-            fix = f"the interaction of these tables has {width}"
-            raise KernelError(f"top_l.0.weight has {given} columns: {fix}")
+        columns = self.top[0].weight.shape[1]
+        if columns != width:
+            raise KernelError(
+                f"top_l.0.weight has {columns} columns: the interaction of these tables has {width}"
+            )
         self.width = width
         self.padded_width = -(-width // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE
         first = self.top[0]
@@ -105,16 +105,16 @@ class FusedDLRM:
             validate: see `kernels.dlrm.embedding_bags`.
 
         Raises:
-            KernelError: for arguments that do not fit the model, and backends that cannot run.
+            KernelError: an argument does not fit the model, or the backend cannot run.
         """
-        # Zeros, and not whatever is there: a NaN times the padding's zero weight would be one.
+        # Zeros in the padding: a NaN in uninitialised memory times a zero weight is NaN.
         rows = dense_BC.new_zeros(dense_BC.shape[0], self.padded_width)
         return self._forward(dense_BC, bags, rows, validate)
 
     def _forward(
         self, dense_BC: torch.Tensor, bags: Bags, rows: torch.Tensor, validate: bool
     ) -> torch.Tensor:
-        """The forward, with the interaction's zeroed rows (B, padded width) given."""
+        """The forward, with the interaction written to zeroed ``rows`` (B, padded width)."""
         self.interact(dense_BC, bags, rows[:, : self.width], validate)
         return run_mlp(rows, self.top, self.backend)
 
@@ -133,15 +133,15 @@ class FusedDLRM:
 class CapturedDLRM:
     """`FusedDLRM` as one CUDA graph: a replay is one launch.
 
-    A graph is made for a batch size and a capacity of indices: bags may hold fewer, not more.
+    A graph has a batch size and a capacity of indices: bags may hold fewer, not more.
 
     Attributes:
-        dense_BC: where `replay` reads dense features.
-        bags: where `replay` reads bags; its offsets must say where bags end.
-        click_BO: where `replay` leaves the result.
+        dense_BC: dense features that `replay` reads.
+        bags: bags that `replay` reads; the last offset is the end of the last bag.
+        click_BO: result that `replay` writes.
 
     Args:
-        model: which forward.
+        model: the forward to capture.
         dense_BC: dense features for the first run, which is checked.
         bags: bags for the first run; their number of indices is the capacity.
     """
@@ -165,7 +165,7 @@ class CapturedDLRM:
             self.click_BO = model._forward(self.dense_BC, self.bags, self._rows, validate=False)
 
     def replay(self) -> torch.Tensor:
-        """The forward of what `dense_BC` and `bags` hold now; the next replay overwrites the result."""
+        """The forward of the current `dense_BC` and `bags`; the next replay overwrites the result."""
         self._graph.replay()
         return self.click_BO
 
@@ -173,7 +173,7 @@ class CapturedDLRM:
         """Copy the inputs in, replay, and return the graph's own output. Values are not checked.
 
         Raises:
-            KernelError: for shapes other than the capture's, or more indices than its capacity.
+            KernelError: a shape differs from the capture's, or the indices exceed its capacity.
         """
         capacity = self.bags.indices_L.numel()
         if bags.indices_L.numel() > capacity or bags.offsets.shape != self.bags.offsets.shape:
@@ -216,19 +216,19 @@ def _is_faster_fused(batch: int, first: Layer, second: Layer) -> bool:
 
 
 def _numbered(state_dict: Mapping[str, torch.Tensor], before: str, after: str) -> list[torch.Tensor]:
-    """The tensors ``before`` 0 ``after``, ``before`` 1 ``after``..., as far as there are any."""
-    found = []
-    while f"{before}{len(found)}{after}" in state_dict:
-        found.append(state_dict[f"{before}{len(found)}{after}"])
-    if not found:
+    """The tensors ``before`` 0 ``after``, ``before`` 1 ``after``..., up to the first missing number."""
+    tensors: list[torch.Tensor] = []
+    while (key := f"{before}{len(tensors)}{after}") in state_dict:
+        tensors.append(state_dict[key])
+    if not tensors:
         raise KernelError(f"state_dict has no {before}0{after}: give the state dict of a DLRM_Net")
-    return found
+    return tensors
 
 
 def _layers(
     state_dict: Mapping[str, torch.Tensor], prefix: str, sigmoid_layer: int, dtype: torch.dtype
 ) -> list[Layer]:
-    """The layers of an MLP; activations take every other place of the reference's sequence."""
+    """The layers of an MLP; the reference's sequence alternates layers and activations."""
     layers = []
     while (key := f"{prefix}{2 * len(layers)}") + ".weight" in state_dict:
         if f"{key}.bias" not in state_dict:

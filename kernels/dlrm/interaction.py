@@ -1,8 +1,8 @@
-"""DLRM's "dot" interaction in one kernel: pairwise products, lower triangle, and the dense vector in front.
+"""DLRM's "dot" interaction in one kernel: the dense vector, then the lower triangle of pairwise products.
 
-The function of `FeatureInteraction("dot", ...)` in `reference/dlrm_layers.py`. Eager PyTorch writes all
-F x F products and reads them back twice, to select the triangle and to concatenate; here each row's products
-stay in registers.
+The result equals `FeatureInteraction("dot", ...)` in `reference/dlrm_layers.py`. Eager PyTorch writes all F x
+F products and reads them twice, to select the triangle and to concatenate. Here a row's products stay in
+registers.
 
 Legend: B batch, F interacting vectors, D embedding.
 """
@@ -19,13 +19,13 @@ from kernels.dlrm.checks import (
 )
 
 BACKENDS = ("torch", "triton")
-# A program holds all of a row's vectors and products: 64 x 64 products and 64 x 512 elements are what fits.
+# A program holds all of a row's vectors and products: at most 64 x 64 products and 64 x 512 elements fit.
 MAX_VECTORS = 64
 MAX_COLUMNS = 512
 
 
 def interaction_columns(num_vectors: int, columns: int, itself: bool = False) -> int:
-    """Columns of the result: D and one for each pair; with ``itself`` also pairs of a vector with itself."""
+    """Columns of the result: D, and one for each pair; ``itself`` adds pairs of a vector with itself."""
     return columns + num_vectors * (num_vectors + (1 if itself else -1)) // 2
 
 
@@ -42,13 +42,13 @@ def dot_interaction(
 
     Args:
         features_BFD: contiguous, F from 1 to 64, D from 1 to 512.
-        itself: whether each vector's product with itself follows those with the vectors before it.
+        itself: whether to include each vector's product with itself.
         backend: "torch" or "triton".
-        out: (B, `interaction_columns`), of the features' dtype; its rows may lie further apart than they are
-            long, so that a matrix product finds them aligned.
+        out: (B, `interaction_columns`) of the features' dtype. Rows may have gaps between them, which align
+            them for a matrix product.
 
     Raises:
-        KernelError: for arguments that do not fit, and backends that cannot run.
+        KernelError: an argument does not fit, or the backend cannot run.
     """
     require_rank("features_BFD", features_BFD, 3, "(batch, vectors, columns)")
     batch, vectors, columns = features_BFD.shape

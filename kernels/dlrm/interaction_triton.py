@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-# A row is little work, and many programs of one warp hide each other's waiting best. No tensor core
-# multiplies float32: a warp alone would there keep 2,240 bytes a thread that its registers cannot hold.
+# A row is little work: many programs of one warp hide each other's latency best. Tensor cores do not multiply
+# float32: one warp alone would spill 2,240 bytes a thread.
 _WARPS, _FLOAT32_WARPS = 1, 4
 
 
@@ -15,15 +15,15 @@ _WARPS, _FLOAT32_WARPS = 1, 4
 def store_interaction(
     dense, features, out_ptr, F, D, ITSELF: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr
 ):
-    """Write ``dense`` (BD,) and behind it the lower triangle of the products of ``features`` (BF, BD).
+    """Write ``dense`` (BD,), followed by the lower triangle of the products of ``features`` (BF, BD).
 
-    Of the features F x D count; columns from D on must be zero.
+    Only F x D elements of the features count; columns from D on must be zero.
     """
     vector = tl.arange(0, BF)
     column = tl.arange(0, BD)
     element = out_ptr.dtype.element_ty
     tl.store(out_ptr + column, dense, mask=column < D)
-    # "ieee": float32 vectors are multiplied as such, and not rounded to tf32 first.
+    # "ieee" multiplies float32 without a rounding to tf32.
     products = tl.dot(features, tl.trans(features), input_precision="ieee")
     i = vector[:, None]
     j = vector[None, :]

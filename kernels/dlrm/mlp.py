@@ -1,7 +1,7 @@
 """Linear layers with their bias and activation, one or two in a kernel.
 
-`two_layer_mlp` is the lecture's last exercise (steps 1 to 9): what is between the layers stays on the chip.
-Weights are those of `torch.nn.Linear`, (out, in).
+`two_layer_mlp` is the lecture's last exercise (steps 1 to 9): the hidden layer stays on the chip. Weights
+have the layout of `torch.nn.Linear`, (out, in).
 
 Legend: B batch, C columns of the input, H hidden, O outputs.
 """
@@ -41,15 +41,15 @@ def linear_activation(
     """activation(x W^T + b) in one kernel, (B, O); summed in float32 and rounded once.
 
     Args:
-        x_BC: rows may lie further apart than they are long.
+        x_BC: rows may have gaps between them.
         weight_OC: of x's dtype.
         bias_O: of x's dtype.
         activation: "none", "relu" or "sigmoid".
         backend: "torch" or "triton".
-        out: (B, O) of x's dtype; rows may lie further apart than they are long.
+        out: (B, O) of x's dtype; rows may have gaps between them.
 
     Raises:
-        KernelError: for arguments that do not fit each other, and backends that cannot run.
+        KernelError: the arguments do not fit each other, or the backend cannot run.
     """
     require(activation in ACTIVATIONS, "activation", activation, "choose one of none, relu, sigmoid")
     _check_layers({"x_BC": x_BC, "weight_OC": weight_OC, "bias_O": bias_O}, backend)
@@ -77,20 +77,20 @@ def two_layer_mlp(
 ) -> torch.Tensor:
     """activation2(activation1(x W1^T + b1) W2^T + b2) in one kernel, (B, O) with O up to 256.
 
-    Sums are float32; the hidden layer is rounded to x's dtype, as it is between two layers of PyTorch.
+    Sums are float32. The hidden layer is rounded to x's dtype, as between two layers of PyTorch.
 
     Args:
-        x_BC: rows may lie further apart than they are long.
-        weight_HC: of x's dtype, as all that follow.
+        x_BC: rows may have gaps between them.
+        weight_HC: of x's dtype, like all tensors below.
         bias_H: of the hidden layer.
         weight_OH: of the second layer.
         bias_O: of the second layer.
         activations: of the two layers, each "none", "relu" or "sigmoid".
         backend: "torch" or "triton".
-        out: (B, O) of x's dtype; rows may lie further apart than they are long.
+        out: (B, O) of x's dtype; rows may have gaps between them.
 
     Raises:
-        KernelError: for arguments that do not fit each other, and backends that cannot run.
+        KernelError: the arguments do not fit each other, or the backend cannot run.
     """
     valid = len(activations) == 2 and all(name in ACTIVATIONS for name in activations)
     require(valid, "activations", activations, "give two of none, relu, sigmoid")

@@ -53,7 +53,7 @@ def _linear_kernel(
     row = (group * GROUP + within % group_rows) * ROWS + tl.arange(0, ROWS)
     column = (within // group_rows) * COLUMNS + tl.arange(0, COLUMNS)
     step = tl.arange(0, STEP)
-    # Tiles that hang over the edge read the last row again, instead of asking at every load.
+    # A tile beyond the edge reads the last row again, which saves a mask at every load.
     x_row = tl.minimum(row, B - 1).to(tl.int64)
     weight_row = tl.minimum(column, OUT - 1)
     x_ptrs = x_ptr + x_row[:, None] * x_stride + step[None, :]
@@ -104,7 +104,7 @@ def _two_layer_kernel(
     output = tl.arange(0, OUTPUTS)
     step = tl.arange(0, STEP)
     total = tl.zeros((ROWS, OUTPUTS), dtype=tl.float32)
-    # A part of the hidden layer at a time: made from all of x, activated, rounded, and added into the result.
+    # One part of the hidden layer at a time: computed from all of x, activated, rounded, added to the result.
     for first in range(0, H, HIDDEN):
         unit = first + tl.arange(0, HIDDEN)
         hidden = tl.zeros((ROWS, HIDDEN), dtype=tl.float32)
@@ -119,7 +119,7 @@ def _two_layer_kernel(
             hidden = tl.dot(x, weight1, hidden, input_precision="ieee")
         bias1 = tl.load(bias1_ptr + unit, mask=unit < H, other=0.0).to(tl.float32)
         active = activate(hidden + bias1[None, :], FIRST).to(x_ptr.dtype.element_ty)
-        # Units from H on are not zero behind a sigmoid; their weights are.
+        # A sigmoid makes units from H on nonzero; their weights are zero.
         weight2 = tl.load(
             weight2_ptr + output[None, :] * weight2_stride + unit[:, None],
             mask=(output[None, :] < OUT) & (unit[:, None] < H),
@@ -134,7 +134,7 @@ def _two_layer_kernel(
 
 
 def linear_tiles(batch: int, outputs: int, columns: int, element_size: int) -> Tiles:
-    """The largest tiles of which there are enough to keep every multiprocessor busy.
+    """The largest tiles that still keep every multiprocessor busy.
 
     Measured on one H200, benchmarks/results/dlrm_kernels.md.
     """
@@ -159,7 +159,7 @@ def launch_linear(
     out: torch.Tensor,
     tiles: Tiles | None = None,
 ) -> None:
-    """Write activation(x W^T + b) to ``out``; ``tiles`` other than `linear_tiles`' are for measuring."""
+    """Write activation(x W^T + b) to ``out``; benchmarks replace `linear_tiles` by ``tiles``."""
     batch, columns = x_BC.shape
     outputs = weight_OC.shape[0]
     tiles = tiles or linear_tiles(batch, outputs, columns, x_BC.element_size())
@@ -185,7 +185,7 @@ def launch_linear(
 
 
 def two_layer_tiles(columns: int, hidden: int, outputs: int, element_size: int) -> Tiles:
-    """Rows, hidden units and step of a program; units so many that both products' sums fit the registers."""
+    """Rows, hidden units and step of a program; the sums of both products fit the registers."""
     if element_size == 4:
         return Tiles(16, min(32, max(16, triton.next_power_of_2(hidden))), 32 if columns > 16 else 16, 4, 1)
     units = 64 if outputs > 128 else 128
@@ -203,7 +203,7 @@ def launch_two_layers(
     out: torch.Tensor,
     tiles: Tiles | None = None,
 ) -> None:
-    """Write both layers' result to ``out``; ``tiles`` other than `two_layer_tiles`' are for measuring."""
+    """Write both layers' result to ``out``; benchmarks replace `two_layer_tiles` by ``tiles``."""
     batch, columns = x_BC.shape
     outputs, hidden = weight_OH.shape
     tiles = tiles or two_layer_tiles(columns, hidden, outputs, x_BC.element_size())

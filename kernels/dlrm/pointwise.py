@@ -1,10 +1,10 @@
-"""What follows a matrix product in one pass: add + bias + ReLU, and LoRA's x + scale * y + bias.
+"""Pointwise operations after a matrix product, in one pass: bias and ReLU, and LoRA's x + scale * y + bias.
 
-The lecture's `pointwise_add_relu_fusion` and `fused_add_mul_activation`, for any shape and dtype. All is
-computed in float32 and rounded once, where eager PyTorch rounds after every operation.
+They are the lecture's `pointwise_add_relu_fusion` and `fused_add_mul_activation`, for any shape and dtype.
+The kernels compute in float32 and round once, where eager PyTorch rounds after every operation.
 
-Departures from the lecture: the result is a new tensor unless ``out`` says otherwise (the lecture overwrites
-its input; ``out=x`` does that here), any width of row, no synchronisation, and NaN stays NaN in a ReLU.
+Departures from the lecture: the result is a new tensor by default (``out=x`` overwrites the input, as the
+lecture does), rows have any width, nothing synchronises, and a ReLU keeps NaN.
 
 Legend: M rows, N columns.
 """
@@ -32,13 +32,13 @@ def add_bias_relu(
     """relu(x + bias), where x is (..., N), contiguous, and bias (N,) of its dtype.
 
     Args:
-        x: what the bias is added to, the result of a matrix product for example.
+        x: the summand, such as the result of a matrix product.
         bias_N: one number for each column.
         backend: see `kernels.dlrm`.
-        out: where the result goes, contiguous, of x's shape and dtype; ``x`` itself works in place.
+        out: destination, contiguous, of x's shape and dtype; ``x`` itself is allowed.
 
     Raises:
-        KernelError: for arguments that do not fit each other, and backends that cannot run.
+        KernelError: the arguments do not fit each other, or the backend cannot run.
     """
     return _dispatch(x, None, bias_N, 1.0, "relu", backend, out)
 
@@ -65,7 +65,7 @@ def lora_activation(
         out: see `add_bias_relu`.
 
     Raises:
-        KernelError: for arguments that do not fit each other, and backends that cannot run.
+        KernelError: the arguments do not fit each other, or the backend cannot run.
     """
     require(activation in POINTWISE_ACTIVATIONS, "activation", activation, "choose one of relu, sigmoid")
     return _dispatch(x, y, bias_N, float(scale), activation, backend, out)

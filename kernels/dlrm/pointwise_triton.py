@@ -1,4 +1,4 @@
-"""The Triton form of `kernels.dlrm.pointwise`, and what other kernels share with it."""
+"""The Triton form of `kernels.dlrm.pointwise`, and the activation that other kernels share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK = 1024
 
 @triton.jit
 def activate(value, ACTIVATION: tl.constexpr):
-    """The activation in float32; a comparison, and not a maximum, so that NaN stays NaN."""
+    """The activation in float32. A comparison in place of a maximum keeps NaN."""
     if ACTIVATION == "relu":
         value = tl.where(value < 0.0, 0.0, value)
     elif ACTIVATION == "sigmoid":
@@ -37,7 +37,7 @@ def _pointwise_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     at = start + tl.arange(0, BLOCK)
     inside = at < numel
-    # One 64-bit remainder a program; those of the elements fit 32 bits and divide by a constant.
+    # One 64-bit remainder a program; the remainders of its elements fit 32 bits and divide by a constant.
     column = ((start % N).to(tl.int32) + tl.arange(0, BLOCK)) % N
     value = tl.load(x_ptr + at, mask=inside).to(tl.float32)
     if SCALED:

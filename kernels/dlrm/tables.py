@@ -21,13 +21,12 @@ INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 class TableGroup:
-    """Tables (rows, D) of one width, dtype and device, any number of rows each; none is copied.
+    """Tables (rows, D) of one width, dtype and device, with any number of rows, without a copy.
 
-    The kernels read the tables where they are: changes of values are seen, and a table that shall have other
-    storage needs a new group.
+    The kernels read the tables in place: they see changed values. A table with new storage needs a new group.
 
     Raises:
-        KernelError: naming the table that does not fit.
+        KernelError: a table does not fit; the message names it.
     """
 
     def __init__(self, tables: Sequence[torch.Tensor]) -> None:
@@ -36,7 +35,7 @@ class TableGroup:
             require_rank(f"tables[{number}]", table, 2, "(rows, columns)")
             require_shape(f"tables[{number}]", table, (table.shape[0], tables[0].shape[1]))
             require(table.is_contiguous(), f"tables[{number}].stride()", table.stride(), "make it contiguous")
-            require(table.shape[0] > 0, f"tables[{number}].shape[0]", table.shape[0], "give a row at least")
+            require(table.shape[0] > 0, f"tables[{number}].shape[0]", table.shape[0], "give at least one row")
         require_alike({f"tables[{number}]": table for number, table in enumerate(tables)})
         self.tables = tuple(table.detach() for table in tables)
         self.columns = tables[0].shape[1]
@@ -44,19 +43,19 @@ class TableGroup:
 
     @cached_property
     def addresses_T(self) -> torch.Tensor:
-        """Where each table begins in memory, int64, on the tables' device."""
+        """(T,) int64 addresses of the tables in memory, on their device."""
         addresses = [table.data_ptr() for table in self.tables]
         return torch.tensor(addresses, dtype=torch.int64, device=self.tables[0].device)
 
 
 @dataclass(frozen=True)
 class Bags:
-    """The bags of T tables for B rows, see the module's docstring for the layout.
+    """The bags of T tables for B rows, in the layout of the module's docstring.
 
     Attributes:
-        indices_L: int32 or int64.
-        offsets: (T * B + 1), of the indices' dtype.
-        weights_L: one weight for each index in the tables' dtype, or None.
+        indices_L: (L,) int32 or int64.
+        offsets: (T * B + 1) of the indices' dtype.
+        weights_L: (L,) one weight for each index in the tables' dtype, or None.
     """
 
     indices_L: torch.Tensor
@@ -84,7 +83,7 @@ class Bags:
         lS_i: Sequence[torch.Tensor],
         lS_w: Sequence[torch.Tensor] | None = None,
     ) -> Bags:
-        """Of the reference's form: T vectors (B,) of offsets, T vectors of indices, and of weights."""
+        """Bags from the reference's form: T vectors (B,) of offsets, T vectors of indices, and of weights."""
         require(len(lS_o) == len(lS_i) > 0, "lS_o", len(lS_o), f"give one entry a table, {len(lS_i)} as lS_i")
         bases = torch.tensor([0, *(len(indices) for indices in lS_i)]).cumsum(0).tolist()
         starts = [offsets + base for offsets, base in zip(lS_o, bases, strict=False)]
@@ -93,13 +92,13 @@ class Bags:
         return cls(torch.cat(tuple(lS_i)), torch.cat((*starts, end)), weights_L)
 
     def batch(self, tables: int) -> int:
-        """B, for T ``tables``; raises `KernelError` where the offsets do not divide among them."""
+        """B, for T ``tables``; raises `KernelError` for a number of offsets that T does not divide."""
         bags = self.offsets.numel() - 1
         require(bags % tables == 0, "offsets", f"{bags} + 1 of them", f"give batch * {tables} + 1")
         return bags // tables
 
     def check_values(self, group: TableGroup) -> None:
-        """Raise `KernelError` unless offsets and indices can be looked up. Reads values: not for timing."""
+        """Raise `KernelError` for offsets or indices out of range. Copies both to the host."""
         batch = self.batch(len(group.tables))
         offsets = self.offsets.cpu()
         steps = offsets[1:] - offsets[:-1]

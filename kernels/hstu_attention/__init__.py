@@ -1,9 +1,9 @@
 """Fused HSTU attention on jagged sequences; `interface.hstu_attention` is the way in.
 
-* `masks`: what a row sees and how it weighs it, research and production.
+* `masks`: visible columns and weights of a row, research and production.
 * `buckets`: time buckets as integer comparisons.
-* `eager`: the operation in plain PyTorch, what the kernels are held to.
-* `layout`: what of a call is found and checked once for many.
+* `eager`: the definition in plain PyTorch.
+* `layout`: properties of a call that are checked once for many calls.
 * `triton_kernel`, `triton_kernel_numbers`, `triton_launch`: the kernel and its launch. These import triton.
 """
 

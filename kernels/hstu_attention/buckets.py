@@ -1,21 +1,17 @@
 """The time buckets of research HSTU as a table of exact integer comparisons.
 
-The bucket of a time difference is floor(ln(max(|dt|, 1)) / divisor) with |dt|, the logarithm and the
-division in
-float32: it is part of the model's function, and another logarithm, off by one unit in the last place, gives
-    other
-buckets (at the public divisor, for 22 differences up to 3e6 seconds). So a kernel must not take a
-logarithm. It doesn't have to: seen as a function of the float32 |dt|, the bucket is a staircase, which is
-known by its edges.
+The bucket of a time difference is floor(ln(max(|dt|, 1)) / divisor), with |dt|, logarithm and division in
+float32. A logarithm with another last bit changes buckets: at the public divisor, those of 22 differences up
+to 3e6 seconds. The kernels therefore take no logarithm. As a function of the float32 |dt|, the bucket is a
+staircase, and its edges define it.
 
-A float32 that is at least 1 orders like its bit pattern. The patterns are cut into cells of 2**shift, each
-narrower than a bucket, so that a cell holds one edge at most, and
+Floats of at least 1 have the order of their bit patterns. The table divides the patterns into cells of
+2**shift, narrower than a bucket, so that a cell holds at most one edge:
 
     bucket = base[cell] + (pattern >= edge[cell]),    cell = pattern >> shift,
 
-with the pattern of 1.0 subtracted from all patterns.
-
-Base and edge share one int64, so that a kernel reads one table entry a difference.
+with the pattern of 1.0 subtracted from all patterns. Base and edge share one int64: a kernel reads one entry
+a difference.
 """
 
 from __future__ import annotations
@@ -29,13 +25,13 @@ import torch
 _ONE = 0x3F800000  # the bit pattern of 1.0
 _HIGHEST = 0x5F000000  # of 2**63, the largest |int64|
 _MANTISSA_BITS = 23
-# A smaller cell than this needs a table that no longer fits a cache beside the keys.
+# A table with smaller cells no longer fits a cache beside the keys.
 _MOST_CELL_BITS = 7
 
 
 @dataclass(frozen=True)
 class BucketTable:
-    """`entries[cell] = base << 32 | edge`, int64 on the CPU; a cell without an edge has that of the next."""
+    """`entries[cell] = base << 32 | edge`, int64 on the CPU; a cell without an edge has the next cell's."""
 
     entries: torch.Tensor
     shift: int
@@ -53,11 +49,10 @@ def _bucket(magnitude: torch.Tensor, num_buckets: int, bucket_divisor: float) ->
 
 @functools.lru_cache(maxsize=64)
 def bucket_table(num_buckets: int, bucket_divisor: float) -> BucketTable:
-    """The table of a model's buckets. Evaluates the definition on the CPU, so that every device agrees with
-    it.
+    """The table of a model's buckets, from the definition on the CPU: all devices share it.
 
     Raises:
-        ValueError: a divisor so small that the table would be too large.
+        ValueError: the divisor is not positive, or so small that the table is too large.
     """
     if num_buckets < 1:
         raise ValueError(f"num_buckets={num_buckets}: must be at least 1")
@@ -91,7 +86,7 @@ def bucket_table(num_buckets: int, bucket_divisor: float) -> BucketTable:
 def bucket_table_on(
     num_buckets: int, bucket_divisor: float, device: torch.device
 ) -> tuple[torch.Tensor, int]:
-    """`bucket_table`'s entries on a device, kept there, and its shift."""
+    """`bucket_table`'s entries on a device, cached, and its shift."""
     table = bucket_table(num_buckets, bucket_divisor)
     return table.entries.to(device), table.shift
 

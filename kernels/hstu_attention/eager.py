@@ -1,4 +1,4 @@
-"""HSTU attention in plain PyTorch, a row of the batch at a time: the definition that the kernels are held to.
+"""HSTU attention in plain PyTorch, a row of the batch at a time: the definition of the kernels' result.
 
 Any device, any floating type, float64 included. Each operation rounds to the inputs' type, as PyTorch does.
 
@@ -56,7 +56,7 @@ def relative_bias(mask: ResearchMask, row: int, n: int) -> torch.Tensor:
     own_N = mask.timestamps[row]
     next_N = own_N[(position + 1).clamp(max=own_N.numel() - 1)]
     delta_NN = next_N.unsqueeze(1) - own_N[:n].unsqueeze(0)
-    # On the CPU, as the kernels' table is: another device's logarithm may give other buckets.
+    # On the CPU, like the kernels' table: another device's logarithm may give other buckets.
     bucket_NN = time_bucket(delta_NN.cpu(), mask.num_buckets, mask.bucket_divisor).to(delta_NN.device)
     return bias_NN + mask.time_weights[bucket_NN]
 

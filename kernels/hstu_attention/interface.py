@@ -23,14 +23,14 @@ TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @functools.cache
 def missing_triton() -> str:
-    """Why triton cannot run here, or nothing."""
+    """The reason for which triton cannot run here, or an empty text."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed; pip install triton, or use backend='eager'"
     return ""
 
 
 def require_triton(x: torch.Tensor) -> None:
-    """Raise RuntimeError, with the reason and the fix, unless triton runs on `x`'s device and in its type."""
+    """Raise RuntimeError, with the reason and the fix, unless triton supports `x`'s device and type."""
     if reason := missing_triton():
         raise RuntimeError(reason)
     if x.device.type == "cuda":
@@ -48,10 +48,9 @@ def require_triton(x: torch.Tensor) -> None:
 
 
 def dot_precision_of_torch(x: torch.Tensor) -> str:
-    """The dot precision of PyTorch's own products of tensors like `x`, as it is set now.
+    """The current dot precision of PyTorch's own products of tensors like `x`.
 
-    By the switch that reads right however it was set: the older one, `allow_tf32`, raises where the newer
-    one was used.
+    Reads `fp32_precision`, which is right for both switches: `allow_tf32` raises after the newer one was set.
     """
     if x.is_cuda and x.dtype is torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32":
         return "tf32"
@@ -72,12 +71,12 @@ def hstu_attention(
     """HSTU's pointwise attention over jagged sequences, without an (N, N) tensor in memory.
 
     Args:
-        q, k: (L, H, K), L rows of all sequences one after the other; K at most 256. The last axis is
-            contiguous, the others may be strided, so that slices of one projection need no copy.
+        q, k: (L, H, K), the L rows of all sequences in order; K at most 256. The last axis is contiguous. The
+            others may be strided, so that slices of one projection need no copy.
         v: (L, H, V) in the type of q; V at most 256.
-        offsets: (B + 1,) int32 or int64 on the device of q, from 0 to L, never falling; rows may be empty.
-        max_seq_len: the longest row, or more. On the host, so that a launch waits for nothing: a longer row
-            would lose its end, which is the caller's to know.
+        offsets: (B + 1,) int32 or int64 on the device of q, ascending from 0 to L; rows may be empty.
+        max_seq_len: length of the longest row, or more. It is a number on the host, so that a launch does not
+            wait for the GPU. The kernel ignores the end of a longer row; the caller must prevent this.
         mask: `ResearchMask` or `ProductionMask`, its tensors on the device of q.
         backend: "triton" (a CUDA GPU, or TRITON_INTERPRET=1) or "eager" (plain PyTorch, anywhere).
         dot_precision: for float32: "ieee", "tf32", or "tf32x3" (three tf32 products, close to float32's
@@ -87,7 +86,7 @@ def hstu_attention(
         (L, H, V) in the type of q; sums are float32 in the kernel.
 
     Raises:
-        ValueError: an argument that does not fit, with its value and the fix.
+        ValueError: an argument does not fit; the message has its value and the fix.
         RuntimeError: the backend cannot run here.
     """
     call = Call(q, k, v, offsets, max_seq_len, mask)
@@ -117,7 +116,7 @@ def _bad(field: str, value: object, fix: str) -> ValueError:
 
 
 def _check_layout(call: Call, backend: str, dot_precision: str) -> None:
-    """What `layout.layout_of` tells apart: types, devices, strides, heads."""
+    """Check the properties that `layout.layout_of` distinguishes: types, devices, strides, heads."""
     q, k, v, offsets, _, mask = call
     if backend not in BACKENDS:
         raise _bad("backend", backend, f"choose one of {BACKENDS}")
@@ -170,7 +169,7 @@ def _check_research_layout(mask: ResearchMask) -> None:
 
 
 def _check_sizes(call: Call) -> None:
-    """What may change with the batch. Nothing here needs a value from the device."""
+    """Check the sizes that change with the batch, without a value from the device."""
     q, k, v, offsets, max_seq_len, mask = call
     shape = q.shape
     if k.shape != shape:

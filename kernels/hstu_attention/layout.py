@@ -1,8 +1,8 @@
-"""What of a call stays the same from batch to batch: found once, checked once, compiled once.
+"""Layouts of calls: properties that many batches share, checked once and compiled once.
 
-A short row's kernel takes some ten microseconds, and Python a quarter of one for each thing that it asks of a
-tensor. So a call asks for its layout alone, all of it at once, and what follows from a layout is kept with
-it. Sizes that change with the batch, L rows, B sequences and N timestamps, are no part of it.
+The kernel of a short row takes about ten microseconds, and each query of a tensor by Python a quarter of one.
+A call therefore computes its layout only, and the layout caches all that follows from it. Sizes that change
+with the batch (L rows, B sequences, N timestamps) do not belong to a layout.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 
-# More than any program has; a layout is a stride away from another one.
+# More than a program has: strides alone make another layout.
 _MOST_LAYOUTS = 1024
 
 
 class Call(NamedTuple):
-    """The arguments of `interface.hstu_attention` that are no choice of how it is computed."""
+    """The arguments of `interface.hstu_attention` without backend and dot precision."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -31,11 +31,11 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class Layout:
-    """What is known of all calls of one layout.
+    """Cached results for all calls of one layout.
 
     Attributes:
-        accepted: the backends and dot precisions with which it has passed the checks that no size decides.
-        plans: what `triton_launch` keeps for its launches.
+        accepted: backends and dot precisions that have passed the checks of the layout.
+        plans: launch plans of `triton_launch`, by key.
     """
 
     accepted: set[tuple[str, str]] = field(default_factory=set)
@@ -46,7 +46,7 @@ _LAYOUTS: dict[tuple[object, ...], Layout] = {}
 
 
 def layout_of(call: Call) -> Layout:
-    """The layout of a call: its tensors' types, devices and strides, their heads, and which the mask has."""
+    """The layout of a call: types, devices, strides and heads of its tensors and of the mask's."""
     q, k, v, offsets, _, mask = call
     facts = (
         q.dtype,
@@ -64,12 +64,12 @@ def layout_of(call: Call) -> Layout:
         _vector(offsets),
         _facts_of_mask(mask),
     )
-    found = _LAYOUTS.get(facts)
-    if found is None:
+    layout = _LAYOUTS.get(facts)
+    if layout is None:
         while len(_LAYOUTS) >= _MOST_LAYOUTS:
             _LAYOUTS.pop(next(iter(_LAYOUTS)))
-        found = _LAYOUTS[facts] = Layout()
-    return found
+        layout = _LAYOUTS[facts] = Layout()
+    return layout
 
 
 def _facts_of_mask(mask: ResearchMask | ProductionMask) -> tuple[object, ...]:
@@ -83,5 +83,5 @@ def _facts_of_mask(mask: ResearchMask | ProductionMask) -> tuple[object, ...]:
 
 
 def _vector(x: torch.Tensor | None) -> tuple[object, ...] | None:
-    """A vector is contiguous, or not, whatever its length."""
+    """Properties of a vector that do not depend on its length."""
     return None if x is None else (x.dtype, x.device, x.dim(), x.is_contiguous())

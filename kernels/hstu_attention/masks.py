@@ -1,4 +1,4 @@
-"""What a row of HSTU attention sees and how it weighs it: the research and the production form."""
+"""Visible columns and weights of a row of HSTU attention: the research and the production form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ResearchMask:
         timestamps: (B, N) int64 seconds with the query time at a row's length, N at least the longest row;
             or None.
         time_weights: (num_buckets + 1,) in the type of position_weights, with timestamps.
-        bucket_divisor: width of a bucket in units of ln(second).
+        bucket_divisor: width of a bucket in ln(seconds).
     """
 
     position_weights: torch.Tensor
@@ -32,12 +32,12 @@ class ResearchMask:
 
     @property
     def width(self) -> int:
-        """W, the longest row that the position weights serve."""
+        """W, the length of the longest row that the position weights cover."""
         return (self.position_weights.numel() + 1) // 2
 
     @property
     def num_buckets(self) -> int:
-        """The last bucket's number, 0 without time weights."""
+        """Number of the last bucket; 0 without time weights."""
         return 0 if self.time_weights is None else self.time_weights.numel() - 1
 
 
@@ -45,17 +45,17 @@ class ResearchMask:
 class ProductionMask:
     """Production STU: weight = SiLU(alpha q k) * scale, no bias.
 
-    A row sees the past and itself; targets, a sequence's last rows, see history and themselves and never
-    each other; contextual rows, its first, together count as one position and see all history. Source:
+    A row sees the past and itself. Targets, the last rows of a sequence, see the history and themselves, not
+    each other. Contextual rows, the first ones, together count as one position and see all history. Source:
     generative_recommenders/ops/pytorch/pt_hstu_attention.py, as in `reference/`.
 
     Attributes:
         alpha: factor of the dot product.
-        divisor: the call's max_seq_len; what the weights are divided by where there is no attn_scale.
-        attn_scale: (L,), what each row's weights are multiplied by in place of 1 / divisor; or None.
-        num_targets: (B,) int, how many of a sequence's last rows are targets; or None for none.
-        max_attn_len: how far back a row sees, contextual rows excepted; 0 for no window.
-        contextual_seq_len: how many rows in front of the history; every sequence has them.
+        divisor: divisor of the weights without attn_scale; the call's max_seq_len.
+        attn_scale: (L,) factor of each row's weights in place of 1 / divisor; or None.
+        num_targets: (B,) int, number of targets at the end of each sequence; or None for none.
+        max_attn_len: largest distance that a row sees, contextual rows excepted; 0 for no window.
+        contextual_seq_len: number of contextual rows in front of each sequence's history.
     """
 
     alpha: float

@@ -1,14 +1,13 @@
-"""The fused HSTU attention kernel in Triton. `hstu_attention_kernel` can be compiled ahead of time as it is.
+"""The fused HSTU attention kernel in Triton. `hstu_attention_kernel` also compiles ahead of time.
 
-One program owns BLOCK_M rows of one sequence and HEADS heads, which share the bias, and walks over the
-columns in blocks of BLOCK_N: first blocks that a window cuts, then blocks that every row sees whole, which
-need no mask, then those that the diagonal, the targets or the sequence's end cut, and, behind the history,
-the targets' own. Blocks that no row sees are not visited.
+One program owns BLOCK_M rows of one sequence and HEADS heads, which share the bias. It walks over the columns
+in blocks of BLOCK_N, in this order: blocks that a window cuts; blocks that every row sees whole, without a
+mask; blocks that the diagonal, the targets or the sequence's end cut; the targets' own blocks. It skips
+blocks that no row sees.
 
-The scale of the weights and the outer alpha are linear and are applied once, to the accumulator. Blocks
-that need no mask may come through tensor descriptors (the copy engine); a cut block goes through masked
-loads, since what lies behind a sequence's end belongs to another sequence, and its garbage times zero need
-not be zero.
+The scale of the weights and the outer alpha are linear: the program applies them once, to the accumulator.
+Whole blocks may come through tensor descriptors (the copy engine). A cut block needs masked loads: the
+columns behind a sequence's end belong to another sequence, and NaN times zero is not zero.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from kernels.hstu_attention.triton_kernel_numbers import as_tf32, sigmoid_exact,
 @triton.jit
 def _time_bucket(delta, table, SHIFT: tl.constexpr):
     """Differences, int32 or int64 -> buckets, int32, by `buckets.bucket_table`'s entries."""
-    # 0 becomes the pattern of 0.0, far below that of 1.0.
+    # A difference of 0 becomes the pattern of 0.0, far below the pattern of 1.0.
     pattern = tl.maximum(tl.abs(delta).to(tl.float32).to(tl.int32, bitcast=True) - 0x3F800000, 0)
     entry = tl.load(table + (pattern >> SHIFT))
     return (entry >> 32).to(tl.int32) + (pattern >= entry.to(tl.int32)).to(tl.int32)
@@ -31,10 +30,10 @@ def _time_bucket(delta, table, SHIFT: tl.constexpr):
 @triton.jit
 def _visible(rows, cols, length, first_target, contextual, window,
              HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
-    """(BLOCK_M, BLOCK_N), which row sees which column; see `masks.ProductionMask`."""
+    """(BLOCK_M, BLOCK_N) bool, True where a row sees a column; see `masks.ProductionMask`."""
     inside = cols < length
     if not (HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT):
-        # A column behind the end lies right of every row that is stored.
+        # A column behind the end lies to the right of every stored row.
         return rows[:, None] >= cols[None, :]
     row_position = rows
     col_position = cols
@@ -60,8 +59,8 @@ def _visible(rows, cols, length, first_target, contextual, window,
 def _column_ranges(start_m, length, first_target, contextual, window,
                    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_TARGETS: tl.constexpr,
                    HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
-    """Where rows [start_m, start_m + BLOCK_M) have columns: [low, whole) cut, [whole, cut) not, [cut, high)
-    cut, and [own, end) the targets' own, cut; all but high and end multiples of BLOCK_N."""
+    """Ranges of columns for rows [start_m, start_m + BLOCK_M): [low, whole) cut, [whole, cut) whole, [cut,
+    high) cut, [own, end) the targets' own, cut. All bounds but high and end are multiples of BLOCK_N."""
     end = tl.minimum(start_m + BLOCK_M, length)
     low = 0
     whole = 0
@@ -91,7 +90,7 @@ def _column_ranges(start_m, length, first_target, contextual, window,
             cut = 0
             high = length
             own = end
-    # Without a block that is seen whole, all are cut.
+    # Without a whole block, all blocks count as cut.
     none = whole >= cut
     whole = tl.where(none, low, whole)
     cut = tl.where(none, low, cut)
@@ -102,7 +101,7 @@ def _column_ranges(start_m, length, first_target, contextual, window,
 def _load_rows(
     pointer, index, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr
 ):
-    """(rows, BLOCK_D) of a jagged tensor, zero where a mask says so and behind a head's last element."""
+    """(rows, BLOCK_D) of a jagged tensor; zero outside of the mask and behind a head's last element."""
     column = tl.arange(0, BLOCK_D)
     at = pointer + index.to(tl.int64)[:, None] * stride + column[None, :]
     if MASKED:
@@ -127,7 +126,7 @@ def _times(own_time, rows, length, num_times, BLOCK_M: tl.constexpr):
         latest = tl.maximum(latest, time)
     base = tl.min(earliest, axis=0)
     top = tl.max(latest, axis=0)
-    # The difference of two int64 may wrap around; then it is negative.
+    # A difference of two int64 that wraps around is negative.
     span = top - base
     narrow = (span >= 0) & (span < 0x7FFFFFFF)
     successor = tl.load(own_time + tl.minimum(rows + 1, count - 1))
@@ -139,7 +138,7 @@ def _bias(rows, cols, base, successor, narrow, length, own_time,
           position_weights, time_weights, bucket_table, width,
           HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr):  # fmt: skip
     """(BLOCK_M, BLOCK_N) float32; see `masks.ResearchMask`."""
-    # Clamped: rows and columns that no one sees may reach beyond the weights.
+    # Clamped: invisible rows and columns may reach beyond the weights.
     last = width - 1
     offset = (last - tl.minimum(rows, last))[:, None] + tl.minimum(cols, last)[None, :]
     bias = tl.load(position_weights + offset).to(tl.float32)
@@ -166,7 +165,7 @@ def _accumulate(
     BLOCK_N: tl.constexpr, HEADS: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr,
     USE_TMA: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """accs, one for each head, plus the columns [begin, stop); with MASKED, those of them that a row sees."""
+    """accs, one for each head, plus the columns [begin, stop); with MASKED, the visible ones only."""
     for start_n in tl.range(begin, stop, BLOCK_N):
         start_n = tl.multiple_of(start_n, BLOCK_N)
         cols = start_n + tl.arange(0, BLOCK_N)
@@ -190,7 +189,7 @@ def _accumulate(
             x = tl.dot(qs[h], tl.trans(k), input_precision=DOT)
             if HAS_BIAS:
                 x += bias
-            # Linear in the first x: there, alpha is left to the end as well.
+            # The product is linear in the first x: the end applies its alpha.
             if SIGMOID == "half":
                 weights = x * sigmoid_half(x * (alpha * -1.4426950408889634))
             else:
@@ -209,7 +208,7 @@ def _accumulate(
     return accs
 
 
-# Without specialisation on these, a launch does not depend on a batch's sizes.
+# No specialisation on these, so that batches of all sizes share one compiled kernel.
 _SIZES = ["stride_tb", "num_times", "num_sequences", "num_blocks", "width", "contextual", "window"]
 
 
@@ -233,15 +232,16 @@ def hstu_attention_kernel(
             descriptors of K and V as (L, NUM_HEADS * dim), with USE_TMA only.
         offsets: (B + 1,) int. timestamps: (B, num_times) int64, stride_tb apart. position_weights: (2 *
             width - 1,). time_weights, bucket_table: see `buckets`. num_targets: (B,) int. attn_scale: (L,).
-        num_blocks: of BLOCK_M rows in the longest sequence; the grid is num_blocks * B * NUM_HEADS / HEADS
-            programs.
-        scale: of the weights, without attn_scale.
-        HEADS: of a program; divides NUM_HEADS.
-        GROUP: how many (sequence, heads) pairs run beside each other, all their long blocks first: few
-            enough that the cache holds their keys and values, enough that no long block is left to the end.
+        num_blocks: number of blocks of BLOCK_M rows in the longest sequence; the grid has num_blocks * B *
+            NUM_HEADS / HEADS programs.
+        scale: factor of the weights without attn_scale.
+        HEADS: heads of a program; divides NUM_HEADS.
+        GROUP: number of (sequence, heads) pairs that run side by side, long blocks first. Few pairs keep
+            their keys and values in the cache; many pairs avoid a long block at the end.
         DOT: input precision of the dot products. SIGMOID: "exact", or "half" for half-precision inputs on a
             GPU.
-        ONE_LOOP: mask every block: for sequences of a few blocks one loop fills its pipeline once.
+        ONE_LOOP: whether to mask every block: for sequences of a few blocks, one loop fills its pipeline
+            once.
     """
     program = tl.program_id(0)
     in_group = GROUP * num_blocks

@@ -1,6 +1,4 @@
-"""What the attention kernel does to one number: rounding to tf32, and two sigmoids. In assembly where
-Triton has no word for it.
-"""
+"""Scalar functions of the attention kernel: rounding to tf32, and two sigmoids, partly in assembly."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 @triton.jit
 def as_tf32(x):
-    """float32 rounded to the nearest number of tf32, 11 significant bits, a tie away from zero.
+    """float32 rounded to the nearest tf32 (11 significant bits), ties away from zero; NaN and infinity stay.
 
-    Tensor cores cut off the bits below, which makes every product up to 2^-10 smaller than it is, in one
-    direction; Triton leaves them to it. NaN and infinity stay.
+    Tensor cores would truncate the lower bits, and Triton lets them: every product would be up to 2^-10 too
+    small, a one-sided error.
     """
     if _INTERPRETED:
         bits = (x.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF
@@ -33,10 +31,11 @@ def sigmoid_exact(x):
 
 @triton.jit
 def sigmoid_half(exponent):
-    """1 / (1 + 2^exponent) within 2^-20, where a half type rounds at 2^-11. Two elements share a reciprocal,
-    1/a = b/(a b) and 1/b = a/(a b): one and a half operations of the special-function unit each, not two.
-    Their product must neither overflow nor have a reciprocal that is flushed to zero, hence exponents up to
-    63: where x is below -43, the sigmoid stays at 2^-63.
+    """1 / (1 + 2^exponent) within 2^-20; a half type rounds at 2^-11.
+
+    Two elements share a reciprocal, 1/a = b/(a b) and 1/b = a/(a b), which costs 1.5 in place of 2 operations
+    of the special-function unit an element. Exponents are clamped to 63, so that the product does not
+    overflow and its reciprocal is not flushed to zero: for x below -43, the sigmoid is 2^-63.
     """
     return tl.inline_asm_elementwise(
         """{

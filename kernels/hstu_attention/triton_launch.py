@@ -1,6 +1,6 @@
-"""Launches `triton_kernel.hstu_attention_kernel`: which block sizes, which arguments.
+"""Launches of `triton_kernel.hstu_attention_kernel`: block sizes and arguments.
 
-This module imports triton; `interface` imports it when a call asks for it.
+This module imports triton; `interface` imports it at the first call of that backend.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from kernels.hstu_attention.layout import Call, Layout, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 
-# How many (sequence, heads) pairs run beside each other.
+# Number of (sequence, heads) pairs that run side by side.
 _GROUP = 64
-# Programs that fill a large GPU once.
+# Number of programs that fill a large GPU once.
 _MANY_PROGRAMS = 132
 # Rows up to here are a few blocks.
 _SHORT = 512
-# Up to here blocks of 64 rows win, behind it those of 128, which read keys and values half as often.
+# Up to this length blocks of 64 rows win; beyond it blocks of 128, which halve the reads of keys and values.
 _MIDDLE = 4096
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the kernel is cut and compiled: what it computes does not depend on it, but for the order of
-    sums.
-    """
+    """Block sizes and compiler options of the kernel; of the result they change the order of sums only."""
 
     block_m: int
     block_n: int
@@ -47,14 +45,12 @@ class Schedule:
 
 
 def padded_dim(dim: int) -> int:
-    """A head's size as the kernel sees it: the next power of two, at least 16, the smallest that a dot
-    takes.
-    """
+    """A head's size in the kernel: the next power of two, at least 16, the least size of a dot."""
     return max(16, triton.next_power_of_2(dim))
 
 
 def size_class(rows: int, heads: int, max_seq_len: int) -> tuple[bool, str]:
-    """All that `choose_schedule` looks at in sizes: whether there are few programs, and how long rows are."""
+    """The sizes that `choose_schedule` distinguishes: whether programs are few, and the length of rows."""
     lengths = "short" if max_seq_len <= _SHORT else "middle" if max_seq_len <= _MIDDLE else "long"
     return 0 < rows * heads < 64 * _MANY_PROGRAMS, lengths
 
@@ -62,18 +58,18 @@ def size_class(rows: int, heads: int, max_seq_len: int) -> tuple[bool, str]:
 def choose_schedule(
     q: torch.Tensor, v: torch.Tensor, max_seq_len: int, mask: ResearchMask | ProductionMask
 ) -> Schedule:
-    """The schedule for these inputs, with the copy engine where it would pay; see `with_descriptors`.
-    benchmarks/results/hstu_kernels.md says what the choices were measured against.
+    """The schedule for these inputs, with the copy engine where it is faster; see `with_descriptors`.
 
-    Inputs without rows stand for any number of them, as where a kernel is compiled ahead of time.
+    benchmarks/results/hstu_kernels.md has the measurements behind the choices. Inputs without rows stand for
+    any number of rows, for compilation ahead of time.
     """
     is_half = q.dtype in (torch.float16, torch.bfloat16)
-    # The interpreter, which runs on the CPU, has no assembly.
+    # The interpreter runs on the CPU and has no assembly.
     sigmoid = "half" if is_half and q.device.type != "cpu" else "exact"
     widest = max(padded_dim(q.size(2)), padded_dim(v.size(2)))
     are_few, lengths = size_class(q.size(0), q.size(1), max_seq_len)
     if are_few:
-        # The longest program is what a call takes, so that its blocks are small.
+        # The longest program decides the time of a call: small blocks.
         return Schedule(16, 32, num_warps=4, num_stages=1, group=_GROUP, sigmoid=sigmoid)
     if not is_half:
         block_m, block_n = (64, 32) if widest <= 64 else (32, 32) if widest <= 128 else (16, 16)
@@ -84,16 +80,16 @@ def choose_schedule(
     if widest > 128:
         return Schedule(64, 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid)
     if lengths == "short":
-        # All programs run at once: those of one multiprocessor are a fixed distance apart, and equally long
-        # on the whole where the pairs' blocks stand in order.
+        # All programs run at once. Programs of one multiprocessor have a fixed distance; with the pairs'
+        # blocks in order, all multiprocessors get equal work.
         return Schedule(64, 64, num_warps=4, num_stages=2, group=256, sigmoid=sigmoid)
-    # Making two descriptors takes the host longer than short rows take the GPU: on others alone.
+    # Making two descriptors takes the host longer than short rows take the GPU: longer rows only.
     block_m = 64 if lengths == "middle" else 128
     return Schedule(block_m, 32, num_warps=4, num_stages=3, group=_GROUP, sigmoid=sigmoid, use_tma=True)
 
 
 def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Schedule:
-    """The schedule without the copy engine, unless the GPU has one and it takes these tensors."""
+    """The schedule, without the copy engine where the GPU lacks it or these tensors do not fit it."""
     if not schedule.use_tma:
         return schedule
     has_engine = k.device.type == "cuda" and torch.cuda.get_device_capability(k.device)[0] >= 9
@@ -101,15 +97,16 @@ def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Sc
 
 
 def _takes_descriptor(x: torch.Tensor) -> bool:
-    """Heads side by side without padding, rows and their start aligned to 16 bytes."""
+    """Whether heads lie side by side without padding, and rows are aligned to 16 bytes."""
     aligned = x.stride(0) * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0
     return aligned and x.stride(1) == x.size(2) == padded_dim(x.size(2))
 
 
 @dataclass
 class _Plan:
-    """How calls of one layout are launched: the kernel's constants, and what Triton compiled for them, which
-    is nothing before the first launch and in the interpreter.
+    """Launch of the calls of one layout: the kernel's constants, and the compiled kernel.
+
+    The latter is None before the first launch and in the interpreter.
     """
 
     schedule: Schedule
@@ -127,9 +124,7 @@ def launch(
     dot_precision: str,
     schedule: Schedule | None = None,
 ) -> torch.Tensor:
-    """(L, H, K), (L, H, K), (L, H, V), (B + 1,) -> (L, H, V); arguments as `interface.hstu_attention`
-    checks them.
-    """
+    """(L, H, K), (L, H, K), (L, H, V), (B + 1,) -> (L, H, V), for arguments checked by `hstu_attention`."""
     call = Call(q, k, v, offsets, max_seq_len, mask)
     return launch_call(call, layout_of(call), dot_precision, schedule)
 
@@ -137,7 +132,7 @@ def launch(
 def launch_call(
     call: Call, layout: Layout, dot_precision: str, schedule: Schedule | None = None
 ) -> torch.Tensor:
-    """`launch` where the layout is known. What no size decides comes from the layout's plan."""
+    """`launch` with a known layout, whose plan is reused."""
     q, k, v, offsets, max_seq_len, mask = call
     out = torch.empty_like(v, memory_format=torch.contiguous_format)
     rows, heads, _ = q.shape
@@ -146,9 +141,9 @@ def launch_call(
         return out
     of_mask = _mask_arguments(mask, q.device)
     tensors = [q, k, v, out, None, None, offsets, *of_mask.tensors]
-    # Addresses in place of tensors: of those, Triton's launcher would ask the driver where they lie.
+    # Addresses in place of tensors, which Triton's launcher would look up in the driver.
     arguments: list[object] = [0 if x is None else x.data_ptr() for x in tensors]
-    # Triton compiles for addresses that are multiples of 16, and for others.
+    # Triton compiles separately for addresses that are multiples of 16.
     odd = tuple(address % 16 for address in arguments) if functools.reduce(or_, arguments) % 16 else ()
     key = (schedule or size_class(rows, heads, max_seq_len), dot_precision, of_mask.flags, odd)
     plan = layout.plans.get(key)
@@ -177,8 +172,9 @@ def launch_call(
 def kernel_arguments(
     call: Call, num_blocks: int, dot_precision: str, schedule: Schedule
 ) -> tuple[tuple[object, ...], tuple[object, ...], tuple[object, ...]]:
-    """The kernel's arguments in their order, with v for the result: tensors, numbers, constants. Where a
-    tensor is not used stands q: a launch needs some tensor.
+    """The kernel's arguments in order, with v for the result: tensors, numbers, constants.
+
+    q takes the place of an unused tensor, since a launch needs one.
     """
     q, k, v, offsets, _, mask = call
     of_mask = _mask_arguments(mask, q.device)
@@ -191,7 +187,7 @@ def kernel_arguments(
 def kernel_numbers(
     of_mask: _MaskArguments, sequences: int, num_blocks: int, divisor: float
 ) -> tuple[object, ...]:
-    """From stride_tb to scale."""
+    """The kernel's arguments from stride_tb to scale."""
     stride_tb, num_times, *rest = of_mask.numbers
     return (stride_tb, num_times, sequences, num_blocks, *rest, 1.0 / divisor)
 
@@ -205,7 +201,7 @@ def kernel_constants(
     dot_precision: str,
     schedule: Schedule,
 ) -> tuple[object, ...]:
-    """From stride_ql to ONE_LOOP."""
+    """The kernel's arguments from stride_ql to ONE_LOOP."""
     dims = (q.size(2), v.size(2))
     return (
         *(stride for x in (q, k, v, out) for stride in x.stride()[:2]),
@@ -227,17 +223,17 @@ def kernel_constants(
 def descriptors(
     k: torch.Tensor, v: torch.Tensor, schedule: Schedule
 ) -> tuple[TensorDescriptor, TensorDescriptor]:
-    """Of k and v as (L, H * dim), in blocks of the schedule's columns and one head."""
+    """Descriptors of k and v as (L, H * dim), in blocks of the schedule's columns and one head."""
 
-    def made(x: torch.Tensor) -> TensorDescriptor:
+    def descriptor(x: torch.Tensor) -> TensorDescriptor:
         shape, block = [x.size(0), x.size(1) * x.size(2)], [schedule.block_n, padded_dim(x.size(2))]
         return TensorDescriptor(x, shape=shape, strides=[x.stride(0), 1], block_shape=block)
 
-    return made(k), made(v)
+    return descriptor(k), descriptor(v)
 
 
 class _MaskArguments(NamedTuple):
-    """What a mask adds to the kernel's arguments; None is a tensor that the kernel does not use.
+    """A mask's part of the kernel's arguments; None is a tensor that the kernel does not use.
 
     tensors: timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale. numbers:
     stride_tb, num_times, width, contextual, window, alpha. flags: from HAS_BIAS to HAS_SCALE.

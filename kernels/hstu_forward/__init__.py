@@ -1,4 +1,4 @@
-"""Research HSTU's whole forward from jagged inputs in fused kernels; `model.HSTUForward` is the way in."""
+"""Research HSTU's whole forward from jagged inputs in fused kernels; `HSTUForward` is the entry point."""
 
 from kernels.hstu_forward.model import GraphedHSTUForward, HSTUForward
 from kernels.hstu_forward.parameters import Settings

@@ -1,5 +1,4 @@
-"""Research HSTU's forward from jagged inputs, in one or three fused kernels a block, and as a captured CUDA
-graph.
+"""Research HSTU's forward from jagged inputs in fused kernels, one or three a block, and as a CUDA graph.
 
 Legend: B batch, N longest row, L total jagged length, D embedding, H heads, K attention dim, V linear dim.
 """
@@ -20,12 +19,14 @@ class HSTUForward:
     """`HSTUDenseModel.forward` with positional inputs, L2-normalised outputs and no padding.
 
     Args:
-        state: parameters by public name, all on one CUDA device and in one of float32, float16, bfloat16.
+        state: parameters by public name, all on one CUDA device and of one type: float32, float16 or
+            bfloat16.
         settings: sizes and constants.
-        dot_precision: how products of float32 are made, one of `DOT_PRECISIONS`.
+        dot_precision: form of the products of float32, a key of `DOT_PRECISIONS`.
 
     Raises:
-        ValueError: parameters that are missing or do not fit. RuntimeError: triton cannot run here.
+        ValueError: a parameter is missing or does not fit.
+        RuntimeError: triton cannot run here.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class HSTUForward:
         item_weights = state["_embedding_module._item_emb.weight"].contiguous()
         if products.on_tensor_cores and item_weights.dtype != torch.float32:
             raise ValueError(
-                f"dot_precision={dot_precision!r}: is of float32, not {item_weights.dtype}; use 'ieee'"
+                f"dot_precision={dot_precision!r}: needs float32, not {item_weights.dtype}; use 'ieee'"
             )
         require_triton(item_weights)
         factors = torch.float16 if products.on_tensor_cores else item_weights.dtype
@@ -62,16 +63,16 @@ class HSTUForward:
 
         Args:
             ids: (L,) int, 0 for no item.
-            offsets: (B + 1,) int; its last element may be below L, then the rows behind it are not computed.
+            offsets: (B + 1,) int; rows from the last offset to L are not computed.
             timestamps: (B, N) int64 seconds, the query time at a row's length, N at least max_seq_len. A
-                sequence with times that lie 2^47 seconds or more from its first has NaN for states.
-            max_seq_len: the longest row, or more.
+                sequence with times 2^47 seconds or more from its first has NaN states.
+            max_seq_len: length of the longest row, or more.
 
         Returns:
             (L, D).
 
         Raises:
-            ValueError: rows longer than the model has positions or times for.
+            ValueError: a row is longer than the model's positions or the timestamps.
         """
         for name, most in (
             ("the model's width", self.parameters.blocks[0].width),
@@ -88,20 +89,20 @@ class HSTUForward:
 
 
 class GraphedHSTUForward:
-    """One `HSTUForward` captured for batches of one size, replayed without the host's cost of its launches.
+    """One `HSTUForward` as a CUDA graph for batches of one size: a replay is one launch.
 
     Args:
         forward: the model.
-        batch_size: B; a smaller batch is filled up with empty rows.
+        batch_size: B; empty rows fill up a smaller batch.
         capacity: the largest L.
-        max_seq_len: the longest row.
+        max_seq_len: length of the longest row.
         timestamps_width: N of the timestamps.
     """
 
     def __init__(
         self, forward: HSTUForward, batch_size: int, capacity: int, max_seq_len: int, timestamps_width: int
     ) -> None:
-        # The graph reads the model's parameters where they are: they must live as long as it does.
+        # The graph reads the model's parameters in place: they must live as long as it does.
         self.forward = forward
         device = forward.parameters.item_weights.device
         self.ids = torch.zeros(capacity, dtype=torch.int64, device=device)
@@ -110,7 +111,7 @@ class GraphedHSTUForward:
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            # Compiles the kernels and loads them, neither of which a capture allows.
+            # Compiles and loads the kernels, which a capture does not allow.
             forward(self.ids, self.offsets, self.timestamps, max_seq_len)
         torch.cuda.current_stream(device).wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
@@ -118,19 +119,19 @@ class GraphedHSTUForward:
             self.states = forward(self.ids, self.offsets, self.timestamps, max_seq_len)
 
     def __call__(self, ids: torch.Tensor, offsets: torch.Tensor, timestamps: torch.Tensor) -> torch.Tensor:
-        """As `HSTUForward`, up to the sizes captured; the result is overwritten by the next call.
+        """(L, D) states, as of `HSTUForward`; the next call overwrites them.
 
         Raises:
-            ValueError: a batch that is larger than what was captured.
+            ValueError: the batch is larger than the captured one.
         """
         length, rows = ids.numel(), offsets.numel() - 1
-        for name, found, most in (
+        for name, size, most in (
             ("ids", length, self.ids.numel()),
             ("offsets", rows, self.offsets.numel() - 1),
             ("timestamps", timestamps.size(1), self.timestamps.size(1)),
         ):
-            if found > most:
-                raise ValueError(f"{name}: {found} is more than the {most} that the graph was captured for")
+            if size > most:
+                raise ValueError(f"{name}: {size} is more than {most}, the captured size")
         self.ids[:length].copy_(ids)
         self.offsets[: rows + 1].copy_(offsets)
         self.offsets[rows + 1 :] = offsets[-1]

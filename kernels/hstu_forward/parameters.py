@@ -1,4 +1,4 @@
-"""Parameters, sizes and products of one research HSTU, as the launches read them."""
+"""Parameters, sizes and products of one research HSTU: the input of the launches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from kernels.hstu_forward.weights import BlockWeights, Shape
 
 @dataclass(frozen=True)
 class Products:
-    """How a product of float32 is made, in the projections and in the attention: as one, by float32
-    multiply-add, or on tensor cores, of factors of one or two float16 parts (`triton_kernel_products`). One
-    part has the 11 bits of a tf32 and no factor beyond 65,504; two have 22, and none beyond 2,047.
+    """Form of the products of float32.
+
+    Without tensor cores a product is one float32 multiply-add. On tensor cores its factors have one or two
+    float16 parts (`triton_kernel_products`). One part has the 11 bits of a tf32 and a range up to 65,504. Two
+    parts have 22 bits and a range up to 2,047.
+
+    Attributes:
+        projections: parts of the factors in the projections.
+        attention: parts of the factors in the attention.
+        on_tensor_cores: whether tensor cores multiply.
     """
 
     projections: int
@@ -21,7 +28,7 @@ class Products:
     on_tensor_cores: bool
 
 
-# Half types have one way, "ieee": theirs.
+# Half types have "ieee" only.
 DOT_PRECISIONS = {
     "ieee": Products(1, 1, on_tensor_cores=False),
     "fp16x3": Products(2, 2, on_tensor_cores=True),
@@ -32,12 +39,13 @@ DOT_PRECISIONS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What a state dict does not say about its model.
+    """Sizes and constants that a state dict does not hold.
 
     Attributes:
         num_heads, attention_dim, linear_dim: H, K, V.
-        divisor: of the attention weights: W, the width of the model's mask.
-        bucket_divisor, epsilon, l2_epsilon: of the time buckets, the layer norms and the final L2 norm.
+        divisor: divisor of the attention weights: W, the width of the model's mask.
+        bucket_divisor: width of a time bucket in ln(seconds).
+        epsilon, l2_epsilon: epsilon of the layer norms and of the final L2 norm.
     """
 
     num_heads: int
@@ -56,7 +64,7 @@ class Parameters:
     Attributes:
         shape: sizes.
         settings: sizes and constants that no parameter carries.
-        products: form of the products of float32.
+        products: form of the products.
         item_weights: (items + 1, D).
         position_weights: (W, D).
         blocks: parameters of each block.

@@ -9,13 +9,13 @@ import torch
 from kernels.hstu_forward.parameters import Parameters
 
 _MANY_ROWS = 4096
-# Rows up to here are few enough blocks of columns to have all their biases in registers.
+# Rows up to this length have few blocks of columns: all their biases fit the registers.
 _UNROLLED_ROWS = 256
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a forward was called with, and its times as `embed_kernel` leaves them."""
+    """The inputs of a forward, and its times in the form of `embed_kernel`."""
 
     ids: torch.Tensor
     offsets: torch.Tensor
@@ -34,7 +34,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Tile:
-    """Block sizes of a product and how it is compiled."""
+    """Block sizes and compiler options of a product."""
 
     block_m: int
     block_n: int
@@ -45,13 +45,13 @@ class Tile:
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """Block sizes of an attention and how it is compiled.
+    """Block sizes and compiler options of an attention.
 
     Attributes:
         block_m, block_n: rows and columns. block_c: columns of the next projection at a time.
-        is_unrolled: all columns' biases first.
-        heads: of a program, where a program doesn't own them all.
-        is_chained: the three products of a float32 in one sum.
+        is_unrolled: whether the biases of all columns are computed first.
+        heads: heads of a program in an attention alone.
+        is_chained: whether the three products of a float32 share one sum.
     """
 
     block_m: int
@@ -82,15 +82,15 @@ def _by_fma(parameters: Parameters) -> bool:
 
 
 def _is_single(parameters: Parameters) -> bool:
-    """Whether a product is one on tensor cores, of half types."""
+    """Whether a product is a single one of half types on tensor cores."""
     return not _by_fma(parameters) and parameters.products.projections == 1
 
 
 def block_tile(batch: Batch, parameters: Parameters) -> AttentionTile:
-    """For the whole block in one kernel."""
+    """The tile of a whole block in one kernel."""
     by_fma = _by_fma(parameters)
     if has_few_rows(batch):
-        # Few programs: what the longest one takes is what a launch takes, so that its rows are few.
+        # Few programs: the longest one decides the time of a launch, so that it has few rows.
         if by_fma or batch.max_seq_len > _UNROLLED_ROWS:
             return AttentionTile(16, 32 if by_fma else 64, 4, 1)
         block_n = max(32, 1 << (batch.max_seq_len - 1).bit_length())
@@ -102,7 +102,7 @@ def block_tile(batch: Batch, parameters: Parameters) -> AttentionTile:
 
 
 def attention_tile(parameters: Parameters) -> AttentionTile:
-    """For an attention alone."""
+    """The tile of an attention alone."""
     if parameters.shape.vp > 64:
         return AttentionTile(64, 32, 4, 1)
     heads = 2 if parameters.shape.num_heads % 2 == 0 else 1
@@ -114,7 +114,7 @@ def attention_tile(parameters: Parameters) -> AttentionTile:
 
 
 def project_tile(batch: Batch, parameters: Parameters) -> Tile:
-    """For SiLU(XN W^T)."""
+    """The tile of SiLU(XN W^T)."""
     dp, width = parameters.shape.dp, parameters.shape.gates + parameters.shape.factors
     # The largest power of two that divides all columns; u, q, v and k are multiples of 16 each.
     widest = width & -width
@@ -128,7 +128,7 @@ def project_tile(batch: Batch, parameters: Parameters) -> Tile:
 
 
 def output_tile(batch: Batch, parameters: Parameters) -> Tile:
-    """For the projection of the output; its block_n is all of D."""
+    """The tile of the projection of the output; its block_n is all of D."""
     shape = parameters.shape
     block_m = 16 if has_few_rows(batch) else 64 if shape.dp <= 64 else 32
     return Tile(block_m, shape.dp, min(64 if _is_single(parameters) else 32, shape.vp), 4, 3)

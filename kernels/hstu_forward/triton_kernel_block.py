@@ -1,11 +1,11 @@
-"""Research HSTU's attention over several heads at once, alone and with the whole rest of a block behind it.
+"""Research HSTU's attention over several heads at once, alone or followed by the rest of the block.
 
-One program owns BLOCK_M rows of one sequence and HEADS heads and walks over the columns in blocks of BLOCK_N.
-The bias, which takes more instructions than a head, is computed once for all of its heads.
+One program owns BLOCK_M rows of one sequence and HEADS heads, and walks over the columns in blocks of
+BLOCK_N. It computes the bias, which takes more instructions than a head, once for all its heads.
 
-A head of K or V elements is stored KP or VP wide, the rest zero, NUM_HEADS heads side by side. u is U (L,
-NUM_HEADS VP). q, v and k lie as PARTS summands (`triton_kernel_products.split`), so that tensor cores read
-them from shared memory as they come: QVK (L, PARTS, NUM_HEADS (2 KP + VP)).
+A head of K or V elements is stored KP or VP wide, padded with zeros, NUM_HEADS heads side by side. u is U (L,
+NUM_HEADS VP). q, v and k are PARTS summands (`triton_kernel_products.split`), which tensor cores read from
+shared memory without a conversion: QVK (L, PARTS, NUM_HEADS (2 KP + VP)).
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from kernels.hstu_forward.triton_kernel_products import (
 
 @triton.jit
 def _gathered(at, GPU: tl.constexpr):
-    """float32 from a tensor of addresses. In assembly, since Triton would put its own loads through shared
-    memory for a loop's pipeline, element by element."""
+    """float32 from a tensor of addresses, in assembly.
+
+    Triton's own loads would pass through shared memory in a loop's pipeline, element by element."""
     if GPU:
         return tl.inline_asm_elementwise(
             "ld.global.nc.f32 $0, [$1];", "=f,l", [at.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1
@@ -40,7 +41,7 @@ def _gathered(at, GPU: tl.constexpr):
 
 @triton.jit
 def _gathered_pair(at, GPU: tl.constexpr):
-    """Two float32 that lie side by side, from a tensor of addresses of the first."""
+    """Two adjacent float32, from a tensor of addresses of the first."""
     if GPU:
         return tl.inline_asm_elementwise(
             "ld.global.nc.v2.f32 {$0, $1}, [$2];",
@@ -55,8 +56,8 @@ def _gathered_pair(at, GPU: tl.constexpr):
 
 @triton.jit
 def _time_weight(delta, table, SHIFT: tl.constexpr, GPU: tl.constexpr):
-    """Differences, float32 -> the weights of their buckets, float32, by `weights.time_table`."""
-    # An offset of 16 bytes a cell, without the sign: one register to add to the table's address.
+    """Weights of the buckets of float32 time differences, by `weights.time_table`."""
+    # An offset of 16 bytes a cell, without the sign: one register beside the table's address.
     cell = (delta.to(tl.uint32, bitcast=True) >> (SHIFT - 4)) & ((0x7FFFFFFF >> (SHIFT - 4)) & 0xFFFFFFF0)
     at = (table.to(tl.pointer_type(tl.int8)) + cell).to(tl.pointer_type(tl.float32))
     edge, low = _gathered_pair(at, GPU)
@@ -68,15 +69,16 @@ def _bias(
     rows, start_n, row_high, row_low, own_times, position_weights, time_table, width,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, PAD: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`. Where a row does not see a
-    column the position's weight is `weights.UNSEEN`. For rows and columns that do not exist, position weights
-    have PAD more in front and behind, and times behind."""
+    """(BLOCK_M, BLOCK_N) float32; see `kernels.hstu_attention.masks.ResearchMask`.
+
+    The weight of an invisible column's position is `weights.UNSEEN`. Position weights have PAD more elements
+    at both ends, and times PAD more at the end, for rows and columns beyond the sequence."""
     within = tl.arange(0, BLOCK_N)
-    # A row's address first, so that its columns lie at constant distances from it.
+    # A row's address first: its columns have constant distances from it.
     row_at = position_weights + (PAD + width - 1 + start_n - rows).to(tl.int64)
     bias = _gathered(row_at[:, None] + within[None, :], GPU)
     if HAS_TIME:
-        # Not by Triton's own loads, which a loop's pipeline would send through shared memory one by one.
+        # In assembly: a loop's pipeline would send Triton's own loads through shared memory one by one.
         at = own_times.to(tl.pointer_type(tl.int64)) + start_n + within
         high, low = _gathered_pair(at.to(tl.pointer_type(tl.float32)), GPU)
         delta = (row_high[:, None] - high[None, :]) * 16777216.0 + (row_low[:, None] - low[None, :])
@@ -86,8 +88,10 @@ def _bias(
 
 @triton.jit
 def _zeros(ROWS: tl.constexpr, COLS: tl.constexpr, GPU: tl.constexpr):
-    """Zeros that the compiler does not know for such. It would set a sum's registers to them inside of the
-    loop, where products are in flight, and for that wait for every product (ptxas says so: C7515)."""
+    """Zeros that the compiler does not recognise.
+
+    It would set a sum's registers to known zeros inside the loop, and wait there for all products in flight
+    (ptxas warning C7515)."""
     zeros = tl.zeros([ROWS, COLS], dtype=tl.float32)
     if GPU:
         zeros = tl.inline_asm_elementwise(
@@ -102,7 +106,7 @@ def _queries(
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, PARTS: tl.constexpr,
     GPU: tl.constexpr,
 ):  # fmt: skip
-    """The rows' queries, in parts, and zeros to add to, a tuple of HEADS each."""
+    """The rows' queries, in parts, and sums of zeros: a tuple of HEADS each."""
     factors: tl.constexpr = NUM_HEADS * (2 * KP + VP)
     at = QVK + rows[:, None] * (PARTS * factors)
     qs = ()
@@ -120,11 +124,12 @@ def _add_columns(
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """accs, one for each head, plus SiLU(q k + bias) v over `cols`, times the scales of a `product`. The bias
-    of a column that a row does not see makes its weight zero."""
+    """accs, one for each head, plus SiLU(q k + bias) v over `cols`, times the scales of a `product`.
+
+    The bias of an invisible column makes its weight zero."""
     factors: tl.constexpr = NUM_HEADS * (2 * KP + VP)
     at = QVK + (seq_start + cols)[:, None] * (PARTS * factors)
-    # What lies behind a sequence's end is another's, and its garbage times zero need not be zero.
+    # Rows behind a sequence's end belong to another one; NaN there times zero is not zero.
     inside = (cols < length)[:, None]
     added = ()
     for h in tl.static_range(HEADS):
@@ -152,9 +157,9 @@ def _attended(
     """HEADS sums over the columns j that row i sees of SiLU(q_i k_j + bias_ij) v_j: (BLOCK_M, VP) float32.
 
     times: (B, num_times + PAD, 2) float32, see `triton_kernels.embed_kernel`.
-    UNROLLED: so many blocks of columns hold the longest row; their biases are computed before anything that
-    the kernel before this one has written is read. 0: a loop. DEPENDENT: this kernel may have been started
-    while the one before it, though not those before that, still ran, and what follows it may be so started.
+    UNROLLED: number of blocks of columns in the longest row, whose biases are computed before any read of the
+    preceding kernel's results; 0 for a loop. DEPENDENT: whether this kernel may start before its predecessor
+    ends, and its successor before this one does. All earlier kernels have ended.
     """
     rows = start_m + tl.arange(0, BLOCK_M)
     own_times = times + sequence.to(tl.int64) * (2 * (num_times + PAD))
@@ -163,7 +168,7 @@ def _attended(
     if HAS_TIME:
         successor = tl.minimum(rows + 1, tl.minimum(length, num_times - 1))
         row_high, row_low = _gathered_pair(own_times + 2 * successor, GPU)
-        # Of the other sign than a column's, so that no difference of two is 0.
+        # The sign differs from a column's, so that no difference of two is 0.
         row_high = tl.where(row_high == float("inf"), -row_high, row_high)
     biases = ()
     for block in tl.static_range(UNROLLED):
@@ -184,7 +189,7 @@ def _attended(
                 NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU,
             )  # fmt: skip
     else:
-        # One loop: a second one, with a mask, would wait once more for its first keys and values.
+        # One loop: a second loop with a mask would wait again for its first keys and values.
         for start_n in tl.range(0, tl.minimum(start_m + BLOCK_M, length), BLOCK_N):
             bias = _bias(
                 rows, start_n, row_high, row_low, own_times,
@@ -197,7 +202,7 @@ def _attended(
     return accs
 
 
-# Without specialisation on these, a launch does not depend on a batch's sizes.
+# No specialisation on these, so that batches of all sizes share one compiled kernel.
 _SIZES = ["num_times", "num_sequences", "num_blocks", "width"]
 
 
@@ -244,12 +249,12 @@ def block_kernel(
     PARTS: tl.constexpr, QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
     DEPENDENT: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """All of a block behind its projection, and the next block's projection:
+    """A block after its projection, and the next block's projection:
 
         X += (layer_norm(attention) * u) WOut^T + bias;  NextU, NextQVK = SiLU(layer_norm(X) W^T)
 
-    Behind the last block NextU is X over its own norm, (L, D), and X is left as it was. The next are not U
-    and QVK: other programs still read these. PARTS are those of the weights, QVK_PARTS of q, v and k.
+    For the last block, NextU is X over its own norm, (L, D), and X does not change. NextU and NextQVK are not
+    U and QVK, which other programs still read. PARTS belongs to the weights, QVK_PARTS to q, v and k.
 
     X: (L, DP). WOut: (PARTS, DP, HEADS * VP). W: (PARTS, columns of U and QVK, DP). Grid: num_blocks *
     num_sequences, long blocks first.
@@ -297,7 +302,7 @@ def block_kernel(
         w = load_parts(WOut + w_at, None, DP * HEADS * VP, PARTS)
         gated = split(gated * scale_of(PARTS), WOut.dtype.element_ty, PARTS)
         if h == HEADS - 1:
-            # Before a product, which it can arrive behind.
+            # Loaded before a product, which hides the latency.
             x_at = X + rows[:, None] * DP + cols[None, :]
             residual = tl.load(x_at, mask=inside[:, None], other=0.0)
         acc = product_transposed(gated, w, acc, PARTS, CHAINED)

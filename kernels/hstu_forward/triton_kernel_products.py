@@ -1,12 +1,14 @@
-"""What the forward's kernels share: products of float32, SiLU, layer norm, a block's projection.
+"""Shared functions of the forward's kernels: products of float32, SiLU, layer norm, a block's projection.
 
-A float32 is two float16 numbers, 32 x = h + l, and a product of two three products on tensor cores, which
-multiply float16 exactly and twice as fast as tf32, whose numbers they would cut off instead of rounding
-(PARTS = 2). What is lost of x is 2^-23 of it, or 2^-30 where it is below 2^-7; beyond 2,047 it has no h, and
-gives infinity or NaN. One scale for both parts lets the three products share a sum. PARTS = 1 is one product,
-of factors in the type of the weights, or, in an attention, of q, v and k, as they are.
+With PARTS = 2, a float32 is the sum of two float16 numbers, 32 x = h + l, and a product of two floats is
+three products on tensor cores. Tensor cores multiply float16 exactly and twice as fast as tf32, which they
+would truncate. The split loses 2^-23 of x, or 2^-30 for x below 2^-7. Beyond 2,047, h overflows, and the
+result is infinity or NaN. One scale for both parts lets the three products share a sum.
 
-Sums are float32. Where PyTorch stores a result in the tensors' type before a product, so do the kernels.
+With PARTS = 1, a product is a single one, of factors in the type of the weights, or of q, v and k in an
+attention.
+
+Sums are float32. The kernels round to the tensors' type at the places where PyTorch does.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from kernels.hstu_forward.weights import FACTOR_SCALE
 
 @triton.constexpr_function
 def scale_of(parts: int) -> float:
-    """What a factor of so many parts is multiplied by before it is split."""
+    """Scale of a factor of so many parts before its split."""
     return FACTOR_SCALE if parts == 2 else 1.0
 
 
 @triton.constexpr_function
 def unit_of(parts: int) -> float:
-    """What a `product` of such factors is multiplied by to undo their scales."""
+    """Factor that undoes the scales of a `product` of such factors."""
     return 1.0 / FACTOR_SCALE**2 if parts == 2 else 1.0
 
 
@@ -36,7 +38,7 @@ def divides(divisor: int, number: int) -> bool:
 
 @triton.jit
 def split(x, dtype: tl.constexpr, PARTS: tl.constexpr):
-    """Float32, `scale_of` times a factor -> what `product` takes: a tuple of h and l, or of x in `dtype`."""
+    """The factor of a `product`, from float32 times `scale_of`: a tuple (h, l), or (x in `dtype`,)."""
     high = x.to(dtype)
     if PARTS == 1:
         parts = (high,)
@@ -47,7 +49,7 @@ def split(x, dtype: tl.constexpr, PARTS: tl.constexpr):
 
 @triton.jit
 def load_parts(at, mask, stride, PARTS: tl.constexpr):
-    """PARTS tensors that lie `stride` apart, zero where a mask, if there is one, says so."""
+    """PARTS tensors at distances of `stride`, zero outside of the mask, if there is one."""
     loaded = ()
     for part in tl.static_range(PARTS):
         if mask is None:
@@ -59,8 +61,9 @@ def load_parts(at, mask, stride, PARTS: tl.constexpr):
 
 @triton.jit
 def product(a, b, acc, PARTS: tl.constexpr, CHAINED: tl.constexpr):
-    """acc + a b, times both their scales. Of two parts the product of the small ones is left out, 2^-24 of
-    the product. CHAINED: all three in one sum, which takes fewer registers; apart, long sums round less."""
+    """acc + a b, times both scales. With two parts, the product of the small ones is left out: 2^-24 of a b.
+
+    CHAINED: all three products in one sum, with fewer registers; separate sums round long sums less."""
     if PARTS == 1:
         acc = tl.dot(a[0], b[0], acc, input_precision="ieee")
     elif CHAINED:
@@ -85,10 +88,10 @@ def product_transposed(a, b, acc, PARTS: tl.constexpr, CHAINED: tl.constexpr):
 
 @triton.jit
 def silu(x, UNIT: tl.constexpr, divisor, GPU: tl.constexpr):
-    """x / (divisor (1 + e^(-UNIT x))): SiLU where both are 1, else between the scales of two products, at no
-    cost. On a GPU in two operations of the special-function unit, whose errors (2 and 1 ulp) are those that
-    Triton's own exponential and division have. The power may overflow; the reciprocal of that is 0, as it
-    should be."""
+    """x / (divisor (1 + e^(-UNIT x))): SiLU for divisor and UNIT of 1, else with the scales of two products.
+
+    On a GPU it takes two operations of the special-function unit, with the errors (2 and 1 ulp) of Triton's
+    own exponential and division. A power that overflows has the reciprocal 0, which is the right result."""
     if GPU:
         e = tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;",
@@ -107,7 +110,7 @@ def silu(x, UNIT: tl.constexpr, divisor, GPU: tl.constexpr):
 
 @triton.jit
 def normalized(x, cols, eps, D: tl.constexpr):
-    """Layer norm of (BLOCK_M, DP) rows whose first D elements count; the rest becomes zero."""
+    """Layer norm of the first D elements of (BLOCK_M, DP) rows; the rest becomes zero."""
     mean = tl.sum(x, axis=1) / D
     centred = tl.where((cols < D)[None, :], x - mean[:, None], 0.0)
     return centred * (1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps))[:, None]
@@ -118,11 +121,13 @@ def store_activated(
     acc, U, QVK, rows, inside, start, cols, GATES: tl.constexpr, FACTORS: tl.constexpr, PARTS: tl.constexpr,
     QVK_PARTS: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """SiLU of a `product` in its columns of U, (L, GATES), and, from GATES on, of QVK, (L, QVK_PARTS,
-    FACTORS), as `split`, since every program that reads them would split them anew."""
+    """Store SiLU of a `product` in its columns of U, (L, GATES), and from GATES on of QVK, (L, QVK_PARTS,
+    FACTORS).
+
+    QVK is stored `split`, which saves a split in every program that reads it."""
     UNIT: tl.constexpr = unit_of(PARTS)
     FACTOR: tl.constexpr = UNIT * scale_of(QVK_PARTS)
-    # One activation before the branches: products in flight cannot be waited for in each of them.
+    # One activation before the branches: ptxas cannot wait for products in flight in each branch.
     if divides(cols.shape[0], GATES):
         activated = silu(acc, UNIT, tl.where(start < GATES, 1.0 / UNIT, 1.0 / FACTOR), GPU)
     else:
@@ -145,8 +150,9 @@ def project_rows(
     BLOCK_C: tl.constexpr, PARTS: tl.constexpr, QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr,
     GPU: tl.constexpr,
 ):  # fmt: skip
-    """SiLU(x W^T) in U and QVK: (BLOCK_M, DP), (PARTS, GATES + FACTORS, DP) -> (BLOCK_M, GATES), (BLOCK_M,
-    QVK_PARTS, FACTORS), BLOCK_C columns at a time."""
+    """Store SiLU(x W^T) in U and QVK, BLOCK_C columns at a time.
+
+    (BLOCK_M, DP), (PARTS, GATES + FACTORS, DP) -> (BLOCK_M, GATES), (BLOCK_M, QVK_PARTS, FACTORS)."""
     inner = tl.arange(0, DP)
     xs = split(x * scale_of(PARTS), W.dtype.element_ty, PARTS)
     for start in tl.range(0, GATES + FACTORS, BLOCK_C):

@@ -1,9 +1,10 @@
-"""What surrounds attention in research HSTU, in three Triton kernels: embed, and, for models whose rows are
-too wide for `triton_kernel_block.block_kernel`, project and output.
+"""Research HSTU around its attention, in three Triton kernels: embed, project and output.
 
-All tensors are jagged, (L, ...), and stored padded: a row of D elements occupies DP >= D, a head of V
-elements VP >= V, the rest zero. Zero columns of the weights keep it so: SiLU(0) = 0. The total length is
-read from the device, so that a captured graph serves every batch up to its capacity.
+Models with rows too wide for `triton_kernel_block.block_kernel` use project and output.
+
+All tensors are jagged, (L, ...), and padded with zeros: a row of D elements occupies DP >= D, a head of V
+elements VP >= V. Zero columns of the weights keep the padding zero: SiLU(0) = 0. The kernels read the total
+length from the device, so that a captured graph serves every batch up to its capacity.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ def embed_kernel(
     GPU: tl.constexpr, FUSED: tl.constexpr,
 ):  # fmt: skip
     """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0, and XN its layer
-    norm; FUSED, in its place the first block's projection of that.
+    norm.
 
-    times: (B, num_times + PAD, 2) float32, pairs (h, l) with timestamp - the row's first = 2^24 h + l, so
-    that the difference of two has one rounding, as where an int64 becomes a float32. 2^47 seconds from the
-    first and beyond, where h would be rounded, it is infinite: a difference from that has no weight, and
-    gives NaN. Behind a row's end PAD pairs are zero, since blocks of columns reach there.
+    FUSED: the first block's projection of the layer norm takes the place of XN.
+
+    times: (B, num_times + PAD, 2) float32, pairs (h, l) with timestamp - the row's first = 2^24 h + l. The
+    difference of two then rounds once, like a conversion of int64 to float32. From 2^47 seconds on, where h
+    would round, h is infinite, and a difference is NaN. Behind a row's end PAD pairs are zero for blocks of
+    columns that reach there.
 
     Grid (blocks of a row's positions and its end, B).
     """
@@ -55,7 +58,7 @@ def embed_kernel(
     tl.store(time_at + 1, (time & 0xFFFFFF).to(tl.float32), mask=is_time)
     behind = tl.minimum(length + 1, num_times) + tl.arange(0, PAD)
     behind_at = times + 2 * (sequence.to(tl.int64) * (num_times + PAD) + behind)
-    # By the program that owns the row's end.
+    # The program that owns the row's end.
     is_behind = behind < tl.where(length // BLOCK_M == tl.program_id(0), num_times + PAD, 0)
     tl.store(behind_at, tl.zeros([PAD], dtype=tl.float32), mask=is_behind)
     tl.store(behind_at + 1, tl.zeros([PAD], dtype=tl.float32), mask=is_behind)
@@ -84,9 +87,7 @@ def embed_kernel(
 def _row_statistics(
     pointer, rows, stride, inside, eps, HEADS: tl.constexpr, DIM: tl.constexpr, PAD: tl.constexpr
 ):
-    """Mean and 1 / sqrt(variance + eps), (BLOCK_M,) each, of rows of HEADS * DIM elements stored HEADS *
-    PAD wide.
-    """
+    """Mean and 1 / sqrt(variance + eps), (BLOCK_M,) each, of HEADS * DIM elements in HEADS * PAD."""
     count: tl.constexpr = HEADS * DIM
     cols = tl.arange(0, PAD)
     total = tl.zeros([rows.shape[0]], dtype=tl.float32)
@@ -108,10 +109,10 @@ def project_kernel(
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PARTS: tl.constexpr, QVK_PARTS: tl.constexpr,
     GPU: tl.constexpr,
 ):  # fmt: skip
-    """SiLU(XN W^T) in U and QVK: (L, DP), (PARTS, GATES + FACTORS, DP) -> (L, GATES), (L, QVK_PARTS,
-    FACTORS).
+    """Store SiLU(XN W^T) in U and QVK.
 
-    Grid of row blocks times column blocks."""
+    (L, DP), (PARTS, GATES + FACTORS, DP) -> (L, GATES), (L, QVK_PARTS, FACTORS). Grid: row blocks times
+    column blocks."""
     blocks: tl.constexpr = (GATES + FACTORS) // BLOCK_N
     program = tl.program_id(0)
     start_m = program // blocks * BLOCK_M
@@ -140,11 +141,10 @@ def output_kernel(
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
     LAST: tl.constexpr,
 ):  # fmt: skip
-    """Out = (layer_norm(A) * u) W^T + bias + X and XN = layer_norm(Out); behind the last block Out over its
-    own norm.
+    """Out = (layer_norm(A) * u) W^T + bias + X and XN = layer_norm(Out); with LAST, Out over its own norm.
 
-    A, U: (L, HEADS * VP). W: (PARTS, DP, HEADS * VP). X, XN: (L, DP). Out: (L, DP), or (L, D) with LAST. Grid
-    of row blocks.
+    A, U: (L, HEADS * VP). W: (PARTS, DP, HEADS * VP). X, XN: (L, DP). Out: (L, DP), or (L, D) with LAST.
+    Grid: row blocks.
     """
     start_m = tl.program_id(0) * BLOCK_M
     total = tl.load(offsets + num_sequences)

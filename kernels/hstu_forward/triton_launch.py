@@ -22,7 +22,7 @@ def states_of(parameters: Parameters, batch: Batch) -> torch.Tensor:
     x = parameters.item_weights.new_empty((batch.rows, shape.dp))
     projected = _new_projected(parameters, batch)
     if tiles.fits_block_kernel(parameters):
-        # Two, since programs of a block read all rows of one while others write the next.
+        # Two buffers: programs of a block read all rows of one while others write the next.
         following = _new_projected(parameters, batch)
         _embed(parameters, batch, x, x, projected, is_fused=True)
         for number in range(len(parameters.blocks)):
@@ -31,7 +31,7 @@ def states_of(parameters: Parameters, batch: Batch) -> torch.Tensor:
             _block(parameters, batch, number, projected, x, target)
             projected, following = following, projected
         return out
-    # What is multiplied as it is may be rounded to its factor's type when it is made.
+    # A tensor that is not split may be rounded to its factor's type at once.
     is_split = parameters.products.projections > 1
     normalized = torch.empty_like(x, dtype=None if is_split else parameters.blocks[0].uvqk.dtype)
     _embed(parameters, batch, x, normalized, projected, is_fused=False)
@@ -44,24 +44,24 @@ def states_of(parameters: Parameters, batch: Batch) -> torch.Tensor:
 
 
 def _new_projected(parameters: Parameters, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Room for u, (L, gates), and for q, v and k, (L, parts, factors)."""
+    """Uninitialised u, (L, gates), and q, v and k, (L, parts, factors)."""
     shape, weights = parameters.shape, parameters.blocks[0].uvqk
     u = parameters.item_weights.new_empty((batch.rows, shape.gates))
     return u, weights.new_empty((batch.rows, parameters.products.attention, shape.factors))
 
 
 def _on_gpu(parameters: Parameters) -> bool:
-    """Whether there is a GPU's assembly; the interpreter runs on the CPU."""
+    """Whether kernels may use a GPU's assembly; the interpreter runs on the CPU."""
     return parameters.item_weights.device.type == "cuda"
 
 
 def _can_depend(parameters: Parameters) -> bool:
-    """Whether a kernel may start before the one in front of it has ended (programmatic dependent launch)."""
+    """Whether a kernel may start before its predecessor ends (programmatic dependent launch)."""
     return _on_gpu(parameters) and torch.cuda.get_device_capability(parameters.item_weights.device)[0] >= 9
 
 
 def _block_c(parameters: Parameters, wanted: int) -> int:
-    """A power of two of columns that divides a projection's."""
+    """A power of two, at most `wanted`, that divides the columns of a projection."""
     columns = parameters.shape.gates + parameters.shape.factors
     return min(wanted, columns & -columns)
 
@@ -108,7 +108,7 @@ def _embed(
 
 
 def _bias(batch: Batch, block: BlockWeights) -> tuple[tuple[object, ...], dict]:
-    """Times and a block's bias weights as the kernels' arguments; without times any tensor will do."""
+    """Times and a block's bias weights as the kernels' arguments; any tensor replaces missing times."""
     if block.times is None:
         return (batch.times, block.position_weights, batch.times), {"HAS_TIME": False, "SHIFT": 0}
     tensors = (batch.times, block.position_weights, block.times.entries)
@@ -128,13 +128,13 @@ def _block(
     x: torch.Tensor,
     following: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
-    """All of a block, and the projection of the one after it; behind the last, the states in `following`."""
+    """A block and the projection of the next one; for the last block, the states in `following`."""
     shape, tile = parameters.shape, tiles.block_tile(batch, parameters)
     block, is_last = parameters.blocks[number], number == len(parameters.blocks) - 1
     tensors, flags = _bias(batch, block)
     sizes = _sizes(batch, block, tile.block_m)
     can_depend = _can_depend(parameters)
-    # The first reads the times before it waits for the kernel in front of it, which makes them.
+    # The first block reads the times before it waits for its predecessor, which writes them.
     depends = number > 0 and can_depend
     block_kernel[(sizes[2] * batch.sequences,)](
         *projected,
@@ -247,8 +247,9 @@ def _output(
     normalized: torch.Tensor,
     is_last: bool,
 ) -> None:
-    """(L, H * vp), u and the block's input (L, dp) -> its output and the layer norm of that,
-    (L, dp) each; behind the last block (L, D), divided by its norm.
+    """(L, H * vp), u and the block's input (L, dp) -> its output and the output's layer norm, (L, dp) each.
+
+    The last block's output is (L, D), divided by its norm.
     """
     shape, tile = parameters.shape, tiles.output_tile(batch, parameters)
     output_kernel[(triton.cdiv(batch.rows, tile.block_m),)](

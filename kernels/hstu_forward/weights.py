@@ -1,4 +1,4 @@
-"""The parameters of research HSTU by their public names, padded to what the kernels' blocks need."""
+"""The parameters of research HSTU by their public names, padded for the kernels' blocks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kernels.hstu_attention.buckets import bucket_table
 
 # Bit patterns of float32.
 _ONE, _INFINITY, _NAN = 0x3F800000, 0x7F800000, 0x7FC00000
-# How many positions a kernel's blocks may reach beyond the first and the last: a block's rows or columns.
+# Positions that a kernel's blocks may reach beyond the first and the last: a block's rows or columns.
 POSITION_PAD = 256
-# A position's weight where the column comes after the row: whatever a product and a time add, SiLU is -0.
+# A position's weight for a column after the row: SiLU of its sum with any product and time is -0.
 UNSEEN = -1e30
-# What factors of two parts are multiplied by, see `triton_kernel_products`.
+# Scale of factors of two parts, see `triton_kernel_products`.
 FACTOR_SCALE = 32.0
 _LAYER = "_hstu._attention_layers."
 
@@ -58,11 +58,11 @@ class BlockWeights:
     """One block's parameters, padded.
 
     Attributes:
-        uvqk: (parts, gates + factors, dp), a column of the public parameter a row; u, q, v, k.
-        output: (parts, dp, H * vp). Both in `dtype`; two parts are float16 and together a float32.
+        uvqk: (parts, gates + factors, dp), the transposed public parameter in the order u, q, v, k.
+        output: (parts, dp, H * vp). Two parts are float16 numbers whose sum is a float32.
         output_bias: (dp,).
-        position_weights: (2 * width - 1 + 2 * POSITION_PAD,) float32. The first POSITION_PAD are zero; behind
-            the weight of distance 0 all are UNSEEN, so that the bias is the causal mask as well.
+        position_weights: (2 * width - 1 + 2 * POSITION_PAD,) float32. The first POSITION_PAD are zero. All
+            weights behind that of distance 0 are UNSEEN, so that the bias is the causal mask as well.
         times: None without time weights.
     """
 
@@ -76,15 +76,16 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class TimeTable:
-    """`kernels.hstu_attention.buckets`' table with a block's weights in the buckets' place, so that a kernel
-    looks up a time difference's weight at once.
+    """The table of `kernels.hstu_attention.buckets` with a block's weights in place of the buckets.
+
+    A kernel finds the weight of a time difference with one lookup.
 
     Attributes:
-        entries: (cells, 2) int64. With `low` and `high` a cell's weights before and from its edge on, as the
-            bits of float32: low << 32 | the edge; high. A cell's number is the difference's pattern >> shift;
-            an edge that is not in it is behind it, or NaN. The first cells, below 1.0, have the first weight;
-            those behind 2^63, the longest, up to infinity are NaN.
-        shift: of a pattern, to its cell.
+        entries: (cells, 2) int64: low << 32 | edge, and high. low and high are the bits of the float32
+            weights below and from the cell's edge on. A cell's number is the difference's bit pattern >>
+            shift. The edge of a cell without one lies behind it, or is NaN. Cells below 1.0 have the first
+            weight. Cells from 2^63 to infinity are NaN.
+        shift: right shift from a pattern to its cell.
     """
 
     entries: torch.Tensor
@@ -92,19 +93,19 @@ class TimeTable:
 
 
 def time_table(time_weights: torch.Tensor, bucket_divisor: float) -> TimeTable:
-    """From one weight a bucket, on their device."""
+    """The table for one weight a bucket, on the weights' device."""
     table = bucket_table(time_weights.numel() - 1, bucket_divisor)
     entries = table.entries.to(time_weights.device)
     bucket, edge = entries >> 32, (entries & 0xFFFFFFFF) + _ONE
     bits = time_weights.float().view(torch.int32).to(torch.int64)
-    # A cell without an edge never reaches it: any weight will do behind the last.
+    # A cell without an edge never reads `high`: any weight will do behind the last.
     low, high = bits[bucket], bits[(bucket + 1).clamp(max=bits.numel() - 1)]
-    made = torch.stack([(low << 32) | edge, high & 0xFFFFFFFF], dim=1)
-    first, cells = _ONE >> table.shift, (_INFINITY >> table.shift) + 1
-    cell = torch.full((cells, 2), _NAN << 32 | _NAN, dtype=torch.int64, device=made.device)
-    cell[:first, 0] = bits[0] << 32 | _NAN
-    cell[first : first + made.size(0)] = made
-    return TimeTable(cell, table.shift)
+    weighted = torch.stack([(low << 32) | edge, high & 0xFFFFFFFF], dim=1)
+    first, num_cells = _ONE >> table.shift, (_INFINITY >> table.shift) + 1
+    cells = torch.full((num_cells, 2), _NAN << 32 | _NAN, dtype=torch.int64, device=weighted.device)
+    cells[:first, 0] = bits[0] << 32 | _NAN
+    cells[first : first + weighted.size(0)] = weighted
+    return TimeTable(cells, table.shift)
 
 
 def _padded(dim: int) -> int:
@@ -114,10 +115,10 @@ def _padded(dim: int) -> int:
 def model_shape(
     state: Mapping[str, torch.Tensor], num_heads: int, attention_dim: int, linear_dim: int
 ) -> Shape:
-    """Sizes from a state dict, checked against what cannot be read off it.
+    """Sizes of a model, from its state dict and the sizes that it does not hold.
 
     Raises:
-        ValueError: a key that is missing, or a shape that does not fit.
+        ValueError: a key is missing, or a shape does not fit.
     """
     blocks = {name.removeprefix(_LAYER).split(".")[0] for name in state if name.startswith(_LAYER)}
     item = _take(state, "_embedding_module._item_emb.weight")
@@ -130,10 +131,10 @@ def model_shape(
     expected = {"_uvqk": (d, 2 * hv + 2 * num_heads * attention_dim), "_o.weight": (d, hv), "_o.bias": (d,)}
     for block in range(shape.num_blocks):
         for name, wanted in expected.items():
-            found = tuple(_take(state, f"{_LAYER}{block}.{name}").shape)
-            if found != wanted:
+            shape_ = tuple(_take(state, f"{_LAYER}{block}.{name}").shape)
+            if shape_ != wanted:
                 raise ValueError(
-                    f"{_LAYER}{block}.{name}: shape {found}, but num_heads={num_heads}, "
+                    f"{_LAYER}{block}.{name}: shape {shape_}, but num_heads={num_heads}, "
                     f"attention_dim={attention_dim}, linear_dim={linear_dim} and D={d} give {wanted} "
                     "(concat_ua has no fused forward)"
                 )
@@ -148,7 +149,7 @@ def block_weights(
     dtype: torch.dtype,
     bucket_divisor: float,
 ) -> BlockWeights:
-    """One block's parameters on the device of the state dict, products' factors in so many parts."""
+    """One block's parameters on the state dict's device, with products' factors in `num_parts` parts."""
     prefix = f"{_LAYER}{block}."
     heads, k, v = shape.num_heads, shape.attention_dim, shape.linear_dim
     u, v_, q, k_ = _take(state, prefix + "_uvqk").split([heads * v, heads * v, heads * k, heads * k], dim=1)
@@ -171,7 +172,7 @@ def block_weights(
 
 
 def _causal(position: torch.Tensor) -> torch.Tensor:
-    """(2 * width - 1,), the last one of row 0 and column width - 1 -> as `BlockWeights.position_weights`."""
+    """`BlockWeights.position_weights` from (2 * width - 1,); the last is for row 0, column width - 1."""
     seen, unseen = position.float().split([(position.numel() + 1) // 2, position.numel() // 2])
     front = torch.nn.functional.pad(seen, (POSITION_PAD, 0))
     return torch.nn.functional.pad(front, (0, unseen.numel() + POSITION_PAD), value=UNSEEN)

@@ -1,6 +1,6 @@
-"""The attention kernel compiled ahead of time for TensorRT: PTX, and how to launch it. It takes no GPU.
+"""The attention kernel compiled ahead of time for TensorRT: PTX and its launch. Compiling needs no GPU.
 
-This module imports torch and triton. An engine that was built with the kernel in it needs neither.
+This module imports torch and triton. An engine with the kernel needs neither.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernels.plugins.entry_kernel import hstu_attention_entry, stu_attention_ent
 from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
 
 CAPABILITIES = (80, 90, 100)
-"""Compute capabilities that are tested: A100, H100 and H200, B200."""
+"""Compute capabilities under test: A100, H100 and H200, B200."""
 
 _TYPES = {
     torch.float32: "fp32",
@@ -31,22 +31,21 @@ _TYPES = {
     torch.int64: "i64",
 }
 _MOST_SHARED = 48 << 10
-"""Bytes of shared memory that a launch may ask for without raising the kernel's limit, which TensorRT is not
-known to do."""
+"""Bytes of shared memory of a launch without a raised limit; TensorRT is not known to raise it."""
 _THREADS_PER_WARP = 32
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """What of a call is known when it is compiled: the types and the extents that do not vary.
+    """Types and constant extents of a call.
 
     Attributes:
-        dtype: of q, k, v, the weights or scales, and the result.
+        dtype: dtype of q, k, v, the weights or scales, and the result.
         offsets_dtype: torch.int32 or torch.int64.
         heads, k_dim, v_dim: H, K, V.
-        width: W of the position weights; in production how long rows are taken to be, which decides the
-            schedule alone.
-        num_buckets: the last time bucket; 0 in production, which has none.
+        width: W of the position weights; in production an assumed length of rows, for the choice of the
+            schedule.
+        num_buckets: number of the last time bucket; 0 in production.
     """
 
     dtype: torch.dtype
@@ -60,10 +59,10 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A kernel and how to launch it.
+    """A kernel and its launch.
 
-    It takes pointers to the inputs, seven with either mask, three int32 (B, N and the number of blocks of
-    `block_m` rows in N), and the pointer to the output. The grid is blocks * B * `programs_per_block`.
+    Its arguments are pointers to the seven inputs, three int32 (B, N and the number of blocks of `block_m`
+    rows in N), and the pointer to the output. The grid has blocks * B * `programs_per_block` programs.
     """
 
     name: str
@@ -81,15 +80,16 @@ def compile_attention(
     dot_precision: str,
     capability: int,
 ) -> CompiledKernel:
-    """Compiles the attention with one of the masks for a GPU that need not be there.
+    """The attention with one of the masks, compiled for a GPU that this machine may lack.
 
     Args:
-        shape, settings: of the call; the settings say which mask.
+        shape: types and extents of the call.
+        settings: settings of the research or of the production mask.
         dot_precision: as in `kernels.hstu_attention.hstu_attention`.
         capability: 10 * major + minor of the GPU's compute capability.
 
     Raises:
-        ValueError: where the kernel needs more shared memory than a plugin's kernel gets.
+        ValueError: the kernel needs more shared memory than a plugin's kernel gets.
     """
     entry = entry_of(shape, settings, dot_precision)
     schedule, constants, types = entry.schedule, entry.constants, entry.types
@@ -102,23 +102,24 @@ def compile_attention(
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in types},
     )
     target = GPUTarget("cuda", capability, _THREADS_PER_WARP)
-    # Fewer stages of the pipeline take less shared memory, and give the same numbers.
+    # A pipeline of fewer stages takes less shared memory and gives the same numbers.
     for stages in range(schedule.num_stages, 0, -1):
         options = {"num_warps": schedule.num_warps, "num_stages": stages}
-        made = triton.compile(source, target=target, options=options)
-        if made.metadata.shared <= _MOST_SHARED:
+        compiled = triton.compile(source, target=target, options=options)
+        if compiled.metadata.shared <= _MOST_SHARED:
             break
     else:
         raise ValueError(
-            f"heads of {shape.k_dim} and {shape.v_dim} in {shape.dtype} take {made.metadata.shared} bytes of "
-            f"shared memory, more than the {_MOST_SHARED} that a plugin's kernel gets"
+            f"heads of {shape.k_dim} and {shape.v_dim} in {shape.dtype} take "
+            f"{compiled.metadata.shared} bytes of shared memory, "
+            f"more than the {_MOST_SHARED} of a plugin's kernel"
         )
     return CompiledKernel(
-        name=made.metadata.name,
-        ptx=without_scratch(made.asm["ptx"], made.metadata, len(names) - len(constants)),
-        cubin=made.asm["cubin"],
-        threads=made.metadata.num_warps * _THREADS_PER_WARP,
-        shared=made.metadata.shared,
+        name=compiled.metadata.name,
+        ptx=without_scratch(compiled.asm["ptx"], compiled.metadata, len(names) - len(constants)),
+        cubin=compiled.asm["cubin"],
+        threads=compiled.metadata.num_warps * _THREADS_PER_WARP,
+        shared=compiled.metadata.shared,
         block_m=schedule.block_m,
         programs_per_block=shape.heads // schedule.heads,
     )
@@ -129,10 +130,10 @@ class Entry:
     """A kernel that TensorRT can launch, before it is compiled.
 
     Attributes:
-        kernel: of `entry_kernel`.
-        schedule: how it is cut.
-        constants: its constants, by name.
-        types: of its pointers, by name, as Triton writes them.
+        kernel: function of `entry_kernel`.
+        schedule: block sizes and compiler options.
+        constants: constants by name.
+        types: Triton's types of the pointers by name.
     """
 
     kernel: Any
@@ -144,7 +145,7 @@ class Entry:
 def entry_of(
     shape: AttentionShape, settings: HSTUAttentionSettings | STUAttentionSettings, dot_precision: str
 ) -> Entry:
-    """The kernel of the mask whose settings these are; arguments as for `compile_attention`."""
+    """The kernel of the settings' mask; arguments as for `compile_attention`."""
     if isinstance(settings, HSTUAttentionSettings):
         kernel, mask, constants, types = _research(shape, settings)
     else:
@@ -163,9 +164,7 @@ def entry_of(
 
 
 class _OfMask(NamedTuple):
-    """What a mask decides of an entry: the constants and the types of its own, and the mask as
-    `choose_schedule` takes it.
-    """
+    """A mask's part of an entry: its own constants and types, and the mask for `choose_schedule`."""
 
     kernel: Any
     mask: ResearchMask | ProductionMask
@@ -212,7 +211,7 @@ def _schedule(shape: AttentionShape, mask: ResearchMask | ProductionMask) -> Sch
         torch.empty(0, shape.heads, dim, dtype=shape.dtype, device="meta")
         for dim in (shape.k_dim, shape.v_dim)
     )
-    # A descriptor for the copy engine is made by the host, and TensorRT makes none.
+    # The host makes descriptors for the copy engine, and TensorRT makes none.
     return replace(choose_schedule(q, v, shape.width, mask), use_tma=False)
 
 
@@ -234,32 +233,31 @@ def _constants(shape: AttentionShape, schedule: Schedule, dot_precision: str) ->
 
 
 def _address_of(entries: list[int]) -> str:
-    """Assembly that lays a table of 64-bit integers into the module and puts its address into $0."""
+    """Assembly that stores a table of 64-bit integers in the module and puts its address into $0."""
     table = f".global .align 16 .b64 time_buckets[{len(entries)}] = {{{', '.join(map(str, entries))}}};"
     return f"{{ {table} mov.u64 $0, time_buckets; }}"
 
 
 def without_scratch(ptx: str, metadata: Any, arguments: int) -> str:
-    """PTX whose entry has only its own arguments.
+    """The PTX without the pointers to scratch memory that Triton appends to a kernel's arguments.
 
-    Triton appends pointers to scratch memory, which its launcher passes and TensorRT does not. They are taken
-    out where the kernel uses none.
+    Triton's launcher passes these pointers and TensorRT does not.
 
     Args:
-        ptx: of one kernel.
-        metadata: Triton's, of the same kernel.
-        arguments: how many the kernel has itself.
+        ptx: PTX of one kernel.
+        metadata: Triton's metadata of the kernel.
+        arguments: number of the kernel's own arguments.
 
     Raises:
-        ValueError: where the kernel uses scratch memory.
+        ValueError: the kernel uses scratch memory.
     """
     scratch = [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
     head, opening, rest = ptx.partition(f".entry {metadata.name}(")
     parameters, closing, body = rest.partition(")")
-    kept, extra = parameters.split(",")[:arguments], parameters.split(",")[arguments:]
+    own, extra = parameters.split(",")[:arguments], parameters.split(",")[arguments:]
     used = [name for name in re.findall(r"\w+_param_\d+", ",".join(extra)) if re.search(rf"\b{name}\b", body)]
-    if any(scratch) or used or not opening or len(kept) != arguments:
+    if any(scratch) or used or not opening or len(own) != arguments:
         raise ValueError(
             f"{metadata.name} uses scratch memory ({scratch}, {used}), which TensorRT does not provide"
         )
-    return f"{head}{opening}{','.join(kept)}\n{closing}{body}"
+    return f"{head}{opening}{','.join(own)}\n{closing}{body}"

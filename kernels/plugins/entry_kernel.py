@@ -1,7 +1,7 @@
 """The attention kernel, once for each mask, with the arguments that TensorRT passes to a plugin's kernel.
 
-Those are pointers to the inputs, then 32-bit integers, then the pointer to the output; all tensors are
-contiguous. What else the kernel takes is a constant of the compiled kernel.
+The arguments are pointers to the inputs, 32-bit integers, and the pointer to the output; all tensors are
+contiguous. All other parameters are constants of the compiled kernel.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def hstu_attention_entry(
 ):  # fmt: skip
     """Research attention on contiguous (L, NUM_HEADS, dim) tensors; see `hstu_attention_kernel`.
 
-    TABLE_ADDRESS is the assembly that puts the address of the table of time buckets into $0. The table is
-    data of the module: as an input, it would be one that every caller has to bring along.
+    TABLE_ADDRESS is assembly that puts the address of the table of time buckets into $0. The table is data of
+    the module, so that no caller passes it.
     """
     address = tl.inline_asm_elementwise(TABLE_ADDRESS, "=l,l", [tl.zeros((), tl.int64)], tl.int64, True, 1)
     hstu_attention_kernel(
@@ -55,9 +55,9 @@ def stu_attention_entry(
 ):  # fmt: skip
     """Production attention on contiguous (L, NUM_HEADS, dim) tensors; see `hstu_attention_kernel`.
 
-    `padded` is an input for its extent, max_seq_len, alone.
+    Only the extent of `padded`, max_seq_len, is used.
     """
-    # As the launcher passes them: alpha a float32, and 1 / N rounded once.
+    # As in PyTorch's launch: alpha is a float32, and 1 / N is rounded once.
     alpha = tl.full((), ALPHA, tl.float32)
     scale = tl.div_rn(tl.full((), 1.0, tl.float32), max_seq_len.to(tl.float32))
     hstu_attention_kernel(

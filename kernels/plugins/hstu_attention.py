@@ -1,8 +1,7 @@
 """Registers the fused attention of research HSTU with `tensorrt.plugin`.
 
-In NVIDIA's environment, where MLIR-TensorRT builds the engine, TensorRT takes the kernel that
-`compile_kernel` compiles. The portable runtime calls `compute`. TensorRT reads the annotations, hence no
-postponed evaluation here.
+With NVIDIA's MLIR-TensorRT, the engine contains the kernel of `compile_kernel`. The portable runtime calls
+`compute`. TensorRT reads the annotations, hence no postponed evaluation here.
 """
 
 import tensorrt as trt
@@ -32,13 +31,13 @@ def describe(
     time_weights: trtp.TensorDesc,
     settings: str,
 ) -> trtp.TensorDesc:
-    """The output is like v. `schema.HSTU_ATTENTION` says what goes in.
+    """The output, like v. `schema.HSTU_ATTENTION` describes the inputs.
 
     Raises:
-        ValueError: an input of another rank or type, or settings that cannot be read.
+        ValueError: an input has another rank or type, or the settings cannot be read.
     """
-    given = (q, k, v, offsets, timestamps, position_weights, time_weights)
-    inputs = dict(zip(_RANKS, given, strict=True))
+    tensors = (q, k, v, offsets, timestamps, position_weights, time_weights)
+    inputs = dict(zip(_RANKS, tensors, strict=True))
     check_inputs(HSTU_ATTENTION, inputs, _RANKS, ("k", "v", "position_weights", "time_weights"))
     is_seconds = timestamps.dtype == trt.int64
     require(HSTU_ATTENTION, is_seconds, "the type of timestamps", timestamps.dtype, "int64")
@@ -62,12 +61,12 @@ def compute(
     stream: int,
 ) -> None:
     """The Triton kernel on CUDA tensors, its plain PyTorch form on others; in PyTorch's current stream."""
-    # Here, since NVIDIA's release container has no PyTorch, and takes the compiled kernel.
+    # Imported here: NVIDIA's release container has no PyTorch and uses the compiled kernel.
     import torch
 
     from kernels.hstu_attention import ResearchMask, dot_precision_of_torch, hstu_attention
 
-    given = HSTUAttentionSettings.from_string(settings)
+    parsed = HSTUAttentionSettings.from_string(settings)
     q, k, v, offsets, timestamps, position_weights, time_weights = (
         torch.from_dlpack(x) for x in (q, k, v, offsets, timestamps, position_weights, time_weights)
     )
@@ -77,7 +76,7 @@ def compute(
         v,
         offsets,
         timestamps.size(1),
-        ResearchMask(position_weights, given.divisor, timestamps, time_weights, given.bucket_divisor),
+        ResearchMask(position_weights, parsed.divisor, timestamps, time_weights, parsed.bucket_divisor),
         backend="triton" if q.is_cuda else "eager",
         dot_precision=dot_precision_of_torch(q),
     )
@@ -97,14 +96,14 @@ def compile_kernel(
     outputs: tuple[trtp.TensorDesc],
     tactic: int,
 ) -> tuple[str | bytes, str | bytes, trtp.KernelLaunchParams, trtp.SymIntExprs]:
-    """The Triton kernel for the GPU that the engine is built on. The numbers of rows and sequences may vary.
+    """The Triton kernel for this GPU, for any number of rows and sequences.
 
     Raises:
-        ImportError: without torch or triton, which compile it.
-        ValueError: where another extent varies, or the kernel cannot be a plugin's.
+        ImportError: torch or triton is missing.
+        ValueError: another extent varies, or the kernel cannot be a plugin's.
     """
     positions = known(HSTU_ATTENTION, "the extent of position_weights", position_weights.shape_expr[0])
     buckets = known(HSTU_ATTENTION, "the extent of time_weights", time_weights.shape_expr[0]) - 1
     shape = shape_of(HSTU_ATTENTION, q, v, offsets, width=(positions + 1) // 2, num_buckets=buckets)
-    made = compile_for_this_gpu(shape, HSTUAttentionSettings.from_string(settings))
-    return launch_of(made, offsets, timestamps.shape_expr[1])
+    kernel = compile_for_this_gpu(shape, HSTUAttentionSettings.from_string(settings))
+    return launch_of(kernel, offsets, timestamps.shape_expr[1])

@@ -1,4 +1,4 @@
-"""What the registrations of both masks share: checks of the inputs, and what TensorRT is told to launch."""
+"""The common part of both registrations: checks of the inputs, and the launch for TensorRT."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 _FLOATS = (trt.float32, trt.float16, trt.bfloat16)
 
-Told = tuple[str | bytes, str | bytes, trtp.KernelLaunchParams, trtp.SymIntExprs]
-"""What an ahead-of-time implementation returns: the kernel's name, its PTX, and how to launch it."""
+AheadOfTime = tuple[str | bytes, str | bytes, trtp.KernelLaunchParams, trtp.SymIntExprs]
+"""Result of an ahead-of-time implementation: the kernel's name, its PTX, its launch and its numbers."""
 
 
-def require(plugin: str, condition: bool, name: str, found: object, wanted: str) -> None:
-    """Raise ValueError, with plugin, input, what was found and what is wanted, unless the condition holds."""
+def require(plugin: str, condition: bool, name: str, value: object, wanted: str) -> None:
+    """Raise ValueError, with plugin, input, its value and the wanted one, unless the condition holds."""
     if not condition:
-        raise ValueError(f"{plugin}: {name} is {found}, but must be {wanted}")
+        raise ValueError(f"{plugin}: {name} is {value}, but must be {wanted}")
 
 
 def check_inputs(
@@ -31,39 +31,39 @@ def check_inputs(
     ranks: Mapping[str, int],
     like_q: tuple[str, ...],
 ) -> None:
-    """What holds of both masks' inputs.
+    """Check the properties that both masks' inputs share.
 
     Args:
         plugin: its name.
         inputs: by name, q and offsets among them.
-        ranks: of each input.
-        like_q: the inputs that have the type of q.
+        ranks: rank of each input.
+        like_q: names of the inputs that have the type of q.
 
     Raises:
-        ValueError: an input of another rank or type.
+        ValueError: an input has another rank or type.
     """
     q, offsets = inputs["q"], inputs["offsets"]
     require(plugin, q.dtype in _FLOATS, "the type of q", q.dtype, "float32, float16 or bfloat16")
     for name in like_q:
-        found = inputs[name].dtype
-        require(plugin, found == q.dtype, f"the type of {name}", found, f"q's, {q.dtype}")
+        dtype = inputs[name].dtype
+        require(plugin, dtype == q.dtype, f"the type of {name}", dtype, f"q's, {q.dtype}")
     is_integer = offsets.dtype in (trt.int32, trt.int64)
     require(plugin, is_integer, "the type of offsets", offsets.dtype, "int32 or int64")
-    for name, rank in ranks.items():
-        found = len(inputs[name].shape_expr)
-        require(plugin, found == rank, f"the rank of {name}", found, str(rank))
+    for name, wanted in ranks.items():
+        rank = len(inputs[name].shape_expr)
+        require(plugin, rank == wanted, f"the rank of {name}", rank, str(wanted))
 
 
 def is_known(extent: trtp.ShapeExpr) -> bool:
-    """Whether an extent is a number already when the engine is built."""
+    """Whether an extent is constant when the engine is built."""
     return not extent.is_fake and extent.is_constant
 
 
 def known(plugin: str, name: str, extent: trtp.ShapeExpr) -> int:
-    """The extent.
+    """The value of a constant extent.
 
     Raises:
-        ValueError: where it may vary.
+        ValueError: the extent may vary.
     """
     require(plugin, is_known(extent), name, "not known", "known when the engine is built")
     return extent.constant_value()
@@ -72,10 +72,10 @@ def known(plugin: str, name: str, extent: trtp.ShapeExpr) -> int:
 def shape_of(
     plugin: str, q: trtp.TensorDesc, v: trtp.TensorDesc, offsets: trtp.TensorDesc, **extents: int
 ) -> AttentionShape:
-    """What of a call is known when it is compiled; `extents` are those that the mask adds.
+    """The shape of a call at compile time; `extents` are the mask's own.
 
     Raises:
-        ValueError: where heads or their dims may vary.
+        ValueError: the number of heads or their dims may vary.
     """
     import torch
 
@@ -95,10 +95,10 @@ def shape_of(
 def compile_for_this_gpu(
     shape: AttentionShape, settings: HSTUAttentionSettings | STUAttentionSettings
 ) -> CompiledKernel:
-    """The kernel for the GPU that the engine is built on; float32 products as TensorRT's own switch has them.
+    """The kernel for this GPU, with TF32 in float32 products as TensorRT's own switch sets it.
 
     Raises:
-        ValueError: where the kernel cannot be a plugin's.
+        ValueError: the kernel cannot be a plugin's.
     """
     import torch
 
@@ -109,21 +109,21 @@ def compile_for_this_gpu(
     return compile_attention(shape, settings, "tf32" if allows_tf32 else "ieee", 10 * major + minor)
 
 
-def launch_of(made: CompiledKernel, offsets: trtp.TensorDesc, longest: trtp.ShapeExpr) -> Told:
+def launch_of(kernel: CompiledKernel, offsets: trtp.TensorDesc, longest: trtp.ShapeExpr) -> AheadOfTime:
     """The kernel and its launch.
 
     Args:
-        made: the kernel.
+        kernel: the compiled kernel.
         offsets: (B + 1,).
         longest: N.
     """
     sequences = offsets.shape_expr[0] - 1
-    blocks = trtp.cdiv(longest, made.block_m)
+    blocks = trtp.cdiv(longest, kernel.block_m)
     launch = trtp.KernelLaunchParams()
-    launch.grid_x = blocks * sequences * made.programs_per_block
-    launch.block_x = made.threads
-    launch.shared_mem = made.shared
+    launch.grid_x = blocks * sequences * kernel.programs_per_block
+    launch.block_x = kernel.threads
+    launch.shared_mem = kernel.shared
     numbers = trtp.SymIntExprs(3)
     for index, value in enumerate((sequences, longest, blocks)):
         numbers[index] = trtp.SymInt32(value)
-    return made.name, made.ptx, launch, numbers
+    return kernel.name, kernel.ptx, launch, numbers

@@ -1,6 +1,6 @@
-"""What the plugins are called, what goes in, and how their settings are written.
+"""Names, inputs and settings of the plugins.
 
-nvtripy 0.1.7 can call plugins with exactly one attribute and one output, so all settings are one string.
+nvtripy 0.1.7 calls plugins with exactly one attribute and one output: all settings are one string.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ Inputs, in this order, with L rows of B sequences, H heads, dims K and V:
     q, k               (L, H, K) float32, float16 or bfloat16
     v                  (L, H, V) in the same type
     offsets            (B + 1,) int32 or int64, from 0 to L
-    num_targets        (B,) in the type of offsets, how many of a sequence's last rows are targets
-    attn_scale         (L,) in the type of q, what each row's weights are multiplied by in place of 1 / N; any
-                       extent where the settings say that there is none, and then it is not read
-    padded             (N,) int32. Its extent is read and no element: N, at least 1 and the longest row,
-                       decides how many programs are launched, and is what the weights are divided by
+    num_targets        (B,) in the type of offsets, number of targets at the end of each sequence
+    attn_scale         (L,) in the type of q, factor of each row's weights in place of 1 / N; any extent, and
+                       not read, without has_attn_scale
+    padded             (N,) int32, of which the kernel uses the extent only: N, at least 1 and the longest
+    row,
+                       determines the number of programs and is the divisor of the weights
 
 The output is (L, H, V).
 """
 
-# How a setting of each type is read, and one that can be.
+# Reader of a setting of each type, and an example.
 _KINDS: dict[str, tuple[Callable[[str], Any], Any]] = {
     "float": (float, 1.0),
     "int": (int, 0),
@@ -56,10 +57,10 @@ _S = TypeVar("_S", bound="_Settings")
 
 @dataclass(frozen=True)
 class _Settings:
-    """What of an attention no input carries, as the one string that a plugin's attributes are."""
+    """Settings of an attention that no input carries, as one string."""
 
     def to_string(self) -> str:
-        """The plugin's attribute; numbers are written so that they read back exactly."""
+        """The plugin's attribute; `from_string` reads its numbers back exactly."""
         pairs = ((field, getattr(self, field.name)) for field in fields(self))
         return " ".join(
             f"{field.name}={float(value) if field.type == 'float' else int(value)!r}"
@@ -68,16 +69,16 @@ class _Settings:
 
     @classmethod
     def from_string(cls: type[_S], text: str) -> _S:
-        """What `to_string` wrote.
+        """The settings of a text of `to_string`.
 
         Raises:
-            ValueError: for anything else, with the text and what it should be.
+            ValueError: another text; the message has an example.
         """
         kinds = {field.name: _KINDS[str(field.type)] for field in fields(cls)}
         try:
             pairs = [pair.split("=") for pair in text.split()]
             if sorted(name for name, _ in pairs) != sorted(kinds):
-                raise ValueError("each setting must stand there once, and no other")
+                raise ValueError("give each setting once, and no other")
             return cls(**{name: kinds[name][0](value) for name, value in pairs})
         except ValueError as error:
             example = cls(**{name: value for name, (_, value) in kinds.items()}).to_string()
@@ -92,11 +93,11 @@ def _require_positive(**settings: float) -> None:
 
 @dataclass(frozen=True)
 class HSTUAttentionSettings(_Settings):
-    """What of the research attention no input carries.
+    """Settings of the research attention.
 
     Attributes:
-        divisor: what the weights are divided by, after SiLU.
-        bucket_divisor: width of a time bucket, in units of ln(second).
+        divisor: divisor of the weights, after SiLU.
+        bucket_divisor: width of a time bucket in ln(seconds).
     """
 
     divisor: float
@@ -108,13 +109,13 @@ class HSTUAttentionSettings(_Settings):
 
 @dataclass(frozen=True)
 class STUAttentionSettings(_Settings):
-    """What of the production attention no input carries; see `kernels.hstu_attention.ProductionMask`.
+    """Settings of the production attention; see `kernels.hstu_attention.ProductionMask`.
 
     Attributes:
         alpha: factor of the dot product.
-        max_attn_len: how far back a row sees, contextual rows excepted; 0 for no window.
-        contextual_seq_len: how many rows in front of the history; every sequence has them.
-        has_attn_scale: whether attn_scale is read, in place of 1 / N.
+        max_attn_len: largest distance that a row sees, contextual rows excepted; 0 for no window.
+        contextual_seq_len: number of contextual rows in front of each sequence's history.
+        has_attn_scale: whether attn_scale replaces 1 / N.
     """
 
     alpha: float
@@ -126,6 +127,6 @@ class STUAttentionSettings(_Settings):
         _require_positive(alpha=self.alpha)
         for name in ("max_attn_len", "contextual_seq_len"):
             value = getattr(self, name)
-            # Numbers of rows are 32 bits wide in the kernel.
+            # The kernel's numbers of rows have 32 bits.
             if not 0 <= value < 2**31:
                 raise ValueError(f"{name}={value}: must be at least 0 and below 2^31")

@@ -1,5 +1,6 @@
-"""Registers the fused attention of the production STU with `tensorrt.plugin`; as `hstu_attention` does for
-research, with `ProductionMask` in place of `ResearchMask`.
+"""Registers the fused attention of the production STU with `tensorrt.plugin`.
+
+The functions are those of `hstu_attention`, with `ProductionMask` in place of `ResearchMask`.
 """
 
 import tensorrt as trt
@@ -18,7 +19,7 @@ from kernels.plugins.schema import STU_ATTENTION, STUAttentionSettings
 _RANKS = {"q": 3, "k": 3, "v": 3, "offsets": 1, "num_targets": 1, "attn_scale": 1, "padded": 1}
 
 _WIDTH_IF_IT_VARIES = 1024
-"""How long rows are taken to be where an engine serves several N: it decides the schedule alone."""
+"""Assumed length of rows of an engine for several N, for the choice of the schedule."""
 
 
 @trtp.register(STU_ATTENTION)
@@ -32,13 +33,13 @@ def describe(
     padded: trtp.TensorDesc,
     settings: str,
 ) -> trtp.TensorDesc:
-    """The output is like v. `schema.STU_ATTENTION` says what goes in.
+    """The output, like v. `schema.STU_ATTENTION` describes the inputs.
 
     Raises:
-        ValueError: an input of another rank or type, or settings that cannot be read.
+        ValueError: an input has another rank or type, or the settings cannot be read.
     """
-    given = (q, k, v, offsets, num_targets, attn_scale, padded)
-    inputs = dict(zip(_RANKS, given, strict=True))
+    tensors = (q, k, v, offsets, num_targets, attn_scale, padded)
+    inputs = dict(zip(_RANKS, tensors, strict=True))
     check_inputs(STU_ATTENTION, inputs, _RANKS, ("k", "v", "attn_scale"))
     is_alike = num_targets.dtype == offsets.dtype
     wanted = f"that of offsets, {offsets.dtype}"
@@ -64,23 +65,23 @@ def compute(
     stream: int,
 ) -> None:
     """The Triton kernel on CUDA tensors, its plain PyTorch form on others; in PyTorch's current stream."""
-    # Here, since NVIDIA's release container has no PyTorch, and takes the compiled kernel.
+    # Imported here: NVIDIA's release container has no PyTorch and uses the compiled kernel.
     import torch
 
     from kernels.hstu_attention import ProductionMask, dot_precision_of_torch, hstu_attention
 
-    given = STUAttentionSettings.from_string(settings)
+    parsed = STUAttentionSettings.from_string(settings)
     q, k, v, offsets, num_targets, attn_scale, padded = (
         torch.from_dlpack(x) for x in (q, k, v, offsets, num_targets, attn_scale, padded)
     )
     longest = padded.size(0)
     mask = ProductionMask(
-        given.alpha,
+        parsed.alpha,
         float(longest),
-        attn_scale if given.has_attn_scale else None,
+        attn_scale if parsed.has_attn_scale else None,
         num_targets,
-        given.max_attn_len,
-        given.contextual_seq_len,
+        parsed.max_attn_len,
+        parsed.contextual_seq_len,
     )
     result = hstu_attention(
         q,
@@ -108,15 +109,14 @@ def compile_kernel(
     outputs: tuple[trtp.TensorDesc],
     tactic: int,
 ) -> tuple[str | bytes, str | bytes, trtp.KernelLaunchParams, trtp.SymIntExprs]:
-    """The Triton kernel for the GPU that the engine is built on. The numbers of rows and sequences and N may
-    vary.
+    """The Triton kernel for this GPU, for any number of rows and sequences and any N.
 
     Raises:
-        ImportError: without torch or triton, which compile it.
-        ValueError: where another extent varies, or the kernel cannot be a plugin's.
+        ImportError: torch or triton is missing.
+        ValueError: another extent varies, or the kernel cannot be a plugin's.
     """
     longest = padded.shape_expr[0]
     width = longest.constant_value() if is_known(longest) else _WIDTH_IF_IT_VARIES
     shape = shape_of(STU_ATTENTION, q, v, offsets, width=width)
-    made = compile_for_this_gpu(shape, STUAttentionSettings.from_string(settings))
-    return launch_of(made, offsets, longest)
+    kernel = compile_for_this_gpu(shape, STUAttentionSettings.from_string(settings))
+    return launch_of(kernel, offsets, longest)

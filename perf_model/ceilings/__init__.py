@@ -21,7 +21,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class CeilingsError(ValueError):
-    """A file of ceilings cannot be used; the message names the file, what is wrong and the fix."""
+    """A file of ceilings cannot be used; the message names the file, the problem and the fix."""
 
 
 class _Part(BaseModel):
@@ -29,25 +29,25 @@ class _Part(BaseModel):
 
 
 class GPU(_Part):
-    """A kind of GPU. Ceilings hold for exactly the kind that they were measured on, partitions included."""
+    """A kind of GPU. Ceilings hold for exactly this kind, partitions included."""
 
     name: str
     capability: tuple[int, int]
     multiprocessors: int = Field(gt=0)
-    memory_gib: int = Field(gt=0, description="rounded, since drivers keep different amounts for themselves")
+    memory_gib: int = Field(gt=0, description="rounded, since drivers reserve different amounts")
     l2_bytes: int = Field(gt=0)
 
 
 class Ceilings(_Part):
-    """Measured ceilings of a GPU; `perf_model.measure.ceilings` says how each is measured.
+    """Ceilings of a GPU, measured by `perf_model.measure.ceilings`.
 
     Attributes:
         copy_bandwidth: bytes a second, read plus written, of a copy far larger than the L2.
-        l2_bandwidth: likewise, of copies that stay inside the L2.
+        l2_bandwidth: bytes a second, read plus written, of copies inside the L2.
         matmul: FLOPs a second of large products, by precision.
-        kernel_seconds: of the least kernel between others in a graph: what a kernel takes that does nothing.
-        graph_seconds: host time of launching a graph.
-        host_seconds: host time of an operation that PyTorch runs eagerly, by kind.
+        kernel_seconds: seconds of an empty kernel between others in a graph.
+        graph_seconds: host seconds of launching a graph.
+        host_seconds: host seconds of an operation in eager PyTorch, by kind.
         environment: driver, clocks, libraries, date and command of the measurement.
     """
 
@@ -71,7 +71,7 @@ class Ceilings(_Part):
 
 
 def read_ceilings(path: Path) -> Ceilings:
-    """Read a file of ceilings. Raises `CeilingsError` naming the file, what is wrong with it and the fix."""
+    """Read a file of ceilings. Raises `CeilingsError` with the file, the problem and the fix."""
     try:
         return Ceilings.model_validate_json(path.read_text())
     except (OSError, ValidationError) as error:

@@ -29,7 +29,7 @@ HOST_CALLS, HOST_ROUNDS = 400, 7
 
 
 def _copy(timer: GraphTimer, nbytes: int) -> float:
-    """Seconds of copying so many bytes by a kernel: in graphs, copies by driver calls are slower."""
+    """Seconds of a copy of so many bytes by a kernel; copies by driver calls are slower in graphs."""
     source = torch.randn(nbytes // 4, device="cuda")
     target = torch.empty_like(source)
     return timer.time(lambda _: torch.neg(source, out=target)).median
@@ -43,7 +43,7 @@ def copy_bandwidth(timer: GraphTimer) -> float:
 def l2_bandwidth(timer: GraphTimer, l2_bytes: int) -> float:
     """Bytes a second inside the L2: the slope of time over bytes of copies that fit.
 
-    In the slope launches drop out. The largest copy reads and writes half of the L2's size.
+    The slope does not contain launches. The largest copy reads and writes half of the L2's size.
     """
     copied = [int(l2_bytes * share) // 4096 * 4096 for share in L2_SHARES]
     seconds = [_copy(timer, nbytes) for nbytes in copied]
@@ -61,13 +61,13 @@ def matmul_rate(timer: GraphTimer, precision: str) -> float:
 
 
 def kernel_seconds(timer: GraphTimer) -> float:
-    """Seconds of a kernel on one element, with the gap to the next in a graph."""
+    """Seconds of a kernel on one element, with the gap to the next one in a graph."""
     x = torch.randn(1, device="cuda")
     return timer.time(lambda _: x.mul_(1.0)).median
 
 
 def host_operations() -> dict[str, Callable[[], object]]:
-    """An operation of each kind on tensors so small that the host is what takes the time."""
+    """An operation of each kind, on small tensors: the host takes all the time."""
     x, bias, weight = (torch.randn(*shape, device="cuda") for shape in ((8, 8), (8,), (8, 8)))
     batch, rows = torch.randn(2, 8, 8, device="cuda"), torch.arange(8, device="cuda")
     offsets = torch.arange(0, 8, 2, device="cuda")
@@ -97,12 +97,12 @@ def host_operations() -> dict[str, Callable[[], object]]:
 
 
 def host_seconds() -> dict[str, float]:
-    """Host seconds of a call, by kind, in a loop that nothing waits for, and of waiting for the GPU.
+    """Host seconds of a call in a loop without synchronisation, by kind, and of a wait for the GPU.
 
-    In a loop a call finds its code in the processor's caches: in a model it takes longer, by a factor that
-    `perf_model.estimate.host_factor` finds.
+    In a loop, the processor's caches hold the code of a call. In a model a call takes longer, by the factor
+    of `perf_model.estimate.host_factor`.
     """
-    found = {}
+    seconds = {}
     with torch.inference_mode():
         for name, call in host_operations().items():
             call()
@@ -113,15 +113,15 @@ def host_seconds() -> dict[str, float]:
                 for _ in range(HOST_CALLS):
                     call()
                 rounds.append((time.perf_counter() - begin) / HOST_CALLS)
-            found[name] = statistics.median(rounds)
-    # These calls made a mask and a view as well.
-    found["masked_fill"] -= found["compare"]
-    found["clone"] -= found["view"]
-    return found | {"wait": wait_seconds()}
+            seconds[name] = statistics.median(rounds)
+    # These calls include a mask and a view.
+    seconds["masked_fill"] -= seconds["compare"]
+    seconds["clone"] -= seconds["view"]
+    return seconds | {"wait": wait_seconds()}
 
 
 def wait_seconds() -> float:
-    """Seconds between the end of an empty forward's last launch and the host's knowing that it has run."""
+    """Seconds between an empty forward's last launch and the end of a synchronisation."""
     x, seconds = torch.randn(1, device="cuda"), []
     for _ in range(200):
         torch.cuda.synchronize()
@@ -133,7 +133,7 @@ def wait_seconds() -> float:
 
 
 def graph_seconds() -> float:
-    """Host seconds of one replay of a graph with one kernel, waited for."""
+    """Host seconds of one replay of a graph with one kernel, with synchronisation."""
     x = torch.randn(1, device="cuda")
     graph = torch.cuda.CUDAGraph()
     x.mul_(1.0)
@@ -150,7 +150,7 @@ def graph_seconds() -> float:
 
 
 def measure() -> Ceilings:
-    """All ceilings of the current GPU. Raises `RuntimeError` where there is none."""
+    """All ceilings of the current GPU. Raises `RuntimeError` without a GPU."""
     gpu, timer = this_gpu(), GraphTimer()
     with torch.inference_mode():
         return Ceilings(
@@ -168,8 +168,8 @@ def measure() -> Ceilings:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
-    given = parser.parse_args()
-    given.output.write_text(measure().model_dump_json(indent=2) + "\n")
+    arguments = parser.parse_args()
+    arguments.output.write_text(measure().model_dump_json(indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which GPU this is, and the environment of a measurement."""
+"""The current GPU, and the environment of a measurement."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _QUERIED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power
 
 
 def this_gpu() -> GPU:
-    """The current CUDA device. Raises `RuntimeError` where there is none."""
+    """The current CUDA device. Raises `RuntimeError` without one."""
     if not torch.cuda.is_available():
-        raise RuntimeError("no CUDA device: run this on the machine whose GPU is to be measured")
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+        raise RuntimeError("no CUDA device: run this on a machine with a GPU")
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return GPU(
-        name=found.name,
-        capability=(found.major, found.minor),
-        multiprocessors=found.multi_processor_count,
-        memory_gib=round(found.total_memory / 2**30),
-        l2_bytes=found.L2_cache_size,
+        name=properties.name,
+        capability=(properties.major, properties.minor),
+        multiprocessors=properties.multi_processor_count,
+        memory_gib=round(properties.total_memory / 2**30),
+        l2_bytes=properties.L2_cache_size,
     )
 
 
 def environment() -> dict[str, str]:
-    """Libraries, driver, clocks as found (right after a measurement: under load), date and command."""
+    """Libraries, driver, current clocks (under load right after a measurement), date and command."""
     facts = {
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": _command(),
@@ -48,7 +48,7 @@ def environment() -> dict[str, str]:
 
 
 def _command() -> str:
-    """The command that measures this, with the name of its output and not the place."""
+    """The command of the measurement, with paths reduced to names."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    given = [Path(argument).name if "/" in argument else argument for argument in sys.argv[1:]]
-    return " ".join(["python -m", spec.name if spec is not None else Path(sys.argv[0]).name, *given])
+    arguments = [Path(argument).name if "/" in argument else argument for argument in sys.argv[1:]]
+    return " ".join(["python -m", spec.name if spec is not None else Path(sys.argv[0]).name, *arguments])

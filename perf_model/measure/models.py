@@ -23,7 +23,7 @@ SCHEMA = "perf_model.models/1"
 
 
 def eager_seconds(run: Callable[[], object]) -> list[float]:
-    """Wall-clock seconds of forwards, each waited for."""
+    """Wall-clock seconds of forwards with synchronisation."""
     seconds = []
     for _ in range(WARM_UPS + RUNS):
         torch.cuda.synchronize()
@@ -35,7 +35,7 @@ def eager_seconds(run: Callable[[], object]) -> list[float]:
 
 
 def count_kernels(run: Callable[[], object]) -> int:
-    """Kernels and copies that one forward launches, as the profiler sees them."""
+    """Number of kernels and copies of one forward in the profiler."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()
         torch.cuda.synchronize()
@@ -43,33 +43,33 @@ def count_kernels(run: Callable[[], object]) -> int:
 
 
 def time_models() -> list[dict]:
-    """Every model's eager and replayed forwards, and the number of kernels in one.
+    """Times of every model's eager and replayed forwards, and its number of kernels.
 
-    Kernels are counted last, since the profiler stays attached and slows every launch after it.
+    Counting comes last, since the profiler stays attached and slows every later launch.
     """
-    timer, found = GraphTimer(), {}
+    timer, lines = GraphTimer(), {}
     for model in models():
         run = forward(model, "cuda")
         eager = summary(eager_seconds(run), 1)
         replay = timer.time(lambda _, run=run: run())
-        found[model.key] = {"model": model.key, "eager": asdict(eager), "replay": asdict(replay)}
+        lines[model.key] = {"model": model.key, "eager": asdict(eager), "replay": asdict(replay)}
         del run
     for model in models():
-        found[model.key]["kernels"] = count_kernels(forward(model, "cuda"))
-    return list(found.values())
+        lines[model.key]["kernels"] = count_kernels(forward(model, "cuda"))
+    return list(lines.values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     gpu = this_gpu()
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     with torch.inference_mode():
-        found = time_models()
+        lines = time_models()
     head = {"schema_version": SCHEMA, "gpu": gpu.model_dump(), "environment": environment()}
-    given.output.write_text(json.dumps(head | {"models": found}, indent=1) + "\n")
+    arguments.output.write_text(json.dumps(head | {"models": lines}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

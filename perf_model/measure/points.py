@@ -24,7 +24,7 @@ SEED = 0
 
 
 def time_points(points: Iterable[Point], runs: int) -> tuple[Measured, ...]:
-    """Time each point by replays of a graph; the order is the points' own."""
+    """Time each point by replays of a graph, in the points' order."""
     timer, maker = GraphTimer(), Maker("cuda")
     torch.manual_seed(SEED)
     measured = []
@@ -37,14 +37,14 @@ def time_points(points: Iterable[Point], runs: int) -> tuple[Measured, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("set", choices=SETS, help="which points")
+    parser.add_argument("set", choices=SETS, help="set of points")
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--every", type=int, default=1, help="take one of so many points: a quick trial")
-    given = parser.parse_args()
+    parser.add_argument("--every", type=int, default=1, help="measure every n-th point, for a trial")
+    arguments = parser.parse_args()
     gpu = this_gpu()
-    points, runs = SETS[given.set]
-    measured = time_points(points()[:: given.every], runs)
-    Measurements(gpu, environment(), measured).save(given.output)
+    points, runs = SETS[arguments.set]
+    measured = time_points(points()[:: arguments.every], runs)
+    Measurements(gpu, environment(), measured).save(arguments.output)
 
 
 if __name__ == "__main__":

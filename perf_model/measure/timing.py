@@ -11,7 +11,7 @@ import torch
 REPLAY_SECONDS = 1e-3
 MOST_LAUNCHES = 200
 HOST_SECONDS, FEWEST_SHORT = 1e-4, 64
-"""An eager launch of less than the first may be any short kernel: so many of it hide a graph's start."""
+"""An eager launch below HOST_SECONDS may be any short kernel; FEWEST_SHORT of it hide a graph's start."""
 WARM_UPS = 3
 RUNS = 10
 
@@ -28,22 +28,22 @@ class Timing:
 
 
 def summary(seconds: list[float], launches: int) -> Timing:
-    """The timing of replays that took these seconds, each of so many launches."""
-    each = sorted(value / launches for value in seconds)
-    deciles = statistics.quantiles(each, n=10, method="inclusive")
-    return Timing(statistics.median(each), deciles[0], deciles[-1], len(each), launches)
+    """The timing of replays of so many launches, from their seconds."""
+    single = sorted(value / launches for value in seconds)
+    deciles = statistics.quantiles(single, n=10, method="inclusive")
+    return Timing(statistics.median(single), deciles[0], deciles[-1], len(single), launches)
 
 
 class GraphTimer:
     """Times functions by replaying CUDA graphs; all graphs share one memory pool.
 
-    Launches stand in a graph back to back, as the modules of a captured model do, so that a launch takes the
-    GPU's own time with the gap to its neighbour, and none of the host's.
+    Launches in a graph run back to back, like the modules of a captured model. A launch's time is GPU time
+    with the gap to its neighbour, without host time.
     """
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()
-        # A pool lives as long as a graph that uses it: this one keeps it while others come and go.
+        # A memory pool lives as long as a graph uses it: this graph keeps it alive between the others.
         self._keeper = torch.cuda.CUDAGraph()
         anything = torch.ones(1, device="cuda")
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -54,11 +54,12 @@ class GraphTimer:
         self._pool = self._keeper.pool()
 
     def time(self, launch: Callable[[int], object], rotation: int = 1, runs: int = RUNS) -> Timing:
-        """Time `launch(i)`, called with i = 0, 1, ... and wrapped around at `rotation`.
+        """Time `launch(i)` for i = 0, 1, ..., modulo `rotation`.
 
         Args:
-            launch: does its work on the current stream, without synchronising.
-            rotation: how many different i there are; a replay runs through all of them at least once.
+            launch: work on the current stream, without synchronisation.
+            rotation: number of different i; a replay runs each at least once.
+            runs: number of timed replays.
         """
         stream = self._stream
         stream.wait_stream(torch.cuda.current_stream())
@@ -72,7 +73,7 @@ class GraphTimer:
         launches = launches_for(begin.elapsed_time(end) / 1e3)
         launches = -(-launches // rotation) * rotation
         graph = torch.cuda.CUDAGraph()
-        # Not through `torch.cuda.graph`, which empties the allocator's cache at every capture.
+        # `torch.cuda.graph` would empty the allocator's cache at every capture.
         with torch.cuda.stream(stream):
             graph.capture_begin(pool=self._pool)
             for i in range(launches):
@@ -84,14 +85,14 @@ class GraphTimer:
 
 
 def launches_for(estimate: float) -> int:
-    """How many launches fill a replay; an eager one took these seconds, or the host drew it out."""
+    """Number of launches of a replay, from the seconds of an eager launch, which may be host time."""
     if estimate < HOST_SECONDS:
         return max(FEWEST_SHORT, min(MOST_LAUNCHES, int(REPLAY_SECONDS / max(estimate, 1e-6))))
     return max(1, int(REPLAY_SECONDS / estimate))
 
 
 def _replays(graph: torch.cuda.CUDAGraph, runs: int) -> list[float]:
-    # The host runs ahead during the warm-up, so that no timed replay waits for its own launch.
+    # During the warm-up the host runs ahead: no timed replay waits for its launch.
     for _ in range(WARM_UPS):
         graph.replay()
     events = [(_event(), _event()) for _ in range(runs)]

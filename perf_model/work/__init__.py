@@ -1,4 +1,4 @@
-"""What modules must do at least: FLOPs and bytes by module path, from configuration and sizes alone."""
+"""FLOPs and fewest bytes of modules by path, from configuration and sizes alone."""
 
 from perf_model.work.model import appending_work, case_work
 from perf_model.work.parts import Work

@@ -1,8 +1,8 @@
-"""Incremental HSTU and STU: FLOPs and fewest bytes of each module when a cache is made and appended to.
+"""Incremental HSTU and STU: FLOPs and fewest bytes of each module, for making a cache and appending to it.
 
-A parity run makes the cache by one forward over a padded batch (no suffix) and appends by another (`@1`): one
-item a row to research HSTU, all targets to the STU. Of a cache a block needs keys and values; cached queries
-it does not read, and the whole sequence only where it returns it.
+One forward over a padded batch makes the cache (no suffix); another one appends (`@1`): one item a row to
+research HSTU, all targets to the STU. A block needs the cached keys and values, not the cached queries, and
+reads the whole sequence only where it returns it.
 
 Legend: as in `hstu` and `stu`.
 """
@@ -24,29 +24,29 @@ def hstu_appending_work(config: HSTUConfig, shapes: Shapes, item: int) -> dict[s
     b, p, d = shapes["past_ids"][0], shapes["timestamps"][1], config.embedding_dim
     inner = config.sequence_width if config.normalization == "softmax_rel_bias" else p
     hk, hv = config.num_heads * config.attention_dim, config.num_heads * config.linear_dim
-    # v, q and k; the fourth tensor of a block's cache is its result.
+    # v, q and k; the fourth tensor of a block's cache is the block's result.
     cached = item * b * inner * (hv + 2 * hk)
     alike = ("_embedding_module", "_input_features_preproc", "_valid_attn_mask", "_output_postproc")
     works = _twice(forward, alike)
     blocks = []
     for number in range(config.num_blocks):
         path = f"_hstu._attention_layers.{number}"
-        made = block(config, b, inner, item, path)
-        works |= made | {path: _returning(made[path], cached)}
+        modules = block(config, b, inner, item, path)
+        works |= modules | {path: _returning(modules[path], cached)}
         blocks.append(_appended_block(config, b, inner, item))
         works |= {f"{path}{part}@1": work for part, work in blocks[-1].items()}
     outputs = item * b * inner * d
-    # The last block's result is not the stack's, in which padded rows are zero.
+    # The stack's result differs from the last block's: its padded rows are zero.
     works["_hstu"] = _returning(forward["_hstu"], config.num_blocks * (cached + outputs))
-    # Of each block's cache keys and values; what a sequence was, of the last block's only.
-    kept = config.num_blocks * item * b * inner * (hk + hv) + outputs
+    # Keys and values of each block's cache, and the last block's sequence.
+    cache = config.num_blocks * item * b * inner * (hk + hv) + outputs
     entering = item * b * d + 2 * INDEX * b + INDEX * b * inner + item * min(b, inner) * inner
-    whole = around(*(parts[""] for parts in blocks), inputs=entering + kept, outputs=outputs)
+    whole = around(*(parts[""] for parts in blocks), inputs=entering + cache, outputs=outputs)
     return works | {"_hstu@1": whole}
 
 
 def _appended_block(config: HSTUConfig, b: int, p: int, item: int) -> dict[str, Work]:
-    """One block while a position is appended to each of B rows of P: its modules by path, itself under ""."""
+    """A block that appends a position to each of B rows of P: its modules by path, itself under ""."""
     d, h = config.embedding_dim, config.num_heads
     hk, hv = h * config.attention_dim, h * config.linear_dim
     gated = hv * (3 if config.concat_ua else 1)
@@ -64,7 +64,7 @@ def _appended_block(config: HSTUConfig, b: int, p: int, item: int) -> dict[str, 
         "._norm_attn_output": elementwise(b * hv, item),
         "._o": linear(b, gated, d, item),
     }
-    # The bias of one row a user; a module of its own it is in the other forwards only.
+    # The bias of one row a user; only the other forwards have a module for it.
     weights = item * p if has_bias else 0
     if config.relative_attention_bias == "bucketed_time_and_position":
         weights += item * (config.num_buckets + 1)
@@ -94,22 +94,22 @@ def stu_appending_work(config: STUConfig, shapes: Shapes, item: int) -> dict[str
         works |= layer(config, b, n, n, scale * b * n, item, path)
         works[path] = _returning(works[path], cached)
         appended = layer(config, b, t, n, scale * b * t, item, path)
-        # Where the targets begin, and the cache, which is returned with them in it.
+        # The targets' starts, and the cache, which is returned with the targets.
         entering = appended[path].input_bytes + INDEX * b + cached
         appended[path] = _returning(replace(appended[path], input_bytes=entering), cached)
         works |= {f"{tap}@1": work for tap, work in appended.items()}
         layers.append(appended[path])
     works["_stu_module"] = _returning(forward["_stu_module"], config.num_layers * cached)
     rows = item * b * t * d
-    # Lengths, numbers of targets, and where they begin; divisors of the targets' rows.
+    # Lengths, numbers and starts of the targets; divisors of the targets' rows.
     entering = rows + 3 * INDEX * b + scale * b * t
-    kept = config.num_layers * cached
-    whole = around(*layers, inputs=entering + kept, outputs=rows + kept)
+    cache = config.num_layers * cached
+    whole = around(*layers, inputs=entering + cache, outputs=rows + cache)
     return works | {"_stu_module@1": whole}
 
 
 def _twice(forward: Mapping[str, Work], paths: Iterable[str]) -> dict[str, Work]:
-    """What is computed alike when the cache is made and when it is appended to, with what these hold."""
+    """Modules with equal work in both forwards, with their parts, once for each forward."""
     alike = {
         tap: work for tap, work in forward.items() if tap.startswith(tuple(paths)) and not tap.endswith("@1")
     }
@@ -117,5 +117,5 @@ def _twice(forward: Mapping[str, Work], paths: Iterable[str]) -> dict[str, Work]
 
 
 def _returning(work: Work, cached: int) -> Work:
-    """The same work, its cache returned."""
+    """The same work, with a returned cache."""
     return replace(work, output_bytes=work.output_bytes + cached)

@@ -15,7 +15,7 @@ def dlrm_work(
     """By module path, and "" for the whole model.
 
     Args:
-        table_dims: columns of each table, where mixed dimensions make them differ.
+        table_dims: columns of each table, with mixed dimensions.
 
     Raises:
         ValueError: tables of mixed dimensions without `table_dims`.
@@ -53,14 +53,14 @@ def _indices(shapes: Shapes, table: int) -> int:
 
 
 def _given(shapes: Shapes, item: int) -> int:
-    """Bytes of the offsets, the indices and the weights that come with the batch."""
+    """Bytes of the batch's offsets, indices and weights."""
     tables, b = shapes["lS_o"]
     looked_up = sum(_indices(shapes, table) for table in range(tables))
     return INDEX * (tables * b + looked_up) + (item * looked_up if "lS_w_0" in shapes else 0)
 
 
 def _table(config: DLRMConfig, shapes: Shapes, table: int, dim: int, item: int) -> dict[str, Work]:
-    """A table, and inside one of mixed dimension its lookup and its projection."""
+    """A table, with the lookup and the projection inside a table of mixed dimension."""
     path, rows, b = f"emb_l.{table}", config.table_rows[table], shapes["counts"][0]
     looked_up = _indices(shapes, table)
     weighted = "lS_w_0" in shapes or config.weighted_pooling == "learned"
@@ -84,7 +84,7 @@ def _table(config: DLRMConfig, shapes: Shapes, table: int, dim: int, item: int) 
 
 
 def _interaction(config: DLRMConfig, b: int, vectors: int, d: int, item: int) -> Work:
-    """All pairs are multiplied, of which the lower triangle is kept."""
+    """The interaction, which multiplies all pairs and returns the lower triangle."""
     entering = item * b * vectors * d
     if config.arch_interaction_op == "cat":
         return Work(0, 0, entering, entering)

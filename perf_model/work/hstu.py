@@ -1,7 +1,7 @@
 """Research HSTU: FLOPs and fewest bytes of each module of `reference.hstu_dense`.
 
-The attention's products are counted over all pairs of positions, as the dense layout computes them; a version
-that leaves out the future and the padding does less, down to half and below.
+The attention's products count all pairs of positions, as the dense layout computes them. A version without
+the future and the padding does half of that, or less.
 
 Legend: B batch, N items in a padded row, P positions (N, or 2N with interleaved ratings), D embedding, I item
 embedding, H heads, K attention dim, V linear dim, X candidates.
@@ -19,7 +19,7 @@ def hstu_work(config: HSTUConfig, shapes: Shapes, item: int) -> dict[str, Work]:
     p, d, i = shapes["timestamps"][1], config.embedding_dim, config.item_embedding_dim
     sets, x = shapes["item_ids"]
     softmax = config.normalization == "softmax_rel_bias"
-    # Softmax runs over all columns of the full mask, so that the blocks then see padded sequences.
+    # Softmax runs over all columns of the full mask: the blocks then process padded sequences.
     inner = config.sequence_width if softmax else p
     works = {
         **_embeddings(config, b * n, item, ""),
@@ -59,7 +59,7 @@ def _preprocessing(config: HSTUConfig, b: int, n: int, p: int, item: int) -> dic
     parts = {f"{path}._pos_emb": lookup(p, p, d, item)}
     if config.input_preprocessor != "positional":
         width = config.rating_embedding_dim or d
-        # The module casts ratings to int32 before it looks them up.
+        # The module casts ratings to int32 before the lookup.
         parts[f"{path}._rating_emb"] = lookup(b * n, config.num_ratings, width, item, index=4)
     ratings = INDEX * b * n if len(parts) > 1 else 0
     inputs = INDEX * b * n + item * b * n * config.item_embedding_dim + ratings
@@ -95,12 +95,12 @@ def block(config: HSTUConfig, b: int, p: int, item: int, path: str) -> dict[str,
 
 
 def _bias(config: HSTUConfig, b: int, p: int, item: int) -> Work | None:
-    """The relative bias; of its weights, those that P positions can reach."""
+    """The relative bias, with the weights that P positions can reach."""
     if config.relative_attention_bias == "none":
         return None
     weights = 2 * p - 1
     if config.relative_attention_bias == "positional":
-        # The width of the timestamps is all that it needs of them.
+        # It needs only the width of the timestamps.
         return Work(0, item * weights, 0, item * p * p)
     weights += config.num_buckets + 1
     return Work(0, item * weights, INDEX * b * p, item * b * p * p)

@@ -21,7 +21,7 @@ def lecture_dlrm_work(config: LectureDLRMConfig, shapes: Shapes, item: int) -> d
         table = lookup(b, rows, size, item)
         works |= {f"{path}.embedding": table, path: table}
         lookups.append(table)
-    # The hash reads raw values and, one way or the other, what it hashes by.
+    # The hash reads raw values, and either a modulus a table or a table of tokens.
     hashed_by = tables if config.token_hash == "modulus" else sum(config.cardinalities)
     raw = INDEX * b * tables
     works["sparse_layer"] = around(

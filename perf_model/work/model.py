@@ -18,15 +18,15 @@ _APPENDING = {"hstu": hstu_appending_work, "stu": stu_appending_work}
 
 
 def case_work(case: CaseConfig, shapes: Shapes, item: int) -> dict[str, Work]:
-    """What each module of a case must do for one batch, by the name of its tap; "" is the whole model.
+    """The work of each module of a case for one batch, by tap; "" is the whole model.
 
     Args:
-        case: its model's sizes and choices.
-        shapes: of the batch's input arrays, by name.
-        item: bytes of a number in the tested precision.
+        case: sizes and choices of the model.
+        shapes: shapes of the batch's input arrays by name.
+        item: bytes of a number in the tested precision, 2 or 4.
 
     Raises:
-        ValueError: the family has no counts, an array is missing, or `item` is no size.
+        ValueError: the family has no counts, an array is missing, or `item` is neither 2 nor 4.
     """
     if case.family not in _FAMILIES:
         known = ", ".join(_FAMILIES)
@@ -38,10 +38,12 @@ def case_work(case: CaseConfig, shapes: Shapes, item: int) -> dict[str, Work]:
 
 
 def appending_work(case: CaseConfig, shapes: Shapes, item: int) -> dict[str, Work]:
-    """Likewise, when a cache is made (no suffix) and appended to (`@1`); nothing where a model has no cache.
+    """The work of a forward that makes a cache (no suffix) and of one that appends to it (`@1`).
+
+    The result is empty for a model without a cache.
 
     Raises:
-        ValueError: an array is missing, or `item` is no size.
+        ValueError: an array is missing, or `item` is neither 2 nor 4.
     """
     if case.family not in _APPENDING:
         return {}
@@ -52,7 +54,7 @@ def _counted(
     count: Callable[..., dict[str, Work]], case: CaseConfig, shapes: Shapes, item: int, **arguments: Any
 ) -> dict[str, Work]:
     if item not in (2, 4):
-        raise ValueError(f"item: {item} is no precision's bytes of a number; give 2 or 4")
+        raise ValueError(f"item: {item} bytes a number; give 2 or 4")
     try:
         return count(case.model, shapes, item, **arguments)
     except KeyError as error:
@@ -60,7 +62,7 @@ def _counted(
 
 
 def _mixed_dimensions(case: CaseConfig) -> tuple[int, ...]:
-    """Columns of each table; the reference rounds them in float32, and is asked rather than repeated."""
+    """Columns of each table, from the reference, which rounds them in float32."""
     from reference.md_embedding_bag import mixed_dimensions
 
     config = case.model

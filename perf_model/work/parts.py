@@ -1,6 +1,6 @@
-"""FLOPs and fewest bytes of one module, and of the parts that models are made of.
+"""FLOPs and fewest bytes of one module, and of the parts of models.
 
-Bytes of an index, a length or a timestamp are `INDEX`; of a number in the tested precision, `item`.
+An index, a length or a timestamp has `INDEX` bytes; a number in the tested precision has `item` bytes.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Work:
-    """What a module must do at least, whoever computes it.
+    """The least work of a module, in any implementation.
 
-    FLOPs are those of its matrix products, two for a multiply and an add. What is elementwise is not counted:
-    it runs on other units, and the bytes bound it. Bytes are each input that is needed, each weight and each
-    result moved once; nothing is read twice, and what stays inside the module is not moved at all.
+    FLOPs are those of matrix products, two for a multiply and an add. Elementwise work is not counted: it
+    runs on other units, and bytes bound it. Each needed input, each weight and each result moves once.
+    Tensors inside the module do not move.
 
     Attributes:
-        flops: of matrix products.
-        weight_bytes: of parameters; of a table that is looked up in, of the rows that are read.
-        input_bytes, output_bytes: of the tensors that enter and leave.
+        flops: FLOPs of matrix products.
+        weight_bytes: bytes of parameters; of a table, bytes of the rows that are read.
+        input_bytes, output_bytes: bytes of the tensors that enter and leave.
     """
 
     flops: int = 0
@@ -38,12 +38,12 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """All bytes that must move."""
+        """Sum of all bytes."""
         return self.weight_bytes + self.input_bytes + self.output_bytes
 
 
 def around(*parts: Work, inputs: int, outputs: int, flops: int = 0, weights: int = 0) -> Work:
-    """A module that holds others: FLOPs and weights are theirs and its own, inputs and outputs its own."""
+    """A module with parts: FLOPs and weights of the parts and its own, inputs and outputs its own."""
     return Work(
         flops + sum(part.flops for part in parts),
         weights + sum(part.weight_bytes for part in parts),
@@ -59,25 +59,27 @@ def linear(rows: int, fan_in: int, fan_out: int, item: int, bias: bool = True) -
 
 
 def elementwise(elements: int, item: int) -> Work:
-    """Something that reads each element and writes it."""
+    """One read and one write of each element."""
     return Work(0, 0, item * elements, item * elements)
 
 
 def lookup(indices: int, table_rows: int, dim: int, item: int, index: int = INDEX) -> Work:
-    """Rows of a table: each index read, each result written, each row that is named read once.
+    """A lookup in a table: reads each index and each different row once, writes each result.
 
-    How many different rows that is depends on the indices; counted are as many as it can be.
+    The number of different rows is the largest possible one.
     """
     return Work(0, item * min(indices, table_rows) * dim, index * indices, item * indices * dim)
 
 
 def chain(widths: list[int], rows: int, item: int, first: str, step: int = 1) -> dict[str, Work]:
-    """An MLP: its linear layers, the activations behind them, and the whole, which is named `first`.
+    """An MLP: its linear layers, their activations, and the whole under the path `first`.
 
     Args:
-        widths: of the input, then of each layer's output.
-        first: path of the container; layers are numbered behind it, an activation after each of them.
-        step: 1 if an activation follows the last layer, too, 0 if not.
+        widths: width of the input, then of each layer's output.
+        rows: rows of the batch.
+        item: bytes of a number.
+        first: path of the container, which numbers layers and activations.
+        step: 1 if an activation follows the last layer, else 0.
     """
     works: dict[str, Work] = {}
     layers = list(zip(widths, widths[1:], strict=False))

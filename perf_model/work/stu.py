@@ -1,6 +1,6 @@
 """The production STU: FLOPs and fewest bytes of each module of `reference.hstu_transducer`.
 
-The attention's products are counted over all pairs of rows, as the dense layout computes them.
+The attention's products count all pairs of rows, as the dense layout computes them.
 
 Legend: B batch, N rows of a padded sequence, T targets, D embedding, H heads, K attention dim, V hidden dim.
 """
@@ -32,7 +32,7 @@ def stu_work(config: STUConfig, shapes: Shapes, item: int) -> dict[str, Work]:
         works |= layer(config, b, n, n, scale, item, path)
         layers.append(works[path])
     works["_stu_module"] = around(*layers, inputs=rows + 2 * lengths + scale, outputs=rows)
-    # Of a sequence only the rows of its targets are read.
+    # The split reads only the rows of the targets.
     targets = item * b * t * d
     works["_split_targets"] = Work(0, 0, targets + 2 * lengths, targets)
     works["_split_targets@1"] = Work(0, 0, INDEX * b * t + 2 * lengths, INDEX * b * t)
@@ -45,12 +45,12 @@ def stu_work(config: STUConfig, shapes: Shapes, item: int) -> dict[str, Work]:
 
 
 def layer(config: STUConfig, b: int, m: int, n: int, scale: int, item: int, path: str) -> dict[str, Work]:
-    """One layer over M of N rows of B sequences, and its modules, by path; `scale` is bytes of divisors."""
+    """One layer over M of N rows of B sequences, and its modules, by path; `scale`: bytes of divisors."""
     d, h = config.embedding_dim, config.num_heads
     hk, hv = h * config.attention_dim, h * config.hidden_dim
     rows, mask = b * m, item * b * m * n
     normed = h if config.use_group_norm else hv
-    # The norm's result stays in float32 where the model is narrower.
+    # The norm's result is float32 in half-precision models.
     wide = max(item, 4)
     attention = Work(
         2 * rows * n * (hk + hv), 0, item * (rows * hk + b * n * (hk + hv)) + mask + scale, item * rows * hv

@@ -46,7 +46,7 @@ def test_the_line_is_the_seeds():
     ("predicted", "measured", "said"),
     [
         ([1.0], [1.0], "at least two"),
-        ([1.0, 2.0], [1.0], "give as many"),
+        ([1.0, 2.0], [1.0], "give equal numbers"),
         ([1.0, 2.0], [1.0, 0.0], "not positive"),
         ([1.0, math.nan], [1.0, 1.0], "not positive"),
     ],

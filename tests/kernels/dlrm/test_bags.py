@@ -228,7 +228,7 @@ def test_values_that_cannot_be_looked_up(indices, offsets, words):
         (lambda: TableGroup([torch.zeros(3, 4), torch.zeros(3, 5)]), r"tables\[1\] has shape \(3, 5\)"),
         (lambda: TableGroup([torch.zeros(3, 4), torch.zeros(3, 4).half()]), r"tables\[1\] has dtype"),
         (lambda: TableGroup([torch.zeros(4, 3).T]), r"tables\[0\]\.stride"),
-        (lambda: TableGroup([torch.zeros(0, 3)]), "give a row at least"),
+        (lambda: TableGroup([torch.zeros(0, 3)]), "give at least one row"),
         (lambda: Bags(torch.zeros(2), torch.zeros(2)), "indices_L.dtype=torch.float32"),
         (lambda: Bags(torch.tensor([1]), torch.tensor([0, 1]).int()), "offsets has dtype torch.int32"),
         (

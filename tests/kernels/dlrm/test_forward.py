@@ -131,7 +131,7 @@ def test_a_replay_is_the_forward(form):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"qr_flag": True, "qr_threshold": 10}, "no emb_l.1|tensors, of which a model of plain tables"),
+        ({"qr_flag": True, "qr_threshold": 10}, "no emb_l.1|tensors, but plain tables"),
         ({"weighted_pooling": "learned"}, "give one without .* learned pooling weights"),
     ],
     ids=["qr", "learned"],

@@ -388,7 +388,7 @@ def test_what_does_not_fit_is_refused_by_name():
     with pytest.raises(ValueError, match=r"_uvqk: shape \(50, 200\), but num_heads=3"):
         HSTUForward(state, replace(settings, num_heads=3))
     half = {name: x.half() if x.is_floating_point() else x for name, x in state.items()}
-    with pytest.raises(ValueError, match="is of float32, not torch.float16"):
+    with pytest.raises(ValueError, match="needs float32, not torch.float16"):
         HSTUForward(half, settings, "fp16x3")
     key = "_hstu._attention_layers.1._o.weight"
     with pytest.raises(ValueError, match=f"{key}: an element is beyond 2,047"):

@@ -172,7 +172,7 @@ def test_float32_products_follow_tensorrts_switch(compilations):
 def test_a_kernel_that_needs_too_much_shared_memory_is_refused(compilations):
     refused = compilations["0"]["too_large"]
     assert "heads of 256 and 256 in torch.bfloat16 take" in refused
-    assert "more than the 49152 that a plugin's kernel gets" in refused
+    assert "more than the 49152 of a plugin's kernel" in refused
 
 
 @COMPILED_ONCE

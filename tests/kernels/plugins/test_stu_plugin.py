@@ -99,9 +99,9 @@ REST = "max_attn_len=0 contextual_seq_len=0 has_attn_scale=0"
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "each setting must stand there once"),
-        ("alpha=1.0", "each setting must stand there once"),
-        (f"alpha=1.0 alpha=1.0 {REST}", "each setting must stand there once"),
+        ("", "give each setting once"),
+        ("alpha=1.0", "give each setting once"),
+        (f"alpha=1.0 alpha=1.0 {REST}", "give each setting once"),
         (f"alpha=inf {REST}", "alpha=inf: must be positive and finite"),
         (f"alpha=-1 {REST}", "alpha=-1.0: must be positive and finite"),
         (f"alpha=1.0 {REST.replace('len=0', 'len=-1', 1)}", "max_attn_len=-1: must be at least 0"),
