@@ -2,11 +2,11 @@
 
     python benchmarks/bench_criteo.py [--gigabytes 1.0] [--folder FOLDER]
 
-Generates a file in the layout of Kaggle's train.txt, preprocesses it with vocabularies in a process of its
-own, and prints that process's wall time and peak resident memory, as a table and as one line of JSON. Values
-follow Zipf's law, but four features also get a value of its own in almost every row, as four features of the
-real data have millions of values. Everything is removed afterwards; the folder needs about three times the
-file's size.
+Generates a file in the layout of Kaggle's train.txt, and preprocesses it with vocabularies in a process of
+its own. Prints the wall time and peak resident memory of that process, as a table and as one line of JSON.
+Values follow Zipf's law; four features have a new value in almost every row, like the features of the real
+data with millions of values. The folder needs about three times the file's size; the program removes all its
+files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HEX_DIGITS = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 
 def generate(path: Path, size: int, seed: int = 0) -> int:
-    """Write at least ``size`` bytes of rows; return how many rows."""
+    """Write at least ``size`` bytes of rows; return the number of rows."""
     rng = np.random.default_rng(seed)
     lines = []
     for _ in range(_TEMPLATE_ROWS):

@@ -11,7 +11,7 @@ import torch
 from configs import CaseConfig, ConfigError, with_fields, with_input
 from parity.base.errors import UserError
 from parity.case import Arrays, Case, CaseReference
-from perf_model.work import appending_work, case_work
+from perf_model.work.model import appending_work, case_work
 
 TARGET = "cases.shipped:from_values"
 _NO_SIZES = ("seed",)

@@ -19,7 +19,7 @@ from perf_model.models import Model, forward, input_shapes, models
 from perf_model.points import PRECISIONS
 from perf_model.products import ITEM_BYTES, ProductModel
 from perf_model.trace import trace
-from perf_model.work import case_work
+from perf_model.work.model import case_work
 
 FAMILIES = ("embedding_bag", "mlp", "attention")
 

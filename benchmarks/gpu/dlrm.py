@@ -1,17 +1,20 @@
-"""DLRM's forward at MLPerf's sizes on one GPU: the fused forward beside PyTorch's best, in one run.
+"""DLRM's forward at MLPerf's sizes on one GPU: the fused forward against PyTorch.
 
     python benchmarks/gpu/dlrm.py --out dlrm.json
     python benchmarks/gpu/dlrm.py --batch 2048 --longest-bag 1 --rounds 50
 
-`configs/dlrm_mlperf.yaml` with tables of up to 1,000,000 rows (3.6 GB of float32), dense layers in bfloat16.
-Bags have one index (MLPerf v1), or 1 to 5 (the configuration's). Every side has the same weights and the same
-four sets of inputs, indices uniform in each table, so that rows are not in the cache from the call before.
+The model is `configs/dlrm_mlperf.yaml` with tables of up to 1,000,000 rows (3.6 GB of float32) and dense
+layers in bfloat16. Bags have one index (MLPerf v1), or 1 to 5 (the configuration's). All sides have the same
+weights and the same four sets of inputs. Indices are uniform in each table, so that the cache holds no rows
+of the previous call.
 
-Sides. PyTorch: the reference's modules, eager, under torch.compile, and torch.compile in a CUDA graph that
-reads its inputs where they are; the same three with all tables in one, looked up by a single `embedding_bag`,
-which needs the weights rearranged. Ours: `kernels.dlrm.forward`, bags and interaction in two kernels of
-Triton or in one of CUDA C++: called from Python, as a CUDA graph with its inputs copied in, and as a graph
-that reads them where they are. Results are compared with float64 in the same run by the verdict rule.
+PyTorch's sides: the reference's modules, eager, with torch.compile, and with torch.compile in a CUDA graph
+without copies of the inputs; the same three with all tables in one, for a single `embedding_bag`. Our sides:
+`kernels.dlrm.forward` with Triton's or CUDA C++'s bags and interaction: called from Python, as a CUDA graph
+with copies of the inputs, and as a graph without.
+
+Prints a row a batch size: verdict, median microseconds of each side, and the floor. The verdict rule compares
+the results with float64 in the same run.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from reference.dlrm_layers import interaction_width  # noqa: E402
 DTYPE = torch.bfloat16
 MOST_ROWS = 1_000_000
 SETS = 4
-# Three layers at the bottom, the interaction, five at the top; the longest sum is 1,024 products.
+# Three layers at the bottom, the interaction, five at the top. The longest sum has 1,024 products.
 MODULES, LONGEST_SUM = 9, 1024
 FORMS = {"triton": None, "cuda": "cuda"}
 
@@ -85,7 +88,7 @@ class Model:
             name: _weight(name, value, generator).to(torch.float32 if name.startswith("emb_l") else DTYPE)
             for name, value in net.state_dict().items()
         }
-        # One memory for all tables: the sides that want one table and those that want 26 read the same rows.
+        # One memory for all tables, so that sides with one table and with 26 tables read the same rows.
         joined = torch.cat([state[f"emb_l.{table}.weight"] for table in range(len(self.rows))])
         self.joined = joined
         for table, part in enumerate(joined.split(list(self.rows))):
@@ -115,7 +118,7 @@ class Model:
         return self.net.top_l(self.net.interaction(features_BFD))
 
     def exact(self, given: Inputs) -> torch.Tensor:
-        """The result in float64 of the weights as they are stored."""
+        """The float64 result of the stored weights."""
         pooled = [
             functional.embedding_bag(indices, bag.weight.double(), offsets, mode="sum")
             for indices, offsets, bag in zip(given.lS_i, given.lS_o, self.net.emb_l, strict=True)
@@ -127,7 +130,7 @@ class Model:
 
 
 def _weight(name: str, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Normal weights under which every part moves the result: vectors whose products are of order one."""
+    """Normal weights that make every part matter: products of vectors are of order one."""
     drawn = torch.randn(like.shape, generator=generator, device="cuda")
     if name.startswith("emb_l"):
         return drawn * like.shape[1] ** -0.25
@@ -163,7 +166,7 @@ def make_sides(model: Model, fused: dict[str, FusedDLRM], inputs: list[Inputs]) 
     compiled = torch.compile(model.forward, fullgraph=True, dynamic=False)
     compiled_joined = torch.compile(model.forward_joined, fullgraph=True, dynamic=False)
     shifted = [_shifted(model, given) for given in inputs]
-    # Bags of several indices differ in number from set to set: shapes that torch.compile would compile anew.
+    # Sets of bags with several indices differ in shape: torch.compile would compile each.
     same = len({given.bags.indices_L.numel() for given in inputs}) == 1
     if not same:
         compiled = torch.compile(model.forward, fullgraph=True, dynamic=True)
@@ -204,7 +207,7 @@ def _shifted(model: Model, given: Inputs) -> torch.Tensor:
 def errors(model: Model, sides: dict[str, list[Callable]], given: Inputs) -> dict[str, dict]:
     """Every side's relative error on the first set, and the verdict with eager PyTorch as the reference."""
     oracle = model.exact(given).cpu()
-    # A graph's list of results has one; other sides return it.
+    # A graph returns a list of one result; other sides return the result.
     results = {name: calls[0]() for name, calls in sides.items()}
     results = {name: (r[0] if isinstance(r, list) else r).cpu() for name, r in results.items()}
     found = {}
@@ -220,9 +223,9 @@ def errors(model: Model, sides: dict[str, list[Callable]], given: Inputs) -> dic
 
 
 def floor(model: Model, inputs: list[Inputs], bandwidth: float, rate: float) -> dict[str, float]:
-    """The fewest bytes and operations, and microseconds that they take at the measured ceilings.
+    """The fewest bytes and operations, and their microseconds at the measured ceilings.
 
-    Rows that occur twice in a batch count once; weights, inputs and the result once each.
+    A row, a weight, an input and the result count once each.
     """
     given = inputs[0]
     columns = model.joined.shape[1]
@@ -243,7 +246,7 @@ def floor(model: Model, inputs: list[Inputs], bandwidth: float, rate: float) -> 
 
 
 def parts(fused: FusedDLRM, inputs: list[Inputs], rounds: int) -> dict[str, dict]:
-    """Where the fused forward's time goes: its parts, each as a graph over all sets of inputs."""
+    """Times of the fused forward's parts, each as a graph over all sets of inputs."""
     rows = [g.dense_BC.new_zeros(g.dense_BC.shape[0], fused.padded_width) for g in inputs]
 
     def interact(number: int) -> None:

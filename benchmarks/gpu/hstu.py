@@ -1,21 +1,22 @@
-"""Fused HSTU attention and the fused research forward on one GPU, beside their peers in the same run.
+"""Fused HSTU attention and the fused research forward on one GPU, against their peers.
 
     python benchmarks/gpu/hstu.py --out hstu.json --meta CHECKOUT
     python benchmarks/gpu/hstu.py --only forward --precisions fp32 --batches 1 4 --rounds 20
 
 Attention: bfloat16, causal. The peer is `triton_hstu_mha` of meta-recsys/generative-recommenders, from the
-checkout that --meta names, with tensor descriptors off (its default) and on; without --meta ours runs alone.
-Full rows, or lengths drawn evenly up to N. A call's operations are counted as that repository's own benchmark
-counts them: 2 H (K + V) length^2 / 2.
+checkout of --meta, with tensor descriptors off (its default) and on; without --meta there is no peer. Rows
+are full, or have uniform random lengths up to N. The number of operations of a call is that of the
+repository's own benchmark: 2 H (K + V) length^2 / 2.
 
-Forward: the model of `configs/hstu_ml1m_large.yaml` and a larger one, all rows full, so that the dense peers
-compute nothing in vain. Peers: the dense reference, eager and under torch.compile, in the same precision.
-Ours: queued from Python, and as a CUDA graph with its inputs copied in. The device's time of a side, eager
-PyTorch and torch.compile included, is that of one CUDA graph of it.
+Forward: the model of `configs/hstu_ml1m_large.yaml` and a larger one. All rows are full, so that the dense
+peers do no useless work. Peers: the dense reference, eager and with torch.compile, in the same precision.
+Ours: queued from Python, and as a CUDA graph with copies of the inputs. Device time of a side is the time of
+its CUDA graph.
 
-Every side's result is judged by the verdict rule in the run that times it: float64 as the oracle, eager
-PyTorch as the reference. A side of the attention that fails ends the program; one of the forward is not
-timed, and the program's exit code is 1. Times: `benchmarks/gpu/timing.py`.
+Prints a row a case, precision and side: verdict, microseconds of a call and on the device, and TFLOP/s. The
+verdict rule judges every side in the run that times it, with float64 as the oracle and eager PyTorch as the
+reference. A failure of the attention ends the program. A failing side of the forward is not timed, and the
+exit code is 1. Times: `benchmarks/gpu/timing.py`.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ from parity.base.precision import PRECISIONS  # noqa: E402
 from parity.verdict.rule import judge  # noqa: E402
 from reference.build import build_hstu  # noqa: E402
 
-# Inputs a side goes round in, so that the cache holds none of them from the call before.
+# Number of inputs in rotation, so that the cache does not hold those of the previous call.
 SETS = 3
 MODULES_OF_A_BLOCK = 6
 FORWARD_SIDES = 4
-# Seconds. The first difference whose time bucket depends on the logarithm's last bit is 37,609, and PyTorch's
-# logarithm on a GPU is not the CPU's, by which the kernels go.
+# Seconds. From a difference of 37,609 on, time buckets may depend on the logarithm's last bit. PyTorch's
+# logarithm on a GPU differs from the CPU's, which the kernels use.
 LATEST = 37_000
 
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """B sequences of up to N rows; `is_full`, or lengths drawn evenly up to N."""
+    """B sequences of N rows (`is_full`), or of uniform random lengths up to N."""
 
     batch: int
     longest: int
@@ -96,11 +97,11 @@ FORWARD = tuple(ForwardCase(50, 2, 211, batch) for batch in (1, 4, 128)) + (Forw
 
 
 def dot_precision(case: ForwardCase, precision: str) -> str:
-    """How the fused forward multiplies, see `kernels.hstu_forward.model`.
+    """The dot precision of the fused forward, a key of `kernels.hstu_forward.parameters.DOT_PRECISIONS`.
 
-    In tf32 a factor may have 11 bits; how many of eager PyTorch's have no more depends on the kernels that
-    cuBLAS picks for a shape. At D 50 it is more exact in the projections, at B 4 in the attention too, and so
-    must ours be to pass (benchmarks/results/hstu_kernels.md).
+    In tf32, a factor has 11 bits. For some shapes, cuBLAS picks more exact kernels: at D 50 in the
+    projections, at B 4 also in the attention. The fused forward needs the same exactness to pass
+    (benchmarks/results/hstu_kernels.md).
     """
     if PRECISIONS[precision].dtype != torch.float32:
         return "ieee"
@@ -121,8 +122,8 @@ def attention_inputs(case: AttentionCase, seed: int) -> tuple[torch.Tensor, ...]
         lengths = torch.randint(0, case.longest, (case.batch,), generator=drawn(0), device="cuda")
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     shape = (int(offsets[-1]), case.heads, case.dim)
-    made = [torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
-    return (*made, offsets)
+    qkv = [torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    return (*qkv, offsets)
 
 
 def attention_sides(case: AttentionCase, peer: Callable[..., torch.Tensor] | None) -> dict[str, Callable]:
@@ -139,7 +140,7 @@ def attention_sides(case: AttentionCase, peer: Callable[..., torch.Tensor] | Non
 
 
 def check_attention(case: AttentionCase, side: Callable, name: str, inputs: tuple[torch.Tensor, ...]) -> str:
-    """The verdict on the longest and the last sequence, of which the oracle has room."""
+    """The verdict on the longest and the last sequence; the oracle of all would not fit the memory."""
     offsets = inputs[-1]
     result = side(*inputs)
     mask = ProductionMask(case.dim**-0.5, float(case.longest))
@@ -147,14 +148,14 @@ def check_attention(case: AttentionCase, side: Callable, name: str, inputs: tupl
         start, end = offsets[row : row + 2].tolist()
         alone = [x[start:end] for x in inputs[:3]]
         bounds = torch.tensor([0, end - start], device="cuda")
-        # A head at a time: an oracle of all pairs in float64.
+        # One head at a time: the oracle holds all pairs in float64.
         for head in range(case.heads):
             q, k, v = (x[:, head : head + 1] for x in alone)
             wide = [x.double() for x in (q, k, v)]
             oracle = hstu_attention(*wide, bounds, end - start, mask, backend="eager")
             reference = hstu_attention(q, k, v, bounds, end - start, mask, backend="eager")
-            found = result[start:end, head : head + 1]
-            compared = (x.cpu() for x in (oracle, reference, found))
+            own = result[start:end, head : head + 1]
+            compared = (x.cpu() for x in (oracle, reference, own))
             verdict = judge(*compared, PRECISIONS["bf16"], max(case.dim, end - start))
             if not verdict.passed:
                 raise SystemExit(f"{case.name}, {name}: {verdict.reason}")
@@ -226,7 +227,7 @@ def forward_model(case: ForwardCase) -> tuple[object, torch.nn.Module]:
 def forward_sides(
     case: ForwardCase, config: object, model: torch.nn.Module, dot: str
 ) -> tuple[dict[str, Callable], Callable]:
-    """Functions of (lengths, ids, timestamps) that give (B, N, D), and eager's, which comes first."""
+    """Functions (lengths, ids, timestamps) -> (B, N, D), eager PyTorch first, and that first one."""
     rows, longest = case.batch * case.longest, case.longest
     offsets = torch.arange(case.batch + 1, device="cuda") * longest
     state = dict(model.state_dict())
@@ -237,7 +238,7 @@ def forward_sides(
     def eager(lengths: torch.Tensor, ids: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
         return model(lengths, ids, model.get_item_embeddings(ids), {"timestamps": times})
 
-    # Without it torch.compile would run the ninth case eagerly, and say so in a warning alone.
+    # Without a reset, torch.compile would run the ninth case eagerly, with a mere warning.
     torch.compiler.reset()
     sides = {"eager": eager, "torch.compile": torch.compile(eager, fullgraph=True, dynamic=False)}
     forward = HSTUForward(state, settings, dot)
@@ -252,7 +253,7 @@ def forward_sides(
 
 
 def run_forward(case: ForwardCase, precision: str, rounds: int) -> list[dict]:
-    """A row of the table for each side whose result passes; what fails is written to the error stream."""
+    """A row of the table for each passing side; failures go to the error stream."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     config, model = forward_model(case)
     model = model.to("cuda", PRECISIONS[precision].dtype)

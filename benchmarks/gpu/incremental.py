@@ -1,17 +1,19 @@
-"""Latency of appending to a k/v cache against computing everything again, on one GPU.
+"""Latency of appending to a k/v cache against recomputing, on one GPU.
 
     python benchmarks/gpu/incremental.py --out incremental.json
 
 Research HSTU of width 256, 4 heads of 64, over streams with a window of 4,096 positions (`hstu_stream`).
-"append 128" has 3,968 positions in the cache and appends 128; "append 1" has 4,095 and appends one;
-"recompute" is the full forward over the 4,096. The block is the encoder with one block, its masks included;
-the model has 8 blocks, embedding and output. Both sides of every ratio run in the same runtime and precision,
-in the same process, in turns in every round; times are between two CUDA events around a call, so that gaps in
-which the GPU waits for the host count. State, inputs and results stay on the GPU.
+"append 128" has 3,968 positions in the cache and appends 128; "append 1" has 4,095 and appends one.
+"recompute" is the full forward over the 4,096. The block is the encoder with one block and its masks. The
+model has 8 blocks, embedding and output. Both sides of a ratio have the same runtime, precision and process,
+in interleaved rounds. Times are between two CUDA events around a call and include gaps in which the GPU waits
+for the host. State, inputs and results stay on the GPU.
 
-Before anything is timed, the last 128 rows of every side, which "append 1" makes in 128 calls that hand on
-their state, are judged by `parity.verdict.rule`: against the full forward in float64, with eager PyTorch's
-full forward as the reference. A side that fails ends the program.
+Prints a table: milliseconds of recomputing and appending by case and mode, ratios, and peak memory.
+
+Before the timing, `parity.verdict.rule` judges the last 128 rows of every side against the full forward in
+float64, with eager PyTorch's full forward as the reference. "append 1" computes them in 128 calls. A failing
+side ends the program.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ MODES = ("PyTorch eager", "torch.compile", *PORTABLE_MODES)
 WARM_UPS = 5
 
 
-# PyTorch eager comes first: it is the reference of the check. A model of eight blocks takes Inductor longer
-# than all the rest takes together; what it makes of one block is measured.
+# PyTorch eager comes first: it is the reference of the check. Inductor runs on one block only: its
+# compilation of eight blocks takes longer than all other cases together.
 CASES = (
     Case("block", 1, 8, "bf16", MODES),
     Case("block", 1, 1, "bf16", MODES),
@@ -66,7 +68,7 @@ CASES = (
 
 @dataclass
 class Side:
-    """One way to do a work: `call` queues it in the CUDA stream `queue`. `place` makes its tensors."""
+    """A work in one mode: `call` queues it in the CUDA stream `queue`; `place` makes its tensors."""
 
     work: Work
     mode: str
@@ -81,7 +83,7 @@ class Side:
         return self.function(self._placed)
 
     def last_rows(self) -> torch.Tensor:
-        """(B, CHUNK, *) on the host, of the work's calls."""
+        """(B, CHUNK, *) on the host: the last rows of the work's calls."""
         rows: list[torch.Tensor] = []
         state: list = []
         for tensors in self.work.calls:
@@ -103,7 +105,7 @@ class Side:
         return start.elapsed_time(end)
 
     def peak_memory(self) -> int:
-        """Bytes that a call allocates at most, results included."""
+        """Peak bytes that a call allocates, results included."""
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -124,7 +126,9 @@ def make_side(work: Work, mode: str, model: torch.nn.Module, port: tp.Module) ->
 
 def _portable_side(work: Work, mode: str, port: tp.Module) -> Side:
     infos = map_tree(work.tensors, lambda t: tp.InputInfo(tuple(t.shape), tripy_dtype(t.dtype)))
-    os.environ.update({name: "0" for each in PORTABLE_MODES.values() for name in each} | PORTABLE_MODES[mode])
+    os.environ.update(
+        {name: "0" for variables in PORTABLE_MODES.values() for name in variables} | PORTABLE_MODES[mode]
+    )
     with no_call_stacks():
         executable = tp.compile(lambda tensors: work.function(port, **tensors), args=[infos])
     executable.stream = tp.Stream()
@@ -141,10 +145,10 @@ def to_tripy(tensor: torch.Tensor) -> tp.Tensor:
 
 
 def check(sides: list[Side], case: Case, exact: torch.nn.Module) -> dict[str, Any]:
-    """The margin of every side, up to 1 for a pass.
+    """The margin of every side; a margin up to 1 passes.
 
     Raises:
-        SystemExit: a side's result is not right.
+        SystemExit: a side fails the verdict.
     """
     eager = next(side for side in sides if side.work.name == "recompute" and side.mode == "PyTorch eager")
     wide = map_tree(eager.work.tensors, lambda t: t.double() if t.is_floating_point() else t)
@@ -152,7 +156,7 @@ def check(sides: list[Side], case: Case, exact: torch.nn.Module) -> dict[str, An
     reference = eager.last_rows()
     margins: dict[str, Any] = {}
     for side in sides:
-        for _ in range(2):  # graphs are captured by the second call, and replayed from the third on
+        for _ in range(2):  # the second call captures a graph, the third one replays it
             side.call()
         verdict = judge(oracle, reference, side.last_rows(), PRECISIONS[case.precision], longest_sum=CAPACITY)
         if not verdict.passed:
@@ -196,22 +200,22 @@ def run(case: Case, rounds: int) -> dict[str, Any]:
         results.setdefault(side.work.name, {})[side.mode] = {
             "ms": spread(measured),
             "err_over_limit": margins[side.work.name][side.mode],
-            # A captured graph has memory of its own, which its replays do not allocate.
+            # Replays of a captured graph allocate no memory.
             "peak_bytes": None if "graph" in side.mode else allocated,
         }
     return results
 
 
 def gpu_state() -> dict[str, str]:
-    """Driver, clocks and temperature, read right behind the last timing."""
+    """Driver, clocks and temperature right after the last timing."""
     fields = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu"
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "-i", "0"]
-    found = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-    return dict(zip(fields.split(","), found.strip().split(", "), strict=True))
+    values = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    return dict(zip(fields.split(","), values.strip().split(", "), strict=True))
 
 
 def table(results: dict[str, Any]) -> str:
-    """Medians with [p10, p90] in ms, and how many times faster an append is, in Markdown."""
+    """Medians with [p10, p90] in ms, and ratios of recomputing to appending, in Markdown."""
     lines = [
         "| | mode | recompute | append 128 | append 1 | 128, times faster | 1, times faster "
         "| peak GB: recompute, append 128 |",

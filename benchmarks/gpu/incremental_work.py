@@ -1,4 +1,4 @@
-"""What `incremental.py` measures: streams, and the work on their last positions, for either side.
+"""Streams, and the work on their last positions that `incremental.py` measures, for either side.
 
 Legend: B rows, N positions, C capacity.
 """
@@ -27,7 +27,7 @@ Tensors = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: one block or a model of several, for a batch in a precision."""
+    """One block or a model of several, for a batch size, a precision and modes."""
 
     part: str
     num_blocks: int
@@ -50,8 +50,8 @@ class Case:
         )
 
 
-# The work: functions of a model of either side and of its tensors. The first result is the states of
-# positions, the others are what `STATE` must be in the next call.
+# Functions of a model of either side and of its tensors. The first result holds the states of positions, the
+# others are `STATE` of the next call.
 
 
 def block_full(model: Any, x: Any, lengths: Any, timestamps: Any, mask: Any) -> list:
@@ -78,9 +78,9 @@ def model_append(model: Any, state: list, new_lengths: Any, ids: Any, timestamps
 
 @dataclass(frozen=True)
 class Work:
-    """A function, the tensors that it is timed on, and the calls that make the last `CHUNK` rows.
+    """A function, the tensors of its timing, and the calls that compute the last `CHUNK` rows.
 
-    Each call but the first takes its `STATE` from the one before.
+    Each call takes `STATE` from its predecessor, the first one from its tensors.
     """
 
     name: str
@@ -90,10 +90,10 @@ class Work:
 
 
 def unit_without_edges(config: HSTUConfig, most: int) -> int:
-    """Seconds of which no multiple up to ``most`` lies within round-off of a time bucket's edge.
+    """Seconds without a multiple up to ``most`` within round-off of a time bucket's edge.
 
-    PyTorch multiplies by the reciprocal on a GPU where a number divides, others divide: buckets of times at
-    an edge differ, which is no error (`cases.hstu.case` leaves them out), and would be one here.
+    PyTorch multiplies by a reciprocal on a GPU where others divide, so that buckets at an edge differ. This
+    is no error, but the check here would count it.
     """
     multiples = torch.arange(1, most + 1, dtype=torch.float64)
     for unit in itertools.count(60):
@@ -103,7 +103,7 @@ def unit_without_edges(config: HSTUConfig, most: int) -> int:
 
 
 class Streams:
-    """A batch of streams of `CAPACITY` items, and the work on their last ones."""
+    """A batch of streams of `CAPACITY` items, and the work on their last items."""
 
     def __init__(self, case: Case, model: torch.nn.Module) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -111,7 +111,7 @@ class Streams:
         gaps_BN = (10 ** (torch.rand(b, n, generator=generator, dtype=torch.float64) * 1.3)).long()
         times_BN = gaps_BN.cumsum(1) * unit_without_edges(case.config(), int(gaps_BN.sum(1).max()))
         self.ids = torch.randint(1, 1001, (b, n), generator=generator).cuda()
-        # The last position of a row that fills the dense model's width has its own time for its successor's.
+        # The last position of a full row has no successor: its own time is the successor's.
         self.times = torch.cat([times_BN, times_BN[:, -1:]], dim=1).cuda()
         self.model, self.batch = model, b
         _, self.x, _ = model._input_features_preproc(
@@ -142,7 +142,7 @@ class Streams:
         return torch.full((self.batch,), value, device=self.ids.device)
 
     def _state_at(self, length: int, part: str) -> list[torch.Tensor]:
-        """The state when this many items have been appended, in chunks."""
+        """The state after appending so many items in chunks."""
         state = self.model.empty_state(self.batch, CAPACITY)
         for start in range(0, length, CHUNK):
             new = self._new_of_model(start, CHUNK) | {"new_lengths": self._count(min(CHUNK, length - start))}

@@ -1,14 +1,16 @@
-"""Every kernel of `kernels.dlrm` beside eager PyTorch, torch.compile and its floor, on one GPU.
+"""Every kernel of `kernels.dlrm` against eager PyTorch, torch.compile and its floor, on one GPU.
 
     python benchmarks/gpu/kernels.py --out kernels.json
     python benchmarks/gpu/kernels.py --only interaction --rounds 100
 
-Each row's sides run the same inputs, several sets of them where one would fit the cache, in turns. "calls"
-is the time of calls queued from Python, launches included; "device" that of the same calls in one CUDA graph.
-The floor is the larger of two times: the fewest bytes (each input read once, each output written once, a
-table's row once however often it is looked up) at the copy bandwidth, and operations at the matrix rate, both
-measured in the run. Results are compared with float64 by the project's verdict rule before anything is timed:
-evenly spread rows by all of the rule, all elements by its L2 error.
+All sides of a row run the same inputs in interleaved rounds, with several sets of inputs where one would fit
+the cache. "calls" is the time of calls from Python with their launches; "device" is the time of the same
+calls in one CUDA graph. The floor is the larger of two times: the fewest bytes at the copy bandwidth, and
+operations at the matrix rate. Each input, output and row of a table counts once. The run measures both
+ceilings.
+
+Prints a line a kernel and size. Before the timing, the project's verdict rule compares results with float64:
+evenly spread rows by the whole rule, all elements by its L2 error.
 """
 
 from __future__ import annotations
@@ -28,15 +30,16 @@ from parity.base.precision import PRECISIONS  # noqa: E402
 from parity.verdict.distances import Distance  # noqa: E402
 from parity.verdict.rule import judge  # noqa: E402
 
-# Elements of a result that are judged one by one, in rows evenly spread from the first to the last.
+# Largest number of elements of a result for the whole rule, in evenly spread rows.
 MOST_JUDGED = 1 << 18
 
 
 def judged(
     row: Row, oracle: torch.Tensor, reference: torch.Tensor, result: torch.Tensor
 ) -> dict[str, object]:
-    """The verdict on spread rows, and on the L2 error of all: the rule's other measures widen and sort every
-    element on the CPU, a second for each million.
+    """The verdict on spread rows, and on the L2 error of all elements.
+
+    The rule's other measures widen and sort elements on the CPU, a second a million.
     """
     count = min(len(oracle), max(2, MOST_JUDGED // oracle[0].numel()))
     spread = torch.linspace(0, len(oracle) - 1, count, dtype=torch.float64, device="cuda").round().long()

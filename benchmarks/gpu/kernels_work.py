@@ -1,4 +1,4 @@
-"""What `kernels.py` measures: each kernel's sizes, its form in PyTorch, the fewest bytes and operations."""
+"""Rows of `kernels.py`: each kernel's sizes, its PyTorch form, its fewest bytes and operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kernels.dlrm import (
 from reference.dlrm_layers import FeatureInteraction
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-# Inputs of all sets together are this much, so that none is in the L2 cache (60 MB here) from its last use.
+# Bytes of all sets of inputs, so that the L2 cache (60 MB) holds no set from its last use.
 SET_BYTES = 256e6
 MOST_SETS = 16
 MOST_ROWS = 1_000_000
@@ -39,13 +39,14 @@ class Row:
 
     Attributes:
         name: kernel and sizes.
-        precision: of the result.
-        eager: PyTorch's form, also of float64 inputs; torch.compile gets the same function.
-        ours: our forms by backend, of the same arguments.
+        precision: precision of the result.
+        eager: PyTorch's form, for float64 inputs, too; torch.compile gets the same function.
+        ours: our forms by backend, with the same arguments.
         sets: the arguments of each call.
-        bytes: the fewest that a call must move.
-        operations: of a call's matrix products.
-        longest_sum: for the verdict, with ``modules``.
+        bytes: the fewest bytes that a call must move.
+        operations: operations of a call's matrix products.
+        longest_sum, modules: terms of the longest sum and number of modules, for the verdict.
+        same_shapes: whether all sets have the same shapes.
     """
 
     name: str
@@ -69,7 +70,7 @@ def size(*tensors: torch.Tensor) -> int:
 
 
 def sets_of(make: Callable[[], tuple]) -> list[tuple]:
-    """As many sets of arguments as exceed the cache; weights, the last arguments, are made once each."""
+    """Sets of arguments that together exceed the cache."""
     first = make()
     own = sum(size(value) for value in first if isinstance(value, torch.Tensor))
     return [first, *(make() for _ in range(min(MOST_SETS, max(2, int(SET_BYTES / own) + 1)) - 1))]

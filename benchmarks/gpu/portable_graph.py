@@ -1,13 +1,15 @@
-"""The portable runtime on the port's compiled graph, against torch.compile on the dense reference, on a GPU.
+"""The port's compiled graph on the portable runtime against torch.compile on the dense reference, on a GPU.
 
     python benchmarks/gpu/portable_graph.py --out portable_graph.json
 
 Research HSTU as in `configs/hstu_ml1m_large.yaml`: 8 blocks, D 50, 2 heads of 25, N 211, synthetic histories.
-Each side is the runner of the parity run that has its name. The runner tripy is the port without plugins,
-step by step (`plan`) and fused (`fused`, TRIPY_PORTABLE_FUSE=1), and both as the runtime's own replays of a
-graph (TRIPY_PORTABLE_CUDA_GRAPHS=1), which copy inputs in and results out. All sides run in one process and
-take turns in every round; times are between two CUDA events around a call, and the host's part of it counts
-on every side. What the last timed call returned is compared with float64.
+Each side is a parity runner. The runner tripy runs the port without plugins, step by step (`plan`) and fused
+(`fused`, TRIPY_PORTABLE_FUSE=1), and both as replays of a graph (TRIPY_PORTABLE_CUDA_GRAPHS=1) with copies of
+inputs and results. All sides run in one process, in interleaved rounds. Times are between two CUDA events
+around a call and include host time.
+
+Prints a table: milliseconds of each side by precision and batch size, ratios, and errors. The last timed
+result is compared with float64.
 """
 
 from __future__ import annotations
@@ -56,13 +58,13 @@ class Side:
 
     def time(self, arrays: Arrays, repeats: int) -> list[float]:
         """Seconds of single calls."""
-        # Read when an executable is made, which is at the first call.
+        # The first call compiles the executable, which reads these variables.
         os.environ |= {FUSE: str(int(self.fuse)), GRAPHS: str(int(self.replays))}
         return self.runner.time(arrays, repeats)
 
 
 def make_sides(case: Any, precision: str, tensors: Mapping[str, torch.Tensor]) -> list[Side]:
-    """Every side, loaded."""
+    """All sides, loaded."""
     sides = [
         Side(name, make_runner(name), False, False)
         for name in ("torch", "torch_compile", "torch_compile_graphs")
@@ -95,7 +97,7 @@ def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], No
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
     for _ in range(rounds):
         for side in sides:
-            # The first call after another side's is not counted.
+            # The first call after another side's does not count.
             seconds[side.name] += side.time(arrays, 3)[1:]
     oracle = make_runner("oracle")
     oracle.load(case, PRECISIONS[precision], tensors)
@@ -111,7 +113,7 @@ def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], No
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Milliseconds, and peers' medians over the portable runtime's, in Markdown."""
+    """Milliseconds, and ratios of the peers' medians to the portable runtime's, in Markdown."""
     names = list(next(iter(results.values())))
     heads = [*names, *(f"{peer} / {name}" for name, peer in PEERS.items()), "error: torch, fused"]
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (1 + len(heads)) + "|"]

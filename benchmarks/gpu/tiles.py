@@ -1,9 +1,10 @@
-"""Times the tiles that `kernels.dlrm.mlp_triton` chooses among, beside PyTorch's product, on one GPU.
+"""Times of the tiles of `kernels.dlrm.mlp_triton` against PyTorch's product, on one GPU.
 
     python benchmarks/gpu/tiles.py --out tiles.json
 
-Linear layers and pairs of layers of MLPerf's DLRM in bfloat16, at two batch sizes; device time of four calls
-on four inputs in one CUDA graph. What is fastest here is what `linear_tiles` and `two_layer_tiles` return.
+Measures linear layers and pairs of layers of MLPerf's DLRM in bfloat16, at two batch sizes: device time of
+four calls on four inputs in one CUDA graph. Prints a line a layer and tile. `linear_tiles` and
+`two_layer_tiles` return the fastest ones.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How the GPU benchmarks measure: sides in turns, on the GPU's clock, median and deciles, environment.
+"""Timing of the GPU benchmarks: interleaved rounds, the GPU's clock, median and deciles, environment.
 
-A side is a list of calls that do the same work on different inputs, so that what one leaves in the caches is
-not the next one's input. It is timed in two ways:
+A side is a list of calls that do the same work on different inputs, so that the caches do not hold the inputs
+of the next call. There are two timings:
 
-* calls: all of the list back to back, queued from Python, between two CUDA events;
-* device: the same list captured in one CUDA graph, without the gaps in which the GPU waits for the host.
+* calls: the list back to back, queued from Python, between two CUDA events;
+* device: the same list in one CUDA graph, without gaps in which the GPU waits for the host.
 
-In each round every side has its turn, the order reversed from round to round.
+Each round runs every side once; the order is reversed from round to round.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Spread:
 
 
 def captured(calls: Calls) -> Callable[[], object]:
-    """One CUDA graph of all calls; running it does the work of each once."""
+    """A function that replays one CUDA graph of all calls and returns their results."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -64,7 +64,7 @@ def captured(calls: Calls) -> Callable[[], object]:
 
 
 def measure(sides: Mapping[str, Calls], rounds: int) -> dict[str, Spread]:
-    """Microseconds of one call of each side, the sides in turns."""
+    """Microseconds of one call of each side, in interleaved rounds."""
     for calls in sides.values():
         for _ in range(WARMUP):
             for call in calls:
@@ -85,7 +85,7 @@ def measure(sides: Mapping[str, Calls], rounds: int) -> dict[str, Spread]:
 
 
 def measure_device(sides: Mapping[str, Calls], rounds: int) -> dict[str, Spread]:
-    """Like `measure`, each side as one graph of its calls."""
+    """`measure` with one graph of the calls of each side."""
     graphs = {name: [captured(calls)] for name, calls in sides.items()}
     return {
         name: Spread(*(value / len(sides[name]) for value in (s.median, s.p10, s.p90)), s.rounds)
@@ -109,7 +109,7 @@ def matmul_rate(dtype: torch.dtype, size: int = 8192, rounds: int = 10) -> float
 
 
 def environment() -> dict[str, object]:
-    """What the numbers depend on: GPU, driver, clocks while measuring, versions."""
+    """GPU, driver, current clocks and versions."""
     import triton
 
     fields = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
@@ -129,26 +129,26 @@ def environment() -> dict[str, object]:
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The command line, with --out added. Ends the program where there is no GPU."""
-    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    """The command line with --out. Ends the program without a GPU."""
+    parser.add_argument("--out", type=Path, help="JSON file to write")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("no CUDA device: there is nothing to measure")
+        parser.error("no CUDA device: run this on a machine with a GPU")
     return arguments
 
 
 def measured_ceilings() -> dict[str, float]:
-    """What floors are computed from, measured now and printed."""
-    found = {"copy_bytes_per_s": copy_bandwidth(), "bf16_per_s": matmul_rate(torch.bfloat16)}
-    bandwidth, rate = (value / 1e12 for value in found.values())
+    """The ceilings of the floors, measured now and printed."""
+    ceilings = {"copy_bytes_per_s": copy_bandwidth(), "bf16_per_s": matmul_rate(torch.bfloat16)}
+    bandwidth, rate = (value / 1e12 for value in ceilings.values())
     print(f"copy {bandwidth:.2f} TB/s, bf16 {rate:.0f} TFLOP/s", flush=True)
-    return found
+    return ceilings
 
 
 def report(path: Path | None, ceilings: dict[str, float], **results: object) -> None:
-    """Write results, and what they depend on, as JSON; nothing without a path.
+    """Write results with their command, environment and ceilings as JSON; without a path, do nothing.
 
-    Called after every case, so that a run that is stopped leaves what it has measured, and the file whole.
+    A call after every case leaves a whole file behind a run that is stopped.
     """
     if path is not None:
         facts = {"command": sys.argv, "environment": environment(), "ceilings": ceilings}

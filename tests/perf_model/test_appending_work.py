@@ -7,7 +7,7 @@ import torch
 
 from configs import load_case
 from parity.capture.captures import ModuleCall
-from perf_model.work import appending_work, case_work
+from perf_model.work.model import appending_work, case_work
 from tests.perf_model.recorded import Recorded, record
 
 CASES = {name: load_case(name) for name in ("hstu_tiny", "hstu_ml1m", "stu_tiny", "stu_tiny_group")}

@@ -24,7 +24,7 @@ from perf_model.measured import Measurements, read_measurements
 from perf_model.models import input_shapes, models
 from perf_model.points import Point, evaluation_points, is_big
 from perf_model.trace import Array, Operation, Trace, trace
-from perf_model.work import case_work
+from perf_model.work.model import case_work
 from perf_model.workloads import Maker
 from tests.locations import ROOT
 from tests.parity.hidden_gpu import without_gpu

@@ -20,7 +20,7 @@ from parity.timing import roofline as limits
 from parity.timing.roofline import find_limits, read_limits, write_limits
 from perf_model.ceilings import CeilingsError
 from perf_model.limits import limit
-from perf_model.work import appending_work, case_work
+from perf_model.work.model import appending_work, case_work
 from tests.parity import made_reports
 from tests.parity.hidden_gpu import without_gpu
 from tests.perf_model.gpu import h200
