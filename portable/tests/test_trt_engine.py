@@ -137,9 +137,9 @@ def test_a_tensor_without_elements_has_an_address_too():
         ([torch.zeros(5, 3), torch.tensor(1, dtype=torch.int32)], r"shape \(5, 3\).*bounds .*\(4, 3\)"),
         (
             [torch.zeros(2, 3).half(), torch.tensor(1, dtype=torch.int32)],
-            "float16, the engine wants .*float32",
+            "float16, the engine needs .*float32",
         ),
-        ([torch.zeros(2, 3)], "the engine also wants arg1; pass 2 inputs"),
+        ([torch.zeros(2, 3)], "the engine also needs arg1; pass 2 inputs"),
     ],
 )
 def test_what_the_engine_does_not_take_is_named(inputs, message):

@@ -1,4 +1,4 @@
-"""What nvtripy uses of `mlir_tensorrt.compiler.api`: from a module to an executable."""
+"""The part of `mlir_tensorrt.compiler.api` that nvtripy uses: from a module to an executable."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CompilerClient:
         """The task of a named pipeline.
 
         Raises:
-            UnsupportedOperation: for a pipeline other than `tensorrt-to-executable`.
+            UnsupportedOperation: the pipeline is not `tensorrt-to-executable`.
         """
         if pipeline != "tensorrt-to-executable":
             raise UnsupportedOperation(f"pipeline {pipeline} is not supported by the portable runtime")
@@ -48,10 +48,10 @@ class CompilationTask:
         self.options = tuple(options)
 
     def run(self, module_operation: Any) -> None:
-        """Compiles a module; the result is attached to it for `translate_mlir_to_executable`.
+        """Compiles a module, and attaches the result to it for `translate_mlir_to_executable`.
 
         Raises:
-            MTRTException: where the module is not legal; the located error is on file descriptor 2.
+            MTRTException: the module is illegal; the located error is on file descriptor 2.
         """
         program = from_module(module_operation.module)
         module_operation.compiled = compile_program(program)
@@ -62,8 +62,8 @@ def compile_program(program: Program) -> Executable:
     """Verifies a recorded program, folds it, and plans it for its typical shapes.
 
     Raises:
-        MTRTException: where the program is not legal, or doesn't work for its typical shapes; the located
-            error is on file descriptor 2, where nvtripy reads it.
+        MTRTException: the program is illegal, or does not fit its typical shapes; the located error is on
+            file descriptor 2, where nvtripy reads it.
     """
     try:
         verify(program)
@@ -116,7 +116,7 @@ def get_tensorrt_plugin_field_schema(
     """The attributes of a plugin that `tensorrt.plugin` has registered.
 
     Raises:
-        UnsupportedOperation: naming the plugin, where there is none: it would be native TensorRT code.
+        UnsupportedOperation: the plugin is not registered: it is native TensorRT code.
     """
     definition = find(namespace, name)
     if definition is None or version != "1":

@@ -41,13 +41,13 @@ def fold(
     """The program with everything known evaluated.
 
     Args:
-        program: what to fold; it is not changed.
+        program: the program to fold, which does not change.
         input_types: the inputs' types with concrete dimensions; as declared by default.
         input_values: by position, the values of inputs that are part of the shape arithmetic.
-        compute: how what is known is evaluated: from host tensors to host tensors.
+        compute: evaluates a kernel, from host tensors to host tensors.
 
     Raises:
-        GraphError: where shapes don't fit, naming the operation.
+        GraphError: shapes do not fit; the message names the operation.
     """
     types = list(program.types)
     constants = dict(program.constants)
@@ -107,14 +107,14 @@ def _hashable(attrs: dict[str, Any]) -> tuple[Any, ...]:
 def _evaluate(
     node: Node, view: OpView, results: list[RankedTensorType], compute: Compute
 ) -> tuple[Tensor, ...] | None:
-    """The node's results, where all that it depends on is known."""
+    """The node's results, or None while an operand is unknown."""
     if not all(is_static(type) for type in results):
         return None
     if node.op == "shape":
         if not is_static(view.type(0)):
             return None
     elif node.op == "opaque_plugin":
-        # Its implementation runs where the plan computes, as TensorRT's would.
+        # An implementation runs on the plan's device, like TensorRT's.
         return None
     elif any(type is not None and value is None for type, value in zip(view.types, view.values)):
         return None
@@ -148,9 +148,9 @@ def _without_dead(program: Program) -> Program:
 
 
 def compact(program: Program) -> Program:
-    """The program with values numbered anew, so that types of dropped values are not kept.
+    """The program with new value numbers, without the types of dropped values.
 
-    Locations are reduced to the user's line: their full text is large, and only compiling needs it.
+    Locations are reduced to the user's line: their full text is large, and only the compiler needs it.
     """
     used = dict.fromkeys(program.inputs)
     used.update(dict.fromkeys(program.constants))

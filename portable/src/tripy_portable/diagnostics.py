@@ -1,7 +1,7 @@
-"""Errors, in the texts that nvtripy reads to point at the user's line.
+"""Errors, in the format that nvtripy parses for the user's line.
 
-nvtripy redirects file descriptor 2 while it compiles and searches what arrived there for locations; an
-exception with `error_diagnostics` adds more. Both carry `loc(fused<"...">["inputs;;<out>;;outputs"])`.
+While it compiles, nvtripy redirects file descriptor 2 and searches its text for locations. An exception's
+`error_diagnostics` add more. Both carry `loc(fused<"...">["inputs;;<out>;;outputs"])`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class VerificationError(ValueError):
 
 
 class GraphError(MTRTException):
-    """An operation of a program that cannot be planned: what is wrong, and where it came from."""
+    """An operation of a program that cannot be planned, with the problem and the operation's location."""
 
     def __init__(self, text: str, location: Location | None, origin: str):
         where = f"\nThe operation was recorded at {origin}" if origin else ""

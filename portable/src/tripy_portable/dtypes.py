@@ -1,4 +1,4 @@
-"""The element types of the TensorRT dialect and what each is on the host."""
+"""The element types of the TensorRT dialect, and their types on the host."""
 
 from __future__ import annotations
 

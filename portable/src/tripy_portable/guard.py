@@ -1,4 +1,4 @@
-"""Keeps the stand-ins away from environments that have, or should have, NVIDIA's native packages.
+"""Refuses to install or import the stand-ins beside NVIDIA's native packages.
 
 This module imports only the standard library: the build runs it before any dependency is installed.
 """
@@ -47,10 +47,10 @@ def refuse_to_shadow_installation(directories: list[Path] | None = None) -> None
     site-packages directories are listed instead.
 
     Args:
-        directories: where to look; the interpreter's site-packages by default.
+        directories: directories to search; the interpreter's site-packages by default.
 
     Raises:
-        NativePackagesPresent: with the distributions' names and what to do.
+        NativePackagesPresent: native packages exist; the message has their names and the fix.
     """
     if directories is None:
         directories = [Path(sysconfig.get_path(key)) for key in ("purelib", "platlib")]
@@ -66,10 +66,10 @@ def refuse_to_shadow_installation(directories: list[Path] | None = None) -> None
 
 
 def refuse_to_shadow_import() -> None:
-    """Fails the import of a stand-in where a native distribution has been installed since.
+    """Fails the import of a stand-in beside a native distribution.
 
     Raises:
-        NativePackagesPresent: with the distributions' names and what to do.
+        NativePackagesPresent: native packages exist; the message has their names and the fix.
     """
     names = {dist.metadata["Name"] or "" for dist in metadata.distributions()}
     found = [name for name in names if is_native_distribution(name)]
@@ -78,12 +78,12 @@ def refuse_to_shadow_import() -> None:
 
 
 def check_nvtripy_version() -> None:
-    """Fails the import under an nvtripy that the stand-ins were not written for.
+    """Fails the import under an unsupported version of nvtripy.
 
-    An nvtripy that is being imported (a checkout on PYTHONPATH has no distribution) states its own version.
+    A checkout of nvtripy on PYTHONPATH has no distribution; its module states the version.
 
     Raises:
-        UnsupportedNvtripy: with the version found, those supported, and what to do.
+        UnsupportedNvtripy: the version is not supported; the message has the supported ones and the fix.
     """
     importing = sys.modules.get("nvtripy")
     version = getattr(importing, "__version__", None) if importing is not None else None

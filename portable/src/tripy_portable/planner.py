@@ -32,12 +32,12 @@ class Plan:
     """A program's steps for one set of concrete input shapes."""
 
     def __init__(self, program: Program, place: Callable[[Tensor], Tensor], writes_over: bool = True):
-        """Schedules a program whose shapes are all known.
+        """Schedules a program with known shapes.
 
         Args:
             program: the folded program.
-            place: takes a host tensor to where the plan computes. Shapes, read by lowering, stay behind.
-            writes_over: whether a step may put its result into the memory of an argument that dies.
+            place: moves a host tensor to the plan's device. Shapes, which lowering reads, stay on the host.
+            writes_over: whether a step may reuse the memory of an argument after its last use.
         """
         self._outputs = tuple(program.outputs)
         self.result_types = [program.types[v] for v in program.outputs]
@@ -52,7 +52,7 @@ class Plan:
         self._template: list[Tensor | None] = [None] * len(program.types)
         for value in used.intersection(program.constants):
             self._template[value] = place(program.constants[value])
-        # An input whose value is known has become a constant.
+        # An input with a known value is a constant now.
         self._inputs = [
             (position, value)
             for position, value in enumerate(program.inputs)
@@ -85,8 +85,7 @@ class Plan:
         """Runs the steps.
 
         Args:
-            inputs: tensors of exactly the shapes that the plan was made for. Only those at `input_positions`
-                are read.
+            inputs: tensors of exactly the plan's shapes. The plan reads those at `input_positions` only.
 
         Returns:
             Freshly allocated, contiguous results.
@@ -110,13 +109,14 @@ class Plan:
 
     @property
     def constants(self) -> list[Tensor]:
-        """What the steps read besides the inputs: constants, and the tables of operations."""
+        """The steps' operands besides the inputs: constants, and the tables of operations."""
         return [tensor for tensor in self._template if tensor is not None]
 
     def evaluate(self, constants: Sequence[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor]:
-        """Runs the steps on other tensors in the place of `constants`, such as those of a tracer."""
-        given = iter(constants)
-        return self._run([None if tensor is None else next(given) for tensor in self._template], inputs)
+        """Runs the steps with other tensors in place of `constants`, such as a tracer's."""
+        replacements = iter(constants)
+        slots = [None if tensor is None else next(replacements) for tensor in self._template]
+        return self._run(slots, inputs)
 
     def record_stream(self, queue: torch.cuda.Stream) -> None:
         """Keeps the constants' memory from being reused before the work in a CUDA stream is done."""
@@ -130,18 +130,18 @@ def _schedule(
     roots: list[int],
     writes_over: bool,
 ) -> list[Step]:
-    """Decides when values die, and which steps write over the memory of an argument that dies."""
+    """Determines the last use of values, and the steps that reuse the memory of a dying argument."""
     last_use: dict[int, int] = {}
     last_use_of_memory: dict[int, int] = {}
     for index, (node, _, inputs) in enumerate(lowered):
         for value in (*inputs, *node.outputs):
             last_use[value] = index
             last_use_of_memory[roots[value]] = index
-    kept = {*program.outputs, *program.constants}
-    kept_memory = {*program.inputs, *(roots[value] for value in kept)}
+    lasting = {*program.outputs, *program.constants}
+    lasting_memory = {*program.inputs, *(roots[value] for value in lasting)}
     dying: dict[int, list[int]] = {}
     for value, index in last_use.items():
-        if value not in kept:
+        if value not in lasting:
             dying.setdefault(index, []).append(value)
 
     steps = []
@@ -150,7 +150,7 @@ def _schedule(
         if step.takes_out and writes_over:
             result = program.types[node.outputs[0]]
             for position, value in enumerate(inputs):
-                memory_dies = last_use_of_memory[roots[value]] == index and roots[value] not in kept_memory
+                memory_dies = last_use_of_memory[roots[value]] == index and roots[value] not in lasting_memory
                 is_alone = all(other == value or roots[other] != roots[value] for other in inputs)
                 if roots[value] == value and memory_dies and is_alone and program.types[value] is result:
                     run = _writing_over(step.run, position)
@@ -167,7 +167,7 @@ def _writing_over(run: Callable[..., Tensor], position: int) -> Callable[..., Te
 
 
 def _finishers(program: Program, roots: list[int]) -> list[Callable[[Tensor], Tensor]]:
-    """How each result becomes its caller's own: copied where it shares memory with something else."""
+    """A function for each result that returns fresh memory: a copy where memory is shared."""
     taken = {*program.inputs, *program.constants}
     finishers: list[Callable[[Tensor], Tensor]] = []
     for value in program.outputs:

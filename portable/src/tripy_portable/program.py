@@ -1,6 +1,6 @@
-"""A recorded graph as plain data: what is compiled, planned, saved and loaded.
+"""A recorded graph as plain data, to compile, plan, save and load.
 
-The file format is a JSON header followed by the constants' raw little-endian bytes. Nothing is pickled.
+The file format is a JSON header and the constants' raw little-endian bytes, without pickle.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What is known of a program's input beyond its type.
+    """Properties of a program's input beyond its type.
 
     `on_host` inputs are shape arithmetic: `value_bounds` bounds their values. `dimension_names` maps a
     dimension to a name; dimensions of one name must be equal at run time.
@@ -52,7 +52,7 @@ class InputSpec:
 class Node:
     """One operation: operands and results are value numbers; an absent optional operand is None.
 
-    `origin` is the user's line. While a program is compiled, `location` is all that the recording knew.
+    `origin` is the user's line. `location` is the full location, during compilation only.
     """
 
     op: str
@@ -65,7 +65,7 @@ class Node:
 
 @dataclass
 class Program:
-    """A graph in execution order. `types[v]` is the type of value `v`; `constants` holds those with data."""
+    """A graph in execution order. `types[v]` is the type of value `v`; `constants` holds values with data."""
 
     types: list[RankedTensorType]
     inputs: list[int]
@@ -99,10 +99,10 @@ class Program:
 
     @staticmethod
     def from_bytes(data: bytes) -> Program:
-        """Reads what `to_bytes` wrote.
+        """Reads the result of `to_bytes`.
 
         Raises:
-            MTRTException: where the data is not a program, is of another version, or is cut short.
+            MTRTException: the data is no program, has another version, or is cut short.
         """
         prefix = len(MAGIC) + struct.calcsize("<IQ")
         if data[: len(MAGIC)] != MAGIC or len(data) < prefix:

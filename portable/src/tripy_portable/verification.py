@@ -14,7 +14,8 @@ def verify(program: Program) -> None:
     """Checks every operation against the dialect's definition.
 
     Raises:
-        GraphError: naming the operation, what is legal and what was found.
+        GraphError: an operation is illegal; the message has the operation, the legal types and the actual
+            one.
     """
     for value in program.constants:
         checked(None, legality.check, "constant", (), {}, (program.types[value],))

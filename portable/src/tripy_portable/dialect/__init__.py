@@ -1,4 +1,4 @@
-"""The TensorRT dialect: what is legal, what types result, and the builders that record operations."""
+"""The TensorRT dialect: legal element types, result types, and the builders that record operations."""
 
 from tripy_portable.dialect import (  # noqa: F401  (importing registers the inferences)
     inference,

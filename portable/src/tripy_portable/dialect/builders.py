@@ -115,7 +115,7 @@ def slice(
     static_stride: Sequence[int] | None = None,
     mode: EnumAttr | None = None,
 ) -> OpResult:
-    """Cuts a strided box out of a tensor; modes say what lies outside of it."""
+    """Cuts a strided box out of a tensor; modes define the elements outside of it."""
     attrs = {
         "static_start": static_start,
         "static_size": static_size,
@@ -143,7 +143,7 @@ def collapse_rank(result: RankedTensorType, input: Value) -> OpResult:
 def broadcast(
     result: RankedTensorType, input: Value, broadcast_dims: Any, *, shape: Value | None = None
 ) -> OpResult:
-    """Repeats a tensor along new dimensions and along those of extent 1."""
+    """Repeats a tensor along new dimensions and along dimensions of extent 1."""
     return build("broadcast", [input, shape], {"broadcast_dims": broadcast_dims}, [result])[0]
 
 
@@ -174,19 +174,19 @@ def opaque_plugin(
     """A plugin that `tensorrt.plugin` has registered.
 
     Raises:
-        UnsupportedOperation: naming the plugin, where there is none, which would be native code, or where it
-            has several outputs, which nvtripy cannot take apart.
-        MLIRError: where an attribute has no value, or the plugin's own description refuses the inputs.
+        UnsupportedOperation: the plugin is not registered (it is native code), or has several outputs, which
+            nvtripy does not support; the message names it.
+        MLIRError: an attribute has no value, or the plugin's own description refuses the inputs.
     """
     definition = find(plugin_namespace, plugin_name)
     if definition is None or plugin_version != "1":
         raise unsupported_plugin(plugin_namespace, plugin_name, plugin_version)
-    given = {name: attr.value for name, attr in creator_params.value.items()}
+    attributes = {name: attr.value for name, attr in creator_params.value.items()}
     values = tuple(
-        (name, kind(given[name])) for name, kind in definition.input_attrs.items() if name in given
+        (name, kind(attributes[name])) for name, kind in definition.input_attrs.items() if name in attributes
     )
     attrs = {"namespace": plugin_namespace, "name": plugin_name, "attributes": values}
     if len(results) != 1:
-        # The native binding returns a list then, which nvtripy 0.1.7 takes for one result.
+        # The native binding would return a list, which nvtripy 0.1.7 treats as one result.
         raise unsupported_outputs(definition.plugin_id, len(results))
     return build("opaque_plugin", inputs, attrs, results)[0]

@@ -1,7 +1,7 @@
-"""Result types of each operation, from operand types, attributes and the operand values that are known.
+"""Result types of each operation, from operand types, attributes and known operand values.
 
-While IR is built, dimensions may be unknown (`DYNAMIC`) and no values are known; when a plan is made, all
-dimensions are known, and so are the values of shape operands.
+In a recorded graph, dimensions may be unknown (`DYNAMIC`), and so are all values. In a plan, all dimensions
+and the values of shape operands are known.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
 
 @dataclass
 class OpView:
-    """An operation as inference and lowering see it.
+    """An operation for inference and lowering.
 
-    `values[i]` is operand i's tensor where it is a known constant. `declared` are the result types known so
-    far: they carry the element type and rank of operations whose result type is given.
+    `values[i]` is the tensor of operand i, or None if it is not constant. `declared` are the result types so
+    far; they carry the element type and rank of operations with a given result type.
     """
 
     name: str
@@ -33,9 +33,9 @@ class OpView:
 
     def type(self, index: int) -> RankedTensorType:
         """The type of an operand that is not optional."""
-        found = self.types[index]
-        assert found is not None, f"{self.name} was recorded without its operand {index}"
-        return found
+        type = self.types[index]
+        assert type is not None, f"{self.name} was recorded without its operand {index}"
+        return type
 
     def ints(self, index: int) -> list[int] | None:
         """The values of a shape operand, or None while unknown."""
@@ -62,7 +62,7 @@ def infer(view: OpView) -> list[RankedTensorType]:
     """The result types, merged with the declared ones.
 
     Raises:
-        VerificationError: where shapes don't fit each other or the declared result type.
+        VerificationError: shapes do not fit each other or the declared result type.
     """
     inferred = _INFER[view.name](view)
     if not view.declared:
@@ -88,7 +88,7 @@ def broadcast_dims(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that equal-rank shapes broadcast to: extents must be equal or 1.
 
     Raises:
-        VerificationError: naming the dimension and the shapes.
+        VerificationError: an extent differs and is not 1; the message has the dimension and the shapes.
     """
     if len({len(shape) for shape in shapes}) != 1:
         raise VerificationError(

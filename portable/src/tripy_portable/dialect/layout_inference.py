@@ -60,8 +60,8 @@ def _transpose(view: OpView) -> list[RankedTensorType]:
 def _collapse_rank(view: OpView) -> list[RankedTensorType]:
     data, result = view.type(0), view.declared[0]
     if data.has_static_shape:
-        kept = tuple(extent for extent in data.dims if extent != 1)
-        if result.rank > data.rank or kept != tuple(d for d in result.dims if d not in (1, DYNAMIC)):
+        wide = tuple(extent for extent in data.dims if extent != 1)
+        if result.rank > data.rank or wide != tuple(d for d in result.dims if d not in (1, DYNAMIC)):
             raise VerificationError(
                 f"expected to only drop unit-dims from the shape: got '{data}' and '{result}'"
             )
@@ -137,10 +137,10 @@ def _linspace(view: OpView) -> list[RankedTensorType]:
 def _slice(view: OpView) -> list[RankedTensorType]:
     data = view.type(0)
     start, size, stride = slice_bounds(view)
-    for what, values in (("start", start), ("size", size), ("stride", stride)):
+    for name, values in (("start", start), ("size", size), ("stride", stride)):
         if values is not None and len(values) != data.rank:
             raise VerificationError(
-                f"expected {what} to have one value for each of the input's {data.rank} dimensions, got "
+                f"expected {name} to have one value for each of the input's {data.rank} dimensions, got "
                 f"{values}"
             )
     if size is None:
@@ -168,8 +168,8 @@ def _slice(view: OpView) -> list[RankedTensorType]:
 def slice_bounds(view: OpView) -> tuple[list[int] | None, list[int] | None, list[int] | None]:
     """Start, size and stride of a slice, each None while unknown."""
 
-    def values(index: int, what: str) -> list[int] | None:
-        static = view.attrs.get(f"static_{what}")
+    def values(index: int, name: str) -> list[int] | None:
+        static = view.attrs.get(f"static_{name}")
         return list(static) if static is not None else view.ints(index)
 
     return values(1, "start"), values(2, "size"), values(3, "stride")

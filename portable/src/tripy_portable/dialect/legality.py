@@ -1,8 +1,8 @@
-"""Which element types each operation accepts.
+"""The element types that each operation accepts.
 
-The sets are facts of the dialect's definition (`TensorRTOps.td`), narrowed or widened to what TensorRT 10 is
-known to accept where the public TensorRT-Incubator repository shows that: by the dialect's table of versions
-(`TensorRTVersionCompatibility.cpp`), and by nvtripy's own operator checks, which run against TensorRT.
+The sets are those of the dialect's definition (`TensorRTOps.td`), adapted to the types that TensorRT 10
+accepts. Sources in the public TensorRT-Incubator repository: the dialect's table of versions
+(`TensorRTVersionCompatibility.cpp`), and nvtripy's own operator checks, which run against TensorRT.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def check(
     """Checks an operation's element types and ranks against the dialect's definition.
 
     Raises:
-        VerificationError: naming the operand or result, what is legal and what was found.
+        VerificationError: a type is illegal; the message has the operand or result and the legal types.
     """
     rules = OPERANDS[name]
     for index, type in enumerate(operands):

@@ -1,1 +1,1 @@
-"""What nvtripy uses of MLIR's Python bindings: contexts, locations, types, attributes, operations."""
+"""The part of MLIR's Python bindings that nvtripy uses: locations, types, attributes, operations."""

@@ -1,4 +1,4 @@
-"""What each operation computes: one lowering an operation, the living definition of its semantics."""
+"""One lowering an operation: the definition of its semantics."""
 
 from tripy_portable.kernels import (  # noqa: F401  (importing registers the lowerings)
     contraction,

@@ -64,7 +64,7 @@ def _concatenation(view: OpView) -> Lowered:
 
 @lowers("gather")
 def _gather(view: OpView) -> Lowered:
-    """A negative index counts from the end; what is still out of bounds reads zero."""
+    """A negative index counts from the end; an index that is still out of bounds reads zero."""
     axis = view.attrs["axis"]
     extent, dims = view.type(0).dims[axis], view.declared[0].dims
     if extent == 0:

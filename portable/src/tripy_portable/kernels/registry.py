@@ -1,4 +1,4 @@
-"""Lowerings: from an operation with all static facts known to a function of its tensors."""
+"""Lowerings: from an operation with known static attributes to a function of its tensors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tripy_portable.dialect.inference import OpView
 
 @dataclass(frozen=True)
 class Lowered:
-    """What a plan runs for one operation.
+    """A plan's function for one operation.
 
-    `run` takes the operands at positions `uses` (all present ones where that is None), and after them
-    `tables`: tensors that lowering computed on the host, which a plan keeps where it computes. `is_view`
-    says that the result may share memory with its first argument. `takes_out` says that `run` writes element
-    by element and accepts torch's `out=`, so that the memory of an argument that dies can be reused.
+    `run` takes the operands at the positions `uses` (all present ones for None), followed by `tables`:
+    tensors that the lowering computes on the host and a plan stores on its device. `is_view`: the result may
+    share memory with the first argument. `takes_out`: `run` writes element by element and accepts torch's
+    `out=`, so that a plan can reuse the memory of an argument after its last use.
     """
 
     run: Callable[..., Any]
@@ -48,7 +48,7 @@ def lower(view: OpView) -> Lowered:
     """The function that computes an operation. `view.declared` must hold the final result types.
 
     Raises:
-        UnsupportedOperation: naming the operation, where there is none.
+        UnsupportedOperation: the operation has no kernel; the message names it.
     """
     try:
         lowering = _LOWERINGS[view.name]
@@ -63,10 +63,10 @@ def identity(x: Any) -> Any:
 
 
 def known(view: OpView, index: int) -> list[int]:
-    """The values of a shape operand, which must be known before a plan can be made.
+    """The values of a shape operand, which a plan needs.
 
     Raises:
-        UnsupportedOperation: where the shape depends on the data of a tensor.
+        UnsupportedOperation: the shape depends on the data of a tensor.
     """
     values = view.ints(index)
     if values is None:

@@ -69,7 +69,7 @@ def _pooling(view: OpView) -> Lowered:
     dtype = element.torch
     if attrs["pooling_type"] == "kMAX":
         pool = F.max_pool2d if planar else F.max_pool3d
-        # 8-bit integers are exact in float32, which is what torch pools.
+        # torch pools float32, in which 8-bit integers are exact.
         lowest = float("-inf") if element.is_float else float(torch.iinfo(dtype).min)
 
         def pool_max(x: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Quickly deployable plugins: what `tensorrt.plugin` registers, and how a graph's operation finds it."""
+"""Quickly deployable plugins: their registration, and their lookup by a graph's operation."""

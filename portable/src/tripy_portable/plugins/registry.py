@@ -1,7 +1,7 @@
 """Registration of quickly deployable plugins, checked by the rules that TensorRT documents for it.
 
-`register` says what goes in and comes out, `impl` computes it, `aot_impl` gives TensorRT a compiled kernel.
-An engine made by MLIR-TensorRT takes the last and nothing else; the portable runtime calls the second.
+`register` describes inputs and outputs, `impl` computes the outputs, `aot_impl` returns a compiled kernel. An
+engine of MLIR-TensorRT uses the kernel; the portable runtime calls `impl`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RESERVED_ATTRIBUTES = ("outputs", "stream", "tactic")
 
 @dataclass
 class PluginDef:
-    """A registered plugin; the names are those that nvtripy reads from TensorRT's."""
+    """A registered plugin; nvtripy reads these attribute names from TensorRT's registry."""
 
     plugin_id: str
     register_func: Callable[..., Any]
@@ -73,7 +73,7 @@ def _advice() -> str:
 
 
 def not_registered(namespace: str, name: str) -> str:
-    """What to say of a saved program that calls a plugin that this process has not registered."""
+    """The error's text for a saved program with a plugin that this process has not registered."""
     return (
         f"the executable calls plugin '{namespace}::{name}', which is not registered in this process; import "
         f"the module that registers it before loading. {_advice()}"
@@ -84,7 +84,7 @@ def check_plugins(program: Program) -> None:
     """Checks that every plugin that a saved program calls is registered.
 
     Raises:
-        MTRTException: naming the first one that is not.
+        MTRTException: a plugin is not registered; the message names the first one.
     """
     for node in program.nodes:
         if node.op == "opaque_plugin":
@@ -101,11 +101,11 @@ def register(plugin_id: str, lazy_register: bool = False) -> Callable[[Callable]
 
     Args:
         plugin_id: `<namespace>::<name>`.
-        lazy_register: TensorRT's; there is no registry of creators here that it could delay.
+        lazy_register: TensorRT's option, without effect here.
 
     Raises:
-        ValueError: where the name is taken or not legal, or the function's signature is not as described.
-        UnsupportedOperation: for an attribute of a type that TensorRT takes and nvtripy or this package not.
+        ValueError: the name is taken or illegal, or the function's signature differs.
+        UnsupportedOperation: nvtripy or this package lacks an attribute's type that TensorRT accepts.
     """
 
     def decorator(function: Callable) -> Callable:
@@ -127,12 +127,12 @@ def register(plugin_id: str, lazy_register: bool = False) -> Callable[[Callable]
 
 
 def impl(plugin_id: str) -> Callable[[Callable], Callable]:
-    """Registers what computes a plugin: `(inputs..., attributes..., outputs, stream)`, writing to `outputs`.
+    """Registers the implementation `(inputs..., attributes..., outputs, stream)`, which writes to `outputs`.
 
-    It gets `Tensor`s and the CUDA stream that is current, 0 on the CPU. Some attributes may be left out.
+    Its arguments are `Tensor`s and the current CUDA stream, 0 on the CPU. It may omit attributes.
 
     Raises:
-        ValueError: where the plugin is not registered, or the signature is not as described.
+        ValueError: the plugin is not registered, or the signature differs.
     """
 
     def decorator(function: Callable) -> Callable:
@@ -145,13 +145,13 @@ def impl(plugin_id: str) -> Callable[[Callable], Callable]:
 
 
 def aot_impl(plugin_id: str) -> Callable[[Callable], Callable]:
-    """Registers what compiles a plugin's kernel: `(inputs..., attributes..., outputs, tactic)`.
+    """Registers the compiler of a plugin's kernel: `(inputs..., attributes..., outputs, tactic)`.
 
-    Tensors come as descriptors. It returns the kernel's name, its PTX, `KernelLaunchParams` and `SymExprs`.
-    Nothing here calls it.
+    Its tensors are descriptors. It returns the kernel's name, its PTX, `KernelLaunchParams` and `SymExprs`.
+    The portable runtime does not call it.
 
     Raises:
-        ValueError: where the plugin is not registered, or the signature is not as described.
+        ValueError: the plugin is not registered, or the signature differs.
     """
 
     def decorator(function: Callable) -> Callable:
@@ -184,23 +184,23 @@ def _parameters(plugin_id: str, function: Callable) -> tuple[list[str], dict[str
     attributes: dict[str, type] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind = parameter.annotation
-        what = f"argument '{name}' of '{plugin_id}'"
+        argument = f"argument '{name}' of '{plugin_id}'"
         if parameter.default is not parameter.empty or parameter.kind.name.startswith("VAR"):
-            raise ValueError(f"{what} must be a plain argument without a default")
+            raise ValueError(f"{argument} must be a plain argument without a default")
         if _is(kind, TensorDesc):
             if attributes:
-                raise ValueError(f"{what} is a tensor and must come before the attributes")
+                raise ValueError(f"{argument} is a tensor and must come before the attributes")
             tensors.append(name)
         elif name in _RESERVED_ATTRIBUTES:
-            raise ValueError(f"{what} has a name that is reserved")
+            raise ValueError(f"{argument} has a name that is reserved")
         elif kind in ATTRIBUTE_TYPES:
             attributes[name] = kind
         elif kind is bytes or getattr(kind, "__module__", "") == "numpy" or typing.get_origin(kind):
             raise UnsupportedOperation(
-                f"{what} has type {kind}: the portable runtime takes {ATTRIBUTE_TYPES}"
+                f"{argument} has type {kind}: the portable runtime takes {ATTRIBUTE_TYPES}"
             )
         else:
-            raise ValueError(f"{what} needs a type hint, TensorDesc or an attribute's, but has {kind!r}")
+            raise ValueError(f"{argument} needs a type hint, TensorDesc or an attribute's, but has {kind!r}")
     if not tensors:
         raise ValueError(f"'{plugin_id}' must have at least one input tensor")
     return tensors, attributes
@@ -238,10 +238,9 @@ def _check_signature(definition: PluginDef, function: Callable, last: Sequence[s
 
 
 def _let_nvtripy_ask_for_the_library() -> None:
-    """Uses up nvtripy's one attempt to load TensorRT's own plugin library, which a registered plugin lacks.
+    """Triggers nvtripy's one attempt to load TensorRT's own plugin library.
 
-    It asks when the first plugin of a process is compiled, whichever that is, and the absence of the library
-    would fail that one.
+    nvtripy loads it with the first plugin of a process. The missing library would fail that plugin.
     """
     from nvtripy.trace.ops.plugin import (  # type: ignore[import-untyped]  # nvtripy has no types
         initialize_plugin_registry,

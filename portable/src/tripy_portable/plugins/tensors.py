@@ -1,6 +1,6 @@
-"""The values that a plugin's functions are given: descriptors, symbolic integers, tensors, launch parameters.
+"""Arguments of a plugin's functions: descriptors, symbolic integers, tensors, launch parameters.
 
-The interface is `tensorrt.plugin`'s public one. What a registration here may use is what TensorRT documents.
+The interface is `tensorrt.plugin`'s public one, as TensorRT documents it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SymInt32:
         """Whether the value is known.
 
         Raises:
-            RuntimeError: for a fake one, as in TensorRT.
+            RuntimeError: the extent is fake, as in TensorRT.
         """
         if self._value is None:
             raise RuntimeError(_FAKE)
@@ -41,7 +41,7 @@ class SymInt32:
         """The value.
 
         Raises:
-            RuntimeError: for a fake one.
+            RuntimeError: the extent is fake.
         """
         if self._value is None:
             raise RuntimeError(_FAKE)
@@ -76,7 +76,7 @@ def cdiv(first: int | ShapeExpr, second: int | ShapeExpr) -> ShapeExpr:
     """`first` divided by `second`, rounded up.
 
     Raises:
-        ValueError: where both are plain integers, as in TensorRT.
+        ValueError: both are plain integers, as in TensorRT.
     """
     if isinstance(first, int):
         if isinstance(second, int):
@@ -94,9 +94,9 @@ class ShapeExprs:
     @classmethod
     def from_tuple(cls, shape_exprs: Sequence[int | ShapeExpr]) -> ShapeExprs:
         """Dimensions from integers and expressions."""
-        made = cls(len(shape_exprs))
-        made._shapes = [ShapeExpr(extent) for extent in shape_exprs]
-        return made
+        exprs = cls(len(shape_exprs))
+        exprs._shapes = [ShapeExpr(extent) for extent in shape_exprs]
+        return exprs
 
     def numel(self) -> ShapeExpr:
         """The number of elements."""
@@ -119,7 +119,7 @@ class ShapeExprs:
 
 
 class TensorDesc:
-    """What is known of a tensor before there is one: its dimensions and element type."""
+    """A tensor's dimensions and element type, without data."""
 
     def __init__(self, shape_expr: ShapeExprs | None = None, dtype: DataType | None = None):
         self.shape_expr = shape_expr
@@ -149,7 +149,7 @@ def from_shape_expr(shape_expr: tuple[int | ShapeExpr, ...] | ShapeExprs, dtype:
 class Tensor:
     """A tensor with data, for an implementation to read or to write.
 
-    PyTorch and others get at it without a copy: by DLPack anywhere, by `__cuda_array_interface__` on a GPU.
+    PyTorch and others read it without a copy: by DLPack, or by `__cuda_array_interface__` on a GPU.
     """
 
     def __init__(self, tensor: torch.Tensor, dtype: DataType):
@@ -193,7 +193,7 @@ class Tensor:
 
 
 class SymExprs:
-    """Scalar arguments of a kernel: `SymInt32`s, after the pointers to inputs and before those to outputs."""
+    """Scalar arguments of a kernel: `SymInt32`s between the pointers to inputs and to outputs."""
 
     def __init__(self, length: int):
         self._values: list[SymInt32 | None] = [None] * length

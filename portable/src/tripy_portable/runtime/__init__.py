@@ -1,1 +1,1 @@
-"""What nvtripy uses of `mlir_tensorrt.runtime.api`: memory, streams, executables, sessions."""
+"""The part of `mlir_tensorrt.runtime.api` that nvtripy uses: memory, streams, executables, sessions."""

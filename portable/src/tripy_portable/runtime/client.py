@@ -1,7 +1,7 @@
 """The runtime client: devices, streams, allocation, copies, DLPack.
 
-A copy without a stream is complete when the call returns. With one it is queued, and complete when the stream
-is: a copy to the host is then in pinned memory, whose values must not be read before.
+A copy without a stream is complete when the call returns. A copy with a stream is queued, and complete when
+the stream is. Its copy on the host is in pinned memory; do not read it earlier.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RuntimeClient:
             stream: where the copy to the device is queued.
 
         Raises:
-            MTRTException: where the array's size doesn't fit the shape.
+            MTRTException: the array's size does not fit the shape.
         """
         if dtype is None:
             raise MTRTException("InvalidArgument: create_memref needs the element type: pass dtype=")
@@ -97,8 +97,8 @@ class RuntimeClient:
         """A memref that shares memory with a DLPack capsule.
 
         Raises:
-            MTRTException: for an element type that nvtripy has not, and, where canonical strides are
-                asserted, for a tensor that is not row-major contiguous.
+            MTRTException: nvtripy lacks the element type, or the tensor is not row-major contiguous while
+                canonical strides are asserted.
         """
         tensor = torch.utils.dlpack.from_dlpack(dltensor)
         element = BY_TORCH.get(tensor.dtype)
@@ -128,7 +128,7 @@ class RuntimeClient:
     def copy_to_device(
         self, host_memref: MemRefValue, device: Device, stream: Stream | None = None
     ) -> MemRefValue:
-        """A copy in device memory; see above for what a stream means."""
+        """A copy in device memory; the module's docstring explains streams."""
         return self._to_device(host_memref, device, stream, is_owned=False)
 
     def copy_to_host(
@@ -137,7 +137,7 @@ class RuntimeClient:
         existing_host_memref: MemRefValue | None = None,
         stream: Stream | None = None,
     ) -> MemRefValue | None:
-        """A copy in host memory: a new memref, or into an existing one; see above for what a stream means."""
+        """A copy in host memory, new or existing; the module's docstring explains streams."""
         source, is_queued = device_memref.tensor, stream is not None and device_memref.tensor.is_cuda
         queue = queue_of(stream, source.device)
         shared = make_ready([device_memref], queue) if queue is not None else []

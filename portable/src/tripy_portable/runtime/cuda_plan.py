@@ -23,20 +23,20 @@ _CONTRACTIONS = frozenset(("matrix_multiply", "convolution", "deconvolution", "o
 
 
 class CudaPlan:
-    """A plan whose data lives on a GPU. Nothing waits for the GPU but capturing a graph, and fusing.
+    """A plan with its data on a GPU.
 
-    Both happen once: a plan is fused at its first call, and captured at its second.
+    The first call fuses the plan, and the second one captures it. Only these two wait for the GPU.
     """
 
     def __init__(self, plan: Plan, options: Options):
         """Wraps a plan.
 
         Args:
-            plan: its constants are on the GPU.
+            plan: a plan with its constants on the GPU.
             options: whether TF32, graphs and fusion are allowed.
 
         Raises:
-            MTRTException: where fusion is asked for and cannot be had.
+            MTRTException: fusion is requested and unavailable.
         """
         if options.fuse:
             require_fusion([step.node.op for step in plan.steps])
@@ -61,7 +61,7 @@ class CudaPlan:
         """Queues the work in a CUDA stream.
 
         Args:
-            arguments: memrefs of exactly the types that the plan was made for.
+            arguments: memrefs of exactly the plan's types.
             queue: the stream; it waits for the arguments' own.
 
         Returns:
@@ -100,8 +100,8 @@ class CapturedGraph:
         """Captures a function that has run before. Waits for the GPU.
 
         Args:
-            function: what to capture: a plan's steps.
-            positions: of the inputs that it reads.
+            function: a plan's steps.
+            positions: positions of the inputs that it reads.
             inputs: tensors of the plan's shapes.
         """
         self._positions = positions

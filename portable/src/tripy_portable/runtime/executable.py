@@ -18,7 +18,7 @@ from tripy_portable.runtime.options import Options
 from tripy_portable.runtime.placement import Placement
 from tripy_portable.runtime.streams import device_of
 
-# A loop over sequence lengths needs a plan each; what it holds beyond the constants is small.
+# A loop over sequence lengths needs one plan a length; a plan is small beside the constants.
 MAX_PLANS = 32
 
 
@@ -52,9 +52,9 @@ class FunctionSignature:
 
 
 class Executable:
-    """A compiled function, `main`. `Executable(bytes)` reads what `serialize` wrote.
+    """A compiled function, `main`. `Executable(bytes)` reads the result of `serialize`.
 
-    Its plans are kept by the inputs' shapes, element types and host values: those of the most recent calls.
+    It caches the plans of the most recent calls by the inputs' shapes, element types and host values.
     """
 
     def __init__(self, buffer: bytes):
@@ -88,10 +88,10 @@ class Executable:
     def make_plan(
         self, key: Any, types: list[RankedTensorType], values: dict[int, torch.Tensor]
     ) -> Plan | CudaPlan:
-        """Plans for concrete input types and host values, and keeps the plan under a key.
+        """Makes and caches the plan for concrete input types and host values.
 
         Raises:
-            GraphError: where the shapes don't fit, naming the operation.
+            GraphError: the shapes do not fit; the message names the operation.
         """
         program = fold(self.program, types, values, folding(self.device, self.options.allow_tf32))
         steps = Plan(program, self._place, writes_over=not self.options.fuse)
@@ -102,10 +102,10 @@ class Executable:
         return plan
 
     def plan_for_typical_shapes(self) -> None:
-        """Makes the plan for the inputs' typical shapes, so that what doesn't fit fails while compiling.
+        """Makes the plan for the inputs' typical shapes, so that a misfit fails while compiling.
 
         Raises:
-            GraphError: naming the operation.
+            GraphError: the shapes do not fit; the message names the operation.
         """
         types, values = [], {}
         for index, (value, spec) in enumerate(zip(self.program.inputs, self.program.specs)):
@@ -142,5 +142,5 @@ class Executable:
 
 
 def plan_key(types: list[tuple[Any, ...]], host_values: list[int | float]) -> Any:
-    """What a plan is made for: each input's dimensions and element type code, and the values on the host."""
+    """The key of a plan: each input's dimensions and element type code, and the values on the host."""
     return (*types, *host_values)

@@ -1,7 +1,7 @@
-"""Constants are computed where plans compute.
+"""Folding on the device of the plans.
 
-A GPU's exponential, or its sum of many numbers, has other last bits than the host's. If constants were folded
-on the host, an operation's result would depend on whether its operands happen to be known.
+A GPU's exponential or long sum has other last bits than the host's. With folding on the host, an operation's
+result would depend on whether its operands are known.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ def folding(device: torch.device, allow_tf32: bool) -> Compute:
 
 
 class DeviceFolding:
-    """Computes with floats on a device, and with integers, which shapes are made of, on the host.
+    """Computes with floats on a device, and with the integers of shapes on the host.
 
-    Results go to the host, since that is where a program keeps its constants. Their originals stay on the
-    device while a program is folded, strides included: the next operation sees what it would in a plan.
+    Results go to the host, where a program stores its constants. Their originals stay on the device during
+    folding, with their strides: the next operation gets the same operands as in a plan.
     """
 
     def __init__(self, device: torch.device, precision: contextlib.AbstractContextManager):
         self._device = device
         self._precision = precision
-        # By the host tensor's identity, which holds while the tensor is kept here.
+        # By the host tensor's identity, which is valid while this holds the tensor.
         self._originals: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, lowered: Lowered, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The operation's results, as host tensors."""
         if lowered.is_view:
-            # The same bits wherever it is done.
+            # A view has the same bits on any device.
             (result,) = compute_on_host(lowered, arguments)
             if id(arguments[0]) in self._originals:
                 rest = [self._placed(argument) for argument in arguments]

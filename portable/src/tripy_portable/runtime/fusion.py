@@ -1,8 +1,8 @@
 """Fusion: a plan's steps as one function, compiled by PyTorch's Inductor for the GPU.
 
-What is fused rounds as the steps do: every +, -, x, / and cast of a recorded operation is rounded to its own
-type, a product and a sum are not contracted, and nothing is rewritten by algebra. Sums have another order,
-and other functions may differ within the bounds of SEMANTICS.md.
+Fused steps round like single steps: every +, -, x, / and cast of a recorded operation rounds to its own type.
+There is no contraction of a product and a sum, and no rewriting by algebra. Sums have another order, and
+other functions may differ within the bounds of SEMANTICS.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def require_fusion(operations: Sequence[str]) -> None:
     """Checks that these operations can be fused on this machine.
 
     Raises:
-        MTRTException: naming what is missing, or cannot be traced.
+        MTRTException: a package is missing, or an operation cannot be traced; the message names it.
     """
     if "opaque_plugin" in operations:
         raise MTRTException(
@@ -65,14 +65,14 @@ def _missing() -> str:
 
 
 def fuse(plan: Plan, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], list[Tensor]]:
-    """Compiles a plan that writes over none of its arguments.
+    """Compiles a plan that overwrites none of its arguments.
 
     Args:
         plan: the plan, on a GPU.
-        inputs: tensors of its shapes, whose values don't matter; anything where the plan reads none.
+        inputs: tensors of its shapes with any values; any object for an input that the plan does not read.
 
     Returns:
-        What `plan.run` is: from inputs to fresh results.
+        A function like `plan.run`, from inputs to fresh results.
     """
     positions, constants = plan.input_positions, plan.constants
     with torch.inference_mode(False), torch.no_grad():
@@ -88,8 +88,9 @@ def fuse(plan: Plan, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], list[Te
 
 
 def trace(plan: Plan, constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
-    """A plan's steps as a graph of ATen operations on (*constants, *inputs), the latter those at
-    `plan.input_positions`. Only shapes, types and devices of the tensors count.
+    """A plan's steps as a graph of ATen operations on (*constants, *inputs at `plan.input_positions`).
+
+    Only shapes, types and devices of the tensors count.
     """
     count = 1 + max(plan.input_positions, default=-1)
 

@@ -1,7 +1,7 @@
-"""Memory: host and device tensors as nvtripy sees them.
+"""Memory: nvtripy's host and device tensors.
 
-With no GPU, "device" memory is host memory flagged as device. With one, device memory knows the CUDA stream
-in which it is written, and those that use it: see `streams`.
+Without a GPU, "device" memory is host memory with a device flag. With one, device memory records the CUDA
+stream that writes it and the streams that use it; see `streams`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a user can choose about running on a GPU: environment variables, read when an executable is made.
+"""A user's options for a GPU: environment variables, read when an executable is compiled or loaded.
 
-`TRIPY_PORTABLE_TF32=1` lets float32 matrix products and convolutions round their factors to TF32. The default
-is not to, whatever PyTorch's own switches say. It has no effect on the CPU.
+`TRIPY_PORTABLE_TF32=1` rounds the factors of float32 matrix products and convolutions to TF32. The default is
+no rounding; PyTorch's own switches have no effect. The variable has no effect on the CPU.
 
 `TRIPY_PORTABLE_CUDA_GRAPHS=1` captures the work of each set of input shapes as a CUDA graph at the second
 call, and replays it. Inputs are copied into the graph's own memory, and results out of it.

@@ -1,7 +1,7 @@
-"""Streams, and where device memory is: on the GPU where PyTorch sees one, else in host memory.
+"""Streams, and the place of device memory: on the GPU that PyTorch finds, else in host memory.
 
-Work that is queued without a stream goes to PyTorch's current one. Between our streams and PyTorch's, the GPU
-waits and never the host: what is produced in one stream is waited for by the next that uses it.
+Work without a stream goes to PyTorch's current one. A stream that reads another one's results waits on the
+GPU; the host does not wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Stream:
         return self.cuda.cuda_stream if self.cuda is not None else id(self)
 
     def sync(self) -> None:
-        """Waits for the work queued so far, and raises what went wrong in it."""
+        """Waits for the queued work, and raises its errors."""
         if self.cuda is not None:
             self.cuda.synchronize()
 
@@ -61,7 +61,7 @@ def consumers(stream: int | None, device: torch.device) -> list[torch.cuda.Strea
     that PyTorch passes.
 
     Raises:
-        BufferError: for 0, which the protocol forbids.
+        BufferError: stream 0, which the protocol forbids.
     """
     if stream is None:
         return torch_queues(device)

@@ -1,10 +1,10 @@
-"""A real TensorRT build of what nvtripy records: is the graph accepted, what engine comes of it, does it run?
+"""A real TensorRT build of a recorded graph: translation, engine and execution.
 
     executable = nvtripy.compile(model, args=[...])
     built = trt.build(trt.program_of(executable))
 
-The library is `tensorrt` where that is installed, else `tensorrt_rtx`; `available()` says why there is none.
-An engine can be built without a GPU, and run by `Engine` where there is one that it supports.
+The library is an installed `tensorrt`, else `tensorrt_rtx`; `available()` returns the reason for a missing
+library. Building needs no GPU. `Engine` runs on a GPU that the library supports.
 """
 
 from tripy_portable.trt.builder import (

@@ -23,7 +23,7 @@ from tripy_portable.trt.network import Translation
 from tripy_portable.trt.plugins import refuse_plugins
 
 TRANSLATION_VERSION = 1
-"""Raised when the translation of any operation changes: engines of before are not those of now."""
+"""Version of the translation; increase it with every change, which invalidates cached engines."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class EngineBuild:
-    """An engine and what is known of it.
+    """An engine and its description.
 
     Attributes:
         engine_bytes: the serialized engine.
-        layers: layers of the network that TensorRT was given.
-        engine_layers: layers of the engine that TensorRT made of them.
-        seconds: of translating and building, without recording.
+        layers: number of layers of the network.
+        engine_layers: number of layers of the engine.
+        seconds: seconds of translating and building, without recording.
         inspector: the engine's layers with the dtype of each tensor; see `inspector.read_listing`.
-        messages: TensorRT's errors and warnings, each with the operation and the user's line where known.
+        messages: TensorRT's errors and warnings, with the operation and the user's line if known.
         key: see `cache_key`.
         library: name and version of the TensorRT that built it.
     """
@@ -69,10 +69,10 @@ class EngineBuild:
         return len(self.engine_bytes)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Writes `<key>.engine`, and beside it `<key>.json` with everything else.
+        """Writes `<key>.engine`, and `<key>.json` with all other fields.
 
         Args:
-            folder: made where it is missing.
+            folder: folder to write to, created if missing.
 
         Returns:
             The engine's path.
@@ -94,14 +94,14 @@ class EngineBuild:
 
 
 def program_of(executable: Any) -> Program:
-    """The program that nvtripy recorded for an executable: the graph that TensorRT should see.
+    """The recorded program of an executable: the graph for TensorRT.
 
     Args:
-        executable: what `nvtripy.compile` returned, or what `nvtripy.Executable.load` read. A saved one
-            keeps the program after folding, and of each location the innermost line only.
+        executable: result of `nvtripy.compile` or `nvtripy.Executable.load`. A saved executable has the
+            folded program and the innermost line of each location only.
 
     Raises:
-        TypeError: where it was not made by the portable runtime.
+        TypeError: the executable is not the portable runtime's.
     """
     inner = getattr(executable, "_executable", executable)
     program = getattr(inner, "recorded", None) or getattr(inner, "program", None)
@@ -126,13 +126,13 @@ def at_typical_shapes(program: Program) -> Program:
 
 
 def cache_key(program: Program, options: BuildOptions | None = None) -> str:
-    """Hexadecimal SHA-256 over all that an engine depends on.
+    """Hexadecimal SHA-256 over all inputs of an engine's build.
 
-    That is: the weights' bytes, the graph, shapes and profiles, every value's dtype, the builder's options,
-    the translation, and the versions of TensorRT and of this package. Not the source lines.
+    These are the weights' bytes, the graph, shapes and profiles, every value's dtype, the builder's options,
+    the translation, and the versions of TensorRT and of this package, without the source lines.
 
     Raises:
-        NoTensorRT: where there is none whose version could be part of the key.
+        NoTensorRT: there is no TensorRT, whose version is part of the key.
     """
     digest = hashlib.sha256()
     facts = {
@@ -159,13 +159,13 @@ def build(program: Program, options: BuildOptions | None = None) -> EngineBuild:
     """Builds an engine.
 
     Args:
-        program: from `program_of`, or `Program.from_bytes`.
-        options: of the builder.
+        program: result of `program_of` or `Program.from_bytes`.
+        options: options of the builder.
 
     Raises:
-        NoTensorRT: where there is no TensorRT library.
-        NoPlugins: where the graph calls plugins.
-        Refused: where TensorRT does not accept the graph, with its message and the user's line.
+        NoTensorRT: there is no TensorRT library.
+        NoPlugins: the graph calls plugins.
+        Refused: TensorRT does not accept the graph; the error has its message and the user's line.
     """
     options = options or BuildOptions()
     library = libraries.load()

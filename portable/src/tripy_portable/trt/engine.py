@@ -34,8 +34,8 @@ class Engine:
         engine_bytes: a serialized engine of the library that is installed here.
 
     Raises:
-        CannotRun: without a CUDA device, or where TensorRT does not run the engine on it.
-        NoTensorRT: where there is no TensorRT library.
+        CannotRun: there is no CUDA device, or TensorRT does not run the engine on it.
+        NoTensorRT: there is no TensorRT library.
     """
 
     def __init__(self, engine_bytes: bytes):
@@ -72,24 +72,25 @@ class Engine:
         """Launches the engine on torch's current stream, and does not wait for it.
 
         Args:
-            inputs: by position, contiguous, of the recorded dtypes; dimension inputs may be on the host.
+            inputs: contiguous tensors of the recorded dtypes, by position; dimension inputs may be on the
+                host.
 
         Returns:
             Fresh tensors, by position.
 
         Raises:
-            ValueError: for an input whose dtype or shape the engine does not take.
-            CannotRun: where TensorRT fails to launch.
+            ValueError: the engine does not accept an input's dtype or shape.
+            CannotRun: TensorRT fails to launch.
         """
         held = [self._give(index, tensor) for index, tensor in enumerate(inputs)]
         missing = self._context.infer_shapes()
         if missing:
-            raise ValueError(f"the engine also wants {', '.join(missing)}; pass {len(self._inputs)} inputs")
+            raise ValueError(f"the engine also needs {', '.join(missing)}; pass {len(self._inputs)} inputs")
         outputs = [self._receive(name) for name in self._outputs]
         stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
         if not self._context.execute_async_v3(stream):
             raise CannotRun(self._said("the launch failed"))
-        # The allocator may reuse what is let go of, but only behind this launch on the same stream.
+        # The allocator may reuse freed memory, but only after this launch on the same stream.
         del held
         return outputs
 
@@ -99,7 +100,7 @@ class Engine:
             return None
         wanted = self._torch_dtype(name)
         if tensor.dtype != wanted:
-            raise ValueError(f"input {index} has dtype {tensor.dtype}, the engine wants {wanted}; convert it")
+            raise ValueError(f"input {index} has dtype {tensor.dtype}, the engine needs {wanted}; convert it")
         is_on_host = self._engine.get_tensor_location(name) == self._library.TensorLocation.HOST
         placed = tensor.to("cpu" if is_on_host else self._device).contiguous()
         if not self._context.set_input_shape(name, tuple(placed.shape)):

@@ -1,7 +1,7 @@
-"""What the built engine consists of, as TensorRT's own inspector tells it.
+"""The layers of a built engine, from TensorRT's own inspector.
 
-An engine can be inspected once it is deserialized, which needs a GPU. But a builder that is asked for
-detailed profiling also writes the inspector's listing to its log, GPU or not: that text is read here.
+Inspecting a deserialized engine needs a GPU. A builder with detailed profiling writes the inspector's listing
+to its log without a GPU; this module parses that text.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def read_listing(log: Sequence[str]) -> dict[str, Any]:
         log: TensorRT's verbose messages.
 
     Returns:
-        `layers`, each with name, type, tactic, metadata (Tripy's tensors and the user's lines that were
-        fused into it) and the inputs, constants and outputs with shape and dtype; `bindings`; and `text`,
-        the listing as TensorRT wrote it. Empty where TensorRT wrote none.
+        `layers`, each with name, type, tactic, metadata (its fused Tripy tensors and user's lines) and the
+        inputs, constants and outputs with shape and dtype; `bindings`; and `text`, TensorRT's own listing.
+        Empty without a listing.
     """
     text = next((entry for entry in reversed(log) if entry.startswith(_LISTING)), "")
     layers, bindings = [], []

@@ -9,7 +9,7 @@ from tripy_portable.dtypes import I32
 from tripy_portable.trt.network import Conversion, converts
 
 _SLICE_MODES = {
-    # TensorRT's own default rejects what lies outside, too.
+    # TensorRT's own default also rejects reads out of bounds.
     "kDEFAULT": "STRICT_BOUNDS",
     "kWRAP": "WRAP",
     "kCLAMP": "CLAMP",
@@ -30,7 +30,7 @@ def _extent(op: Conversion, shape: Any, axis: int) -> Any:
 
 
 def _shuffled(op: Conversion, tensor: Any, dims: Sequence[int] = (), shape: Any = None) -> Any:
-    """Reshaped to fixed extents, of which one may be -1, or to those in a shape tensor."""
+    """A reshape to fixed extents (one may be -1) or to the extents in a shape tensor."""
     layer = op.layer(op.network.add_shuffle(tensor))
     # Otherwise an extent of 0 means the input's, and a tensor without elements cannot be reshaped.
     layer.zero_is_placeholder = False
@@ -117,7 +117,7 @@ def _broadcast(op: Conversion) -> list[Any]:
 
 
 def _unknown_strides(op: Conversion, tensor: Any) -> Any:
-    """min(extent - 1, 1) for each axis: 0 for those that repeat, 1 for the others."""
+    """min(extent - 1, 1) for each axis: 0 repeats the axis, 1 does not."""
     ones = op.constant([1] * len(tuple(tensor.shape)), I32)
     operations = op.library.ElementWiseOperation
     less_one = op.out(op.network.add_elementwise(_shape(op, tensor), ones, operations.SUB))
@@ -140,9 +140,9 @@ def _gather(op: Conversion) -> list[Any]:
 def _slice(op: Conversion) -> list[Any]:
     rank = op.type(0).rank
     settings = []
-    for index, what in ((1, "start"), (2, "size"), (3, "stride")):
-        given = op.attrs.get(f"static_{what}")
-        settings.append(tuple(given) if given is not None else op.ints(index))
+    for index, name in ((1, "start"), (2, "size"), (3, "stride")):
+        static = op.attrs.get(f"static_{name}")
+        settings.append(tuple(static) if static is not None else op.ints(index))
     # TensorRT wants values even where a tensor takes their place.
     fixed = [(1,) * rank if values is None else tuple(values) for values in settings]
     layer = op.layer(op.network.add_slice(op.inputs[0], *fixed))

@@ -1,4 +1,4 @@
-"""Which TensorRT builds engines here: `tensorrt` itself, or `tensorrt_rtx`, which needs no GPU to build."""
+"""The TensorRT library that builds engines: `tensorrt`, or `tensorrt_rtx`, which builds without a GPU."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import importlib
 from types import ModuleType
 
 LIBRARIES = ("tensorrt", "tensorrt_rtx")
-"""Import names by preference. The stand-in named `tensorrt` builds nothing and is passed over."""
+"""Import names by preference; the stand-in named `tensorrt` is skipped."""
 
 
 class NoTensorRT(ImportError):
-    """Neither library can be imported; the message says why, and what to install."""
+    """Neither library can be imported; the message has the reasons and the fix."""
 
 
 def load() -> ModuleType:
-    """The TensorRT module that engines are built with.
+    """The TensorRT module that builds engines.
 
     Raises:
-        NoTensorRT: with the reason for each library.
+        NoTensorRT: no library can be imported; the message has the reasons.
     """
     reasons = []
     for name in LIBRARIES:
@@ -50,7 +50,7 @@ def describe() -> str:
     """The library and its version, such as `tensorrt_rtx 1.7.1.116`.
 
     Raises:
-        NoTensorRT: where there is none.
+        NoTensorRT: no library can be imported.
     """
     library = load()
     return f"{library.__name__} {library.__version__}"

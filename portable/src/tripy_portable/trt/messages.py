@@ -1,4 +1,4 @@
-"""What TensorRT says, and which operation and which line of the user's it is about.
+"""TensorRT's messages, with the operation and the user's line of each.
 
 The recorded operations carry nvtripy's locations: `loc(fused<"<TraceOp: ..., Stack Info: --> file:line in
 function() --> ... >, ">["inputs;;<out>;;outputs"])`. A program from a file has the innermost line only.
@@ -26,8 +26,8 @@ _KEPT = ("INTERNAL_ERROR", "ERROR", "WARNING")
 class Message:
     """One of TensorRT's messages.
 
-    `operation` is the dialect operation that it is about with Tripy's names of its results, `user_line` the
-    user's (`file:line in function`), `traced` Tripy's own operation; each empty where it is not known.
+    `operation` is its dialect operation with Tripy's names of the results, `user_line` the user's line
+    (`file:line in function`), `traced` Tripy's own operation; each is empty if unknown.
     """
 
     severity: str
@@ -47,19 +47,19 @@ class Message:
 
 
 class Refused(ValueError):
-    """TensorRT does not accept the graph. `messages` hold what it said, the message names the user's line."""
+    """TensorRT refuses the graph. `messages` holds its messages; the error's text has the user's line."""
 
-    def __init__(self, what: str, messages: tuple[Message, ...]):
+    def __init__(self, problem: str, messages: tuple[Message, ...]):
         errors = [message for message in messages if message.is_error]
         located = next((message for message in errors if message.operation), None)
-        lines = [what]
+        lines = [problem]
         if located is not None:
             lines[0] += f" in tensorrt.{located.operation}"
             if located.user_line:
                 lines.append(f"  your line: {located.user_line}")
             if located.traced:
                 lines.append(f"  Tripy's operation: {located.traced}")
-        # What comes without an operation is the machinery unwinding.
+        # Messages without an operation follow from the first error.
         told = [message for message in errors if message.operation] or errors
         lines += [f"  TensorRT: {message.text}" for message in told]
         super().__init__("\n".join(lines))
@@ -104,9 +104,9 @@ def about(node: Node, severity: str, text: str) -> Message:
 
 
 class Recorder:
-    """Collects TensorRT's messages. `logger` is the object to hand to TensorRT.
+    """Collects TensorRT's messages. `logger` is the logger for TensorRT.
 
-    While `current` is set, errors are about that node; otherwise about the node whose layer the text names.
+    Errors belong to the node `current`, or for None to the node whose layer the text names.
     """
 
     def __init__(self, library: ModuleType):

@@ -1,8 +1,8 @@
 """From a recorded program to a TensorRT network: values become tensors, constants weights, inputs profiles.
 
 Converters of single operations are registered by `converts`, in `pointwise`, `layout` and `contraction`.
-They translate one operation to the layers that MLIR-TensorRT translates it to, and nothing else: where
-TensorRT refuses those, the native compiler would be refused, too.
+They translate one operation to exactly the layers of MLIR-TensorRT: TensorRT refuses the native compiler's
+graph for the same reasons.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Translation:
         """Adds the whole program.
 
         Raises:
-            Refused: at the first operation that TensorRT does not accept.
+            Refused: TensorRT does not accept an operation.
         """
         for position, value in enumerate(self.program.inputs):
             self._add_input(position, value)
@@ -149,7 +149,7 @@ class Translation:
             self.recorder.current = None
 
     def _check(self, node: Node, tensor: Any, type: RankedTensorType) -> None:
-        """Compares what TensorRT infers with what the dialect says; asking for the shape makes it infer."""
+        """Compares TensorRT's inferred type with the dialect's; reading the shape makes TensorRT infer."""
         try:
             rank = len(tensor.shape)
         except (RuntimeError, ValueError):
@@ -184,12 +184,12 @@ class Translation:
             tensor.name = RESULT_NAME.format(position)
             self.network.mark_output(tensor)
 
-    def _refusal(self, what: str, node: Node | None = None) -> Refused:
+    def _refusal(self, problem: str, node: Node | None = None) -> Refused:
         messages = self.recorder.messages
         if node is not None and not self.recorder.has_error:
-            messages = (*messages, about(node, "ERROR", what))
+            messages = (*messages, about(node, "ERROR", problem))
         elif not self.recorder.has_error:
-            messages = (*messages, Message("ERROR", what))
+            messages = (*messages, Message("ERROR", problem))
         return Refused("TensorRT refuses the graph", messages)
 
     def refused_layer(self, node: Node) -> Refused:
@@ -238,10 +238,10 @@ class Conversion:
         return self.translation.data_type(element)
 
     def layer(self, layer: Any) -> Any:
-        """The layer, which TensorRT did make.
+        """The layer, after a check for None.
 
         Raises:
-            Refused: where it made none.
+            Refused: TensorRT returned None.
         """
         if layer is None:
             raise self.translation.refused_layer(self.node)

@@ -1,1 +1,1 @@
-"""Stand-in for `mlir_tensorrt.compiler.dialects.quant`, of which nvtripy uses nothing."""
+"""Stand-in for `mlir_tensorrt.compiler.dialects.quant`, which nvtripy imports and does not use."""
