@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from parity.case import Case
 from parity.inputs.arrays import make_inputs, poisoned_inputs
 from parity.inputs.weights import case_weights, rounded
 from parity.runners import Runner, make_runner
+from parity.runners.forms import computed_inside
 from parity.verdict.comparison import Comparison, Results, compare
 from parity.verdict.judging import evidence_of
 
@@ -74,4 +76,5 @@ class CleanRun:
         """Load a runner and judge it."""
         runner = make_runner(name)
         runner.load(self.case, self.precision, self.weights)
-        return compare(self.evidence, self.results(runner))
+        results = replace(self.results(runner), fused=computed_inside(self.case, name))
+        return compare(self.evidence, results)

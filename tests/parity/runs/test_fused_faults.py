@@ -4,10 +4,17 @@ Those of the plain PyTorch form run anywhere. Those of the Triton kernel run whe
 the production mask in its interpreter, too: there, a copy of the reference asks for the kernel on the CPU.
 """
 
+import ast
+import contextlib
+import importlib
+from unittest import mock
+
 import pytest
 import torch
 
+from parity.studies.fault_injection import source
 from tests.kernels.marks import needs_gpu, needs_triton
+from tests.parity.case_runs import clean_run, judged
 from tests.parity.fault_runs import (
     ROOT,
     Fault,
@@ -210,19 +217,46 @@ STU_KERNEL = {
 }
 
 
-QUICK = ("mask_edge", "time_bias_off_by_one", "stu_alpha_left_out", "stu_divisor_off_by_one")
-"""Faults of the plain form that `make test` makes: for both masks in the attention, and around it."""
 EVERY_PLAIN = PLAIN | {f"stu_{name}": value for name, value in STU_PLAIN.items()}
+BY_THE_COMMAND = ("time_bias_off_by_one", "stu_divisor_off_by_one")
+"""Faults of the plain form that the command judges in `make test`: in the attention, and around it."""
+
+
+@contextlib.contextmanager
+def in_this_process(fault):
+    """Inside, the functions of the file that the fault is in are those of the edited file."""
+    module = importlib.import_module(fault.file.removesuffix(".py").replace("/", "."))
+    with mock.patch.object(source, "port_files", return_value={fault.file: module}):
+        text = source.source_of(fault.file)
+        assert text.count(fault.old) == 1
+        with source.swapped(fault.file, ast.parse(text.replace(fault.old, fault.new))):
+            yield
 
 
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        pytest.param(*value, id=name, marks=() if name in QUICK else pytest.mark.full)
+        pytest.param(*value, id=name, marks=pytest.mark.xdist_group(f"fused-{value[1].case}"))
         for name, value in EVERY_PLAIN.items()
     ],
 )
-def test_a_fault_of_the_plain_form_is_found_and_named(name, fault, tmp_path):
+def test_a_fault_of_the_plain_form_is_found_and_named(name, fault):
+    with without_gpu():
+        run = clean_run(fault.case, "fp32", 0)
+        assert judged(fault.case, "fp32", 0, name).passed
+        with in_this_process(fault):
+            diagnosis = run.judge(name).diagnosis
+    assert (diagnosis.kind, diagnosis.tap) == ("module", fault.named)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        pytest.param(*value, id=name, marks=() if name in BY_THE_COMMAND else pytest.mark.full)
+        for name, value in EVERY_PLAIN.items()
+    ],
+)
+def test_the_command_finds_and_names_a_fault_of_the_plain_form(name, fault, tmp_path):
     # Where there is a GPU the attention is the Triton kernel's, and the plain form is not called.
     with without_gpu():
         assert_found_and_named(fault, tmp_path, name)
