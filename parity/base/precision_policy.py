@@ -2,8 +2,8 @@
 
 A policy is a YAML or JSON file of patterns with precisions:
 
-    "_hstu._attention_layers.*._rel_attn_bias": fp32
-    "_embedding_module": fp16
+    "blocks.*.attention.bias": fp32
+    "embedding": fp16
     "*": bf16
 
 A pattern is the path of a module, in which `*` stands for any text within one name; `*` alone is the whole

@@ -3,12 +3,12 @@
 A tap is named by the path of its module, so that both sides agree on names and no tensor is ever matched by
 its position:
 
-    _hstu._attention_layers.0._attn        the only tensor that the module returns
-    _input_features_preproc[1]             the second of several; a dictionary's tensor has its key there
-    _embedding_module@1                    the second call of a module that is called more than once
+    blocks.0.attention                     the only tensor that the module returns
+    preprocessor[1]                        the second of several; a dictionary's tensor has its key there
+    embedding@1                            the second call of a module that is called more than once
     score.encoded                          an output of the model's entry point
-    append:_hstu                           the module while one item is appended to a cache
-    rounding_samples:_hstu                 (K, ...) results of the oracle under random rounding errors
+    append:blocks                          the module while one item is appended to a cache
+    rounding_samples:blocks                (K, ...) results of the oracle under random rounding errors
 """
 
 from __future__ import annotations
