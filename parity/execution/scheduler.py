@@ -16,7 +16,9 @@ from parity.base.precision import Precision
 from parity.execution.worker import RunnerProcess
 
 MAX_WORKERS = 2
-"""Largest number of workers: each holds models and executables in memory."""
+"""Largest number of workers on a CPU: each holds models and executables in memory."""
+MAX_GPU_WORKERS, CORES_OF_A_GPU_WORKER = 4, 4
+"""Largest number of workers beside a GPU, and the cores that each needs: it compiles while the GPU waits."""
 PATIENCE = 3.0
 """Time for dismissed processes to clean up, in seconds; a process that still computes is ended after it."""
 
@@ -34,7 +36,10 @@ class Scheduler:
         # PyTorch's own number, which OMP_NUM_THREADS sets: where tests run in a process a core, threads for
         # all cores in each of them would wait for one another.
         threads = torch.get_num_threads()
-        self.workers = min(MAX_WORKERS, os.cpu_count() or 1)
+        cores = os.cpu_count() or 1
+        self.workers = min(MAX_WORKERS, cores)
+        if torch.cuda.is_available():
+            self.workers = max(self.workers, min(MAX_GPU_WORKERS, cores // CORES_OF_A_GPU_WORKER))
         self.threads_shared = max(1, threads // self.workers)
         self.threads_alone = threads
         self._slots = threading.Semaphore(self.workers)

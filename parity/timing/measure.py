@@ -17,8 +17,8 @@ import torch
 from parity.base.trees import leaves
 
 CAPTURE_WARM_UPS = 3
-# How long a GPU is kept busy, at first and at most, for the host to queue a run: 1 ms and 0.13 s at 2 GHz.
-BUSY_CYCLES, MOST_BUSY_CYCLES = 2_000_000, 256_000_000
+# How long a GPU is kept busy, at first and at most, for the host to queue a run: 0.13 ms and 0.13 s at 2 GHz.
+BUSY_CYCLES, MOST_BUSY_CYCLES = 250_000, 256_000_000
 
 
 @dataclass(frozen=True)

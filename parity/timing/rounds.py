@@ -20,11 +20,12 @@ MIN_ROUNDS, MAX_ROUNDS = 7, 30
 ROUNDS_SECONDS = 1.5
 """Time that all rounds of whole models may take together, within these limits, in seconds."""
 MODULE_ROUNDS, MODULE_REPEATS = 2, 4
-GPU_REPEATS = 5
-"""Counted runs of a runner in one round on a GPU."""
+GPU_REPEATS, GPU_MAX_ROUNDS = 5, 10
+"""Counted runs of a runner in one round on a GPU, and the limit of rounds there."""
 GPU_MODULE_ROUNDS = 8
 """The pace of launches changes within seconds: the spread of two rounds is smaller than that between runs."""
 REPLAY_ROUNDS = 4
+"""Replays do not wait for the host: fewer rounds show their spread."""
 NO_REPLAY = Replayed([])
 
 Result = TypeVar("Result")
@@ -108,8 +109,9 @@ class InterleavedRounds:
         for name in self.times:
             warm = self._ask(name, lambda runner: runner.time(WARM_UPS))
             one_round += warm.seconds[-1] if warm and warm.seconds else 0.0
-        rounds = int(min(MAX_ROUNDS, max(MIN_ROUNDS, ROUNDS_SECONDS / max(one_round, 1e-9))))
-        uncounted, repeats = (1, GPU_REPEATS) if self._on_gpu else (0, 1)
+        uncounted, repeats, limit = (1, GPU_REPEATS, GPU_MAX_ROUNDS) if self._on_gpu else (0, 1, MAX_ROUNDS)
+        fitting = ROUNDS_SECONDS / max(one_round * (uncounted + repeats), 1e-9)
+        rounds = int(min(limit, max(MIN_ROUNDS, fitting)))
         for _ in range(rounds):
             for name, times in self.times.items():
                 runs = self._ask(name, lambda runner: runner.time(uncounted + repeats))
@@ -135,7 +137,7 @@ class InterleavedRounds:
             replays = self._ask(name, lambda runner: runner.time_replays(1 + GPU_REPEATS))
             times = self.times[name]
             times.replays = _joined(times.replays, replays or NO_REPLAY)
-        for name in [*names] * self._module_rounds:
+        for name in [*names] * REPLAY_ROUNDS:
             measured = self._ask(name, lambda runner: runner.time_call_replays(1 + MODULE_REPEATS)) or {}
             known = self.times[name].module_replays
             known |= {tap: _joined(known.get(tap, NO_REPLAY), replays) for tap, replays in measured.items()}

@@ -331,6 +331,13 @@ def test_threads_are_divided_among_workers(machine, monkeypatch):
     assert (single.workers, single.threads_shared, single.threads_alone) == (1, 1, 1)
 
 
+@pytest.mark.parametrize(("cores", "workers"), [(2, MAX_WORKERS), (11, MAX_WORKERS), (12, 3), (64, 4)])
+def test_a_gpu_gets_more_workers_where_cores_allow(cores, workers, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert Scheduler().workers == workers
+
+
 def test_as_many_share_the_machine_as_it_has_workers(machine):
     users = [_Visitor(machine.shared) for _ in range(machine.workers)]
     assert all(user.is_inside(SOON) for user in users)

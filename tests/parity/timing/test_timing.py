@@ -107,7 +107,7 @@ def test_replays_are_timed_on_a_gpu_only(monkeypatch):
     timed = machine.rounds(monkeypatch, on_gpu=True)
     timed.time_replays(iter(["a"]))
     assert timed.times["a"].replays == Replayed([0.5] * 5 * rounds.REPLAY_ROUNDS)
-    assert timed.times["a"].module_replays == {"m": Replayed([0.5] * 5 * rounds.GPU_MODULE_ROUNDS)}
+    assert timed.times["a"].module_replays == {"m": Replayed([0.5] * 5 * rounds.REPLAY_ROUNDS)}
     assert timed.times["b"].module_replays == {}
 
 
@@ -193,15 +193,15 @@ class GpuEvent:
 
 
 def test_a_queued_run_takes_what_the_gpu_takes_and_not_the_host(monkeypatch):
-    gpu = Gpu(monkeypatch, launch=0.25, work=0.003)
-    assert measure(gpu.run, 3, "queue").seconds == pytest.approx([0.253e-3] * 3)
+    gpu = Gpu(monkeypatch, launch=0.03, work=0.003)
+    assert measure(gpu.run, 3, "queue").seconds == pytest.approx([0.033e-3] * 3)
     timed = measure_queued(gpu.run, 3, "queue")
     assert timed.seconds == pytest.approx([0.003e-3] * 3)
     assert (timed.result, gpu.sleeps) == ("result", [timing.BUSY_CYCLES] * 3)
 
 
 def test_behind_too_little_work_a_run_does_not_count(monkeypatch):
-    gpu = Gpu(monkeypatch, launch=3.0, work=0.003)
+    gpu = Gpu(monkeypatch, launch=0.375, work=0.003)
     assert measure_queued(gpu.run, 2, "queue").seconds == pytest.approx([0.003e-3] * 2)
     assert gpu.sleeps == [timing.BUSY_CYCLES * times for times in (1, 2, 4, 4)]
 
