@@ -1,19 +1,22 @@
-"""A case in a precision, run and judged in this process: what campaigns and reproductions do many times.
+"""A case in one precision, run and judged in this process: the one home of this for studies and tests.
 
-`parity.execution.collect` runs the same in processes of their own, which survive a runner that does not.
+`parity.execution.collect` does the same in processes of their own, which survive a runner that crashes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from parity.base.precision import Precision
+from parity.capture.captures import ModuleCall
 from parity.case import Case
-from parity.inputs.arrays import make_inputs, poisoned_inputs
+from parity.execution.record import ORACLE, REFERENCE
+from parity.inputs.arrays import CaseInputs, make_inputs, poisoned_inputs
 from parity.inputs.weights import case_weights, rounded
 from parity.runners import Runner, make_runner
 from parity.runners.forms import computed_inside
@@ -22,59 +25,110 @@ from parity.verdict.judging import evidence_of
 
 
 class CleanRun:
-    """What a case in a precision is judged by, made from the reference and the oracle.
+    """The evidence on a case in one precision, from one run of the reference and the oracle.
+
+    Args:
+        case: The case.
+        precision: The tested precision.
+        arrays: One batch in place of the case's own.
+        weights: Float32 weights in place of the initial ones.
+        isolated: Whether the oracle also runs every call alone, which isolated verdicts need.
 
     Attributes:
-        arrays, poisoned: The inputs, and the same with garbage in their padding, if they have any.
-        weights: Rounded to the precision.
+        arrays: The batch.
+        poisoned: The batch with garbage in its padding; None without padding.
+        weights: The weights in the tested precision.
         reference: The reference's tapped run with its calls.
-        oracle: The oracle, loaded.
-        evidence: What `parity.verdict.comparison.compare` asks for.
+        evidence: The evidence for `parity.verdict.comparison.compare`.
     """
 
-    def __init__(self, case: Case, precision: Precision) -> None:
+    def __init__(
+        self,
+        case: Case,
+        precision: Precision,
+        arrays: Mapping[str, np.ndarray] | None = None,
+        weights: Mapping[str, torch.Tensor] | None = None,
+        isolated: bool = True,
+    ) -> None:
         self.case = case
         self.precision = precision
-        self.weights = rounded(case_weights(case)[0], precision.dtype)
-        (inputs,) = make_inputs(case).batches
+        self.weights = rounded(case_weights(case)[0] if weights is None else weights, precision.dtype)
+        if arrays is None:
+            (inputs,) = make_inputs(case).batches
+        else:
+            inputs = CaseInputs(arrays)
         poisoned = poisoned_inputs(case, inputs)
         self.arrays: Mapping[str, np.ndarray] = inputs.arrays
         self.poisoned: Mapping[str, np.ndarray] | None = None if poisoned is None else poisoned.arrays
-        reference, self.oracle = make_runner("torch"), make_runner("oracle")
-        reference.load(case, precision, self.weights)
-        self.oracle.load(case, precision, self.weights)
+        reference, oracle = self.load(REFERENCE), self.load(ORACLE)
         self.reference = reference.run_tapped(self.arrays, record_calls=True)
         self.evidence = evidence_of(
             case,
             precision,
             self.arrays,
             self.reference,
-            self.oracle.run_tapped(self.arrays).tensors,
-            self._isolated(self.oracle),
+            oracle.run_tapped(self.arrays).tensors,
+            self._alone(oracle, self.reference.calls) if isolated else {},
             reference.run_incremental(self.arrays),
             has_padding=self.poisoned is not None,
         )
 
-    def _isolated(self, runner: Runner) -> dict[str, torch.Tensor]:
+    def load(self, name: str) -> Runner:
+        """A runner with the case and its weights."""
+        runner = make_runner(name)
+        runner.load(self.case, self.precision, self.weights)
+        return runner
+
+    def _alone(self, runner: Runner, calls: Iterable[ModuleCall]) -> dict[str, torch.Tensor]:
         tensors: dict[str, torch.Tensor] = {}
-        for call in filter(runner.can_run, self.reference.calls):
+        for call in filter(runner.can_run, calls):
             tensors |= runner.run_call(call, self.reference.call_inputs, self.arrays)
         return tensors
 
+    def run_isolated(
+        self, runner: Runner, calls: Iterable[ModuleCall]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+        """Run recorded calls alone. Returns results by tap, and errors of calls that raised, by call."""
+        tensors: dict[str, torch.Tensor] = {}
+        problems: dict[str, str] = {}
+        for call in calls:
+            try:
+                tensors |= self._alone(runner, [call])
+            except Exception as error:  # noqa: BLE001, any error of a module is its result
+                problems[call.tap] = describe(error)
+        return tensors, problems
+
     def results(self, runner: Runner) -> Results:
-        """All that the suite asks of a loaded runner."""
+        """All results of a loaded runner that verdicts need."""
         return Results(
             untapped=runner.run(self.arrays),
             tapped=runner.run_tapped(self.arrays).tensors,
-            isolated=self._isolated(runner),
+            isolated=self._alone(runner, self.reference.calls),
             poisoned=runner.run_tapped(self.poisoned).tensors if self.poisoned is not None else {},
             incremental=runner.run_incremental(self.arrays) if runner.appends else {},
             appends=runner.appends,
         )
 
+    def reference_results(self, **changes: Any) -> Results:
+        """The reference's own results with some fields of `Results` changed, to judge only these."""
+        tensors = self.reference.tensors
+        results = Results(
+            untapped={tap: tensor for tap, tensor in tensors.items() if tap not in self.evidence.kinds},
+            tapped=tensors,
+            isolated=tensors,
+            poisoned=tensors,
+            incremental=self.evidence.reference_incremental,
+        )
+        return replace(results, **changes)
+
     def judge(self, name: str) -> Comparison:
         """Load a runner and judge it."""
-        runner = make_runner(name)
-        runner.load(self.case, self.precision, self.weights)
-        results = replace(self.results(runner), fused=computed_inside(self.case, name))
+        results = replace(self.results(self.load(name)), fused=computed_inside(self.case, name))
         return compare(self.evidence, results)
+
+
+def describe(error: Exception) -> str:
+    """An error in one line, without the place in the source that nvtripy puts first."""
+    lines = (line.strip() for line in str(error).splitlines())
+    first = next((line for line in lines if line and not line.startswith("-->")), "no message")
+    return f"{type(error).__name__}: {first}"

@@ -43,6 +43,7 @@ from parity.base.precision import PRECISIONS  # noqa: E402
 from parity.base.trees import map_tree  # noqa: E402
 from parity.inputs.weights import initial_weights, rounded  # noqa: E402
 from parity.runners.tripy.call_stacks import no_call_stacks  # noqa: E402, the project runs from its checkout
+from parity.runners.tripy.compiled import tripy_dtype
 from parity.verdict.rule import judge  # noqa: E402
 from reference.build import build_hstu_stream  # noqa: E402
 from tripy_port.build import build_hstu_stream as build_port  # noqa: E402
@@ -134,10 +135,6 @@ def _portable_side(work: Work, mode: str, port: tp.Module) -> Side:
     executable.stream = tp.Stream()
     queue = torch.cuda.ExternalStream(executable.stream.ptr)
     return Side(work, mode, executable, to_tripy, queue)
-
-
-def tripy_dtype(dtype: torch.dtype) -> tp.dtype:
-    return getattr(tp, str(dtype).removeprefix("torch."))
 
 
 def to_tripy(tensor: torch.Tensor) -> tp.Tensor:

@@ -18,6 +18,7 @@ from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.inputs.weights import rounded
 from parity.runners.tripy.call_stacks import no_call_stacks
+from parity.runners.tripy.compiled import tripy_dtype
 from reference.build import build_hstu_stream
 from tripy_port.build import build_hstu_stream as build_port
 
@@ -96,7 +97,7 @@ class PortSide(Side):
         rows: int,
         capacity: int,
     ) -> None:
-        self._model = build_port(config, _dtype(precision.dtype))
+        self._model = build_port(config, tripy_dtype(precision.dtype))
         tensors = rounded(weights, precision.dtype)
         self._model.load_state_dict(
             {name: tp.Tensor(tensor.contiguous()) for name, tensor in tensors.items()}
@@ -118,10 +119,6 @@ class PortSide(Side):
 
     def _to_host(self, tensor: tp.Tensor) -> torch.Tensor:
         return torch.from_dlpack(tensor).cpu().clone()
-
-
-def _dtype(dtype: torch.dtype) -> tp.dtype:
-    return {torch.float32: tp.float32, torch.float16: tp.float16, torch.bfloat16: tp.bfloat16}[dtype]
 
 
 def _to_device(array: np.ndarray) -> tp.Tensor:

@@ -31,6 +31,11 @@ class Precision:
     needs_cuda: bool = False
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a type, such as `float32`, which PyTorch, NumPy and Tripy share."""
+    return str(dtype).removeprefix("torch.")
+
+
 _FLOAT32_ROUNDOFF = 2.0**-24
 
 PRECISIONS: dict[str, Precision] = {

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 
 from parity.base.errors import UserError
+from parity.base.precision import dtype_name
 
 
 def layout(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -127,11 +128,6 @@ def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
 def _kind(tensor: torch.Tensor) -> str:
     dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
     return dtype_name(tensor.dtype) + ("" if dense else " that is not dense")
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """A type without its package, such as `float32`."""
-    return str(dtype).removeprefix("torch.")
 
 
 def _refuse(

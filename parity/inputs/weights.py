@@ -18,8 +18,9 @@ import torch
 
 from parity.base.errors import UserError
 from parity.base.files import write_new
+from parity.base.precision import dtype_name
 from parity.case import Case
-from parity.inputs.checkpoints import dtype_name, layout, load_checkpoint, read_safetensors, some
+from parity.inputs.checkpoints import layout, load_checkpoint, read_safetensors, some
 from parity.inputs.weight_scales import role_scale
 
 SCHEMA = "parity.weights/1"

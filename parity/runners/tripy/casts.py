@@ -18,12 +18,13 @@ import nvtripy as tp
 import torch
 
 from parity.base.precision import PRECISIONS
-from parity.base.precision_policy import owner_of
+from parity.base.precision_policy import CASTABLE, owner_of
 from parity.base.trees import map_tree
 from parity.capture.tripy_hooks import is_tripy_tensor, named_modules
+from parity.runners.tripy.compiled import tripy_dtype
 
-TRIPY_DTYPES = {"fp32": tp.float32, "fp16": tp.float16, "bf16": tp.bfloat16}
-FLOATING = frozenset(TRIPY_DTYPES.values())
+DTYPES = {name: tripy_dtype(PRECISIONS[name].dtype) for name in CASTABLE}
+FLOATING = frozenset(DTYPES.values())
 
 
 def cast_tree(value: Any, dtype: tp.dtype) -> Any:
@@ -54,7 +55,7 @@ def load_parameters(
             precision = precisions[owner_of(name, precisions)]
             tensor = tensor.to(PRECISIONS[precision].dtype)
             # What a module expects of a value is in its declaration.
-            declared[name].dtype = TRIPY_DTYPES[precision]
+            declared[name].dtype = DTYPES[precision]
         tensors[name] = tp.Tensor(tensor.contiguous())
     model.load_state_dict(tensors, strict=True)
 
@@ -68,7 +69,7 @@ def casting(
     Yields what turns a function that calls the model's methods into one whose arguments are in the precision
     of the model itself. Its results stay in that.
     """
-    dtypes = {path: TRIPY_DTYPES[name] for path, name in precisions.items()}
+    dtypes = {path: DTYPES[name] for path, name in precisions.items()}
     running = [dtypes[""]]
     replaced: list[tuple[tp.Module, Any]] = []
 

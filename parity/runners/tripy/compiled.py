@@ -14,18 +14,15 @@ from typing import Any
 import nvtripy as tp
 import torch
 
+from parity.base.precision import dtype_name
 from parity.base.trees import TreePath, leaves, map_tree
 from parity.capture.tripy_hooks import is_tripy_tensor
 from parity.timing.measure import measure
 
-TRIPY_DTYPES = {
-    torch.float32: tp.float32,
-    torch.float16: tp.float16,
-    torch.bfloat16: tp.bfloat16,
-    torch.int32: tp.int32,
-    torch.int64: tp.int64,
-    torch.bool: tp.bool,
-}
+
+def tripy_dtype(dtype: torch.dtype) -> tp.dtype:
+    """Tripy's type of the same name."""
+    return getattr(tp, dtype_name(dtype))
 
 
 class Compiled:
@@ -117,7 +114,7 @@ def _input_info(tensor: Any, dynamic_sizes: Mapping[int, int]) -> Any:
     shape: list[Any] = list(tensor.shape)
     if shape and shape[0] in dynamic_sizes:
         shape[0] = (dynamic_sizes[shape[0]], shape[0], shape[0])
-    return tp.InputInfo(tuple(shape), dtype=TRIPY_DTYPES[tensor.dtype])
+    return tp.InputInfo(tuple(shape), dtype=tripy_dtype(tensor.dtype))
 
 
 def to_device(leaf: Any) -> Any:

@@ -29,7 +29,7 @@ except ImportError as error:
 
 from parity.capture.tripy_hooks import is_tripy_tensor, named_modules, tapped
 from parity.runners.tripy.call_stacks import no_call_stacks
-from parity.runners.tripy.compiled import TRIPY_DTYPES, Compiled, time_runs, to_device, to_host, with_graphs
+from parity.runners.tripy.compiled import Compiled, time_runs, to_device, to_host, tripy_dtype, with_graphs
 
 _STATIC: Mapping[int, int] = {}
 _IS_PORTABLE = bool(getattr(mlir_tensorrt, "__portable__", False))
@@ -67,7 +67,7 @@ class TripyRunner(Runner):
         self.case = case
         self.dtype = precision.dtype
         try:
-            self.model = case.build_port(TRIPY_DTYPES[precision.dtype])
+            self.model = case.build_port(tripy_dtype(precision.dtype))
         except NoForm as error:
             raise Unavailable(str(error)) from error
         self._load_parameters(weights)

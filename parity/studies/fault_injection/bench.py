@@ -26,7 +26,7 @@ from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.capture.tripy_hooks import named_modules
 from parity.case import Case
-from parity.in_process import CleanRun
+from parity.in_process import CleanRun, describe
 from parity.inputs.weights import case_weights, rounded
 from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection import effects
@@ -117,7 +117,7 @@ class Bench(CleanRun):
             try:
                 stack.enter_context(self.faulty(fault, self.port, self.precision))
             except Exception as error:  # noqa: BLE001, whatever a fault leads the port to raise as it is made
-                return self._finding(fault, set(), Outcome.BROKEN, "refused", "", proof=_words(error))
+                return self._finding(fault, set(), Outcome.BROKEN, "refused", "", proof=describe(error))
             homes = self._homes(fault)
             results = self._start(reached := self.reached(fault, homes))
             comparison, diagnosis = self._judged(reached, results)
@@ -202,13 +202,8 @@ class Bench(CleanRun):
         isolated, problems = dict(results.isolated), dict(results.isolated_problems)
         for name in call.outputs:
             isolated.pop(name, None)
-        outputs, problem = self._try(
-            lambda: self.port.run_call(call, self.reference.call_inputs, self.arrays)
-        )
-        isolated |= outputs
-        if problem:
-            problems[call.tap] = problem
-        results.isolated, results.isolated_problems = isolated, problems
+        outputs, errors = self.run_isolated(self.port, [call])
+        results.isolated, results.isolated_problems = isolated | outputs, problems | errors
 
     def _judged_whole(self, results: Results) -> tuple[Comparison, Diagnosis]:
         port, arrays, poisoned = self.port, self.arrays, self.poisoned
@@ -228,7 +223,7 @@ class Bench(CleanRun):
         try:
             return run(), ""
         except Exception as error:  # noqa: BLE001, what a fault makes the port raise is its result
-            return {}, _words(error)
+            return {}, describe(error)
 
     def _passed(self, fault: Fault, homes: set[str], comparison: Comparison, results: Results) -> Finding:
         """A fault that nobody noticed: is there anything to notice?"""
@@ -273,13 +268,6 @@ def _margin(row: TapJudgement | None) -> float | None:
     failed = [v for v in (row.isolated, row.accumulated) if v is not None and not v.passed]
     margin = failed[0].margin if failed else math.nan
     return margin if math.isfinite(margin) else None
-
-
-def _words(error: Exception) -> str:
-    """An exception in one line, without the place in the source that nvtripy puts in front."""
-    lines = (line.strip() for line in str(error).splitlines())
-    first = next((line for line in lines if line and not line.startswith("-->")), "no message")
-    return f"{type(error).__name__}: {first}"
 
 
 def _made_of(model: Any, modules: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

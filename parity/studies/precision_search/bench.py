@@ -13,13 +13,13 @@ from parity.base.precision import PRECISIONS
 from parity.base.precision_policy import BASE, Policy
 from parity.capture.names import TapName
 from parity.case import Case
+from parity.in_process import CleanRun
 from parity.inputs.weights import rounded
 from parity.runners import make_runner
 from parity.runners.tripy.policy import TripyPolicyRunner
 from parity.studies.precision_search.cost import Work, count
 from parity.verdict.comparison import Evidence
 from parity.verdict.distances import Distance, Oracle
-from parity.verdict.judging import evidence_of
 
 
 @dataclass(frozen=True)
@@ -73,19 +73,7 @@ class Bench:
         return count(half.model, lambda: half.run(self.arrays))
 
     def _measure(self) -> Evidence:
-        reference, oracle = make_runner("torch"), make_runner("oracle")
-        for runner in (reference, oracle):
-            runner.load(self.case, PRECISIONS[BASE], self.weights)
-        return evidence_of(
-            self.case,
-            PRECISIONS[BASE],
-            self.arrays,
-            reference.run_tapped(self.arrays, record_calls=True),
-            oracle.run_tapped(self.arrays).tensors,
-            oracle_isolated={},
-            reference_incremental={},
-            has_padding=False,
-        )
+        return CleanRun(self.case, PRECISIONS[BASE], self.arrays, self.weights, isolated=False).evidence
 
     def kinds(self) -> dict[str, str]:
         """The class of each module, by its path."""

@@ -26,7 +26,7 @@ from parity.capture.names import TapName
 from parity.case import Case
 from parity.in_process import CleanRun
 from parity.runners.tripy.runner import TripyRunner
-from parity.verdict.comparison import Evidence, Results, compare
+from parity.verdict.comparison import Evidence, compare
 from parity.verdict.judgement import TapJudgement
 from parity.verdict.rule import Verdict
 
@@ -130,24 +130,14 @@ def _module(run: CleanRun, kind: str | None) -> Failure | None:
     """
     port = TripyRunner()
     port.load(run.case, run.precision, run.weights)
-    tensors = dict(run.reference.tensors)
-    problems: dict[str, str] = {}
-    for call in filter(port.can_run, run.reference.calls):
-        if kind not in (None, call.kind) or call.kind in run.evidence.gaps:
-            continue
-        try:
-            tensors |= port.run_call(call, run.reference.call_inputs, run.arrays)
-        except Exception as error:  # noqa: BLE001, whatever a module raises is its failure
-            problems[call.tap] = f"{type(error).__name__}: {error}"
-    same = run.reference.tensors
-    results = Results(
-        untapped={tap: tensor for tap, tensor in same.items() if tap not in run.evidence.kinds},
-        tapped=same,
-        isolated=tensors,
-        isolated_problems=problems,
-        poisoned=same,
-        incremental=run.evidence.reference_incremental,
-    )
+    calls = [
+        call
+        for call in run.reference.calls
+        if kind in (None, call.kind) and call.kind not in run.evidence.gaps
+    ]
+    alone, problems = run.run_isolated(port, calls)
+    tensors = {**run.reference.tensors, **alone}
+    results = run.reference_results(isolated=tensors, isolated_problems=problems)
     comparison = compare(run.evidence, results)
     row = next((r for r in comparison.taps if r.isolated is not None and not r.isolated.passed), None)
     # A module that raises, or gives another shape, needs no small case to be seen.
@@ -173,13 +163,8 @@ def _model(run: CleanRun, output: str | None) -> Failure | None:
         outputs, tapped = port.run(run.arrays), port.run_tapped(run.arrays).tensors
     except Exception:  # noqa: BLE001, a model that raises needs no small case to be seen
         return None
-    results = Results(
-        untapped=outputs,
-        # Which rows depend on a flipped bucket is read off the tapped run.
-        tapped=tapped,
-        isolated=run.reference.tensors,
-        incremental=run.evidence.reference_incremental,
-    )
+    # The tapped run tells which rows depend on a flipped bucket.
+    results = run.reference_results(untapped=outputs, tapped=tapped)
     rows = {row.tap: row for row in compare(run.evidence, results).taps if row.tap in outputs}
     for index, name in enumerate(outputs):
         row = rows[name]

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from parity.base.errors import UserError
+from parity.base.precision import dtype_name
 from parity.base.trees import map_tree
 from parity.capture.captures import TensorKey
 from parity.case import Case
@@ -18,7 +19,6 @@ from parity.studies.shrink.smallest import Failure
 from parity.verdict.explanation import explain_alone
 
 SCRIPT = Path(__file__).parent / "reproduce.py"
-_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 def write(failure: Failure, folder: Path) -> None:
@@ -50,7 +50,7 @@ def write(failure: Failure, folder: Path) -> None:
     verdict = failure.verdict
     problem = {
         "case": failure.case.reference.model_dump(),
-        "dtype": _DTYPES[run.precision.dtype],
+        "dtype": dtype_name(run.precision.dtype),
         "module": call.path,
         "method": call.method,
         "kind": call.kind,
