@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def _classes(package: str) -> set[str]:
     return {node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
+@functools.cache
 def _names() -> tuple[set[str], set[str]]:
     """Names of architectures, which stand in other words too, and names of classes and cases."""
     architectures = {path.parent.name for path in (ROOT / "cases").glob("*/case.py")}
