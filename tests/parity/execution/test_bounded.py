@@ -46,7 +46,9 @@ def _judged(name, limits):
         return batch_reports(case, folder.precision("fp32")), any(folder.path.rglob("tensors/*"))
 
 
-@pytest.mark.parametrize("name", ["hstu_tiny", "stu_tiny", "dlrm_tiny"])
+@pytest.mark.parametrize(
+    "name", ["dlrm_tiny", *(pytest.param(name, marks=pytest.mark.full) for name in ("hstu_tiny", "stu_tiny"))]
+)
 def test_spooling_changes_no_number(name):
     with_spooling, has_files = _judged(name, SPOOLED)
     without, has_none = _judged(name, UNBOUNDED)
@@ -55,7 +57,7 @@ def test_spooling_changes_no_number(name):
     assert with_spooling == without
 
 
-@pytest.mark.parametrize("name", ["hstu_tiny", "stu_tiny"])
+@pytest.mark.parametrize("name", ["hstu_tiny", pytest.param("stu_tiny", marks=pytest.mark.full)])
 def test_slices_of_the_batch_change_no_verdict(name):
     sliced, whole = _judged(name, SLICED)[0], _judged(name, UNBOUNDED)[0]
     assert sliced.keys() == whole.keys()
@@ -378,9 +380,9 @@ def test_what_takes_long_is_not_timed(tmp_path, monkeypatch):
             registry=SHIPPED,
             time_limit=300.0,
             command="test",
-            cases="hstu_tiny",
+            cases="dlrm_tiny",
             precision="fp32",
-            runners="torch_jagged",
+            runners="torch",
             save=tmp_path / "run",
         ).request(),
         progress=lambda _: None,

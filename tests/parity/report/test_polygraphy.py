@@ -1,5 +1,6 @@
 """Polygraphy's own command continues from what --save left, by exact names, and sees what was changed."""
 
+import functools
 import json
 import re
 import shlex
@@ -30,18 +31,21 @@ from tests.parity.hidden_gpu import without_gpu
 # One saved run serves all tests here.
 pytestmark = pytest.mark.xdist_group("polygraphy")
 POLYGRAPHY = [sys.executable, "-c", "import sys; from polygraphy.tools import main; sys.exit(main())"]
-CASES = ("dlrm_tiny", "hstu_tiny")
+CASES = ("dlrm_tiny", pytest.param("hstu_tiny", marks=pytest.mark.full))
 
 
 @pytest.fixture(scope="module")
 def saved(command, tmp_path_factory):
-    """Two cases on reference and port, saved."""
-    folder = tmp_path_factory.mktemp("polygraphy") / "run"
-    ended = command(
-        *("--case", ",".join(CASES), "--precision", "fp32", "--runners", "torch,tripy", "--save", folder)
-    )
-    assert ended.code == 0, ended
-    return folder
+    """`saved(case)`: a case on reference and port, saved once."""
+
+    @functools.cache
+    def run_once(case):
+        folder = tmp_path_factory.mktemp("polygraphy") / "run"
+        ended = command("--case", case, "--precision", "fp32", "--runners", "torch,tripy", "--save", folder)
+        assert ended.code == 0, ended
+        return folder
+
+    return run_once
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +78,7 @@ def run_readme(folder, *more):
 
 @pytest.mark.parametrize("case", CASES)
 def test_polygraphy_run_goes_on_from_here(saved, case):
-    folder = files(saved, case)
+    folder = files(saved(case), case)
     code, said = run_readme(folder)
     assert code == 0, said
     names = list(load_json(str(folder / "outputs_torch.json"))[0][1][0].keys())
@@ -86,7 +90,7 @@ def test_polygraphy_run_goes_on_from_here(saved, case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_polygraphy_sees_an_output_that_was_changed(saved, case, tmp_path):
-    shutil.copytree(saved / case, tmp_path / case)
+    shutil.copytree(saved(case) / case, tmp_path / case)
     folder = tmp_path / case / "batch_0000" / "fp32" / "polygraphy"
     (label, (result,)) = RunResults.load(str(folder / "outputs_torch.json"))[0]
     outputs = dict(result.items())
@@ -103,8 +107,8 @@ def test_polygraphy_sees_an_output_that_was_changed(saved, case, tmp_path):
 
 @pytest.mark.parametrize("case", CASES)
 def test_names_and_types_match_exactly(saved, case):
-    folder = files(saved, case)
-    model = onnx.load(saved / case / "onnx" / "fp32" / "model.onnx")
+    folder = files(saved(case), case)
+    model = onnx.load(saved(case) / case / "onnx" / "fp32" / "model.onnx")
     (feed,) = load_json(str(folder / "inputs.json"))
     assert list(feed) == [value.name for value in model.graph.input]
     for value in model.graph.input:
@@ -159,5 +163,5 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_the_saved_json_is_polygraphys(saved):
-    text = (files(saved, "dlrm_tiny") / "outputs_torch.json").read_text()
+    text = (files(saved("dlrm_tiny"), "dlrm_tiny") / "outputs_torch.json").read_text()
     assert json.loads(text)["polygraphy_class"] == "RunResults"

@@ -189,6 +189,7 @@ def test_labels_that_are_gone_or_others_are_refused(labelled_run, refused, tmp_p
     assert "labels" in message
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not CRITEO.exists(), reason=f"{CRITEO.name} is not in shared/data")
 def test_clicks_of_the_criteo_sample(command, tmp_path, quick, runners_of):
     ended = command(
