@@ -117,14 +117,14 @@ class Model:
         features_BFD = torch.cat((dense_BD[None], vectors_TBD)).transpose(0, 1)
         return self.net.top_l(self.net.interaction(features_BFD))
 
-    def exact(self, given: Inputs) -> torch.Tensor:
+    def exact(self, features: Inputs) -> torch.Tensor:
         """The float64 result of the stored weights."""
         pooled = [
             functional.embedding_bag(indices, bag.weight.double(), offsets, mode="sum")
-            for indices, offsets, bag in zip(given.lS_i, given.lS_o, self.net.emb_l, strict=True)
+            for indices, offsets, bag in zip(features.lS_i, features.lS_o, self.net.emb_l, strict=True)
         ]
         state = self.net.state_dict()
-        x = _exact_mlp(given.dense_BC.double(), state, "bot_l.", -1)
+        x = _exact_mlp(features.dense_BC.double(), state, "bot_l.", -1)
         features = torch.stack((x, *pooled), dim=1)
         return _exact_mlp(self.net.interaction(features), state, "top_l.", self.sigmoid_top)
 
@@ -165,9 +165,9 @@ def make_sides(model: Model, fused: dict[str, FusedDLRM], inputs: list[Inputs]) 
     torch.compiler.reset()
     compiled = torch.compile(model.forward, fullgraph=True, dynamic=False)
     compiled_joined = torch.compile(model.forward_joined, fullgraph=True, dynamic=False)
-    shifted = [_shifted(model, given) for given in inputs]
+    shifted = [_shifted(model, features) for features in inputs]
     # Sets of bags with several indices differ in shape: torch.compile would compile each.
-    same = len({given.bags.indices_L.numel() for given in inputs}) == 1
+    same = len({features.bags.indices_L.numel() for features in inputs}) == 1
     if not same:
         compiled = torch.compile(model.forward, fullgraph=True, dynamic=True)
         compiled_joined = torch.compile(model.forward_joined, fullgraph=True, dynamic=True)
@@ -187,39 +187,41 @@ def make_sides(model: Model, fused: dict[str, FusedDLRM], inputs: list[Inputs]) 
         "one table, compile": joined(compiled_joined),
         "one table, compile, graph": [captured([call]) for call in joined(compiled_joined)],
     }
-    largest = max(inputs, key=lambda given: given.bags.indices_L.numel())
+    largest = max(inputs, key=lambda features: features.bags.indices_L.numel())
     for form, net in fused.items():
         graph = net.capture(largest.dense_BC, largest.bags)
         sides[f"fused {form}, called"] = [
             lambda g=g, f=net: f(g.dense_BC, g.bags, validate=False) for g in inputs
         ]
         sides[f"fused {form}, inputs copied"] = [lambda g=g, f=graph: f(g.dense_BC, g.bags) for g in inputs]
-        sides[f"fused {form}, graph"] = [net.capture(given.dense_BC, given.bags).replay for given in inputs]
+        sides[f"fused {form}, graph"] = [
+            net.capture(features.dense_BC, features.bags).replay for features in inputs
+        ]
     return sides
 
 
-def _shifted(model: Model, given: Inputs) -> torch.Tensor:
+def _shifted(model: Model, features: Inputs) -> torch.Tensor:
     """Indices into all tables as one."""
-    counts = torch.tensor([len(indices) for indices in given.lS_i], device="cuda")
-    return given.bags.indices_L + model.bases_T.repeat_interleave(counts)
+    counts = torch.tensor([len(indices) for indices in features.lS_i], device="cuda")
+    return features.bags.indices_L + model.bases_T.repeat_interleave(counts)
 
 
-def errors(model: Model, sides: dict[str, list[Callable]], given: Inputs) -> dict[str, dict]:
+def errors(model: Model, sides: dict[str, list[Callable]], features: Inputs) -> dict[str, dict]:
     """Every side's relative error on the first set, and the verdict with eager PyTorch as the reference."""
-    oracle = model.exact(given).cpu()
+    oracle = model.exact(features).cpu()
     # A graph returns a list of one result; other sides return the result.
     results = {name: calls[0]() for name, calls in sides.items()}
     results = {name: (r[0] if isinstance(r, list) else r).cpu() for name, r in results.items()}
-    found = {}
+    judged = {}
     for name, result in results.items():
         verdict = judge(oracle, results["eager"], result, PRECISIONS["bf16"], LONGEST_SUM, modules=MODULES)
-        found[name] = {
+        judged[name] = {
             "verdict": verdict.status,
             "reason": verdict.reason,
             "l2": verdict.port.l2,
             "limit": verdict.limit.l2,
         }
-    return found
+    return judged
 
 
 def floor(model: Model, inputs: list[Inputs], bandwidth: float, rate: float) -> dict[str, float]:
@@ -227,13 +229,15 @@ def floor(model: Model, inputs: list[Inputs], bandwidth: float, rate: float) -> 
 
     A row, a weight, an input and the result count once each.
     """
-    given = inputs[0]
+    features = inputs[0]
     columns = model.joined.shape[1]
-    unique = sum(indices.unique().numel() for indices in given.lS_i)
+    unique = sum(indices.unique().numel() for indices in features.lS_i)
     weights = [v for k, v in model.net.state_dict().items() if not k.startswith("emb_l")]
-    batch = given.dense_BC.shape[0]
+    batch = features.dense_BC.shape[0]
     moved = unique * columns * 4 + sum(w.numel() * w.element_size() for w in weights)
-    moved += given.dense_BC.numel() * 2 + (given.bags.indices_L.numel() + given.bags.offsets.numel()) * 8
+    moved += (
+        features.dense_BC.numel() * 2 + (features.bags.indices_L.numel() + features.bags.offsets.numel()) * 8
+    )
     moved += batch * 2
     vectors = len(model.rows) + 1
     per_row = sum(w.numel() for w in weights if w.dim() == 2) + vectors * (vectors - 1) // 2 * columns
@@ -250,8 +254,8 @@ def parts(fused: FusedDLRM, inputs: list[Inputs], rounds: int) -> dict[str, dict
     rows = [g.dense_BC.new_zeros(g.dense_BC.shape[0], fused.padded_width) for g in inputs]
 
     def interact(number: int) -> None:
-        given = inputs[number]
-        fused.interact(given.dense_BC, given.bags, rows[number][:, : fused.width], validate=False)
+        features = inputs[number]
+        fused.interact(features.dense_BC, features.bags, rows[number][:, : fused.width], validate=False)
 
     sides = {
         "bottom MLP": [lambda g=g: run_mlp(g.dense_BC, fused.bottom, fused.backend) for g in inputs],
@@ -300,8 +304,8 @@ def table(row: dict) -> str:
         ),
         *(
             f"    {form}: {name:30} {t['median']:8.1f} us"
-            for form, found in row["parts_us"].items()
-            for name, t in found.items()
+            for form, times in row["parts_us"].items()
+            for name, t in times.items()
         ),
         *(
             f"  {name}: {ratio:.2f} x {row['best_peer']}, "

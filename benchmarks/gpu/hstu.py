@@ -168,7 +168,7 @@ def run_attention(case: AttentionCase, peer: Callable | None, rounds: int) -> li
     sides = attention_sides(case, peer)
     status = {name: check_attention(case, side, name, inputs[0]) for name, side in sides.items()}
     calls = {
-        name: [lambda side=side, given=given: side(*given) for given in inputs]
+        name: [lambda side=side, tensors=tensors: side(*tensors) for tensors in inputs]
         for name, side in sides.items()
     }
     lengths = inputs[0][-1].diff().double()
@@ -280,7 +280,7 @@ def run_forward(case: ForwardCase, precision: str, rounds: int) -> list[dict]:
         else:
             sys.stderr.write(f"{case.name}, {precision}, {name}: {verdict.reason}\n")
     calls = {
-        name: [lambda side=side, given=given: side(*given) for given in inputs]
+        name: [lambda side=side, tensors=tensors: side(*tensors) for tensors in inputs]
         for name, side in sides.items()
         if name in status
     }
@@ -317,24 +317,26 @@ def main() -> None:
     )
     parser.add_argument("--batches", nargs="+", type=int, help="of the forward, these batches alone")
     parser.add_argument("--rounds", type=int, default=21)
-    given = parsed(parser)
+    arguments = parsed(parser)
     ceilings = measured_ceilings()
     rows: list[dict] = []
     missing = 0
     with torch.no_grad():
-        if given.only != "forward":
-            peer = peer_from(given.meta)
+        if arguments.only != "forward":
+            peer = peer_from(arguments.meta)
             for case in ATTENTION:
-                rows += (made := run_attention(case, peer, given.rounds))
-                show(made)
-                report(given.out, ceilings, rows=rows)
-        if given.only != "attention":
+                rows += (sides := run_attention(case, peer, arguments.rounds))
+                show(sides)
+                report(arguments.out, ceilings, rows=rows)
+        if arguments.only != "attention":
             for case in FORWARD:
-                for precision in given.precisions if case.batch in (given.batches or [case.batch]) else ():
-                    rows += (made := run_forward(case, precision, given.rounds))
-                    show(made)
-                    report(given.out, ceilings, rows=rows)
-                    missing += FORWARD_SIDES - len(made)
+                for precision in (
+                    arguments.precisions if case.batch in (arguments.batches or [case.batch]) else ()
+                ):
+                    rows += (sides := run_forward(case, precision, arguments.rounds))
+                    show(sides)
+                    report(arguments.out, ceilings, rows=rows)
+                    missing += FORWARD_SIDES - len(sides)
     if missing:
         raise SystemExit(1)
 

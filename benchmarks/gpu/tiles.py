@@ -83,17 +83,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     arguments = parsed(parser)
     ceilings = measured_ceilings()
-    found = {}
+    microseconds = {}
     for batch in BATCHES:
         shapes = [(linear_sides, shape) for shape in LINEAR]
         shapes += [(two_layer_sides, shape) for shape in TWO_LAYERS]
         for sides, shape in shapes:
             times = measure_device(sides(batch, *shape), arguments.rounds)
             name = f"B {batch}, " + "-".join(map(str, shape))
-            found[name] = {side: asdict(spread) for side, spread in times.items()}
+            microseconds[name] = {side: asdict(spread) for side, spread in times.items()}
             ranked = sorted(times.items(), key=lambda item: item[1].median)
             print(name, "; ".join(f"{side} {spread.median:.1f}" for side, spread in ranked), flush=True)
-    report(arguments.out, ceilings, times_us=found)
+    report(arguments.out, ceilings, times_us=microseconds)
     return 0
 
 

@@ -7,89 +7,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from configs import load_case
 from kernels.hstu_attention.buckets import bucket_table, time_bucket
-from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings, tiles, weights
+from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, tiles, weights
 from kernels.hstu_forward.tiles import AttentionTile
-from parity.base.precision import PRECISIONS
-from parity.verdict.rule import Verdict, judge
-from reference.build import build_hstu
+from tests.kernels.hstu_forward.forward_cases import (
+    BOUNDARIES,
+    LENGTHS,
+    TILES,
+    batch,
+    rows,
+    settings_of,
+    small_model,
+    verdict,
+)
 from tests.kernels.marks import DEVICE, GPU, needs_gpu, needs_triton
-from tests.kernels.mutation import mutated
-
-# In a block: norm, projection, bias, attention, norm, output; besides, the input and the final norm.
-MODULES_OF_A_BLOCK = 6
-
-
-def small_model(**changes):
-    """Two blocks of the public shape with few items; each block moves its input by as much as that is
-    large.
-    """
-    config = load_case("hstu_ml1m").model
-    sizes = {"num_items": 60, "num_blocks": 2, "max_sequence_len": 40, "num_heads": 2}
-    config = config.model_copy(update={**sizes, "attention_dim": 25, "linear_dim": 25, **changes})
-    torch.manual_seed(0)
-    model = build_hstu(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("_uvqk"):
-                parameter.normal_(std=config.item_embedding_dim**-0.5)
-            elif "_rel_attn_bias" in name or name.endswith(("_o.bias", "_item_emb.weight")):
-                parameter.normal_()
-    return config, model
-
-
-def settings_of(config, model) -> Settings:
-    return Settings(
-        config.num_heads,
-        config.attention_dim,
-        config.linear_dim,
-        model.sequence_width,
-        config.bucket_divisor,
-        config.epsilon,
-    )
-
-
-def batch(model, lengths: tuple[int, ...], scale: int = 1):
-    """Padded lengths, ids and timestamps, with one id of 0 inside a row."""
-    width = model.sequence_width
-    ids = torch.randint(1, 61, (len(lengths), width))
-    ids[0, 1] = 0
-    # Seconds, below the first difference whose bucket depends on a logarithm's last bit: a GPU has its own.
-    times = torch.randint(37_000, (len(lengths), width)).sort(1).values
-    return torch.tensor(lengths), ids, times * scale
-
-
-def rows(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """(B, N, ...) -> (L, ...)."""
-    return torch.cat([x[row, :length] for row, length in enumerate(lengths.tolist())])
-
-
-def forward_of(model, lengths, ids, times) -> torch.Tensor:
-    with torch.no_grad():
-        encoded = model(lengths, ids, model.get_item_embeddings(ids), {"timestamps": times})
-    return rows(encoded, lengths)
-
-
-def verdict(config, model, precision: str, lengths: tuple[int, ...], run, scale: int = 1) -> Verdict:
-    """Judge `run(state, flat ids, offsets, timestamps, longest)`; timestamps `scale` times as far apart."""
-    dtype = PRECISIONS[precision].dtype
-    model = model.to(dtype)
-    inputs = batch(model, lengths, scale)
-    wide = build_hstu(config).double()
-    wide.load_state_dict(model.state_dict())
-    oracle = forward_of(wide, *inputs)
-    reference = forward_of(model.to(DEVICE), *(x.to(DEVICE) for x in inputs)).cpu()
-    offsets = torch.tensor((0, *lengths)).cumsum(0)
-    flat = rows(inputs[1], inputs[0])
-    state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
-    result = run(state, flat.to(DEVICE), offsets.to(DEVICE), inputs[2].to(DEVICE), max(lengths)).cpu()
-    longest_sum = max(model.sequence_width, config.item_embedding_dim, config.num_heads * config.linear_dim)
-    modules = MODULES_OF_A_BLOCK * config.num_blocks + 2
-    return judge(oracle, reference, result, PRECISIONS[precision], longest_sum, modules=modules)
-
-
-LENGTHS = (30, 1, 51, 17)
 
 
 @needs_triton
@@ -130,16 +61,6 @@ def test_two_float16_parts_are_exact_below_and_nan_beyond_their_range(factor):
     )
     assert found.passed == (factor < 1.0), found.reason
     assert found.passed or "NaN or Inf" in found.reason
-
-
-# Blocks of rows inside blocks of columns and the other way round, each row's end in, before and behind one.
-TILES = (
-    AttentionTile(16, 32, 4, 1),
-    AttentionTile(32, 16, 4, 2, is_chained=True),
-    AttentionTile(16, 16, 4, 1, block_c=16, is_unrolled=True),
-    AttentionTile(16, 64, 4, 1, block_c=128, is_unrolled=True),
-)
-BOUNDARIES = (16, 0, 33, 1, 32, 51, 17)
 
 
 @needs_triton
@@ -184,103 +105,6 @@ def test_other_shapes_are_the_model_too(changes):
     settings = settings_of(config, model)
     found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
     assert found.passed, found.reason
-
-
-FAULTS = {
-    "divisor": lambda s: replace(s, divisor=s.divisor - 1),
-    "epsilon": lambda s: replace(s, epsilon=1e-2),
-    "bucket divisor": lambda s: replace(s, bucket_divisor=0.302),
-    "heads": lambda s: replace(s, num_heads=1, attention_dim=50, linear_dim=50),
-}
-
-
-@needs_triton
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_setting_is_caught(fault):
-    config, model = small_model()
-    settings = FAULTS[fault](settings_of(config, model))
-    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
-    assert not found.passed
-
-
-@needs_triton
-@pytest.mark.parametrize("block", [0, 1])
-@pytest.mark.parametrize("name", ["_uvqk", "_o.bias", "_rel_attn_bias._pos_w", "_rel_attn_bias._ts_w"])
-def test_every_parameter_of_a_block_counts(name, block):
-    config, model = small_model()
-    settings = settings_of(config, model)
-
-    def run(state, *arguments):
-        key = f"_hstu._attention_layers.{block}.{name}"
-        return HSTUForward({**state, key: state[key] * 1.01}, settings)(*arguments)
-
-    assert not verdict(config, model, "fp32", LENGTHS, run).passed
-
-
-# Made in the source of the kernels, each with a tile that reaches it.
-SOURCE_FAULTS = {
-    "last partial block left out": (
-        "tl.minimum(start_m + BLOCK_M, length), BLOCK_N",
-        "tl.minimum(start_m + BLOCK_M, length) // BLOCK_N * BLOCK_N, BLOCK_N",
-        1,
-    ),
-    "block boundary: a block of columns left out": ("tl.range(0, tl.min", "tl.range(BLOCK_N, tl.min", 1),
-    "block boundary: the last block of columns short": ("cols < length)[", "cols < length - 1)[", 0),
-    "last partial block of rows": ("if start_m >= length:", "if start_m + BLOCK_M > length:", 1),
-    "bias off by one": ("(PAD + width - 1 + start_n", "(PAD + width + start_n", 0),
-    "bias: the row's own time": ("tl.minimum(rows + 1, ", "tl.minimum(rows, ", 0),
-    "bias: an edge ignored": ("tl.where(tl.abs(delta) >= edge, ", "tl.where(tl.abs(delta) < 0.0, ", 0),
-    "bias: times without their upper part": ("* 16777216.0 +", "* 0.0 +", 0),
-    "the other head's keys": (
-        "(head + h) * KP + tl.arange(0, KP))[None",
-        "(head + 1 - h) * KP + tl.arange(0, KP))[None",
-        0,
-    ),
-    "the norm over padded heads": ("total / (HEADS * V)", "total / (HEADS * VP)", 0),
-    "the next block's projection of the residual": (
-        "normalized(x.to(tl.float32), cols, eps, D), W",
-        "x, W",
-        0,
-    ),
-}
-
-
-@needs_triton
-@pytest.mark.parametrize("fault", SOURCE_FAULTS)
-def test_a_fault_of_the_kernel_is_caught(fault, tmp_path, monkeypatch):
-    from kernels.hstu_forward import triton_kernel_block, triton_launch
-
-    old, new, tile = SOURCE_FAULTS[fault]
-    faulty = mutated(triton_kernel_block, old, new, tmp_path, monkeypatch)
-    monkeypatch.setattr(triton_launch, "block_kernel", faulty.block_kernel)
-    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: TILES[tile])
-    config, model = small_model()
-    settings = settings_of(config, model)
-    found = verdict(
-        config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a), scale=10**5
-    )
-    assert not found.passed
-
-
-@needs_triton
-@pytest.mark.parametrize("edge", ["the diagonal unseen", "the next one seen"])
-def test_a_fault_of_the_mask_is_caught(edge, monkeypatch):
-    causal = weights._causal
-
-    def faulty(position):
-        made, width = causal(position), (position.numel() + 1) // 2
-        at = weights.POSITION_PAD + width - 1
-        if edge == "the diagonal unseen":
-            made[at] = weights.UNSEEN
-        else:
-            made[at + 1] = position[width]
-        return made
-
-    monkeypatch.setattr(weights, "_causal", faulty)
-    config, model = small_model()
-    settings = settings_of(config, model)
-    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
-    assert not found.passed
 
 
 @needs_triton

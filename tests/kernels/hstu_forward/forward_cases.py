@@ -1,0 +1,96 @@
+"""A small research HSTU, its batches, and the verdict on its fused forward."""
+
+from __future__ import annotations
+
+import torch
+
+from configs import load_case
+from kernels.hstu_forward import Settings
+from kernels.hstu_forward.tiles import AttentionTile
+from parity.base.precision import PRECISIONS
+from parity.verdict.rule import Verdict, judge
+from reference.build import build_hstu
+from tests.kernels.marks import DEVICE
+
+# In a block: norm, projection, bias, attention, norm, output; besides, the input and the final norm.
+
+MODULES_OF_A_BLOCK = 6
+
+
+def small_model(**changes):
+    """Two blocks of the public shape with few items; each block moves its input by as much as that is
+    large.
+    """
+    config = load_case("hstu_ml1m").model
+    sizes = {"num_items": 60, "num_blocks": 2, "max_sequence_len": 40, "num_heads": 2}
+    config = config.model_copy(update={**sizes, "attention_dim": 25, "linear_dim": 25, **changes})
+    torch.manual_seed(0)
+    model = build_hstu(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_uvqk"):
+                parameter.normal_(std=config.item_embedding_dim**-0.5)
+            elif "_rel_attn_bias" in name or name.endswith(("_o.bias", "_item_emb.weight")):
+                parameter.normal_()
+    return config, model
+
+
+def settings_of(config, model) -> Settings:
+    return Settings(
+        config.num_heads,
+        config.attention_dim,
+        config.linear_dim,
+        model.sequence_width,
+        config.bucket_divisor,
+        config.epsilon,
+    )
+
+
+def batch(model, lengths: tuple[int, ...], scale: int = 1):
+    """Padded lengths, ids and timestamps, with one id of 0 inside a row."""
+    width = model.sequence_width
+    ids = torch.randint(1, 61, (len(lengths), width))
+    ids[0, 1] = 0
+    # Seconds, below the first difference whose bucket depends on a logarithm's last bit: a GPU has its own.
+    times = torch.randint(37_000, (len(lengths), width)).sort(1).values
+    return torch.tensor(lengths), ids, times * scale
+
+
+def rows(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """(B, N, ...) -> (L, ...)."""
+    return torch.cat([x[row, :length] for row, length in enumerate(lengths.tolist())])
+
+
+def forward_of(model, lengths, ids, times) -> torch.Tensor:
+    with torch.no_grad():
+        encoded = model(lengths, ids, model.get_item_embeddings(ids), {"timestamps": times})
+    return rows(encoded, lengths)
+
+
+def verdict(config, model, precision: str, lengths: tuple[int, ...], run, scale: int = 1) -> Verdict:
+    """Judge `run(state, flat ids, offsets, timestamps, longest)`; timestamps `scale` times as far apart."""
+    dtype = PRECISIONS[precision].dtype
+    model = model.to(dtype)
+    inputs = batch(model, lengths, scale)
+    wide = build_hstu(config).double()
+    wide.load_state_dict(model.state_dict())
+    oracle = forward_of(wide, *inputs)
+    reference = forward_of(model.to(DEVICE), *(x.to(DEVICE) for x in inputs)).cpu()
+    offsets = torch.tensor((0, *lengths)).cumsum(0)
+    flat = rows(inputs[1], inputs[0])
+    state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
+    result = run(state, flat.to(DEVICE), offsets.to(DEVICE), inputs[2].to(DEVICE), max(lengths)).cpu()
+    longest_sum = max(model.sequence_width, config.item_embedding_dim, config.num_heads * config.linear_dim)
+    modules = MODULES_OF_A_BLOCK * config.num_blocks + 2
+    return judge(oracle, reference, result, PRECISIONS[precision], longest_sum, modules=modules)
+
+
+LENGTHS = (30, 1, 51, 17)
+# Blocks of rows inside blocks of columns and the other way round, each row's end in, before and behind one.
+TILES = (
+    AttentionTile(16, 32, 4, 1),
+    AttentionTile(32, 16, 4, 2, is_chained=True),
+    AttentionTile(16, 16, 4, 1, block_c=16, is_unrolled=True),
+    AttentionTile(16, 64, 4, 1, block_c=128, is_unrolled=True),
+)
+BOUNDARIES = (16, 0, 33, 1, 32, 51, 17)

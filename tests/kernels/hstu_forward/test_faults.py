@@ -1,0 +1,115 @@
+"""Faults of the fused forward, in settings, parameters and the kernels' source: the verdict catches each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernels.hstu_forward import HSTUForward, tiles, weights
+from tests.kernels.hstu_forward.forward_cases import (
+    BOUNDARIES,
+    LENGTHS,
+    TILES,
+    settings_of,
+    small_model,
+    verdict,
+)
+from tests.kernels.marks import needs_triton
+from tests.kernels.mutation import mutated
+
+FAULTS = {
+    "divisor": lambda s: replace(s, divisor=s.divisor - 1),
+    "epsilon": lambda s: replace(s, epsilon=1e-2),
+    "bucket divisor": lambda s: replace(s, bucket_divisor=0.302),
+    "heads": lambda s: replace(s, num_heads=1, attention_dim=50, linear_dim=50),
+}
+
+
+@needs_triton
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_setting_is_caught(fault):
+    config, model = small_model()
+    settings = FAULTS[fault](settings_of(config, model))
+    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    assert not found.passed
+
+
+@needs_triton
+@pytest.mark.parametrize("block", [0, 1])
+@pytest.mark.parametrize("name", ["_uvqk", "_o.bias", "_rel_attn_bias._pos_w", "_rel_attn_bias._ts_w"])
+def test_every_parameter_of_a_block_counts(name, block):
+    config, model = small_model()
+    settings = settings_of(config, model)
+
+    def run(state, *arguments):
+        key = f"_hstu._attention_layers.{block}.{name}"
+        return HSTUForward({**state, key: state[key] * 1.01}, settings)(*arguments)
+
+    assert not verdict(config, model, "fp32", LENGTHS, run).passed
+
+
+# Made in the source of the kernels, each with a tile that reaches it.
+SOURCE_FAULTS = {
+    "last partial block left out": (
+        "tl.minimum(start_m + BLOCK_M, length), BLOCK_N",
+        "tl.minimum(start_m + BLOCK_M, length) // BLOCK_N * BLOCK_N, BLOCK_N",
+        1,
+    ),
+    "block boundary: a block of columns left out": ("tl.range(0, tl.min", "tl.range(BLOCK_N, tl.min", 1),
+    "block boundary: the last block of columns short": ("cols < length)[", "cols < length - 1)[", 0),
+    "last partial block of rows": ("if start_m >= length:", "if start_m + BLOCK_M > length:", 1),
+    "bias off by one": ("(PAD + width - 1 + start_n", "(PAD + width + start_n", 0),
+    "bias: the row's own time": ("tl.minimum(rows + 1, ", "tl.minimum(rows, ", 0),
+    "bias: an edge ignored": ("tl.where(tl.abs(delta) >= edge, ", "tl.where(tl.abs(delta) < 0.0, ", 0),
+    "bias: times without their upper part": ("* 16777216.0 +", "* 0.0 +", 0),
+    "the other head's keys": (
+        "(head + h) * KP + tl.arange(0, KP))[None",
+        "(head + 1 - h) * KP + tl.arange(0, KP))[None",
+        0,
+    ),
+    "the norm over padded heads": ("total / (HEADS * V)", "total / (HEADS * VP)", 0),
+    "the next block's projection of the residual": (
+        "normalized(x.to(tl.float32), cols, eps, D), W",
+        "x, W",
+        0,
+    ),
+}
+
+
+@needs_triton
+@pytest.mark.parametrize("fault", SOURCE_FAULTS)
+def test_a_fault_of_the_kernel_is_caught(fault, tmp_path, monkeypatch):
+    from kernels.hstu_forward import triton_kernel_block, triton_launch
+
+    old, new, tile = SOURCE_FAULTS[fault]
+    faulty = mutated(triton_kernel_block, old, new, tmp_path, monkeypatch)
+    monkeypatch.setattr(triton_launch, "block_kernel", faulty.block_kernel)
+    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: TILES[tile])
+    config, model = small_model()
+    settings = settings_of(config, model)
+    found = verdict(
+        config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a), scale=10**5
+    )
+    assert not found.passed
+
+
+@needs_triton
+@pytest.mark.parametrize("edge", ["the diagonal unseen", "the next one seen"])
+def test_a_fault_of_the_mask_is_caught(edge, monkeypatch):
+    causal = weights._causal
+
+    def faulty(position):
+        made, width = causal(position), (position.numel() + 1) // 2
+        at = weights.POSITION_PAD + width - 1
+        if edge == "the diagonal unseen":
+            made[at] = weights.UNSEEN
+        else:
+            made[at + 1] = position[width]
+        return made
+
+    monkeypatch.setattr(weights, "_causal", faulty)
+    config, model = small_model()
+    settings = settings_of(config, model)
+    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    assert not found.passed
