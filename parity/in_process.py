@@ -19,6 +19,7 @@ from parity.execution.record import ORACLE, REFERENCE
 from parity.inputs.arrays import CaseInputs, make_inputs, poisoned_inputs
 from parity.inputs.weights import case_weights, rounded
 from parity.runners import Runner, make_runner
+from parity.runners.base import Appends
 from parity.runners.forms import computed_inside
 from parity.verdict.comparison import Comparison, Results, compare
 from parity.verdict.judging import evidence_of
@@ -61,7 +62,7 @@ class CleanRun:
         self.arrays: Mapping[str, np.ndarray] = inputs.arrays
         self.poisoned: Mapping[str, np.ndarray] | None = None if poisoned is None else poisoned.arrays
         reference, oracle = self.load(REFERENCE), self.load(ORACLE)
-        self.reference = reference.run_tapped(self.arrays, record_calls=True)
+        self.reference = reference.record(self.arrays)
         self.evidence = evidence_of(
             case,
             precision,
@@ -105,8 +106,8 @@ class CleanRun:
             tapped=runner.run_tapped(self.arrays).tensors,
             isolated=self._alone(runner, self.reference.calls),
             poisoned=runner.run_tapped(self.poisoned).tensors if self.poisoned is not None else {},
-            incremental=runner.run_incremental(self.arrays) if runner.appends else {},
-            appends=runner.appends,
+            incremental=runner.run_incremental(self.arrays) if isinstance(runner, Appends) else {},
+            appends=isinstance(runner, Appends),
         )
 
     def reference_results(self, **changes: Any) -> Results:

@@ -39,6 +39,7 @@ from parity.inputs.weights import (
 )
 from parity.report.assemble import latency_report  # noqa: E402
 from parity.runners import Runner, make_runner  # noqa: E402
+from parity.timing.measure import Timed  # noqa: E402
 
 FUSE, GRAPHS = "TRIPY_PORTABLE_FUSE", "TRIPY_PORTABLE_CUDA_GRAPHS"
 PEERS = {"fused": "torch_compile", "fused_graph": "torch_compile_graphs", "graph": "torch_compile_graphs"}
@@ -56,8 +57,8 @@ class Side:
     fuse: bool
     replays: bool
 
-    def time(self, arrays: Arrays, repeats: int) -> list[float]:
-        """Seconds of single calls."""
+    def time(self, arrays: Arrays, repeats: int) -> Timed:
+        """Seconds of single calls, and the outputs of the last."""
         # The first call compiles the executable, which reads these variables.
         os.environ |= {FUSE: str(int(self.fuse)), GRAPHS: str(int(self.replays))}
         return self.runner.time(arrays, repeats)
@@ -95,10 +96,13 @@ def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], No
         prepared[side.name] = time.perf_counter() - begun
         progress(f"{side.name} prepared in {prepared[side.name]:.1f} s")
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
+    outputs: dict[str, Mapping[str, torch.Tensor]] = {}
     for _ in range(rounds):
         for side in sides:
             # The first call after another side's does not count.
-            seconds[side.name] += side.time(arrays, 3)[1:]
+            timed = side.time(arrays, 3)
+            seconds[side.name] += timed.seconds[1:]
+            outputs[side.name] = timed.result
     oracle = make_runner("oracle")
     oracle.load(case, PRECISIONS[precision], tensors)
     exact = oracle.run(arrays)
@@ -106,7 +110,7 @@ def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], No
         side.name: {
             **latency_report(seconds[side.name]).model_dump(exclude={"replay"}),
             "prepare_s": prepared[side.name],
-            "relative_error": relative_error(side.runner.timed_outputs(), exact),
+            "relative_error": relative_error(outputs[side.name], exact),
         }
         for side in sides
     }

@@ -6,13 +6,15 @@ model and the outputs of the last timed run stay from one command to the next. F
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -35,9 +37,20 @@ from parity.case import Case, CaseReference
 from parity.inputs.arrays import load as load_arrays
 from parity.inputs.weights import load_export
 from parity.runners import Runner, make_runner
+from parity.runners.base import (
+    Appends,
+    BuildsEngines,
+    RangesModules,
+    RecordsCalls,
+    ReplaysGraphs,
+    TapsAtOnce,
+    TapsModules,
+)
 from parity.timing.measure import Replayed
 from parity.timing.rounds import TimedRuns
 from parity.timing.traces import profile
+
+Ability = TypeVar("Ability", bound=Runner)
 
 
 @dataclass(frozen=True)
@@ -79,11 +92,18 @@ class Commands:
         self._loaded: tuple[CaseReference, Precision, Path] | None = None
         self._arrays: dict[Path, Mapping[str, np.ndarray]] = {}
         self._captures: dict[Path, Capture] = {}
+        self._timed: dict[str, torch.Tensor] = {}
 
     @property
     def _runner(self) -> Runner:
         assert self._started is not None, "start comes first"
         return self._started
+
+    def _able(self, ability: type[Ability]) -> Ability:
+        """The runner, which has an ability that the parent knows of."""
+        runner = self._runner
+        assert isinstance(runner, ability), f"{self._name} has no {ability.__name__}"
+        return runner
 
     @property
     def _model(self) -> Case:
@@ -96,7 +116,12 @@ class Commands:
         if self._started is None:
             self._started = make_runner(self._name)
         runner = self._started
-        return Abilities(runner.label(), runner.taps_modules, runner.appends, runner.builds)
+        return Abilities(
+            runner.label(),
+            isinstance(runner, TapsModules),
+            isinstance(runner, Appends),
+            isinstance(runner, BuildsEngines),
+        )
 
     def load(self, reference: CaseReference, precision: Precision, weights: Path) -> None:
         """Load a case in a precision with exported weights, unless they are loaded already."""
@@ -111,7 +136,7 @@ class Commands:
 
     def build(self, inputs: Path, folder: Path) -> list[dict[str, Any]]:
         """Build engines into a folder. Returns the fields of a `BuildRecord` for each."""
-        return self._runner.build(self._inputs(inputs), folder)
+        return self._able(BuildsEngines).build(self._inputs(inputs), folder)
 
     def run(self, inputs: Path, stem: Path) -> float:
         """Save the outputs of the untapped model. Returns the seconds of the run."""
@@ -125,7 +150,7 @@ class Commands:
     def record(self, inputs: Path, stem: Path, budget: MemoryBudget) -> WorkingBytes:
         """Save all taps with the calls, from a run of the whole batch. Returns the memory that it takes."""
         capture = Capture.spooled(stem, budget.large_bytes)
-        self._runner.run_tapped(self._inputs(inputs), True, capture)
+        self._able(RecordsCalls).record(self._inputs(inputs), capture)
         save_capture(capture, stem)
         recorded = self._capture(stem)
         forward = working_bytes(recorded)
@@ -150,22 +175,23 @@ class Commands:
             taps = part.into(capture.tensors, self._capture(calls)) if calls else capture.tensors
             if clean is not None:
                 taps = unless_leaking(taps, self._capture(clean).tensors, self._model, part)
-            self._runner.in_slices = part.rows is not None
-            self._runner.run_tapped(part.arrays, False, replace(capture, tensors=taps))
+            self._able(TapsModules).run_tapped(
+                part.arrays, replace(capture, tensors=taps), whole=part.rows is None
+            )
         save_capture(capture, stem)
 
     def _parts(self, inputs: Path, calls: Path | None, budget: MemoryBudget) -> list[Part]:
         arrays = self._inputs(inputs)
         if calls is None:
             return [Part(arrays, None, 0)]
-        needed = tapped_bytes(self._capture(calls), self._runner.holds_taps) * self._runner.widening
+        needed = self._tapped_bytes(self._capture(calls))
         return parts(self._model, arrays, needed, budget.slice_bytes)
 
     def run_isolated(self, inputs: Path, calls: Path, stem: Path, budget: MemoryBudget) -> dict[str, str]:
         """Save the results of every recorded call alone. Returns the errors of calls that raised, by tap."""
         recorded, arrays = self._capture(calls), self._inputs(inputs)
         capture, problems = Capture.spooled(stem, budget.large_bytes), {}
-        for call in filter(self._runner.can_run, recorded.calls):
+        for call in filter(self._able(TapsModules).can_run, recorded.calls):
             before = set(capture.tensors)
             try:
                 self._run_call(call, arrays, recorded, capture, budget)
@@ -189,58 +215,77 @@ class Commands:
         capture: Capture,
         budget: MemoryBudget,
     ) -> None:
-        needed = call_bytes(recorded, call) * self._runner.widening
+        needed = call_bytes(recorded, call) * self._runner.widening()
         if needed > budget.slice_bytes:
             # At least as many parts as of the model, so that tensors that are equal in both are equal files.
-            needed = max(needed, tapped_bytes(recorded, self._runner.holds_taps) * self._runner.widening)
+            needed = max(needed, self._tapped_bytes(recorded))
         for part in parts(self._model, arrays, needed, budget.slice_bytes):
-            self._runner.in_slices = part.rows is not None
-            results = self._runner.run_call(call, part.inputs(recorded.call_inputs), part.arrays)
+            tensors = part.inputs(recorded.call_inputs)
+            results = self._able(TapsModules).run_call(call, tensors, part.arrays, whole=part.rows is None)
             part.into(capture.tensors, recorded).update(results)
+
+    def _tapped_bytes(self, recorded: Capture) -> int:
+        runner = self._runner
+        return tapped_bytes(recorded, isinstance(runner, TapsAtOnce)) * runner.widening()
 
     def run_incremental(self, inputs: Path, stem: Path) -> None:
         """Save the last step of the incremental forward; nothing if the case has none."""
-        outputs = self._runner.run_incremental(self._inputs(inputs))
+        outputs = self._able(Appends).run_incremental(self._inputs(inputs))
         if outputs:
             save_capture(Capture(tensors=outputs), stem)
 
     def time(self, inputs: Path, repeats: int) -> TimedRuns:
         """Time runs of the whole model, with the peak of GPU memory where PyTorch knows it."""
-        counts_memory = torch.cuda.is_available() and self._runner.in_torchs_memory
+        counts_memory = torch.cuda.is_available() and self._runner.allocates_by_torch()
         if counts_memory:
             torch.cuda.reset_peak_memory_stats()
-        seconds = self._runner.time(self._inputs(inputs), repeats)
-        return TimedRuns(seconds, torch.cuda.max_memory_allocated() if counts_memory else None)
+        timed = self._runner.time(self._inputs(inputs), repeats)
+        self._timed = timed.result
+        return TimedRuns(timed.seconds, torch.cuda.max_memory_allocated() if counts_memory else None)
 
     def save_timed(self, stem: Path) -> None:
         """Save the outputs of the last timed run of the whole model; nothing if the runner drops them."""
-        outputs = self._runner.timed_outputs()
-        if outputs:
-            save_capture(Capture(tensors=outputs), stem)
+        if self._timed:
+            save_capture(Capture(tensors=self._timed), stem)
 
-    def time_calls(self, calls: Path, repeats: int) -> dict[str, list[float]]:
+    def time_calls(self, inputs: Path, calls: Path, repeats: int) -> dict[str, list[float]]:
         """Time each recorded call alone, by tap."""
-        recorded = self._capture(calls)
+        runner, recorded, arrays = self._able(TapsModules), self._capture(calls), self._inputs(inputs)
         return {
-            call.tap: self._runner.time_call(call, recorded.call_inputs, repeats)
-            for call in filter(self._runner.can_run, recorded.calls)
+            call.tap: runner.time_call(call, recorded.call_inputs, arrays, repeats)
+            for call in filter(runner.can_run, recorded.calls)
         }
 
     def time_replays(self, inputs: Path, repeats: int) -> Replayed:
-        """Time replays of the whole model's CUDA graph."""
-        return self._runner.time_replays(self._inputs(inputs), repeats)
+        """Time replays of the whole model's CUDA graph; none and no reason without that ability."""
+        runner = self._runner
+        if not isinstance(runner, ReplaysGraphs):
+            return Replayed([])
+        return runner.time_replays(self._inputs(inputs), repeats)
 
-    def time_call_replays(self, calls: Path, repeats: int) -> dict[str, Replayed]:
-        """Time replays of each recorded call's CUDA graph, by tap."""
-        recorded = self._capture(calls)
+    def time_call_replays(self, inputs: Path, calls: Path, repeats: int) -> dict[str, Replayed]:
+        """Time replays of each recorded call's CUDA graph, by tap; none without that ability."""
+        runner, recorded, arrays = self._runner, self._capture(calls), self._inputs(inputs)
+        if not isinstance(runner, ReplaysGraphs):
+            return {}
         return {
-            call.tap: self._runner.time_call_replays(call, recorded.call_inputs, repeats)
-            for call in filter(self._runner.can_run, recorded.calls)
+            call.tap: runner.time_call_replays(call, recorded.call_inputs, arrays, repeats)
+            for call in filter(self._able(TapsModules).can_run, recorded.calls)
         }
 
     def profile(self, inputs: Path, calls: Path, path: Path) -> None:
-        """Write a trace of one run, with a range for each module."""
-        profile(self._runner, self._inputs(inputs), self._capture(calls), path)
+        """Write a trace of one run, with a range for each module.
+
+        Modules that run one by one are ranges inside the model. Modules of one graph run once more alone.
+        Modules that are fused have no range.
+        """
+        runner, recorded, arrays = self._runner, self._capture(calls), self._inputs(inputs)
+        ranges = runner.module_ranges() if isinstance(runner, RangesModules) else contextlib.nullcontext()
+        alone: dict[str, Callable[[], Any]] = {}
+        if isinstance(runner, TapsModules) and not isinstance(runner, RangesModules):
+            for call in filter(runner.can_run, recorded.calls):
+                alone[call.tap] = functools.partial(runner.time_call, call, recorded.call_inputs, arrays, 1)
+        profile(lambda: runner.time(arrays, 1), ranges, alone, path)
 
     def call(self, target: str, *arguments: Any) -> Any:
         """Call a function by its import path, `package.module:function`, in this process."""

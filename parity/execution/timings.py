@@ -77,13 +77,13 @@ class _TimedProcess:
         return self._ask(Commands.time, self.batch.folder.inputs, repeats)
 
     def time_calls(self, repeats: int) -> dict[str, list[float]]:
-        return self._ask(Commands.time_calls, self.calls, repeats)
+        return self._ask(Commands.time_calls, self.batch.folder.inputs, self.calls, repeats)
 
     def time_replays(self, repeats: int) -> Replayed:
         return self._ask(Commands.time_replays, self.batch.folder.inputs, repeats)
 
     def time_call_replays(self, repeats: int) -> dict[str, Replayed]:
-        return self._ask(Commands.time_call_replays, self.calls, repeats)
+        return self._ask(Commands.time_call_replays, self.batch.folder.inputs, self.calls, repeats)
 
     def _ask(
         self,

@@ -1,4 +1,15 @@
-"""What every runner offers."""
+"""The protocol of a runner, and its optional abilities, which a runner has by implementing their classes.
+
+`Runner` is the protocol: load, run, time. Callers ask for an ability with `isinstance`:
+
+    TapsModules      taps on every module; modules alone
+    TapsAtOnce       taps are outputs of one graph, all in memory at once
+    RecordsCalls     a capture with the calls of all modules and their inputs
+    Appends          the incremental forward
+    RangesModules    modules as ranges of a profile
+    ReplaysGraphs    timed replays of captured CUDA graphs
+    BuildsEngines    engines as results of their own
+"""
 
 from __future__ import annotations
 
@@ -6,6 +17,7 @@ import abc
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,117 +25,148 @@ import torch
 from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.case import Case
-from parity.timing.measure import Replayed
+from parity.timing.measure import Replayed, Timed
+
+Arrays = Mapping[str, np.ndarray]
+Tensors = Mapping[str, torch.Tensor]
 
 
 class Unavailable(Exception):
-    """This runner cannot run here or in this precision; the message is the reason that users read."""
+    """A runner cannot run here or in this precision; the message is the reason for the report."""
 
 
 class BuiltOnly(Exception):
-    """What was built cannot run here; the message is the reason that users read."""
+    """A built engine cannot run here; the message is the reason for the report."""
 
 
 class Refused(Exception):
-    """The graph was refused by what should run it; the message says by whom, why, and which line's it is."""
+    """A builder refuses a graph; the message names the builder, the reason and the line of the graph."""
 
 
 class Runner(abc.ABC):
-    """Runs one case in one precision; made once and loaded once per case and precision.
+    """Runs one case in one precision. It is created once, and loaded once per case and precision.
 
-    Tensors cross this interface as host `torch.Tensor`s in the runner's own precision, inputs as
-    read-only NumPy arrays of the case.
+    Tensors cross this interface as host `torch.Tensor`s in the runner's own precision. Inputs are read-only
+    NumPy arrays of the case. A constructor raises `Unavailable` where a library or a machine is missing.
     """
-
-    taps_modules = True
-    """Whether `run_tapped`, `run_call` and `time_call` exist; False for runners that fuse modules."""
-    holds_taps = False
-    """Whether `run_tapped` has all taps in memory at once, as outputs of one graph."""
-    appends = True
-    """Whether `run_incremental` exists."""
-    builds = False
-    """Whether `build` exists: the engine is a result of its own, wherever it can run."""
-    ranges_modules = False
-    """Whether `module_ranges` shows modules as they run in the model."""
-    in_torchs_memory = True
-    """Whether PyTorch's allocator gives and counts the GPU memory that runs take: it knows the peak."""
-
-    widening = 1
-    """Bytes of its floating-point numbers over those of the tested precision."""
-    in_slices = False
-    """Whether what is run now are some rows of a batch that takes too much memory at once."""
 
     @abc.abstractmethod
     def label(self) -> str:
         """The runner's full name in reports, such as `tripy (portable, cpu)`."""
 
     @abc.abstractmethod
-    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
         """Build the model with float32 `weights`, rounded to the precision. Raises `Unavailable`."""
 
     @abc.abstractmethod
-    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        """Run the untapped model. Returns the entry point's outputs by tap name."""
+    def run(self, arrays: Arrays) -> dict[str, torch.Tensor]:
+        """Run the untapped model. Returns the outputs of the entry by tap name."""
 
     @abc.abstractmethod
-    def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
-        """Seconds of `repeats` synchronised runs of the untapped model, inputs already in place."""
+    def time(self, arrays: Arrays, repeats: int) -> Timed:
+        """Time synchronised runs of the untapped model, inputs already in place.
 
-    def timed_outputs(self) -> dict[str, torch.Tensor]:
-        """Outputs of the last run that `time` timed, by tap name; nothing where they are not kept."""
-        return {}
-
-    def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
-        """`time`, as replays of a captured CUDA graph; nothing and no reason where there is no such thing."""
-        return Replayed([])
-
-    def build(self, arrays: Mapping[str, np.ndarray], folder: Path) -> list[dict]:
-        """Build engines of the untapped model for these shapes, and keep them in `folder`.
-
-        Returns the fields of a `parity.execution.record.BuildRecord` for each. Raises `Refused`. Where the
-        engines cannot run, all running raises `BuiltOnly`.
+        Returns the seconds of each run. The result is the outputs of the last run by tap name, or an empty
+        dictionary where the runner drops them.
         """
-        raise NotImplementedError
 
-    def run_tapped(
-        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
-    ) -> Capture:
-        """Run with a tap on every module; `record_calls` also keeps the calls and their inputs.
+    def allocates_by_torch(self) -> bool:
+        """Whether PyTorch's allocator counts the GPU memory of runs, and so knows its peak."""
+        return False
 
-        `capture` receives the taps, as they come where `holds_taps` is False; a new one in memory by default.
+    def widening(self) -> int:
+        """Bytes of the loaded model's floating-point numbers over those of the tested precision."""
+        return 1
+
+
+class TapsModules(Runner):
+    """A runner with a tap on every module, which also runs modules alone."""
+
+    @abc.abstractmethod
+    def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
+        """Run the model with a tap on every module.
+
+        Args:
+            arrays: The inputs.
+            capture: Receives the taps; a new one in memory by default.
+            whole: Whether the inputs are a whole batch, and not some rows of one.
         """
-        raise NotImplementedError
 
     def can_run(self, call: ModuleCall) -> bool:
-        """Whether `run_call` can run a call: one that appends an item is of the incremental forward."""
-        return self.appends or not call.appends
+        """Whether `run_call` can run a call. Calls of the incremental forward need `Appends`."""
+        return not call.appends or isinstance(self, Appends)
 
+    @abc.abstractmethod
     def run_call(
-        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
+        self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True
     ) -> dict[str, torch.Tensor]:
-        """Run one module alone on the inputs that the reference's module saw. Returns its taps."""
-        raise NotImplementedError
+        """Run one module alone on the inputs of the reference's module. Returns its taps.
 
-    def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
-        """Seconds of `repeats` synchronised runs of one module that `run_call` has run before.
-
-        Empty where the module cannot be timed by itself.
+        Args:
+            call: The reference's call.
+            inputs: Tensors of recorded calls by key.
+            arrays: The inputs of the model.
+            whole: Whether the inputs are a whole batch, and not some rows of one.
         """
-        raise NotImplementedError
 
-    def time_call_replays(
-        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int
-    ) -> Replayed:
-        """`time_call`, as replays of a captured CUDA graph."""
-        return Replayed([])
+    @abc.abstractmethod
+    def time_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> list[float]:
+        """Seconds of synchronised runs of one module alone; empty where it has no time of its own."""
 
+
+class TapsAtOnce(TapsModules):
+    """A runner whose taps are outputs of one graph: all of them are in memory at once."""
+
+
+class RecordsCalls(TapsModules):
+    """A runner that records the calls of all modules: the reference."""
+
+    @abc.abstractmethod
+    def record(self, arrays: Arrays, capture: Capture | None = None) -> Capture:
+        """`run_tapped`, with the calls of all modules and their inputs."""
+
+
+class Appends(Runner):
+    """A runner of the incremental forward."""
+
+    @abc.abstractmethod
+    def run_incremental(self, arrays: Arrays) -> dict[str, torch.Tensor]:
+        """Fill the cache with all but the last item of each row, then append that item.
+
+        Returns the outputs of the last step by tap name; nothing for a case without a cache.
+        """
+
+
+class RangesModules(TapsModules):
+    """A runner whose modules run one by one, and can be ranges of a profile."""
+
+    @abc.abstractmethod
     def module_ranges(self) -> contextlib.AbstractContextManager[None]:
-        """In its body, where `ranges_modules`, each module that runs is a range of a profile, by its path."""
-        return contextlib.nullcontext()
+        """In the body, each module that runs is a range of the profile, named by its path."""
 
-    def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        """Fill the cache with all but each row's last item, then append that item.
 
-        Returns the last step's outputs by tap name, or nothing where the case has no such path.
+class ReplaysGraphs(Runner):
+    """A runner that times replays of captured CUDA graphs. Without a GPU there are none."""
+
+    @abc.abstractmethod
+    def time_replays(self, arrays: Arrays, repeats: int) -> Replayed:
+        """Time replays of the untapped model."""
+
+    @abc.abstractmethod
+    def time_call_replays(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> Replayed:
+        """Time replays of one module alone."""
+
+
+class BuildsEngines(Runner):
+    """A runner whose engines are results of their own, wherever they can run."""
+
+    @abc.abstractmethod
+    def build(self, arrays: Arrays, folder: Path) -> list[dict[str, Any]]:
+        """Build engines of the untapped model for these shapes into a folder.
+
+        Returns the fields of a `parity.execution.record.BuildRecord` for each. Where the engines cannot run,
+        later runs raise `BuiltOnly`.
+
+        Raises:
+            Refused: The builder refuses the graph.
         """
-        raise NotImplementedError

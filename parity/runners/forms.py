@@ -1,4 +1,4 @@
-"""Runners of a case's other forms: which form a runner runs, and which modules it computes inside others."""
+"""Runners of a case's other forms: the form of a runner, and the modules that it computes inside others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from parity.case import Case, Form, NoForm
 from parity.runners.base import Unavailable
+from parity.runners.registry import REGISTRY
 
-FORMS = {"torch_jagged": "jagged", "torch_fused": "fused", "tripy_jagged": "fused"}
+FORMS = {name: entry.form for name, entry in REGISTRY.items() if entry.form}
 """Names of forms by runner."""
 
 
@@ -20,5 +21,5 @@ def form_of(case: Case, runner: str) -> Form:
 
 
 def computed_inside(case: Case, runner: str) -> Mapping[str, str]:
-    """Classes of the case's reference that a runner computes inside other modules, each with the reason."""
+    """Classes of the case's reference that a runner computes inside other modules, with the reasons."""
     return case.form(FORMS[runner]).computed_inside if runner in FORMS else {}

@@ -1,7 +1,7 @@
 """The port's graphs through a real TensorRT builder, run where TensorRT supports the GPU.
 
-nvtripy records the graphs on the portable runtime; `tripy_portable.trt` gives them to TensorRT as they were
-recorded. Where the engines cannot run, that TensorRT accepts the graphs is the result.
+nvtripy records the graphs on the portable runtime. `tripy_portable.trt` passes the recorded graphs to
+TensorRT. Where the engines cannot run, the result is that TensorRT accepts the graphs.
 """
 
 from __future__ import annotations
@@ -10,24 +10,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.case import Case
-from parity.runners.base import BuiltOnly, Refused, Unavailable
-from parity.runners.tripy.runner import Compiled, TripyRunner, mlir_tensorrt
+from parity.runners.base import Arrays, BuildsEngines, BuiltOnly, Refused, Tensors, Unavailable
+from parity.runners.tripy.compiled import Compiled
+from parity.runners.tripy.runner import IS_PORTABLE, TripyRunner
 from parity.timing.measure import Replayed
 
-if not getattr(mlir_tensorrt, "__portable__", False):
-    raise Unavailable("nvtripy compiles with TensorRT itself here: runner tripy is the TensorRT run")
-
-from tripy_portable import trt
-from tripy_portable.trt.inspector import dtypes
-
-if reason := trt.available():
-    raise Unavailable(reason)
+if IS_PORTABLE:
+    from tripy_portable import trt
+    from tripy_portable.trt.inspector import dtypes
 
 
 class _OnEngine(Compiled):
@@ -71,34 +66,38 @@ def _built(program: Any, options: trt.BuildOptions) -> trt.EngineBuild:
         raise Refused(str(refused)) from refused
 
 
-class TensorRTRunner(TripyRunner):
+class TensorRTRunner(TripyRunner, BuildsEngines):
     """The port as TensorRT engines: the whole model, and each module alone, where the GPU allows."""
 
-    builds = True
-
     def __init__(self) -> None:
+        if not IS_PORTABLE:
+            raise Unavailable("nvtripy compiles with TensorRT itself here: runner tripy is the TensorRT run")
+        if reason := trt.available():
+            raise Unavailable(reason)
         super().__init__()
-        self.in_torchs_memory = False
         self._options = trt.BuildOptions()
         self._facts: dict[Any, list[dict]] = {}
-        self._why_not_run = ""
+        self._cannot_run = ""
 
     def label(self) -> str:
         return f"tensorrt ({trt.describe()})"
 
-    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
         super().load(case, precision, weights)
         self._options = trt.BuildOptions(tf32=precision.name == "tf32")
         self._facts = {}
 
-    def build(self, arrays: Mapping[str, np.ndarray], folder: Path) -> list[dict]:
+    def allocates_by_torch(self) -> bool:
+        return False
+
+    def build(self, arrays: Arrays, folder: Path) -> list[dict]:
         """Build the entry with a dynamic and with a static batch, keep engines and listings in `folder`."""
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         dynamic_sizes = self.case.dynamic_sizes(arrays)
         shapes = tuple(array.shape for array in arrays.values())
         if shapes not in self._facts:
             built = self._traced(self._built_both, self._entry, arguments, dynamic_sizes)
-            self._facts[shapes] = [self._keep(shape, each, folder) for shape, each in built.items()]
+            self._facts[shapes] = [self._keep(shape, build, folder) for shape, build in built.items()]
         return self._facts[shapes]
 
     def _built_both(
@@ -108,13 +107,13 @@ class TensorRTRunner(TripyRunner):
         programs = {"static": trt.at_typical_shapes(recorded)}
         if dynamic_sizes:
             programs = {"dynamic batch": recorded, **programs}
-        return {shape: _built(each, self._options) for shape, each in programs.items()}
+        return {shape: _built(program, self._options) for shape, program in programs.items()}
 
     def _keep(self, shape: str, built: trt.EngineBuild, folder: Path) -> dict:
         try:
             trt.Engine(built.engine_bytes)
-        except trt.CannotRun as why:
-            self._why_not_run = str(why)
+        except trt.CannotRun as reason:
+            self._cannot_run = str(reason)
         built.save(folder)
         return {
             "shape": shape,
@@ -128,10 +127,10 @@ class TensorRTRunner(TripyRunner):
         }
 
     def _time_replays(self, compiled: Compiled, arguments: Any, repeats: int) -> Replayed:
-        # What could be replayed is the portable runtime's, and not the engine.
+        # The portable runtime's graph is not the engine.
         return Replayed([])
 
     def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
-        if self._why_not_run:
-            raise BuiltOnly(self._why_not_run)
+        if self._cannot_run:
+            raise BuiltOnly(self._cannot_run)
         return _OnEngine(function, arguments, dynamic_sizes, self._options)

@@ -35,9 +35,7 @@ class Setup:
 
     def assert_right(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         """Judge the untapped outputs by the verdict rule; returns them."""
-        exact, reference = (
-            self.other(name).run_tapped(arrays, record_calls=True) for name in ("oracle", "torch")
-        )
+        exact, reference = (self.other(name).record(arrays) for name in ("oracle", "torch"))
         found = self.onnx.run(arrays)
         valid = self.case.valid_rows(arrays)
         for name, port in found.items():

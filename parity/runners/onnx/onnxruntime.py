@@ -7,21 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+import onnxruntime as ort
 import torch
 
 from parity.base.precision import Precision
 from parity.case import Case
-from parity.runners.base import Unavailable
+from parity.runners.base import Tensors, Unavailable
+from parity.runners.onnx.base import OnnxRunner
+from parity.runners.onnx.export import save_model
 from parity.timing.measure import measure
-
-try:
-    import onnx_ir as ir
-    import onnxruntime as ort
-
-    from parity.runners.onnx.base import OnnxRunner, Tensors
-    from parity.runners.onnx.export import save_model
-except ImportError as error:
-    raise Unavailable(f"{error}; `pip install onnxruntime onnx onnxscript`") from error
 
 _CUDA = "CUDAExecutionProvider"
 _NotImplementedByORT = ort.capi.onnxruntime_pybind11_state.NotImplemented
@@ -37,7 +32,7 @@ class _OrtSession:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = _ERRORS_ONLY
-        # Weights in files are mapped into memory, not copied; they may go when the session has them.
+        # A session maps the files of weights into memory: they may go once it exists.
         with tempfile.TemporaryDirectory(prefix="parity-onnx-") as folder:
             path = Path(folder) / "model.onnx"
             save_model(model, path)
@@ -61,7 +56,7 @@ class _CudaSession(_OrtSession):
     """An ONNX Runtime session on the GPU, inputs and outputs of timed runs in its memory."""
 
     def __init__(self, model: ir.Model, threads: int, allow_tf32: bool) -> None:
-        # The CPU's provider has to be there for shape arithmetic.
+        # Shape arithmetic needs the CPU's provider.
         chosen = [(_CUDA, {"use_tf32": int(allow_tf32)}), "CPUExecutionProvider"]
         super().__init__(model, threads, chosen)
         if _CUDA not in self._session.get_providers():
@@ -75,14 +70,12 @@ class _CudaSession(_OrtSession):
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0))
         for name in self._outputs:
             binding.bind_output(name, "cuda")
-        # It works in a stream of its own and waits for it.
+        # It waits for its own stream.
         return measure(lambda: self._session.run_with_iobinding(binding), repeats, None).seconds
 
 
 class OnnxRuntimeRunner(OnnxRunner):
-    """ONNX Runtime with the options that a user gets who gives none."""
-
-    in_torchs_memory = False
+    """ONNX Runtime with its default options."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,9 +86,9 @@ class OnnxRuntimeRunner(OnnxRunner):
         level = ort.SessionOptions().graph_optimization_level.name.removeprefix("ORT_").lower()
         return f"onnxruntime ({ort.__version__}, {'cuda' if self._on_gpu else 'cpu'}, {level})"
 
-    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
         if self._on_gpu and _CUDA not in ort.get_available_providers():
-            # Its CPU provider beside runners on the GPU would be a comparison of nothing.
+            # Its CPU provider has no place beside runners on the GPU.
             raise Unavailable(
                 f"this ONNX Runtime has no {_CUDA}: `pip install onnxruntime-gpu` in its place, or run "
                 "without a GPU (CUDA_VISIBLE_DEVICES=)"

@@ -1,8 +1,7 @@
-"""The exported reference through TensorRT by way of Polygraphy: how models get there without Tripy.
+"""The exported reference through TensorRT by way of Polygraphy: the way of models without Tripy.
 
-Beside the rows of the Tripy port it answers whether a difference, a refusal or a slow engine is Tripy's or
-TensorRT's. As with the port's own graphs, engines are built on any machine and run where TensorRT supports
-the GPU.
+Beside the rows of the Tripy port it tells whether a difference, a refusal or a slow engine comes from Tripy
+or from TensorRT. Engines are built on any machine, and run where TensorRT supports the GPU.
 """
 
 from __future__ import annotations
@@ -20,18 +19,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
+import onnx_ir as ir
+import polygraphy
+import polygraphy.config
 import torch
+from polygraphy.exception import PolygraphyException
+from polygraphy.logger import G_LOGGER
 
 from parity.base.precision import Precision
 from parity.case import Case
-from parity.runners.base import BuiltOnly, Refused, Unavailable
+from parity.runners.base import Arrays, BuildsEngines, BuiltOnly, Refused, Tensors, Unavailable
+from parity.runners.onnx.base import OnnxRunner
+from parity.runners.onnx.export import module_of, save_model, with_fixed_sizes
 
 
-def _library() -> ModuleType:
-    """TensorRT itself, or TensorRT-RTX; the portable stand-in named `tensorrt` is passed over.
+def _library() -> tuple[ModuleType | None, str]:
+    """TensorRT itself, or TensorRT-RTX, without the portable stand-in; or the reason why there is none.
 
-    `tripy_portable.trt.library` chooses likewise, and is not there in a native environment.
+    `tripy_portable.trt.library` makes the same choice; a native environment does not have it.
     """
     reasons = []
     for name in ("tensorrt", "tensorrt_rtx"):
@@ -43,43 +48,31 @@ def _library() -> ModuleType:
         if getattr(library, "__portable__", False):
             reasons.append(f"{name}: the portable stand-in builds no engines")
             continue
-        return library
-    raise Unavailable(
+        return library, ""
+    return None, (
         f"no TensorRT library can be imported ({'; '.join(reasons)}); "
         "`pip install setuptools wheel && pip install --no-build-isolation tensorrt-rtx-cu13`"
     )
 
 
-trt = _library()
-try:
-    import onnx_ir as ir
-    import polygraphy
-    import polygraphy.config
-
-    # Read when Polygraphy's TensorRT backend is imported.
-    polygraphy.config.USE_TENSORRT_RTX = trt.__name__ == "tensorrt_rtx"
-    from polygraphy.backend.trt import (
-        Profile,
-        TrtRunner,
-        create_config,
-        engine_bytes_from_network,
-        engine_from_bytes,
-        network_from_onnx_path,
-    )
-    from polygraphy.exception import PolygraphyException
-    from polygraphy.logger import G_LOGGER
-
-    from parity.runners.onnx.base import OnnxRunner, Tensors
-    from parity.runners.onnx.export import module_of, save_model, with_fixed_sizes
-except ImportError as error:
-    raise Unavailable(f"{error}; `pip install polygraphy onnx onnxscript`") from error
+trt, _MISSING = _library()
+# Polygraphy's TensorRT backend reads it when it is imported.
+polygraphy.config.USE_TENSORRT_RTX = trt is not None and trt.__name__ == "tensorrt_rtx"
+from polygraphy.backend.trt import (  # noqa: E402
+    Profile,
+    TrtRunner,
+    create_config,
+    engine_bytes_from_network,
+    engine_from_bytes,
+    network_from_onnx_path,
+)
 
 _LOGGER = logging.getLogger("Polygraphy")
 
 
 @dataclass(frozen=True)
 class _Build:
-    """An engine, as it comes from the builder."""
+    """An engine of the builder, with facts about its build."""
 
     engine_bytes: bytes
     layers: int
@@ -88,7 +81,7 @@ class _Build:
 
 
 class _Recorded(logging.Handler):
-    """What Polygraphy and TensorRT say while an engine is built."""
+    """The messages of Polygraphy and TensorRT while an engine is built."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +89,7 @@ class _Recorded(logging.Handler):
         self.errors: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Polygraphy indents what it passes on.
+        # Polygraphy indents messages of TensorRT.
         text = textwrap.dedent(record.getMessage())
         self.lines.append(text)
         if record.levelno >= logging.ERROR and text not in self.errors:
@@ -123,11 +116,11 @@ class _Engine:
         self._runner.activate()
 
     def __call__(self, tensors: Tensors) -> dict[str, torch.Tensor]:
-        results = self._runner.infer(self._given(tensors), check_inputs=False)
+        results = self._runner.infer(self._wanted(tensors), check_inputs=False)
         return {name: torch.as_tensor(result).clone() for name, result in results.items()}
 
     def time(self, tensors: Tensors, repeats: int) -> list[float]:
-        placed = {name: tensor.cuda() for name, tensor in self._given(tensors).items()}
+        placed = {name: tensor.cuda() for name, tensor in self._wanted(tensors).items()}
         seconds = []
         for _ in range(repeats):
             start = time.perf_counter()
@@ -136,33 +129,33 @@ class _Engine:
             seconds.append(time.perf_counter() - start)
         return seconds
 
-    def _given(self, tensors: Tensors) -> dict[str, torch.Tensor]:
+    def _wanted(self, tensors: Tensors) -> dict[str, torch.Tensor]:
         wanted = self._runner.get_input_metadata()
         return {name: tensor.contiguous() for name, tensor in tensors.items() if name in wanted}
 
 
-class TensorRTOnnxRunner(OnnxRunner):
+class TensorRTOnnxRunner(OnnxRunner, BuildsEngines):
     """The exported reference as TensorRT engines: the whole model, and each module alone."""
 
-    builds = True
-
     def __init__(self) -> None:
+        if trt is None:
+            raise Unavailable(_MISSING)
         super().__init__()
         self._tf32 = False
         self._facts: dict[Any, list[dict]] = {}
-        self._why_not_run = ""
+        self._cannot_run = ""
 
     def label(self) -> str:
         return f"tensorrt_onnx ({trt.__name__} {trt.__version__})"
 
-    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
         if precision.needs_cuda and not torch.cuda.is_available():
             raise Unavailable(f"{precision.name} needs a CUDA device and none is visible")
         super().load(case, precision, weights)
         self._tf32 = precision.name == "tf32"
         self._facts = {}
 
-    def build(self, arrays: Mapping[str, np.ndarray], folder: Path) -> list[dict]:
+    def build(self, arrays: Arrays, folder: Path) -> list[dict]:
         """Build the entry with dynamic and with static sizes; keep engines and listings in `folder`."""
         tensors, smallest = self._inputs(arrays)
         shapes = self._fits(tensors)
@@ -179,8 +172,8 @@ class TensorRTOnnxRunner(OnnxRunner):
         try:
             engine = self._on_device(built)
             count, dtypes, listing = _read_engine(engine)
-        except BuiltOnly as why:
-            self._why_not_run = str(why)
+        except BuiltOnly as reason:
+            self._cannot_run = str(reason)
             count, dtypes, listing = _read_log(built.log)
         key = hashlib.sha256(built.engine_bytes).hexdigest()
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,7 +199,7 @@ class TensorRTOnnxRunner(OnnxRunner):
             if name not in smallest:
                 profile.add(name, min=shape, opt=shape, max=shape)
                 continue
-            # No size may be 0 at most.
+            # The largest size must not be 0.
             largest = (max(shape[0], smallest[name], 1), *shape[1:])
             profile.add(name, min=(smallest[name], *shape[1:]), opt=largest, max=largest)
 
@@ -240,8 +233,8 @@ class TensorRTOnnxRunner(OnnxRunner):
                 raise BuiltOnly(f"{name}: {(said.errors or [str(error)])[0]}") from error
 
     def _open(self, model: ir.Model, tensors: Tensors, smallest: Mapping[str, int]) -> _Engine:
-        if self._why_not_run:
-            raise BuiltOnly(self._why_not_run)
+        if self._cannot_run:
+            raise BuiltOnly(self._cannot_run)
         return _Engine(self._on_device(self._built(model, tensors, smallest)))
 
     def _fits(self, tensors: Tensors) -> tuple:
@@ -249,10 +242,10 @@ class TensorRTOnnxRunner(OnnxRunner):
 
 
 def _refusal(model: ir.Model, errors: list[str]) -> str:
-    """TensorRT's words, and the module of the node that they name."""
+    """TensorRT's messages, and the module of the node that they name."""
     named = [node for node in model.graph if node.name and any(node.name in text for text in errors)]
     # A shorter name may be part of a longer one.
-    node = max(named, key=lambda each: len(each.name or ""), default=None)
+    node = max(named, key=lambda node: len(node.name or ""), default=None)
     where = f" in {node.op_type} ({node.name}) of module {module_of(node)}" if node is not None else ""
     return "\n".join([f"TensorRT refuses the ONNX graph{where}", *(f"  TensorRT: {text}" for text in errors)])
 
@@ -267,7 +260,7 @@ def _read_engine(engine: Any) -> tuple[int, list[str], Any]:
 
 
 def _read_log(log: list[str]) -> tuple[int, list[str], Any]:
-    """The same where no engine can be read without a GPU: the builder's log has the listing as text."""
+    """The same from the builder's log, where the engine cannot be read without a GPU."""
     from tripy_portable.trt.inspector import dtypes, read_listing
 
     listing = read_listing(log)

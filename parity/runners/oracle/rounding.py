@@ -1,22 +1,22 @@
-"""What rounding alone does to a result: the float64 oracle once more, with an error in every operation.
+"""Random rounding errors: the float64 oracle with an error in every operation.
 
-The reference's distance from the oracle is one draw of a random number. Where few rows carry a result, as
-in a batch of one, it may be small by luck and says little about what the precision gives. So the oracle
-draws more. Every result of an operation gets the error that rounding it to the tested precision may have
-made,
+The reference's distance from the oracle is one sample of a random number. Where few rows carry a result, as
+in a batch of one, it may be small by chance, and tells little about the precision. The oracle takes more
+samples. Every result of an operation gets the error of rounding it to the tested precision,
 
     uniform in +- u * 2^floor(log2 |y|)        of a result y, u being the unit round-off,
 
-and every sum of n terms also that of adding them pairwise, the best order, in the accumulator's precision a,
+and every sum of n terms also the error of adding them pairwise, the best order, in the accumulator's
+precision a,
 
     normal, of standard deviation RMS * a * sqrt(log2 n) * ||terms||,    RMS = 1 / sqrt(8 ln 2),
 
 since each of the log2 n levels of a pairwise sum rounds partial sums whose squares, with signs at random,
 add up to those of the terms, and one rounding has RMS units in the mean square where leading digits are
 distributed logarithmically (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.7
-and 4.2; the idea is that of Parker's Monte Carlo arithmetic, 1997). What is exact in any type has no error:
-moving data, a zero, an operand that comes back (x + 0, x * 1, a maximum). Unlike a bound from the length of
-a chain, draws see sums that cancel, which is where errors grow.
+and 4.2; the method is Parker's Monte Carlo arithmetic, 1997). Results that are exact in any type have no
+error: moved data, a zero, a result that equals an operand (x + 0, x * 1, a maximum). Samples contain the
+growth of errors in sums that cancel. A bound from the length of a chain does not.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from parity.capture.longest_sums import terms
 from perf_model.dispatch import EachOperation
 
 FEW_ROWS = 256
-"""Taps of more rows have no draws: luck is then a factor of 1.26 at most, if all rows carry the result."""
-MOST_DRAWS = 32
-"""With so many, a single number's limit is 1.13 times what infinitely many would give."""
+"""Most rows of a tap with samples. With more, the sampling error is a factor of at most 1.26."""
+MOST_SAMPLES = 32
+"""Most samples of a tap. The limit of a single number is 1.13 times the limit of infinitely many samples."""
 MOST_ELEMENTS = 1 << 24
-"""Elements of the taps of all draws together; where one pass has more, there are none."""
+"""Most elements of the taps of all samples. Where one pass has more, there are no samples."""
 RMS = 1.0 / math.sqrt(8.0 * math.log(2.0))
 """Root of the mean square of one rounding, in units of round-off."""
 _EXPONENT_BITS = 0x7FF << 52
 
 
-def draws_for(elements: int) -> int:
-    """How many draws a pass deserves whose taps have so many elements."""
-    return min(MOST_DRAWS, MOST_ELEMENTS // max(1, elements))
+def sample_count(elements: int) -> int:
+    """Number of samples of a pass whose taps have so many elements."""
+    return min(MOST_SAMPLES, MOST_ELEMENTS // max(1, elements))
 
 
 def has_few_rows(tensor: torch.Tensor) -> bool:
-    """Whether a tap has draws: floating point, and at most `FEW_ROWS` rows, a row being the last axis."""
+    """Whether a tap has samples: floating point, and at most `FEW_ROWS` rows, a row being the last axis."""
     rows = tensor.numel() // max(1, tensor.shape[-1]) if tensor.ndim > 1 else tensor.numel()
     return tensor.dtype.is_floating_point and 0 < rows <= FEW_ROWS
 
@@ -81,30 +81,30 @@ class Errors:
             count: Terms of a sum; 1 for an elementwise operation.
             exact: Elements without an error; None where there are none.
         """
-        # 2^floor(log2 |y|) is y with all bits but the exponent's cleared, 0 for a zero; capped, so that an
-        # infinite result stays infinite.
+        # y with all bits but the exponent's cleared is 2^floor(log2 |y|), and 0 for a zero. The cap keeps an
+        # infinite result infinite.
         scale = (result.view(torch.int64) & _EXPONENT_BITS).view(torch.float64)
         scale.clamp_(max=torch.finfo(torch.float64).max)
         if exact is not None:
             scale.masked_fill_(exact, 0.0)
-        # In float32: a rounding error needs no more digits of its own.
+        # An error needs no more digits than float32 has.
         uniform = torch.rand(shape, generator=self._generator).sub_(0.5)
         rounded = result if result.shape == shape else result.expand(shape).clone()
         if count > 1:
             normal = torch.randn(shape, generator=self._generator)
             unit = RMS * self._precision.accumulation_roundoff * math.sqrt(math.log2(count))
-            # Before the result changes, whose own size may be the norm.
+            # Before the result changes: its size may be the norm.
             normal = normal.mul(terms_norm).mul_(unit)
         rounded.addcmul_(uniform, scale, value=2.0 * self._precision.unit_roundoff)
         return rounded.add_(normal) if count > 1 else rounded
 
 
 class Roundings(EachOperation):
-    """Inside, float64 operations have the errors of `precision`. Moving data has none, other types have none.
+    """Inside, float64 operations have the errors of a precision: one sample.
 
     Args:
-        precision: Whose roundings they are.
-        seed: Of the errors.
+        precision: The precision.
+        seed: Seed of the errors.
     """
 
     def __init__(self, precision: Precision, seed: int) -> None:
@@ -113,7 +113,7 @@ class Roundings(EachOperation):
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = func.overloadpacket.__name__
-        # Before the operation, which may overwrite what it reads.
+        # Before the operation, which may overwrite its arguments.
         norm = norm_of_terms(func, name, args, kwargs)
         operands = [arg.clone() if name.endswith("_") else arg for arg in args if is_wide(arg)]
         result = func(*args, **kwargs)
@@ -121,7 +121,7 @@ class Roundings(EachOperation):
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if count and is_wide(tensor):
                 exact = is_operand(tensor, operands) if count == 1 else None
-                # In place, so that a view or an operation that writes into its argument stays one.
+                # In place: a view stays a view, and an argument that is written to stays that argument.
                 self._errors.add(tensor, tensor.shape, tensor.abs() if norm is None else norm, count, exact)
         return result
 
@@ -146,7 +146,7 @@ def is_operand(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tens
 
 
 def norm_of_terms(func: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor | None:
-    """||terms|| of each sum, for the sums whose terms may cancel; None where they cannot."""
+    """||terms|| of each sum whose terms may cancel; None for other operations."""
     if name in ("mm", "bmm", "mv", "dot"):
         return func(args[0].square(), args[1].square()).sqrt()
     if name in ("addmm", "baddbmm", "addmv") and not kwargs:

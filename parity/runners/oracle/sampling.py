@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class NotBatchable(Exception):
-    """These operations cannot run for all samples at once; the message names the operation."""
+    """An operation cannot run for all samples at once; the message names it."""
 
 
 class Samples(torch.Tensor):
@@ -59,14 +59,14 @@ class Samples(torch.Tensor):
 
 
 class RoundingSamples(EachOperation):
-    """Inside, float64 operations have the errors of `precision`, others in each of `count` samples.
+    """Inside, float64 operations have errors, independent ones in each of `count` samples.
 
     Args:
-        errors: Where the errors come from.
+        errors: The source of the errors.
         count: S.
 
     Raises:
-        NotBatchable: in the body, at the operation that cannot run for all samples at once.
+        NotBatchable: An operation in the body cannot run for all samples at once.
     """
 
     def __init__(self, errors: Errors, count: int) -> None:
@@ -75,7 +75,7 @@ class RoundingSamples(EachOperation):
         self._count = count
 
     def __enter__(self) -> RoundingSamples:
-        # Within a dispatch mode PyTorch switches its function transforms off; `_call` switches them on again.
+        # Inside a dispatch mode, PyTorch switches function transforms off; `_for_all` switches them on again.
         self._outside = (
             torch._C._dispatch_tls_local_include_set(),
             torch._C._dispatch_tls_local_exclude_set(),
@@ -95,7 +95,7 @@ class RoundingSamples(EachOperation):
             raise NotBatchable(f"{func} writes into an argument")
         operands = [arg for arg in args if is_wide(arg)]
         if in_place:
-            # The operation overwrites what it reads.
+            # The operation overwrites its argument.
             operands = [
                 Samples(arg.values.clone()) if isinstance(arg, Samples) else arg.clone() for arg in operands
             ]
@@ -153,7 +153,7 @@ class RoundingSamples(EachOperation):
 
 
 def _laid_out(values: torch.Tensor) -> torch.Tensor:
-    """Values whose samples lie one behind the other, as each would by itself."""
+    """Values with the axis of samples outermost in memory: one sample has the layout of a plain tensor."""
     outermost = all(
         values.stride(0) >= stride
         for size, stride in zip(values.shape, values.stride(), strict=True)
@@ -178,7 +178,7 @@ def _aligned(operand: torch.Tensor, axes: int) -> torch.Tensor:
 
 
 class LargestResult(EachOperation):
-    """Inside, `bytes` becomes the size of the largest tensor that an operation makes."""
+    """Inside, `bytes` becomes the size of the largest new tensor of an operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class LargestResult(EachOperation):
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         result = func(*args, **kwargs)
         if any(returned.alias_info is not None for returned in func._schema.returns):
-            return result  # a view, perhaps of a large parameter
+            return result  # a view, for instance of a large parameter
         outputs = result if isinstance(result, (tuple, list)) else (result,)
         self.bytes = max([self.bytes, *(out.nbytes for out in outputs if isinstance(out, torch.Tensor))])
         return result
@@ -245,5 +245,5 @@ def _many_at_once(
 
 
 def _values(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """All samples of a tap; a tensor that no rounding has reached is equal in all."""
+    """All samples of a tap. A tensor without a rounding is equal in all."""
     return tensor.values if isinstance(tensor, Samples) else tensor.expand(count, *tensor.shape)

@@ -54,7 +54,7 @@ def load_parameters(
         if tensor.is_floating_point():
             precision = precisions[owner_of(name, precisions)]
             tensor = tensor.to(PRECISIONS[precision].dtype)
-            # What a module expects of a value is in its declaration.
+            # A module checks a value against its declaration.
             declared[name].dtype = DTYPES[precision]
         tensors[name] = tp.Tensor(tensor.contiguous())
     model.load_state_dict(tensors, strict=True)
@@ -66,8 +66,8 @@ def casting(
 ) -> Iterator[Callable[[Callable[..., Any]], Callable[..., Any]]]:
     """Cast at the borders of all modules while the body traces the model.
 
-    Yields what turns a function that calls the model's methods into one whose arguments are in the precision
-    of the model itself. Its results stay in that.
+    Yields a wrapper of functions that call the model's methods: their arguments are cast to the precision of
+    the model itself. Their results stay in it.
     """
     dtypes = {path: DTYPES[name] for path, name in precisions.items()}
     running = [dtypes[""]]

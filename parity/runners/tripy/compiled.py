@@ -1,7 +1,4 @@
-"""What Tripy compiles for a runner: a function as one executable, and tensors on their way to it and back.
-
-Import it behind, or from, `parity.runners.tripy.runner`, which says what to do where nvtripy is missing.
-"""
+"""Functions as Tripy executables, and tensors on their way to an executable and back."""
 
 from __future__ import annotations
 
@@ -87,14 +84,14 @@ class Compiled:
         return self.executable(arguments)
 
     def queue(self) -> torch.cuda.Stream | None:
-        """The stream that it runs in, where PyTorch can measure it."""
+        """The stream of its work, where PyTorch can measure it."""
         return torch.cuda.ExternalStream(self.executable.stream.ptr) if torch.cuda.is_available() else None
 
     def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
         return self.named(self.launch(arguments), arguments)
 
     def named(self, outputs: list[tp.Tensor], arguments: Any) -> dict[str, tp.Tensor]:
-        """What `launch` returned for the arguments, by tap name."""
+        """The result of `launch` by tap name."""
         results = {name: outputs[slot] for name, slot in self._slots.items()}
         for name, steps in self._passed_through.items():
             value = arguments
@@ -128,7 +125,7 @@ def to_host(tensor: tp.Tensor) -> torch.Tensor:
 
 
 def time_runs(compiled: Compiled, arguments: Any, repeats: int) -> tuple[list[float], list[tp.Tensor]]:
-    """Seconds of each run, and what the last returned."""
+    """Seconds of each run, and the result of the last."""
     if compiled.is_empty:
         return [], []
     queue = compiled.queue()

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from parity.base.precision import PRECISIONS
 from parity.base.precision_policy import BASE, Policy
 from parity.capture.tripy_hooks import named_modules
 from parity.case import Case
+from parity.runners.base import Tensors
 from parity.runners.tripy.casts import casting, load_parameters
-from parity.runners.tripy.runner import Compiled, TripyRunner
+from parity.runners.tripy.compiled import Compiled
+from parity.runners.tripy.runner import TripyRunner
 
 
 class TripyPolicyRunner(TripyRunner):
-    """The port under a policy. It is given fp32 inputs and weights, whatever its modules run in.
+    """The port under a policy. Its inputs and weights are fp32 in every policy.
 
     Args:
         policy: Resolved against the port when it is loaded.
@@ -26,13 +26,13 @@ class TripyPolicyRunner(TripyRunner):
         super().__init__()
         self._policy = policy
         self.precisions: Mapping[str, str] = {}
-        """By path of the module, that of the model under the empty path; known once it is loaded."""
+        """Names of precisions by path of the module, the model's under the empty path, once it is loaded."""
 
-    def load_policy(self, case: Case, weights: Mapping[str, torch.Tensor]) -> None:
+    def load_policy(self, case: Case, weights: Tensors) -> None:
         """Build the model with float32 `weights`. Raises `UserError` where the policy does not fit it."""
         self.load(case, PRECISIONS[BASE], weights)
 
-    def _load_parameters(self, weights: Mapping[str, torch.Tensor]) -> None:
+    def _load_parameters(self, weights: Tensors) -> None:
         self.precisions = self._policy.resolve(path for path, _ in named_modules(self.model))
         load_parameters(self.model, weights, self.precisions)
 

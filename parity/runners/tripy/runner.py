@@ -7,40 +7,32 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import mlir_tensorrt
 import numpy as np
+import nvtripy as tp
+import tensorrt
 import torch
 
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
-from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
+from parity.capture.captures import Capture, ModuleCall, tensor_leaves
+from parity.capture.tripy_hooks import is_tripy_tensor, named_modules, tapped
 from parity.case import Case, NoForm
 from parity.inputs.weights import rounded
-from parity.runners.base import Runner, Unavailable
-from parity.timing.measure import NotCapturable, Replayed, measure_queued, same_bits
-
-try:
-    import mlir_tensorrt
-    import nvtripy as tp
-    import tensorrt
-except ImportError as error:
-    raise Unavailable(
-        f"nvtripy cannot be imported ({error}); run inside NVIDIA's Tripy container, or use `make parity`"
-    ) from error
-
-from parity.capture.tripy_hooks import is_tripy_tensor, named_modules, tapped
+from parity.runners.base import Appends, Arrays, ReplaysGraphs, TapsAtOnce, Tensors, Unavailable
+from parity.runners.torch.eager import recorded_arguments
 from parity.runners.tripy.call_stacks import no_call_stacks
 from parity.runners.tripy.compiled import Compiled, time_runs, to_device, to_host, tripy_dtype, with_graphs
+from parity.timing.measure import NotCapturable, Replayed, Timed, measure_queued, same_bits
 
 _STATIC: Mapping[int, int] = {}
-_IS_PORTABLE = bool(getattr(mlir_tensorrt, "__portable__", False))
+IS_PORTABLE = bool(getattr(mlir_tensorrt, "__portable__", False))
 _CALLS_TO_CAPTURE = 2
 """The portable runtime captures at the second call."""
 
 
-class TripyRunner(Runner):
-    """The port in Tripy: the whole model with a dynamic batch, and every module as its own executable."""
-
-    holds_taps = True
+class TripyModules(TapsAtOnce, ReplaysGraphs):
+    """A Tripy model: the whole model with a dynamic batch, and every module as an executable of its own."""
 
     def __init__(self) -> None:
         self.case: Case
@@ -49,20 +41,17 @@ class TripyRunner(Runner):
         self._modules: dict[str, tp.Module] = {}
         self._executables: dict[Any, Compiled] = {}
         self._replays: dict[int, tp.Executable] = {}
-        self._timed: dict[str, tp.Tensor] = {}
-        # TensorRT takes its own.
-        self.in_torchs_memory = _IS_PORTABLE
 
     def label(self) -> str:
-        if _IS_PORTABLE:
+        if IS_PORTABLE:
             return f"tripy (portable, {'cuda' if torch.cuda.is_available() else 'cpu'})"
         return f"tripy (native TensorRT {tensorrt.__version__})"
 
-    def load(self, case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
         if precision.needs_cuda and not torch.cuda.is_available():
             raise Unavailable(f"{precision.name} needs a CUDA device and none is visible")
-        if _IS_PORTABLE:
-            # The portable runtime's switch, read whenever an executable is made; PyTorch's don't reach it.
+        if IS_PORTABLE:
+            # The portable runtime reads its own switch when it makes an executable, not PyTorch's.
             os.environ["TRIPY_PORTABLE_TF32"] = str(int(precision.name == "tf32"))
         self.case = case
         self.dtype = precision.dtype
@@ -72,9 +61,9 @@ class TripyRunner(Runner):
             raise Unavailable(str(error)) from error
         self._load_parameters(weights)
         self._modules = dict(named_modules(self.model))
-        self._executables, self._replays, self._timed = {}, {}, {}
+        self._executables, self._replays = {}, {}
 
-    def _load_parameters(self, weights: Mapping[str, torch.Tensor]) -> None:
+    def _load_parameters(self, weights: Tensors) -> None:
         tensors = rounded(weights, self.dtype)
         state = {name: tp.Tensor(tensor.contiguous()) for name, tensor in tensors.items()}
         self.model.load_state_dict(state, strict=True)
@@ -96,17 +85,17 @@ class TripyRunner(Runner):
         return self._executables[whole_key]
 
     def _traced(self, compile_with: Callable[..., Any], function: Callable, *arguments: Any) -> Any:
-        """What `compile_with` makes of a function that is given the taps.
+        """The result of `compile_with` for a function that receives the taps.
 
-        Without call stacks, which are most of nvtripy's time; after an error again, with them, since its
-        message points at the user's line with them.
+        Call stacks take most of nvtripy's time, and only error messages need them. A trace that fails runs
+        once more with call stacks, so that the message points at the user's line.
         """
         try:
             with no_call_stacks(), tapped(self.model) as taps:
                 return compile_with(functools.partial(function, taps=taps), *arguments)
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001, whatever it is, it is raised again below
+        except Exception:  # noqa: BLE001, the second trace raises it again
             with tapped(self.model) as taps:
                 return compile_with(functools.partial(function, taps=taps), *arguments)
 
@@ -120,40 +109,39 @@ class TripyRunner(Runner):
         outputs = self._entry(arguments, taps)
         return {**taps, **outputs}
 
-    def _run_entry(self, arrays: Mapping[str, np.ndarray], function: Callable) -> dict[str, torch.Tensor]:
+    def _run_entry(self, arrays: Arrays, function: Callable) -> dict[str, torch.Tensor]:
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         compiled = self._compiled(function.__name__, function, arguments, self.case.dynamic_sizes(arrays))
         return {name: to_host(out) for name, out in compiled(map_tree(arguments, to_device)).items()}
 
-    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    def run(self, arrays: Arrays) -> dict[str, torch.Tensor]:
         return self._run_entry(arrays, self._entry)
 
-    def run_tapped(
-        self, arrays: Mapping[str, np.ndarray], record_calls: bool = False, capture: Capture | None = None
-    ) -> Capture:
+    def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
         capture = Capture() if capture is None else capture
         capture.tensors.update(self._run_entry(arrays, self._entry_tapped))
         return capture
 
-    def time(self, arrays: Mapping[str, np.ndarray], repeats: int) -> list[float]:
+    def time(self, arrays: Arrays, repeats: int) -> Timed:
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         compiled = self._compiled("_entry", self._entry, arguments, self.case.dynamic_sizes(arrays))
         on_device = map_tree(arguments, to_device)
         seconds, outputs = time_runs(compiled, on_device, repeats)
-        self._timed = compiled.named(outputs, on_device)
-        return seconds
+        named = compiled.named(outputs, on_device)
+        return Timed(seconds, {name: to_host(output) for name, output in named.items()})
 
-    def timed_outputs(self) -> dict[str, torch.Tensor]:
-        return {name: to_host(out) for name, out in self._timed.items()}
+    def allocates_by_torch(self) -> bool:
+        # TensorRT allocates memory by itself.
+        return IS_PORTABLE
 
-    def time_replays(self, arrays: Mapping[str, np.ndarray], repeats: int) -> Replayed:
+    def time_replays(self, arrays: Arrays, repeats: int) -> Replayed:
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         compiled = self._compiled("_entry", self._entry, arguments, self.case.dynamic_sizes(arrays))
         return self._time_replays(compiled, arguments, repeats)
 
     def _time_replays(self, compiled: Compiled, arguments: Any, repeats: int) -> Replayed:
         """Calls of the portable runtime's captured graph, which copies its inputs in and its results out."""
-        if not (_IS_PORTABLE and torch.cuda.is_available()) or compiled.executable is None:
+        if not (IS_PORTABLE and torch.cuda.is_available()) or compiled.executable is None:
             return Replayed([])
         on_device = map_tree(arguments, to_device)
         if id(compiled) not in self._replays:
@@ -171,15 +159,11 @@ class TripyRunner(Runner):
             return Replayed([], "a replay gives other bits than a run")
         return Replayed(replayed.seconds)
 
-    def _call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> tuple[Compiled, Any]:
-        if call.path not in self._modules:
-            raise LookupError(f"the port has no module {call.path}")
-        module = call.function(self._modules[call.path])
-
-        def fetch(leaf: Any) -> Any:
-            return self._host(inputs[leaf.key]) if isinstance(leaf, TensorKey) else leaf
-
-        arguments = {"args": map_tree(call.args, fetch), "kwargs": map_tree(call.kwargs, fetch)}
+    def _call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[Compiled, Any]:
+        """One module's executable, and its arguments on the host."""
+        module = call.function(self._module(call))
+        args, kwargs = recorded_arguments(call, inputs)
+        arguments = {"args": map_tree(args, self._host), "kwargs": map_tree(kwargs, self._host)}
 
         def function(arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
             result = module(*arguments["args"], **arguments["kwargs"])
@@ -187,29 +171,36 @@ class TripyRunner(Runner):
 
         return self._compiled(call.tap, function, arguments), arguments
 
+    def _module(self, call: ModuleCall) -> tp.Module:
+        if call.path not in self._modules:
+            raise LookupError(f"the port has no module {call.path}")
+        return self._modules[call.path]
+
     def run_call(
-        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]
+        self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True
     ) -> dict[str, torch.Tensor]:
-        compiled, arguments = self._call(call, inputs)
+        compiled, arguments = self._call(call, inputs, arrays)
         return {name: to_host(out) for name, out in compiled(map_tree(arguments, to_device)).items()}
 
-    def time_call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int) -> list[float]:
-        compiled, arguments = self._call(call, inputs)
+    def time_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> list[float]:
+        compiled, arguments = self._call(call, inputs, arrays)
         return time_runs(compiled, map_tree(arguments, to_device), repeats)[0]
 
-    def time_call_replays(
-        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], repeats: int
-    ) -> Replayed:
-        compiled, arguments = self._call(call, inputs)
+    def time_call_replays(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> Replayed:
+        compiled, arguments = self._call(call, inputs, arrays)
         return self._time_replays(compiled, arguments, repeats)
 
-    def run_incremental(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+
+class TripyRunner(TripyModules, Appends):
+    """The port in Tripy."""
+
+    def run_incremental(self, arrays: Arrays) -> dict[str, torch.Tensor]:
         steps = self.case.incremental_arguments(arrays)
         if steps is None:
             return {}
         before, last = steps
         cache = self._run_step("prefill", self._prefill, map_tree(before, self._host))
-        # The cache crosses between the two executables as a server would keep it: as tensors.
+        # The cache goes from one executable to the other as a server keeps it: as tensors.
         last = map_tree(last, self._host) | {"cache": self.case.unflatten_cache(cache)}
         return self._run_step("extend", self._extend, last)
 

@@ -30,7 +30,7 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import ModuleCall
-from parity.runners.torch.eager import Float64Runner
+from parity.runners.oracle.float64 import Float64Runner
 from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection.faults import Fault, Outcome
 from parity.studies.fault_injection.weight_faults import WeightFault

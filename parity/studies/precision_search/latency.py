@@ -29,5 +29,5 @@ def latencies(bench: Bench, runs: Sequence[Evaluation]) -> list[list[float]]:
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(ROUNDS):
         for runner, own in zip(runners, seconds, strict=True):
-            own += runner.time(bench.arrays, 1)
+            own += runner.time(bench.arrays, 1).seconds
     return seconds

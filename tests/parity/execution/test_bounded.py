@@ -253,9 +253,9 @@ def test_a_spooled_capture_is_the_same_as_one_in_memory(tmp_path, tiny):
     runner = make_runner("torch")
     runner.load(case, PRECISIONS["fp32"], initial)
     (inputs,) = make_inputs(case).batches
-    in_memory = runner.run_tapped(inputs.arrays, record_calls=True)
+    in_memory = runner.record(inputs.arrays)
     spooled = Capture.spooled(tmp_path / "tapped", large=1)
-    runner.run_tapped(inputs.arrays, record_calls=True, capture=spooled)
+    runner.record(inputs.arrays, spooled)
     save_capture(spooled, tmp_path / "tapped")
     back = open_capture(tmp_path / "tapped")
     # JSON has no tuples.
@@ -275,7 +275,7 @@ def test_what_a_module_holds_is_measured():
     runner = make_runner("torch")
     runner.load(case, PRECISIONS["fp32"], weights.case_weights(case)[0])
     (inputs,) = make_inputs(case).batches
-    capture = runner.run_tapped(inputs.arrays, record_calls=True)
+    capture = runner.record(inputs.arrays)
     batch, width, heads = inputs.batch_size, case.model.sequence_width, case.model.num_heads
     attention = "_hstu._attention_layers.0._attn"
     assert capture.largest_results[attention] == 4 * batch * heads * width**2

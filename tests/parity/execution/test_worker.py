@@ -24,6 +24,7 @@ from parity.execution.scheduler import MAX_WORKERS, RunnerPool, Scheduler
 from parity.execution.worker import _answer
 from parity.inputs import weights
 from parity.runners.base import Unavailable
+from parity.runners.torch.eager import TorchRunner
 
 FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has tf32")
@@ -260,13 +261,14 @@ def isolated(tmp_path, monkeypatch):
     monkeypatch.setattr(Commands, "_inputs", lambda self, path: {})
 
     def run(error):
-        def run_call(call, inputs, arrays):
+        def run_call(self, call, inputs, arrays, whole=True):
             if call.tap == "bad":
                 raise error
             return {call.tap: torch.ones(2)}
 
+        monkeypatch.setattr(TorchRunner, "run_call", run_call)
         commands = Commands("torch")
-        commands._started = SimpleNamespace(run_call=run_call, can_run=lambda call: True, widening=1)
+        commands._started = TorchRunner()
         commands._case = load_case("hstu_tiny")
         stems = tmp_path / "calls", tmp_path / "isolated"
         return commands.run_isolated(Path("inputs"), *stems, MemoryBudget())

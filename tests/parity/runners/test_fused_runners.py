@@ -21,7 +21,7 @@ from parity.pipeline import run
 from parity.runners import default_runners, make_runner
 from parity.runners.base import Unavailable
 from parity.runners.forms import FORMS, form_of
-from parity.runners.torch.eager import OracleRunner
+from parity.runners.oracle.float64 import OracleRunner
 from parity.runners.tripy.compiled import to_device, to_host
 from parity.verdict.rule import judge
 from tests.parity.case_runs import run_case, tapped_paths

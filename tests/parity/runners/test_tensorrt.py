@@ -2,7 +2,7 @@
 
 import json
 import shutil
-import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -111,7 +111,7 @@ def test_a_graph_that_tensorrt_refuses_is_refused_at_the_ports_line(runner, tmp_
 
     monkeypatch.setattr(made, "_entry", entry)
     line = entry.__code__.co_firstlineno + 1
-    with pytest.raises(Refused, match=rf"your line: .*test_tensorrt_runner.py:{line} in entry"):
+    with pytest.raises(Refused, match=rf"your line: .*{Path(__file__).name}:{line} in entry"):
         made.build(arrays, tmp_path)
 
 
@@ -133,7 +133,7 @@ def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
 
     from parity.runners import tensorrt as tensorrt_runner
     from parity.runners.tripy import compiled as tripy_compiled
-    from parity.runners.tripy.runner import TripyRunner
+    from parity.runners.tripy.compiled import Compiled
 
     made, arrays = runner
     runs, stream = [], object()
@@ -155,17 +155,18 @@ def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     on_engine = made.run(arrays)
     runs.clear()
-    # What is timed is the engine, in the stream that it is launched on, and not what it was built of.
+    # The engine is timed, in its own stream, and not the executable that it was built of.
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(
         tripy_compiled, "measure", lambda run, repeats, queue: Timed([queue is stream] * repeats, run())
     )
-    assert made.time(arrays, 2) == [True, True]
+    timed = made.time(arrays, 2)
+    assert timed.seconds == [True, True]
     assert len(runs) == 1
-    assert all(torch.equal(out, on_engine[name]) for name, out in made.timed_outputs().items())
+    assert all(torch.equal(out, on_engine[name]) for name, out in timed.result.items())
     assert made.time_replays(arrays, 2) == Replayed([])
     made._executables.clear()
-    monkeypatch.setattr(made, "_compile", TripyRunner._compile.__get__(made))
+    monkeypatch.setattr(tensorrt_runner, "_OnEngine", lambda *arguments: Compiled(*arguments[:3]))
     expected = made.run(arrays)
     assert list(on_engine) == ["score.encoded", "score.current", "score.similarity"]
     assert all(torch.equal(on_engine[name], expected[name]) for name in expected)
@@ -173,7 +174,5 @@ def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
 
 def test_without_a_library_the_runner_is_unavailable_with_the_reason(monkeypatch):
     monkeypatch.setattr("tripy_portable.trt.library.LIBRARIES", ("no_such_tensorrt",))
-    monkeypatch.delitem(sys.modules, "parity.runners.tensorrt", raising=False)
     with pytest.raises(Unavailable, match="no_such_tensorrt: No module named.*pip install"):
         make_runner("tensorrt")
-    sys.modules.pop("parity.runners.tensorrt", None)

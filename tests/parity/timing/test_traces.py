@@ -10,10 +10,11 @@ import run_parity
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture
+from parity.execution.commands import Commands
 from parity.inputs import weights
 from parity.inputs.arrays import make_inputs
 from parity.runners import make_runner
-from parity.timing.traces import WHOLE_MODEL, profile
+from parity.timing.traces import WHOLE_MODEL
 
 
 def ranges_in(path):
@@ -22,6 +23,13 @@ def ranges_in(path):
     found = [e for e in events if e.get("ph") == "X" and e.get("cat") == "user_annotation"]
     spans = sorted((e["ts"], -e["dur"], e["name"], e["ts"] + e["dur"]) for e in found)
     return [(name, begin, end) for begin, _, name, end in spans]
+
+
+def profiled(runner, arrays, recorded, path):
+    """Write a trace of a loaded runner."""
+    commands = Commands("torch")
+    commands._started, commands._arrays, commands._captures = runner, {path: arrays}, {path: recorded}
+    commands.profile(path, path, path)
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +45,14 @@ def loaded():
         return runner
 
     reference = load("torch")
-    recorded = reference.run_tapped(arrays, record_calls=True)
+    recorded = reference.record(arrays)
     return load, arrays, recorded
 
 
 @pytest.mark.parametrize("name", ["torch", "torch_jagged"])
 def test_modules_that_run_one_by_one_are_ranges_inside_the_model(name, loaded, tmp_path):
     load, arrays, recorded = loaded
-    profile(load(name), arrays, recorded, tmp_path / "trace.json")
+    profiled(load(name), arrays, recorded, tmp_path / "trace.json")
     ((_, begin, end), *modules) = ranges_in(tmp_path / "trace.json")
     assert {name for name, _, _ in modules} == {c.path for c in recorded.calls if not c.appends}
     assert all(begin <= inner_begin <= inner_end <= end for _, inner_begin, inner_end in modules)
@@ -59,7 +67,7 @@ def test_modules_of_one_graph_run_behind_it_by_themselves(loaded, tmp_path):
     few = Capture(calls=recorded.calls[:3], call_inputs=recorded.call_inputs)
     for call in few.calls:
         runner.run_call(call, few.call_inputs, arrays)
-    profile(runner, arrays, few, tmp_path / "trace.json")
+    profiled(runner, arrays, few, tmp_path / "trace.json")
     ((name, _, end), *modules) = ranges_in(tmp_path / "trace.json")
     assert name == WHOLE_MODEL
     assert [name for name, _, _ in modules] == [call.tap for call in few.calls]

@@ -122,10 +122,11 @@ def test_it_runs_by_name_only():
 def test_times_are_taken_of_the_model_and_of_modules():
     made = setup("dlrm_tiny")
     arrays = made.arrays(4, 0)
-    capture = made.other("torch").run_tapped(arrays, record_calls=True)
+    capture = made.other("torch").record(arrays)
     call = next(call for call in capture.calls if call.path == "bot_l")
     made.onnx.run_call(call, capture.call_inputs, arrays)
-    for seconds in (made.onnx.time(arrays, 3), made.onnx.time_call(call, capture.call_inputs, 3)):
+    alone = made.onnx.time_call(call, capture.call_inputs, arrays, 3)
+    for seconds in (made.onnx.time(arrays, 3).seconds, alone):
         assert len(seconds) == 3
         assert min(seconds) > 0
 

@@ -11,16 +11,16 @@ from parity.capture.names import TapName
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
 from parity.runners import make_runner
+from parity.runners.oracle.float64 import Float64Runner
 from parity.runners.oracle.rounding import (
     FEW_ROWS,
-    MOST_DRAWS,
     MOST_ELEMENTS,
+    MOST_SAMPLES,
     RMS,
     Roundings,
-    draws_for,
     has_few_rows,
+    sample_count,
 )
-from parity.runners.torch.eager import Float64Runner
 from parity.verdict.bound import bound_for
 
 FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
@@ -135,9 +135,9 @@ def test_which_taps_have_draws():
 
 
 def test_how_many_draws_there_are():
-    assert draws_for(1000) == MOST_DRAWS
-    assert draws_for(MOST_ELEMENTS // 3) == 3
-    assert draws_for(MOST_ELEMENTS + 1) == 0
+    assert sample_count(1000) == MOST_SAMPLES
+    assert sample_count(MOST_ELEMENTS // 3) == 3
+    assert sample_count(MOST_ELEMENTS + 1) == 0
 
 
 def samples(tap):
@@ -162,14 +162,14 @@ def test_the_oracle_itself_is_untouched_and_its_draws_lie_around_it(oracles):
     assert all(torch.equal(found[name], exact[name]) for name in exact)
     for name in exact:
         draws = found[samples(name)]
-        assert draws.shape == (MOST_DRAWS, *exact[name].shape)
+        assert draws.shape == (MOST_SAMPLES, *exact[name].shape)
         assert all(_error(draw, exact[name]) < 20 * BF16.unit_roundoff for draw in draws)
     assert not torch.equal(*found[samples("top_l.4")][:2])
 
 
 def test_a_module_alone_has_draws_of_its_own_roundings_only(oracles):
     (oracle, plain, reference), arrays = oracles
-    capture = reference.run_tapped(arrays, record_calls=True)
+    capture = reference.record(arrays)
     call = next(call for call in capture.calls if call.path == "top_l.4")
     found = oracle.run_call(call, capture.call_inputs, arrays)
     exact = plain.run_call(call, capture.call_inputs, arrays)["top_l.4"]

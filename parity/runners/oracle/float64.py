@@ -1,0 +1,110 @@
+"""The oracle: the dense reference in float64, with samples of rounding errors at taps of few rows.
+
+Weights and inputs are rounded to the tested precision first. The distance of a result from the oracle is the
+error of the computation, without that of storing weights and inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from parity.base.precision import Precision
+from parity.capture.captures import Capture, ModuleCall, Through
+from parity.capture.names import TapName
+from parity.capture.torch_hooks import tapped
+from parity.case import Case
+from parity.inputs.weights import rounded
+from parity.runners.base import Arrays, Tensors
+from parity.runners.oracle.rounding import has_few_rows, sample_count
+from parity.runners.oracle.sampling import LargestResult, rounding_samples
+from parity.runners.torch.eager import TorchModules
+
+
+class Float64Runner(TorchModules):
+    """The dense reference in float64."""
+
+    def __init__(self) -> None:
+        # A GPU gives no more exact float64, and often a slower one: the CPU serves every machine.
+        super().__init__(torch.device("cpu"))
+        self._precision: Precision
+
+    def label(self) -> str:
+        return "oracle (float64, cpu)"
+
+    def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
+        self._precision = precision
+        self._build(case, torch.float64, rounded(rounded(weights, precision.dtype), torch.float64))
+
+    def can_run(self, call: ModuleCall) -> bool:
+        # It is no runner of the incremental forward, whose results equal those of the full forward.
+        return True
+
+    def widening(self) -> int:
+        return torch.float64.itemsize // self._precision.dtype.itemsize
+
+
+class OracleRunner(Float64Runner):
+    """The float64 reference, whose captures hold rounding samples beside taps of few rows.
+
+    Some rows of a batch have no samples: a batch in several parts has many rows.
+    """
+
+    def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
+        capture = Capture() if capture is None else capture
+        few: list[str] = []
+        elements = 0
+
+        def count(name: str, tap: torch.Tensor) -> dict[str, torch.Tensor]:
+            nonlocal elements
+            elements += tap.numel()
+            few.extend([name] if has_few_rows(tap) else [])
+            return {name: tap}
+
+        with LargestResult() as largest:
+            super().run_tapped(arrays, replace(capture, tensors=Through(capture.tensors, count)), whole)
+        if not whole:
+            return capture
+
+        def run(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+            with tapped(self.model, keep=has_few_rows) as sampled:
+                outputs = self._entry(arguments)
+            return sampled.tensors | outputs
+
+        samples = self._samples(lambda: self._arguments(arrays), run, few, elements, largest.bytes)
+        capture.tensors.update(samples)
+        return capture
+
+    def run_call(
+        self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True
+    ) -> dict[str, torch.Tensor]:
+        # Read once: they may be files.
+        inputs = {key: inputs[key] for key in call.tensor_keys}
+        with LargestResult() as largest:
+            results = super().run_call(call, inputs, arrays, whole)
+        if not whole:
+            return results
+        few = [name for name, tap in results.items() if has_few_rows(tap)]
+        return results | self._samples(
+            lambda: self._call_arguments(call, inputs, arrays),
+            lambda arguments: self._call_taps(call, *arguments),
+            few,
+            sum(tap.numel() for tap in results.values()),
+            largest.bytes,
+        )
+
+    def _samples(
+        self,
+        arguments: Callable[[], Any],
+        run: Callable[[Any], dict[str, torch.Tensor]],
+        taps: list[str],
+        elements: int,
+        largest: int,
+    ) -> dict[str, torch.Tensor]:
+        if not taps:
+            return {}
+        samples = rounding_samples(arguments, run, taps, self._precision, sample_count(elements), largest)
+        return {str(TapName.parse(tap).of_samples()): values for tap, values in samples.items()}
