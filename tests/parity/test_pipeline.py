@@ -40,8 +40,8 @@ def test_a_run_ends_with_its_verdict_and_its_report(saved_run, report):
 def test_a_report_says_what_was_run(report, tiny):
     case, _, weights = tiny
     (reported,) = report.cases
-    inputs = synthetic(case)
-    assert reported.case == case
+    inputs = synthetic(case.config)
+    assert reported.case == case.reference
     assert (reported.source, reported.weights_source) == ("synthetic, seed 0", "initial, seed 0")
     assert reported.inputs_digests == (inputs.digest,)
     assert reported.weights_digest == digest(weights)
