@@ -123,7 +123,7 @@ def _nudge(tap, *index):
     ("kind", "function", "diagnosis", "tap", "text"),
     [
         ("isolated", _nudge(ATTENTION, 0, 0, 0), "module", ATTENTION, "diverges on its own: relative "),
-        ("tapped", _nudge(ATTENTION, 0, 0, 0), "amplification", ATTENTION, "is right on its own; the error"),
+        ("tapped", _nudge(ATTENTION, 0, 0, 0), "amplification", ATTENTION, "passes on its own; the error"),
         ("timed", _nudge("score.current", 0, 0), "module", "score.current", "(model output): relative "),
         ("poisoned", _nudge(ATTENTION, 0, 0, 0), "check", ATTENTION, "garbage in padded positions changes"),
         ("isolated", lambda t: t.pop(ATTENTION), "module", ATTENTION, "missing: the port has no such module"),
@@ -212,12 +212,12 @@ def test_runners_that_die_are_rows_and_the_others_finish(tmp_path, monkeypatch):
     class Mortal(RunnerProcess):
         precision = ""
 
-        def request(self, command, *arguments):
-            if command == "load":
-                self.precision = arguments[1]
-            if name := deaths.get((self.name, self.precision, command)):
+        def request(self, command, *arguments, **keywords):
+            if command.__name__ == "load":
+                self.precision = arguments[1].name
+            if name := deaths.get((self.name, self.precision, command.__name__)):
                 os.kill(self.pid, signal.Signals[name])
-            return super().request(command, *arguments)
+            return super().request(command, *arguments, **keywords)
 
     monkeypatch.setattr(parity.execution.scheduler, "RunnerProcess", Mortal)
     report = run(
