@@ -207,7 +207,7 @@ def test_a_checkpoint_in_safetensors_is_run_and_the_other_precision_finishes(una
 
 def test_runners_that_die_are_rows_and_the_others_finish(tmp_path, monkeypatch):
     """In fp32 the jagged runner aborts; in fp16 the system kills the reference."""
-    deaths = {("torch_jagged", "fp32", "run"): "SIGABRT", ("torch", "fp16", "run_tapped"): "SIGKILL"}
+    deaths = {("torch_jagged", "fp32", "run"): "SIGABRT", ("torch", "fp16", "record"): "SIGKILL"}
 
     class Mortal(RunnerProcess):
         precision = ""
@@ -243,5 +243,5 @@ def test_runners_that_die_are_rows_and_the_others_finish(tmp_path, monkeypatch):
     for name in ("oracle", "torch_jagged"):
         verdict, status, reason = fp16[name]
         assert (verdict, status) == ("NONE", "ERROR")
-        assert reason.startswith("the reference did not run (OUT OF MEMORY: killed during 'run_tapped'")
+        assert reason.startswith("the reference did not run (OUT OF MEMORY: killed during 'record'")
     assert read_report(tmp_path / "run" / "report.json") == report
