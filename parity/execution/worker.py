@@ -42,10 +42,10 @@ class RunnerProcess:
         self._log = log
         # The log may hold what an earlier process of this runner wrote.
         self._log_start = log.stat().st_size if log.exists() else 0
-        # Forked from a server that has only imported torch: as clean as a new process, without the time of
-        # the import. CUDA is not touched before the fork.
+        # Forked from a server that has only imported modules: as clean as a new process, without the time of
+        # the imports. CUDA is not touched before the fork.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch"])
+        context.set_forkserver_preload(["torch", __name__])
         self._pipe, child_end = context.Pipe()
         # The server's environment is that of its start; this process's may have changed since.
         variables = {**os.environ, **environment}

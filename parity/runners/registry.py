@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from enum import Enum, auto
-
-from torch import cuda
 
 from parity.runners.base import Runner, Unavailable
-
-
-class Default(Enum):
-    """The runs of a runner that nobody asks for by name."""
-
-    ALWAYS = auto()
-    ON_A_GPU = auto()
-    NEVER = auto()
 
 
 @dataclass(frozen=True)
@@ -26,14 +15,14 @@ class Entry:
     Attributes:
         description: One line for lists.
         target: Import path of its class, `package.module:class`.
-        default: The runs that have it without asking.
+        by_name_only: Whether only runs that name it have it.
         packages: Advice for a machine where its packages cannot be imported.
         form: Name of the case's form that it runs; empty for the case itself.
     """
 
     description: str
     target: str
-    default: Default = Default.ALWAYS
+    by_name_only: bool = False
     packages: str = "`pip install -r requirements.txt`"
     form: str = ""
 
@@ -50,16 +39,16 @@ REGISTRY: dict[str, Entry] = {
         "parity.runners.torch.jagged:TorchJaggedRunner",
         form="jagged",
     ),
-    # Without a GPU, inductor's C++ takes minutes to compile, and has no bearing on the port's machine.
+    # Compiling takes longer than everything else of a run, and no module can be judged.
     "torch_compile": Entry(
-        "torch.compile on the dense reference; without a GPU only when it is asked for",
+        "torch.compile on the dense reference",
         "parity.runners.torch.compiled:TorchCompileRunner",
-        Default.ON_A_GPU,
+        by_name_only=True,
     ),
     "torch_compile_graphs": Entry(
         "the same with CUDA graphs; on a GPU only",
         "parity.runners.torch.compiled:TorchCompileGraphsRunner",
-        Default.ON_A_GPU,
+        by_name_only=True,
     ),
     "tripy": Entry(
         "the Tripy port: on TensorRT in NVIDIA's containers, on the portable runtime elsewhere",
@@ -70,14 +59,14 @@ REGISTRY: dict[str, Entry] = {
     "torch_fused": Entry(
         "the reference on jagged rows with fused kernels; for cases that have this form",
         "parity.runners.torch.fused:TorchFusedRunner",
-        Default.NEVER,
+        by_name_only=True,
         form="fused",
     ),
     "tripy_jagged": Entry(
         "the Tripy port on jagged rows with the same kernels as plugins; for such cases",
         "parity.runners.tripy.jagged:TripyJaggedRunner",
-        Default.NEVER,
-        _TRIPY,
+        by_name_only=True,
+        packages=_TRIPY,
         form="fused",
     ),
     "tensorrt": Entry(
@@ -89,14 +78,14 @@ REGISTRY: dict[str, Entry] = {
     "onnxruntime": Entry(
         "the dense reference exported to ONNX, on ONNX Runtime: on the GPU where there is one",
         "parity.runners.onnx.onnxruntime:OnnxRuntimeRunner",
-        Default.NEVER,
-        "`pip install onnxruntime onnx onnxscript`",
+        by_name_only=True,
+        packages="`pip install onnxruntime onnx onnxscript`",
     ),
     "tensorrt_onnx": Entry(
         "the same graph built by TensorRT through Polygraphy; run where it supports the GPU",
         "parity.runners.onnx.tensorrt:TensorRTOnnxRunner",
-        Default.NEVER,
-        "`pip install polygraphy onnx onnxscript`",
+        by_name_only=True,
+        packages="`pip install polygraphy onnx onnxscript`",
     ),
 }
 _ORACLE = Entry("the reference in float64 on the CPU", "parity.runners.oracle.float64:OracleRunner")
@@ -107,8 +96,7 @@ RUNNERS: dict[str, str] = {name: entry.description for name, entry in REGISTRY.i
 
 def default_runners() -> tuple[str, ...]:
     """Names of the runners of a run that names none."""
-    wanted = {Default.ALWAYS, Default.ON_A_GPU} if cuda.is_available() else {Default.ALWAYS}
-    return tuple(name for name, entry in REGISTRY.items() if entry.default in wanted)
+    return tuple(name for name, entry in REGISTRY.items() if not entry.by_name_only)
 
 
 def make_runner(name: str) -> Runner:
