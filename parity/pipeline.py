@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import queue
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from parity.base.precision import PRECISIONS, Precision
 from parity.case import Case, CaseReference
 from parity.execution.collect import Progress, collect, write_inputs
 from parity.execution.commands import Commands
-from parity.execution.folder import CaseFolder, RunFolder
+from parity.execution.folder import CaseFolder, RunFolder, opened
 from parity.execution.record import ORACLE, REFERENCE, RunnerFailure, Status
 from parity.execution.request import Batch, Request
 from parity.execution.resuming import read_started, write_started
@@ -45,26 +43,25 @@ def run(request: Request, progress: Progress) -> Report:
     """Run every case in every precision on every runner and judge them.
 
     Raises:
-        UserError: Something given cannot be used; nothing has been written then.
+        UserError: The request cannot be met; nothing has been written.
     """
     names = [case.name for case in request.cases]
     for name in names:
         if names.count(name) > 1:
             raise UserError("--case", name, "is the name of two cases", "give each a name of its own")
-    # All bad input is found before the first runner starts.
+    # Bad input is refused before the first runner starts.
     prepared = _prepared(request)
-    with _folder(request.save) as path:
-        folder = RunFolder(path)
+    with opened(request.save) as folder:
         if request.save is not None:
             write_started(request, folder)
         return _finish(prepared, request, folder, progress)
 
 
 def resume(folder: Path, progress: Progress) -> Report:
-    """Go on with a saved run that was interrupted, from the last batch that was done.
+    """Continue a saved run after an interruption, from the last batch that is done.
 
     Raises:
-        UserError: The folder holds no such run, or what it was given is not what it was.
+        UserError: The folder holds no such run, or its inputs have changed.
     """
     request = read_started(RunFolder(folder))
     return _finish(_prepared(request), request, RunFolder(folder), progress)
@@ -81,7 +78,7 @@ def _prepared(request: Request) -> list[_Prepared]:
 
 
 def _finish(prepared: list[_Prepared], request: Request, folder: RunFolder, progress: Progress) -> Report:
-    """Run what has not run yet, judge all of it, and write the report of a saved run."""
+    """Run the batches that are not done, judge all of them, and write the report of a saved run."""
     cases = _run_cases(prepared, request, folder, progress)
     report = _report(cases, request.command, request.runners if request.runners_asked else ())
     if request.save is not None:
@@ -132,7 +129,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
 
 @dataclass(frozen=True)
 class _Description:
-    """What a replay needs to know of a case besides its captures."""
+    """The facts about a case that a replay needs besides its captures."""
 
     case: dict[str, Any]
     position: int
@@ -181,7 +178,7 @@ def _prepare(case: Case, request: Request, data: Any) -> _Prepared:
 def _run_cases(
     prepared: list[_Prepared], request: Request, root: RunFolder, progress: Progress
 ) -> tuple[CaseReport, ...]:
-    """Every case in every precision, a few of these pairs side by side."""
+    """Run and judge every case in every precision, as many pairs side by side as there are workers."""
     for each in prepared:
         folder = root.case(each.case.name)
         weights.export(each.weights, folder.weights)
@@ -324,35 +321,10 @@ def _exit_code(report: Report) -> int:
     needed = {*report.requested_runners, REFERENCE, ORACLE}
     if any(entry.status == Status.UNAVAILABLE.value and entry.runner in needed for entry in entries):
         return 2
-    # A run that judged nothing proves nothing, except that what was to be built could be.
+    # A run without a judgement proves only that its engines can be built.
     judged = [
         entry
         for entry in entries
         if entry.status == Status.BUILT or (entry.verdict == "PASS" and entry.runner != REFERENCE)
     ]
     return 0 if judged else 1
-
-
-@contextlib.contextmanager
-def _folder(save: Path | None) -> Iterator[Path]:
-    if save is None:
-        with tempfile.TemporaryDirectory(prefix="parity-") as name:
-            yield Path(name)
-        return
-    try:
-        save.mkdir(parents=True, exist_ok=True)
-        occupied = any(save.iterdir())
-        if not occupied:
-            probe = RunFolder(save).request
-            probe.touch()
-            probe.unlink()
-    except OSError as error:
-        raise UserError(
-            "--save",
-            str(save),
-            f"cannot be written ({error.strerror})",
-            "choose a folder that you can write to",
-        ) from error
-    if occupied:
-        raise UserError("--save", str(save), "is not empty", "choose a new folder; nothing is written over")
-    yield save

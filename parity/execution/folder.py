@@ -16,8 +16,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from parity.base.errors import UserError
 
 _CASE = "case.json"
 _BATCH = "batch_"
@@ -195,3 +200,33 @@ class RunnerFolder:
     def timed(self) -> Path:
         """Outputs of the run that was timed last."""
         return self.path / "timed"
+
+
+@contextlib.contextmanager
+def opened(save: Path | None) -> Iterator[RunFolder]:
+    """A new folder for a run: `save`, or a temporary one that is removed after the body.
+
+    Raises:
+        UserError: `save` cannot be written, or is not empty.
+    """
+    if save is None:
+        with tempfile.TemporaryDirectory(prefix="parity-") as name:
+            yield RunFolder(Path(name))
+        return
+    folder = RunFolder(save)
+    try:
+        save.mkdir(parents=True, exist_ok=True)
+        occupied = any(save.iterdir())
+        if not occupied:
+            folder.request.touch()
+            folder.request.unlink()
+    except OSError as error:
+        raise UserError(
+            "--save",
+            str(save),
+            f"cannot be written ({error.strerror})",
+            "choose a folder that you can write to",
+        ) from error
+    if occupied:
+        raise UserError("--save", str(save), "is not empty", "choose a new folder; nothing is written over")
+    yield folder
