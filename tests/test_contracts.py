@@ -61,12 +61,12 @@ VIOLATIONS: dict[str, list[tuple[str, str]]] = {
     "perf_model_general": [("perf_model/limits.py", "from configs import CaseConfig")],
     "parity_models": [
         ("parity/verdict/rule.py", "from reference.hstu_dense import HSTUDenseModel"),
-        ("parity/case.py", "def later():\n    from configs import load_case"),
+        ("parity/case/model.py", "def later():\n    from configs import load_case"),
         ("parity/cli/arguments.py", "from cases.shipped import SHIPPED"),
     ],
     "parity_layers": [
         ("parity/base/errors.py", "from parity.case import Case"),
-        ("parity/case.py", "from parity.inputs.arrays import CaseInputs"),
+        ("parity/case/model.py", "from parity.inputs.arrays import CaseInputs"),
         (
             "parity/capture/names.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import parity.verdict.rule",
