@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compare the Tripy port with its PyTorch reference, module by module. `--help` lists the options.
 
-Exit code: 0 everything passes, 1 something diverges or breaks, 2 bad input or a runner that was asked
-for and is unavailable.
+Exit code: 0 all verdicts pass; 1 a verdict fails or a runner breaks; 2 bad input, or a requested runner is
+unavailable.
 """
 
 from cases.shipped import SHIPPED

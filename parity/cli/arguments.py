@@ -1,4 +1,4 @@
-"""What the command line says, checked, and the request that it makes."""
+"""The checked options of the command line, and the request that they make."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MAX_TIME_LIMIT = 7 * 24 * 3600.0
 
 @dataclass(frozen=True)
 class Arguments:
-    """The options that choose what runs, as they were given; None for those that were left out.
+    """The options that select a run; None for an absent option.
 
     Attributes:
-        time_limit: Seconds that a step of a runner may take.
+        time_limit: Limit of one step of a runner, s.
         command: The command line, for the report.
-        registry: The cases that have names.
+        registry: The cases by name.
         cases, precision, runners: Lists of names, comma separated.
-        batch, seed: In place of each case's own.
+        batch, seed: Values in place of the case's own.
         data, weights, save, profile: Paths, see `Request`.
     """
 
@@ -46,7 +46,7 @@ class Arguments:
     profile: Path | None = None
 
     def options(self) -> dict[str, object]:
-        """What was given for each option, by its name."""
+        """Values by option; None for an absent option."""
         return {
             "--case": self.cases,
             "--precision": self.precision,
@@ -60,7 +60,7 @@ class Arguments:
         }
 
     def named_cases(self) -> list[Case]:
-        """The cases that were named. Raises `UserError` for one that cannot be."""
+        """The named cases. Raises `UserError` for an unknown one."""
         return [self._load(name) for name in dict.fromkeys(names("--case", self.cases))]
 
     def _load(self, name: str) -> Case:
@@ -70,14 +70,14 @@ class Arguments:
         return self.registry.load(name)
 
     def precisions(self) -> tuple[str, ...]:
-        """The precisions that were named. Raises `UserError` for one that is not known."""
+        """The named precisions. Raises `UserError` for an unknown one."""
         return check_names("--precision", names("--precision", self.precision), PRECISIONS)
 
     def request(self) -> Request:
-        """The run that is asked for, with the defaults of what was left out.
+        """The requested run, with defaults for absent options.
 
         Raises:
-            UserError: An option that cannot be followed, or a folder that cannot be written.
+            UserError: A bad option, or a folder that is not writable.
         """
         if not 0 < self.time_limit <= MAX_TIME_LIMIT:
             raise UserError(
@@ -101,43 +101,43 @@ class Arguments:
             save=self.save,
             timeout=self.time_limit,
             command=self.command,
-            profile=None if self.profile is None else _made("--profile", self.profile),
+            profile=None if self.profile is None else _writable("--profile", self.profile),
         )
 
     def all_cases(self) -> list[Case]:
-        """Every case that has a name."""
+        """Every case of the registry."""
         return [self.registry.load(case.name) for case in self.registry.cases()]
 
     def _default_cases(self) -> list[Case]:
         selected = [self.registry.load(case.name) for case in self.registry.cases() if case.default]
         if self.data is None:
             return selected
-        # Those that the file is for; where it is for none, reading it says why.
+        # Cases that read this file. If there is none, the reader raises the explanation.
         return [case for case in selected if case.recognises(self.data)] or selected
 
 
 def names(option: str, text: str | None) -> list[str]:
-    """The names in a list; none if the option was left out. Raises `UserError` for a list of nothing."""
-    found = [name.strip() for name in (text or "").split(",") if name.strip()]
-    if text is not None and not found:
+    """The names in a list; none for an absent option. Raises `UserError` for an empty list."""
+    stripped = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not stripped:
         raise UserError(option, repr(text), "names nothing", "give a name, or leave the option out")
-    return found
+    return stripped
 
 
-def refuse_with(option: str, why: str, others: Mapping[str, object]) -> None:
-    """Raise `UserError` if an option was given that has no meaning beside `option`."""
-    given = [name for name, value in others.items() if value is not None]
-    if given:
+def refuse_with(option: str, explanation: str, others: Mapping[str, object]) -> None:
+    """Raise `UserError` if any of `others`, which have no meaning beside `option`, has a value."""
+    present = [name for name, value in others.items() if value is not None]
+    if present:
         raise UserError(
             option,
-            "together with " + ", ".join(given),
-            f"has no meaning: {why}",
+            "together with " + ", ".join(present),
+            f"has no meaning: {explanation}",
             "leave the other options out",
         )
 
 
-def _made(option: str, folder: Path) -> Path:
-    """The folder, made if it is not there. Raises `UserError` where it cannot be written."""
+def _writable(option: str, folder: Path) -> Path:
+    """The folder, created if absent. Raises `UserError` if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe"

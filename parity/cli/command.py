@@ -1,7 +1,7 @@
-"""The command line: one case or many, judged, searched, shrunk, or put to the test.
+"""The command line of the suite.
 
-Exit code: 0 everything passes, 1 something diverges or breaks, 2 bad input or a runner that was asked
-for and is unavailable.
+Exit code: 0 all verdicts pass; 1 a verdict fails or a runner breaks; 2 bad input, or a requested runner is
+unavailable.
 """
 
 from __future__ import annotations
@@ -38,54 +38,69 @@ PIPED_WIDTH = 120
 @click.command()
 @click.option("--list", "list_only", is_flag=True, help="List cases, precisions and runners, and stop.")
 @click.option(
-    "--case", "cases", metavar="NAMES", help="Cases or YAML files, comma separated. [default: see --list]"
+    "--case", "cases", metavar="NAMES", help="Cases, YAML files or import paths. [default: see --list]"
+)
+@click.option("--precision", metavar="NAMES", help=f"Precisions. [default: {','.join(DEFAULT_PRECISIONS)}]")
+@click.option("--runners", metavar="NAMES", help="Runners. [default: see --list]")
+@click.option("--batch", type=int, help="Rows or users of a batch. [default: the case's; 128 with --data]")
+@click.option("--seed", type=int, help="Seed of synthetic inputs and initial weights. [default: the case's]")
+@click.option("--data", type=click.Path(path_type=Path), help="Recorded data in place of synthetic inputs.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    help="Checkpoint: safetensors, or a state dict in a .pt file.",
 )
 @click.option(
-    "--precision", metavar="NAMES", help=f"Comma separated. [default: {','.join(DEFAULT_PRECISIONS)}]"
+    "--save", type=click.Path(path_type=Path), help="New folder for inputs, weights, captures and the report."
 )
-@click.option("--runners", metavar="NAMES", help="Comma separated. [default: see --list]")
-@click.option("--batch", type=int, help="Users in a batch. [default: the case's, 128 with --data]")
-@click.option("--seed", type=int, help="Seed of synthetic input and initial weights. [default: the case's]")
-@click.option("--data", type=click.Path(path_type=Path), help="MovieLens ratings or Criteo logs.")
+@click.option("--resume", "resume_in", type=click.Path(path_type=Path), help="Continue a saved run.")
 @click.option(
-    "--weights", type=click.Path(path_type=Path), help="Checkpoint: .safetensors, or a state dict in .pt."
+    "--replay",
+    "replay_from",
+    type=click.Path(path_type=Path),
+    help="Judge a saved run again, without runners.",
 )
-@click.option(
-    "--save", type=click.Path(path_type=Path), help="New folder for inputs, weights, captures, report."
-)
-@click.option("--resume", "resume_in", type=click.Path(path_type=Path), help="Go on with a saved run.")
-@click.option("--replay", "replay_from", type=click.Path(path_type=Path), help="Judge a saved run again.")
 @click.option(
     "--compare",
     nargs=2,
     type=click.Path(path_type=Path),
     metavar="OLD NEW",
-    help="Two report.json, or their folders: exit code 1 if something got worse.",
+    help="Compare two report.json files, or their folders. Exit code 1: something is worse.",
 )
 @click.option(
     "--shrink",
     "shrink_to",
     type=click.Path(path_type=Path),
-    help="New folder for the smallest case in which the module that fails still fails.",
+    help="New folder for the smallest case with the same failing module.",
 )
 @click.option(
     "--search-precision", "searching", is_flag=True, help="Find the cheapest precision of each module."
 )
-@click.option("--policy", type=click.Path(path_type=Path), help="Judge the precisions of a policy's file.")
+@click.option("--policy", type=click.Path(path_type=Path), help="Judge the precisions in a policy file.")
 @click.option(
     "--budget",
     type=float,
     default=1e-3,
     show_default=True,
-    help="Of --search-precision and --policy: the outputs' largest relative error.",
+    help="Largest relative error of any output, for --search-precision and --policy.",
 )
 @click.option(
-    "--self-test", "self_testing", is_flag=True, help="Put faults into the port: which are noticed?"
+    "--self-test", "self_testing", is_flag=True, help="Put faults into the port and count the detected ones."
 )
-@click.option("--share", type=float, default=1.0, help="Of --self-test: the share of the faults.")
-@click.option("--faults", default="", help="Of --self-test: faults whose operator begins so, such as weight.")
 @click.option(
-    "--clean-runs", type=int, default=1000, show_default=True, help="Of --self-test: runs without a fault."
+    "--share",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Share of the faults, 0 to 1, for --self-test.",
+)
+@click.option("--faults", default="", help="First letters of the operators for --self-test. [default: all]")
+@click.option(
+    "--clean-runs",
+    type=int,
+    default=1000,
+    show_default=True,
+    help="Number of runs without a fault, for --self-test.",
 )
 @click.option(
     "--profile",
@@ -93,7 +108,7 @@ PIPED_WIDTH = 120
     help="Folder for a Chrome or Perfetto trace of each runner, with a range for each module.",
 )
 @click.option(
-    "--time-limit", type=float, default=600.0, show_default=True, help="Seconds for a runner's step."
+    "--time-limit", type=float, default=600.0, show_default=True, help="Seconds for one step of a runner."
 )
 @click.pass_obj
 def _main(
@@ -112,8 +127,11 @@ def _main(
     clean_runs: int,
     **chosen: Any,
 ) -> None:
-    """Compare the Tripy port with its PyTorch reference, module by module."""
-    # Files and pipes have no width; a module table needs this much.
+    """Compare the Tripy port with its PyTorch reference, module by module.
+
+    Lists of NAMES are comma separated.
+    """
+    # Files and pipes have no width. A module table needs this one.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     arguments = Arguments(
         **chosen, registry=registry, command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
@@ -162,19 +180,19 @@ def _main(
 
 
 def _show(console: Console, report: Report, saved: Path | None) -> int:
-    """Print a report and where it is, in the saved run or in a new folder, and return the exit code."""
+    """Print a report and its path, in the saved run or in a new folder, and return the exit code."""
     console.print(render.render(report))
     folder = saved
     if folder is None:
         folder = _new_folder()
         write_outputs(report, folder)
-    # Whole and as it is: a path is for copying, and may hold what looks like markup.
+    # The path stays on one line for copying. It may contain text that looks like markup.
     console.print(Text(f"report: {folder / 'report.json'}"), soft_wrap=True)
     return report.exit_code
 
 
 def _shrink(console: Console, arguments: Arguments, folder: Path) -> int:
-    """Shrink what fails in one case in one precision, and say where it is."""
+    """Shrink the failure of one case in one precision, and print its folder."""
     from parity.studies.shrink import shrink, write
 
     cases, precisions = arguments.named_cases(), arguments.precisions()
@@ -194,7 +212,7 @@ def _shrink(console: Console, arguments: Arguments, folder: Path) -> int:
 
 
 def _precisions(console: Console, arguments: Arguments, budget: float, policy: Path | None) -> int:
-    """Search for precisions, or judge a policy's, print what was found, and return the exit code."""
+    """Search for precisions or judge a policy, print the result, and return the exit code."""
     request = arguments.request()
     try:
         from parity.studies.precision_search import command
@@ -210,7 +228,7 @@ def _precisions(console: Console, arguments: Arguments, budget: float, policy: P
 
 
 def _self_test(console: Console, arguments: Arguments, share: float, faults: str, clean_runs: int) -> int:
-    """Run or continue the campaign, print what it found, and return the exit code."""
+    """Run or continue the campaign, print its result, and return the exit code."""
     from parity.studies.fault_injection.campaign import Plan
     from parity.studies.fault_injection.command import render_self_test, self_test
 
@@ -223,14 +241,14 @@ def _self_test(console: Console, arguments: Arguments, share: float, faults: str
     )
     folder = arguments.save or REPORTS / "self_test"
     with counted() as advance:
-        found = self_test(plan, folder, advance)
-    console.print(render_self_test(found))
+        result = self_test(plan, folder, advance)
+    console.print(render_self_test(result))
     console.print(Text(f"table: {folder / 'table.md'}"), soft_wrap=True)
-    return found.exit_code
+    return result.exit_code
 
 
 def _compare(console: Console, old: Path, new: Path) -> int:
-    """Print what changed from one report to the other, and return the exit code."""
+    """Print the changes from one report to the other, and return the exit code."""
     reports = (read_report(path / "report.json" if path.is_dir() else path) for path in (old, new))
     changes = compare_reports(*reports)
     console.print(render_changes.render_changes(changes))

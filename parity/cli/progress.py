@@ -1,4 +1,4 @@
-"""What a terminal shows while something runs; nothing where there is no terminal."""
+"""Progress on a terminal. Other outputs show none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spinner() -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar of what is done of what is known to be wanted, on stderr."""
+    """A bar of completed and expected steps, on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with _shown(*columns) as bar:
         task = bar.add_task("starting", total=None)

@@ -1,13 +1,12 @@
-"""A saved run in Polygraphy's own formats, so that `polygraphy run` continues where the run stopped.
+"""A saved run in Polygraphy's own formats, for `polygraphy run`.
 
-    <case>/onnx/<precision>/model.onnx|model.onnx.data      the dense reference; see
-    `parity.runners.onnx.export`
-    <batch>/<precision>/polygraphy/inputs.json              the batch, by the names of the model's inputs
-    <batch>/<precision>/polygraphy/outputs_<runner>.json    what a runner answered, by those of its outputs
-    <batch>/<precision>/polygraphy/README.txt               the command, with tolerances, and what is missing
+    <case>/onnx/<precision>/model.onnx|model.onnx.data      dense reference; see `parity.runners.onnx.export`
+    <batch>/<precision>/polygraphy/inputs.json              batch, by the names of the model's inputs
+    <batch>/<precision>/polygraphy/outputs_<runner>.json    a runner's outputs, by the names of the model's
+    <batch>/<precision>/polygraphy/README.txt               command with tolerances, and missing outputs
 
-The JSON is written by Polygraphy's own library. Outputs are read back by name: Polygraphy pairs names that do
-not match by position, so they have to match.
+Polygraphy's library writes the JSON. Output names match the model's, since Polygraphy pairs other names by
+position.
 """
 
 from __future__ import annotations
@@ -39,13 +38,14 @@ except ImportError as error:
     raise Unavailable(f"{error}; `pip install polygraphy onnx onnxscript`") from error
 
 _README = """\
-A batch and what runners made of it, in Polygraphy's formats. To go on from this folder:
+Inputs and outputs of one batch, in Polygraphy's formats. These commands compare the outputs of PyTorch with
+the ONNX model's. Run them in this folder:
 
 {commands}
 
-TensorRT-RTX takes POLYGRAPHY_USE_TENSORRT_RTX=1 in the environment; NVIDIA_TF32_OVERRIDE=0 there keeps
-TensorRT from rounding the factors of float32 products. A tolerance is twice the limit of the verdict on that
-output: two runners that pass differ by no more, save at a discontinuity within round-off.
+TensorRT-RTX needs POLYGRAPHY_USE_TENSORRT_RTX=1 in the environment. NVIDIA_TF32_OVERRIDE=0 keeps TensorRT
+from rounding the factors of float32 products. A tolerance is twice the verdict's limit for that output. Two
+passing runners differ by at most this much, except at a discontinuity within round-off.
 
 {runners}
 """
@@ -57,13 +57,13 @@ _COMMAND = """\
         --atol {tolerances}
 """
 _BFLOAT16 = """
-bfloat16 tensors are stored as PyTorch's, since NumPy has none: Polygraphy needs torch to read them. No
-command for ONNX Runtime, which has no bfloat16 kernels on the CPU for this model.
+The files hold bfloat16 tensors of PyTorch, since NumPy has no bfloat16. Polygraphy needs torch to read them.
+ONNX Runtime has no command: its CPU provider lacks bfloat16 kernels for this model.
 """
 
 
 def write(reference: CaseReference, precision: Precision, folder: CaseFolder) -> None:
-    """Export the reference once and write the files of every batch that was run in this precision.
+    """Export the reference once and write the files of every batch of this precision.
 
     Args:
         reference: The case.
@@ -99,7 +99,7 @@ def _write_batch(case: Case, precision: Precision, folder: PrecisionFolder, reco
         backends.insert(0, _ONNXRT)
     tolerances = " ".join(f"{name}:{size:.3g}" for name, size in _tolerances(precision, folder).items())
     model = f"../../../onnx/{precision.name}/model.onnx"
-    commands = (_COMMAND.format(model=model, backend=each, tolerances=tolerances) for each in backends)
+    commands = (_COMMAND.format(model=model, backend=backend, tolerances=tolerances) for backend in backends)
     readme = _README.format(commands="".join(commands).rstrip(), runners="\n".join(lines))
     if is_bfloat16:
         readme += _BFLOAT16
@@ -107,7 +107,7 @@ def _write_batch(case: Case, precision: Precision, folder: PrecisionFolder, reco
 
 
 def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """As NumPy arrays where NumPy has the type, else as they are: Polygraphy stores both."""
+    """NumPy arrays, or PyTorch tensors for types that NumPy lacks. Polygraphy stores both."""
     return {
         name: tensor if tensor.dtype is torch.bfloat16 else np.asarray(tensor)
         for name, tensor in tensors.items()
@@ -115,15 +115,17 @@ def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def _tolerances(precision: Precision, folder: PrecisionFolder) -> dict[str, float]:
-    """How far elements of two passing runners may lie apart: a limit on either side of the oracle."""
+    """Largest difference of elements of two passing runners: twice the limit to the oracle, by output."""
     reference = open_capture(folder.runner(REFERENCE).tapped)
     oracle = open_capture(folder.runner(ORACLE).tapped).tensors
     longest_sum = max(reference.longest_sums.values(), default=1)
     sizes = {}
     for name in open_capture(folder.runner(REFERENCE).untapped).tensors:
-        exact, given = oracle[name], reference.tensors[name]
+        exact, reference_output = oracle[name], reference.tensors[name]
         sampled = str(TapName.parse(name).of_samples())
         samples = RoundingSamples(oracle[sampled]) if sampled in oracle else None
-        limit = judge(exact, given, given, precision, longest_sum, rounding_samples=samples).limit
+        limit = judge(
+            exact, reference_output, reference_output, precision, longest_sum, rounding_samples=samples
+        ).limit
         sizes[name] = 2 * limit.largest * float(exact.double().abs().max())
     return sizes
