@@ -104,14 +104,14 @@ def _parse(path: Path) -> CaseConfig:
 
 
 def _validate(values: dict[str, Any], source: str) -> CaseConfig:
-    given = values.get("family")
-    if not isinstance(given, str) or given not in CASE_TYPES:
-        # Which keys there are depends on the family: nothing else can be judged.
+    family = values.get("family")
+    if not isinstance(family, str) or family not in CASE_TYPES:
+        # The keys depend on the family, so no other value can be checked.
         known = tuple(CASE_TYPES)
-        problem = "missing; " if "family" not in values else f"{reprlib.repr(given)} is not a choice; "
-        hint = _closest(given, known) if isinstance(given, str) else ""
+        problem = "missing; " if "family" not in values else f"{reprlib.repr(family)} is not a choice; "
+        hint = _closest(family, known) if isinstance(family, str) else ""
         raise ConfigError(f"{source}: 1 to correct\nfamily: {problem}{hint}use one of {', '.join(known)}")
-    case_type = CASE_TYPES[given]
+    case_type = CASE_TYPES[family]
     try:
         return case_type.model_validate(values)
     except ValidationError as error:
@@ -141,15 +141,15 @@ _WANTED = {
 def _explain(detail: ErrorDetails, root: type[BaseModel]) -> list[str]:
     """One line a problem, in the form ``field: value what is wrong; what to do``. ``root``: the case's."""
     location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
-    field, given = _dotted(location), detail["input"]
-    value = reprlib.repr(given)
+    field, entry = _dotted(location), detail["input"]
+    value = reprlib.repr(entry)
     if kind == "missing":
         return [f"{field}: missing; give {_description(location, root) or 'it'}"]
     if kind in ("extra_forbidden", "invalid_key"):
         known = list(_model_at(location[:-1], root).model_fields)
         if kind == "invalid_key":
             return [
-                f"{field}: {value} is {_kind(given)}, and keys are text; the keys here are {', '.join(known)}"
+                f"{field}: {value} is {_kind(entry)}, and keys are text; the keys here are {', '.join(known)}"
             ]
         return [
             f"{field}: {value} is under an unknown key; {_closest(str(location[-1]), known)}"
@@ -168,14 +168,14 @@ def _explain(detail: ErrorDetails, root: type[BaseModel]) -> list[str]:
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
         return [
-            f"{field}: {value} is not a choice; {_closest(str(given), choices)}"
+            f"{field}: {value} is not a choice; {_closest(str(entry), choices)}"
             f"use one of {', '.join(choices)}"
         ]
     if kind in _BOUNDS:
         relation, advice, key = _BOUNDS[kind]
         return [f"{field}: {value} is {relation} {context[key]}; give {advice} {context[key]}"]
     wanted = _WANTED.get(kind, _description(location, root) or detail["msg"])
-    return [f"{field}: {value} ({_kind(given)}) does not fit; give {wanted}"]
+    return [f"{field}: {value} ({_kind(entry)}) does not fit; give {wanted}"]
 
 
 def _model_at(location: tuple[int | str, ...], root: type[BaseModel]) -> type[BaseModel]:

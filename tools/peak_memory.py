@@ -34,11 +34,11 @@ def tree(root: int) -> list[int]:
             except OSError:
                 continue  # it has ended meanwhile
             children[parent].append(int(entry.name))
-    found, waiting = [], [root]
+    members, waiting = [], [root]
     while waiting:
-        found.append(waiting.pop())
-        waiting += children[found[-1]]
-    return found
+        members.append(waiting.pop())
+        waiting += children[members[-1]]
+    return members
 
 
 def resident(pid: int) -> tuple[int, int]:
@@ -74,6 +74,6 @@ def watch(command: list[str]) -> dict[str, float]:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    found = watch(sys.argv[1:])
-    print(json.dumps(found), file=sys.stderr)
-    sys.exit(int(found["exit_code"]))
+    peaks = watch(sys.argv[1:])
+    print(json.dumps(peaks), file=sys.stderr)
+    sys.exit(int(peaks["exit_code"]))

@@ -112,10 +112,10 @@ def probe(command: str) -> Interpreter | None:
             text=True,
             timeout=60,
         )
-        found = json.loads(answer.stdout)
+        facts = json.loads(answer.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
-    return Interpreter(command, found["base"], tuple(found["version"]), tuple(found["names"]))
+    return Interpreter(command, facts["base"], tuple(facts["version"]), tuple(facts["names"]))
 
 
 def choose_interpreter(requested: str | None) -> Interpreter:
@@ -209,7 +209,7 @@ def build(root: Path, interpreter: Interpreter) -> None:
     # nvtripy's metadata asks for the native packages, which portable/ stands in for.
     run([*install, "--no-deps", "nvtripy"], root, hint)
     run([*install, "--no-deps", "--no-build-isolation", "--editable", "./portable"], root, hint)
-    if (made := probe(python)) and wants_triton(made):
+    if (interpreter := probe(python)) and wants_triton(interpreter):
         run([*pip, "install", "--no-deps", TRITON], root, hint)
     # A TensorRT that builds engines without a GPU. Its source packages don't name what they build with.
     run([*install, "--no-build-isolation", "tensorrt-rtx-cu13"], root, hint)

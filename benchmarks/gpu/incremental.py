@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write JSON")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("needs a CUDA device, and PyTorch sees none")
+        parser.error("needs a CUDA device, and PyTorch has none")
     results = {}
     for index in options.cases:
         case, begun = CASES[index], time.perf_counter()

@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write JSON")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("needs a CUDA device, and PyTorch sees none")
+        parser.error("needs a CUDA device, and PyTorch has none")
     results: dict[str, Any] = {}
     document: dict[str, Any] = {"environment": environment(), "gpu": {"before": gpu_state()}}
     for precision in options.precision:

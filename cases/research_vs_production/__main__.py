@@ -27,17 +27,17 @@ BAD_INPUT = 2
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--case", "name", default="hstu_ml1m_large", show_default=True, help="Of HSTU.")
+@click.option("--case", "name", default="hstu_ml1m_large", show_default=True, help="Case of HSTU.")
 @click.option("--data", type=click.Path(path_type=Path), help="Ratings of MovieLens. [default: synthetic]")
 @click.option("--weights", "checkpoint", type=click.Path(path_type=Path), help="Trained research HSTU.")
-@click.option("--users", type=click.IntRange(min=1), default=16, show_default=True, help="Of one draw.")
+@click.option("--users", type=click.IntRange(min=1), default=16, show_default=True, help="Users of a draw.")
 @click.option(
-    "--draws", type=click.IntRange(min=1), default=3, show_default=True, help="Of users and of weights."
+    "--draws", type=click.IntRange(min=1), default=3, show_default=True, help="Draws of users and weights."
 )
 @click.option(
-    "--candidates", type=click.IntRange(min=TARGETS), default=100, show_default=True, help="To be ranked."
+    "--candidates", type=click.IntRange(min=TARGETS), default=100, show_default=True, help="Items to rank."
 )
-@click.option("--write", type=click.Path(path_type=Path), help="Markdown file whose tables to replace.")
+@click.option("--write", type=click.Path(path_type=Path), help="Markdown file with tables to replace.")
 def main(
     name: str,
     data: Path | None,
@@ -47,12 +47,12 @@ def main(
     candidates: int,
     write: Path | None,
 ) -> None:
-    """Turn the differences between research HSTU and the production STU on, one at a time."""
+    """Measure each difference between research HSTU and the production STU."""
     try:
         case = load_case(name).with_input(batch_size=users)
         kind = "initial" if checkpoint is None else "trained"
         if write is not None:
-            _write(write, kind, "")  # before minutes are spent on numbers without a place
+            _write(write, kind, "")  # fails early if the file has no place for them
         measured = _measured(case, data, checkpoint, draws, candidates)
         if write is not None:
             _write(write, kind, measured)
@@ -63,7 +63,7 @@ def main(
 
 
 def _write(path: Path, kind: str, measured: str) -> None:
-    """Replace the document's tables; with nothing to write, only look whether it has a place for them."""
+    """Replace the document's tables. Without text, only check that the document has their markers."""
     document = render.put_in(path.read_text(encoding="utf-8"), kind, measured, str(path))
     if measured:
         path.write_text(document, encoding="utf-8")
@@ -103,14 +103,14 @@ def _measured(
 
 
 def _batches(case: ConfiguredCase, data: Path | None, draws: int) -> tuple[list[CaseInputs], np.ndarray, str]:
-    """A batch for each draw, the items that candidates are drawn from, and where all comes from."""
+    """A batch for each draw, the items to choose candidates from, and the source of both."""
     if data is None:
         seeds = range(case.input.seed, case.input.seed + draws)
-        drawn = [make_inputs(case.with_overrides(seed=seed)) for seed in seeds]
+        synthetic = [make_inputs(case.with_overrides(seed=seed)) for seed in seeds]
         items = np.arange(1, case.model.num_items + 1)
-        return [inputs for each in drawn for inputs in each.batches], items, "synthetic"
-    found = make_inputs(case, case.read(data))
-    whole = [inputs for inputs in found.batches if inputs["past_lengths"].size == case.input.batch_size]
+        return [inputs for run_inputs in synthetic for inputs in run_inputs.batches], items, "synthetic"
+    recorded = make_inputs(case, case.read(data))
+    whole = [inputs for inputs in recorded.batches if inputs["past_lengths"].size == case.input.batch_size]
     if len(whole) < draws:
         raise UserError(
             "--draws",
@@ -118,14 +118,14 @@ def _batches(case: ConfiguredCase, data: Path | None, draws: int) -> tuple[list[
             f"is more than the {len(whole)} batches of {case.input.batch_size} users",
             "give fewer draws or users",
         )
-    # Of the table's other items a trained model knows nothing.
-    seen = np.unique(np.concatenate([inputs["past_ids"].ravel() for inputs in found.batches]))
-    return whole[:draws], seen[seen > 0], found.source
+    # A trained model knows nothing of the table's other items.
+    seen = np.unique(np.concatenate([inputs["past_ids"].ravel() for inputs in recorded.batches]))
+    return whole[:draws], seen[seen > 0], recorded.source
 
 
 def _machine() -> str:
-    found = environment()
-    return f"{found['processor']}, PyTorch {found['torch']}"
+    facts = environment()
+    return f"{facts['processor']}, PyTorch {facts['torch']}"
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ class Between:
         u, v, q, k = projected.split(layer._split_sizes, dim=-1)
         u = F.silu(u)
         if "activation" not in on:
-            v, q, k = (F.silu(each) for each in (v, q, k))
+            v, q, k = (F.silu(part) for part in (v, q, k))
         bias = None if "bias" in on else block._rel_attn_bias(rows.timestamps).unsqueeze(1)
         a = self._attend(layer, q, k, v, bias, mask, scale)
         normed_a = (
@@ -202,7 +202,7 @@ class Between:
     ) -> torch.Tensor:
         """(B, N, H * K), the same, (B, N, H * V), (B, 1, N, N) or None, (B, N, N) and (B or 1, N or 1)."""
         heads = layer._attn._num_heads
-        q, k, v = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (q, k, v))
+        q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (q, k, v))
         logits = q @ k.transpose(2, 3)
         if "alpha" in self._on:
             logits = logits * layer._attn._alpha

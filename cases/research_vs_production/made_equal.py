@@ -53,9 +53,9 @@ def build_pair(
         UserError: a research model with a part that the production model has in no form.
     """
     for field, wanted in _NEEDED.items():
-        found = getattr(config, field)
-        if found != wanted:
-            raise UserError(field, found, "has no counterpart in the production model", f"use {wanted!r}")
+        value = getattr(config, field)
+        if value != wanted:
+            raise UserError(field, value, "has no counterpart in the production model", f"use {wanted!r}")
     if config.normalization == "softmax_rel_bias":
         raise UserError("normalization", config.normalization, "is not pointwise", "use 'rel_bias'")
     if config.max_output_len <= TARGETS:

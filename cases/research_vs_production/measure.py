@@ -72,7 +72,7 @@ def measure(
     candidates: torch.Tensor,
     progress: Callable[[str], None],
 ) -> Result:
-    """Distances over several draws: of the weights that only one model has, and of what `requests` differ in.
+    """Distances over several draws: of the weights that only one model has, and of `requests`.
 
     Args:
         config, weights: of the research model.
@@ -80,28 +80,33 @@ def measure(
         candidates: (X,) ids, X a multiple of `made_equal.TARGETS`.
 
     Raises:
-        EndsDiffer: by more than round-off; nothing has been measured then.
+        EndsDiffer: the ends differ by more than round-off. Nothing is measured then.
         UserError: a research model that the production one cannot equal.
     """
     draws = [
         _Draw(config, weights, rows, candidates, seed, partial(_say, progress, f"draw {seed + 1}"))
         for seed, rows in enumerate(requests)
     ]
-    found = [draw.distances() for draw in draws]
+    distances = [draw.distances() for draw in draws]
     rows = tuple(
-        Row(difference, tuple(each[0][at] for each in found), tuple(each[1][at] for each in found))
+        Row(
+            difference,
+            tuple(alone[at] for alone, _, _ in distances),
+            tuple(total[at] for _, total, _ in distances),
+        )
         for at, difference in enumerate(DIFFERENCES)
     )
     options = tuple(
-        Row(option, tuple(each[2][at] for each in found), ()) for at, option in enumerate(OPTIONS)
+        Row(option, tuple(options[at] for _, _, options in distances), ())
+        for at, option in enumerate(OPTIONS)
     )
     return Result(
         rows, options, max(draw.start_error for draw in draws), max(draw.end_error for draw in draws)
     )
 
 
-def _say(progress: Callable[[str], None], draw: str, what: str) -> None:
-    progress(f"{draw}: {what}")
+def _say(progress: Callable[[str], None], draw: str, step: str) -> None:
+    progress(f"{draw}: {step}")
 
 
 class _Draw:
@@ -176,11 +181,11 @@ class _Draw:
         return alone, cumulative, options
 
     def _valid(self, states: torch.Tensor) -> torch.Tensor:
-        """(B, N, D) -> (rows, D), those of the histories."""
+        """(B, N, D) -> (rows, D), the rows of the histories."""
         return states[torch.arange(states.size(1)) < self._rows.lengths.unsqueeze(1)]
 
     def _distance(self, answer: Answer, other: Answer) -> Distance:
-        ours, theirs = (F.normalize(self._valid(each.states), dim=-1) for each in (answer, other))
+        ours, theirs = (F.normalize(self._valid(side.states), dim=-1) for side in (answer, other))
         return Distance(
             relative(ours, theirs),
             top_overlap(answer.scores.numpy(), other.scores.numpy()),
@@ -189,7 +194,7 @@ class _Draw:
 
 
 def production_scores(production: HSTUTransducer, rows: Rows, candidates: torch.Tensor) -> torch.Tensor:
-    """(B, X): what the production reference itself says, in requests of `made_equal.TARGETS` candidates."""
+    """(B, X): scores of the production reference, in requests of `made_equal.TARGETS` candidates."""
     scores = []
     for requested in candidates.split(TARGETS):
         request = rows.with_targets(requested).trimmed()
@@ -199,9 +204,9 @@ def production_scores(production: HSTUTransducer, rows: Rows, candidates: torch.
     return torch.cat(scores, dim=1)
 
 
-def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """||found - expected|| / ||expected||."""
-    return float((found - expected).norm() / expected.norm())
+def relative(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """||result - expected|| / ||expected||."""
+    return float((result - expected).norm() / expected.norm())
 
 
 def top_overlap(a_BX: np.ndarray, b_BX: np.ndarray) -> float:
@@ -217,10 +222,10 @@ def rank_correlation(a_BX: np.ndarray, b_BX: np.ndarray) -> float:
 
 
 def mean(distances: Iterable[Distance]) -> Distance:
-    """Of several draws."""
-    each = list(distances)
+    """The mean over several draws, field by field."""
+    draws = list(distances)
     return Distance(
-        *(float(np.mean([getattr(d, field) for d in each])) for field in ("states", "top", "rank"))
+        *(float(np.mean([getattr(d, field) for d in draws])) for field in ("states", "top", "rank"))
     )
 
 

@@ -49,14 +49,14 @@ def _rounded_up(number: float) -> float:
 
 
 def put_in(document: str, weights: str, measured: str, name: str) -> str:
-    """The document with what stands between the markers of these weights replaced.
+    """The document with new text between the markers of these weights.
 
     Raises:
         UserError: the markers are not there, once each and in this order.
     """
     begin, end = marker(weights, "begin"), marker(weights, "end")
-    before, found, rest = document.partition(begin)
+    before, opened, rest = document.partition(begin)
     _, closed, after = rest.partition(end)
-    if not found or not closed or begin in rest or end in after:
+    if not opened or not closed or begin in rest or end in after:
         raise UserError("--write", name, f"has not {begin} and {end}, once each", "put them into the file")
     return f"{before}{begin}\n\n{measured}\n{end}{after}"

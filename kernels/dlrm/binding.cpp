@@ -1,5 +1,5 @@
-// What Python sees of the CUDA C++. The Python side has checked shapes and dtypes; what memory safety rests on is
-// checked here again, values of indices and offsets excepted.
+// The Python binding of the CUDA C++. The Python side checks shapes and dtypes. This file checks the conditions of
+// memory safety again, except the values of indices and offsets.
 #include <optional>
 
 #include <c10/cuda/CUDAException.h>

@@ -32,10 +32,10 @@ class UserError(ValueError):
         return type(self), (self.field, self.value, self.problem, self.fix)
 
 
-def check_names(kind: str, given: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    """Names without doubles, in the order given. Raises `UserError` for one that is not known."""
+def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Names without duplicates, in the same order. Raises `UserError` for an unknown one."""
     known = tuple(known)
-    unique = tuple(dict.fromkeys(given))
+    unique = tuple(dict.fromkeys(names))
     for name in unique:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

@@ -68,8 +68,8 @@ class Policy:
         known = ["", *paths]
         own: dict[str, str] = {}
         for pattern, precision in self.patterns:
-            found = [path for path in known if _matches(pattern, path)]
-            if not found:
+            matches = [path for path in known if _matches(pattern, path)]
+            if not matches:
                 near = difflib.get_close_matches(pattern, known, n=1)
                 raise UserError(
                     "policy",
@@ -78,9 +78,9 @@ class Policy:
                     (f"did you mean {near[0]}? " if near else "")
                     + f"The model's modules begin {', '.join(known[1:4])}",
                 )
-            for path in found:
+            for path in matches:
                 own.setdefault(path, precision)
-        return {path: next((own[each] for each in _outwards(path) if each in own), BASE) for path in known}
+        return {path: next((own[outer] for outer in _outwards(path) if outer in own), BASE) for path in known}
 
 
 def compact(precisions: Mapping[str, str]) -> Policy:
@@ -91,13 +91,13 @@ def compact(precisions: Mapping[str, str]) -> Policy:
     """
     lines = {"": precisions[""]}
     for path, precision in precisions.items():
-        if precision != next(lines[each] for each in _outwards(path) if each in lines):
+        if precision != next(lines[outer] for outer in _outwards(path) if outer in lines):
             lines[path] = precision
     for path, precision in list(lines.items()):
         pattern = re.sub(r"\b\d+\b", MODEL, path)
-        alike = [each for each in precisions if _matches(pattern, each)]
-        if len(alike) > 1 and all(precisions[each] == precision for each in alike):
-            lines = {each: name for each, name in lines.items() if each not in alike} | {pattern: precision}
+        alike = [similar for similar in precisions if _matches(pattern, similar)]
+        if len(alike) > 1 and all(precisions[similar] == precision for similar in alike):
+            lines = {line: name for line, name in lines.items() if line not in alike} | {pattern: precision}
     return Policy.of(lines)
 
 
@@ -118,7 +118,7 @@ def read_policy(path: Path) -> Policy:
 def owner_of(name: str, paths: Iterable[str]) -> str:
     """The path of the innermost module that a parameter belongs to, by its name in the state dict."""
     known = set(paths)
-    return next((each for each in _outwards(name) if each in known), "")
+    return next((outer for outer in _outwards(name) if outer in known), "")
 
 
 def _matches(pattern: str, path: str) -> bool:

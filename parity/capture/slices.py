@@ -116,10 +116,10 @@ def parts(case: Case, arrays: Mapping[str, np.ndarray], needed: int, limit: int)
     cut = []
     for start in range(0, batch, step):
         rows = slice(start, min(start + step, batch))
-        given = case.rows(arrays, rows)
-        if given is None:
+        inputs = case.rows(arrays, rows)
+        if inputs is None:
             return whole
-        cut.append(Part(given, rows, batch))
+        cut.append(Part(inputs, rows, batch))
     return cut if len(cut) > 1 else whole
 
 

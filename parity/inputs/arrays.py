@@ -82,7 +82,7 @@ class RunInputs:
 
 
 def make_inputs(case: Case, data: Any = None) -> RunInputs:
-    """The inputs of a case, checked: those that it makes from its seed, or all of `data`.
+    """The checked inputs of a case: synthetic ones from its seed, or all of `data`.
 
     Args:
         case: The case.
@@ -91,17 +91,17 @@ def make_inputs(case: Case, data: Any = None) -> RunInputs:
     Raises:
         UserError: No batch, a value that is no NumPy array, or inputs that the case refuses.
     """
-    made = case.make_inputs() if data is None else case.recorded(data)
-    if not isinstance(made, Batches):
-        inputs = _read_only(case, made)
-        made = Batches([inputs], f"synthetic, seed {case.seed}", {"rows": case.batch_size_of(inputs)})
-    batches = tuple(_read_only(case, arrays) for arrays in made.inputs)
+    content = case.make_inputs() if data is None else case.recorded(data)
+    if not isinstance(content, Batches):
+        inputs = _read_only(case, content)
+        content = Batches([inputs], f"synthetic, seed {case.seed}", {"rows": case.batch_size_of(inputs)})
+    batches = tuple(_read_only(case, arrays) for arrays in content.inputs)
     if not batches:
         raise UserError("inputs", case.name, "has no batch", "make at least one")
     for inputs in batches:
         case.validate(inputs)
-    labels = tuple(_read_only(case, arrays) for arrays in made.labels)
-    return RunInputs(batches, labels, made.source, dict(made.counts))
+    labels = tuple(_read_only(case, arrays) for arrays in content.labels)
+    return RunInputs(batches, labels, content.source, dict(content.counts))
 
 
 def poisoned_inputs(case: Case, inputs: CaseInputs, seed: int = POISON_SEED) -> CaseInputs | None:

@@ -114,9 +114,9 @@ def load_export(folder: Path) -> dict[str, torch.Tensor]:
         raise UserError("weights", str(path), f"cannot be read ({error.strerror})", fix) from error
     except ValueError as error:
         raise UserError("weights", str(path), f"is not JSON ({error})", fix) from error
-    found = manifest.get("schema") if isinstance(manifest, dict) else None
-    if found != SCHEMA:
-        raise UserError("weights", str(path), f"has schema {found}, not {SCHEMA}", fix)
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if schema != SCHEMA:
+        raise UserError("weights", str(path), f"has schema {schema}, not {SCHEMA}", fix)
     if manifest["transforms"]:
         raise UserError(
             "weights", str(path), f"declares transforms {manifest['transforms']}, none is known", fix

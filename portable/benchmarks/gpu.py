@@ -5,7 +5,7 @@
 
 The work is the dense HSTU of `dense_hstu.py`: 8 blocks, D 50, 2 heads of 25, N 211, in float32 (without TF32)
 and in bfloat16. Times are between two CUDA events around a call, in the stream that the call uses, so that
-gaps in which the GPU waits for the host count. The sides take turns in every round, and each result is
+gaps in which the GPU waits for the host count. Every round interleaves the sides, and each result is
 compared with float64.
 """
 
@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write JSON")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("needs a CUDA device, and PyTorch sees none")
+        parser.error("needs a CUDA device, and PyTorch has none")
     results = {}
     document = {"environment": environment(), "clocks": {"before": clocks()}, "results": results}
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:

@@ -68,7 +68,7 @@ def spread(seconds: list[float], unit: float) -> dict[str, float]:
 
 
 def interleaved(calls: list[Callable[[], Any]], rounds: int, warmup: int = 3) -> list[list[float]]:
-    """Seconds of each call in each round, the calls taking turns."""
+    """Seconds of each call in each interleaved round."""
     times: list[list[float]] = [[] for _ in calls]
     with torch.inference_mode():
         for index in range(warmup + rounds):
@@ -99,7 +99,7 @@ def latency(make_pair: Callable[[int, int], Pair], batches: list[int], rounds: i
 
 
 def compile_time() -> dict[str, Any]:
-    """Wall seconds of tp.compile for B 4, and the share of each package as a profiler sees it."""
+    """Wall seconds of tp.compile for B 4, and the share of each package by a profiler."""
     torch.manual_seed(0)
     port = tripy_from_torch(TorchHSTU(SHAPE).eval())
     seconds = []

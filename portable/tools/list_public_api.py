@@ -72,26 +72,26 @@ def public_names() -> list[str]:
 
 
 def uses(tree: ast.AST) -> set[str]:
-    """What a test uses: dotted names under `tp`, and bare names of methods and operators."""
-    found: set[str] = set()
+    """Names that a test uses: dotted ones under `tp`, and bare ones of methods and operators."""
+    used: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            found.add(node.attr)
-            found.add(_dotted(node))
+            used.add(node.attr)
+            used.add(_dotted(node))
         elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             name = _BINARY[type(node.op)]
-            found |= {f"__{name}__", f"__r{name}__"} if _is_number(node.left) else {f"__{name}__"}
+            used |= {f"__{name}__", f"__r{name}__"} if _is_number(node.left) else {f"__{name}__"}
         elif isinstance(node, ast.UnaryOp):
-            found.add(_UNARY.get(type(node.op), ""))
+            used.add(_UNARY.get(type(node.op), ""))
         elif isinstance(node, ast.Compare):
-            found |= {_COMPARE.get(type(op), "") for op in node.ops}
+            used |= {_COMPARE.get(type(op), "") for op in node.ops}
         elif isinstance(node, ast.Subscript):
-            found.add("__getitem__")
+            used.add("__getitem__")
         elif isinstance(node, ast.Call):
-            found.add("__call__")
+            used.add("__call__")
             if isinstance(node.func, ast.Name):
-                found.add(_BUILTINS.get(node.func.id, ""))
-    return found
+                used.add(_BUILTINS.get(node.func.id, ""))
+    return used
 
 
 def _is_number(node: ast.AST) -> bool:

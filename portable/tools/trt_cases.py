@@ -341,5 +341,5 @@ def _windows() -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """All graphs, by operation."""
-    found = [*_pointwise(), *_reducing(), *_moving(), *_quantizing(), *_windows()]
-    return sorted(found, key=lambda case: case.operation)
+    graphs = [*_pointwise(), *_reducing(), *_moving(), *_quantizing(), *_windows()]
+    return sorted(graphs, key=lambda case: case.operation)

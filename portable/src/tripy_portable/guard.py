@@ -32,9 +32,9 @@ def is_native_distribution(name: str) -> bool:
     return _NATIVE_NAME.match(name) is not None
 
 
-def _message(found: list[str]) -> str:
+def _message(native: list[str]) -> str:
     return (
-        f"tripy-portable refuses to shadow native packages: {', '.join(sorted(found))}.\n"
+        f"tripy-portable refuses to shadow native packages: {', '.join(sorted(native))}.\n"
         "nvtripy runs on TensorRT in this environment. Uninstall tripy-portable here "
         "(`pip uninstall tripy-portable`), or install it in an environment without the native packages."
     )
@@ -54,15 +54,15 @@ def refuse_to_shadow_installation(directories: list[Path] | None = None) -> None
     """
     if directories is None:
         directories = [Path(sysconfig.get_path(key)) for key in ("purelib", "platlib")]
-    found = {
+    native = {
         entry.name.split("-")[0]
         for directory in directories
         if directory.is_dir()
         for entry in directory.iterdir()
         if entry.suffix in (".dist-info", ".egg-info") and is_native_distribution(entry.name.split("-")[0])
     }
-    if found:
-        raise NativePackagesPresent(_message(list(found)))
+    if native:
+        raise NativePackagesPresent(_message(list(native)))
 
 
 def refuse_to_shadow_import() -> None:
@@ -72,9 +72,9 @@ def refuse_to_shadow_import() -> None:
         NativePackagesPresent: native packages exist; the message has their names and the fix.
     """
     names = {dist.metadata["Name"] or "" for dist in metadata.distributions()}
-    found = [name for name in names if is_native_distribution(name)]
-    if found:
-        raise NativePackagesPresent(_message(found))
+    native = [name for name in names if is_native_distribution(name)]
+    if native:
+        raise NativePackagesPresent(_message(native))
 
 
 def check_nvtripy_version() -> None:

@@ -31,9 +31,9 @@ def _opaque_plugin(view: OpView) -> Lowered:
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         device = inputs[0].device
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        made = torch.empty(result.dims, dtype=result.element.torch, device=device)
+        output = torch.empty(result.dims, dtype=result.element.torch, device=device)
         tensors = [Tensor(tensor.contiguous(), kind) for tensor, kind in zip(inputs, kinds)]
-        implementation(*tensors, *arguments, (Tensor(made, result_kind),), stream=stream)
-        return made
+        implementation(*tensors, *arguments, (Tensor(output, result_kind),), stream=stream)
+        return output
 
     return Lowered(run)

@@ -112,8 +112,8 @@ class RuntimeClient:
         canonical = _canonical_strides(tensor.shape)
         if assert_canonical_strides and tensor.numel() > 0:
             differs = any(
-                given != expected
-                for given, expected, extent in zip(tensor.stride(), canonical, tensor.shape)
+                stride != expected
+                for stride, expected, extent in zip(tensor.stride(), canonical, tensor.shape)
                 if extent != 1
             )
             if differs:

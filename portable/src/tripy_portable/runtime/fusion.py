@@ -95,10 +95,10 @@ def trace(plan: Plan, constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> 
     count = 1 + max(plan.input_positions, default=-1)
 
     def evaluate(*tensors: Tensor) -> tuple[Tensor, ...]:
-        given: list[Tensor | None] = [None] * count
+        arguments: list[Tensor | None] = [None] * count
         for position, tensor in zip(plan.input_positions, tensors[len(constants) :]):
-            given[position] = tensor
-        return tuple(plan.evaluate(tensors[: len(constants)], given))
+            arguments[position] = tensor
+        return tuple(plan.evaluate(tensors[: len(constants)], arguments))
 
     return make_fx(evaluate, decomposition_table=_DECOMPOSITIONS, tracing_mode="fake")(*constants, *inputs)
 

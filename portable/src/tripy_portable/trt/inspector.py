@@ -57,13 +57,13 @@ def read_listing(log: Sequence[str]) -> dict[str, Any]:
 
 def dtypes(listing: dict[str, Any]) -> list[str]:
     """Names of all element types that the engine's layers read or write, sorted."""
-    found = {
+    names = {
         tensor["dtype"]
         for layer in listing["layers"]
         for part in ("inputs", "constants", "outputs")
         for tensor in layer[part]
     }
-    return sorted(found)
+    return sorted(names)
 
 
 def _tensors(text: str) -> list[dict[str, Any]]:

@@ -92,12 +92,12 @@ def _broadcast(op: Conversion) -> list[Any]:
     tensor = op.inputs[0]
     if positions != list(range(rank)):
         sources = [positions.index(axis) if axis in positions else None for axis in range(rank)]
-        kept = [axis for axis in sources if axis is not None]
-        if kept != sorted(kept):
+        present = [axis for axis in sources if axis is not None]
+        if present != sorted(present):
             layer = op.layer(op.network.add_shuffle(tensor))
-            layer.first_transpose = tuple(kept)
+            layer.first_transpose = tuple(present)
             tensor = layer.get_output(0)
-            order = iter(range(len(kept)))
+            order = iter(range(len(present)))
             sources = [None if axis is None else next(order) for axis in sources]
         tensor = _with_axes(op, tensor, sources)
     if rank == 0:

@@ -215,9 +215,9 @@ class Conversion:
 
     def type(self, index: int) -> RankedTensorType:
         """The type of an operand that is not optional."""
-        found = self.types[index]
-        assert found is not None, f"{self.node.op} was recorded without its operand {index}"
-        return found
+        operand_type = self.types[index]
+        assert operand_type is not None, f"{self.node.op} was recorded without its operand {index}"
+        return operand_type
 
     def operand(self, index: int) -> Any:
         """Operand `index`, or None where it is absent."""
