@@ -7,7 +7,7 @@ parameters alone, so that every process and every run makes the same one.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
 import pytest
@@ -18,19 +18,26 @@ Values = frozenset[Hashable]
 def covering(combinations: Sequence[Values], preferred: Sequence[bool]) -> set[int]:
     """Positions of combinations that together hold every value that occurs.
 
-    The combination with the most new values is taken first, the earlier one of two with as many. Combinations
-    that are not preferred are taken only for values that no other one holds.
+    The combination with the most new values is taken first; of several, the one whose values were taken least
+    often, then the earliest. Combinations that are not preferred are taken for values that no other has.
     """
     chosen: set[int] = set()
     missing: set[Hashable] = set().union(*combinations)
+    times_taken: Counter[Hashable] = Counter()
+
+    def worth(position: int) -> tuple[int, int]:
+        values = combinations[position]
+        return len(values & missing), -sum(times_taken[value] for value in values)
+
     for wanted in (True, False):
         pool = [position for position, prefers in enumerate(preferred) if prefers is wanted]
         while pool:
-            best = max(pool, key=lambda position: len(combinations[position] & missing))
+            best = max(pool, key=worth)
             if not combinations[best] & missing:
                 break
             chosen.add(best)
             missing -= combinations[best]
+            times_taken.update(combinations[best])
     return chosen
 
 

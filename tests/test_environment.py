@@ -221,6 +221,9 @@ class TestOwnIndex:
             ("triton>=3.7", "triton"),
         ],
     )
+    @pytest.mark.parametrize(
+        "stand_in", ["development", pytest.param("release", marks=pytest.mark.full)], indirect=True
+    )
     def test_a_bad_requirement_is_seen(
         self, stand_in: StandIn, own_index: tuple[str, ...], tmp_path: Path, requirement: str, touched: str
     ) -> None:

@@ -72,6 +72,21 @@ def test_a_cover_prefers_combinations_that_run() -> None:
     assert covering([frozenset("a"), frozenset("a")], [True, True]) == {0}
 
 
+def test_a_cover_takes_values_about_equally_often() -> None:
+    combinations = [
+        frozenset({("name", name), ("type", kind), ("way", way)})
+        for name in range(12)
+        for kind in range(3)
+        for way in range(2)
+    ]
+    chosen = [dict(combinations[position]) for position in covering(combinations, [True] * len(combinations))]
+    assert len(chosen) == 12
+    for parameter, values in (("type", 3), ("way", 2)):
+        counts = [sum(entry[parameter] == value for entry in chosen) for value in range(values)]
+        assert max(counts) - min(counts) <= 1
+    assert len({(entry["type"], entry["way"]) for entry in chosen}) == 6
+
+
 def collected(*arguments: str) -> set[str]:
     """Tests of this project that pytest collects."""
     done = subprocess.run(

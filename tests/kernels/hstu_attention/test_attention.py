@@ -55,6 +55,7 @@ def scheduled(longest: int):
     return run
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("name", CASES)

@@ -35,6 +35,7 @@ def test_a_wrong_setting_is_caught(fault):
     assert not found.passed
 
 
+@pytest.mark.sampled
 @needs_triton
 @pytest.mark.parametrize("block", [0, 1])
 @pytest.mark.parametrize("name", ["_uvqk", "_o.bias", "_rel_attn_bias._pos_w", "_rel_attn_bias._ts_w"])

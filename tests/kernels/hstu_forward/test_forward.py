@@ -63,6 +63,7 @@ def test_two_float16_parts_are_exact_below_and_nan_beyond_their_range(factor):
     assert found.passed or "NaN or Inf" in found.reason
 
 
+@pytest.mark.sampled
 @needs_triton
 @pytest.mark.parametrize("dot_precision", ["ieee", "fp16x3"])
 @pytest.mark.parametrize("tile", TILES, ids=str)
@@ -107,6 +108,7 @@ def test_other_shapes_are_the_model_too(changes):
     assert found.passed, found.reason
 
 
+@pytest.mark.sampled
 @needs_triton
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_nothing_depends_on_memory_that_nobody_wrote(tile, monkeypatch):

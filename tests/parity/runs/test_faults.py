@@ -112,6 +112,7 @@ def test_the_command_finds_and_names_a_fault(name, tmp_path):
     assert_found_and_named(FAULTS[name], tmp_path)
 
 
+@pytest.mark.full
 def test_no_fault_no_failure(tmp_path):
     folder = scratch(tmp_path, BLOCKS, "Turns the model's boolean mask", "Turns the boolean mask")
     code, report, _ = run(folder, "--case", "hstu_tiny", "--runners", "tripy")
@@ -127,9 +128,8 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "crash" else pytest.mark.full) for kind in BREAKS]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("kind", BREAKS)
 def test_a_runner_that_breaks_is_a_row_and_the_others_finish(kind, tmp_path):
     statement, status, reason = BREAKS[kind]
     line = "        self.case = case\n"
