@@ -12,8 +12,9 @@ pytest.importorskip("onnxruntime", reason="the runner needs onnxruntime: pip ins
 from parity.base.precision import PRECISIONS
 from parity.report.schema import DiagnosisReport
 from parity.runners import Unavailable, default_runners, make_runner
+from parity.verdict.comparison import MODEL_OUTPUT
 from tests.parity import fault_runs
-from tests.parity.case_runs import run_case, tapped_paths
+from tests.parity.case_runs import judged, tapped_paths
 from tests.parity.hidden_gpu import without_gpu
 from tests.parity.onnx_setup import setup
 
@@ -37,19 +38,31 @@ def _on_the_processor():
         yield
 
 
+# One case of each model in float32, and the smallest one in float16, in `make test`.
+IN_TEST = (
+    ("dlrm_tiny", "fp32"),
+    ("dlrm_lecture_index", "fp32"),
+    ("hstu_tiny", "fp32"),
+    ("dlrm_tiny", "fp16"),
+)
+
+
 @pytest.mark.parametrize(
-    ("name", "precision"), [*((name, "fp32") for name in FP32), *((name, "fp16") for name in FP16)]
+    ("name", "precision"),
+    [
+        pytest.param(*run, marks=() if run in IN_TEST else pytest.mark.full)
+        for run in [*((name, "fp32") for name in FP32), *((name, "fp16") for name in FP16)]
+    ],
 )
 def test_every_module_passes_alone_and_in_the_model(name, precision):
-    report = run_case(name, precision, 0, ("onnxruntime",))["onnxruntime"]
-    assert report.status == "OK"
-    assert report.verdict == "PASS", report.diagnosis
-    assert report.observer_difference == pytest.approx(0.0, abs=1e-2)
+    comparison = judged(name, precision, 0, "onnxruntime")
+    assert comparison.passed, comparison.diagnosis
+    assert comparison.observer_difference == pytest.approx(0.0, abs=1e-2)
     case = setup(name, precision).case
-    assert {module.path for module in report.modules} >= set(tapped_paths(case))
-    for module in report.modules:
-        assert module.accumulated is not None
-        assert module.isolated is not None or module.kind == "model output"
+    assert {tap.path for tap in comparison.taps} >= set(tapped_paths(case))
+    for tap in comparison.taps:
+        assert tap.accumulated is not None
+        assert tap.isolated is not None or tap.kind == MODEL_OUTPUT
 
 
 def test_bfloat16_is_unavailable_with_onnx_runtimes_words():
