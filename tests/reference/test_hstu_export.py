@@ -90,7 +90,13 @@ def test_torch_export_with_dynamic_sequence(preprocessor):
         assert_same_function(config, model, batch, program.module()(*arguments(batch)))
 
 
-@pytest.mark.parametrize("preprocessor", PREPROCESSORS)
+@pytest.mark.parametrize(
+    "preprocessor",
+    [
+        pytest.param(name, marks=pytest.mark.full if number else ())
+        for number, name in enumerate(PREPROCESSORS)
+    ],
+)
 def test_onnx_export_with_dynamic_batch(preprocessor, tmp_path):
     config = variant(preprocessor)
     model = make_model(config)

@@ -270,6 +270,7 @@ def test_real_ratings_train_and_the_port_agrees_on_the_trained_weights(tmp_path)
     assert report.cases[0].weights_source == str(out / BEST)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not CRITEO.exists(), reason=f"{CRITEO.name} is not in shared/data")
 def test_real_clicks_train_and_the_port_agrees_on_the_trained_weights(tmp_path):
     out = tmp_path / "out"

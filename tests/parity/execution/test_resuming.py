@@ -98,6 +98,7 @@ def _interrupted(whole, tmp_path):
     return folder
 
 
+@pytest.mark.full
 def test_what_is_there_of_a_batch_without_its_record_is_made_again(whole, command, tmp_path):
     folder = _interrupted(whole, tmp_path)
     record, kept = _records(folder)

@@ -121,6 +121,7 @@ def test_names_and_types_match_exactly(saved, case):
         assert label in (folder / "README.txt").read_text()
 
 
+@pytest.mark.full
 def test_what_did_not_answer_has_no_outputs_and_the_readme_says_why(saved_bf16):
     folder = files(saved_bf16, "dlrm_tiny", "bf16")
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -132,6 +133,7 @@ def test_what_did_not_answer_has_no_outputs_and_the_readme_says_why(saved_bf16):
     assert "--onnxrt" not in said
 
 
+@pytest.mark.full
 def test_bfloat16_is_stored_as_torchs(saved_bf16):
     folder = files(saved_bf16, "dlrm_tiny", "bf16")
     ((_, (result,)),) = RunResults.load(str(folder / "outputs_torch.json"))

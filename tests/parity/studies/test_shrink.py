@@ -71,6 +71,7 @@ def test_a_case_without_a_failure_is_refused():
         shrink(load_case("dlrm_tiny"), PRECISIONS["fp32"], progress=lambda _: None)
 
 
+@pytest.mark.full
 def test_what_only_several_runs_show_is_refused_in_words(monkeypatch):
     """A model that is right, but for an item that is appended."""
 
