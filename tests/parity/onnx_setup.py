@@ -12,6 +12,7 @@ import torch
 from cases.configured import ConfiguredCase
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
+from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
 from parity.runners import Runner, make_runner
 from parity.runners.onnx.onnxruntime import OnnxRuntimeRunner
@@ -30,12 +31,12 @@ class Setup:
 
     def arrays(self, batch: int, seed: int) -> dict[str, np.ndarray]:
         """Synthetic inputs of another batch size."""
-        (inputs,) = self.make_inputs(self.case.with_input(batch_size=batch, seed=seed)).batches
+        (inputs,) = make_inputs(self.case.with_overrides(batch_size=batch, seed=seed)).batches
         return dict(inputs.arrays)
 
     def assert_right(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         """Judge the untapped outputs by the verdict rule; returns them."""
-        exact, reference = (self.other(name).record(arrays) for name in ("oracle", "torch"))
+        exact, reference = self.other("oracle").run_tapped(arrays), self.other("torch").record(arrays)
         found = self.onnx.run(arrays)
         valid = self.case.valid_rows(arrays)
         for name, port in found.items():
@@ -62,7 +63,7 @@ def setup(name: str, precision: str = "fp32") -> Setup:
     """A case, exported. Not to be changed."""
     case = load_case(name)
     weights = case_weights(case)[0]
-    with without_gpu():  # What is exported is the same everywhere; the CPU's provider is always there.
+    with without_gpu():  # The export is the same everywhere, and the CPU provider exists everywhere.
         onnx = make_runner("onnxruntime")
         onnx.load(case, PRECISIONS[precision], weights)
     return Setup(case, precision, weights, onnx)
