@@ -1,4 +1,4 @@
-"""What the shipped cases share: a file of `configs/` behind each, builders of both sides by name."""
+"""Common parts of the shipped cases: a file of `configs/` for each, and builders of both sides by name."""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ class STUConfig(Strict):
     attn_alpha: PositiveFloat | None = Field(
         default=None, description="factor of query times key; left out: 1 / sqrt(attention_dim)"
     )
-    max_attn_len: int = Field(default=0, ge=0, description="how far back a row sees; 0: everything")
+    max_attn_len: int = Field(
+        default=0, ge=0, description="largest distance that a row attends to; 0: no limit"
+    )
     use_group_norm: bool = Field(default=False, description="norm of the attention's output by head")
     num_position_buckets: Count = Field(default=8192, description="rows of the position table")
     num_time_buckets: Count = Field(default=2048, description="time buckets above the first")

@@ -62,7 +62,7 @@ def relative_bias(mask: ResearchMask, row: int, n: int) -> torch.Tensor:
 
 
 def visible(mask: ResearchMask | ProductionMask, row: int, n: int, device: torch.device) -> torch.Tensor:
-    """(n, n) bool, True where a row of the sequence sees a column."""
+    """(n, n) bool, True where a row of the sequence attends to a column."""
     index = torch.arange(n, device=device)
     is_diagonal_NN = index.unsqueeze(1) == index.unsqueeze(0)
     if isinstance(mask, ResearchMask):

@@ -45,16 +45,16 @@ class ResearchMask:
 class ProductionMask:
     """Production STU: weight = SiLU(alpha q k) * scale, no bias.
 
-    A row sees the past and itself. Targets, the last rows of a sequence, see the history and themselves, not
-    each other. Contextual rows, the first ones, together count as one position and see all history. Source:
-    generative_recommenders/ops/pytorch/pt_hstu_attention.py, as in `reference/`.
+    A row attends to the past and itself. Targets, the last rows of a sequence, attend to the history and
+    themselves, not each other. Contextual rows, the first ones, together count as one position and attend to
+    all history. Source: generative_recommenders/ops/pytorch/pt_hstu_attention.py, as in `reference/`.
 
     Attributes:
         alpha: factor of the dot product.
         divisor: divisor of the weights without attn_scale; the call's max_seq_len.
         attn_scale: (L,) factor of each row's weights in place of 1 / divisor; or None.
         num_targets: (B,) int, number of targets at the end of each sequence; or None for none.
-        max_attn_len: largest distance that a row sees, contextual rows excepted; 0 for no window.
+        max_attn_len: largest distance that a row attends to, except contextual rows; 0 for no window.
         contextual_seq_len: number of contextual rows in front of each sequence's history.
     """
 

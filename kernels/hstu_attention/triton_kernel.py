@@ -1,9 +1,9 @@
 """The fused HSTU attention kernel in Triton. `hstu_attention_kernel` also compiles ahead of time.
 
 One program owns BLOCK_M rows of one sequence and HEADS heads, which share the bias. It walks over the columns
-in blocks of BLOCK_N, in this order: blocks that a window cuts; blocks that every row sees whole, without a
-mask; blocks that the diagonal, the targets or the sequence's end cut; the targets' own blocks. It skips
-blocks that no row sees.
+in blocks of BLOCK_N, in this order: blocks that a window cuts; blocks that are visible to every row, without
+a mask; blocks that the diagonal, the targets or the sequence's end cut; the targets' own blocks. It skips
+blocks that are visible to no row.
 
 The scale of the weights and the outer alpha are linear: the program applies them once, to the accumulator.
 Whole blocks may come through tensor descriptors (the copy engine). A cut block needs masked loads: the
@@ -30,7 +30,7 @@ def _time_bucket(delta, table, SHIFT: tl.constexpr):
 @triton.jit
 def _visible(rows, cols, length, first_target, contextual, window,
              HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
-    """(BLOCK_M, BLOCK_N) bool, True where a row sees a column; see `masks.ProductionMask`."""
+    """(BLOCK_M, BLOCK_N) bool, True where a row attends to a column; see `masks.ProductionMask`."""
     inside = cols < length
     if not (HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT):
         # A column behind the end lies to the right of every stored row.
@@ -46,13 +46,13 @@ def _visible(rows, cols, length, first_target, contextual, window,
     row_position = tl.minimum(row_position, last_position)
     col_position = tl.minimum(col_position, last_position)
     distance = row_position[:, None] - col_position[None, :]
-    sees = distance > 0
+    visible = distance > 0
     if HAS_WINDOW:
-        sees = sees & (distance <= window)
-    sees = sees | (rows[:, None] == cols[None, :])
+        visible = visible & (distance <= window)
+    visible = visible | (rows[:, None] == cols[None, :])
     if HAS_CONTEXT:
-        sees = sees | ((rows < contextual)[:, None] & (col_position < last_position)[None, :])
-    return sees & inside[None, :]
+        visible = visible | ((rows < contextual)[:, None] & (col_position < last_position)[None, :])
+    return visible & inside[None, :]
 
 
 @triton.jit
@@ -175,7 +175,7 @@ def _accumulate(
                 position_weights, time_weights, bucket_table, width, HAS_TIME, BUCKET_SHIFT,
             )  # fmt: skip
         if MASKED:
-            sees = _visible(
+            visible = _visible(
                 rows, cols, length, first_target, contextual, window, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT
             )
         added = ()
@@ -195,7 +195,7 @@ def _accumulate(
             else:
                 weights = x * sigmoid_exact(x * alpha)
             if MASKED:
-                weights = tl.where(sees, weights, 0.0)
+                weights = tl.where(visible, weights, 0.0)
             if USE_TMA and not MASKED:
                 v = VDesc.load([(seq_start + start_n).to(tl.int32), (head + h) * BLOCK_V])
             else:
@@ -225,7 +225,7 @@ def hstu_attention_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr,
     SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, ONE_LOOP: tl.constexpr,
 ):  # fmt: skip
-    """Out[i, h] = sum over the columns j that row i sees of SiLU(alpha (q_i k_j + bias_ij)) * scale_i * v_j.
+    """Out[i, h] = sum over the visible columns j of row i of SiLU(alpha (q_i k_j + bias_ij)) * scale_i * v_j.
 
     Args:
         Q, K, Out, V: (L, NUM_HEADS, K_DIM or V_DIM), the last stride 1; Out in V's type. KDesc, VDesc: tensor

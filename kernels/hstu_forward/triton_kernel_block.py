@@ -154,7 +154,7 @@ def _attended(
     PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr,
     GPU: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """HEADS sums over the columns j that row i sees of SiLU(q_i k_j + bias_ij) v_j: (BLOCK_M, VP) float32.
+    """HEADS sums over the visible columns j of row i of SiLU(q_i k_j + bias_ij) v_j: (BLOCK_M, VP) float32.
 
     times: (B, num_times + PAD, 2) float32, see `triton_kernels.embed_kernel`.
     UNROLLED: number of blocks of columns in the longest row, whose biases are computed before any read of the

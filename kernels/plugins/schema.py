@@ -113,7 +113,7 @@ class STUAttentionSettings(_Settings):
 
     Attributes:
         alpha: factor of the dot product.
-        max_attn_len: largest distance that a row sees, contextual rows excepted; 0 for no window.
+        max_attn_len: largest distance that a row attends to, except contextual rows; 0 for no window.
         contextual_seq_len: number of contextual rows in front of each sequence's history.
         has_attn_scale: whether attn_scale replaces 1 / N.
     """

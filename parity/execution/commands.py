@@ -1,4 +1,4 @@
-"""The commands that a runner's process answers: one method each, whose tensors are files.
+"""The commands of a runner's process, one method each. Tensors travel as files.
 
 `parity.execution.worker.RunnerProcess.request` calls a method here, in the runner's process. Only the loaded
 model and the outputs of the last timed run stay from one command to the next. Files are cached.

@@ -4,9 +4,9 @@
     python benchmarks/gpu.py --batch 4 --dtype float32 --rounds 100 --sides eager plan graph
 
 The work is the dense HSTU of `dense_hstu.py`: 8 blocks, D 50, 2 heads of 25, N 211, in float32 (without TF32)
-and in bfloat16. Times are between two CUDA events around a call, in the stream that the call uses, so that
-gaps in which the GPU waits for the host count. Every round interleaves the sides, and each result is
-compared with float64.
+and in bfloat16. A time is the span between two CUDA events around a call, in the call's stream. It includes
+gaps in which the GPU waits for the host. Every round interleaves the sides. Each result is compared with
+float64.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def compare(model: Model, batch: int, names: list[str], rounds: int) -> dict[str, Any]:
-    """Times of each side for one batch size, and how far its result is from float64."""
+    """Times of each side for one batch size, and its result's distance from float64."""
     ids, timestamps = (tensor.cuda() for tensor in sample(SHAPE, batch, LENGTH))
     torch._dynamo.reset()
     with torch.inference_mode():
@@ -144,7 +144,7 @@ def compare(model: Model, batch: int, names: list[str], rounds: int) -> dict[str
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Versions and hardware of the measurement."""
     properties = torch.cuda.get_device_properties(0)
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -160,7 +160,7 @@ def environment() -> dict[str, Any]:
 
 
 def clocks() -> str:
-    """Driver, clocks, power and temperature as nvidia-smi gives them now, or why there are none."""
+    """Present driver, clocks, power and temperature from nvidia-smi, or the reason for their absence."""
     fields = "driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
     try:
         command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "--id=0"]

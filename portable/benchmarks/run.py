@@ -5,7 +5,7 @@
     python benchmarks/run.py --pair package.module:function
 
 `--pair` names a function of (batch, length) that returns a `Pair`; the default is the self-contained HSTU of
-`dense_hstu.py`. Rounds of the two sides are interleaved, so that drift of the machine hits both.
+`dense_hstu.py`. Rounds of the two sides are interleaved: drift of the machine affects both.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LENGTH = 211
 
 @dataclass
 class Pair:
-    """The same work on both sides: calls without arguments, whose results can be compared."""
+    """The same work on both sides: calls without arguments and with comparable results."""
 
     torch_call: Callable[[], torch.Tensor]
     tripy_call: Callable[[], tp.Tensor]
 
 
 def on_gpu(tensor: torch.Tensor) -> tp.Tensor:
-    """A copy in what nvtripy calls GPU memory."""
+    """A copy in nvtripy's GPU memory."""
     return tp.copy(tp.Tensor(tensor), tp.device("gpu"))
 
 
@@ -159,7 +159,7 @@ def call_overhead(rounds: int) -> dict[str, Any]:
 
 
 def memory(batch: int) -> dict[str, Any]:
-    """Peak resident megabytes of each side above what its imports take, each in a process of its own."""
+    """Peak resident memory of each side above its imports, in MB. Each side has its own process."""
     peaks = {}
     for side in ("torch", "portable"):
         command = [sys.executable, __file__, "--memory-of", side, "--batch", str(batch)]
@@ -169,7 +169,7 @@ def memory(batch: int) -> dict[str, Any]:
 
 
 def _growth_mb(work: Callable[[], Any]) -> float:
-    """How far the peak of resident memory rises above what is resident now, in megabytes (Linux)."""
+    """Rise of the peak of resident memory above the present value, in MB (Linux)."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status_mb("VmRSS")
@@ -198,7 +198,7 @@ def measure_memory(side: str, batch: int) -> float:
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Versions and hardware of the measurement."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -2,8 +2,8 @@
 
     python tools/list_public_api.py
 
-A test is a test function of this package, or a docstring example (each of which is run as a test). A use is
-read from the source: `tp.name`, an operator, or a method's name after a dot, whatever the object.
+A test is a test function of this package, or a docstring example, which runs as a test. The source shows the
+uses: `tp.name`, an operator, or a method's name after a dot of any object.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every operation of the dialect in every element type that it allows: one small graph each."""
+"""Every operation of the dialect in every legal element type: one small graph each."""
 
 from __future__ import annotations
 

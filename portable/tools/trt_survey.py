@@ -1,9 +1,9 @@
-"""Every operation of the dialect in every element type that it allows, one small graph each, for TensorRT.
+"""Builds every operation of the dialect with TensorRT, in every legal element type, as one small graph each.
 
     python portable/tools/trt_survey.py
 
-prints a table: for each operation the element types with which TensorRT builds an engine, and what it says to
-the others. portable/TENSORRT.md keeps the table; the tests build the same graphs and compare.
+prints a table. Each operation has the element types with an engine, and TensorRT's message for the others.
+portable/TENSORRT.md keeps the table. The tests build the same graphs and compare.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOISE = (
     # The function and the kind of error, in front; where in TensorRT's source, at the end.
     (r"^.*?Error Code \d+: [^(]*\((\[[^\]]*\] ?)?", ""),
     (r" In [^()]* at /.*$", ""),
-    # Numbers that differ between runs, and what follows the name of the operation.
+    # Numbers that differ between runs, and the text behind the name of the operation.
     (r"for operation:\s+\d+: (\w+):.*", r"for operation \1"),
     (r"\(Unnamed Layer\* \d+\) ", ""),
     (r"#\d+", ""),
@@ -32,7 +32,7 @@ _NOISE = (
 
 
 def outcome(case: Case) -> str:
-    """What TensorRT said: nothing where it built an engine, else its first error without its internals."""
+    """TensorRT's first error without its internals; empty for a built engine."""
     try:
         trt.build(case.program())
     except trt.Refused as refused:
@@ -61,7 +61,7 @@ def row(operation: str, said: Mapping[Case, str]) -> str:
 
 
 def _summary(cases: Iterable[Case]) -> str:
-    """Cases by variant, those that differ in element types only joined."""
+    """Cases by variant; variants with the same element types share a line."""
     elements: dict[str, list[str]] = {}
     for case in cases:
         elements.setdefault(case.variant, []).append(case.element)
@@ -75,9 +75,9 @@ def _summary(cases: Iterable[Case]) -> str:
 
 
 def main() -> None:
-    """Prints the table, an operation a line."""
+    """Prints the table, one line for each operation."""
     sys.stdout.write(
-        "| operation | built | in variants and element types | refused, and what TensorRT says |\n"
+        "| operation | built | in variants and element types | refusals, with TensorRT's message |\n"
     )
     sys.stdout.write("|---|---|---|---|\n")
     for operation, group in itertools.groupby(cases(), key=lambda case: case.operation):

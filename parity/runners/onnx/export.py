@@ -218,7 +218,7 @@ class _Entry(torch.nn.Module):
         arguments = map_tree(self._arguments, lambda _: next(waiting))
         with marked(self.model, argument_name) as marks:
             results = getattr(self.model, self._case.entry)(**arguments)
-        outputs = {name: each.clone() for name, each in self._case.named_outputs(results).items()}
+        outputs = {name: tensor.clone() for name, tensor in self._case.named_outputs(results).items()}
         everything = {**marks.arguments, **marks.results, **outputs}
         self.names.marks, self.names.taps, self.names.outputs = (
             tuple(names) for names in (everything, marks.results, outputs)

@@ -96,7 +96,7 @@ class PluginFieldType:
 
 @dataclass(frozen=True)
 class PluginFieldInfo:
-    """Description of a plugin field: its kind, and how many values it has, 0 for any number."""
+    """Description of a plugin field: its kind and its number of values; 0 stands for any number."""
 
     type: str
     length: int = 0

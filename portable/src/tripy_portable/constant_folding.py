@@ -57,7 +57,7 @@ def fold(
         if input_values is not None and position in input_values:
             constants[value] = input_values[position]
 
-    # Equal small constants become one value, so that operations on them are found equal.
+    # Equal small constants become one value, which makes operations on them equal too.
     merged: dict[Any, int] = {}
     renamed = list(range(len(types)))
     for value, tensor in constants.items():

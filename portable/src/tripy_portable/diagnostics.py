@@ -35,7 +35,7 @@ class MLIRError(Exception):
 
 
 class VerificationError(ValueError):
-    """An operation whose operands, attributes or types break the dialect's definition."""
+    """Operands, attributes or types of an operation that break the dialect's definition."""
 
 
 class GraphError(MTRTException):

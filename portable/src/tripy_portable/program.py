@@ -142,10 +142,10 @@ def raw_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """The memory of a tensor as a vector, and its strides in there.
+    """The memory of a tensor as a vector, and its strides in that vector.
 
-    A tensor that is spread over more memory than it has elements is made contiguous; a permuted or repeated
-    one stays as it is, because the layout of an operand decides the order of the sums over it.
+    A tensor with gaps in its memory becomes contiguous. A permuted or repeated tensor keeps its layout,
+    because the layout of an operand decides the order of the sums over it.
     """
     if tensor.numel() == 0 or _span(tensor.shape, tensor.stride()) > tensor.numel():
         tensor = tensor.contiguous()

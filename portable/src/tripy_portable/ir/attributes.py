@@ -169,7 +169,7 @@ class DenseElementsAttr(Attribute):
         """From a host memref, or from a list of typed number attributes.
 
         Args:
-            array: a host `MemRefValue`, whose values are frozen, or `IntegerAttr`s or `FloatAttr`s of a type.
+            array: a host `MemRefValue` to freeze, or `IntegerAttr`s or `FloatAttr`s of one type.
             type: the element type; for attributes, their own.
             shape: the tensor's shape; for attributes, their count.
         """

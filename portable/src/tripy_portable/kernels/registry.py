@@ -16,10 +16,13 @@ from tripy_portable.dialect.inference import OpView
 class Lowered:
     """A plan's function for one operation.
 
-    `run` takes the operands at the positions `uses` (all present ones for None), followed by `tables`:
-    tensors that the lowering computes on the host and a plan stores on its device. `is_view`: the result may
-    share memory with the first argument. `takes_out`: `run` writes element by element and accepts torch's
-    `out=`, so that a plan can reuse the memory of an argument after its last use.
+    Attributes:
+        run: the function of the operands at `uses`, followed by `tables`.
+        uses: positions of the operands; None for all present ones.
+        is_view: whether the result may share memory with the first argument.
+        takes_out: whether `run` writes element by element and accepts torch's `out=`. A plan then reuses the
+            memory of an argument after its last use.
+        tables: tensors that the lowering computes on the host and a plan stores on its device.
     """
 
     run: Callable[..., Any]

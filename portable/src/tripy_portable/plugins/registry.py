@@ -17,7 +17,7 @@ from tripy_portable.plugins.tensors import KernelLaunchParams, SymExprs, Tensor,
 from tripy_portable.program import Program
 
 ATTRIBUTE_TYPES = (int, float, bool, str)
-"""TensorRT also takes bytes, which nvtripy cannot pass on, and arrays, which nothing here has needed."""
+"""Supported types of attributes. TensorRT also takes bytes, which nvtripy cannot pass on, and arrays."""
 _RESERVED_NAMESPACES = ("", "trt", "tensorrt", "std")
 _RESERVED_ATTRIBUTES = ("outputs", "stream", "tactic")
 
@@ -96,8 +96,8 @@ def check_plugins(program: Program) -> None:
 def register(plugin_id: str, lazy_register: bool = False) -> Callable[[Callable], Callable]:
     """Registers a plugin by the function that describes its outputs.
 
-    The function takes a `TensorDesc` for each input, then the attributes, all with type hints and without
-    defaults, and returns a `TensorDesc` or a tuple of them, as its return annotation says.
+    The function takes a `TensorDesc` for each input, then the attributes. All have type hints and no
+    defaults. It returns a `TensorDesc` or a tuple of them, by its return annotation.
 
     Args:
         plugin_id: `<namespace>::<name>`.

@@ -59,7 +59,7 @@ class RuntimeClient:
             shape: the shape; the array's length by default.
             dtype: the element type.
             device: the device; the host by default.
-            stream: where the copy to the device is queued.
+            stream: the stream of the copy to the device.
 
         Raises:
             MTRTException: the array's size does not fit the shape.
@@ -142,7 +142,7 @@ class RuntimeClient:
         queue = queue_of(stream, source.device)
         shared = make_ready([device_memref], queue) if queue is not None else []
         target = None if existing_host_memref is None else existing_host_memref.tensor
-        with torch.cuda.stream(queue):  # of None: as it is
+        with torch.cuda.stream(queue):  # None keeps the current stream
             if target is None:
                 target = torch.empty(source.shape, dtype=source.dtype, pin_memory=is_queued)
             target.copy_(source, non_blocking=is_queued)

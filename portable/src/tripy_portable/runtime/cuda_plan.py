@@ -45,7 +45,7 @@ class CudaPlan:
         contracts = any(step.node.op in _CONTRACTIONS for step in plan.steps)
         self._precision = MatrixPrecision(options.allow_tf32) if contracts else contextlib.nullcontext()
         self._is_captured = options.cuda_graphs and bool(plan.steps)
-        # A single step has nothing to be fused with.
+        # Fusion needs two steps.
         self._is_fused = options.fuse and len(plan.steps) > 1
         self._function: Function = plan.run
         self._has_run = False

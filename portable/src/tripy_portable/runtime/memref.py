@@ -128,11 +128,11 @@ class DeviceMemRef(MemRefValue):
 
 
 def make_ready(memrefs: Iterable[DeviceMemRef], queue: torch.cuda.Stream) -> list[torch.cuda.Stream]:
-    """Lets a stream wait for all that it is going to read.
+    """Lets a stream wait for the writes to the memory that it reads.
 
     Returns:
-        The streams that must wait for it in turn, because they share some of the memory: PyTorch may write to
-        it, or free it, as soon as the call returns.
+        The streams that must wait for this one in turn, because they share some of the memory. PyTorch may
+        write to it, or free it, as soon as the call returns.
     """
     shared: list[torch.cuda.Stream] = []
     for memref in memrefs:

@@ -14,9 +14,10 @@ _REDUCTIONS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_pre
 class MatrixPrecision:
     """A context in which sums are accumulated in float32, and factors are rounded to TF32 only if allowed.
 
-    cuDNN adds in a fixed order, so that a convolution run twice gives the same bits.
+    cuDNN adds in a fixed order: repeated convolutions have the same bits.
 
-    Work that is queued inside keeps the precision: the switches choose kernels. Their old values come back.
+    Work that is queued inside keeps the precision, because the switches choose kernels. The exit restores the
+    switches.
     """
 
     def __init__(self, allow_tf32: bool):

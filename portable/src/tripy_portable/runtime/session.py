@@ -55,12 +55,12 @@ class RuntimeSession:
     ) -> list[MemRefValue]:
         """Runs `main` on memrefs and returns freshly allocated device memrefs.
 
-        On a GPU the work is queued in the stream (PyTorch's current one by default), and the results are
-        complete when it is. An argument must not be overwritten before, unless by PyTorch in a tensor that
-        shares its memory: PyTorch's current stream waits for calls with such arguments.
+        On a GPU the call queues its work in the stream (PyTorch's current one by default) and returns. The
+        results are complete when the stream is done. Until then, only PyTorch may overwrite an argument that
+        shares a tensor's memory: PyTorch's current stream waits for such calls.
 
         Raises:
-            MTRTException: where an argument's element type, rank, shape or value is not as compiled.
+            MTRTException: an argument's element type, rank, shape or value differs from the compiled one.
         """
         tensors = [memref.tensor for memref in in_args]
         key = plan_key(

@@ -128,11 +128,11 @@ def at_typical_shapes(program: Program) -> Program:
 def cache_key(program: Program, options: BuildOptions | None = None) -> str:
     """Hexadecimal SHA-256 over all inputs of an engine's build.
 
-    These are the weights' bytes, the graph, shapes and profiles, every value's dtype, the builder's options,
-    the translation, and the versions of TensorRT and of this package, without the source lines.
+    The inputs are the weights' bytes, the graph without source lines, shapes, profiles, every value's dtype,
+    the builder's options and the translation. The versions of TensorRT and of this package count as well.
 
     Raises:
-        NoTensorRT: there is no TensorRT, whose version is part of the key.
+        NoTensorRT: no TensorRT is present. Its version is part of the key.
     """
     digest = hashlib.sha256()
     facts = {

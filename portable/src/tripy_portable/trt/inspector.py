@@ -29,9 +29,9 @@ def read_listing(log: Sequence[str]) -> dict[str, Any]:
         log: TensorRT's verbose messages.
 
     Returns:
-        `layers`, each with name, type, tactic, metadata (its fused Tripy tensors and user's lines) and the
-        inputs, constants and outputs with shape and dtype; `bindings`; and `text`, TensorRT's own listing.
-        Empty without a listing.
+        `layers`, `bindings` and `text`, TensorRT's own listing. Each layer has name, type, tactic, metadata
+        (fused Tripy tensors and the user's lines), and inputs, constants and outputs with shape and dtype.
+        All are empty without a listing.
     """
     text = next((entry for entry in reversed(log) if entry.startswith(_LISTING)), "")
     layers, bindings = [], []

@@ -42,9 +42,9 @@ def _shuffled(op: Conversion, tensor: Any, dims: Sequence[int] = (), shape: Any 
 
 
 def _with_axes(op: Conversion, tensor: Any, axes: Sequence[int | None]) -> Any:
-    """Reshaped so that result axis i is the input's axis `axes[i]`, or of extent 1 where that is None.
+    """A reshape: result axis i is the input's axis `axes[i]`, or has extent 1 for None.
 
-    Input axes that are left out must have extent 1.
+    Omitted input axes must have extent 1.
     """
     known = tuple(tensor.shape)
     dims = [1 if axis is None else known[axis] for axis in axes]
@@ -87,7 +87,7 @@ def _transpose(op: Conversion) -> list[Any]:
 
 @converts("broadcast")
 def _broadcast(op: Conversion) -> list[Any]:
-    """A slice that steps by 0 along axes of extent 1, so that their only element is read again and again."""
+    """A slice with stride 0 along axes of extent 1, which repeats their only element."""
     positions, rank = list(op.attrs["broadcast_dims"]), op.result_types[0].rank
     tensor = op.inputs[0]
     if positions != list(range(rank)):

@@ -38,7 +38,7 @@ def load() -> ModuleType:
 
 
 def available() -> str | None:
-    """None where engines can be built, else the reason why not."""
+    """None if engines can be built, else the reason for their absence."""
     try:
         load()
     except NoTensorRT as error:

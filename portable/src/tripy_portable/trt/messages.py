@@ -106,7 +106,7 @@ def about(node: Node, severity: str, text: str) -> Message:
 class Recorder:
     """Collects TensorRT's messages. `logger` is the logger for TensorRT.
 
-    Errors belong to the node `current`, or for None to the node whose layer the text names.
+    An error belongs to the node `current`. If that is None, it belongs to the node of the layer in the text.
     """
 
     def __init__(self, library: ModuleType):

@@ -153,7 +153,7 @@ class Translation:
         try:
             rank = len(tensor.shape)
         except (RuntimeError, ValueError):
-            # How the versions' bindings answer for a tensor whose shape cannot be inferred.
+            # The bindings of some versions raise for a tensor of unknown shape.
             rank = -1
         if rank < 0 or self.recorder.has_error:
             raise self._refusal("TensorRT refuses the operation", node)
