@@ -1,7 +1,7 @@
 """Cases: one YAML file each beside this one, read into frozen, typed objects.
 
-Both the reference and the port are built from what is read here, so a mistake in a file is reported
-once, here, as a :class:`ConfigError` whose message has one line a problem: the field, its value, the fix.
+The reference and the port are both built from these objects. A mistake in a file raises a
+:class:`ConfigError`. Its message has one line a problem: the field, its value, the fix.
 """
 
 from configs.dlrm import DLRMConfig

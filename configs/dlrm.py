@@ -1,6 +1,6 @@
-"""DLRM, and the synthetic click logs that it is run on.
+"""DLRM, and its synthetic click logs.
 
-Names are those of the public program's options (facebookresearch/dlrm, ``dlrm_s_pytorch.py``), with
+Fields have the names of the public program's options (facebookresearch/dlrm, ``dlrm_s_pytorch.py``), with
 underscores: ``arch_mlp_bot`` is ``--arch-mlp-bot``.
 """
 
@@ -124,6 +124,6 @@ class DLRMInput(Strict):
     """The synthetic input of a case."""
 
     batch_size: Count = Field(description="rows in the batch")
-    seed: int = Field(default=0, ge=0, description="of everything that is drawn: input and weights")
+    seed: int = Field(default=0, ge=0, description="seed of the random input and weights")
     longest_bag: Count = Field(default=1, description="indices of the longest bag; the shortest has none")
     per_sample_weights: bool = Field(default=False, description="whether each index has a weight")

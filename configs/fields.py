@@ -1,4 +1,4 @@
-"""What the schemas of all families share: strictness, common types, and errors of several problems."""
+"""Shared by the schemas of all families: strictness, common types, errors of several problems."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
-    """Frozen; no text is taken for a number, and no key is unknown."""
+    """A frozen model with strict types: text is no number, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def raise_problems(problems: list[str]) -> None:
-    """Raise one ``ValueError`` for all problems, a line each: ``field: value what is wrong; what to do``."""
+    """Raise one ``ValueError`` for all problems, a line each: ``field: value problem; fix``."""
     if problems:
         raise ValueError("\n".join(problems))

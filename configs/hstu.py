@@ -1,4 +1,4 @@
-"""Research HSTU, and the synthetic histories that it is run on.
+"""Research HSTU, and its synthetic histories.
 
 Public sources of the field names and of their meaning: meta-recsys/generative-recommenders,
 ``generative_recommenders/research/modeling/sequential/{hstu,encoder_utils}.py``.
@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from configs.fields import Count, PositiveFloat, Rate, Strict, raise_problems
 
-#: The attention mask is a square of this side in memory, and so are the scores of each head.
+#: Largest side, in positions, of the attention mask and of each head's scores in memory.
 MAX_SEQUENCE_LEN = 16_384
 
 
@@ -20,13 +20,13 @@ class HSTUConfig(Strict):
     """The research HSTU of "Actions Speak Louder than Words" (ICML'24, arXiv 2402.17152).
 
     ``attention_dim`` and ``linear_dim`` (a head's query/key and value widths) may be left out; each is
-    then ``embedding_dim / num_heads``, as in every public configuration, and has to divide.
+    then ``embedding_dim / num_heads``, as in every public configuration. The division must be exact.
     """
 
     num_items: Count = Field(description="largest item id; ids are 1..num_items and 0 is padding")
     max_sequence_len: int = Field(ge=1, le=MAX_SEQUENCE_LEN, description="longest history of a user")
     max_output_len: Count = Field(
-        description="positions kept behind the history; at least one, which carries the query's timestamp"
+        description="positions behind the history; at least one, which carries the query's timestamp"
     )
     item_embedding_dim: Count = Field(description="width of an item's embedding")
     embedding: Literal["local", "categorical"] = Field(
@@ -82,11 +82,11 @@ class HSTUConfig(Strict):
     def _default_head_width(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None:
             return value
-        seen = info.data
-        width, heads = seen.get("item_embedding_dim"), seen.get("num_heads")
+        earlier = info.data
+        width, heads = earlier.get("item_embedding_dim"), earlier.get("num_heads")
         if width is None or heads is None:
             return 1  # the field that is wrong has its own error already, and no model will be built
-        width += seen.get("rating_embedding_dim") or 0
+        width += earlier.get("rating_embedding_dim") or 0
         if width % heads:
             divisors = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
             raise ValueError(
@@ -127,14 +127,14 @@ class HSTUInput(Strict):
 
     batch_size: Count = Field(description="users in the batch")
     num_candidates: Count = Field(description="items scored for each user")
-    seed: int = Field(default=0, ge=0, description="of everything that is drawn: input and weights")
+    seed: int = Field(default=0, ge=0, description="seed of the random input and weights")
     lengths: Annotated[tuple[Count, ...], Field(strict=False)] | None = Field(
         default=None, description="history length of each user; left out: long-tailed, both ends present"
     )
 
 
 def _goes_with(field: str, value: int | None, choice: str, chosen: str, needed: str) -> list[str]:
-    """A field that one value of another field requires, and that every other value excludes."""
+    """Problems of a field that one value of another field requires and all others exclude."""
     if chosen == needed and value is None:
         return [f"{field}: missing, and {choice} is '{needed}'; give {field}"]
     if chosen != needed and value is not None:

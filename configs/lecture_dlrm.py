@@ -8,7 +8,7 @@ from pydantic import Field
 
 from configs.fields import Count, Strict
 
-#: Feature f, token k is (f + 1) * this + k: no two features share one, and some exceed int32, as Criteo's do.
+#: Token k of feature f is (f + 1) * stride + k: features share no token, and some exceed int32, as Criteo's.
 _TOKEN_STRIDE = 1_300_000_003
 
 
@@ -33,7 +33,7 @@ class LectureDLRMConfig(Strict):
 
     @property
     def metadata(self) -> dict[str, dict]:
-        """What the lecture's metadata file says of each sparse feature. Each row of a table has a token."""
+        """The entries of the lecture's metadata file, by sparse feature. Each row of a table has a token."""
         return {
             f"SPARSE_{feature}": {
                 "cardinality": rows,
@@ -47,4 +47,4 @@ class LectureDLRMInput(Strict):
     """The synthetic input of a case."""
 
     batch_size: Count = Field(description="rows in the batch")
-    seed: int = Field(default=0, ge=0, description="of everything that is drawn: input and weights")
+    seed: int = Field(default=0, ge=0, description="seed of the random input and weights")

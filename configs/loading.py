@@ -1,4 +1,4 @@
-"""From a YAML file to a :class:`CaseConfig`, with errors that a person can act on."""
+"""Reading of YAML files as :class:`CaseConfig`, with the fix in every error."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def load_case(name_or_path: str | Path) -> CaseConfig:
     Text that ends in .yaml or .yml, or that contains a path separator, is a path; all else is a name.
 
     Raises:
-        ConfigError: unknown name (the closest is suggested), unreadable file, text that is not YAML or
-            not a mapping, a key given twice, and every problem of the values in one message.
+        ConfigError: an unknown name (with the closest one), an unreadable file, text that is no YAML mapping,
+            a duplicate key. All problems of the values are in one message.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(_SUFFIXES) or "/" in text or "\\" in text:
@@ -52,7 +52,7 @@ def case_from_values(values: Mapping[str, Any]) -> CaseConfig:
     """A case from plain values, as its ``model_dump(mode="json")`` gives them.
 
     Raises:
-        ConfigError: as for a file that had these values.
+        ConfigError: as for a file with these values.
     """
     return _validate(dict(values), source=f"case {values.get('name', '')}".strip())
 
@@ -61,7 +61,7 @@ def with_input(case: CaseConfig, **changes: Any) -> CaseConfig:
     """The same case with some fields of its input changed, and checked again as a whole.
 
     Raises:
-        ConfigError: as for a file that had these values.
+        ConfigError: as for a file with these values.
     """
     return with_fields(case, {f"input.{name}": value for name, value in changes.items()})
 
@@ -72,7 +72,7 @@ def with_fields(case: CaseConfig, changes: Mapping[str, Any]) -> CaseConfig:
     Explicit lengths belong to a batch size: changing ``input.batch_size`` drops them.
 
     Raises:
-        ConfigError: as for a file that had these values.
+        ConfigError: as for a file with these values.
     """
     values = case.model_dump()
     for name, value in changes.items():
@@ -119,7 +119,7 @@ def _validate(values: dict[str, Any], source: str) -> CaseConfig:
         raise ConfigError("\n".join([f"{source}: {len(lines)} to correct", *lines])) from error
 
 
-#: By pydantic's kind of error: what the value is, the advice, and where pydantic keeps the bound.
+#: By pydantic's kind of error: the value's relation to the bound, the advice, the bound's key in the context.
 _BOUNDS = {
     "greater_than_equal": ("below", "at least", "ge"),
     "greater_than": ("not above", "more than", "gt"),
@@ -139,7 +139,7 @@ _WANTED = {
 
 
 def _explain(detail: ErrorDetails, root: type[BaseModel]) -> list[str]:
-    """One line a problem, in the form ``field: value what is wrong; what to do``. ``root``: the case's."""
+    """One line a problem, in the form ``field: value problem; fix``. ``root`` is the type of the case."""
     location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
     field, entry = _dotted(location), detail["input"]
     value = reprlib.repr(entry)
@@ -156,7 +156,7 @@ def _explain(detail: ErrorDetails, root: type[BaseModel]) -> list[str]:
             f"the keys here are {', '.join(known)}"
         ]
     if kind == "value_error":
-        # Raised by the schema, which has written field, value and fix; it knows no outer field names.
+        # The schema's own message has field, value and fix; names of outer fields are added here.
         lines = str(context["error"]).split("\n")
         if (
             location

@@ -1,8 +1,8 @@
-"""The typed, frozen form of a case: what both sides of a parity run are built from.
+"""The typed, frozen form of a case, the source of both sides of a parity run.
 
-A case is one YAML file: a model, and the shape of the synthetic input it is run on. Everything here is
-strict (no text taken for a number, no unknown key) and checked once, when it is read, so that the code
-that builds models needs no checks of its own. Sizes are counts of items unless said otherwise.
+A case is one YAML file: a model, and the shape of its synthetic input. All values are strict: text is no
+number, and an unknown key is an error. They are checked once, on reading; the code that builds models needs
+no checks of its own. Sizes are counts of items unless a field names another unit.
 
 Each family has its own model and input, in a file of its own, and its own case below.
 """
@@ -21,7 +21,7 @@ from configs.stu import STUConfig, STUInput
 
 
 class CaseConfig(Strict):
-    """One case: a model, its input, and whether a plain run includes it. Made as one of the classes below."""
+    """One case: a model, its input, and whether a plain run includes it. Base of the classes below."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="lower case letters, digits and underscores")
     description: str = Field(min_length=1, description="one line for --list")
@@ -98,7 +98,7 @@ class STUCaseConfig(CaseConfig):
     input: STUInput = Field(description="the mapping of the input's sizes and seed")
 
 
-#: By the `family` of a case, in alphabetical order.
+#: Types of cases by `family`, in alphabetical order.
 CASE_TYPES: dict[str, type[CaseConfig]] = {
     "dlrm": DLRMCaseConfig,
     "hstu": HSTUCaseConfig,

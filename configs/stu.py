@@ -1,4 +1,4 @@
-"""The production STU stack, and the synthetic requests that it is run on.
+"""The production STU stack, and its synthetic requests.
 
 Public sources of the field names and of their meaning: meta-recsys/generative-recommenders,
 ``generative_recommenders/modules/{stu,hstu_transducer,positional_encoder,postprocessors}.py``.
@@ -48,7 +48,7 @@ class STUConfig(Strict):
 
     @property
     def mask_contextual_seq_len(self) -> int:
-        """Contextual rows as the mask knows them."""
+        """Contextual rows that the mask treats apart from the history."""
         return self.contextual_seq_len if self.contextual_attention else 0
 
     @model_validator(mode="after")
@@ -67,7 +67,7 @@ class STUInput(Strict):
     """The synthetic input of a case."""
 
     batch_size: Count = Field(description="users in the batch")
-    seed: int = Field(default=0, ge=0, description="of everything that is drawn: input and weights")
+    seed: int = Field(default=0, ge=0, description="seed of the random input and weights")
     attn_scale: bool = Field(
         default=False, description="whether each row has a factor of its own in place of 1 / N"
     )

@@ -82,7 +82,7 @@ def build_hstu_fused(config: HSTUConfig) -> HSTUFusedModel:
     """`build_hstu` on jagged rows with fused attention; state-dict keys are the same.
 
     Raises:
-        ValueError: naming the field, its value and the fix; also for what the kernel does not compute.
+        ValueError: naming the field, its value and the fix; also for a choice that the kernel lacks.
     """
     return HSTUFusedModel(**_hstu_arguments(config)).eval()
 
@@ -230,7 +230,7 @@ def build_stu_fused(config: STUConfig) -> HSTUTransducerFused:
     """`build_stu` on jagged rows with fused attention; state-dict keys are the same.
 
     Raises:
-        ValueError: naming the field, its value and the fix; also for what the kernel does not compute.
+        ValueError: naming the field, its value and the fix; also for a choice that the kernel lacks.
     """
     layers = _stu_layers(config, STULayerFused)
     stack = STUStackFused(layers, config.mask_contextual_seq_len, config.max_attn_len)
@@ -253,7 +253,7 @@ def _stu_layers(config: STUConfig, layer_class: type[_Layer]) -> list[_Layer]:
 
 
 def _stu_arguments(config: STUConfig) -> dict[str, Any]:
-    """Of the model around the stack."""
+    """Arguments of the model around the stack."""
     return {
         "embedding_module": LocalEmbeddingModule(config.num_items, config.embedding_dim),
         "positional_encoder": HSTUPositionalEncoder(

@@ -1,16 +1,15 @@
 """DLRM after facebookresearch/dlrm: the deep learning recommendation model of arXiv:1906.00091.
 
-Dense features go through a bottom MLP, sparse features through sum-pooled embedding tables over jagged bags;
-the resulting vectors, all of one width, interact; a top MLP turns the interactions into a click probability.
-State-dict keys are those of the public ``DLRM_Net`` (``emb_l.N.*``, ``bot_l.N.*``, ``top_l.N.*``, and
-``v_W_l.N`` with learned pooling weights), so its checkpoints load strictly.
+A bottom MLP maps dense features; sum-pooled embedding tables over jagged bags map sparse features. The
+resulting vectors, all of one width, interact. A top MLP maps the interactions to a click probability.
+State-dict keys equal the public ``DLRM_Net``'s: ``emb_l.N.*``, ``bot_l.N.*``, ``top_l.N.*``, and ``v_W_l.N``
+with learned pooling weights. Public checkpoints load strictly.
 
 Departures from the public code:
 
 * the interaction, and the tables as a whole, are modules of their own, so that they can be observed;
 * `DLRM_Net.predict` takes counts: the logarithm that the public preprocessing takes is part of the model;
-* ``sum``, which the public README defines among the operators and the public code refuses, is implemented:
-  the vectors are added;
+* ``sum`` adds the vectors: the public README defines this operator, and the public code rejects it;
 * inputs are checked before they are looked up, with the table, the value and the fix in the message;
 * tables below the mixed-dimension threshold have the common width (the public code cannot build them);
 * no multi-device code and no quantisation.
@@ -52,7 +51,7 @@ def _check_mlp(name: str, sizes: Sequence[int], sigmoid_name: str, sigmoid_layer
 
 
 class EmbeddingTables(nn.ModuleList):
-    """The tables, in order. Keys: those of each table behind its number."""
+    """The tables, in order. Keys: a table's number, then the table's own key."""
 
     def forward(
         self,
@@ -82,7 +81,7 @@ def create_emb(
     sparse: bool,
     rng: NumpyRandom,
 ) -> EmbeddingTables:
-    """Make one table for each entry of ``ln_emb``; the arguments are those of `DLRM_Net`."""
+    """Make one table for each entry of ``ln_emb``; arguments as for `DLRM_Net`."""
     require(len(ln_emb) > 0, "ln_emb", list(ln_emb), "give at least one table")
     require(not (qr_flag and md_flag), "qr_flag", qr_flag, "cannot be combined with md_flag")
     require(md_flag or isinstance(m_spa, int), "m_spa", m_spa, "must be an integer unless md_flag is set")
@@ -103,8 +102,8 @@ class DLRM_Net(nn.Module):
     """The model. Constructor arguments have the public names; sizes are plain sequences of integers.
 
     Args:
-        m_spa: columns D of the tables; with ``md_flag`` one number for each table (see `mixed_dimensions`),
-            of which the largest is the common width.
+        m_spa: columns D of the tables; with ``md_flag`` one number for each table (see `mixed_dimensions`).
+            The largest is the common width.
         ln_emb: rows of each of the T tables.
         ln_bot: widths of the bottom MLP, the number of dense features first, the common width last.
         ln_top: widths of the top MLP; the first must be `interaction_width`.
@@ -120,19 +119,19 @@ class DLRM_Net(nn.Module):
         qr_threshold: see ``qr_flag``.
         md_flag: mixed-dimension tables where a table has more than ``md_threshold`` rows.
         md_threshold: see ``md_flag``.
-        weighted_pooling: None, or "learned" for one trainable weight for each row of each table (``v_W_l``),
-            or "fixed" for weights of one, which the public code keeps out of the state dict.
+        weighted_pooling: None, "learned" or "fixed". "learned" trains a weight for each row of each table
+            (``v_W_l``). "fixed" uses weights of one, without a key, as in the public code.
         sparse: whether tables get sparse gradients, as in the public code.
         validate_inputs: check every input of an eager call. Checks read values back from the device: turn
             them off for timing, after `check_inputs` has accepted the inputs once. They never enter a traced
             graph.
         mlp_init: see `create_mlp`.
         rng: draws the initial values, tables first, then the bottom MLP, then the top MLP; ``numpy.random``
-            itself unless given. Nothing is drawn on the meta device, where a model is made to be loaded with
-            ``load_state_dict(..., assign=True)``: so no table is ever held twice.
+            itself unless given. On the meta device nothing is drawn: ``load_state_dict(..., assign=True)``
+            fills the model later, and no table is held twice.
 
     Raises:
-        ValueError: naming the argument and what would be valid.
+        ValueError: naming the argument and its valid values.
     """
 
     def __init__(
@@ -209,9 +208,9 @@ class DLRM_Net(nn.Module):
         if dense_x.dim() != 2 or dense_x.shape[1] != width:
             raise BagInputError(f"dense_x has shape {tuple(dense_x.shape)}: give (batch, {width})")
         tables = len(self.emb_l)
-        for name, given in (("lS_o", lS_o), ("lS_i", lS_i), ("lS_w", lS_w)):
-            if given is not None and len(given) != tables:
-                raise BagInputError(f"{name} has {len(given)} entries: give one for each of {tables} tables")
+        for name, values in (("lS_o", lS_o), ("lS_i", lS_i), ("lS_w", lS_w)):
+            if values is not None and len(values) != tables:
+                raise BagInputError(f"{name} has {len(values)} entries: give one for each of {tables} tables")
         for table, bag in enumerate(self.emb_l):
             weights_L = None if lS_w is None else lS_w[table]
             check_bags(table, bag.num_embeddings, lS_i[table], lS_o[table], weights_L)
@@ -248,7 +247,7 @@ class DLRM_Net(nn.Module):
             lS_w: one weight for each index, multiplied with learned pooling weights where there are both.
 
         Raises:
-            BagInputError: where `check_inputs` refuses the inputs.
+            BagInputError: `check_inputs` rejects the inputs.
         """
         if self.validate_inputs and not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
             self.check_inputs(dense_x, lS_o, lS_i, lS_w)
@@ -266,10 +265,10 @@ class DLRM_Net(nn.Module):
         lS_i: IndexTensors,
         lS_w: Sequence[torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """Click probabilities for dense features as they are counted: `forward` behind a logarithm.
+        """Click probabilities from counts as dense features: `LogCounts`, then `forward`.
 
         Args:
-            counts: (B, number of dense features) integers; gaps are 0, and so is what is negative.
+            counts: (B, number of dense features) integers; 0 for a missing value. Negative values count as 0.
             lS_o: see `forward`, as for ``lS_i`` and ``lS_w``.
         """
         return self(self.log_counts(counts, self.bot_l[0].weight), lS_o, lS_i, lS_w)

@@ -1,4 +1,4 @@
-"""The layers of DLRM that are not tables: its MLPs and the interaction of features. See `reference.dlrm`.
+"""The MLPs of DLRM and the interaction of its features. See `reference.dlrm`.
 
 Legend: B batch, C dense features, D embedding, F interacting vectors, P interacting pairs.
 """
@@ -42,12 +42,11 @@ class FeatureInteraction(nn.Module):
     """Combine the bottom MLP's output (row 0) with the tables' outputs. No parameters.
 
     Args:
-        op: "dot" gives row 0 followed by the dot products of every two different rows, ordered (1,0), (2,0),
-            (2,1), (3,0)..., the lower triangle row by row; "cat" all rows one after the other; "sum" their
-            sum.
+        op: "dot" gives row 0, then the dot products of all pairs of different rows. Pairs follow the lower
+            triangle row by row: (1,0), (2,0), (2,1), (3,0) and so on. "cat" concatenates the rows; "sum" adds
+            them.
         num_vectors: rows F that interact.
-        itself: whether "dot" includes the product of each row with itself, after those with the rows before
-            it.
+        itself: whether "dot" includes a row's product with itself, behind its products with earlier rows.
     """
 
     def __init__(self, op: str, num_vectors: int, itself: bool = False) -> None:

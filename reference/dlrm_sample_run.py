@@ -2,7 +2,7 @@
 
 ``python -m reference.dlrm_sample_run --mini-batch-size 2 --data-size 6 [--debug]`` prints the README's
 output, digit for digit. The README is older than the newest public code. This run follows the README in three
-points: it draws the inputs of all mini-batches before any target, the MLPs start from U[0, 1), and bags print
+points. It draws the inputs of all mini-batches before any target. The MLPs start from U[0, 1), and bags print
 as lists.
 """
 
@@ -48,14 +48,14 @@ class MiniBatch:
 
 
 def draw_bag(table_size: int, rng: np.random.RandomState) -> list[int]:
-    """Draw one bag: its length first, then that many rows, of which duplicates are dropped."""
+    """Draw one bag: its length first, then that many rows, less duplicates."""
     length = int(np.round(max(1.0, rng.random_sample() * min(table_size, MAX_INDICES_PER_BAG))))
     rows = np.round(rng.random_sample(length) * (table_size - 1)).astype(np.int64)
     return np.unique(rows).tolist()
 
 
 def draw_data(data_size: int, mini_batch_size: int, rng: np.random.RandomState) -> list[MiniBatch]:
-    """Draw ``data_size`` rows in mini-batches, of which the last may be smaller."""
+    """Draw ``data_size`` rows in mini-batches; the last may be smaller."""
     sizes = [min(mini_batch_size, data_size - start) for start in range(0, data_size, mini_batch_size)]
     inputs = []
     for size in sizes:
@@ -130,7 +130,7 @@ def _parameter_lines(model: DLRM_Net) -> Iterator[str]:
 
 
 def _model_lines(model: DLRM_Net) -> Iterator[str]:
-    # The public model has no module for the interaction; the README lists only those with parameters.
+    # The public model has no module for the interaction; the README lists only modules with parameters.
     yield "DLRM_Net("
     for name in ("emb_l", "bot_l", "top_l"):
         yield indent(f"({name}): {getattr(model, name)!r}", "  ")
@@ -138,7 +138,7 @@ def _model_lines(model: DLRM_Net) -> Iterator[str]:
 
 
 def sample_run(data_size: int, mini_batch_size: int, debug: bool = False) -> Iterator[str]:
-    """Yield the run's lines as they come about.
+    """Yield the run's output, a line at a time.
 
     Args:
         data_size: rows to train on.

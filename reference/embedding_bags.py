@@ -1,8 +1,8 @@
 """Sum-pooled embedding tables over jagged bags: the sparse half of DLRM.
 
 A table's input is two integer vectors. ``indices_L`` lists the rows of all bags, one bag after the other;
-``offsets_B`` says where in it each bag begins, so bag ``b`` is ``indices_L[offsets_B[b]:offsets_B[b + 1]]``
-and the last bag runs to the end. Two equal offsets make an empty bag, whose sum is zero.
+``offsets_B`` holds each bag's start: bag ``b`` is ``indices_L[offsets_B[b]:offsets_B[b + 1]]``. The last bag
+runs to the end. Two equal offsets make an empty bag, whose sum is zero.
 
 Legend: B batch (bags), L total number of indices, D embedding, T tables.
 """
@@ -29,7 +29,7 @@ class BagInputError(ValueError):
 
 
 class NumpyRandom(Protocol):
-    """What initialisation needs of ``numpy.random``, a ``RandomState`` or a ``Generator``."""
+    """Random draws of initialisation: ``numpy.random``, a ``RandomState`` or a ``Generator``."""
 
     def uniform(self, low: float, high: float, size: tuple[int, ...]) -> np.ndarray: ...
 
@@ -45,8 +45,8 @@ def pool_bags(
 ) -> torch.Tensor:
     """Sum the rows of each bag, each row multiplied by its weight if weights are given.
 
-    The one place where tables are read. The CPU kernel has float64, float32, float16 and bfloat16 forms; it
-    crashes on zero bags and reads foreign memory on decreasing offsets, hence `check_bags` in front of it.
+    Tables are read here alone. The CPU kernel takes float64, float32, float16 and bfloat16. It crashes on
+    zero bags and reads foreign memory on decreasing offsets: call `check_bags` first.
 
     Args:
         weight_ND: the table.
@@ -83,10 +83,10 @@ def check_bags(
     offsets_B: torch.Tensor,
     per_sample_weights_L: torch.Tensor | None = None,
 ) -> None:
-    """Refuse bags that no table of ``num_rows`` rows can answer. Reads values: eager mode only.
+    """Check that a table of ``num_rows`` rows can look up these bags. Reads values: eager mode only.
 
     Raises:
-        BagInputError: naming the table, what is wrong, and the value.
+        BagInputError: naming the table, the problem and the value.
     """
     for name, tensor in (("indices", indices_L), ("offsets", offsets_B)):
         if tensor.dim() != 1 or tensor.dtype not in (torch.int32, torch.int64):
@@ -132,7 +132,7 @@ class EmbeddingBag(nn.Module):
         num_embeddings: rows.
         embedding_dim: columns.
         sparse: whether training gives the table a sparse gradient, as the public code does.
-        rng: where initial values come from; ``numpy.random`` itself unless given.
+        rng: source of initial values; ``numpy.random`` itself by default.
     """
 
     def __init__(

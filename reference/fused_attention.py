@@ -1,4 +1,4 @@
-"""What the models with fused attention share: a batch's valid rows one after the other, and padded again.
+"""Packing and padding of a batch's valid rows, for the models with fused attention.
 
 The shapes of a compiled graph cannot follow from values, so the caller says which rows are valid.
 
@@ -34,7 +34,7 @@ def valid_rows_of(x: torch.Tensor, valid_rows: torch.Tensor) -> torch.Tensor:
 def padded_rows(
     values: torch.Tensor, x_lengths: torch.Tensor, x_offsets: torch.Tensor, like: torch.Tensor
 ) -> torch.Tensor:
-    """What `valid_rows_of` took, where it was, and zeros elsewhere.
+    """Inverse of `valid_rows_of`: valid rows at their places, zeros elsewhere.
 
     Args:
         values: (L, D).
@@ -47,7 +47,7 @@ def padded_rows(
     row_N = torch.arange(like.size(1), device=values.device)
     row_BN = row_N.unsqueeze(0) + x_offsets[:-1].unsqueeze(1)
     is_valid_BN = row_N.unsqueeze(0) < x_lengths.unsqueeze(1)
-    # Row 0 of what is gathered from is zero.
+    # Row 0 of the gathered tensor is zero.
     padded_from = torch.cat([values.new_zeros(1, values.size(1)), values])
     return padded_from[torch.where(is_valid_BN, row_BN + 1, 0)]
 

@@ -2,9 +2,9 @@
 
 Source: "Actions Speak Louder than Words" (ICML'24, arXiv 2402.17152), sections 3 and 4.1.1; public code:
 generative_recommenders/research/modeling/sequential/hstu.py. Only the layout differs from the dense model,
-so parameters, projection and output are inherited from it. Departures from the public code: those of
-`reference.hstu_dense`, except that attention runs at the full width W and an incremental step computes all
-its rows, as in the public code.
+so parameters, projection and output are inherited from it. Departures from the public code: as in
+`reference.hstu_dense`, with two exceptions. Attention runs at the full width W, and an incremental step
+computes all its rows, as in the public code.
 
 Legend: B batch, N sequence, L total jagged length, W width of the mask, D embedding, H heads,
 K attention dim, V linear dim.
@@ -178,12 +178,12 @@ class HSTUJagged(torch.nn.Module):
 class HSTU(HSTUDenseModel):
     """`HSTUDenseModel` in the jagged layout; same parameters, methods, inputs and outputs.
 
-    Differences: ``delta_x_offsets`` is the pair of `JaggedDeltaOffsets`, and a block's cache state holds v
-    and outputs jagged, so that the caller makes room in them for new tokens, as in the public code.
+    Differences: ``delta_x_offsets`` is the pair of `JaggedDeltaOffsets`. A block's cache state holds v and
+    outputs jagged: the caller makes room in them for new tokens, as in the public code.
 
     Args:
         jagged_backend: "auto", "fbgemm" or "plain", see `reference.jagged_ops`.
-        arguments: those of `HSTUDenseModel`.
+        arguments: see `HSTUDenseModel`.
 
     Raises:
         ValueError: also for a backend that is unknown or cannot run here.

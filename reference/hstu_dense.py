@@ -4,7 +4,7 @@ Source: "Actions Speak Louder than Words" (ICML'24, arXiv 2402.17152), sections 
 generative_recommenders/research/modeling/sequential/hstu.py. Departures from the public code:
 
 * Dense only, for export and for runtimes without ragged tensors; `reference.hstu` is the jagged layout.
-  Padded rows enter every block and leave the last one as zeros, which is what jagged_to_padded_dense gives.
+  Padded rows enter every block and leave the last one as zeros, as from jagged_to_padded_dense.
 * The input may be trimmed to N <= W. The divisor stays W, the width of the public mask. softmax_rel_bias sums
   over all W columns, so a trimmed input is padded back to W for it.
 * Timestamps past the query time are read as zero, as the public loader writes them.
@@ -272,9 +272,9 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         cache: list[HSTUCacheState] | None = None,
         return_cache_states: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, list[HSTUCacheState]]:
-        """`generate_user_embeddings`, of which row past_lengths - 1 is kept: (B, output dim).
+        """Row past_lengths - 1 of `generate_user_embeddings`: (B, output dim).
 
-        With interleaved ratings, too, the public code counts that row in items, not in positions.
+        As in the public code, that row counts items, also with interleaved ratings.
         """
         encoded, cache_states = self.generate_user_embeddings(
             past_lengths,

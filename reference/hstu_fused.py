@@ -1,14 +1,13 @@
 """Research HSTU on jagged rows with one fused kernel for the attention of a block.
 
-The function is that of `reference.hstu_dense`; what differs is where it is computed. Between the
-preprocessor and the stack's end there is no padding: a block's tensors hold the valid rows of all sequences,
-one after the other. The kernel (`kernels.hstu_attention`) computes biases, mask, SiLU and both products of a
-head without an (N, N) tensor, so that `_rel_attn_bias` only owns the weights that the kernel reads, and no
-mask is made.
+The function equals `reference.hstu_dense`; the layout of the computation differs. A block's tensors hold the
+valid rows of all sequences, one after the other, without padding. The kernel (`kernels.hstu_attention`)
+computes biases, mask, SiLU and both products of a head without an (N, N) tensor. `_rel_attn_bias` only owns
+the weights that the kernel reads, and no mask is made.
 
-Departures from the jagged model of `reference.hstu`, for the sake of one signature with a compiled graph,
-whose shapes cannot follow from values: the caller says which rows of the padded batch are valid
-(``past_payloads["valid_rows"]``). There is no incremental forward.
+Departures from the jagged model of `reference.hstu`: the caller names the valid rows of the padded batch
+(``past_payloads["valid_rows"]``). A compiled graph, whose shapes cannot follow from values, has the same
+signature. There is no incremental forward.
 
 Legend: B batch, N sequence, L valid rows, D embedding, H heads, K attention dim, V linear dim.
 """
@@ -49,7 +48,7 @@ class HSTUAttentionFused(HSTUAttentionDense):
             q, k: (L, H * K). v: (L, H * V).
             x_offsets: (B + 1,) int, where each sequence begins, and L.
             all_timestamps: (B, N) int64 seconds, N at least the longest sequence.
-            rel_attn_bias: whose weights and buckets to use.
+            rel_attn_bias: owner of the weights and buckets.
 
         Returns:
             (L, H * V).
@@ -164,7 +163,7 @@ def require_fused(normalization: str, relative_attention_bias: str) -> None:
     """Checks that the kernel computes a model's attention.
 
     Raises:
-        ValueError: naming the field, its value and what the kernel computes.
+        ValueError: naming the field, its value and the kernel's choices.
     """
     computed = ("rel_bias", "hstu_rel_bias")
     require(

@@ -1,17 +1,17 @@
 """Research HSTU over a stream: new items are appended to a cache of fixed size, the oldest ones leave it.
 
 The public code appends one item at a time, inside a padded row (`reference.transduction_dense`); this forward
-is ours. What it computes is the dense model with another mask, over the whole stream:
+is ours. It computes the dense model over the whole stream, with another mask:
 
-* An item sees itself and the C - 1 positions before it, C being the cache's capacity. This holds whatever the
-  number of items appended at once, since new rows see the cached ones and each other under that mask.
-* A state is made once. In the blocks behind the first, the keys and values of an item have come from
-  positions that may have left the cache since; nothing is computed again without them.
+* An item sees itself and the C - 1 positions before it, C being the cache's capacity. This holds for any
+  number of items appended at once: new rows see cached rows and each other under that mask.
+* A state is computed once. Behind the first block, an item's keys and values depend on positions that may
+  have left the cache since. They are not recomputed.
 * An item keeps the learned position that it came with, counted from the stream's beginning; positions past
-  the table take its last row. The blocks see relative positions alone, so that nothing else changes as a
-  stream grows beyond W, the model's width, which stays the divisor.
-* Each position has the time of what follows it, as in the dense model. An item whose successor is not known
-  yet can be asked with the time of the query, and is appended again, in front of its successor, once it is.
+  the table take its last row. The blocks see relative positions alone. Nothing else changes as a stream grows
+  beyond W, the model's width. W stays the divisor.
+* Each position has its successor's time, as in the dense model. An item without a known successor takes the
+  query's time. It is appended again, in front of its successor, when that is known.
 
 The cache is aligned at its end: slot C - 1 holds the latest position, and a row that has seen fewer than C
 begins with empty slots. Relative positions between new rows and slots are then the same for the whole batch.
@@ -33,10 +33,10 @@ KVCache = tuple[torch.Tensor, torch.Tensor]
 
 
 def _window_mask(lengths: torch.Tensor, capacity: int, like: torch.Tensor) -> torch.Tensor:
-    """Which of the cached and new positions a new row sees.
+    """The mask of cached and new positions that a new row sees.
 
     Args:
-        lengths: (B,) int, positions of each row so far, those that have left the cache included.
+        lengths: (B,) int, positions of each row so far, including positions that have left the cache.
         capacity: C.
         like: (B, M, D), gives M and the dtype.
 
@@ -80,9 +80,9 @@ class StreamingTransductionUnit(SequentialTransductionUnitDense):
         Args:
             x: (B, M, D), the new rows.
             all_timestamps: (B, C + M) int64 seconds, of the cached and the new positions.
-            next_timestamps: (B, M) int64 seconds, of what follows each new position.
+            next_timestamps: (B, M) int64 seconds, of each new position's successor.
             valid_attn_mask: (B, M, C + M), 1 for the latest C columns of each new row.
-            new_lengths: (B,) int in [0, M], how many of the new rows enter the cache.
+            new_lengths: (B,) int in [0, M], number of new rows that enter the cache.
             cache: this block's; it is not modified.
 
         Returns:
@@ -145,8 +145,8 @@ class StreamingHSTU(HSTUDense):
 class HSTUStreamModel(HSTUDenseModel):
     """The dense model, and the same model over streams.
 
-    A stream's state is a list of tensors: positions so far (B,) int64; the timestamps (B, C) int64 of those
-    in the cache; then k (B, C, H * K) and v (B, C, H * V) of each block.
+    A stream's state is a list of tensors: positions so far (B,) int64; timestamps (B, C) int64 of the cached
+    positions, in seconds; then k (B, C, H * K) and v (B, C, H * V) of each block.
     """
 
     unit_class = StreamingTransductionUnit
@@ -157,7 +157,7 @@ class HSTUStreamModel(HSTUDenseModel):
 
         Args:
             batch_size: B.
-            capacity: C, in positions, of which an item takes positions_per_item of the preprocessor.
+            capacity: C, in positions; an item takes positions_per_item of the preprocessor.
 
         Raises:
             ValueError: naming the parameter, its value and the fix.
@@ -191,12 +191,12 @@ class HSTUStreamModel(HSTUDenseModel):
 
         Args:
             state: of `empty_state` or of the last call; it is not modified.
-            new_lengths: (B,) int, how many of the new items enter the cache. Those behind them see all in
-                front of them and are forgotten: padding, or an item whose successor is not known.
+            new_lengths: (B,) int, number of new items that enter the cache. Later items see all earlier ones
+                and are forgotten: padding, or an item without a known successor.
             new_ids: (B, items) int, 0 for no item.
             new_embeddings: (B, items, item_embedding_dim), finite in the padding, too.
-            new_payloads: "timestamps" (B, M + 1) int64 seconds, of each new position and of what follows the
-                last; "ratings" (B, items) int where the preprocessor uses them.
+            new_payloads: "timestamps" (B, M + 1) int64 seconds, of each new position and of the last one's
+                successor; "ratings" (B, items) int where the preprocessor uses them.
 
         Returns:
             (B, M, output dim), and the new state.

@@ -1,9 +1,9 @@
 """The production HSTU around its STU stack: embeddings and positions in, a state for each target out.
 
-Source: meta-recsys/generative-recommenders, generative_recommenders/modules/hstu_transducer.py. Departures:
-those of `reference.stu`; contextual features, history and targets are ids of one embedding table, where the
-public input preprocessor has a multilayer perceptron over the features of an event; the incremental forward
-is two methods here, while the public transducer leaves it to its stack.
+Source: meta-recsys/generative-recommenders, generative_recommenders/modules/hstu_transducer.py. Departures,
+besides `reference.stu`'s: contextual features, history and targets are ids of one embedding table. The public
+input preprocessor has a multilayer perceptron over the features of an event. The incremental forward is two
+methods here; the public transducer leaves it to its stack.
 
 Legend: B batch, N sequence, T max_num_targets, D embedding.
 """
@@ -45,7 +45,7 @@ class TargetSplit(torch.nn.Module):
 class HSTUTransducer(torch.nn.Module):
     """Ids and timestamps of contextual features, history and targets -> a state for each target.
 
-    A sequence has, from the left, its contextual rows, its history in order of time and its targets, whose
+    A sequence holds, from the left, contextual rows, history in order of time, and targets. A target's
     timestamp is the query's.
 
     Args:
@@ -102,7 +102,7 @@ class HSTUTransducer(torch.nn.Module):
     ) -> list[STUCacheState]:
         """The cache of all rows but the targets'; arguments as for `forward`.
 
-        Of the targets only the number and the last one's time count: the input embeddings depend on both.
+        Of the targets, only their number and the last one's time matter: the input embeddings depend on both.
         """
         x = self._embed(seq_lengths, seq_ids, seq_timestamps, num_targets)
         no_targets = torch.zeros_like(num_targets)
@@ -120,9 +120,9 @@ class HSTUTransducer(torch.nn.Module):
         num_targets: torch.Tensor,
         attn_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """What `forward` returns, from the targets and the cache of `prefill`, which is not modified.
+        """The result of `forward`, from the targets and the cache of `prefill`. The cache is not modified.
 
-        Other ids may stand in for the targets' as often as wanted.
+        Further calls may rank other target ids with the same cache.
         """
         x = self._embed(seq_lengths, seq_ids, seq_timestamps, num_targets)
         delta_x = self._split_targets(x, seq_lengths, num_targets)

@@ -1,8 +1,8 @@
 """Jagged operators with two backends of equal results: fbgemm's kernels and plain torch.
 
-A backend is named by each call. "auto" is a rule and not a fallback: fbgemm where it is installed and has a
-kernel for the dtype, else plain; `resolve_backend` tells which one that is, and `backend_reasons` why one is
-missing. Asking for "fbgemm" where it cannot run raises.
+Each call names a backend. "auto" selects fbgemm where it is installed and has a kernel for the dtype, else
+plain. `resolve_backend` returns the selection, `backend_reasons` the reason why a backend is missing.
+"fbgemm" raises where it cannot run.
 
 Legend: B batch, N sequence, D embedding, L total jagged length.
 """
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from reference.validation import require, require_choice
 
 BACKENDS = ("auto", "fbgemm", "plain")
-# fbgemm 1.8 answers '"jagged_to_padded_dense" not implemented for Double' on the CPU.
+# fbgemm 1.8 raises '"jagged_to_padded_dense" not implemented for Double' on the CPU.
 FBGEMM_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -73,7 +73,7 @@ def jagged_to_padded_dense(
 ) -> torch.Tensor:
     """(L, D) values and (B + 1,) offsets -> (B, max_length, D), filled up with padding_value.
 
-    What lies beyond max_length in a row is dropped.
+    A row's elements beyond max_length are dropped.
     """
     if resolve_backend(backend, values.dtype) == "fbgemm":
         return torch.ops.fbgemm.jagged_to_padded_dense(values, [offsets], [max_length], padding_value)

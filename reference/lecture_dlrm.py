@@ -1,20 +1,19 @@
 """The DLRM of the "Fused Kernels" lecture, a simpler relative of `reference.dlrm`.
 
-One dense MLP, one embedding for each sparse feature (one index, no bags), an interaction that is the
-flattened outer product of all features with themselves, and a prediction MLP under a sigmoid. State-dict keys
-are those of the lecture's ``model.py`` (github.com/kapilsh/cuda-mode-lecture), so its checkpoints load
+The model has one dense MLP and one embedding for each sparse feature (one index, no bags). The interaction is
+the flattened outer product of all features with themselves. A prediction MLP under a sigmoid follows.
+State-dict keys equal the lecture's ``model.py`` (github.com/kapilsh/cuda-mode-lecture): its checkpoints load
 strictly.
 
 Departures from the lecture:
 
 * the tokenizers and cardinalities are buffers, so they follow the model to its device; they are not
   persistent, so the state dict is the lecture's;
-* which hash is used is an argument, where the lecture edits its code (``Parameters.use_modulus_hash`` is
-  there, unread);
+* the hash is an argument; the lecture edits its code and leaves ``Parameters.use_modulus_hash`` unread;
 * a batch of one row gives one probability, where the lecture's ``squeeze()`` gives a scalar.
 
-The lecture feeds counts without a logarithm; products of the dense outputs then exceed float16, whose largest
-number is 65,504: float16 needs scaled inputs here.
+The lecture feeds counts without a logarithm. Products of the dense outputs then exceed 65,504, float16's
+largest number: float16 needs scaled inputs here.
 
 Legend: B batch, D dense features, T sparse features, O outputs of the dense MLP, C concatenated features,
 K tokens of a feature.
@@ -35,11 +34,11 @@ from reference.validation import require, require_positive
 
 
 class SparseFeatureMetadata(TypedDict):
-    """What the metadata file says of one sparse feature.
+    """The metadata file's entry for one sparse feature.
 
     Attributes:
         cardinality: rows of the feature's embedding.
-        tokenizer_values: the raw values, of which the position is the row.
+        tokenizer_values: the raw values; a value's position is its row.
     """
 
     cardinality: int
@@ -128,7 +127,7 @@ class SparseArch(nn.Module):
     Args:
         metadata: see `read_metadata`.
         embedding_sizes: columns of each feature's table.
-        use_modulus_hash: `modulus_hash`, where the lecture ended; else `index_hash`, where it began.
+        use_modulus_hash: `modulus_hash`, the lecture's last hash; else `index_hash`, its first.
     """
 
     def __init__(
@@ -157,9 +156,9 @@ class SparseArch(nn.Module):
 
     @staticmethod
     def index_hash(tensor: torch.Tensor, tokenizer_values: torch.Tensor) -> torch.Tensor:
-        """The position of each value (B,) among ``tokenizer_values`` (K,); 0 for values that are not there.
+        """The position of each value (B,) among ``tokenizer_values`` (K,); 0 for absent values.
 
-        Compares every value with every token, B x K: what the lecture found to dominate its first profile.
+        Compares every value with every token, B x K; this dominates the lecture's first profile.
         """
         matches_BK = tensor.view(-1, 1) == tokenizer_values.view(1, -1)
         return torch.argmax(matches_BK.to(torch.int64), dim=1)

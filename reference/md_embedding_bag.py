@@ -19,16 +19,15 @@ from reference.validation import require, require_positive
 class PrEmbeddingBag(nn.Module):
     """A table of ``embedding_dim`` columns, projected to ``base_dim`` after pooling.
 
-    Keys: ``embs.weight`` (num_embeddings, embedding_dim), and ``proj.weight`` (base_dim, embedding_dim)
-        unless
-    the two dimensions are equal, when the projection is the identity and has no key.
+    Keys: ``embs.weight`` (num_embeddings, embedding_dim) and ``proj.weight`` (base_dim, embedding_dim). With
+    equal dimensions the projection is the identity and has no key.
 
     Args:
         num_embeddings: rows.
         embedding_dim: columns of the table, at most ``base_dim``.
         base_dim: columns of the output.
         sparse: whether training gives the table a sparse gradient.
-        rng: where initial values come from; ``numpy.random`` itself unless given.
+        rng: source of initial values; ``numpy.random`` itself by default.
     """
 
     def __init__(
@@ -78,9 +77,9 @@ def mixed_dimensions(
 ) -> list[int]:
     """Choose a dimension for each table by the power rule: ``base_dim * (smallest / rows) ** temperature``.
 
-    The smallest table gets ``base_dim``, no table less than 1. With ``round_dims`` the result is rounded to
-    the nearest power of two (in the exponent), the smallest table's included, as in the public code. Computed
-    in float32, halves to even, likewise.
+    The smallest table gets ``base_dim``, no table less than 1. With ``round_dims`` every dimension, the
+    smallest table's included, is rounded to the nearest power of two (in the exponent). As in the public
+    code, the computation is float32 and halves go to even.
 
     Args:
         num_embeddings: rows of each table.

@@ -37,8 +37,8 @@ def position_index(
 
     Returns:
         (B, N) int: the place in front of the history's end, plus contextual_seq_len, at most
-        num_position_buckets - 1; so 0 to contextual_seq_len - 1 for contextual rows, contextual_seq_len for
-        all targets, one more for the latest history row, and so on.
+        num_position_buckets - 1. Contextual rows have 0 to contextual_seq_len - 1. All targets have
+        contextual_seq_len, the latest history row one more, and so on.
     """
     row = torch.arange(like.size(1), device=seq_lengths.device).unsqueeze(0)
     from_end_BN = ((seq_lengths - num_targets).unsqueeze(1) - row).clamp(min=0)
@@ -50,13 +50,13 @@ def time_index(elapsed: torch.Tensor, num_time_buckets: int) -> torch.Tensor:
     """Bucket of the time between an event and the query: floor(sqrt(minutes)), at most num_time_buckets.
 
     Args:
-        elapsed: int64, any shape, seconds; what is negative counts as none.
+        elapsed: int64, any shape, seconds; negative values count as 0.
 
     Returns:
         int64, same shape, each element in [0, num_time_buckets].
 
-    In float32 whatever the model's type, as in the public code, where clamping integers with a float makes
-    them float32. The bucket is part of the function.
+    The computation is float32 for every dtype of the model. In the public code, too, clamping integers with a
+    float makes them float32. The bucket is part of the function.
     """
     minutes = elapsed.to(torch.float32).clamp(min=_LEAST_SECONDS) / _SECONDS_PER_UNIT
     return torch.sqrt(minutes).to(torch.int64).clamp(max=num_time_buckets)

@@ -1,9 +1,8 @@
 """Postprocessors of the production model's target states.
 
 Source: meta-recsys/generative-recommenders, generative_recommenders/modules/postprocessors.py. Departures:
-the periods are settings and no buffers of the state dict, since a checkpoint in a half type would change
-them; the place within a period is counted in integers, which gives what the public float32 operations give,
-exactly.
+the periods are settings, since a checkpoint in half precision would change buffers. Integers count the place
+within a period; the result equals the public float32 operations' exactly.
 
 Legend: B batch, T targets, D embedding, F time features.
 """
@@ -22,7 +21,7 @@ _TURN = 2 * 3.14
 
 
 class OutputPostprocessor(torch.nn.Module):
-    """Interface: the stack's output to what a ranking head takes."""
+    """Interface: the stack's output to a ranking head's input."""
 
     @abc.abstractmethod
     def forward(self, seq_embeddings: torch.Tensor, seq_timestamps: torch.Tensor) -> torch.Tensor:
@@ -82,7 +81,7 @@ class TimestampLayerNormPostprocessor(OutputPostprocessor):
         torch.nn.init.zeros_(self._time_feature_combiner.bias)
 
     def forward(self, seq_embeddings: torch.Tensor, seq_timestamps: torch.Tensor) -> torch.Tensor:
-        # The public code takes timestamps in float32: to 64 seconds, for those of this century's first years.
+        # The public code rounds timestamps to float32: to 64 seconds in this century's first years.
         seconds = seq_timestamps.to(torch.float32).to(torch.int64)
         wide = torch.promote_types(seq_embeddings.dtype, torch.float32)
         features = []

@@ -1,15 +1,13 @@
 """Quotient-remainder embeddings: two small tables in place of one tall one.
 
 Shi et al., "Compositional Embeddings Using Complementary Partitions", arXiv:1909.02107, section 3; public
-counterpart: ``tricks/qr_embedding_bag.py`` of facebookresearch/dlrm. Category ``i`` of ``n`` is row ``i //
-    c`` of
-the quotient table together with row ``i mod c`` of the remainder table, where ``c`` is the number of
-collisions.
+counterpart: ``tricks/qr_embedding_bag.py`` of facebookresearch/dlrm. With ``c`` collisions, category ``i``
+combines row ``i // c`` of the quotient table and row ``i mod c`` of the remainder table.
 
 Departures from the public code:
 
-* the quotient is an integer division, where the public code divides in float32 and truncates: that gives the
-  wrong row for some indices above 2**24;
+* the quotient is an integer division; the public code truncates a float32 division and reads a wrong row for
+  some indices above 2**24;
 * an unknown operation is a ``ValueError``, not an assertion.
 """
 
@@ -38,7 +36,7 @@ class QREmbeddingBag(nn.Module):
         num_collisions: categories c that share a quotient row.
         operation: "mult" and "add" give D output columns, "concat" gives 2 D.
         sparse: whether training gives the tables sparse gradients.
-        rng: where initial values come from; ``numpy.random`` itself unless given.
+        rng: source of initial values; ``numpy.random`` itself by default.
     """
 
     def __init__(

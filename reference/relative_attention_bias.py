@@ -3,8 +3,8 @@
 Source: "Actions Speak Louder than Words" (ICML'24, arXiv 2402.17152), section 3.2, rab^{p,t}; public code:
 generative_recommenders/research/modeling/sequential/hstu.py.
 
-Both biases follow the width of their input: with ``N <= max_seq_len`` timestamps they return the upper left
-N x N corner of the full bias, so a batch may be trimmed to its longest row.
+Both biases follow the width of their input. With ``N <= max_seq_len`` timestamps they return the upper left N
+x N corner of the full bias. A batch may therefore be trimmed to its longest row.
 
 Legend: B batch, N sequence, W max_seq_len, M the last rows of the sequence.
 """
@@ -30,10 +30,9 @@ def time_bucket(delta: torch.Tensor, num_buckets: int, bucket_divisor: float) ->
     Returns:
         int64, same shape, each element in [0, num_buckets].
 
-    The logarithm and the division are float32 whatever the model's dtype, because the public code takes
-    ``torch.log`` of an int64 tensor, which is float32 under a float64 or half model too. The bucket is part
-    of the function: a float64 logarithm gives other buckets where ln(delta) / bucket_divisor is close to an
-    integer.
+    The logarithm and the division are float32 for every dtype of the model: ``torch.log`` of an int64 tensor,
+    as in the public code, is float32. The bucket is part of the function: a float64 logarithm gives other
+    buckets where ln(delta) / bucket_divisor is close to an integer.
     """
     magnitude = delta.abs().clamp(min=1).to(torch.float32)
     return (torch.log(magnitude) / bucket_divisor).to(torch.int64).clamp(min=0, max=num_buckets)
@@ -67,10 +66,10 @@ class RelativeAttentionBiasModule(torch.nn.Module):
 
         Args:
             all_timestamps: (B, N) int64 seconds.
-            next_timestamps: (B, M) int64 seconds, of what follows each of these positions.
+            next_timestamps: (B, M) int64 seconds, of the successor of each of these positions.
 
         Returns:
-            float, broadcastable to (B, M, N); for columns W and more positions away, of any value.
+            float, broadcastable to (B, M, N); any value for columns W or more positions away.
         """
 
 
@@ -88,7 +87,7 @@ class RelativePositionalBias(RelativeAttentionBiasModule):
         self._w = torch.nn.Parameter(torch.empty(2 * max_seq_len - 1).normal_(mean=0, std=0.02))
 
     def forward(self, all_timestamps: torch.Tensor | None) -> torch.Tensor:
-        """(B, N) int64, of which only the width is used, N = W without it -> (1, N, N)."""
+        """(B, N) int64, or None for N = W -> (1, N, N). Only the width is used."""
         n = self._max_seq_len if all_timestamps is None else all_timestamps.size(1)
         return _positional_bias(self._w, n, self._max_seq_len)
 
@@ -123,7 +122,7 @@ class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
         self._pos_w = torch.nn.Parameter(torch.empty(2 * max_seq_len - 1).normal_(mean=0, std=0.02))
 
     def weights_and_buckets(self) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """What a kernel that computes this bias reads: position weights, time weights, bucket divisor."""
+        """Inputs of a kernel that computes this bias: position weights, time weights, bucket divisor."""
         return self._pos_w, self._ts_w, self._bucket_divisor
 
     def forward(self, all_timestamps: torch.Tensor) -> torch.Tensor:

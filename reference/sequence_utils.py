@@ -1,7 +1,7 @@
 """Gathers, scatters and padding of batched sequences.
 
 Source: generative_recommenders/research/modeling/sequential/utils.py. `zero_padded_rows` and
-`clear_padded_timestamps` are ours: they give the dense layout what the jagged one has by construction.
+`clear_padded_timestamps` are ours: the dense layout needs them, since it has padding.
 
 Legend: B batch, N sequence, D embedding, X rows to choose from, L total jagged length.
 """
@@ -34,8 +34,8 @@ def batch_scatter_embeddings(
 ) -> torch.Tensor:
     """Replace one row of each batch element.
 
-    The public function writes into ``dst_embeddings``; ours returns a new tensor, so that a cache that is
-    handed in can be used again and the function can be exported.
+    The public function writes into ``dst_embeddings``; ours returns a new tensor. The caller's cache stays
+    valid, and the function can be exported.
 
     Args:
         dst_embeddings: (B, N, D).
@@ -66,7 +66,7 @@ def get_current_embeddings(lengths: torch.Tensor, encoded_embeddings: torch.Tens
 def zero_padded_rows(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """(B, N, D) with every row at or past its length set to zero, whatever it held (NaN included).
 
-    What ``jagged_to_padded_dense(..., padding_value=0)`` gives in the public code.
+    Equals ``jagged_to_padded_dense(..., padding_value=0)`` of the public code.
     """
     position = torch.arange(x.size(1), device=x.device)
     padded_BN1 = (position >= lengths.unsqueeze(1)).unsqueeze(2)

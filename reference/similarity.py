@@ -33,7 +33,7 @@ class DotProductSimilarity(SimilarityModule):
         return "dp"
 
     def forward(self, query_embeddings: torch.Tensor, item_embeddings: torch.Tensor) -> torch.Tensor:
-        """Three broadcast forms, told apart by the batch sizes.
+        """Three broadcast forms; the batch sizes select one.
 
         Args:
             query_embeddings: (B, D), or (B * r, D) with r queries in a row for each item set.

@@ -6,15 +6,15 @@ its operators in ops/pytorch/ and ops/hstu_compute.py; "Actions Speak Louder tha
 
 * Dense only; `reference.stu_jagged` is the jagged layout. A row holds, from the left, contextual rows,
   history, targets and padding. The call's max_seq_len is the width N, which divides the attention weights:
-  the same rows padded to another width give other results, as they do in the public code.
+  another width gives other results, as in the public code.
 * Normalization, mask and attention are parameterless submodules, so that each can be observed by its name;
   the parameters stay on the layer, under the public names. The mask is made once for the stack, not in each
   layer.
-* The cache is replaced, never written in place, and keeps the width N, which therefore is the divisor of an
-  incremental step, too; the public step divides by the longest cached row plus the new rows.
+* The cache is replaced, never written in place, and keeps the width N. N also divides the weights of an
+  incremental step; the public step divides by the longest cached row plus the new rows.
 * Causal and target-aware only, as the ranking model is.
-* What is float32 in the public code whatever the model's type is at least that here, so that the float64
-  model is one throughout.
+* Operations that are float32 in the public code for every dtype are at least float32 here: the float64 model
+  is float64 throughout.
 
 Legend: B batch, N sequence, M query rows (N, or the new ones in an incremental step), D embedding, H heads,
 K attention dim, V hidden dim.
@@ -195,7 +195,7 @@ class STULayer(torch.nn.Module):
 
 
 def _with_new_rows(cached: torch.Tensor, first_row: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """(B, N, *) with rows first_row[b], first_row[b] + 1, ... from new (B, M, *), as far as they go."""
+    """(B, N, *) with the rows from first_row[b] on replaced by new (B, M, *)."""
     row = torch.arange(cached.size(1), device=cached.device) - first_row.unsqueeze(1)
     is_new_BN1 = ((row >= 0) & (row < new.size(1))).unsqueeze(2)
     return torch.where(is_new_BN1, batch_gather_embeddings(row.clamp(0, new.size(1) - 1), new), cached)
@@ -249,10 +249,10 @@ class STUStack(torch.nn.Module):
         cache: list[STUCacheState],
         attn_scale: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, list[STUCacheState]]:
-        """The rows behind those that a cache holds, with the results that `forward` has for them.
+        """The results of `forward` for new rows behind the cached ones.
 
-        New targets may follow any history. New history may follow where there are no contextual rows, whose
-        results would change.
+        New targets may follow any history. New history may follow only without contextual rows: their results
+        would change.
 
         Args:
             delta_x: (B, M, D), the new rows of each sequence, anything behind the last.

@@ -1,13 +1,13 @@
 """The production STU on jagged rows with one fused kernel for the attention of a layer.
 
-The function is that of `reference.stu`; what differs is where it is computed. Between the stack's entry and
-its end there is no padding: a layer's tensors hold the valid rows of all sequences, one after the other. The
-kernel (`kernels.hstu_attention`) computes mask, SiLU and both products of a head without an (N, N) tensor, so
-that `_valid_attn_mask` only owns the numbers that the kernel reads.
+The function equals `reference.stu`; the layout of the computation differs. A layer's tensors hold the valid
+rows of all sequences, one after the other, without padding. The kernel (`kernels.hstu_attention`) computes
+mask, SiLU and both products of a head without an (N, N) tensor. `_valid_attn_mask` only owns the numbers that
+the kernel reads.
 
-Departures from the jagged stack of `reference.stu_jagged`, for the sake of one signature with a compiled
-graph, whose shapes cannot follow from values: the caller says which rows of the padded batch are valid. There
-is no incremental forward.
+Departures from the jagged stack of `reference.stu_jagged`: the caller names the valid rows of the padded
+batch. A compiled graph, whose shapes cannot follow from values, has the same signature. There is no
+incremental forward.
 
 Legend: B batch, N sequence, L valid rows, D embedding, H heads, K attention dim, V hidden dim.
 """
@@ -57,10 +57,10 @@ class STUAttentionFused(STUAttention):
         Args:
             q, k: (L, H * K). v: (L, H * V).
             x_offsets: (B + 1,) int, where each sequence begins, and L.
-            num_targets: (B,) int, how many of a sequence's last rows are targets.
-            padded: (N,) int, whose extent alone counts: N, what the weights are divided by.
-            valid_attn_mask: whose window and contextual rows to use.
-            attn_scale: (L,), what each row's weights are multiplied by in place of 1 / N.
+            num_targets: (B,) int, number of a sequence's last rows that are targets.
+            padded: (N,) int, whose extent alone counts: N, the divisor of the weights.
+            valid_attn_mask: owner of the window and of contextual_seq_len.
+            attn_scale: (L,), factor of each row's weights in place of 1 / N.
 
         Returns:
             (L, H * V).

@@ -2,7 +2,7 @@
 
 Source: meta-recsys/generative-recommenders, generative_recommenders/modules/stu.py. Only the layout differs
 from the dense stack, so parameters, projection and output are inherited from it. Departures from the public
-code: those of `reference.stu`, except that no row of padding is computed.
+code: as in `reference.stu`, but no row of padding is computed.
 
 Legend: B batch, N sequence, L total jagged length, D embedding, H heads, K attention dim, V hidden dim.
 """
@@ -33,8 +33,8 @@ class STUAttentionJagged(STUAttention):
         Args:
             q, k: (L, H * K). v: (L, H * V).
             valid_attn_mask: (B, N, N). attn_scale: (B, N) or None.
-            x_offsets: (B + 1,) int. Without them all arguments are dense, as those of an incremental step
-            are. backend: of the jagged operators, see `reference.jagged_ops`.
+            x_offsets: (B + 1,) int. Without them all arguments are dense, as in an incremental step.
+            backend: of the jagged operators, see `reference.jagged_ops`.
 
         Returns:
             (L, H * V).
@@ -75,7 +75,7 @@ class STULayerJagged(STULayer):
         if not return_cache_states:
             return outputs, None
         n = valid_attn_mask.size(-1)
-        k, v = (jagged_to_padded_dense(each, x_offsets, n, 0.0, backend) for each in (k, v))
+        k, v = (jagged_to_padded_dense(values, x_offsets, n, 0.0, backend) for values in (k, v))
         return outputs, (k, v)
 
 

@@ -69,8 +69,8 @@ class HSTUAttentionDense(torch.nn.Module):
     """Pointwise aggregated attention, or its softmax variant.
 
     rel_bias, hstu_rel_bias: SiLU(q k^T + bias) / divisor, a head at a time, then the mask (paper, eq. 2).
-    softmax_rel_bias: softmax((q k^T + bias) / sqrt(K)) over all columns, then the mask. As in the public code
-    it takes one dot product over all heads, and its denominator includes the columns that the mask removes.
+    softmax_rel_bias: softmax((q k^T + bias) / sqrt(K)) over all columns, then the mask. As in the public
+    code, one dot product runs over all heads. The denominator includes the columns that the mask removes.
 
     Args:
         num_heads, attention_dim, linear_dim: H, K, V.
@@ -136,7 +136,7 @@ class SequentialTransductionUnitDense(torch.nn.Module):
     Args:
         embedding_dim, linear_hidden_dim, attention_dim, num_heads: D, V, K, H.
         dropout_ratio: on the output projection's input, in training.
-        attn_dropout_ratio: kept, not applied: the public code has no attention dropout either.
+        attn_dropout_ratio: recorded, not applied: the public code has no attention dropout either.
         linear_activation: on u, v, q, k; one of `LINEAR_ACTIVATIONS`.
         divisor: W, see `HSTUAttentionDense`.
         relative_attention_bias_module: None only with softmax_rel_bias.
@@ -230,8 +230,8 @@ class SequentialTransductionUnitDense(torch.nn.Module):
             cache: this block's state of the previous forward over the same N; it is not modified.
 
         Returns:
-            (B, N, D) and the new cache state, or None in its place. With delta_x_offsets, the rows at those
-            positions are new and all others come from the cache.
+            (B, N, D) and the new cache state, or None in its place. With delta_x_offsets, the rows at these
+            positions are new; all others come from the cache.
         """
         if delta_x_offsets is None:
             u, v, q, k = self._project(x)

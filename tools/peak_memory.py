@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Peak memory of a command and of all processes that it starts. `peak_memory.py COMMAND ARGUMENTS...`
 
-Looks at the whole process tree several times a second and keeps the largest sum, so that what processes
-hold at different times is not added up. Two sums, both of resident memory (Linux, /proc/PID/smaps_rollup):
+The program samples the whole process tree several times a second and reports the largest sum. Memory that
+processes hold at different times is not added up. Two sums, both of resident memory (Linux,
+/proc/PID/smaps_rollup):
 
     pss     proportional: a page that several processes share counts once in all
-    rss     plain: such a page counts in each of them, so that this is never less than what is held
+    rss     plain: such a page counts in each of them: at least the memory in use
 
-Both contain pages of files that are mapped into memory, which the system takes back when it needs them. The
-last line on stderr is JSON: peaks in bytes, seconds, samples, exit code. Ends with the command's exit code.
+Both contain pages of mapped files, which the system reclaims on demand. The last line on stderr is JSON:
+peaks in bytes, seconds, samples, exit code. Ends with the command's exit code.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def tree(root: int) -> list[int]:
                 # The name in parentheses may hold anything; the parent is the second field behind it.
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # the process has ended meanwhile
             children[parent].append(int(entry.name))
     members, waiting = [], [root]
     while waiting:

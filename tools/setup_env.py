@@ -2,10 +2,11 @@
 
     python3 tools/setup_env.py [PYTHON]
 
-Does nothing, in a fraction of a second, while `.venv` is complete and was made from the requirement files,
-the Python and the checkout path that are there now; otherwise makes it anew. PYTHON is the interpreter to
-make it with; without it, the first supported one of: the interpreter that runs this file, python3.11,
-python3.12, python3.10. Runs before anything is installed, on whatever `python3` is: standard library only.
+The program makes `.venv` anew unless it is complete and current. Current means: made from the present
+requirement files, Python and checkout path. That check takes a fraction of a second. PYTHON is the
+interpreter to make it with; without it, the first supported one of: the interpreter that runs this file,
+python3.11, python3.12, python3.10. Runs before anything is installed, on whatever `python3` is: standard
+library only.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TRITON = "triton==3.9.0"
 TRITON_FROM = (3, 11)
 
 # A user's paths must not leak into the environment, nor pip settings that send its packages elsewhere.
-# Those that say where packages come from (index, proxy, certificates) stay.
+# Settings of the packages' source (index, proxy, certificates) stay.
 SCRUBBED = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_CONSTRAINT")
 
 # `base` is the interpreter behind a virtual environment: with .venv itself activated, `python3` is the one
@@ -56,7 +57,7 @@ SMOKE = "import mlir_tensorrt, nvtripy, torch; assert mlir_tensorrt.__portable__
 
 
 class SetupError(Exception):
-    """The environment cannot be made; the message says what to do about it."""
+    """The environment cannot be made; the message has the fix."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Interpreter:
 
 
 def load_guard() -> ModuleType:
-    """The portable package's own rule of what is native, from its file: nothing is installed yet."""
+    """The portable package's own rule of native packages, loaded from its file: nothing is installed yet."""
     path = ROOT / "portable/src/tripy_portable/guard.py"
     spec = importlib.util.spec_from_file_location("portable_guard", path)
     guard = importlib.util.module_from_spec(spec)
@@ -98,12 +99,12 @@ def refuse_native(interpreter: Interpreter) -> None:
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` without what would leak into, or divert, an installation."""
+    """`environ` without variables that leak into an installation or divert it."""
     return {key: value for key, value in environ.items() if key not in SCRUBBED}
 
 
 def probe(command: str) -> Interpreter | None:
-    """Asks `command` which Python it is. None if it does not answer, as an idle shim of pyenv's doesn't."""
+    """Asks `command` which Python it is. None without an answer, as from an idle shim of pyenv."""
     try:
         answer = subprocess.run(
             [command, "-I", "-c", PROBE],
@@ -143,7 +144,7 @@ def choose_interpreter(requested: str | None) -> Interpreter:
 
 
 def fingerprint(root: Path, version: tuple[int, ...]) -> str:
-    """Identifies what the environment of `root` must be made from; it is stale when this has changed.
+    """Fingerprint of the inputs of `root`'s environment; an environment with another one is stale.
 
     The path is part of it because the portable package is installed by reference to its folder.
     """
@@ -188,7 +189,7 @@ def run(command: list[str], root: Path, hint: str) -> None:
 
 
 def build(root: Path, interpreter: Interpreter) -> None:
-    """Makes the environment of `root` from nothing. What is there before, half-made or stale, goes first."""
+    """Makes the environment of `root` from nothing. A half-made or stale one is removed first."""
     venv = root / ".venv"
     if venv.is_symlink():
         venv.unlink()
@@ -211,7 +212,8 @@ def build(root: Path, interpreter: Interpreter) -> None:
     run([*install, "--no-deps", "--no-build-isolation", "--editable", "./portable"], root, hint)
     if (interpreter := probe(python)) and wants_triton(interpreter):
         run([*pip, "install", "--no-deps", TRITON], root, hint)
-    # A TensorRT that builds engines without a GPU. Its source packages don't name what they build with.
+    # A TensorRT that builds engines without a GPU. Its source packages do not declare their build
+    # requirements.
     run([*install, "--no-build-isolation", "tensorrt-rtx-cu13"], root, hint)
     run([python, "-I", "-c", SMOKE], root, hint)
     # Written last: an interrupted set-up leaves no stamp and is done again.

@@ -1,5 +1,5 @@
 """The models in Tripy: same files, classes, attributes, parameters and state-dict keys as in `reference`.
 
-Public Tripy only, no PyTorch, so that it runs unchanged where NVIDIA's runtime is installed. What Tripy
-cannot express is listed, with the reason, in `tripy_port.gaps`.
+The port uses public Tripy and no PyTorch: it runs unchanged on NVIDIA's runtime. `tripy_port.gaps` lists the
+parts that Tripy cannot express, each with the reason.
 """

@@ -76,7 +76,7 @@ def build_hstu_fused(config: HSTUConfig, dtype: tp.dtype = tp.float32) -> HSTUFu
     """`build_hstu` on jagged rows with fused attention; state-dict keys are the same.
 
     Raises:
-        ValueError: naming the field, its value and the fix; also for what the kernel does not compute.
+        ValueError: naming the field, its value and the fix; also for a choice that the kernel lacks.
     """
     return HSTUFusedModel(**_hstu_arguments(config, dtype))
 
@@ -232,7 +232,7 @@ def build_stu_fused(config: STUConfig, dtype: tp.dtype = tp.float32) -> HSTUTran
     """`build_stu` on jagged rows with fused attention; state-dict keys are the same.
 
     Raises:
-        ValueError: naming the field, its value and the fix; also for what the kernel does not compute.
+        ValueError: naming the field, its value and the fix; also for a choice that the kernel lacks.
     """
     layers = _stu_layers(config, STULayerFused, dtype)
     stack = STUStackFused(layers, config.mask_contextual_seq_len, config.max_attn_len)
@@ -257,7 +257,7 @@ def _stu_layers(config: STUConfig, layer_class: type[_Layer], dtype: tp.dtype) -
 
 
 def _stu_arguments(config: STUConfig, dtype: tp.dtype) -> dict[str, Any]:
-    """Of the model around the stack."""
+    """Arguments of the model around the stack."""
     return {
         "embedding_module": LocalEmbeddingModule(config.num_items, config.embedding_dim, dtype=dtype),
         "positional_encoder": HSTUPositionalEncoder(

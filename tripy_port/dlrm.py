@@ -1,14 +1,13 @@
 """DLRM in Tripy: the deep learning recommendation model of arXiv:1906.00091. Counterpart of
 reference/dlrm.py.
 
-Dense features go through a bottom MLP, sparse features through sum-pooled embedding tables over jagged bags;
-the resulting vectors, all of one width, interact; a top MLP turns the interactions into a click probability.
-State-dict keys are those of the public ``DLRM_Net``.
+A bottom MLP maps dense features; sum-pooled embedding tables over jagged bags map sparse features. The
+resulting vectors, all of one width, interact. A top MLP maps the interactions to a click probability.
+State-dict keys equal the public ``DLRM_Net``'s.
 
-Inputs are checked by `DLRM_Net.check_inputs`, which whoever runs an executable calls on its arguments first:
-while a graph is traced there are no values to look at. Tables are weights of the graph: `load_state_dict`
-takes the tensors that it is given, and nothing here copies them. Compiling a table of 0.5 GB on the portable
-runtime peaked at 1.0 GB: the caller's tensor and the executable's.
+The caller of an executable checks its arguments first, with `DLRM_Net.check_inputs`: a traced graph has no
+values to check. Tables are weights of the graph. `load_state_dict` takes the caller's tensors without a copy.
+On the portable runtime, compilation holds a table twice: the caller's tensor and the executable's.
 
 Legend: B batch, T tables, L total number of indices of a table, D embedding, F = T + 1 interacting vectors.
 """
@@ -37,7 +36,7 @@ def _check_mlp(name: str, sizes: Sequence[int], sigmoid_name: str, sigmoid_layer
 
 
 class EmbeddingTables(tp.Sequential):
-    """The tables, in order. Keys: those of each table behind its number."""
+    """The tables, in order. Keys: a table's number, then the table's own key."""
 
     def forward(
         self,
@@ -64,7 +63,7 @@ def create_emb(
     max_bag_size: int | None,
     dtype: tp.dtype = tp.float32,
 ) -> EmbeddingTables:
-    """Make one table for each entry of ``ln_emb``; the arguments are those of `DLRM_Net`."""
+    """Make one table for each entry of ``ln_emb``; arguments as for `DLRM_Net`."""
     require(len(ln_emb) > 0, "ln_emb", list(ln_emb), "give at least one table")
     require(not (qr_flag and md_flag), "qr_flag", qr_flag, "cannot be combined with md_flag")
     require(md_flag or isinstance(m_spa, int), "m_spa", m_spa, "must be an integer unless md_flag is set")
@@ -85,8 +84,8 @@ class DLRM_Net(tp.Module):
     """The model. Constructor arguments have the public names; sizes are plain sequences of integers.
 
     Args:
-        m_spa: columns D of the tables; with ``md_flag`` one number for each table (see `mixed_dimensions`),
-            of which the largest is the common width.
+        m_spa: columns D of the tables; with ``md_flag`` one number for each table (see `mixed_dimensions`).
+            The largest is the common width.
         ln_emb: rows of each of the T tables.
         ln_bot: widths of the bottom MLP, the number of dense features first, the common width last.
         ln_top: widths of the top MLP; the first must be `interaction_width`.
@@ -102,13 +101,13 @@ class DLRM_Net(tp.Module):
         qr_threshold: see ``qr_flag``.
         md_flag: mixed-dimension tables where a table has more than ``md_threshold`` rows.
         md_threshold: see ``md_flag``.
-        weighted_pooling: None, or "learned" for one weight for each row of each table (``v_W_l``), or "fixed"
-            for weights of one, which have no key.
-        max_bag_size: the longest bag that a graph of this model takes; None for any. What it decides is told
-            in `tripy_port.embedding_bags`.
+        weighted_pooling: None, "learned" or "fixed". "learned" has a weight for each row of each table
+            (``v_W_l``). "fixed" has weights of one and no key.
+        max_bag_size: the longest bag that a graph of this model takes; None for any. See
+            `tripy_port.embedding_bags`.
 
     Raises:
-        ValueError: naming the argument and what would be valid.
+        ValueError: naming the argument and its valid values.
     """
 
     def __init__(
@@ -189,10 +188,10 @@ class DLRM_Net(tp.Module):
             shape = tuple(int(size) for size in dense_x.shape)
             raise BagInputError(f"dense_x has shape {shape}: give (batch, {width})")
         bags = [bag for _, bag in self.emb_l.named_children()]
-        for name, given in (("lS_o", lS_o), ("lS_i", lS_i), ("lS_w", lS_w)):
-            if given is not None and len(given) != len(bags):
+        for name, values in (("lS_o", lS_o), ("lS_i", lS_i), ("lS_w", lS_w)):
+            if values is not None and len(values) != len(bags):
                 raise BagInputError(
-                    f"{name} has {len(given)} entries: give one for each of {len(bags)} tables"
+                    f"{name} has {len(values)} entries: give one for each of {len(bags)} tables"
                 )
         for table, bag in enumerate(bags):
             weights_L = None if lS_w is None else lS_w[table]
@@ -243,10 +242,10 @@ class DLRM_Net(tp.Module):
         lS_i: IndexTensors,
         lS_w: Sequence[tp.Tensor] | None = None,
     ) -> tp.Tensor:
-        """Click probabilities for dense features as they are counted: `forward` behind a logarithm.
+        """Click probabilities from counts as dense features: `LogCounts`, then `forward`.
 
         Args:
-            counts: (B, number of dense features) integers; gaps are 0, and so is what is negative.
+            counts: (B, number of dense features) integers; 0 for a missing value. Negative values count as 0.
             lS_o: see `forward`, as for ``lS_i`` and ``lS_w``.
         """
         return self(self.log_counts(counts, self.bot_l[0].weight), lS_o, lS_i, lS_w)

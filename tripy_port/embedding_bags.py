@@ -1,23 +1,23 @@
 """Sum-pooled embedding tables over jagged bags: the sparse half of DLRM. Counterpart of
 reference/embedding_bags.py.
 
-Tripy has neither ragged tensors nor a scatter or segment sum, and the shape of a tensor cannot follow from
-the values of another. A graph that takes bags of any lengths therefore has two ways to sum them:
+Tripy has no ragged tensors, no scatter and no segment sum, and a tensor's shape cannot follow from values. A
+graph for bags of any length sums them in one of two ways:
 
-* **membership** (``max_bag_size=None``): all L rows are looked up once, and a (B, L) matrix that is 1, or the
-  index's weight, where an index belongs to a bag, multiplies them. Any lengths, any L and B. It costs B x L
-  elements and B x L x D multiplications: right for many short batches, wrong for B = 16,384 with one index
-  each (a matrix of 1 GB in float32). TF32 would round float32 rows to 11 bits, which a lookup must not do:
-  they go in as three parts that TF32 holds exactly.
-* **padding** (``max_bag_size=P``): each bag's first P places are looked up, those behind its end count as
-  nothing. It costs B x P x D elements, exactly the rows that are needed where all bags have P indices; with
-  P = 1, the Criteo data sets' case, it is a plain lookup, exact in every precision. `check_bags` refuses
-  longer bags; in the graph, what lies behind P would be left out.
+* **membership** (``max_bag_size=None``): all L rows are looked up once, and a (B, L) matrix multiplies them.
+  The matrix is 1, or the index's weight, where an index belongs to a bag. Lengths, L and B are free. The cost
+  is B x L elements and B x L x D multiplications. It suits many short batches, not B = 16,384 with one index
+  each (a matrix of 1 GB in float32). A lookup must be exact, and TF32 would round float32 rows to 11 bits:
+  the rows enter as three parts that TF32 holds exactly.
+* **padding** (``max_bag_size=P``): each bag's first P places are looked up; places behind its end add zero.
+  The cost is B x P x D elements, the minimum where all bags have P indices. P = 1, the case of the Criteo
+  data sets, is a plain lookup, exact in every precision. `check_bags` rejects longer bags: the graph would
+  leave out their indices behind P.
 
-Neither pads on the host or reads a neighbour's row: an empty bag has an empty row in the matrix, or no valid
-place. The other ways were tried on paper: differences of prefix sums cancel (and Tripy's cumsum is a matrix
-product of L x L), pairwise sums over powers of two take some 30 operations a table, B x L x D broadcasts take
-memory by the gigabyte.
+Both ways leave the host and neighbouring rows alone: an empty bag has an empty row in the matrix, or no valid
+place. Other ways cost more or lose bits. Differences of prefix sums cancel, and Tripy's cumsum is an L x L
+matrix product. Pairwise sums over powers of two take some 30 operations a table. B x L x D broadcasts take
+gigabytes.
 
 Legend: B batch (bags), L total number of indices, P places of a bag, D embedding, T tables.
 """
@@ -46,7 +46,7 @@ def pool_bags(
 ) -> tp.Tensor:
     """Sum the rows of each bag, each row multiplied by its weight if weights are given.
 
-    The one place where tables are read. Values are not looked at: see `check_bags`.
+    Tables are read here alone. Values are not checked: see `check_bags`.
 
     Args:
         weight_ND: the table.
@@ -92,7 +92,7 @@ def pool_bags(
 
 
 def _with_spares(values_L: tp.Tensor, max_bag_size: int) -> tp.Tensor:
-    """Zeros behind the values: what the places behind the end of the last bag read."""
+    """(L,) -> (L + P,): zeros behind the values, for places behind the end of the last bag."""
     return tp.concatenate([values_L, tp.cast(tp.Tensor([0] * max_bag_size), values_L.dtype)], dim=0)
 
 
@@ -104,12 +104,12 @@ def check_bags(
     per_sample_weights_L: tp.Tensor | None = None,
     max_bag_size: int | None = None,
 ) -> None:
-    """Refuse bags that no table of ``num_rows`` rows can answer. Reads values: not for use in a graph.
+    """Check that a table of ``num_rows`` rows can look up these bags. Reads values: not for use in a graph.
 
     In a graph, an index out of range would not fail: TensorRT reads zero, or another row.
 
     Raises:
-        BagInputError: naming the table, what is wrong, and the value.
+        BagInputError: naming the table, the problem and the value.
     """
     for name, tensor in (("indices", indices_L), ("offsets", offsets_B)):
         if tensor.rank != 1 or tensor.dtype not in INDEX_DTYPES:

@@ -1,4 +1,4 @@
-"""What the models with fused attention share: a batch's valid rows one after the other, and padded again.
+"""Packing and padding of a batch's valid rows, for the models with fused attention.
 
 Counterpart of reference/fused_attention.py. The number of valid rows is a dimension of an input: shapes of a
 graph cannot follow from values.
@@ -38,7 +38,7 @@ def valid_rows_of(x: tp.Tensor, valid_rows: tp.Tensor) -> tp.Tensor:
 
 
 def padded_rows(values: tp.Tensor, x_lengths: tp.Tensor, x_offsets: tp.Tensor, like: tp.Tensor) -> tp.Tensor:
-    """What `valid_rows_of` took, where it was, and zeros elsewhere.
+    """Inverse of `valid_rows_of`: valid rows at their places, zeros elsewhere.
 
     Args:
         values: (L, D).
@@ -52,7 +52,7 @@ def padded_rows(values: tp.Tensor, x_lengths: tp.Tensor, x_offsets: tp.Tensor, l
     position_1N = tp.iota((1, n), dim=1, dtype=tp.int32)
     is_valid_BN = position_1N < tp.unsqueeze(tp.cast(x_lengths, tp.int32), 1)
     row_BN = position_1N + tp.unsqueeze(x_offsets[:b], 1)
-    # Row 0 of what is gathered from is zero.
+    # Row 0 of the gathered tensor is zero.
     padded_from = tp.concatenate([tp.zeros((1, d), dtype=values.dtype), values], dim=0)
     return tp.gather(padded_from, 0, tp.where(is_valid_BN, row_BN + 1, 0))
 

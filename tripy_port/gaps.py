@@ -1,8 +1,7 @@
-"""What of `reference` has no counterpart in `tripy_port`, and why.
+"""The names of `reference` without a counterpart in `tripy_port`, each with the reason.
 
 A key is a file of the reference without its suffix, or a class, function, method or parameter in it; it
-covers all that it contains. `tests/test_layout.py` checks that whatever is not listed here has its
-counterpart, and that nothing is listed that has one.
+covers all that it contains. `tests/test_layout.py` checks that exactly the listed names lack a counterpart.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ _NO_RAGGED_TENSORS = "Tripy has no ragged tensors; the dense layout computes the
 _NO_TRAINING = "Tripy runs inference: every value comes from a shared state dict, none is drawn"
 _NO_GRADIENTS = "Tripy runs inference: there are no gradients, sparse or dense"
 _PRINTING = "it prints PyTorch modules"
-_TRACED = "forward is traced, when there are no values: check_inputs is called on the arguments beforehand"
+_TRACED = "tracing sees no values: the caller runs check_inputs on the arguments first"
 
 GAPS: dict[str, str] = {
     "hstu": _NO_RAGGED_TENSORS,
@@ -65,7 +64,7 @@ GAPS: dict[str, str] = {
 
 _STATIC_SHAPES = "the shapes of a graph cannot follow from the values in it, such as the longest bag's length"
 
-#: Parameters that the port has and the reference has not, each with the reason.
+#: Parameters of the port that the reference lacks, each with the reason.
 ADDITIONS: dict[str, str] = {
     f"{owner}.max_bag_size": _STATIC_SHAPES
     for owner in (

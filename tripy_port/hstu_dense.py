@@ -148,8 +148,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
             )
         self._hstu = self.encoder_class(units)
         self._output_postproc = output_postproc_module
-        # True above the diagonal: the future. Its values come with the state dict, as those of the weights
-        # do.
+        # True above the diagonal: the future. Its values come with the state dict, as the weights' do.
         self._attn_mask = parameter((self._sequence_width, self._sequence_width), tp.bool)
 
     @property
@@ -245,9 +244,9 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         cache: list[HSTUCacheState] | None = None,
         return_cache_states: bool = False,
     ) -> tp.Tensor | tuple[tp.Tensor, list[HSTUCacheState]]:
-        """`generate_user_embeddings`, of which row past_lengths - 1 is kept: (B, output dim).
+        """Row past_lengths - 1 of `generate_user_embeddings`: (B, output dim).
 
-        With interleaved ratings, too, the public code counts that row in items, not in positions.
+        As in the public code, that row counts items, also with interleaved ratings.
         """
         encoded, cache_states = self.generate_user_embeddings(
             past_lengths,

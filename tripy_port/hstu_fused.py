@@ -1,8 +1,7 @@
 """Research HSTU on jagged rows with one fused kernel for the attention of a block.
 
-Counterpart of reference/hstu_fused.py. The kernel is a TensorRT quickly deployable plugin, which whoever
-compiles the model has registered before: `import kernels.plugins.hstu_attention`. Everything else is Tripy's
-own operations.
+Counterpart of reference/hstu_fused.py. The kernel is a TensorRT quickly deployable plugin. Importing
+`kernels.plugins.hstu_attention` registers it, before compilation. All other operations are Tripy's own.
 
 The number of valid rows is a dimension of an input, "valid_rows": shapes of a graph cannot follow from
 values.
@@ -43,7 +42,7 @@ class HSTUAttentionFused(HSTUAttentionDense):
             q, k: (L, H * K). v: (L, H * V).
             x_offsets: (B + 1,) int, where each sequence begins, and L.
             all_timestamps: (B, N) int64 seconds, N at least the longest sequence.
-            rel_attn_bias: whose weights and buckets to use.
+            rel_attn_bias: owner of the weights and buckets.
 
         Returns:
             (L, H * V).
@@ -161,7 +160,7 @@ def require_fused(normalization: str, relative_attention_bias: str) -> None:
     """Checks that the kernel computes a model's attention.
 
     Raises:
-        ValueError: naming the field, its value and what the kernel computes.
+        ValueError: naming the field, its value and the kernel's choices.
     """
     computed = ("rel_bias", "hstu_rel_bias")
     require(

@@ -1,8 +1,8 @@
 """Research HSTU over a stream: new items are appended to a cache of fixed size, the oldest ones leave it.
 
-Counterpart of reference/hstu_stream.py, which says what it computes. Tripy's tensors are not written to: a
-new state is an output of the executable and an input of the next call, so that it stays on the GPU. A ring
-buffer would save nothing, and would need a positional bias for each row of the batch.
+Counterpart of reference/hstu_stream.py, which defines the computation. Tripy's tensors are immutable. A new
+state is an output of the executable and an input of the next call; it stays on the GPU. A ring buffer would
+save nothing, and would need a positional bias for each row of the batch.
 
 Legend: B batch, C capacity, M new positions, S = C + M, D embedding, H heads, K attention dim, V linear dim.
 """
@@ -22,10 +22,10 @@ KVCache = tuple[tp.Tensor, tp.Tensor]
 
 
 def _window_mask(lengths: tp.Tensor, capacity: tp.types.IntLike, like: tp.Tensor) -> tp.Tensor:
-    """Which of the cached and new positions a new row sees.
+    """The mask of cached and new positions that a new row sees.
 
     Args:
-        lengths: (B,) int, positions of each row so far, those that have left the cache included.
+        lengths: (B,) int, positions of each row so far, including positions that have left the cache.
         capacity: C.
         like: (B, M, D), gives M and the dtype.
 
@@ -69,9 +69,9 @@ class StreamingTransductionUnit(SequentialTransductionUnitDense):
         Args:
             x: (B, M, D), the new rows.
             all_timestamps: (B, C + M) int64 seconds, of the cached and the new positions.
-            next_timestamps: (B, M) int64 seconds, of what follows each new position.
+            next_timestamps: (B, M) int64 seconds, of each new position's successor.
             valid_attn_mask: (B, M, C + M), 1 for the latest C columns of each new row.
-            new_lengths: (B,) int in [0, M], how many of the new rows enter the cache.
+            new_lengths: (B,) int in [0, M], number of new rows that enter the cache.
             cache: this block's; it is not modified.
 
         Returns:
@@ -134,8 +134,8 @@ class StreamingHSTU(HSTUDense):
 class HSTUStreamModel(HSTUDenseModel):
     """The dense model, and the same model over streams.
 
-    A stream's state is a list of tensors: positions so far (B,) int64; the timestamps (B, C) int64 of those
-    in the cache; then k (B, C, H * K) and v (B, C, H * V) of each block.
+    A stream's state is a list of tensors: positions so far (B,) int64; timestamps (B, C) int64 of the cached
+    positions, in seconds; then k (B, C, H * K) and v (B, C, H * V) of each block.
     """
 
     unit_class = StreamingTransductionUnit
@@ -146,7 +146,7 @@ class HSTUStreamModel(HSTUDenseModel):
 
         Args:
             batch_size: B.
-            capacity: C, in positions, of which an item takes positions_per_item of the preprocessor.
+            capacity: C, in positions; an item takes positions_per_item of the preprocessor.
 
         Raises:
             ValueError: naming the parameter, its value and the fix.
@@ -180,12 +180,12 @@ class HSTUStreamModel(HSTUDenseModel):
 
         Args:
             state: of `empty_state` or of the last call; it is not modified.
-            new_lengths: (B,) int, how many of the new items enter the cache. Those behind them see all in
-                front of them and are forgotten: padding, or an item whose successor is not known.
+            new_lengths: (B,) int, number of new items that enter the cache. Later items see all earlier ones
+                and are forgotten: padding, or an item without a known successor.
             new_ids: (B, items) int, 0 for no item.
             new_embeddings: (B, items, item_embedding_dim), finite in the padding, too.
-            new_payloads: "timestamps" (B, M + 1) int64 seconds, of each new position and of what follows the
-                last; "ratings" (B, items) int where the preprocessor uses them.
+            new_payloads: "timestamps" (B, M + 1) int64 seconds, of each new position and of the last one's
+                successor; "ratings" (B, items) int where the preprocessor uses them.
 
         Returns:
             (B, M, output dim), and the new state.

@@ -31,7 +31,7 @@ class TargetSplit(tp.Module):
         """(B, N, *), (B,) and (B,) int -> (B, T, *), the last row repeated behind a sequence's targets."""
         target_1T = tp.iota((1, self._max_num_targets), dim=1, dtype=tp.int32)
         first_B1, length_B1 = (
-            tp.unsqueeze(tp.cast(each, tp.int32), 1) for each in (seq_lengths - num_targets, seq_lengths)
+            tp.unsqueeze(tp.cast(row, tp.int32), 1) for row in (seq_lengths - num_targets, seq_lengths)
         )
         return batch_gather_embeddings(tp.minimum(first_B1 + target_1T, length_B1 - 1), seq_values)
 
@@ -39,7 +39,7 @@ class TargetSplit(tp.Module):
 class HSTUTransducer(tp.Module):
     """Ids and timestamps of contextual features, history and targets -> a state for each target.
 
-    A sequence has, from the left, its contextual rows, its history in order of time and its targets, whose
+    A sequence holds, from the left, contextual rows, history in order of time, and targets. A target's
     timestamp is the query's.
 
     Args:
@@ -96,7 +96,7 @@ class HSTUTransducer(tp.Module):
     ) -> list[STUCacheState]:
         """The cache of all rows but the targets'; arguments as for `forward`.
 
-        Of the targets only the number and the last one's time count: the input embeddings depend on both.
+        Of the targets, only their number and the last one's time matter: the input embeddings depend on both.
         """
         x = self._embed(seq_lengths, seq_ids, seq_timestamps, num_targets)
         no_targets = tp.zeros_like(num_targets)
@@ -114,9 +114,9 @@ class HSTUTransducer(tp.Module):
         num_targets: tp.Tensor,
         attn_scale: tp.Tensor | None = None,
     ) -> tp.Tensor:
-        """What `forward` returns, from the targets and the cache of `prefill`, which is not modified.
+        """The result of `forward`, from the targets and the cache of `prefill`. The cache is not modified.
 
-        Other ids may stand in for the targets' as often as wanted.
+        Further calls may rank other target ids with the same cache.
         """
         x = self._embed(seq_lengths, seq_ids, seq_timestamps, num_targets)
         delta_x = self._split_targets(x, seq_lengths, num_targets)

@@ -75,8 +75,8 @@ class InputFeaturesPreprocessorModule(tp.Module):
                 learned ones take the last one's vector.
 
         Returns:
-            lengths (B,) int, embeddings (B, N, D) with rows of item 0 set to zero, and the 0/1 mask
-            (B, N, 1) of the other rows in the embeddings' dtype; lengths and N count positions here,
+            lengths (B,) int, embeddings (B, N, D) with zero rows for item 0, and a 0/1 mask (B, N, 1). The
+            mask is 1 at all other items, in the embeddings' dtype. Lengths and N count positions here,
             positions_per_item for each item.
         """
 

@@ -1,8 +1,8 @@
 """The DLRM of the "Fused Kernels" lecture in Tripy. Counterpart of reference/lecture_dlrm.py.
 
-One dense MLP, one embedding for each sparse feature (one index, no bags), an interaction that is the
-flattened outer product of all features with themselves, and a prediction MLP under a sigmoid. State-dict keys
-are those of the lecture's ``model.py``. Cardinalities and tokenizers are constants of the graph.
+The model has one dense MLP and one embedding for each sparse feature (one index, no bags). The interaction is
+the flattened outer product of all features with themselves. A prediction MLP under a sigmoid follows.
+State-dict keys equal the lecture's ``model.py``. Cardinalities and tokenizers are constants of the graph.
 
 Legend: B batch, D dense features, T sparse features, O outputs of the dense MLP, C concatenated features,
 K tokens of a feature.
@@ -23,11 +23,11 @@ from tripy_port.validation import require, require_positive
 
 
 class SparseFeatureMetadata(TypedDict):
-    """What the metadata file says of one sparse feature.
+    """The metadata file's entry for one sparse feature.
 
     Attributes:
         cardinality: rows of the feature's embedding.
-        tokenizer_values: the raw values, of which the position is the row.
+        tokenizer_values: the raw values; a value's position is its row.
     """
 
     cardinality: int
@@ -126,7 +126,7 @@ class SparseArch(tp.Module):
     Args:
         metadata: see `read_metadata`.
         embedding_sizes: columns of each feature's table.
-        use_modulus_hash: `modulus_hash`, where the lecture ended; else `index_hash`, where it began.
+        use_modulus_hash: `modulus_hash`, the lecture's last hash; else `index_hash`, its first.
     """
 
     def __init__(
@@ -160,10 +160,10 @@ class SparseArch(tp.Module):
 
     @staticmethod
     def index_hash(tensor: tp.Tensor, tokenizer_values: tp.Tensor) -> tp.Tensor:
-        """The position of each value (B,) among ``tokenizer_values`` (K,); 0 for values that are not there.
+        """The position of each value (B,) among ``tokenizer_values`` (K,); 0 for absent values.
 
-        Compares every value with every token, B x K. Not by ``argmax``: which of several equal maxima
-        TensorRT returns is undocumented, and where nothing matches they are all equal.
+        Compares every value with every token, B x K. ``argmax`` does not serve: without a match all elements
+        are equal, and TensorRT does not document its choice among equal maxima.
         """
         num_tokens = tokenizer_values.shape[0]
         position_1K = tp.iota((1, num_tokens), dim=1, dtype=tp.int32)

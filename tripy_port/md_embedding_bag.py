@@ -19,8 +19,8 @@ from tripy_port.validation import require, require_positive
 class PrEmbeddingBag(tp.Module):
     """A table of ``embedding_dim`` columns, projected to ``base_dim`` after pooling.
 
-    Keys: ``embs.weight`` (num_embeddings, embedding_dim), and ``proj.weight`` (base_dim, embedding_dim)
-    unless the two dimensions are equal, when the projection is the identity and has no key.
+    Keys: ``embs.weight`` (num_embeddings, embedding_dim) and ``proj.weight`` (base_dim, embedding_dim). With
+    equal dimensions the projection is the identity and has no key.
 
     Args:
         num_embeddings: rows.
@@ -71,9 +71,9 @@ def mixed_dimensions(
 ) -> list[int]:
     """Choose a dimension for each table by the power rule: ``base_dim * (smallest / rows) ** temperature``.
 
-    The smallest table gets ``base_dim``, no table less than 1. With ``round_dims`` the result is rounded to
-    the nearest power of two (in the exponent), the smallest table's included, as in the public code. Halves
-    go to even.
+    The smallest table gets ``base_dim``, no table less than 1. With ``round_dims`` every dimension, the
+    smallest table's included, is rounded to the nearest power of two (in the exponent). Halves go to even, as
+    in the public code.
 
     Args:
         num_embeddings: rows of each table.

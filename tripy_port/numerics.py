@@ -1,10 +1,10 @@
 """Operations of PyTorch that Tripy spells differently, rounded where PyTorch rounds.
 
-PyTorch computes an elementwise operation on half tensors in float32 and rounds once, also where the operation
-is composed (SiLU) or has a Python number as an operand, which stays unrounded. Tripy runs strongly typed:
-every step and every number takes the tensor's dtype, so ``tp.silu(x)`` rounds twice and ``x / 1011`` divides
-by 1012 in bfloat16. The functions below widen, compute, and round where PyTorch does. For float32 tensors the
-casts vanish while tracing and the plain operation is left.
+PyTorch computes an elementwise operation on half tensors in float32 and rounds once. Composed operations
+(SiLU) also round once, and a Python number as an operand stays unrounded. Tripy is strongly typed: every step
+and every number takes the tensor's dtype. ``tp.silu(x)`` rounds twice, and ``x / 1011`` divides by 1012 in
+bfloat16. The functions below widen, compute, and round where PyTorch does. For float32 tensors, tracing
+removes the casts and leaves the plain operation.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def divide(x: tp.Tensor, divisor: float) -> tp.Tensor:
 def bfloat16_parts(x: tp.Tensor) -> tuple[tp.Tensor, tp.Tensor, tp.Tensor]:
     """Three float32 tensors, the largest first, that add up to the float32 x exactly and fit into bfloat16.
 
-    24 bits in three times 8. TF32, which rounds a factor to 11 bits and has float32's range, leaves them as
-    they are: a product with 0 or 1 stays exact on every GPU. What rounds to infinity in bfloat16, from
-    3.39e38 on, has no such parts and becomes NaN.
+    Three parts of 8 bits hold 24 bits. TF32 rounds a factor to 11 bits, with float32's range, and leaves the
+    parts unchanged. A product with 0 or 1 stays exact on every GPU. Numbers from 3.39e38 on round to infinity
+    in bfloat16; they have no such parts and become NaN.
     """
     high = tp.cast(tp.cast(x, tp.bfloat16), tp.float32)
     rest = x - high
@@ -54,9 +54,9 @@ def vector_norm(x: tp.Tensor) -> tp.Tensor:
 def layer_norm(x: tp.Tensor, normalized_dim: int, eps: float) -> tp.Tensor:
     """Layer norm over the last axis, of size normalized_dim, without weight and bias.
 
-    One normalization operation, which accumulates in float32 as PyTorch does. TensorRT's cannot go without
-    the affine part, so it is given constants; they are made here, not kept on a module, where they would
-    become parameters with names of their own in the state dict.
+    One normalization operation, which accumulates in float32 as PyTorch does. TensorRT's operation requires
+    the affine part, and gets constants. They are created here: on a module they would become parameters with
+    names of their own in the state dict.
     """
     norm = tp.LayerNorm(normalized_dim, dtype=x.dtype, eps=eps)
     norm.weight = tp.cast(tp.Tensor([1.0] * normalized_dim), x.dtype)

@@ -10,8 +10,8 @@ import nvtripy as tp
 def parameter(shape: Sequence[int], dtype: tp.dtype) -> object:
     """A parameter that has a shape and a dtype but no value until `tp.Module.load_state_dict` gives it one.
 
-    Calling a module before that raises and names the parameter, where an initial value would compute nonsense
-    in silence. The modules of Tripy declare theirs so, but export no function for it: we take the unset
-    weight of a layer normalization, which may have any shape.
+    A call of the module before that raises and names the parameter; an initial value would compute nonsense
+    in silence. Tripy's own modules declare parameters so, but export no function for it. The unset weight of
+    a layer normalization, which may have any shape, stands in.
     """
     return tp.LayerNorm(tuple(shape), dtype=dtype).weight

@@ -34,8 +34,8 @@ def position_index(
 
     Returns:
         (B, N) int: the place in front of the history's end, plus contextual_seq_len, at most
-        num_position_buckets - 1; so 0 to contextual_seq_len - 1 for contextual rows, contextual_seq_len for
-        all targets, one more for the latest history row, and so on.
+        num_position_buckets - 1. Contextual rows have 0 to contextual_seq_len - 1. All targets have
+        contextual_seq_len, the latest history row one more, and so on.
     """
     row_1N = tp.iota((1, like.shape[1]), dim=1, dtype=tp.int32)
     history_end_B1 = tp.unsqueeze(tp.cast(seq_lengths - num_targets, tp.int32), 1)
@@ -48,7 +48,7 @@ def time_index(elapsed: tp.Tensor, num_time_buckets: int) -> tp.Tensor:
     """Bucket of the time between an event and the query: floor(sqrt(minutes)), at most num_time_buckets.
 
     Args:
-        elapsed: int64, any shape, seconds; what is negative counts as none.
+        elapsed: int64, any shape, seconds; negative values count as 0.
 
     Returns:
         int32, same shape, each element in [0, num_time_buckets].

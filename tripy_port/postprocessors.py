@@ -18,7 +18,7 @@ _TURN = 2 * 3.14
 
 
 class OutputPostprocessor(tp.Module):
-    """Interface: the stack's output to what a ranking head takes."""
+    """Interface: the stack's output to a ranking head's input."""
 
     @abc.abstractmethod
     def forward(self, seq_embeddings: tp.Tensor, seq_timestamps: tp.Tensor) -> tp.Tensor:
@@ -77,7 +77,7 @@ class TimestampLayerNormPostprocessor(OutputPostprocessor):
         self._time_feature_combiner = tp.Linear(width, embedding_dim, dtype=dtype)
 
     def forward(self, seq_embeddings: tp.Tensor, seq_timestamps: tp.Tensor) -> tp.Tensor:
-        # The public code takes timestamps in float32: to 64 seconds, for those of this century's first years.
+        # The public code rounds timestamps to float32: to 64 seconds in this century's first years.
         seconds = tp.cast(tp.cast(seq_timestamps, tp.float32), tp.int64)
         features = []
         for unit, period in self._time_duration_features:

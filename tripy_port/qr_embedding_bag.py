@@ -62,7 +62,7 @@ class QREmbeddingBag(tp.Module):
         per_sample_weights_L: tp.Tensor | None = None,
     ) -> tp.Tensor:
         """Return the composed bag vectors, (B, output_dim); zero for empty bags. See `pool_bags`."""
-        # Indices are not negative: a division that truncates and one that floors are the same.
+        # Indices are at least 0: truncating and flooring division agree.
         quotients_L = indices_L // self.num_collisions
         remainders_L = indices_L - quotients_L * self.num_collisions
         q_BD = pool_bags(self.weight_q, quotients_L, offsets_B, per_sample_weights_L, self.max_bag_size)

@@ -2,8 +2,8 @@
 
 Counterpart of reference/relative_attention_bias.py.
 
-Both biases follow the width of their input: with ``N <= max_seq_len`` timestamps they return the upper left
-N x N corner of the full bias, so a batch may be trimmed to its longest row.
+Both biases follow the width of their input. With ``N <= max_seq_len`` timestamps they return the upper left N
+x N corner of the full bias. A batch may therefore be trimmed to its longest row.
 
 Legend: B batch, N sequence, W max_seq_len, M the last rows of the sequence.
 """
@@ -30,8 +30,8 @@ def time_bucket(delta: tp.Tensor, num_buckets: int, bucket_divisor: float) -> tp
     Returns:
         int32, same shape, each element in [0, num_buckets].
 
-    The logarithm and the division are float32 whatever the model's dtype: see the reference. The cast to an
-    integer truncates toward zero, as PyTorch's does; no bucket is negative, since the logarithm is not.
+    The logarithm and the division are float32 for every dtype of the model: see the reference. The cast to an
+    integer truncates toward zero, as PyTorch's does; the logarithm is at least 0, and so is every bucket.
     """
     # Rounding to float32 keeps signs and order, so it may come first and spare two int64 passes.
     magnitude = tp.maximum(abs(tp.cast(delta, tp.float32)), 1.0)
@@ -40,8 +40,8 @@ def time_bucket(delta: tp.Tensor, num_buckets: int, bucket_divisor: float) -> tp
 
 def _positional_bias(weight: tp.Tensor, n: tp.types.IntLike, max_seq_len: int) -> tp.Tensor:
     """(2W - 1,) weights -> (1, n, n) with [0, i, j] = weight[W - 1 + j - i]."""
-    # At full width the bias depends on nothing but the weights, so that it can be folded into a constant; a
-    # dynamic n is left with a slice of it.
+    # At full width the bias depends on the weights alone and folds into a constant. A dynamic n leaves a
+    # slice of it.
     row_WW, column_WW = (tp.iota((max_seq_len, max_seq_len), dim=dim, dtype=tp.int32) for dim in (0, 1))
     bias_WW = tp.gather(weight, 0, column_WW - row_WW + (max_seq_len - 1))
     return tp.unsqueeze(bias_WW[:n, :n], 0)
@@ -70,10 +70,10 @@ class RelativeAttentionBiasModule(tp.Module):
 
         Args:
             all_timestamps: (B, N) int64 seconds.
-            next_timestamps: (B, M) int64 seconds, of what follows each of these positions.
+            next_timestamps: (B, M) int64 seconds, of the successor of each of these positions.
 
         Returns:
-            float, broadcastable to (B, M, N); for columns W and more positions away, of any value.
+            float, broadcastable to (B, M, N); any value for columns W or more positions away.
         """
 
 
@@ -92,7 +92,7 @@ class RelativePositionalBias(RelativeAttentionBiasModule):
         self._w = parameter((2 * max_seq_len - 1,), dtype)
 
     def forward(self, all_timestamps: tp.Tensor | None) -> tp.Tensor:
-        """(B, N) int64, of which only the width is used, N = W without it -> (1, N, N)."""
+        """(B, N) int64, or None for N = W -> (1, N, N). Only the width is used."""
         n = self._max_seq_len if all_timestamps is None else all_timestamps.shape[1]
         return _positional_bias(self._w, n, self._max_seq_len)
 
@@ -129,7 +129,7 @@ class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
         self._pos_w = parameter((2 * max_seq_len - 1,), dtype)
 
     def weights_and_buckets(self) -> tuple[tp.Tensor, tp.Tensor, float]:
-        """What a kernel that computes this bias reads: position weights, time weights, bucket divisor."""
+        """Inputs of a kernel that computes this bias: position weights, time weights, bucket divisor."""
         return self._pos_w, self._ts_w, self._bucket_divisor
 
     def forward(self, all_timestamps: tp.Tensor) -> tp.Tensor:

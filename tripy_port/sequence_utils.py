@@ -1,7 +1,7 @@
 """Gathers, scatters and padding of batched sequences.
 
-Counterpart of reference/sequence_utils.py. Indices are int32 here: dimensions of tensors are, and Tripy mixes
-no integer types. No index exceeds the number of rows of the batch, B * N.
+Counterpart of reference/sequence_utils.py. Indices are int32, as dimensions of tensors are: Tripy mixes no
+integer types. No index exceeds the number of rows of the batch, B * N.
 
 Legend: B batch, N sequence, D embedding, X rows to choose from.
 """
@@ -78,8 +78,8 @@ def clear_padded_timestamps(all_timestamps: tp.Tensor, lengths: tp.Tensor) -> tp
 def pad_sequence(x: tp.Tensor, width: int) -> tp.Tensor:
     """(B, N, ...) -> (B, width, ...) with zeros from row N on.
 
-    Not `tp.pad`: neither bfloat16 nor, in TensorRT, int64 can be padded by it. The last row is repeated and
-    the repetitions are replaced.
+    `tp.pad` lacks bfloat16 and, in TensorRT, int64. The last row is repeated instead, and zeros replace the
+    repetitions.
     """
     n = x.shape[1]
     position = tp.iota((width,), dtype=tp.int32)

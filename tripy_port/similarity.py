@@ -33,8 +33,8 @@ class DotProductSimilarity(SimilarityModule):
     def forward(self, query_embeddings: tp.Tensor, item_embeddings: tp.Tensor) -> tp.Tensor:
         """Three broadcast forms, all of them one grouped product.
 
-        A graph with dynamic shapes cannot choose by a batch size, and need not: a shared item set is one
-        group of B queries, and one item set a query is B groups of one query.
+        A graph with dynamic shapes cannot choose by batch size. A shared item set is one group of B queries;
+        one item set a query is B groups of one query.
 
         Args:
             query_embeddings: (B, D), or (B * r, D) with r queries in a row for each item set.

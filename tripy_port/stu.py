@@ -83,7 +83,7 @@ class STUOutputNorm(tp.Module):
         rows = wide.shape[:-1]
         by_head = tp.reshape(wide, (*rows, self._num_heads, self._hidden_dim))
         normed = layer_norm(by_head, self._hidden_dim, NORM_EPS)
-        weight_H1, bias_H1 = (tp.unsqueeze(tp.cast(each, tp.float32), 1) for each in (weight, bias))
+        weight_H1, bias_H1 = (tp.unsqueeze(tp.cast(value, tp.float32), 1) for value in (weight, bias))
         return tp.reshape(normed * weight_H1 + bias_H1, (*rows, self._num_heads * self._hidden_dim))
 
 
@@ -92,7 +92,7 @@ class STULayer(tp.Module):
 
     Args:
         embedding_dim, num_heads, hidden_dim, attention_dim: D, H, V, K.
-        output_dropout_ratio: kept, not applied: Tripy does not train.
+        output_dropout_ratio: recorded, not applied: Tripy does not train.
         attn_alpha: see `STUAttention`.
         use_group_norm: see `STUOutputNorm`.
         dtype: of the weights and of the computation.
@@ -187,7 +187,7 @@ class STULayer(tp.Module):
 
 
 def _with_new_rows(cached: tp.Tensor, first_row: tp.Tensor, new: tp.Tensor) -> tp.Tensor:
-    """(B, N, *) with rows first_row[b], first_row[b] + 1, ... from new (B, M, *), as far as they go."""
+    """(B, N, *) with the rows from first_row[b] on replaced by new (B, M, *)."""
     position_1N = tp.iota((1, cached.shape[1]), dim=1, dtype=tp.int32)
     row_BN = position_1N - tp.unsqueeze(tp.cast(first_row, tp.int32), 1)
     m = new.shape[1]
@@ -245,10 +245,10 @@ class STUStack(tp.Module):
         cache: list[STUCacheState],
         attn_scale: tp.Tensor | None = None,
     ) -> tuple[tp.Tensor, list[STUCacheState]]:
-        """The rows behind those that a cache holds, with the results that `forward` has for them.
+        """The results of `forward` for new rows behind the cached ones.
 
-        New targets may follow any history. New history may follow where there are no contextual rows, whose
-        results would change.
+        New targets may follow any history. New history may follow only without contextual rows: their results
+        would change.
 
         Args:
             delta_x: (B, M, D), the new rows of each sequence, anything behind the last.

@@ -13,12 +13,12 @@ from tripy_port.validation import require, require_positive
 
 
 class STUAttentionMask(tp.Module):
-    """Which row sees which column.
+    """The mask of the columns that each row sees.
 
-    History rows see themselves and the past. Targets see all history and themselves, never each other. With
-    contextual rows, all of them together count as one position in front of the history, and each of them sees
-    every contextual and history row. A window limits how far back a row sees, contextual rows excepted; all
-    targets together count as one position behind the history.
+    History rows see themselves and the past. Targets see all history and themselves, never each other. All
+    contextual rows together count as one position in front of the history. Each of them sees every contextual
+    and history row. A window limits how far back a row sees, contextual rows excepted. All targets together
+    count as one position behind the history.
 
     Args:
         contextual_seq_len: rows in front of the history.
@@ -46,7 +46,7 @@ class STUAttentionMask(tp.Module):
         """
         Args:
             x_lengths: (B,) int, rows of each sequence: contextual, history and targets.
-            num_targets: (B,) int, how many of them, at the end, are targets.
+            num_targets: (B,) int, number of rows at the end that are targets.
             like: (B, N, D), gives N and the dtype.
 
         Returns:
@@ -100,7 +100,7 @@ class STUAttention(tp.Module):
         Args:
             q: (B, M, H * K). k: (B, N, H * K). v: (B, N, H * V).
             valid_attn_mask: (B, M, N), each element in {0, 1}, in q's dtype.
-            attn_scale: (B, M), what each row's weights are multiplied by in place of 1 / N.
+            attn_scale: (B, M), factor of each row's weights in place of 1 / N.
 
         Returns:
             (B, M, H * V).

@@ -1,8 +1,7 @@
 """The production STU on jagged rows with one fused kernel for the attention of a layer.
 
-Counterpart of reference/stu_fused.py. The kernel is a TensorRT quickly deployable plugin, which whoever
-compiles the model has registered before: `import kernels.plugins.stu_attention`. Everything else is Tripy's
-own operations.
+Counterpart of reference/stu_fused.py. The kernel is a TensorRT quickly deployable plugin. Importing
+`kernels.plugins.stu_attention` registers it, before compilation. All other operations are Tripy's own.
 
 Legend: B batch, N sequence, L valid rows, D embedding, H heads, K attention dim, V hidden dim.
 """
@@ -50,10 +49,10 @@ class STUAttentionFused(STUAttention):
         Args:
             q, k: (L, H * K). v: (L, H * V).
             x_offsets: (B + 1,) int, where each sequence begins, and L.
-            num_targets: (B,) int of x_offsets' type, how many of a sequence's last rows are targets.
-            padded: (N,) int32, whose extent alone counts: N, what the weights are divided by.
-            valid_attn_mask: whose window and contextual rows to use.
-            attn_scale: (L,), what each row's weights are multiplied by in place of 1 / N.
+            num_targets: (B,) int of x_offsets' type, number of a sequence's last rows that are targets.
+            padded: (N,) int32, whose extent alone counts: N, the divisor of the weights.
+            valid_attn_mask: owner of the window and of contextual_seq_len.
+            attn_scale: (L,), factor of each row's weights in place of 1 / N.
 
         Returns:
             (L, H * V).

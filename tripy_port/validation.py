@@ -1,4 +1,4 @@
-"""Construction-time checks shared by the port's modules, word for word those of the reference."""
+"""Construction-time checks shared by the port's modules, equal to the reference's."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _batches(case: ConfiguredCase, data: Path | None, draws: int) -> tuple[list[
             f"is more than the {len(whole)} batches of {case.input.batch_size} users",
             "give fewer draws or users",
         )
-    # A trained model knows nothing of the table's other items.
+    # A trained model has learned nothing about the table's other items.
     seen = np.unique(np.concatenate([inputs["past_ids"].ravel() for inputs in recorded.batches]))
     return whole[:draws], seen[seen > 0], recorded.source
 

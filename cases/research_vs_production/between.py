@@ -1,7 +1,7 @@
 """The model between research HSTU and the production STU.
 
-Each step is the one of the research or of the production model, whichever the set of differences says, on the
-modules and parameters of two references with weights made equal.
+The set of differences selects the research or the production model's form of each step. Both forms run on the
+modules and parameters of two references with equal weights.
 
 Legend: B users, N rows of a padded sequence, W the research model's width, X candidates, D embedding, H
 heads, K attention dim, V linear dim.
@@ -27,7 +27,7 @@ from reference.transduction_dense import SequentialTransductionUnitDense
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences as both models can take them.
+    """Sequences for both models.
 
     ``lengths`` (B,) and ``num_targets`` (B,) as in `reference.hstu_transducer`; ``ids`` (B, N), 0 in the
     padding; ``timestamps`` (B, N) with the query's time for targets and at index ``length``.
@@ -81,7 +81,7 @@ class Between:
     """Research HSTU with some differences of the production STU.
 
     Args:
-        research, production: as `made_equal.build_pair` makes them.
+        research, production: from `made_equal.build_pair`.
         differences: names of `differences`, options included. The options group_norm and window need a
             production model that was built with them.
     """
@@ -134,7 +134,7 @@ class Between:
         x = items * items.size(2) ** 0.5 + table[index]
         if "time" in self._on:
             times = self._production._positional_encoder._timestamp_embeddings_weight
-            # Where the query's time is without targets, the first target has it, too.
+            # The first target has the query's time at the index where a row without targets has it.
             query = rows.timestamps.gather(1, rows.history_lengths.unsqueeze(1))
             x = x + times[time_index(query - rows.timestamps, times.size(0) - 1)]
         return x
@@ -147,7 +147,7 @@ class Between:
         return causal.expand(x.size(0), -1, -1)
 
     def _row_factors(self, rows: Rows, mask: torch.Tensor) -> torch.Tensor:
-        """(B, N), or one number in (1, 1): what each row's attention weights are multiplied by."""
+        """(B, N), or one number in (1, 1): factors of each row's attention weights."""
         if "attn_scale" in self._on:
             return 1.0 / mask.sum(dim=-1)
         width = int(rows.lengths.max()) if "divisor" in self._on else self._research.sequence_width

@@ -10,9 +10,9 @@ class Difference:
     """One step that the models do differently.
 
     Attributes:
-        name: How code and command line call it.
-        research, production: What each model does.
-        needs: Differences without which this one means nothing.
+        name: Name in code and on the command line.
+        research, production: Each model's form of the step.
+        needs: Differences that this one requires.
     """
 
     name: str
@@ -38,7 +38,7 @@ DIFFERENCES = (
     Difference("target_mask", "candidates see those before them", "never each other", ("targets",)),
     Difference("postprocessor", "L2 norm", "linear layer with time of day and week, layer norm"),
 )
-#: What the production STU can do besides, and the public ranking model leaves off.
+#: Options of the production STU that the public ranking model leaves off.
 OPTIONS = (
     Difference("window", "a row sees all the past", "the latest quarter of the longest history"),
     Difference("group_norm", "one norm over all heads", "a norm for each head, with one weight"),

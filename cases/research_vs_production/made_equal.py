@@ -1,7 +1,7 @@
-"""Weights of the production STU that equal those of a research HSTU wherever the two share a parameter.
+"""Weights of the production STU that equal a research HSTU's in every shared parameter.
 
-What only the production model has is drawn: weights and biases that scale or shift something by a tenth of
-it, tables and matrices in the size of their counterpart in the research model.
+Parameters of the production model alone are drawn. Weights and biases of norms and projections scale or shift
+by a tenth. Tables and matrices have the size of their research counterpart.
 
 Legend: D embedding, H heads, V linear dim.
 """
@@ -20,7 +20,7 @@ from reference.build import build_hstu, build_stu
 from reference.hstu_dense import HSTUDenseModel
 from reference.hstu_transducer import HSTUTransducer
 
-#: Size of a drawn weight or bias, relative to what it scales or shifts.
+#: Size of a drawn weight or bias, relative to the scaled or shifted values.
 SHIFT = 0.1
 #: Targets of one request, as in the public configuration for MovieLens (dlrm_v3/configs.py).
 TARGETS = 10
@@ -50,7 +50,7 @@ def build_pair(
         seed: of the weights that only the production model has.
 
     Raises:
-        UserError: a research model with a part that the production model has in no form.
+        UserError: a research model with a part that the production model lacks.
     """
     for field, wanted in _NEEDED.items():
         value = getattr(config, field)
@@ -96,7 +96,7 @@ def _production_weights(
     research: HSTUDenseModel, production: HSTUTransducer, seed: int
 ) -> dict[str, torch.Tensor]:
     def drawn(like: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
-        # A stream for each tensor: what an option adds leaves the others as they are.
+        # A random stream for each tensor: an option's tensors leave the others unchanged.
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
         values = np.random.default_rng([seed, key]).standard_normal(tuple(like.shape))
         return torch.from_numpy(values) * scale
@@ -104,7 +104,7 @@ def _production_weights(
     shared, own = research.state_dict(), production.state_dict()
     items = shared["_embedding_module._item_emb.weight"]
     positions = shared["_input_features_preproc._pos_emb.weight"]
-    # Of the stream behind the input embedding, which multiplies by sqrt(D).
+    # Size of the stream behind the input embedding, which multiplies by sqrt(D).
     stream = float(items[1:].std()) * math.sqrt(items.shape[1])
     weights = {
         "_embedding_module._item_emb.weight": items,
@@ -118,7 +118,7 @@ def _production_weights(
         if role == "_uvqk_weight":
             weights[name] = shared[f"{block}._uvqk"]
         elif role == "_uvqk_beta":
-            # Normed input has unit variance: a column's norm is the size of what the bias is added to.
+            # Normed input has unit variance: a column's norm is the size of the biased values.
             weights[name] = drawn(value, SHIFT * shared[f"{block}._uvqk"].norm(dim=0))
         elif role == "_output_weight":
             projection = shared[f"{block}._o.weight"].T

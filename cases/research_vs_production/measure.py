@@ -1,4 +1,4 @@
-"""How far the models are apart: each difference alone, all of them one after the other, and the options.
+"""Distances of the models: each difference alone, all differences in turn, and the options.
 
 Legend: B users, N rows of a padded sequence, X candidates, D embedding.
 """
@@ -27,12 +27,11 @@ ROUND_OFF = 1e4 * 2.0**-53
 
 @dataclass(frozen=True)
 class Distance:
-    """How far one model's answer is from another's.
+    """Distance of one model's answer from another's.
 
     Attributes:
-        states: ||s - s0|| / ||s0|| over all states of histories, each divided by its norm, as research
-        HSTU's are;
-            sqrt(2) for states that have nothing to do with each other.
+        states: ||s - s0|| / ||s0|| over all states of histories, each divided by its norm, as in research
+            HSTU; sqrt(2) for unrelated states.
         top: Share of the ten best candidates that both have, mean over users.
         rank: Spearman's correlation of the candidates' ranks, mean over users.
     """
@@ -44,7 +43,7 @@ class Distance:
 
 @dataclass(frozen=True)
 class Row:
-    """A difference, alone beside the model it starts from, and with all before it; several draws of each."""
+    """Distances of a difference, alone and with all before it; several draws of each."""
 
     difference: Difference
     alone: tuple[Distance, ...]
@@ -53,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """All distances, and how well the models at both ends agree with the references, relative."""
+    """All distances, and the relative errors of both ends against the references."""
 
     rows: tuple[Row, ...]
     options: tuple[Row, ...]
@@ -161,8 +160,7 @@ class _Draw:
         return start, end
 
     def distances(self) -> tuple[list[Distance], list[Distance], list[Distance]]:
-        """Of each difference alone and with all before it from research HSTU; of each option from
-        production."""
+        """Differences: alone and with all before it, from research HSTU. Options: from production."""
         alone, cumulative = [], []
         on: frozenset[str] = frozenset()
         for difference in DIFFERENCES:
@@ -216,7 +214,7 @@ def top_overlap(a_BX: np.ndarray, b_BX: np.ndarray) -> float:
 
 
 def rank_correlation(a_BX: np.ndarray, b_BX: np.ndarray) -> float:
-    """Spearman's correlation over the candidates, mean over users. Scores have no ties to speak of."""
+    """Spearman's correlation over the candidates, mean over users. Ties of scores are ignored."""
     ranks = [scores.argsort(axis=1).argsort(axis=1).astype(float) for scores in (a_BX, b_BX)]
     return float(np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(*ranks, strict=True)]))
 

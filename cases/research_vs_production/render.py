@@ -9,12 +9,12 @@ from parity.base.errors import UserError
 
 
 def marker(weights: str, end: str) -> str:
-    """Where the tables of "initial" or "trained" weights "begin" or "end" in a document."""
+    """The place where the tables of "initial" or "trained" weights "begin" or "end" in a document."""
     return f"<!-- {weights} weights: {end} -->"
 
 
 def tables(result: Result, facts: dict[str, str]) -> str:
-    """Markdown: what was measured on what, the differences, the options."""
+    """Markdown: facts of the measurement, differences, options."""
     lines = [f"* {name}: {value}" for name, value in facts.items()]
     lines += [
         f"* at the start, the model between differs from research HSTU by {result.start_error:.1g}, relative",
@@ -52,7 +52,7 @@ def put_in(document: str, weights: str, measured: str, name: str) -> str:
     """The document with new text between the markers of these weights.
 
     Raises:
-        UserError: the markers are not there, once each and in this order.
+        UserError: a marker is missing, repeated or out of order.
     """
     begin, end = marker(weights, "begin"), marker(weights, "end")
     before, opened, rest = document.partition(begin)
