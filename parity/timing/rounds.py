@@ -17,9 +17,9 @@ from parity.timing.measure import Replayed
 
 WARM_UPS = 3
 MIN_ROUNDS, MAX_ROUNDS = 7, 30
-ROUNDS_SECONDS = 1.5
+ROUNDS_SECONDS = 0.5
 """Time that all rounds of whole models may take together, within these limits, in seconds."""
-MODULE_ROUNDS, MODULE_REPEATS = 2, 4
+MODULE_ROUNDS, MODULE_REPEATS = 2, 3
 GPU_REPEATS, GPU_MAX_ROUNDS = 5, 10
 """Counted runs of a runner in one round on a GPU, and the limit of rounds there."""
 GPU_MODULE_ROUNDS = 8
