@@ -82,7 +82,7 @@ def create_mlp(sizes: Sequence[int], sigmoid_layer: int, init: str, rng: NumpyRa
         sizes: input width, then each layer's output width.
         sigmoid_layer: index of the linear layer that a sigmoid follows; -1 for none.
         init: "normal" draws weights from N(0, 2 / (in + out)) and biases from N(0, 1 / out), as the public
-            code does; "uniform" draws both from U[0, 1), as the version behind the public README did.
+            code does. "uniform" draws both from U[0, 1), as in the public README's run.
         rng: draws each layer's weight, then its bias.
     """
     layers: list[nn.Module] = []

@@ -93,8 +93,8 @@ class SequentialTransductionUnitJagged(SequentialTransductionUnitDense):
             all_timestamps: (B, W) int64 seconds, or None.
             valid_attn_mask: (W, W), each element in {0, 1}, in x's dtype.
             delta_x_offsets: the new tokens. Needs ``cache``.
-            cache: v (L, H * V), padded q and k (B, W, H * K), outputs (L, D), with L as now: the rows of new
-                tokens are there and hold anything. Not modified.
+            cache: v (L, H * V), padded q and k (B, W, H * K), outputs (L, D). L counts the new tokens, whose
+                rows hold anything. The cache is not modified.
             backend: of the jagged operators, see `reference.jagged_ops`.
 
         Returns:

@@ -13,7 +13,7 @@ is ours. It computes the dense model over the whole stream, with another mask:
 * Each position has its successor's time, as in the dense model. An item without a known successor takes the
   query's time. It is appended again, in front of its successor, when that is known.
 
-The cache is aligned at its end: slot C - 1 holds the latest position, and a row that has seen fewer than C
+The cache is aligned at its end: slot C - 1 holds the latest position. A row with fewer than C positions
 begins with empty slots. Relative positions between new rows and slots are then the same for the whole batch.
 
 Legend: B batch, C capacity, M new positions, S = C + M, D embedding, H heads, K attention dim, V linear dim.
@@ -41,8 +41,8 @@ def _window_mask(lengths: torch.Tensor, capacity: int, like: torch.Tensor) -> to
         like: (B, M, D), gives M and the dtype.
 
     Returns:
-        (B, M, C + M) in like's dtype, 1 where row i, which is column C + i, sees column j: the latest C
-        columns up to itself, less empty slots.
+        (B, M, C + M) in like's dtype, 1 where row i sees column j. Row i is column C + i; it sees the latest
+        C columns up to itself, less empty slots.
     """
     m = like.size(1)
     row_M1 = torch.arange(m, device=like.device).unsqueeze(1)
@@ -145,8 +145,9 @@ class StreamingHSTU(HSTUDense):
 class HSTUStreamModel(HSTUDenseModel):
     """The dense model, and the same model over streams.
 
-    A stream's state is a list of tensors: positions so far (B,) int64; timestamps (B, C) int64 of the cached
-    positions, in seconds; then k (B, C, H * K) and v (B, C, H * V) of each block.
+    A stream's state is a list of tensors. The first is the number of positions so far, (B,) int64. The second
+    is the timestamps of the cached positions, (B, C) int64 seconds. k (B, C, H * K) and v (B, C, H * V) of
+    each block follow.
     """
 
     unit_class = StreamingTransductionUnit

@@ -8,8 +8,8 @@ import torch
 def truncated_normal(x: torch.Tensor, mean: float, std: float) -> torch.Tensor:
     """Fill ``x`` in place from N(mean, std^2) cut at two standard deviations, and return it.
 
-    As the public code does it: of four draws an element keeps the first within the cut; all four fall outside
-    for about 4 elements in a million, which keep the first draw.
+    As in the public code, an element keeps the first of four draws within the cut. For about 4 elements in a
+    million all four fall outside; they keep the first draw.
     """
     with torch.no_grad():
         draws = x.new_empty(x.shape + (4,)).normal_()

@@ -7,8 +7,8 @@ strictly.
 
 Departures from the lecture:
 
-* the tokenizers and cardinalities are buffers, so they follow the model to its device; they are not
-  persistent, so the state dict is the lecture's;
+* tokenizers and cardinalities are buffers and follow the model to its device; the state dict, like the
+  lecture's, is without them;
 * the hash is an argument; the lecture edits its code and leaves ``Parameters.use_modulus_hash`` unread;
 * a batch of one row gives one probability, where the lecture's ``squeeze()`` gives a scalar.
 

@@ -2,8 +2,8 @@
 
 Source: meta-recsys/generative-recommenders, generative_recommenders/modules/positional_encoder.py, and
 ops/pytorch/pt_position.py and ops/triton/triton_position.py for its operator. The last time bucket is the
-time table's last row, as in Triton's operator; PyTorch's takes the table's width for its height and so ends
-at bucket D - 1.
+time table's last row, as in Triton's operator. PyTorch's operator takes the table's width for its height and
+ends at bucket D - 1.
 
 Legend: B batch, N sequence, D embedding.
 """

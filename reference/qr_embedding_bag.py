@@ -26,9 +26,8 @@ QR_OPERATIONS = ("mult", "add", "concat")
 class QREmbeddingBag(nn.Module):
     """Compose two sum-pooled tables. Keys: ``weight_q`` (ceil(n / c), D) and ``weight_r`` (c, D).
 
-    Bags are pooled in each table first and composed afterwards, as the public code does. For bags of more
-    than one index under ``mult`` this is the product of sums, not the sum of products; per-sample weights
-    enter both sums.
+    Bags are pooled in each table first and composed afterwards, as the public code does. For bags of several
+    indices, ``mult`` is the product of sums, not the sum of products. Per-sample weights enter both sums.
 
     Args:
         num_embeddings: categories n; valid indices run from 0 to n - 1.

@@ -7,8 +7,8 @@ its operators in ops/pytorch/ and ops/hstu_compute.py; "Actions Speak Louder tha
 * Dense only; `reference.stu_jagged` is the jagged layout. A row holds, from the left, contextual rows,
   history, targets and padding. The call's max_seq_len is the width N, which divides the attention weights:
   another width gives other results, as in the public code.
-* Normalization, mask and attention are parameterless submodules, so that each can be observed by its name;
-  the parameters stay on the layer, under the public names. The mask is made once for the stack, not in each
+* Normalization, mask and attention are parameterless submodules, so that each can be observed by its name.
+  The parameters stay on the layer, under the public names. The mask is made once for the stack, not in each
   layer.
 * The cache is replaced, never written in place, and keeps the width N. N also divides the weights of an
   incremental step; the public step divides by the longest cached row plus the new rows.

@@ -1,7 +1,7 @@
 """The names of `reference` without a counterpart in `tripy_port`, each with the reason.
 
-A key is a file of the reference without its suffix, or a class, function, method or parameter in it; it
-covers all that it contains. `tests/test_layout.py` checks that exactly the listed names lack a counterpart.
+A key is a file of the reference without its suffix, or a class, function, method or parameter in it. A key
+covers all its members. `tests/test_layout.py` checks that exactly the listed names lack a counterpart.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def _window_mask(lengths: tp.Tensor, capacity: tp.types.IntLike, like: tp.Tensor
         like: (B, M, D), gives M and the dtype.
 
     Returns:
-        (B, M, C + M) in like's dtype, 1 where row i, which is column C + i, sees column j: the latest C
-        columns up to itself, less empty slots.
+        (B, M, C + M) in like's dtype, 1 where row i sees column j. Row i is column C + i; it sees the latest
+        C columns up to itself, less empty slots.
     """
     m = like.shape[1]
     row_MS, column_MS = (tp.iota((m, m + capacity), dim=dim, dtype=tp.int32) for dim in (0, 1))
@@ -134,8 +134,9 @@ class StreamingHSTU(HSTUDense):
 class HSTUStreamModel(HSTUDenseModel):
     """The dense model, and the same model over streams.
 
-    A stream's state is a list of tensors: positions so far (B,) int64; timestamps (B, C) int64 of the cached
-    positions, in seconds; then k (B, C, H * K) and v (B, C, H * V) of each block.
+    A stream's state is a list of tensors. The first is the number of positions so far, (B,) int64. The second
+    is the timestamps of the cached positions, (B, C) int64 seconds. k (B, C, H * K) and v (B, C, H * V) of
+    each block follow.
     """
 
     unit_class = StreamingTransductionUnit

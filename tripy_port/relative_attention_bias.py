@@ -106,8 +106,8 @@ class RelativeBucketedTimeAndPositionBasedBias(RelativeAttentionBiasModule):
     """A learned weight for each relative position plus one for each bucket of elapsed time.
 
     Row i, column j uses ts[i + 1] - ts[j]: the time from event j to the event that row i predicts. The row of
-    the last event therefore reads the query time, which the caller puts at index ``length``; a row without a
-    successor (a full row, N == W) repeats its own timestamp.
+    the last event reads the query time, which the caller puts at index ``length``. A row without a successor
+    (a full row, N == W) repeats its own timestamp.
 
     Args:
         max_seq_len: W, the largest N.

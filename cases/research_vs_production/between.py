@@ -29,8 +29,9 @@ from reference.transduction_dense import SequentialTransductionUnitDense
 class Rows:
     """Sequences for both models.
 
-    ``lengths`` (B,) and ``num_targets`` (B,) as in `reference.hstu_transducer`; ``ids`` (B, N), 0 in the
-    padding; ``timestamps`` (B, N) with the query's time for targets and at index ``length``.
+    ``lengths`` (B,) and ``num_targets`` (B,) are as in `reference.hstu_transducer`. ``ids`` (B, N) are 0 in
+    the padding. ``timestamps`` (B, N) hold seconds, with the query's time for targets and at index
+    ``length``.
     """
 
     lengths: torch.Tensor
