@@ -1,6 +1,6 @@
-"""What the fused forms share: `reference.*_fused` and `tripy_port.*_fused`.
+"""Common parts of the fused forms `reference.*_fused` and `tripy_port.*_fused`.
 
-Their taps are those of the dense reference, padded; what the kernel computes itself has none.
+Their taps are the padded ones of the dense reference. Modules inside the kernel have no taps.
 """
 
 from __future__ import annotations

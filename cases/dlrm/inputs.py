@@ -1,4 +1,4 @@
-"""Click logs as DLRM takes them: what the arrays are, synthetic ones, and what cannot be run.
+"""Click logs for DLRM: the arrays, synthetic ones, and the checks of both.
 
 Legend: B rows of the batch, C dense features, T tables, L total number of indices of a table.
 """

@@ -1,8 +1,8 @@
-"""Scales of DLRM's initial weights, with which every module shows in the output.
+"""Scales of DLRM's initial weights. They make every module's effect on the output measurable.
 
 For tables of D columns:
 
-* Tables: D^-1/4, so that a product of two rows has unit variance. Those of mixed dimensions have 1, with the
+* Tables: D^-1/4, so that a product of two rows has unit variance. Tables of mixed dimensions have 1, with the
   rest in the projection.
 * MLPs: sqrt(2 / inputs), which ReLU keeps. The first layer has less by the size of its input, and the last
   one sqrt(1 / inputs), so that no sigmoid saturates. Biases have 0.3, a third of the values that they are

@@ -1,4 +1,4 @@
-"""Histories as HSTU takes them: what the arrays are, what is padding, and what cannot be run.
+"""Histories for HSTU: the arrays, their padding, and the checks of both.
 
 Legend: B users, N items in a padded row, X candidates. The layout is the public one
 (meta-recsys/generative-recommenders, ``research/modeling/sequential/features.py``): a history is

@@ -17,7 +17,7 @@ from parity.inputs.arrays import CaseInputs, require_all_good, require_int64, re
 _LARGEST_COUNT = 4_000
 """Counts enter without a logarithm: the lecture's own two rows go up to 3157."""
 _COUNTS_RMS = 1000.0
-"""Root mean square of the counts, of which the model takes no logarithm."""
+"""Root mean square of the counts. The model takes no logarithm of them."""
 _LARGEST_RAW = 2**32
 """Criteo's sparse values are 32-bit hashes."""
 
@@ -29,7 +29,7 @@ class LectureDLRMCase(ConfiguredCase):
     outputs = ("click",)
 
     def make_inputs(self) -> Batches:
-        """Counts, and raw values of which, for the index hash, a quarter are no tokens."""
+        """Counts and raw values. A quarter of the raw values are no tokens, which tests the index hash."""
         model, batch = self.model, self.batch_size
         streams = np.random.default_rng([self.seed, 0x1EC]).spawn(3)
         shape = (batch, model.dense_input_feature_size)

@@ -1,4 +1,4 @@
-"""Requests as the production model takes them: what the arrays are, synthetic ones, and what cannot be run.
+"""Requests for the production model: the arrays, synthetic ones, and the checks of both.
 
 Legend: B users, N rows of a padded sequence, C contextual rows, T targets at most.
 """

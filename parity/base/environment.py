@@ -26,9 +26,9 @@ _DISTRIBUTIONS = (
 
 
 def environment() -> dict[str, str]:
-    """Versions of Python, the libraries that are installed and the driver; the processor and the GPU.
+    """Versions of Python, the installed libraries and the driver; the processor and the GPU.
 
-    `threads` are those that PyTorch takes: of the physical cores, or as OMP_NUM_THREADS says.
+    `threads` is PyTorch's number of threads: the physical cores, or OMP_NUM_THREADS.
     """
     facts = {
         "python": platform.python_version(),

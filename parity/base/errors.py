@@ -8,15 +8,15 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Something given to the harness cannot be used.
+    """Bad input to the suite.
 
-    ``str(error)`` is one clear message, ``field: value problem; fix``. It may span lines where several
-    findings belong to one cause.
+    ``str(error)`` is one message, ``field: value problem; fix``. It has several lines if one cause has
+    several problems.
 
     Attributes:
-        field: What was wrong: an option, a file, an array with the index of the first bad element.
-        value: The value that was found there.
-        fix: What to do about it.
+        field: Name of the bad input: an option, a file, an array with the index of the first bad element.
+        value: Its value.
+        fix: The remedy.
     """
 
     def __init__(self, field: str, value: object, problem: str, fix: str) -> None:
@@ -28,7 +28,7 @@ class UserError(ValueError):
         super().__init__(f"{field}: {shown} {problem}; {fix}")
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, object, str, str]]:
-        # Errors travel between the harness's processes; the default would pass on the message alone.
+        # Errors travel between processes. The default passes on the message alone.
         return type(self), (self.field, self.value, self.problem, self.fix)
 
 

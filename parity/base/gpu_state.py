@@ -13,10 +13,9 @@ _SECONDS = 60
 
 
 def gpu_state() -> dict[str, str]:
-    """What NVML says of the GPU that CUDA calls the first, now, by name and with units.
+    """Present state of CUDA's first GPU from NVML, by name and with units.
 
-    `unknown` alone, with the reasons, where neither nvidia-ml-py nor nvidia-smi can be asked; nothing
-    without a GPU.
+    Empty without a GPU. If neither nvidia-ml-py nor nvidia-smi answers, `unknown` alone holds the reasons.
     """
     if not torch.cuda.is_available():
         return {}

@@ -21,9 +21,9 @@ class Metric:
     """A number over all rows, dimensionless.
 
     Attributes:
-        name: As in reports.
+        name: Name in reports.
         over: Rows and labels, (..., n) each, to the metric of the last axis, (...); NaN where undefined.
-        undefined: Why labels (n,) give it no value, or nothing.
+        undefined: From labels (n,) to the reason for an undefined value; empty for a defined one.
     """
 
     name: str
@@ -32,17 +32,17 @@ class Metric:
 
 
 class Task(abc.ABC):
-    """How the output of a model becomes metrics."""
+    """The metrics of a model's output."""
 
     output: ClassVar[str]
-    """Tap name of the output that metrics are made of."""
+    """Tap name of the output behind the metrics."""
     unusable: ClassVar[str]
-    """What a row without a result has, in words."""
+    """Words for the property of a row without a result."""
     metrics: tuple[Metric, ...]
 
     @abc.abstractmethod
     def rows(self, output: np.ndarray, labels: Arrays, inputs: Arrays) -> np.ndarray:
-        """A batch's output (B, ...) float64 as one number a row, (B,); NaN for a row that has none."""
+        """A batch's output (B, ...) float64 as one number a row, (B,); NaN for a row without one."""
 
     @abc.abstractmethod
     def truth(self, labels: Arrays) -> np.ndarray:

@@ -1,10 +1,9 @@
-"""Some rows of a batch at a time, where all of them at once would take too much memory.
+"""Runs of some rows of a batch at a time, for batches that need too much memory.
 
-The float64 oracle makes tensors of twice the size, and a port's tapped graph returns all taps at once. If
-that takes more than `MemoryBudget.slice_bytes`, the batch runs in parts, and each tap is put together from
-their rows. This is the same function where rows are independent, as `Case.rows` states and a test checks.
-Runs of the whole model (`run`, `run_incremental`) are never cut, nor is the reference's run that records the
-calls.
+The float64 oracle makes tensors of twice the size, and a port's tapped graph returns all taps at once. A
+batch above `MemoryBudget.slice_bytes` runs in parts, and each tap joins the parts' rows. The result is the
+same for independent rows: `Case.rows` states the independence, and a test checks it. Runs of the whole model
+(`run`, `run_incremental`) and the reference's run that records the calls stay whole.
 """
 
 from __future__ import annotations
@@ -42,23 +41,23 @@ class MemoryBudget:
 
 
 def working_bytes(reference: Capture, path: str | None = None) -> int:
-    """Bytes of what a module, or the whole model, holds while it runs, in the reference's precision."""
+    """Bytes that a running module or model holds, in the reference's precision."""
     largest = reference.largest_results
     return TEMPORARIES * (max(largest.values(), default=0) if path is None else largest.get(path, 0))
 
 
 def tapped_bytes(reference: Capture, holds_taps: bool) -> int:
-    """Likewise of a run with taps."""
+    """Bytes that a run with taps holds."""
     return working_bytes(reference) + (sum(_sizes(reference.tensors).values()) if holds_taps else 0)
 
 
 def call_bytes(reference: Capture, call: ModuleCall) -> int:
-    """Likewise of a call alone, with what it receives and returns."""
+    """Bytes that a single call holds, with its arguments and results."""
     return working_bytes(reference, call.path) + moved_bytes(reference, call)
 
 
 def moved_bytes(reference: Capture, call: ModuleCall) -> int:
-    """What a call receives, with its copy on a device, and what it returns."""
+    """Bytes of a call's arguments and results, with their copies on a device."""
     inputs, taps = _sizes(reference.call_inputs), _sizes(reference.tensors)
     return 2 * sum(inputs.get(key, 0) for key in call.tensor_keys) + sum(
         taps.get(name, 0) for name in call.outputs
@@ -76,7 +75,7 @@ class Part:
 
     Attributes:
         arrays: Its input.
-        rows: Which rows of the batch; None for all of them.
+        rows: Rows of the batch; None for all of them.
         batch_size: Rows of the batch.
     """
 
@@ -85,7 +84,7 @@ class Part:
     batch_size: int
 
     def cut(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Of a tensor of the batch its rows; of one that is not, all."""
+        """The part's rows of a tensor with the batch's axis; other tensors whole."""
         of_batch = self.rows is not None and tensor.ndim > 0 and tensor.shape[0] == self.batch_size
         return tensor[self.rows] if of_batch else tensor
 
@@ -94,24 +93,24 @@ class Part:
         return whole if self.rows is None else _Cut(whole, self)
 
     def into(self, tensors: Spool, reference: Capture) -> MutableMapping[str, torch.Tensor]:
-        """Where taps go: rows are added to what is there. `reference` tells which taps are the batch's."""
+        """The destination of taps, which appends rows. `reference` tells which taps have the batch's axis."""
         return tensors if self.rows is None else _Rows(tensors, self, reference)
 
 
 def parts(case: Case, arrays: Mapping[str, np.ndarray], needed: int, limit: int) -> list[Part]:
-    """The batch in parts that keep within a limit; whole where it cannot be cut.
+    """The batch in parts within a limit; whole if its rows depend on each other.
 
     Args:
-        case: Says how to cut.
-        arrays: The batch's input.
-        needed: Bytes that the whole batch takes.
-        limit: Bytes that a part may take.
+        case: The case, which cuts its inputs.
+        arrays: The batch's inputs.
+        needed: Bytes that the whole batch needs.
+        limit: Bytes that a part may need.
     """
     whole = [Part(arrays, None, 0)]
     if needed <= limit:
         return whole
     batch = case.batch_size_of(arrays)
-    # A power of two, so that a module alone is mostly cut as the model is, and equal tensors are equal files.
+    # A power of two: single modules are mostly cut like the model, and equal tensors are equal files.
     step = max(1, batch >> math.ceil(math.log2(needed / limit)))
     cut = []
     for start in range(0, batch, step):
@@ -139,7 +138,7 @@ class _Cut(Mapping[str, torch.Tensor]):
 
 
 class _Rows(Through):
-    """Adds a part's taps to those of the parts before it."""
+    """Appends a part's taps to the taps of earlier parts."""
 
     def __init__(self, tensors: Spool, part: Part, reference: Capture) -> None:
         super().__init__(tensors, lambda name, tensor: {name: tensor})
@@ -164,13 +163,14 @@ class _Rows(Through):
 def unless_leaking(
     tensors: MutableMapping[str, torch.Tensor], clean: Mapping[str, torch.Tensor], case: Case, part: Part
 ) -> Through:
-    """Where taps of a run on poisoned padding go: as the clean run's, where all valid elements are the same.
+    """The destination of taps of a run on poisoned padding.
 
-    What garbage makes of the padding itself nobody looks at, and the clean tensor is on the disk already.
+    It replaces a tap by the clean run's if all valid elements are equal. The padding itself does not count,
+    and the clean tensor is on the disk already.
     """
     valid, batch_size = case.valid_rows(part.arrays), case.batch_size_of(part.arrays)
 
-    def kept(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    def unless_equal(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
         whole = clean.get(name)
         if whole is None:
             return {name: tensor}
@@ -178,4 +178,4 @@ def unless_leaking(
         keep = valid_elements(tuple(tensor.shape), valid, batch_size)
         return {name: before if same_where_valid(before, tensor, keep) else tensor}
 
-    return Through(tensors, kept)
+    return Through(tensors, unless_equal)

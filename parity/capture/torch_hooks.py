@@ -31,8 +31,8 @@ def tapped(
     Args:
         model: Any module tree; containers that are never called leave no tap.
         record_calls: Also record the calls with their inputs, and the longest sum of each module.
-        keep: Which outputs to keep.
-        capture: What receives them as they come; a new one, in memory, by default.
+        keep: Whether to keep an output.
+        capture: Destination of the taps; a new one in memory by default.
     """
     capture = Capture() if capture is None else capture
     seen: dict[str, int] = {}
@@ -80,7 +80,7 @@ def _wrapped_methods(
     before: Callable[[str, tuple, dict], Any],
     after: Callable[[str, str, Any, str], Any],
 ) -> Iterator[None]:
-    """Let `before` and `after` see the calls of `METHODS`, of which PyTorch's hooks know nothing."""
+    """Pass the calls of `METHODS` to `before` and `after`. PyTorch's hooks skip them."""
     wrapped: list[tuple[torch.nn.Module, str]] = []
 
     def wrap(path: str, module: torch.nn.Module, name: str) -> None:
@@ -119,7 +119,7 @@ class Marks:
 def marked(model: torch.nn.Module, argument_name: Callable[[str, str], str]) -> Iterator[Marks]:
     """Put a copy in the place of every tensor that enters or leaves a module while the body traces the model.
 
-    What is computed between a call's copies is that module, and its copies are named as its taps are.
+    The nodes between a call's copies are that module. The copies have the names of its taps.
 
     Args:
         model: Any module tree.
@@ -184,7 +184,7 @@ def hooked(
     before: Callable[[str, tuple, dict], Any],
     after: Callable[[str, str, Any], Any],
 ) -> Iterator[None]:
-    """Call both with the path of every submodule that runs; what they return takes the place of the old."""
+    """Call both with the path of every running submodule. Their results replace its arguments and results."""
     handles = []
     for path, module in model.named_modules():
         if path == "":

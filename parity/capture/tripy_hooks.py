@@ -1,7 +1,7 @@
 """Taps on a Tripy model: every submodule's outputs, as additional outputs of the traced graph.
 
-Tripy has no hooks. While the model is traced, each submodule's `forward` is wrapped; what it returns
-becomes an output of the compiled function. Nothing in the model's own code knows of this.
+Tripy has no hooks. During the trace, each submodule's `forward` is wrapped. Its results become outputs of the
+compiled function. The model's own code stays unchanged.
 """
 
 from __future__ import annotations

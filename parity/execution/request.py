@@ -12,17 +12,17 @@ from parity.execution.folder import BatchFolder
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for, every name checked.
+    """The requested run, with checked names.
 
     Attributes:
         cases: Cases to run.
         precisions: Names in `PRECISIONS`.
         runners: Runners to judge; the reference and the oracle always run.
-        runners_asked: Whether the user named them: then one that is unavailable is an error.
+        runners_asked: Whether the user named them. An unavailable one is then an error.
         data: A file of recorded data in place of synthetic input.
         checkpoint: Trained weights in place of the sensitive initial ones.
         save: Folder that keeps everything, or None.
-        timeout: Time limit of one step of one runner, in seconds.
+        timeout: Time limit of one step of one runner, s.
         command: The command line, for the report.
         profile: Folder for a trace of every runner, or None.
     """

@@ -19,7 +19,7 @@ from parity.execution.request import Request
 
 
 def write_started(request: Request, folder: RunFolder) -> None:
-    """Keep what is needed to start the same run again. Raises `UserError` if the folder cannot be written."""
+    """Save the request for a later `--resume`. Raises `UserError` if the folder is not writable."""
     content = {
         "cases": [case.reference.model_dump() for case in request.cases],
         "precisions": request.precisions,

@@ -111,7 +111,7 @@ class RunnerPool:
         return process
 
     def stop(self) -> None:
-        """End the processes, and those that runners have started themselves, such as compilers'."""
+        """End the processes, and the processes that runners started, such as compilers."""
         for process in self._processes.values():
             process.dismiss()
         latest = time.monotonic() + PATIENCE

@@ -16,7 +16,7 @@ from parity.base.precision import dtype_name
 
 
 def layout(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shape and type of every tensor, by name: what ``load_checkpoint`` holds a file against."""
+    """Shape and type of every tensor by name, for ``load_checkpoint``."""
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
 
 
@@ -25,10 +25,10 @@ def load_checkpoint(
 ) -> dict[str, torch.Tensor]:
     """Reads a checkpoint strictly: the tensors of ``expected`` (see ``layout``) and no others.
 
-    The file is safetensors, or what ``torch.save`` wrote: a state dict, or the public trainer's dict with
+    The file is safetensors, or a file of ``torch.save`` with a state dict, or the public trainer's dict with
     the state dict under ``model_state_dict`` and, from DistributedDataParallel, ``module.`` before every
-    name (meta-recsys/generative-recommenders, ``research/trainer/train.py``). Its content decides which,
-    since the public trainer's files have no suffix. Nothing in it is executed.
+    name (meta-recsys/generative-recommenders, ``research/trainer/train.py``). Its content decides the
+    format, since the public trainer's files have no suffix. No code in it is executed.
 
     Types are the expected ones, or floating-point types that fit into them without loss: float16 and
     bfloat16 become float32. A float64 checkpoint is refused, because rounding it would change it.

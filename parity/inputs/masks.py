@@ -11,15 +11,15 @@ import torch
 def valid_elements(
     shape: tuple[int, ...], valid: Mapping[int, np.ndarray], batch_size: int
 ) -> np.ndarray | None:
-    """What counts in a tensor: an axis as long as a padded one is masked by the lengths.
+    """The valid elements of a tensor. Lengths mask an axis that is as long as a padded one.
 
     Args:
-        shape: Of the tensor.
-        valid: For each size that a padded axis can have, the (B, size) mask of what counts.
+        shape: Shape of the tensor.
+        valid: For each size that a padded axis can have, the (B, size) mask of valid positions.
         batch_size: B.
 
     Returns:
-        A mask that broadcasts to the shape; None where all of it counts.
+        A mask that broadcasts to the shape; None if all elements are valid.
     """
     if len(shape) < 2 or shape[0] != batch_size:
         return None

@@ -1,8 +1,8 @@
-"""Timing single runs: between CUDA events where the work is a GPU's, by the host's clock elsewhere.
+"""Timing of single runs: by CUDA events on a GPU, by the host's clock elsewhere.
 
-The time between two events in the work's own stream is what a caller waits for: gaps in which the GPU waits
-for the host to launch the next kernel count. A replay of the same work as a captured graph has none between
-its kernels, and none in front of them, since it is queued while the GPU is busy with something else.
+The time between two events in the work's own stream includes gaps in which the GPU waits for the host's next
+launch. A replay of the same work as a captured graph has no gaps: the host queues it while the GPU is busy
+with other work.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 from parity.base.trees import leaves
 
 CAPTURE_WARM_UPS = 3
-# How long a GPU is kept busy, at first and at most, for the host to queue a run: 0.13 ms and 0.13 s at 2 GHz.
+# First and largest time of the other work while the host queues a run: 0.13 ms and 0.13 s at 2 GHz.
 BUSY_CYCLES, MOST_BUSY_CYCLES = 250_000, 256_000_000
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of each run, and what the last one returned."""
+    """Seconds of each run, and the last run's result."""
 
     seconds: list[float]
     result: Any = None
@@ -31,23 +31,23 @@ class Timed:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Seconds of each replay; where there can be none, the reason."""
+    """Seconds of each replay, or the reason for their absence."""
 
     seconds: list[float]
     reason: str = ""
 
 
 class NotCapturable(Exception):
-    """Work that cannot be replayed as a graph; the message says why."""
+    """Work that no graph can replay; the message is the reason."""
 
 
 def measure(function: Callable[[], Any], repeats: int, queue: torch.cuda.Stream | None) -> Timed:
-    """Time runs one by one, each begun when the one before is done.
+    """Time runs one by one. Each starts at the end of the one before.
 
     Args:
-        function: What to time. On a GPU it need not wait for its own work.
-        repeats: How many runs.
-        queue: The CUDA stream that the work goes to; None where `function` does all of it before it returns.
+        function: The work to time. On a GPU it may return before its work is done.
+        repeats: Number of runs.
+        queue: The CUDA stream of the work; None if `function` does all of it before it returns.
     """
     seconds, result = [], None
     for _ in range(repeats):
@@ -69,13 +69,13 @@ def measure(function: Callable[[], Any], repeats: int, queue: torch.cuda.Stream 
 def measure_queued(function: Callable[[], Any], repeats: int, queue: torch.cuda.Stream) -> Timed:
     """Time runs one by one, each as long as it takes the GPU alone.
 
-    The GPU is kept busy until a run is queued to its end. Whether it was, the GPU says: it must not have come
-    to the first event yet. Where it has, the run is measured anew behind twice the work.
+    Other work keeps the GPU busy while the host queues a run. If the GPU reaches the first event before the run
+    is queued to its end, the run is measured again behind twice the work.
 
     Args:
-        function: What to time: few launches, and no waiting for the GPU.
-        repeats: How many runs.
-        queue: The CUDA stream that the work goes to.
+        function: The work to time, with few launches. It does not wait for the GPU.
+        repeats: Number of runs.
+        queue: The CUDA stream of the work.
 
     Raises:
         NotCapturable: It waits for the GPU, or takes the host too long.
@@ -102,7 +102,7 @@ def measure_queued(function: Callable[[], Any], repeats: int, queue: torch.cuda.
 
 
 class Replay:
-    """A function's work on the GPU as a captured graph, its results compared with those of a plain run."""
+    """A function's work on the GPU as a captured graph, with results compared with a plain run's."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         """Capture `function`, which works in PyTorch's current stream on tensors that stay where they are.
