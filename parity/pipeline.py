@@ -36,7 +36,7 @@ from parity.timing.roofline import write_limits
 from parity.verdict.judging import PrecisionJudge
 
 _WRITE_POLYGRAPHY = "parity.report.polygraphy:write"
-"""Called by name in a runner's process: the export needs much memory, and Polygraphy may be missing."""
+"""Import path for a runner's process. The export needs much memory, and Polygraphy may be missing."""
 
 
 def run(request: Request, progress: Progress) -> Report:
@@ -68,7 +68,7 @@ def resume(folder: Path, progress: Progress) -> Report:
 
 
 def _prepared(request: Request) -> list[_Prepared]:
-    """Every case with its inputs and weights; cases of one class share what is read from a file of data."""
+    """Every case with its inputs and weights. Cases of one class share the content of the data file."""
     read: dict[type[Case], Any] = {}
     if request.data is not None:
         for case in request.cases:
@@ -96,7 +96,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
     """Judge a saved run again, from its captures alone.
 
     Raises:
-        UserError: The folder holds no run that is complete, or a file of it is missing or damaged.
+        UserError: The folder holds no complete run, or a file is missing or damaged.
     """
     try:
         asked = tuple(json.loads(RunFolder(folder).request.read_text())["runners_asked"])
@@ -176,15 +176,15 @@ def _prepare(case: Case, request: Request, data: Any) -> _Prepared:
 
 
 def _run_cases(
-    prepared: list[_Prepared], request: Request, root: RunFolder, progress: Progress
+    cases: list[_Prepared], request: Request, root: RunFolder, progress: Progress
 ) -> tuple[CaseReport, ...]:
     """Run and judge every case in every precision, as many pairs side by side as there are workers."""
-    for each in prepared:
-        folder = root.case(each.case.name)
-        weights.export(each.weights, folder.weights)
-        for number, inputs in enumerate(each.data.batches):
-            poisoned = poisoned_inputs(each.case, inputs)
-            labels = each.data.labels[number] if each.data.labels else None
+    for prepared in cases:
+        folder = root.case(prepared.case.name)
+        weights.export(prepared.weights, folder.weights)
+        for number, inputs in enumerate(prepared.data.batches):
+            poisoned = poisoned_inputs(prepared.case, inputs)
+            labels = prepared.data.labels[number] if prepared.data.labels else None
             write_inputs(inputs, poisoned, folder.batch(number), labels)
     scheduler = Scheduler()
     free: queue.SimpleQueue[RunnerPool] = queue.SimpleQueue()
@@ -192,14 +192,14 @@ def _run_cases(
     for pool in pools:
         free.put(pool)
 
-    def work(each: _Prepared, name: str) -> PrecisionReport:
+    def work(prepared: _Prepared, name: str) -> PrecisionReport:
         pool = free.get()
         try:
-            return _run_precision(each, PRECISIONS[name], request, root, pool, scheduler, progress)
+            return _run_precision(prepared, PRECISIONS[name], request, root, pool, scheduler, progress)
         finally:
             free.put(pool)
 
-    units = [(each, name) for each in prepared for name in request.precisions]
+    units = [(prepared, name) for prepared in cases for name in request.precisions]
     try:
         with one_thread(), ThreadPoolExecutor(max_workers=scheduler.workers) as threads:
             results = list(threads.map(lambda unit: work(*unit), units))
@@ -207,16 +207,18 @@ def _run_cases(
         for pool in pools:
             pool.stop()
     reports = []
-    for each in prepared:
-        precisions = tuple(result for (unit, _), result in zip(units, results, strict=True) if unit is each)
-        description = _Description.of(each, request.precisions)
-        _write_json(root.case(each.case.name).description, description.__dict__)
-        reports.append(_case_report(each.case, description, precisions))
+    for prepared in cases:
+        precisions = tuple(
+            result for (unit, _), result in zip(units, results, strict=True) if unit is prepared
+        )
+        description = _Description.of(prepared, request.precisions)
+        _write_json(root.case(prepared.case.name).description, description.__dict__)
+        reports.append(_case_report(prepared.case, description, precisions))
     return tuple(reports)
 
 
 def _run_precision(
-    each: _Prepared,
+    prepared: _Prepared,
     precision: Precision,
     request: Request,
     root: RunFolder,
@@ -224,20 +226,20 @@ def _run_precision(
     scheduler: Scheduler,
     progress: Progress,
 ) -> PrecisionReport:
-    """All batches of a case in one precision, on the same loaded models."""
-    folder = root.case(each.case.name)
-    judge = PrecisionJudge(each.case, precision, folder, each.labels_digests)
-    for number in range(len(each.data.batches)):
+    """Run all batches of a case in one precision, on models that are loaded once."""
+    folder = root.case(prepared.case.name)
+    judge = PrecisionJudge(prepared.case, precision, folder, prepared.labels_digests)
+    for number in range(len(prepared.data.batches)):
         batch = folder.batch(number)
         result = batch.precision(precision.name)
         if not result.record.exists():
-            # An interrupted run may have left a part.
+            # An interrupted run may leave a part of a result.
             shutil.rmtree(result.path, ignore_errors=True)
             if number == 0:
-                write_limits(each.case, precision, each.data.batches[number], result.roofline)
+                write_limits(prepared.case, precision, prepared.data.batches[number], result.roofline)
             collect(
-                Batch(each.case, precision, batch, folder.weights),
-                _runners_of(each.case, request),
+                Batch(prepared.case, precision, batch, folder.weights),
+                _runners_of(prepared.case, request),
                 pool,
                 scheduler,
                 progress,
@@ -248,22 +250,22 @@ def _run_precision(
         if request.save is None:
             shutil.rmtree(result.path)
     if request.save is not None:
-        write_polygraphy(each.case, precision, folder, pool, scheduler)
-        progress(f"{each.case.name} {precision.name}: ONNX")
+        write_polygraphy(prepared.case, precision, folder, pool, scheduler)
+        progress(f"{prepared.case.name} {precision.name}: ONNX")
     return precision_report(judge.judgement())
 
 
 def write_polygraphy(
     case: Case, precision: Precision, folder: CaseFolder, pool: RunnerPool, scheduler: Scheduler
 ) -> None:
-    """Save the files for `polygraphy run`, or the reason why there are none.
+    """Save the files for `polygraphy run`, or the reason for their absence.
 
     Args:
-        case: A case whose batches are all done in this precision.
+        case: A case with complete batches in this precision.
         precision: The precision.
         folder: Folder of the case.
-        pool: Runner processes, one of which does the work.
-        scheduler: The machine.
+        pool: Runner processes.
+        scheduler: The scheduler of the machine.
     """
     reference = pool.get(REFERENCE, precision)
     try:
@@ -276,7 +278,7 @@ def write_polygraphy(
 
 
 def _runners_of(case: Case, request: Request) -> tuple[str, ...]:
-    """The request's runners; of those that nobody asked for, those whose form the case has."""
+    """The requested runners; without a request, the default ones that the case has a form for."""
     return tuple(
         name
         for name in request.runners

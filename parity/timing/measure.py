@@ -69,8 +69,8 @@ def measure(function: Callable[[], Any], repeats: int, queue: torch.cuda.Stream 
 def measure_queued(function: Callable[[], Any], repeats: int, queue: torch.cuda.Stream) -> Timed:
     """Time runs one by one, each as long as it takes the GPU alone.
 
-    Other work keeps the GPU busy while the host queues a run. If the GPU reaches the first event before the run
-    is queued to its end, the run is measured again behind twice the work.
+    Other work keeps the GPU busy while the host queues a run. If the GPU reaches the first event before the
+    run is queued to its end, the run is measured again behind twice the work.
 
     Args:
         function: The work to time, with few launches. It does not wait for the GPU.
