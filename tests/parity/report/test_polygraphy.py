@@ -138,7 +138,7 @@ def test_bfloat16_is_stored_as_torchs(saved_bf16):
     folder = files(saved_bf16, "dlrm_tiny", "bf16")
     ((_, (result,)),) = RunResults.load(str(folder / "outputs_torch.json"))
     assert {tensor.dtype for tensor in result.values()} == {torch.bfloat16}
-    assert "bfloat16 tensors are stored as PyTorch's" in (folder / "README.txt").read_text()
+    assert "The files hold bfloat16 tensors of PyTorch" in (folder / "README.txt").read_text()
     (feed,) = load_json(str(folder / "inputs.json"))
     assert {array.dtype for array in feed.values()} == {np.dtype(np.int64)}
 
