@@ -71,7 +71,7 @@ def collect(
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
     collection = _Collection(batch, pool, scheduler, progress, budget)
-    with ThreadPoolExecutor(max_workers=len(everyone)) as threads:
+    with scheduler.capturing(), ThreadPoolExecutor(max_workers=len(everyone)) as threads:
         records = dict(zip(everyone, threads.map(collection.capture, everyone), strict=True))
     gpu = collection.time(records) if timed else {}
     if profiles is not None:

@@ -45,6 +45,35 @@ class Scheduler:
         self._slots = threading.Semaphore(self.workers)
         self._taking_all = threading.Lock()
         self._recording = threading.Lock()
+        self._phases = threading.Condition()
+        self._capturing = self._timings = 0
+
+    @contextlib.contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Take the captures of one batch. None begins while another batch waits to be timed."""
+        with self._phases:
+            self._phases.wait_for(lambda: self._timings == 0)
+            self._capturing += 1
+        try:
+            yield
+        finally:
+            with self._phases:
+                self._capturing -= 1
+                self._phases.notify_all()
+
+    @contextlib.contextmanager
+    def timing(self) -> Iterator[None]:
+        """Have the machine to itself, behind all captures that have begun: they leave no core idle meanwhile."""
+        with self._phases:
+            self._timings += 1
+            self._phases.wait_for(lambda: self._capturing == 0)
+        try:
+            with self.alone():
+                yield
+        finally:
+            with self._phases:
+                self._timings -= 1
+                self._phases.notify_all()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:

@@ -22,9 +22,9 @@ ROUNDS_SECONDS = 0.5
 MODULE_ROUNDS, MODULE_REPEATS = 2, 3
 GPU_REPEATS, GPU_MAX_ROUNDS = 5, 10
 """Counted runs of a runner in one round on a GPU, and the limit of rounds there."""
-GPU_MODULE_ROUNDS = 8
+GPU_MODULE_ROUNDS = 6
 """The pace of launches changes within seconds: the spread of two rounds is smaller than that between runs."""
-REPLAY_ROUNDS = 4
+REPLAY_ROUNDS = 3
 """Replays do not wait for the host: fewer rounds show their spread."""
 NO_REPLAY = Replayed([])
 

@@ -340,6 +340,21 @@ def test_a_gpu_gets_more_workers_where_cores_allow(cores, workers, monkeypatch):
     assert Scheduler().workers == workers
 
 
+def test_timing_follows_the_captures_that_have_begun_and_precedes_all_others(machine):
+    capturing = _Visitor(machine.capturing)
+    assert capturing.is_inside(SOON)
+    timing = _Visitor(machine.timing)
+    assert not timing.is_inside(AT_ONCE)
+    late = _Visitor(machine.capturing)
+    assert not late.is_inside(AT_ONCE)
+    assert capturing.leave()
+    assert timing.is_inside(SOON)
+    assert not late.is_inside(AT_ONCE)
+    assert timing.leave()
+    assert late.is_inside(SOON)
+    assert late.leave()
+
+
 def test_as_many_share_the_machine_as_it_has_workers(machine):
     users = [_Visitor(machine.shared) for _ in range(machine.workers)]
     assert all(user.is_inside(SOON) for user in users)
