@@ -63,7 +63,7 @@ class Scheduler:
 
     @contextlib.contextmanager
     def timing(self) -> Iterator[None]:
-        """Have the machine to itself, behind all captures that have begun: they leave no core idle meanwhile."""
+        """Have the machine to itself, behind all captures that have begun."""
         with self._phases:
             self._timings += 1
             self._phases.wait_for(lambda: self._capturing == 0)

@@ -90,7 +90,7 @@ def test_on_a_processor_every_run_of_a_round_counts(monkeypatch):
     assert timed.times["b"].seconds == [10.0] * rounds.MIN_ROUNDS
 
 
-@pytest.mark.parametrize(("on_gpu", "count"), [(False, 2), (True, 8)])
+@pytest.mark.parametrize(("on_gpu", "count"), [(False, 2), (True, 6)])
 def test_modules_are_interleaved_as_well_in_more_rounds_on_a_gpu(on_gpu, count, monkeypatch):
     machine = Machine()
     timed = machine.rounds(monkeypatch, on_gpu)
