@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -16,6 +18,8 @@ from perf_model.work.model import appending_work, case_work
 TARGET = "cases.shipped:from_values"
 _NO_SIZES = ("seed",)
 """Numbers of a configuration that are no sizes."""
+_COMPUTE_NOTHING = ("gaps", "validation")
+"""Modules of the port that compute no result."""
 
 _Configured = TypeVar("_Configured", bound="ConfiguredCase")
 
@@ -53,7 +57,8 @@ class ConfiguredCase(Case):
     """The function of `reference.build` and of `tripy_port.build`."""
     outputs: ClassVar[tuple[str, ...]]
     """Names of the entry's results, in order."""
-    packages = ("cases", "configs", "datasets", "kernels", "perf_model", "tripy_port")
+    packages = ("cases", "configs", "datasets", "kernels", "perf_model", "reference", "tripy_port")
+    fault_catalogues = tuple(sorted(Path(__file__).with_name("faults").glob("*.yaml")))
 
     def __init__(self, config: CaseConfig) -> None:
         self.config = config
@@ -107,6 +112,12 @@ class ConfiguredCase(Case):
     def named_outputs(self, results: Any) -> dict[str, Any]:
         several = results if isinstance(results, tuple) else (results,)
         return {f"{self.entry}.{name}": result for name, result in zip(self.outputs, several, strict=True)}
+
+    def port_modules(self) -> tuple[str, ...]:
+        import tripy_port
+
+        names = (info.name for info in pkgutil.iter_modules(tripy_port.__path__))
+        return tuple(f"tripy_port.{name}" for name in names if name not in _COMPUTE_NOTHING)
 
     def gaps(self) -> Mapping[str, str]:
         from tripy_port.gaps import GAPS

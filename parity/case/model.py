@@ -74,7 +74,10 @@ class Case(abc.ABC):
     incremental_outputs: Mapping[str, str] = {}
     """Tap names of the results of `extend`, in order, each with the tap of the entry that it must equal."""
     packages: tuple[str, ...] = ()
-    """Packages that `build_port` imports besides the case's own, for a folder that reproduces a failure."""
+    """Top packages of the case's code besides its own: a folder that reproduces a failure holds their copies,
+    and findings about faults depend on their code."""
+    fault_catalogues: tuple[Path, ...] = ()
+    """YAML files of faults by hand; see `parity.studies.fault_injection.handwritten`."""
     _reference: CaseReference | None = None
 
     # Needed
@@ -256,6 +259,15 @@ class Case(abc.ABC):
     def appending_work(self, arrays: Arrays, item: int) -> Mapping[str, Any]:
         """`work` of `prefill` (no suffix) and of `extend` (`@1`); nothing where there is no cache."""
         return {}
+
+    # Studies
+
+    def port_modules(self) -> Sequence[str]:
+        """Import paths of the Python modules with the port's code, for faults in it.
+
+        Empty by default: then the modules that define the port's classes count, with their packages.
+        """
+        return ()
 
     # The incremental forward
 

@@ -14,6 +14,7 @@ from parity.report.schema import Report, RunnerReport
 from parity.studies.fault_injection.handwritten import Edit
 from tests.locations import ROOT
 
+HANDWRITTEN = ROOT / "cases/faults/handwritten.yaml"
 RUNNER = "parity/runners/tripy/runner.py"
 TENSORS = "        tensors = rounded(weights, self.dtype)\n"
 
@@ -32,7 +33,7 @@ class Fault:
     @classmethod
     def of(cls, edit: Edit) -> Fault:
         """A fault of the campaign's catalogue."""
-        return cls(edit.detail, f"tripy_port/{edit.file}.py", edit.old, edit.new, edit.named, edit.case)
+        return cls(edit.detail, f"{edit.module.replace('.', '/')}.py", edit.old, edit.new, edit.named, edit.case)
 
 
 def on_weights(statement: str) -> str:

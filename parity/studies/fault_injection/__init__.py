@@ -1,11 +1,12 @@
-"""The suite's own proof: faults put into the port, one at a time; does the suite notice, and name the module?
+"""The proof of the suite itself: one fault at a time in the port. Does the suite detect and localise it?
 
 weight_faults   faults of every parameter
-mutation        faults of every expression of the port's source; `source` puts them in, `sites` says where
-handwritten     faults that no operator makes
+mutation        faults of every expression of the port's source; `source` applies them, `sites` places them
+handwritten     faults by hand, from the catalogues of a case
+bench           one case in one precision: its clean run and its faults
+effects         the effect of an undetected fault: none, below the limit, or missed
+trial           one fault, applied and judged
 clean           runs without a fault, for false alarms
-bench           a case in a precision: judged by what is made once, a fault re-runs what it can reach
-effects         what a fault that nobody noticed does: nothing, too little to ask for, or something
-campaign        all of it, on every core (`workers`), resumable (`store`)
-table           what came out, by operator
+campaign        all faults and clean runs, on every core (`workers`), resumable (`store`)
+table           the outcomes by operator
 """

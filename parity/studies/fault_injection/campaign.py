@@ -11,22 +11,23 @@ from parity.base.precision import PRECISIONS
 from parity.case import Case, CaseReference
 from parity.studies.fault_injection import workers
 from parity.studies.fault_injection.faults import CleanFinding, Finding
-from parity.studies.fault_injection.store import Store, opened
+from parity.studies.fault_injection.store import Store, digest, opened
+from parity.studies.packages import packages_of
 
 Advance = Callable[[int, int, str], None]
-"""Called with what is done, what is known to be wanted, and what is at work."""
+"""Called with the number of finished items, the known number of all, and the name of the current work."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a campaign covers.
+    """The extent of a campaign.
 
     Attributes:
         cases: The cases, each in all precisions.
         precisions: Names in `PRECISIONS`.
-        share: The share of the faults, in [0, 1], drawn by their names: a smaller share is part of a larger.
-        clean_runs: How many runs without a fault.
-        operators: What the operators' names begin with; empty for all.
+        share: Share of the faults, in [0, 1], drawn by name. A smaller share is part of a larger one.
+        clean_runs: Number of runs without a fault.
+        operators: First letters of the operators' names; empty for all.
     """
 
     cases: tuple[Case, ...]
@@ -37,25 +38,25 @@ class Plan:
 
 
 def run(plan: Plan, folder: Path, advance: Advance) -> tuple[list[Finding], list[CleanFinding]]:
-    """Do what of the plan is not done yet in `folder`; return all that the plan asks for.
+    """Do the part of the plan that `folder` does not hold yet. Returns all findings of the plan.
 
     Raises:
-        UserError: The folder holds something else, or the suite fails without a fault.
+        UserError: The folder holds other files, or the suite fails without a fault.
     """
-    opened(folder)
+    opened(folder, digest({package for case in plan.cases for package in packages_of(case)}))
     findings = _faults(plan, folder, advance) if plan.share else []
     return findings, _clean_runs(plan, folder, advance) if plan.clean_runs else []
 
 
 def _faults(plan: Plan, folder: Path, advance: Advance) -> list[Finding]:
     store = Store(folder / "findings.jsonl", Finding)
-    found = {finding.identity: finding for finding in store.lines}
+    findings = {finding.identity: finding for finding in store.lines}
     units = [(case.reference.model_dump_json(), name) for case in plan.cases for name in plan.precisions]
-    # Where there are too few units to keep every core busy to the end, each is cut.
+    # Few units are cut into parts, so that every core has work to the end.
     parts = -(-2 * workers.cores() // len(units))
-    known = frozenset(found)
+    known = frozenset(findings)
     tasks = [
-        (_find, (*unit, plan.operators, plan.share, part, parts, known))
+        (_findings_of_part, (*unit, plan.operators, plan.share, part, parts, known))
         for unit in units
         for part in range(parts)
     ]
@@ -64,17 +65,17 @@ def _faults(plan: Plan, folder: Path, advance: Advance) -> list[Finding]:
     for report in workers.reports(tasks):
         if isinstance(report, Finding):
             store.add(report)
-            found[report.identity] = report
+            findings[report.identity] = report
             done += 1
         else:
             wanted |= dict.fromkeys(report)
             done += len(known.intersection(report))
         advance(done, len(wanted), next(reversed(wanted), "").split(" | ")[0])
     store.close()
-    return [found[name] for name in wanted]
+    return [findings[name] for name in wanted]
 
 
-def _find(
+def _findings_of_part(
     case_json: str,
     precision: str,
     operators: str,
@@ -83,8 +84,9 @@ def _find(
     parts: int,
     known: frozenset[str],
 ) -> Iterator[list[str] | Finding]:
-    """A part of the faults of one case in one precision: their names, then a finding for each new one."""
+    """A part of the faults of one case in one precision: their names, then the findings of the new ones."""
     from parity.studies.fault_injection.bench import Bench
+    from parity.studies.fault_injection.trial import try_fault
 
     bench = Bench(CaseReference.model_validate_json(case_json).load(), PRECISIONS[precision])
     faults = {bench.name_of(fault): fault for fault in bench.faults() if fault.operator.startswith(operators)}
@@ -92,11 +94,11 @@ def _find(
     yield mine
     for name in mine:
         if name not in known:
-            yield bench.find(faults[name])
+            yield try_fault(bench, faults[name])
 
 
 def drawn(name: str, share: float) -> bool:
-    """Whether a fault is among a share of them: the same ones in every run."""
+    """Whether a fault belongs to a share of all faults. The answer is the same in every run."""
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     return number < share * 2.0**64
 

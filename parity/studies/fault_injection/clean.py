@@ -1,4 +1,4 @@
-"""Runs without a fault: the count of false alarms."""
+"""Runs without a fault, which count false alarms."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ LARGEST_SEED = 1 << 20
 
 
 @dataclass(frozen=True)
-class Draw:
-    """The case, precision and runner of a clean run, drawn by its number."""
+class CleanPlan:
+    """Case, precision and runner of a clean run, drawn by its number."""
 
     case: Case
     precision: str
     runner: str
 
     @classmethod
-    def of(cls, number: int, cases: Sequence[Case], precisions: Sequence[str]) -> Draw:
-        """Seeds decide the weights and the inputs with their lengths, the number the rest."""
+    def of(cls, number: int, cases: Sequence[Case], precisions: Sequence[str]) -> CleanPlan:
+        """Draw a plan. The case's seed decides the weights and the inputs with their lengths."""
         rng = np.random.default_rng([0xC1EA, number])
         case = cases[rng.integers(len(cases))]
         runners = ["tripy", *(["torch_jagged"] if "jagged" in case.forms else [])]
@@ -41,21 +41,21 @@ class Draw:
 
 
 def clean_run(number: int, cases: Sequence[Case], precisions: Sequence[str]) -> CleanFinding:
-    """Judge one run without a fault. A batch size that cannot be judged (`Case.validate`) grows by one."""
-    draw = Draw.of(number, cases, precisions)
-    case = draw.case
+    """Judge one run without a fault. A batch size that `Case.validate` refuses grows by one."""
+    plan = CleanPlan.of(number, cases, precisions)
+    case = plan.case
     while True:
         try:
-            run = CleanRun(case, PRECISIONS[draw.precision])
+            run = CleanRun(case, PRECISIONS[plan.precision])
             break
         except UserError:
             case = case.with_overrides(batch_size=case.batch_size + 1)
-    diagnosis = run.judge(draw.runner).diagnosis
+    diagnosis = run.judge(plan.runner).diagnosis
     return CleanFinding(
         number=number,
         case=case.name,
-        precision=draw.precision,
-        runner=draw.runner,
+        precision=plan.precision,
+        runner=plan.runner,
         seed=case.seed,
         batch_size=case.batch_size,
         alarm="" if diagnosis.kind == "none" else diagnosis.text,

@@ -1,4 +1,4 @@
-"""`run_parity.py --self-test`: the campaign, its verdict, and the files that it leaves."""
+"""`run_parity.py --self-test`: the campaign, its verdict and its files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LEAST_LOCALISED = 0.99
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What a campaign found."""
+    """The findings of a campaign."""
 
     findings: list[Finding]
     clean: list[CleanFinding]
 
     @property
     def exit_code(self) -> int:
-        """0 if every fault with an effect is detected, 99 % are localised, and nothing is a false alarm."""
+        """0 if no fault with an effect is missed, 99 % are localised, and there is no false alarm; else 1."""
         total = summarise(self.findings)["all"]
         alarms = any(finding.alarm for finding in self.clean)
         return int(total.missed > 0 or total.localisation < LEAST_LOCALISED or alarms)
@@ -45,13 +45,13 @@ def self_test(plan: Plan, folder: Path, advance: Advance) -> SelfTest:
             raise UserError(
                 "--precision", name, "needs a CUDA device and PyTorch sees none", "choose other precisions"
             )
-    found = SelfTest(*run(plan, folder, advance))
-    (folder / "table.md").write_text(markdown(found.findings, found.clean))
-    return found
+    result = SelfTest(*run(plan, folder, advance))
+    (folder / "table.md").write_text(markdown(result.findings, result.clean))
+    return result
 
 
-def render_self_test(found: SelfTest) -> RenderableType:
-    """The table by operator, what was missed, and the false alarms, for a terminal."""
+def render_self_test(result: SelfTest) -> RenderableType:
+    """The table by operator, the missed faults and the false alarms, for a terminal."""
     table = Table(box=None, header_style="bold")
     table.add_column("operator", no_wrap=True)
     for name in (
@@ -65,7 +65,7 @@ def render_self_test(found: SelfTest) -> RenderableType:
         "least margin",
     ):
         table.add_column(name, justify="right")
-    for operator, row in summarise(found.findings).items():
+    for operator, row in summarise(result.findings).items():
         table.add_row(
             operator,
             *(
@@ -77,13 +77,13 @@ def render_self_test(found: SelfTest) -> RenderableType:
             style="bold" if operator == "all" else "red" if row.missed else "",
         )
     lines: list[RenderableType] = [table, Text()]
-    for finding in found.findings:
+    for finding in result.findings:
         if finding.outcome is Outcome.MISSED:
             margin = "no numbers" if finding.margin is None else f"{finding.margin:.2f} of its limit"
             lines.append(Text(f"missed: {finding.identity}, {margin}; {finding.proof}", style="red"))
-    alarms = [finding for finding in found.clean if finding.alarm]
+    alarms = [finding for finding in result.clean if finding.alarm]
     lines += [
         Text(f"false alarm: {a.case} {a.precision} {a.runner}, seed {a.seed}: {a.alarm}") for a in alarms
     ]
-    lines.append(Text(f"{len(found.clean)} runs without a fault, {len(alarms)} false alarms"))
+    lines.append(Text(f"{len(result.clean)} runs without a fault, {len(alarms)} false alarms"))
     return Group(*lines)

@@ -1,21 +1,21 @@
-"""What a fault that nobody noticed does: nothing, less than the suite may ask for, or something it missed.
+"""The effect of an undetected fault: none, less than the suite may ask for, or a miss.
 
-s is the spacing of the tested precision's numbers, two units of round-off: a change of a result by less need
-not show in it. Every distance is relative to the oracle's norm, in the Euclidean norm and in that of the
-largest element, over valid elements. A fault is **equivalent** when this is proved:
+s is the spacing of the tested precision's numbers, two units of round-off. A smaller change of a result need
+not show. Every distance is relative to the oracle's norm, over valid elements. It is taken in the Euclidean
+norm and in that of the largest element. A fault is **equivalent** when one of these is proved:
 
-* Weights. The float64 oracle gets the same change. The outputs of the modules that have the weight, and of
-  those around them, on the inputs that the reference saw, move by at most s.
-* Source. Tripy has no float64. Either not one bit of any result changes, of no module alone and of no run of
-  the whole model; or two things hold. As a function: the faulty port in float32, on the weights and inputs of
-  the tested precision, is at most s further from the float64 oracle than the clean port is in float32. As
-  arithmetic: in the tested precision itself it is at most s further from the oracle than the reference, or
-  than the clean port where that is further. The first alone would pass a sum that is accumulated in half; the
-  second alone would pass, in half, a change that only a wider type can see. In float32 the two are one.
+* Weights. The float64 oracle gets the same change. The modules with the weight, and the modules around them,
+  run on the inputs that the reference saw. Their outputs move by at most s.
+* Source, same bits. No bit of any result changes, of a module alone or of a run of the whole model.
+* Source, by distance. Tripy has no float64. As a function: in float32, on the weights and inputs of the
+  tested precision, the faulty port is at most s further from the oracle than the clean port. As arithmetic:
+  in the tested precision it is at most s further from the oracle than the reference and the clean port. The
+  first alone would accept a sum that is accumulated in half precision. The second alone would accept, in half
+  precision, a change that only a wider type shows. In float32 the two are one.
 
-What moves results by more than s is **below the limit** where no result moves by more than its verdict's
-limit (`parity.verdict.rule`): that far two correct programs may lie apart. It is counted by itself, and was
-not detected. Everything else is **missed**.
+A fault that moves results by more than s is **below the limit** where no result moves by more than the limit
+of its verdict (`parity.verdict.rule`). Two correct programs may be that far apart. The table counts these
+faults separately, as undetected. All other faults are **missed**.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from parity.base.precision import PRECISIONS
-from parity.capture.captures import ModuleCall
 from parity.runners.oracle.float64 import Float64Runner
 from parity.runners.tripy.runner import TripyRunner
+from parity.studies.fault_injection.bench import WIDEST, Bench, Norms, Tap
 from parity.studies.fault_injection.faults import Fault, Outcome
 from parity.studies.fault_injection.weight_faults import WeightFault
 from parity.verdict.comparison import Comparison, Results
 from parity.verdict.rule import Verdict
 
-if TYPE_CHECKING:
-    from parity.studies.fault_injection.bench import Bench
-
-Tensors = Mapping[str, torch.Tensor]
-FUNCTION = PRECISIONS["fp32"]
-"""The widest precision that Tripy has: what a change does to the function is seen in it."""
-
-
-Norms = tuple[float, float]
-"""A distance in the Euclidean norm and in that of the largest element."""
-Tap = tuple[bool, str]
-"""Whether a module was alone, and the tap; a check's name for one."""
-
 
 @dataclass(frozen=True)
 class Effect:
-    """What a fault does: how far it moves results, in words what that proves, and the outcome."""
+    """The effect of an undetected fault.
+
+    Attributes:
+        size: Largest movement of a result, relative to the oracle's norm.
+        proof: The movement in words.
+        outcome: EQUIVALENT, BELOW_LIMIT or MISSED.
+    """
 
     size: float
     proof: str
     outcome: Outcome
 
 
-def of(bench: Bench, fault: Fault, homes: set[str], comparison: Comparison, results: Results) -> Effect:
-    """The effect of a fault that gave `results`, judged as `comparison`."""
+def effect_of(
+    bench: Bench, fault: Fault, homes: set[str], comparison: Comparison, results: Results
+) -> Effect:
+    """The effect of a fault.
+
+    Args:
+        bench: The case without the fault.
+        fault: The fault.
+        homes: Paths of the modules that contain it.
+        comparison: Verdicts with the fault.
+        results: Results with the fault.
+    """
     spacing = 2 * bench.precision.unit_roundoff
     limits = _limits(bench.clean_comparison)
     if isinstance(fault, WeightFault):
@@ -70,7 +70,7 @@ def of(bench: Bench, fault: Fault, homes: set[str], comparison: Comparison, resu
     if _same_bits(results, bench.clean):
         return Effect(0.0, "not one bit of any result changes", Outcome.EQUIVALENT)
     moved = _excess(comparison, bench.clean_comparison)
-    if bench.precision.name == FUNCTION.name or _size(moved) > spacing:
+    if bench.precision.name == WIDEST.name or _size(moved) > spacing:
         return _effect(moved, limits, spacing, f"in {bench.precision.name} further from the oracle by")
     return _effect(_moved_by_source(bench, fault, homes), limits, spacing, "in float32 further from it by")
 
@@ -123,7 +123,7 @@ def _same_bits(results: Results, clean: Results) -> bool:
 
 
 def _excess(comparison: Comparison, clean: Comparison) -> dict[Tap, Norms]:
-    """By how much the port is further from the oracle than the reference, or itself without the fault, is."""
+    """Error of the faulty port less that of the reference or of the clean port, whichever is larger."""
     without = dict(_verdicts(clean))
     return {
         tap: (
@@ -135,60 +135,24 @@ def _excess(comparison: Comparison, clean: Comparison) -> dict[Tap, Norms]:
 
 
 def _moved_by_weights(bench: Bench, fault: WeightFault, homes: set[str]) -> dict[Tap, Norms]:
-    """How far the oracle moves when it gets the same change."""
+    """Movement of the oracle under the same change of the weights."""
     oracle = Float64Runner()
     oracle.load(bench.case, bench.precision, fault.apply(bench.weights, bench.precision.dtype))
     moved = {
-        (True, name): _distance(bench, name, tensor, bench.evidence.oracle_isolated)
+        (True, name): bench.distance(name, tensor, bench.evidence.oracle_isolated[name])
         for call in bench.reached(fault, homes)
         for name, tensor in oracle.run_call(call, bench.reference.call_inputs, bench.arrays).items()
     }
     if "" in homes:
         for name, tensor in oracle.run_tapped(bench.arrays).tensors.items():
-            moved[False, name] = _distance(bench, name, tensor, bench.evidence.oracle)
+            moved[False, name] = bench.distance(name, tensor, bench.evidence.oracle[name])
     return moved
 
 
 def _moved_by_source(bench: Bench, fault: Fault, homes: set[str]) -> dict[Tap, Norms]:
-    """How much further from the oracle the port is with the fault than without it, both in float32."""
+    """Error of the faulty port less that of the clean port, both in `WIDEST`."""
     port = TripyRunner()
-    with bench.faulty(fault, port, FUNCTION):
-        errors = dict(_errors(bench, port, bench.reached(fault, homes)))
-    clean = bench.clean_errors_fp32
+    with bench.faulty(fault, port, WIDEST):
+        errors = bench.errors(port, bench.reached(fault, homes))
+    clean = bench.clean_errors_in_widest
     return {tap: (l2 - clean[tap][0], largest - clean[tap][1]) for tap, (l2, largest) in errors.items()}
-
-
-def clean_errors(bench: Bench) -> dict[Tap, Norms]:
-    """Errors of the port without a fault in float32, every call alone and the whole model."""
-    port = TripyRunner()
-    port.load(bench.case, FUNCTION, bench.weights)
-    return dict(_errors(bench, port, bench.reference.calls))
-
-
-def _errors(bench: Bench, port: TripyRunner, calls: list[ModuleCall]) -> Iterator[tuple[Tap, Norms]]:
-    """Errors of the port, as it is loaded, against the oracle: the calls alone, and the whole model."""
-    evidence = bench.evidence
-    for call in calls:
-        for name, tensor in port.run_call(call, bench.reference.call_inputs, bench.arrays).items():
-            yield (True, name), _distance(bench, name, tensor, evidence.oracle_isolated)
-    for name, tensor in port.run_tapped(bench.arrays).tensors.items():
-        yield (False, name), _distance(bench, name, tensor, evidence.oracle)
-    for name, tensor in port.run_incremental(bench.arrays).items():
-        of_full = {name: evidence.oracle[evidence.incremental_outputs[name]]}
-        yield (False, name), _distance(bench, name, tensor, of_full)
-
-
-def _distance(bench: Bench, name: str, tensor: torch.Tensor, oracle: Tensors) -> Norms:
-    """||tensor - oracle|| / ||oracle|| in both norms, over what the suite compares."""
-    truth = oracle[name]
-    if tensor.shape != truth.shape:
-        return math.inf, math.inf
-    keep = bench.evidence.counted(name, tuple(truth.shape))
-    wide, exact = (side.to(torch.float64).numpy()[keep] for side in (tensor, truth))
-    difference = np.abs(wide - exact)
-    if not difference.any():
-        return 0.0, 0.0
-    if not truth.dtype.is_floating_point or not np.isfinite(difference).all() or not exact.any():
-        return math.inf, math.inf
-    l2 = np.linalg.norm(difference) / np.linalg.norm(exact)
-    return float(l2), float(difference.max() / np.abs(exact).max())

@@ -1,4 +1,4 @@
-"""What a fault is, and what became of it."""
+"""A fault and its outcome."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Fault:
     """One change of the port.
 
     Attributes:
-        operator: What kind of change it is: a row of the campaign's table.
-        target: What it changes: a parameter, or a function of the port's source.
-        detail: Which of several changes of this kind; with the two others it is the fault's name for ever.
+        operator: Kind of the change: a row of the campaign's table.
+        target: The changed parameter, or the changed function of the port's source.
+        detail: The change among others of its kind. The three together name the fault in every campaign.
     """
 
     operator: str
@@ -28,9 +28,9 @@ class Fault:
 
 
 class Outcome(str, Enum):
-    """What became of a fault; `parity.studies.fault_injection.effects` tells the last three apart.
+    """Outcome of a fault; `parity.studies.fault_injection.effects` separates the last three.
 
-    BROKEN is a port that cannot be made or refuses its weights: noticed, and nothing to judge.
+    BROKEN is a port that cannot be built or refuses its weights. It has no results to judge.
     """
 
     DETECTED = "detected"
@@ -41,19 +41,19 @@ class Outcome(str, Enum):
 
 
 class Finding(BaseModel):
-    """One fault in one case and precision.
+    """The outcome of one fault in one case and precision.
 
     Attributes:
-        case, precision, operator, target, detail: Which fault, where.
-        homes: Paths of the modules that the fault is in; "" for code between the modules.
+        case, precision, operator, target, detail: The fault and its place.
+        homes: Paths of the modules that contain the fault; "" for code between the modules.
         outcome: See `Outcome`.
-        kind: The diagnosis's kind; "refused" for BROKEN.
-        named: The tap that the diagnosis names.
-        localised: Whether that is in one of the homes.
-        margin: Error over its limit at the named tap, or the largest of all taps for a fault that passed;
-            None where there are no numbers: another shape, an exception, data that must be equal.
-        effect: What the fault moves, relative to the oracle's norm; only measured for what passed.
-        proof: Why it is equivalent, or by how much it is not.
+        kind: Kind of the diagnosis; "refused" for BROKEN.
+        named: Tap that the diagnosis names.
+        localised: Whether this tap belongs to one of the homes.
+        margin: Error over its limit at the named tap, or the largest of all taps for a fault that passed.
+            None without numbers: another shape, an exception, data that must be equal.
+        effect: Movement of the results, relative to the oracle's norm; only for a fault that passed.
+        proof: Reason why the fault is equivalent, or the size of its effect.
     """
 
     case: str
@@ -72,12 +72,15 @@ class Finding(BaseModel):
 
     @property
     def identity(self) -> str:
-        """The fault's and the place's name, by which a campaign knows what it has done."""
+        """Name of the fault and its place, by which a campaign recognises finished work."""
         return f"{self.case} | {self.precision} | {Fault(self.operator, self.target, self.detail).identity}"
 
 
 class CleanFinding(BaseModel):
-    """One runner judged without a fault; `alarm` is empty, or the diagnosis that it should not have got."""
+    """One runner judged without a fault.
+
+    `alarm` is the text of a false diagnosis; empty without one.
+    """
 
     number: int
     case: str

@@ -1,4 +1,4 @@
-"""Faults made by hand: edits of the port's source that no operator makes."""
+"""Faults by hand: edits of the port's source that no operator makes, from the catalogues of a case."""
 
 from __future__ import annotations
 
@@ -8,63 +8,62 @@ from pathlib import Path
 
 from parity.base.strict_yaml import parse_yaml
 from parity.studies.fault_injection.faults import Fault
-from parity.studies.fault_injection.source import source_of
-
-CATALOGUES = tuple(sorted(Path(__file__).parent.glob("*.yaml")))
-"""Each a file of edits: those of the tests, and those made after the operators were frozen."""
-HANDWRITTEN = Path(__file__).with_name("handwritten.yaml")
+from parity.studies.fault_injection.source import short_name, source_of
 
 
 @dataclass(frozen=True)
 class Edit(Fault):
-    """A text in one file of the port, replaced by another; `target` is the file, `detail` a name.
+    """A text in one module of the port, replaced by another; `target` is the module, `detail` a name.
 
     Attributes:
-        file: The port's file, without its suffix.
-        old: A text that is in the file once.
-        new: What takes its place.
-        case: The case that it is made for.
-        named: The tap that must be named.
+        module: Import path of the port's module.
+        old: A text that occurs in the module once.
+        new: Its replacement.
+        case: Name of the case.
+        named: The tap that the diagnosis must name.
 
     Raises:
-        LookupError: The port has changed: `old` is not in the file once. A fault that is no longer put in is
-            no port that cannot be made.
+        LookupError: `old` does not occur in the module once, because the port has changed.
     """
 
-    file: str
+    module: str
     old: str
     new: str
     case: str
     named: str
 
     def __post_init__(self) -> None:
-        if source_of(self.file).count(self.old) != 1:
-            raise LookupError(f"{self.detail}: {self.old!r} is not in {self.file}.py once: mend the fault")
+        if source_of(self.module).count(self.old) != 1:
+            raise LookupError(f"{self.detail}: {self.old!r} is not in {self.module} once: mend the fault")
 
     @property
     def lines(self) -> tuple[int, int]:
-        """First and last line of the text that is replaced."""
-        before = source_of(self.file).split(self.old)[0].count("\n") + 1
+        """First and last line of the replaced text."""
+        before = source_of(self.module).split(self.old)[0].count("\n") + 1
         return before, before + self.old.rstrip("\n").count("\n")
 
     @property
     def text(self) -> str:
-        """The file with the change."""
-        return source_of(self.file).replace(self.old, self.new)
+        """The module's source with the change."""
+        return source_of(self.module).replace(self.old, self.new)
 
     def tree(self) -> ast.Module:
         """`text`, parsed."""
         return ast.parse(self.text)
 
 
-def handwritten(catalogue: Path = HANDWRITTEN) -> list[Edit]:
-    """The edits in a catalogue. Raises `LookupError` if the port has changed where one of them is."""
+def handwritten(catalogue: Path) -> list[Edit]:
+    """The edits of a catalogue, a YAML list of entries with name, module, case, named, old and new.
+
+    Raises:
+        LookupError: The port has changed at the place of an edit.
+    """
     return [
         Edit(
             operator=f"by hand: {catalogue.stem}",
-            target=entry["file"],
+            target=short_name(entry["module"]),
             detail=entry["name"],
-            file=entry["file"],
+            module=entry["module"],
             old=entry["old"],
             new=entry["new"],
             case=entry["case"],

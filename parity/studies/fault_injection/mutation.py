@@ -1,22 +1,22 @@
 """Faults in the port's source: every expression that has a neighbour, replaced by it.
 
-A mutation is a place in a function and one of the replacements that its kind of expression has. The tables
-below know Python and Tripy, no model: what the model computes follows from where the places are.
+A mutation is a place in a function and one of the replacements of its kind of expression. The tables below
+know Python and Tripy, and no model.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from parity.studies.fault_injection.faults import Fault
-from parity.studies.fault_injection.source import port_files, source_of
+from parity.studies.fault_injection.source import short_name, source_of
 
 Replacement = tuple[str, ast.expr]
-"""An operator's name, and what takes the expression's place."""
+"""Name of an operator and the expression's replacement."""
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -55,24 +55,25 @@ _NOT_DROPPED = frozenset(
 
 @dataclass(frozen=True)
 class Mutation(Fault):
-    """A change of one expression; `target` is `file:function`.
+    """A change of one expression; `target` is `module:function`, the module without its top package.
 
     Attributes:
-        file: The port's file, without its suffix.
-        lines: First and last line of the statement, or of the condition, that the expression is in.
-        node: Its number in the order of `ast.walk`.
-        variant: Which of its replacements.
+        module: Import path of the port's module.
+        lines: First and last line of the statement or condition around the expression.
+        node: Number of the expression in the order of `ast.walk`.
+        variant: Number of the replacement.
+        numbers: See `mutations`.
     """
 
-    file: str
+    module: str
     lines: tuple[int, int]
     node: int
     variant: int
     numbers: Mapping[str, float]
 
     def tree(self) -> ast.Module:
-        """The file with the change."""
-        tree = ast.parse(source_of(self.file))
+        """The module's source with the change, parsed."""
+        tree = ast.parse(source_of(self.module))
         node = list(ast.walk(tree))[self.node]
         _, replacement = list(replacements(node, self.numbers))[self.variant]
         return _Replace(node, replacement).visit(tree)
@@ -89,28 +90,30 @@ class _Replace(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def mutations(numbers: Mapping[str, float]) -> list[Mutation]:
+def mutations(modules: Iterable[str], numbers: Mapping[str, float]) -> list[Mutation]:
     """Every mutation of every function of the port.
 
     Args:
-        numbers: Attributes of the port's modules that are numbers, with a value each has somewhere.
+        modules: Import paths of the port's modules.
+        numbers: Numeric attributes of the model's modules, each with one of its values.
     """
-    return [mutation for file in port_files() for mutation in _mutations_of(file, numbers)]
+    return [mutation for module in modules for mutation in _mutations_of(module, numbers)]
 
 
-def _mutations_of(file: str, numbers: Mapping[str, float]) -> Iterator[Mutation]:
-    tree = ast.parse(source_of(file))
+def _mutations_of(module: str, numbers: Mapping[str, float]) -> Iterator[Mutation]:
+    tree = ast.parse(source_of(module))
     order = {id(node): index for index, node in enumerate(ast.walk(tree))}
     seen: dict[tuple[str, str], int] = {}
     for place in _places(tree, ""):
         for variant, (operator, replacement) in enumerate(replacements(place.node, numbers)):
-            target, detail = f"{file}:{place.function}", f"{_text(place.node)} -> {_text(replacement)}"
+            target = f"{short_name(module)}:{place.function}"
+            detail = f"{_text(place.node)} -> {_text(replacement)}"
             count = seen[target, detail] = seen.get((target, detail), 0) + 1
             yield Mutation(
                 operator,
                 target,
                 detail if count == 1 else f"{detail} ({count})",
-                file,
+                module,
                 place.lines,
                 order[id(place.node)],
                 variant,
@@ -159,11 +162,11 @@ def _lines(node: ast.stmt | ast.expr) -> tuple[int, int]:
 
 
 def _only_raises(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and all(isinstance(each, ast.Raise) for each in statement.body)
+    return isinstance(statement, ast.If) and all(isinstance(line, ast.Raise) for line in statement.body)
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    """A docstring, or a call that only checks what a user gave."""
+    """Whether a statement is a docstring, or a call that only checks a user's value."""
     if not isinstance(statement, ast.Expr):
         return False
     value = statement.value
@@ -178,7 +181,7 @@ def _in_expression(expression: ast.expr) -> Iterator[ast.expr]:
 
 
 def replacements(node: ast.AST, numbers: Mapping[str, float]) -> Iterator[tuple[str, ast.AST]]:
-    """What can take a node's place, each with its operator's name, in a fixed order."""
+    """Replacements of a node with the names of their operators, in a fixed order."""
     for kind, rule in _RULES.items():
         if isinstance(node, kind):
             yield from rule(node)
@@ -191,7 +194,7 @@ def _parsed(template: str, **parts: ast.AST) -> ast.expr:
     """An expression from a template in which names stand for the parts."""
 
     class Fill(ast.NodeTransformer):
-        def visit_Name(self, name: ast.Name) -> ast.AST:  # noqa: N802, the name that ast looks for
+        def visit_Name(self, name: ast.Name) -> ast.AST:  # noqa: N802, a name of ast
             return copy.deepcopy(parts[name.id]) if name.id in parts else name
 
     return Fill().visit(ast.parse(template, mode="eval").body)
@@ -242,12 +245,13 @@ def _call(node: ast.Call) -> Iterator[Replacement]:
         yield "source: function", _renamed(node, other)
     if name in _SHIFTED:
         yield "source: shifted by one", _parsed("a + 1", a=node)
-    plain = not any(isinstance(each, ast.Starred) for each in node.args)
+    plain = not any(isinstance(argument, ast.Starred) for argument in node.args)
     if not plain or not node.args or name in _NOT_DROPPED:
         return
     yield "source: call dropped", node.args[0]
     for at in range(len(node.args) - 1):
-        if not any(isinstance(each, (ast.Constant, ast.Tuple)) for each in node.args[at : at + 2]):
+        pair = node.args[at : at + 2]
+        if not any(isinstance(argument, (ast.Constant, ast.Tuple)) for argument in pair):
             swapped = [*node.args[:at], node.args[at + 1], node.args[at], *node.args[at + 2 :]]
             yield "source: arguments swapped", ast.Call(node.func, swapped, node.keywords)
     if name == "where":

@@ -1,4 +1,4 @@
-"""Which module every line of the port runs for, found by watching a clean run."""
+"""The module that every line of the port runs for, recorded in a clean run."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ import contextlib
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from parity.studies.fault_injection.source import port_files
+from parity.studies.fault_injection.source import path_of
 
 Line = tuple[str, int]
-"""A file of the port, without its suffix, and the number of a line in it."""
+"""A module of the port and the number of a line in it."""
 
 
 class Watch:
-    """Lines that ran, and for each the innermost modules that it ran for; "" for the model itself."""
+    """Lines that ran, each with the innermost modules of the model that it ran for; "" is the model itself.
 
-    def __init__(self) -> None:
+    Args:
+        sources: Import paths of the port's Python modules.
+    """
+
+    def __init__(self, sources: Iterable[str]) -> None:
         self.homes: defaultdict[Line, set[str]] = defaultdict(set)
-        self._files = {module.__file__: name for name, module in port_files().items()}
+        self._sources = {path_of(name): name for name in sources}
         self._paths: Mapping[int, str] = {}
 
     @contextlib.contextmanager
     def on(self, modules: Mapping[str, Any]) -> Iterator[None]:
-        """Watch while the body traces the model whose modules these are, by path."""
+        """Watch while the body traces the model with these modules, by path."""
         self._paths = {id(module): path for path, module in modules.items()}
         before = sys.gettrace()
         threading.settrace(self._called)
@@ -38,20 +42,20 @@ class Watch:
             threading.settrace(before)  # type: ignore[arg-type]  # None ends it
 
     def _called(self, frame: FrameType, event: str, argument: object) -> Any:
-        file = self._files.get(frame.f_code.co_filename)
-        if file is None:
+        source = self._sources.get(frame.f_code.co_filename)
+        if source is None:
             return None
         home = self._home(frame)
 
         def line(frame: FrameType, event: str, argument: object) -> Any:
             if event == "line":
-                self.homes[file, frame.f_lineno].add(home)
+                self.homes[source, frame.f_lineno].add(home)
             return line
 
         return line
 
     def _home(self, frame: FrameType | None) -> str:
-        """The nearest module one of whose methods is running."""
+        """The nearest module with a running method."""
         while frame is not None:
             path = self._paths.get(id(frame.f_locals.get("self")))
             if path is not None:
@@ -59,7 +63,7 @@ class Watch:
             frame = frame.f_back
         return ""
 
-    def of(self, file: str, lines: tuple[int, int]) -> set[str]:
-        """Homes of a range of lines; empty where none of them ran."""
+    def of(self, module: str, lines: tuple[int, int]) -> set[str]:
+        """Homes of a range of lines of a Python module; empty where none of them ran."""
         first, last = lines
-        return set().union(*(self.homes.get((file, line), set()) for line in range(first, last + 1)))
+        return set().union(*(self.homes.get((module, line), set()) for line in range(first, last + 1)))

@@ -1,7 +1,7 @@
-"""Putting changed source into the running port, and taking it out again.
+"""Changed source in the running port.
 
-The functions and methods of the port stay the objects that they are, wherever they have been imported to;
-only their code is exchanged. Nothing is written, and nothing is imported twice.
+The functions and methods of the port stay the same objects, wherever they are imported. Only their code is
+exchanged. Nothing is written to disk, and no module is imported twice.
 """
 
 from __future__ import annotations
@@ -10,58 +10,78 @@ import ast
 import contextlib
 import importlib
 import inspect
-import pkgutil
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
-import tripy_port
+import nvtripy
 
-_NOT_THE_MODEL = frozenset({"gaps", "validation"})
+from parity.capture.tripy_hooks import named_modules
+from parity.case import Case
 
 
-@cache
-def port_files() -> dict[str, ModuleType]:
-    """The port's modules by the name of their file, those left out that compute nothing."""
-    names = [info.name for info in pkgutil.iter_modules(tripy_port.__path__)]
-    return {
-        name: importlib.import_module(f"tripy_port.{name}") for name in names if name not in _NOT_THE_MODEL
+def port_modules(case: Case) -> tuple[str, ...]:
+    """Import paths of the Python modules with the port's code.
+
+    The case may list them. By default they are the modules that define the port's classes, with the imported
+    modules of their packages.
+    """
+    return tuple(case.port_modules()) or _modules_of_classes(case.build_port(nvtripy.float32))
+
+
+def _modules_of_classes(model: nvtripy.Module) -> tuple[str, ...]:
+    objects = [model, *(module for _, module in named_modules(model))]
+    names = {type(module).__module__ for module in objects}
+    own = {name for name in names if name.partition(".")[0] != nvtripy.__name__}
+    packages = {name.rpartition(".")[0] for name in own} - {""}
+    beside = {
+        name
+        for name, module in sys.modules.items()
+        if name.rpartition(".")[0] in packages and getattr(module, "__file__", None)
     }
+    return tuple(sorted(own | beside))
 
 
-def source_of(file: str) -> str:
-    """The text of a file of the port."""
-    return Path(_path(file)).read_text()
+def short_name(module: str) -> str:
+    """An import path without its top package."""
+    return module.partition(".")[2] or module
 
 
-def _path(file: str) -> str:
-    path = port_files()[file].__file__
+def source_of(module: str) -> str:
+    """Source of a module of the port."""
+    return Path(path_of(module)).read_text()
+
+
+def path_of(module: str) -> str:
+    """Path of a module's file, as in its code objects."""
+    path = importlib.import_module(module).__file__
     assert path is not None
     return path
 
 
 @cache
-def functions(file: str) -> dict[str, FunctionType]:
-    """Functions and methods that a file defines, by their qualified names."""
-    module = port_files()[file]
-    found: dict[str, FunctionType] = {}
+def functions(module: str) -> dict[str, FunctionType]:
+    """Functions and methods that a module defines, by their qualified names."""
+    functions_by_name: dict[str, FunctionType] = {}
+    path = path_of(module)
 
     def collect(owner: Any) -> None:
         for member in vars(owner).values():
             function = _plain(member)
-            if isinstance(function, FunctionType) and function.__code__.co_filename == module.__file__:
-                found[function.__qualname__] = function
-            elif isinstance(member, type) and member.__module__ == module.__name__:
+            if isinstance(function, FunctionType) and function.__code__.co_filename == path:
+                functions_by_name[function.__qualname__] = function
+            elif isinstance(member, type) and member.__module__ == module:
                 collect(member)
 
-    collect(module)
-    return found
+    collect(importlib.import_module(module))
+    return functions_by_name
 
 
 def _plain(member: Any) -> Any:
-    """The function inside a property, a static or class method, or a decorator that says what it wraps."""
+    """The function inside a property, a static or class method, or a wrapping decorator."""
     if isinstance(member, property):
         member = member.fget
     if isinstance(member, (staticmethod, classmethod)):
@@ -70,35 +90,35 @@ def _plain(member: Any) -> Any:
 
 
 class CannotApply(Exception):
-    """Changed source that is no change of functions that exist."""
+    """Changed source that changes no existing function."""
 
 
 @contextlib.contextmanager
-def swapped(file: str, tree: ast.Module) -> Iterator[None]:
-    """Inside, the port runs with `file` as in `tree`.
+def swapped(module: str, tree: ast.Module) -> Iterator[None]:
+    """Inside, the port runs with `module` as in `tree`.
 
     Raises:
-        CannotApply: Nothing that exists has changed, or the new code does not fit into the old function.
+        CannotApply: No existing function has changed, or the new code does not fit into the old function.
     """
-    old = {name: function.__code__ for name, function in functions(file).items()}
-    new = dict(_codes(compile(ast.fix_missing_locations(tree), _path(file), "exec"), ""))
+    old = {name: function.__code__ for name, function in functions(module).items()}
+    new = dict(_codes(compile(ast.fix_missing_locations(tree), path_of(module), "exec"), ""))
     changed = [name for name, code in old.items() if name in new and new[name] != code]
     if not changed:
         raise CannotApply("the change is in no function")
     try:
         for name in changed:
             try:
-                functions(file)[name].__code__ = new[name]
+                functions(module)[name].__code__ = new[name]
             except ValueError as error:  # another number of variables of enclosing functions
                 raise CannotApply(str(error)) from error
         yield
     finally:
         for name, code in old.items():
-            functions(file)[name].__code__ = code
+            functions(module)[name].__code__ = code
 
 
 def _codes(code: CodeType, prefix: str) -> Iterator[tuple[str, CodeType]]:
-    """Code of the functions of a module, and of its classes' methods, by qualified name."""
+    """Code of the functions of a module and of its classes' methods, by qualified name."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and not constant.co_name.startswith("<"):
             name = f"{prefix}{constant.co_name}"

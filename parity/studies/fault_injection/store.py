@@ -1,25 +1,24 @@
-"""A campaign's folder: what is done stays done, however the campaign ends.
+"""A campaign's folder: findings survive every end of the campaign.
 
     campaign.json       the digest of the code that the findings are about
     findings.jsonl      one fault a line
     clean.jsonl         one run without a fault a line
 
-One process writes. A line that it did not finish is cut off by the next one.
+One process writes. The next process cuts off an unfinished line.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
 from parity.base.errors import UserError
-
-CODE = ("configs", "kernels", "parity", "reference", "tripy_port")
-"""Folders whose code findings depend on."""
+from parity.studies.packages import path_of
 
 Line = TypeVar("Line", bound=BaseModel)
 
@@ -28,8 +27,8 @@ class Store(Generic[Line]):
     """Lines of one kind in one file.
 
     Args:
-        path: The file; its folder has been opened by `opened`.
-        kind: What a line holds.
+        path: The file, in a folder of `opened`.
+        kind: Type of a line's data.
     """
 
     def __init__(self, path: Path, kind: type[Line]) -> None:
@@ -43,23 +42,27 @@ class Store(Generic[Line]):
         self._file = path.open("a")
 
     def add(self, line: Line) -> None:
-        """Keep one more, on disk when this returns."""
+        """Append one line. It is on disk when this returns."""
         self.lines.append(line)
         self._file.write(line.model_dump_json() + "\n")
         self._file.flush()
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         self._file.close()
 
 
-def opened(folder: Path) -> Path:
-    """The folder, made if it is missing.
+def opened(folder: Path, code: str) -> Path:
+    """Make a campaign's folder if it is missing, and check that its findings are about the same code.
+
+    Args:
+        folder: The folder.
+        code: `digest` of the code.
 
     Raises:
-        UserError: It holds something else, findings about other code, or cannot be written.
+        UserError: The folder holds other files or findings about other code, or cannot be written.
     """
-    about, description = folder / "campaign.json", {"code": digest()}
+    about, description = folder / "campaign.json", {"code": code}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not about.exists():
@@ -76,11 +79,12 @@ def opened(folder: Path) -> Path:
     return folder
 
 
-def digest() -> str:
-    """SHA-256 of the code that a finding depends on."""
-    root = Path(__file__).parents[3]
+def digest(packages: Iterable[str]) -> str:
+    """SHA-256 of the Python and YAML files of top packages."""
     hasher = hashlib.sha256()
-    for path in sorted(path for part in CODE for path in (root / part).rglob("*")):
-        if path.suffix in (".py", ".yaml"):
-            hasher.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    for package in sorted(set(packages)):
+        root = path_of(package)
+        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if path.suffix in (".py", ".yaml"):
+                hasher.update(f"{path.relative_to(root.parent)}\n".encode() + path.read_bytes())
     return hasher.hexdigest()

@@ -1,4 +1,4 @@
-"""What came out of a campaign, by operator, as Markdown and as counts that a test can hold on to."""
+"""The outcomes of a campaign by operator, as Markdown and as counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Row:
     margins: list[float] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
-        """Count one more."""
+        """Count one finding."""
         self.injected += 1
         self.broken += finding.outcome is Outcome.BROKEN
         self.equivalent += finding.outcome is Outcome.EQUIVALENT
@@ -36,28 +36,28 @@ class Row:
 
     @property
     def detection(self) -> float:
-        """Detected among those with an effect, of ports that can be made; 1 where there is none."""
+        """Share of detected faults among detected and missed ones; 1 without any."""
         return self.detected / (self.detected + self.missed) if self.detected + self.missed else 1.0
 
     @property
     def strict_detection(self) -> float:
-        """Likewise, with what is below the limit counted as missed."""
+        """`detection` with faults below the limit counted as missed."""
         effective = self.detected + self.below + self.missed
         return self.detected / effective if effective else 1.0
 
     @property
     def localisation(self) -> float:
-        """Localised among the detected; 1 where there is none."""
+        """Share of localised faults among the detected ones; 1 without any."""
         return self.localised / self.detected if self.detected else 1.0
 
     @property
     def worst_margin(self) -> float | None:
-        """The smallest error over its limit among the detected."""
+        """The smallest margin of a detected fault."""
         return min(self.margins, default=None)
 
 
 def summarise(findings: Iterable[Finding], key: str = "operator") -> dict[str, Row]:
-    """Rows by operator, or by another field of a finding, the total last."""
+    """Rows by operator, or by another field of a finding, with the total last."""
     rows: defaultdict[str, Row] = defaultdict(Row)
     total = Row()
     for finding in findings:
@@ -67,7 +67,7 @@ def summarise(findings: Iterable[Finding], key: str = "operator") -> dict[str, R
 
 
 def markdown(findings: list[Finding], clean: list[CleanFinding]) -> str:
-    """The tables by operator, case and precision, clean runs, what was missed or misplaced, equivalents."""
+    """Tables by operator, case and precision; clean runs; faults that were missed, misplaced or equivalent."""
     parts = [_table(key, summarise(findings, key)) for key in ("operator", "case", "precision")]
     parts.append("## Runs without a fault\n\n" + _clean(clean))
     missed = [f for f in findings if f.outcome is Outcome.MISSED]
@@ -137,7 +137,7 @@ def _misplaced(findings: list[Finding]) -> str:
 
 
 def _equivalents(findings: list[Finding]) -> str:
-    """One line a fault, with every case and precision in which it is none, and the largest effect of all."""
+    """A line for each fault, with the cases and precisions where it is equivalent, and its largest effect."""
     groups: defaultdict[tuple[str, str, str], list[Finding]] = defaultdict(list)
     for finding in findings:
         groups[finding.operator, finding.target, finding.detail].append(finding)

@@ -1,7 +1,7 @@
 """Faults in weights: every parameter and buffer of the port, by operators that know no model.
 
-Sizes follow from the precision: four units of round-off, the smallest relative change that no rounding can
-undo in any element; one half; and the geometric mean of the two.
+A change has one of three relative sizes: four units of round-off, one half, and their geometric mean. The first
+is the smallest change that rounding cannot undo in any element.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ LARGE = 0.5
 
 @dataclass(frozen=True)
 class WeightFault(Fault):
-    """A change of weights; `target` is the parameter's name."""
+    """A change of weights; `target` is the parameter's name.
+
+    Attributes:
+        change: The changed tensors by name, from all weights.
+        names: Names of the changed tensors.
+    """
 
     change: Callable[[Tensors], dict[str, torch.Tensor]]
     names: tuple[str, ...]
 
     def apply(self, weights: Tensors, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """`weights` with the change, made to what the precision stores and stored in it again."""
+        """`weights` with the change. Changed tensors are rounded to `dtype` again."""
         changed = self.change(weights)
         return dict(weights) | {
             name: tensor.to(dtype).to(weights[name].dtype) if tensor.is_floating_point() else tensor
@@ -52,18 +57,18 @@ def weight_faults(weights: Tensors, stale: Tensors, precision: Precision) -> lis
         stale: Weights of another seed.
         precision: The tested precision, for the sizes.
     """
-    found = []
+    faults = []
     for name, tensor in weights.items():
         for operator, detail, change in _changes(name, tensor, precision):
-            found.append(
+            faults.append(
                 WeightFault(operator, name, detail, lambda w, c=change, n=name: {n: c(w[n])}, (name,))
             )
         if not torch.equal(stale[name].to(tensor.dtype), tensor):
-            found.append(
+            faults.append(
                 WeightFault("weight: stale", name, "another seed", lambda _, n=name: {n: stale[n]}, (name,))
             )
         if (twin := _twin(name, weights)) is not None:
-            found.append(
+            faults.append(
                 WeightFault(
                     "weight: swapped between layers",
                     name,
@@ -72,7 +77,7 @@ def weight_faults(weights: Tensors, stale: Tensors, precision: Precision) -> lis
                     (name, twin),
                 )
             )
-    return found + _whole_layers(weights)
+    return faults + _whole_layers(weights)
 
 
 Change = tuple[str, str, Callable[[torch.Tensor], torch.Tensor]]
@@ -100,7 +105,7 @@ def _changes(name: str, tensor: torch.Tensor, precision: Precision) -> Iterator[
 
 
 def _generator(name: str) -> np.random.Generator:
-    """Its own random numbers for each parameter, the same in every run."""
+    """Random numbers of a parameter, the same in every run."""
     return np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little"))
 
 
@@ -136,13 +141,13 @@ def _swapped(name: str, tensor: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 def _whole_layers(weights: Tensors) -> list[WeightFault]:
-    """All weights of a numbered layer, swapped with those of the next one that has the same."""
+    """Faults that swap all weights of a numbered layer with those of the next layer of the same shapes."""
     layers: dict[tuple[str, str], dict[str, str]] = {}
     for name in weights:
         for number in re.finditer(r"(?<=\.)\d+(?=\.)", name):
             layer = layers.setdefault((name[: number.start()], number[0]), {})
             layer[name[number.end() :]] = name
-    found = []
+    faults = []
     for (stem, number), roles in layers.items():
         other = layers.get((stem, str(int(number) + 1)), {})
         same = other.keys() == roles.keys() and all(
@@ -150,7 +155,7 @@ def _whole_layers(weights: Tensors) -> list[WeightFault]:
         )
         if same and len(roles) > 1:
             swap = {roles[role]: other[role] for role in roles} | {other[role]: roles[role] for role in roles}
-            found.append(
+            faults.append(
                 WeightFault(
                     "weight: whole layers swapped",
                     f"{stem}{number}",
@@ -159,11 +164,11 @@ def _whole_layers(weights: Tensors) -> list[WeightFault]:
                     tuple(swap),
                 )
             )
-    return found
+    return faults
 
 
 def _twin(name: str, weights: Tensors) -> str | None:
-    """The next parameter that differs in the number of its layer or table alone, and fits."""
+    """The next parameter of the same shape whose name differs in numbers only; None without one."""
     role = re.sub(r"\d+", "#", name)
     shape = weights[name].shape
     twins = [

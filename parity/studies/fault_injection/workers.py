@@ -1,4 +1,9 @@
-"""A process for each core, each telling what it finds as it finds it."""
+"""A process for each core, which sends its findings while it works.
+
+`joblib` is no replacement. A task sets up a bench, which takes seconds, and then yields hundreds of findings.
+Each finding must be on disk at once, because a campaign of hours may be stopped. `joblib` returns the result
+of a task at its end.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 Work = Callable[..., Iterator[Any]]
-"""Yields reports; a function of a module, its arguments and its reports picklable."""
+"""Yields reports. A function of a module; its arguments and its reports can be pickled."""
 
 _POLL_SECONDS = 1.0
 _reports: Any = None
@@ -20,24 +25,24 @@ _no_call_stacks: AbstractContextManager | None = None
 
 
 def cores() -> int:
-    """How many processes work side by side: the cores that this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def reports(tasks: Sequence[tuple[Work, tuple]]) -> Iterator[Any]:
-    """What the tasks yield, from all processes as it comes. Raises what a task raises."""
+    """Reports of the tasks, from all processes as they come. Raises the exceptions of tasks."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
-    found = context.Queue()
-    with ProcessPoolExecutor(cores(), context, initializer=_start, initargs=(found,)) as pool:
+    arrivals = context.Queue()
+    with ProcessPoolExecutor(cores(), context, initializer=_start, initargs=(arrivals,)) as pool:
         futures = [pool.submit(_run, work, arguments) for work, arguments in tasks]
         left = len(tasks)
         try:
             while left:
                 try:
-                    report = found.get(timeout=_POLL_SECONDS)
+                    report = arrivals.get(timeout=_POLL_SECONDS)
                 except queue.Empty:
                     _raise_from(futures)
                     continue
@@ -46,7 +51,7 @@ def reports(tasks: Sequence[tuple[Work, tuple]]) -> Iterator[Any]:
                 else:
                     yield report
         finally:
-            # Where others have done it all, a process may still be starting, and fails if it is left alone.
+            # A process may still start after the others have done all tasks. It would fail without the pool.
             pool.shutdown(wait=not left, cancel_futures=True)
 
 
@@ -56,8 +61,8 @@ def _raise_from(futures: list[Future]) -> None:
             future.result()
 
 
-def _start(found: Any) -> None:
-    """A worker, with one thread, since there is a worker for each core."""
+def _start(arrivals: Any) -> None:
+    """Prepare a worker process. It has one thread, because each core has a worker."""
     global _reports, _no_call_stacks
     import torch
 
@@ -65,14 +70,14 @@ def _start(found: Any) -> None:
 
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_the_campaign, daemon=True).start()
-    _reports = found
-    # Entered for the life of the process, and kept: what nobody holds is closed.
+    _reports = arrivals
+    # Entered for the life of the process. The global keeps the context open.
     _no_call_stacks = no_call_stacks()
     _no_call_stacks.__enter__()
 
 
 def _end_with_the_campaign() -> None:
-    """A campaign that is killed tells its processes nothing, and nobody keeps what they find from then on."""
+    """End this process with the campaign's, which cannot tell its workers when it is killed."""
     campaign = multiprocessing.parent_process()
     if campaign is not None:
         campaign.join()

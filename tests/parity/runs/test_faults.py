@@ -9,9 +9,11 @@ import torch
 
 from parity.studies.fault_injection.faults import Outcome
 from parity.studies.fault_injection.handwritten import handwritten
+from parity.studies.fault_injection.trial import try_fault
 from parity.studies.fault_injection.weight_faults import WeightFault
 from tests.parity.case_runs import bench_of, on_bench
 from tests.parity.fault_runs import (
+    HANDWRITTEN,
     RUNNER,
     TENSORS,
     Fault,
@@ -35,7 +37,7 @@ SWAPPED_LAYERS = (
     '{re.sub(r"layers.[01]", lambda m: swap[m[0]], n): t for n, t in tensors.items()}'
 )
 
-IN_SOURCE = {f"{edit.case}-{edit.detail}": edit for edit in handwritten()}
+IN_SOURCE = {f"{edit.case}-{edit.detail}": edit for edit in handwritten(HANDWRITTEN)}
 # A statement on the port's weights `tensors`, the case, and the tap that must be named.
 IN_WEIGHTS = {
     # The public widths: the projection is square and its transpose fits.
@@ -64,7 +66,7 @@ BY_THE_COMMAND = (*WHEN_IMPORTED, "hstu_tiny-eps_1e-5", "weights_of_two_tables_s
 
 
 def assert_detected(fault, case, named):
-    finding = bench_of(case).find(fault)
+    finding = try_fault(bench_of(case), fault)
     assert (finding.outcome, finding.kind, finding.named) == (Outcome.DETECTED, "module", named)
 
 

@@ -22,6 +22,7 @@ from parity.studies.fault_injection.handwritten import handwritten
 from parity.studies.fault_injection.mutation import mutations, replacements
 from parity.studies.fault_injection.source import CannotApply, functions, source_of, swapped
 from parity.studies.fault_injection.table import summarise
+from parity.studies.fault_injection.trial import try_fault
 from parity.studies.fault_injection.weight_faults import sizes, weight_faults
 from parity.verdict import comparison as comparing
 from parity.verdict.comparison import compare
@@ -65,7 +66,7 @@ def named(bench, operator, target="", detail=""):
 def _check_the_sample(bench):
     """Put the fixed sample in: all that has an effect is detected but what `NEAR` names, and localised."""
     found = [
-        bench.find(fault)
+        try_fault(bench, fault)
         for fault in bench.faults()
         if drawn(bench.name_of(fault), SAMPLE[bench.case.name])
         or (bench.case.name == SMALLEST_OF and (fault.operator, fault.detail) == ("weight: scaled", "small"))
@@ -106,9 +107,9 @@ def _dull(bench, monkeypatch, roundoff):
 
 def test_a_dull_suite_misses_faults(bench, monkeypatch):
     fault = named(bench, "weight: scaled", "bot_l.0.weight", "middle")
-    assert bench.find(fault).outcome is Outcome.DETECTED
+    assert try_fault(bench, fault).outcome is Outcome.DETECTED
     _dull(bench, monkeypatch, 0.1)
-    finding = bench.find(fault)
+    finding = try_fault(bench, fault)
     assert finding.outcome in (Outcome.BELOW_LIMIT, Outcome.MISSED)
     assert 0 < finding.margin < 1
     assert finding.effect > 2 * PRECISIONS["fp32"].unit_roundoff
@@ -122,7 +123,7 @@ def test_the_shortcut_gives_the_diagnosis_of_all_results(wanted, bench):
     for fault in random.Random(SEED).sample(faults, len(faults)):
         if judged == wanted:
             break
-        finding = bench.find(fault)
+        finding = try_fault(bench, fault)
         if finding.outcome is not Outcome.DETECTED:
             continue
         with bench.faulty(fault, bench.port, bench.precision):
@@ -142,7 +143,7 @@ def test_the_shortcut_gives_the_diagnosis_of_all_results(wanted, bench):
 )
 def test_the_shortcut_gives_the_diagnosis_of_the_command(operator, target, bench, tmp_path):
     fault = named(bench, operator, target)
-    finding = bench.find(fault)
+    finding = try_fault(bench, fault)
     if operator.startswith("weight"):
         scratch(tmp_path, RUNNER, TENSORS, on_weights(f'tensors["{target}"] = -tensors["{target}"]'))
     else:
@@ -166,12 +167,12 @@ def test_without_call_stacks_the_graphs_are_the_same(bench):
 
 
 def test_source_goes_in_and_out_again(bench):
-    before = {name: function.__code__ for name, function in functions("dlrm_layers").items()}
+    before = {name: function.__code__ for name, function in functions("tripy_port.dlrm_layers").items()}
     fault = named(bench, "source: function", "dlrm_layers:ReLU.forward")
-    with swapped(fault.file, fault.tree()):
-        assert functions("dlrm_layers")["ReLU.forward"].__code__ != before["ReLU.forward"]
-    assert {name: function.__code__ for name, function in functions("dlrm_layers").items()} == before
-    with pytest.raises(CannotApply), swapped(fault.file, ast.parse(source_of(fault.file))):
+    with swapped(fault.module, fault.tree()):
+        assert functions("tripy_port.dlrm_layers")["ReLU.forward"].__code__ != before["ReLU.forward"]
+    assert {name: function.__code__ for name, function in functions("tripy_port.dlrm_layers").items()} == before
+    with pytest.raises(CannotApply), swapped(fault.module, ast.parse(source_of(fault.module))):
         pass
 
 
@@ -194,7 +195,7 @@ def test_neighbours_of_an_expression(expression, expected):
 
 
 def test_every_mutation_has_a_name_of_its_own():
-    names = [mutation.identity for mutation in mutations({"_eps": 1e-6})]
+    names = [mutation.identity for mutation in mutations(load_case("dlrm_tiny").port_modules(), {"_eps": 1e-6})]
     assert len(names) == len(set(names)) > 500
 
 
@@ -222,7 +223,7 @@ def test_a_row_that_nobody_looks_up_is_equivalent(bench):
             changed[row] += 1.0
             return {"emb_l.0.weight": changed}
 
-        return bench.find(type(fault)(fault.operator, fault.target, f"row {row}", change, fault.names))
+        return try_fault(bench, type(fault)(fault.operator, fault.target, f"row {row}", change, fault.names))
 
     assert bump(unused).outcome is Outcome.EQUIVALENT
     assert bump(unused).effect == 0.0
@@ -283,7 +284,7 @@ def test_a_campaign_that_has_no_meaning_is_refused(arguments, named, command, tm
 
 def test_a_fault_whose_place_is_gone_is_not_passed_over(tmp_path):
     catalogue = tmp_path / "stale.yaml"
-    fault = {"name": "gone", "file": "dlrm", "case": "dlrm_tiny", "named": "x", "old": "not there", "new": ""}
+    fault = {"name": "gone", "module": "tripy_port.dlrm", "case": "dlrm_tiny", "named": "x", "old": "not there", "new": ""}
     catalogue.write_text(json.dumps([fault]))
-    with pytest.raises(LookupError, match=r"gone: 'not there' is not in dlrm\.py once"):
+    with pytest.raises(LookupError, match=r"gone: 'not there' is not in tripy_port\.dlrm once"):
         handwritten(catalogue)

@@ -9,11 +9,13 @@ import time
 import pytest
 from rich.console import Console
 
+from cases.shipped import load_case
 from parity.base.errors import UserError
 from parity.studies.fault_injection import store, workers
 from parity.studies.fault_injection.command import SelfTest, render_self_test
 from parity.studies.fault_injection.faults import CleanFinding, Finding, Outcome
 from parity.studies.fault_injection.table import markdown, summarise
+from parity.studies.packages import packages_of
 
 
 def finding(**changes):
@@ -75,7 +77,7 @@ def test_the_terminal_shows_each_count_under_its_name():
 
 
 def test_findings_survive_a_kill_in_the_middle_of_a_line(tmp_path):
-    path = store.opened(tmp_path / "campaign") / "findings.jsonl"
+    path = store.opened(tmp_path / "campaign", "code") / "findings.jsonl"
     lines = store.Store(path, Finding)
     lines.add(finding())
     lines.close()
@@ -126,17 +128,29 @@ def test_processes_of_a_killed_campaign_end():
     pytest.fail("a process of the killed campaign is still there")
 
 
-def test_findings_about_other_code_are_not_added_to(tmp_path, monkeypatch):
-    store.opened(tmp_path)
-    store.opened(tmp_path)
-    monkeypatch.setattr(store, "digest", lambda: "other")
+def test_findings_about_other_code_are_not_added_to(tmp_path):
+    store.opened(tmp_path, "code")
+    store.opened(tmp_path, "code")
     with pytest.raises(UserError, match="holds findings about other code") as refused:
-        store.opened(tmp_path)
+        store.opened(tmp_path, "other")
     assert refused.value.problem.startswith("holds")
+
+
+def test_the_digest_is_of_the_code_of_a_case(tmp_path, monkeypatch):
+    (tmp_path / "small_port").mkdir()
+    source = tmp_path / "small_port" / "__init__.py"
+    source.write_text("x = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = store.digest({"small_port"})
+    assert store.digest({"small_port"}) == before != store.digest({"small_port", "cases"})
+    source.write_text("x = 2")
+    assert store.digest({"small_port"}) != before
+    packages = packages_of(load_case("dlrm_tiny"))
+    assert {"cases", "parity", "reference", "tripy_port"} <= packages
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="something else"):
-        store.opened(tmp_path)
+        store.opened(tmp_path, "code")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

@@ -14,8 +14,9 @@ from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection.handwritten import handwritten
 from parity.studies.fault_injection.source import swapped
 from parity.studies.shrink import shrink, write
+from tests.parity.fault_runs import HANDWRITTEN
 
-EDITS = {edit.detail: edit for edit in handwritten()}
+EDITS = {edit.detail: edit for edit in handwritten(HANDWRITTEN)}
 FAULTS = (
     "offsets_off_by_one",
     # Between the modules, each of which is right on its own: the whole model is reproduced.
@@ -48,7 +49,7 @@ def _alone(folder):
 def test_the_folder_of_a_fault_fails_alone(name, tmp_path):
     edit = EDITS[name]
     original = load_case(edit.case)
-    with swapped(edit.file, edit.tree()):
+    with swapped(edit.module, edit.tree()):
         failure = shrink(original, PRECISIONS["fp32"], progress=lambda _: None)
     assert failure.row.tap == edit.named
     assert failure.case.input.batch_size < original.input.batch_size
@@ -57,7 +58,7 @@ def test_the_folder_of_a_fault_fails_alone(name, tmp_path):
     # The port as it stands, which has no fault, passes: what fails below is the fault.
     clean = _alone(folder)
     assert clean.returncode == 0, clean.stdout + clean.stderr
-    source = folder / "tripy_port" / f"{edit.file}.py"
+    source = folder / f"{edit.module.replace('.', '/')}.py"
     source.write_text(source.read_text().replace(edit.old, edit.new))
     faulty = _alone(folder)
     assert faulty.returncode == 1, faulty.stdout + faulty.stderr
@@ -100,7 +101,7 @@ def test_one_case_and_one_precision(refused, tmp_path):
 
 def test_a_folder_that_exists_is_left_alone(tmp_path):
     edit = EDITS["pairs_of_the_upper_triangle"]
-    with swapped(edit.file, edit.tree()):
+    with swapped(edit.module, edit.tree()):
         failure = shrink(load_case(edit.case), PRECISIONS["fp32"], progress=lambda _: None)
     (tmp_path / "kept").mkdir()
     with pytest.raises(UserError, match="give a folder that does not exist"):

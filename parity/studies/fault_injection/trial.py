@@ -1,0 +1,173 @@
+"""One fault on a bench: applied, judged, and its outcome.
+
+A fault in a module changes the results of that module alone, and of the modules around it. All other evidence
+comes from runs of the whole model. A trial therefore runs the modules that the fault reaches, innermost first.
+It compares after each one, with the clean port's results in place of the others. The first module that fails
+alone is the diagnosis, and the trial ends there. Where none fails, the whole model runs, as in any run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from parity.capture.captures import ModuleCall
+from parity.studies.fault_injection.bench import Bench
+from parity.studies.fault_injection.effects import effect_of
+from parity.studies.fault_injection.faults import Fault, Finding, Outcome
+from parity.verdict.comparison import Comparison, Results, compare
+from parity.verdict.judgement import Diagnosis, TapJudgement
+
+
+def try_fault(bench: Bench, fault: Fault) -> Finding:
+    """Apply a fault to the bench's port, judge the port, and return the outcome."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(bench.faulty(fault, bench.port, bench.precision))
+        except Exception as error:  # noqa: BLE001, any exception of a faulty port is an outcome
+            return _finding(bench, fault, set(), Outcome.BROKEN, "refused", "", proof=_message(error))
+        homes = bench.homes(fault)
+        reached = bench.reached(fault, homes)
+        results = _initial_results(bench, reached)
+        comparison, diagnosis = _judged(bench, reached, results)
+    if diagnosis.kind == "none":
+        return _undetected(bench, fault, homes, comparison, results)
+    row = comparison.tap(diagnosis.tap)
+    return _finding(
+        bench,
+        fault,
+        homes,
+        Outcome.DETECTED,
+        diagnosis.kind,
+        diagnosis.tap,
+        localised=_is_at_home(diagnosis, row, homes),
+        margin=_margin(row),
+    )
+
+
+def _finding(
+    bench: Bench, fault: Fault, homes: set[str], outcome: Outcome, kind: str, named: str, **facts: Any
+) -> Finding:
+    return Finding(
+        case=bench.case.name,
+        precision=bench.precision.name,
+        operator=fault.operator,
+        target=fault.target,
+        detail=fault.detail,
+        homes=sorted(homes),
+        outcome=outcome,
+        kind=kind,
+        named=named,
+        **{"localised": False} | facts,
+    )
+
+
+def _initial_results(bench: Bench, reached: list[ModuleCall]) -> Results:
+    """The clean results, to be replaced as modules run with the fault."""
+    results = replace(bench.clean, isolated=dict(bench.clean.isolated), isolated_problems={})
+    if any(name in bench.evidence.boundary for call in reached for name in call.outputs):
+        # The tapped run shows the rows that a flipped element reaches.
+        results.tapped, _ = _attempt(lambda: bench.port.run_tapped(bench.arrays).tensors)
+    return results
+
+
+def _judged(bench: Bench, reached: list[ModuleCall], results: Results) -> tuple[Comparison, Diagnosis]:
+    for call in reached:
+        _rerun(bench, call, results)
+        comparison = compare(bench.evidence, results)
+        if _failed_alone(comparison):
+            return comparison, comparison.diagnosis
+    return _judged_whole(bench, results)
+
+
+def _rerun(bench: Bench, call: ModuleCall, results: Results) -> None:
+    isolated, problems = dict(results.isolated), dict(results.isolated_problems)
+    for name in call.outputs:
+        isolated.pop(name, None)
+    outputs, problem = _attempt(
+        lambda: bench.port.run_call(call, bench.reference.call_inputs, bench.arrays)
+    )
+    isolated |= outputs
+    if problem:
+        problems[call.tap] = problem
+    results.isolated, results.isolated_problems = isolated, problems
+
+
+def _judged_whole(bench: Bench, results: Results) -> tuple[Comparison, Diagnosis]:
+    port, arrays, poisoned = bench.port, bench.arrays, bench.poisoned
+    results.tapped, tapped = _attempt(lambda: port.run_tapped(arrays).tensors)
+    results.incremental, incremental = _attempt(lambda: port.run_incremental(arrays))
+    results.untapped, untapped = _attempt(lambda: port.run(arrays))
+    leak = ""
+    if poisoned is not None:
+        results.poisoned, leak = _attempt(lambda: port.run_tapped(poisoned).tensors)
+    comparison = compare(bench.evidence, results)
+    problem = tapped or incremental or untapped or leak
+    if problem:
+        return comparison, Diagnosis("check", "", f"every module passes on its own, and {problem}")
+    return comparison, comparison.diagnosis
+
+
+def _attempt(run: Callable[[], dict[str, torch.Tensor]]) -> tuple[dict[str, torch.Tensor], str]:
+    """Results of a run and an empty text, or no results and the message of its exception."""
+    try:
+        return run(), ""
+    except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
+        return {}, _message(error)
+
+
+def _undetected(
+    bench: Bench, fault: Fault, homes: set[str], comparison: Comparison, results: Results
+) -> Finding:
+    effect = effect_of(bench, fault, homes, comparison, results)
+    margins = [verdict.margin for row in comparison.taps for verdict in row.verdicts.values()]
+    return _finding(
+        bench,
+        fault,
+        homes,
+        effect.outcome,
+        "none",
+        "",
+        margin=max((margin for margin in margins if math.isfinite(margin)), default=None),
+        effect=effect.size if math.isfinite(effect.size) else None,
+        proof=effect.proof,
+    )
+
+
+def _failed_alone(comparison: Comparison) -> bool:
+    tap = comparison.diagnosis.tap
+    return any(
+        row.tap == tap and row.isolated is not None and not row.isolated.passed for row in comparison.taps
+    )
+
+
+def _is_at_home(diagnosis: Diagnosis, row: TapJudgement | None, homes: set[str]) -> bool:
+    """Whether the diagnosis names a module that contains the fault.
+
+    Code between the modules belongs to no module. The diagnosis of such a fault must accuse no module alone:
+    every module is right on its own, and the named tap is where wrong values arrive.
+    """
+    if row is None:
+        return "" in homes
+    alone = row.isolated is not None and not row.isolated.passed
+    return row.path in homes if alone else "" in homes or row.path in homes
+
+
+def _margin(row: TapJudgement | None) -> float | None:
+    if row is None:
+        return None
+    failed = [verdict for verdict in row.verdicts.values() if not verdict.passed]
+    margin = failed[0].margin if failed else math.nan
+    return margin if math.isfinite(margin) else None
+
+
+def _message(error: Exception) -> str:
+    """An exception in one line, without the place in the source that nvtripy puts in front."""
+    lines = (line.strip() for line in str(error).splitlines())
+    first = next((line for line in lines if line and not line.startswith("-->")), "no message")
+    return f"{type(error).__name__}: {first}"
