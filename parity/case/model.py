@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from parity.base.precision import Precision
     from parity.base.task import Task
     from parity.case.reference import CaseReference
+    from parity.case.streams import Streams
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -261,6 +262,10 @@ class Case(abc.ABC):
         return {}
 
     # Studies
+
+    def streams(self) -> Streams:
+        """The models of this case over streams of items. Raises `UserError` where there are none."""
+        raise UserError("--stream", self.name, "has no streams", "name a case whose models take streams")
 
     def port_modules(self) -> Sequence[str]:
         """Import paths of the Python modules with the port's code, for faults in it.

@@ -32,6 +32,7 @@ from parity.runners import RUNNERS, Unavailable, default_runners
 BAD_INPUT = 2
 REPORTS = Path("parity_reports")
 _OF_SELF_TEST = ("--case", "--precision", "--save")
+_OF_STREAM = ("--case", "--precision", "--weights", "--seed")
 PIPED_WIDTH = 120
 
 
@@ -103,6 +104,15 @@ PIPED_WIDTH = 120
     help="Number of runs without a fault, for --self-test.",
 )
 @click.option(
+    "--stream", "streaming", is_flag=True, help="Append items to a cache and judge every step: one case."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=200, show_default=True, help="Of --stream: appends."
+)
+@click.option(
+    "--capacity", type=int, help="Of --stream: positions in the cache. [default: a third of the width]"
+)
+@click.option(
     "--profile",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for a Chrome or Perfetto trace of each runner, with a range for each module.",
@@ -125,6 +135,9 @@ def _main(
     share: float,
     faults: str,
     clean_runs: int,
+    streaming: bool,
+    steps: int,
+    capacity: int | None,
     **chosen: Any,
 ) -> None:
     """Compare the Tripy port with its PyTorch reference, module by module.
@@ -151,6 +164,10 @@ def _main(
             others = {name: value for name, value in options.items() if name not in _OF_SELF_TEST}
             refuse_with("--self-test", "it makes its own inputs", others | replaying)
             code = _self_test(console, arguments, share, faults, clean_runs)
+        elif streaming:
+            others = {name: value for name, value in options.items() if name not in _OF_STREAM}
+            refuse_with("--stream", "it makes its own inputs", others | replaying)
+            code = _stream(console, arguments, steps, capacity)
         elif searching or policy is not None:
             option = "--search-precision" if searching else "--policy"
             others = {name: options[name] for name in ("--precision", "--runners", "--profile")} | replaying
@@ -245,6 +262,25 @@ def _self_test(console: Console, arguments: Arguments, share: float, faults: str
     console.print(render_self_test(result))
     console.print(Text(f"table: {folder / 'table.md'}"), soft_wrap=True)
     return result.exit_code
+
+
+def _stream(console: Console, arguments: Arguments, steps: int, capacity: int | None) -> int:
+    """Judge both sides of one case over a stream, print a line for each, and return the exit code."""
+    cases = arguments.named_cases()
+    if len(cases) != 1:
+        raise UserError("--stream", f"with {len(cases)} cases", "is for one case", "give one --case")
+    try:
+        from parity.studies.streaming.command import HEADER, judge_streams
+    except Unavailable as error:
+        raise UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can") from error
+    precisions = arguments.precisions() or tuple(DEFAULT_PRECISIONS)
+    verdicts = judge_streams(cases[0], precisions, arguments.weights, steps, capacity, arguments.seed or 0)
+    console.print(Text(HEADER), soft_wrap=True)
+    passed = True
+    for verdict in verdicts:
+        console.print(Text(verdict.line()), soft_wrap=True)
+        passed = passed and verdict.passed
+    return int(not passed)
 
 
 def _compare(console: Console, old: Path, new: Path) -> int:

@@ -33,7 +33,8 @@ class Fault:
     @classmethod
     def of(cls, edit: Edit) -> Fault:
         """A fault of the campaign's catalogue."""
-        return cls(edit.detail, f"{edit.module.replace('.', '/')}.py", edit.old, edit.new, edit.named, edit.case)
+        file = f"{edit.module.replace('.', '/')}.py"
+        return cls(edit.detail, file, edit.old, edit.new, edit.named, edit.case)
 
 
 def on_weights(statement: str) -> str:

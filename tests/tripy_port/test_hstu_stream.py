@@ -1,6 +1,6 @@
 """The streaming port as Tripy sees it: what TensorRT accepts, dynamic batches, and what is refused.
 
-`tests/parity/test_streaming.py` compares it with its reference.
+`tests/cases/hstu/test_streaming.py` compares it with its reference.
 """
 
 from __future__ import annotations

@@ -117,9 +117,7 @@ class Bench(CleanRun):
         if isinstance(fault, WeightFault):
             return {self._owner(name) for name in fault.names}
         if isinstance(fault, Edit):
-            return self._running.of(fault.module, fault.lines) | {
-                str(TapName.parse(fault.named).module_call)
-            }
+            return self._running.of(fault.module, fault.lines) | {str(TapName.parse(fault.named).module_call)}
         assert isinstance(fault, Mutation)
         homes = set(self._running.of(fault.module, fault.lines))
         if self._building.of(fault.module, fault.lines):

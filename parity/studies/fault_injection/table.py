@@ -67,7 +67,7 @@ def summarise(findings: Iterable[Finding], key: str = "operator") -> dict[str, R
 
 
 def markdown(findings: list[Finding], clean: list[CleanFinding]) -> str:
-    """Tables by operator, case and precision; clean runs; faults that were missed, misplaced or equivalent."""
+    """Tables by operator, case and precision; clean runs; missed, misplaced and equivalent faults."""
     parts = [_table(key, summarise(findings, key)) for key in ("operator", "case", "precision")]
     parts.append("## Runs without a fault\n\n" + _clean(clean))
     missed = [f for f in findings if f.outcome is Outcome.MISSED]

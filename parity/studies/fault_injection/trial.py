@@ -1,9 +1,9 @@
 """One fault on a bench: applied, judged, and its outcome.
 
-A fault in a module changes the results of that module alone, and of the modules around it. All other evidence
-comes from runs of the whole model. A trial therefore runs the modules that the fault reaches, innermost first.
-It compares after each one, with the clean port's results in place of the others. The first module that fails
-alone is the diagnosis, and the trial ends there. Where none fails, the whole model runs, as in any run.
+A fault in a module changes the results of that module alone, and of the modules around it. All other
+evidence comes from runs of the whole model. A trial therefore runs the modules that the fault reaches,
+innermost first. It compares after each one, with the clean port's results in place of the others. The first
+module that fails alone is the diagnosis, and the trial ends there. Where none fails, the whole model runs.
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ def _rerun(bench: Bench, call: ModuleCall, results: Results) -> None:
     isolated, problems = dict(results.isolated), dict(results.isolated_problems)
     for name in call.outputs:
         isolated.pop(name, None)
-    outputs, problem = _attempt(
-        lambda: bench.port.run_call(call, bench.reference.call_inputs, bench.arrays)
-    )
+    outputs, problem = _attempt(lambda: bench.port.run_call(call, bench.reference.call_inputs, bench.arrays))
     isolated |= outputs
     if problem:
         problems[call.tap] = problem

@@ -1,7 +1,7 @@
 """Faults in weights: every parameter and buffer of the port, by operators that know no model.
 
-A change has one of three relative sizes: four units of round-off, one half, and their geometric mean. The first
-is the smallest change that rounding cannot undo in any element.
+A change has one of three relative sizes: four units of round-off, one half, and their geometric mean. The
+first is the smallest change that rounding cannot undo in any element.
 """
 
 from __future__ import annotations

@@ -171,7 +171,9 @@ def test_source_goes_in_and_out_again(bench):
     fault = named(bench, "source: function", "dlrm_layers:ReLU.forward")
     with swapped(fault.module, fault.tree()):
         assert functions("tripy_port.dlrm_layers")["ReLU.forward"].__code__ != before["ReLU.forward"]
-    assert {name: function.__code__ for name, function in functions("tripy_port.dlrm_layers").items()} == before
+    assert {
+        name: function.__code__ for name, function in functions("tripy_port.dlrm_layers").items()
+    } == before
     with pytest.raises(CannotApply), swapped(fault.module, ast.parse(source_of(fault.module))):
         pass
 
@@ -195,7 +197,9 @@ def test_neighbours_of_an_expression(expression, expected):
 
 
 def test_every_mutation_has_a_name_of_its_own():
-    names = [mutation.identity for mutation in mutations(load_case("dlrm_tiny").port_modules(), {"_eps": 1e-6})]
+    names = [
+        mutation.identity for mutation in mutations(load_case("dlrm_tiny").port_modules(), {"_eps": 1e-6})
+    ]
     assert len(names) == len(set(names)) > 500
 
 
@@ -284,7 +288,14 @@ def test_a_campaign_that_has_no_meaning_is_refused(arguments, named, command, tm
 
 def test_a_fault_whose_place_is_gone_is_not_passed_over(tmp_path):
     catalogue = tmp_path / "stale.yaml"
-    fault = {"name": "gone", "module": "tripy_port.dlrm", "case": "dlrm_tiny", "named": "x", "old": "not there", "new": ""}
+    fault = {
+        "name": "gone",
+        "module": "tripy_port.dlrm",
+        "case": "dlrm_tiny",
+        "named": "x",
+        "old": "not there",
+        "new": "",
+    }
     catalogue.write_text(json.dumps([fault]))
     with pytest.raises(LookupError, match=r"gone: 'not there' is not in tripy_port\.dlrm once"):
         handwritten(catalogue)

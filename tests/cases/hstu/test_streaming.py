@@ -1,4 +1,4 @@
-"""The port over a stream, at every step, and faults of a cache put into it."""
+"""The port of research HSTU over streams, judged at every step, without and with faults of a cache."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import run_parity
 import tripy_port.hstu_stream
 import tripy_port.input_features_preprocessors
 import tripy_port.relative_attention_bias
+from cases.hstu.streaming import HSTUStreams
 from cases.hstu.weight_scales import weight_scale
-from cases.streaming import __main__ as program
-from cases.streaming.judging import follow
-from cases.streaming.sides import PortSide, ReferenceSide
-from cases.streaming.streams import Truth, synthetic_stream
 from configs import HSTUConfig, load_case
 from parity.base.precision import PRECISIONS
 from parity.inputs.weights import initial_weights
+from parity.studies.streaming.judging import follow
+from parity.studies.streaming.sides import PortSide, ReferenceSide
+from parity.studies.streaming.truth import Truth
 from reference.build import build_hstu
 from tripy_port.numerics import both
 
@@ -42,12 +43,13 @@ CONFIG = HSTUConfig(
     linear_dim=7,
 )
 WEIGHTS = initial_weights(build_hstu(CONFIG), 0, weight_scale)
+STREAMS = HSTUStreams(CONFIG)
 
 
 def truth_of(precision, steps):
     # One item at a time and several, of which rows keep all, some or none.
-    stream = synthetic_stream(CONFIG, FIRST, steps, new=(1, 3, 1, 2), seed=0)
-    return Truth(CONFIG, WEIGHTS, PRECISIONS[precision], stream, CAPACITY)
+    stream = STREAMS.draw(FIRST, steps, new=(1, 3, 1, 2), seed=0)
+    return Truth(STREAMS, WEIGHTS, PRECISIONS[precision], stream, CAPACITY)
 
 
 HALF = [pytest.param(name, marks=pytest.mark.full) for name in ("fp16", "bf16")]
@@ -59,20 +61,20 @@ def truth(request):
 
 
 def port_side(precision="fp32"):
-    return PortSide(CONFIG, WEIGHTS, PRECISIONS[precision], len(FIRST), CAPACITY)
+    return PortSide(STREAMS, WEIGHTS, PRECISIONS[precision], len(FIRST), CAPACITY)
 
 
 def assert_every_step_passes(truth, side):
     steps = list(follow(truth, side))
     failed = steps[-1]
-    assert not failed.failed, f"step {failed.step}, {failed.failed}: {failed.why}"
+    assert not failed.failed, f"step {failed.step}, {failed.failed}: {failed.explanation}"
     assert len(steps) == STEPS + 1
     for step in steps:
         assert list(step.verdicts) == [
             *("lengths", "timestamps", "blocks.0.k", "blocks.0.v", "blocks.1.k", "blocks.1.v", "encoded")
         ]
     seen = truth.stream.steps
-    assert sum(step.kept for step in seen).max() > CONFIG.sequence_width, "no stream outgrew the model"
+    assert sum(step.entering for step in seen).max() > CONFIG.sequence_width, "no stream outgrew the model"
 
 
 def test_the_port_equals_the_full_forward_at_every_step(truth):
@@ -80,7 +82,7 @@ def test_the_port_equals_the_full_forward_at_every_step(truth):
 
 
 def test_the_reference_equals_the_full_forward_at_every_step(truth):
-    side = ReferenceSide(CONFIG, WEIGHTS, truth.precision.dtype, len(FIRST), CAPACITY)
+    side = ReferenceSide(STREAMS, WEIGHTS, truth.precision.dtype, len(FIRST), CAPACITY)
     assert_every_step_passes(truth, side)
 
 
@@ -95,31 +97,28 @@ OTHER_INPUTS = {
 
 @pytest.mark.parametrize("config", OTHER_INPUTS.values(), ids=OTHER_INPUTS)
 def test_other_inputs_stream_too(config):
-    weights, precision, capacity = (
-        initial_weights(build_hstu(config), 0, weight_scale),
-        PRECISIONS["fp32"],
-        10,
-    )
-    stream = synthetic_stream(config, (1, 7, 3), 12, new=(2, 1), seed=0)
-    truth = Truth(config, weights, precision, stream, capacity)
-    *_, last = follow(truth, PortSide(config, weights, precision, 3, capacity))
+    weights = initial_weights(build_hstu(config), 0, weight_scale)
+    streams, precision, capacity = HSTUStreams(config), PRECISIONS["fp32"], 10
+    stream = streams.draw((1, 7, 3), 12, new=(2, 1), seed=0)
+    truth = Truth(streams, weights, precision, stream, capacity)
+    *_, last = follow(truth, PortSide(streams, weights, precision, 3, capacity))
     assert (last.step, last.failed) == (12, "")
 
 
 def test_the_state_stays_on_the_device():
-    """What an executable returns is what the next one is given: Tripy's own tensors, never copied."""
+    """The state that an executable returns is the input of the next one: Tripy's tensors, never copied."""
     truth, side = truth_of("fp32", 3), port_side()
-    given = []
-    extend = PortSide._extend
+    states_before = []
+    append = PortSide._append
 
-    def recorded(self, new):
-        given.append(list(self._state))
-        return extend(self, new)
+    def recorded(self, arguments):
+        states_before.append(list(self._state))
+        return append(self, arguments)
 
-    with mock.patch.object(PortSide, "_extend", recorded):
+    with mock.patch.object(PortSide, "_append", recorded):
         states = [list(side._state) for _ in follow(truth, side)]
-    assert len(given) == 4
-    for before, after in zip(given[1:], states[:-1], strict=True):
+    assert len(states_before) == 4
+    for before, after in zip(states_before[1:], states[:-1], strict=True):
         assert all(a is b for a, b in zip(before, after, strict=True))
         assert all(tensor.device.kind == "gpu" for tensor in before)
 
@@ -202,11 +201,11 @@ def short_truth():
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named(short_truth, fault):
-    place, function, tensor, why = FAULTS[fault]
+    place, function, tensor, explanation = FAULTS[fault]
     with mock.patch(f"tripy_port.{place}", function):
         *_, last = follow(short_truth, port_side())
     assert last.failed == tensor
-    assert why in last.why
+    assert explanation in last.explanation
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -216,7 +215,7 @@ def test_a_fault_is_named_in_half_precision(precision):
         *_, last = follow(truth, port_side(precision))
     # Which tensor shows it first depends on how much of it the precision hides.
     assert last.failed in ("blocks.1.k", "blocks.1.v", "encoded")
-    assert "as if 25 positions were seen" in last.why
+    assert "as if 25 positions were seen" in last.explanation
 
 
 @pytest.mark.parametrize("block", [0, 1])
@@ -234,11 +233,11 @@ def test_a_wrong_slot_of_one_block_is_named(short_truth, block):
     with mock.patch.object(side, "append", swapped):
         *_, last = follow(short_truth, side)
     assert last.failed == f"blocks.{block}.k"
-    assert "off by 1" in last.why
+    assert "off by 1" in last.explanation
 
 
 def run(*arguments):
-    return CliRunner().invoke(program.main, list(arguments))
+    return CliRunner().invoke(run_parity.main, ["--stream", *arguments])
 
 
 def test_the_command_judges_a_case():
@@ -262,10 +261,14 @@ def test_the_command_names_a_fault():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--case", "dlrm_tiny"), "--case: dlrm_tiny is a case of dlrm"),
+        (("--case", "dlrm_tiny"), "--stream: dlrm_tiny has no streams"),
+        ((), "is for one case"),
+        (("--case", "hstu_tiny,hstu_tiny_rated"), "is for one case"),
+        (("--case", "hstu_tiny", "--runners", "tripy"), "together with --runners"),
         (("--case", "hstu_tiny_combined"), "softmax attention"),
-        (("--capacity", "28"), "--capacity: 28 is more than the model's width, 27"),
-        (("--precision", "fp8"), "fp8"),
+        (("--case", "hstu_tiny", "--capacity", "0"), "--capacity: 0 is not positive"),
+        (("--case", "hstu_tiny", "--capacity", "28"), "--capacity: 28 is more than the model's width, 27"),
+        (("--case", "hstu_tiny", "--precision", "fp8"), "fp8"),
         (("--case", "nothing_like_it"), "nothing_like_it"),
     ],
 )

@@ -1,0 +1,128 @@
+"""`run_parity.py --stream`: reference and port over streams of one case, every step judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity.base.errors import UserError
+from parity.base.precision import PRECISIONS, Precision
+from parity.case import Case
+from parity.inputs.weights import case_weights
+from parity.runners import make_runner
+from parity.case.streams import Stream, Streams
+from parity.studies.streaming.judging import StepVerdicts, follow
+from parity.studies.streaming.sides import PortSide, ReferenceSide, Side
+from parity.studies.streaming.truth import Truth, Weights
+
+HEADER = "precision | side | steps | items | err/limit of the cache, of the states | verdict"
+NEW = (1, 3, 1, 2)
+"""Items that the steps bring, in turn."""
+
+
+@dataclass(frozen=True)
+class StreamVerdict:
+    """One side over a stream in one precision.
+
+    Attributes:
+        precision: Name of the precision.
+        side: Name of the side.
+        steps: Number of judged steps.
+        items: Number of items that entered the caches.
+        cache_margin, output_margin: Largest error over its limit, of the state's tensors and of the outputs.
+        last: The last judged step; the one that fails, if any does.
+    """
+
+    precision: str
+    side: str
+    steps: int
+    items: int
+    cache_margin: float
+    output_margin: float
+    last: StepVerdicts
+
+    @property
+    def passed(self) -> bool:
+        return not self.last.failed
+
+    def line(self) -> str:
+        """A row under `HEADER`."""
+        last = self.last
+        outcome = "PASS"
+        if last.failed:
+            reason = last.verdicts[last.failed].reason
+            outcome = f"FAIL at step {last.step}: {last.failed}, {reason}; {last.explanation}"
+        margins = f"{self.cache_margin:.2f}, {self.output_margin:.2f}"
+        return f"{self.precision} | {self.side} | {self.steps} | {self.items} | {margins} | {outcome}"
+
+
+def judge_streams(
+    case: Case,
+    precisions: Sequence[str],
+    checkpoint: Path | None,
+    steps: int,
+    capacity: int | None,
+    seed: int,
+) -> Iterator[StreamVerdict]:
+    """Judge both sides over a stream, precision by precision.
+
+    Args:
+        case: The case.
+        precisions: Names of precisions.
+        checkpoint: File of weights; initial weights by default.
+        steps: Number of steps after the first.
+        capacity: Positions in the cache; a third of the model's width by default.
+        seed: Seed of the stream.
+
+    Raises:
+        UserError: The case has no streams, or an argument does not fit.
+    """
+    streams = case.streams()
+    capacity = _checked_capacity(streams, capacity)
+    weights, _ = case_weights(case, checkpoint)
+    items = max(1, capacity // streams.positions_per_item)
+    # Rows of several lengths; one begins with more items than the cache holds.
+    first = (1, items + 9, max(1, items // 3), max(1, items - 4))
+    stream = streams.draw(first, steps, NEW, seed)
+    return (
+        verdict
+        for name in precisions
+        for verdict in _judged(streams, weights, PRECISIONS[name], stream, capacity)
+    )
+
+
+def _checked_capacity(streams: Streams, capacity: int | None) -> int:
+    width = streams.width
+    if capacity is None:
+        return max(1, width // 3)
+    if not 0 < capacity <= width:
+        problem = f"is more than the model's width, {width}" if capacity > width else "is not positive"
+        raise UserError("--capacity", capacity, problem, f"give 1 to {width}")
+    return capacity
+
+
+def _judged(
+    streams: Streams, weights: Weights, precision: Precision, stream: Stream, capacity: int
+) -> Iterator[StreamVerdict]:
+    truth = Truth(streams, weights, precision, stream, capacity)
+    sides: Mapping[str, Side] = {
+        "PyTorch": ReferenceSide(streams, weights, precision.dtype, stream.rows, capacity),
+        make_runner("tripy").label(): PortSide(streams, weights, precision, stream.rows, capacity),
+    }
+    for label, side in sides.items():
+        judged = list(follow(truth, side))
+        margins = [
+            (name == streams.output, verdict.margin)
+            for step in judged
+            for name, verdict in step.verdicts.items()
+        ]
+        yield StreamVerdict(
+            precision=precision.name,
+            side=label,
+            steps=len(judged),
+            items=int(sum(step.entering.sum() for step in stream.steps[: len(judged)])),
+            cache_margin=max(margin for is_output, margin in margins if not is_output),
+            output_margin=max(margin for is_output, margin in margins if is_output),
+            last=judged[-1],
+        )
