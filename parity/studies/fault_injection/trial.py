@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,8 @@ from parity.studies.fault_injection.effects import effect_of
 from parity.studies.fault_injection.faults import Fault, Finding, Outcome
 from parity.verdict.comparison import Comparison, Results, compare
 from parity.verdict.judgement import Diagnosis, TapJudgement
+
+Tensors = Mapping[str, torch.Tensor]
 
 
 def try_fault(bench: Bench, fault: Fault) -> Finding:
@@ -111,7 +113,7 @@ def _judged_whole(bench: Bench, results: Results) -> tuple[Comparison, Diagnosis
     return comparison, comparison.diagnosis
 
 
-def _attempt(run: Callable[[], dict[str, torch.Tensor]]) -> tuple[dict[str, torch.Tensor], str]:
+def _attempt(run: Callable[[], Tensors]) -> tuple[Tensors, str]:
     """Results of a run and an empty text, or no results and the message of its exception."""
     try:
         return run(), ""

@@ -147,8 +147,8 @@ def test_the_shortcut_gives_the_diagnosis_of_the_command(operator, target, bench
     if operator.startswith("weight"):
         scratch(tmp_path, RUNNER, TENSORS, on_weights(f'tensors["{target}"] = -tensors["{target}"]'))
     else:
-        file = f"tripy_port/{fault.file}.py"
-        scratch(tmp_path, file, source_of(fault.file), ast.unparse(fault.tree()))
+        file = f"{fault.module.replace('.', '/')}.py"
+        scratch(tmp_path, file, source_of(fault.module), ast.unparse(fault.tree()))
     code, report, _ = run(tmp_path, "--case", "dlrm_tiny", "--runners", "tripy")
     diagnosis = runner(report, "tripy").diagnosis
     assert code == 1
