@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from parity.capture.captures import ModuleCall
+from parity.in_process import describe
 from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.effects import effect_of
 from parity.studies.fault_injection.faults import Fault, Finding, Outcome
@@ -32,7 +33,7 @@ def try_fault(bench: Bench, fault: Fault) -> Finding:
         try:
             stack.enter_context(bench.faulty(fault, bench.port, bench.precision))
         except Exception as error:  # noqa: BLE001, any exception of a faulty port is an outcome
-            return _finding(bench, fault, set(), Outcome.BROKEN, "refused", "", proof=_message(error))
+            return _finding(bench, fault, set(), Outcome.BROKEN, "refused", "", proof=describe(error))
         homes = bench.homes(fault)
         reached = bench.reached(fault, homes)
         results = _initial_results(bench, reached)
@@ -88,14 +89,10 @@ def _judged(bench: Bench, reached: list[ModuleCall], results: Results) -> tuple[
 
 
 def _rerun(bench: Bench, call: ModuleCall, results: Results) -> None:
-    isolated, problems = dict(results.isolated), dict(results.isolated_problems)
-    for name in call.outputs:
-        isolated.pop(name, None)
-    outputs, problem = _attempt(lambda: bench.port.run_call(call, bench.reference.call_inputs, bench.arrays))
-    isolated |= outputs
-    if problem:
-        problems[call.tap] = problem
-    results.isolated, results.isolated_problems = isolated, problems
+    others = {name: tensor for name, tensor in results.isolated.items() if name not in call.outputs}
+    outputs, problems = bench.run_isolated(bench.port, [call])
+    results.isolated = others | outputs
+    results.isolated_problems = {**results.isolated_problems, **problems}
 
 
 def _judged_whole(bench: Bench, results: Results) -> tuple[Comparison, Diagnosis]:
@@ -118,7 +115,7 @@ def _attempt(run: Callable[[], Tensors]) -> tuple[Tensors, str]:
     try:
         return run(), ""
     except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
-        return {}, _message(error)
+        return {}, describe(error)
 
 
 def _undetected(
@@ -164,10 +161,3 @@ def _margin(row: TapJudgement | None) -> float | None:
     failed = [verdict for verdict in row.verdicts.values() if not verdict.passed]
     margin = failed[0].margin if failed else math.nan
     return margin if math.isfinite(margin) else None
-
-
-def _message(error: Exception) -> str:
-    """An exception in one line, without the place in the source that nvtripy puts in front."""
-    lines = (line.strip() for line in str(error).splitlines())
-    first = next((line for line in lines if line and not line.startswith("-->")), "no message")
-    return f"{type(error).__name__}: {first}"

@@ -1,7 +1,7 @@
-"""Run one module of the port, or all of it, on the inputs that it fails on; compare with a float64 oracle.
+"""Run one module of the port, or the whole port, on failing inputs and compare it with a float64 oracle.
 
-Everything is in this folder but what the project's requirements install.
-Exit code 1: it fails, 0: it does not.
+This folder holds all data and code except the packages of the project's requirements.
+Exit code 1: it fails, 0: it passes.
 """
 
 import functools
@@ -42,19 +42,19 @@ result = call(*tree(problem["args"]), **tree(problem["kwargs"]))
 for key in re.findall(r"\[([^\]]*)\]", problem["result"]):
     result = result[int(key)] if key.isdigit() else result[key]
 if isinstance(result, (list, tuple)):
-    (result,) = (each for each in result if each is not None)
+    (result,) = (tensor for tensor in result if tensor is not None)
 
 counts = expected["counts"]
 oracle = expected["oracle"][counts]
 difference = torch.from_dlpack(result).cpu().double()[counts] - oracle
-found = {
+errors = {
     "l2": float(difference.norm() / oracle.norm()),
     "largest": float(difference.abs().max() / oracle.abs().max()),
     "scale_error": abs(float(difference @ oracle / (oracle @ oracle))),
 }
 print(f"{problem['module'] or 'the whole model'} ({problem['kind']}), {problem['dtype']}")
-for name, error in found.items():
+for name, error in errors.items():
     print(f"  {name:<11} {error:.3e}, limit {problem['limit'][name]:.3e}")
 for reason in problem["explanation"]:
     print(f"  {reason}")
-sys.exit(any(not error <= problem["limit"][name] for name, error in found.items()))
+sys.exit(any(not error <= problem["limit"][name] for name, error in errors.items()))

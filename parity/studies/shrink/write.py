@@ -1,31 +1,31 @@
-"""The folder that `reproduce.py` needs beside it."""
+"""The folder of a failure, with `reproduce.py` and all of its data."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
 from parity.base.errors import UserError
 from parity.base.precision import dtype_name
-from parity.base.trees import map_tree
+from parity.base.trees import leaves, map_tree
 from parity.capture.captures import TensorKey
-from parity.case import Case
-from parity.studies.shrink.smallest import Failure
+from parity.studies.packages import packages_of, path_of
+from parity.studies.shrink.search import Failure
 from parity.verdict.explanation import explain_alone
 
 SCRIPT = Path(__file__).parent / "reproduce.py"
 
 
 def write(failure: Failure, folder: Path) -> None:
-    """Write a failing module, or the model, with all that it needs into a new folder.
+    """Write a failing module or model with its data and code into a new folder.
 
     Raises:
-        UserError: The folder exists, or cannot be written.
+        UserError: The folder exists or cannot be written.
     """
     try:
         folder.mkdir(parents=True)
@@ -33,9 +33,21 @@ def write(failure: Failure, folder: Path) -> None:
         raise UserError(
             "--shrink", str(folder), f"cannot be made ({error.strerror})", "give a folder that does not exist"
         ) from error
+    _write_tensors(failure, folder)
+    (folder / "problem.json").write_text(json.dumps(_problem(failure), indent=1) + "\n")
+    for package in packages_of(failure.case):
+        source = path_of(package)
+        if source.is_dir():
+            shutil.copytree(source, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder)
+    shutil.copy(SCRIPT, folder)
+
+
+def _write_tensors(failure: Failure, folder: Path) -> None:
     run, call = failure.run, failure.call
-    used = {leaf.key for leaf in _leaves(failure) if isinstance(leaf, TensorKey)}
-    inputs = {key: _as(failure.inputs[key], run.precision.dtype) for key in sorted(used)}
+    used = {leaf.key for _, leaf in leaves([call.args, call.kwargs]) if isinstance(leaf, TensorKey)}
+    inputs = {key: _in_precision(failure.inputs[key], run.precision.dtype) for key in sorted(used)}
     save_file(inputs, folder / "inputs.safetensors")
     save_file(dict(run.weights), folder / "weights.safetensors")
     oracle = failure.oracle
@@ -47,10 +59,18 @@ def write(failure: Failure, folder: Path) -> None:
         },
         folder / "expected.safetensors",
     )
-    verdict = failure.verdict
-    problem = {
+
+
+def _in_precision(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous()
+
+
+def _problem(failure: Failure) -> dict[str, Any]:
+    """The call and its limits, for `reproduce.py`."""
+    call, verdict = failure.call, failure.verdict
+    return {
         "case": failure.case.reference.model_dump(),
-        "dtype": dtype_name(run.precision.dtype),
+        "dtype": dtype_name(failure.run.precision.dtype),
         "module": call.path,
         "method": call.method,
         "kind": call.kind,
@@ -66,31 +86,7 @@ def write(failure: Failure, folder: Path) -> None:
         "reason": verdict.reason,
         "explanation": list(explain_alone(failure.evidence, failure.port, failure.row)),
     }
-    (folder / "problem.json").write_text(json.dumps(problem, indent=1) + "\n")
-    for package in _packages(failure.case):
-        source = Path(importlib.import_module(package).__file__ or "")
-        if source.name == "__init__.py":
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source.parent, folder / package, ignore=ignored)
-        else:
-            shutil.copy(source, folder)
-    shutil.copy(SCRIPT, folder)
-
-
-def _packages(case: Case) -> set[str]:
-    """Top packages that building the port imports: the engine's, the case's own, and its `packages`."""
-    return {"parity", case.reference.target.split(":")[0].split(".")[0], *case.packages}
-
-
-def _leaves(failure: Failure) -> list:
-    found: list = []
-    map_tree([failure.call.args, failure.call.kwargs], found.append)
-    return found
 
 
 def _leaf(leaf: object) -> object:
     return {"tensor": leaf.key} if isinstance(leaf, TensorKey) else leaf
-
-
-def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous()

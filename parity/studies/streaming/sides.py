@@ -16,7 +16,7 @@ from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.inputs.weights import rounded
 from parity.runners.tripy.call_stacks import no_call_stacks
-from parity.runners.tripy.compiled import TRIPY_DTYPES, to_device, to_host
+from parity.runners.tripy.compiled import to_device, to_host, tripy_dtype
 from parity.case.streams import Streams
 from parity.studies.streaming.truth import LENGTHS, Weights
 
@@ -91,7 +91,7 @@ class PortSide(Side):
         self, streams: Streams, weights: Weights, precision: Precision, rows: int, capacity: int
     ) -> None:
         self._streams = streams
-        self._model = streams.build_port(TRIPY_DTYPES[precision.dtype])
+        self._model = streams.build_port(tripy_dtype(precision.dtype))
         tensors = rounded(weights, precision.dtype)
         self._model.load_state_dict(
             {name: tp.Tensor(tensor.contiguous()) for name, tensor in tensors.items()}
@@ -117,7 +117,7 @@ class PortSide(Side):
         infos = {
             "state": [tp.InputInfo(tuple(map(int, tensor.shape)), tensor.dtype) for tensor in self._state],
             "arguments": map_tree(
-                arguments, lambda tensor: tp.InputInfo(tuple(tensor.shape), TRIPY_DTYPES[tensor.dtype])
+                arguments, lambda tensor: tp.InputInfo(tuple(tensor.shape), tripy_dtype(tensor.dtype))
             ),
         }
         with no_call_stacks():

@@ -1,12 +1,12 @@
-"""The smallest case in which a module, or the whole model, fails as it does in a given one.
+"""A greedy search for the smallest case in which a module or the whole model still fails.
 
-Every size of a case (`Case.sizes`), a whole number or a list, may shrink: to 1, to its half, by
-one, or by an element. A smaller case counts if a module of the same class still fails on its own; greedily,
-until no size can shrink any more. Sizes that a case refuses are passed over.
+Every size of a case (`Case.sizes`) may shrink: a number to 1, to its half or by one, a list by an element. A
+smaller case counts if a module of the same class still fails on its own. The search ends when no size can
+shrink. It skips sizes that the case refuses.
 
-Where every module is right on its own, the code between them is wrong, or errors add up on the way: then the
-same output of the whole model has to fail. What shows in the comparison of several runs alone, as a leak of
-padding or an item that is appended, is no single call, which is what a folder reproduces.
+Where every module is right on its own, the code between the modules is wrong, or errors add up. Then the same
+output of the whole model must fail. A folder reproduces one call. It cannot show a failure of several runs,
+such as a leak of padding or an appended item.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parity.base.trees import map_tree
 from parity.capture.captures import ModuleCall, TensorKey
 from parity.capture.names import TapName
 from parity.case import Case
-from parity.in_process import CleanRun
+from parity.in_process import CleanRun, describe
 from parity.runners.tripy.runner import TripyRunner
 from parity.verdict.comparison import Evidence, compare
 from parity.verdict.judgement import TapJudgement
@@ -33,16 +33,16 @@ from parity.verdict.rule import Verdict
 
 @dataclass(frozen=True)
 class Failure:
-    """A module of the port that fails on its own, or the whole model, and all that shows it.
+    """A module of the port that fails on its own, or the whole model, with the evidence.
 
     Attributes:
-        run: The case that it fails in, its inputs and weights, the reference's run and the oracle.
-        call: The call that fails; the model's own has the path "".
+        run: The case, its inputs and weights, the reference's run and the oracle.
+        call: The failing call; the model's own has the path "".
         inputs: The call's tensors.
-        result: Where the tensor that fails is in what the call returns, as `[1]`; "" for all of it.
-        row: The tap that fails, with its verdict.
-        oracle: What the tap should be, in float64.
-        port: What the port made of it.
+        result: Place of the failing tensor in the call's result, such as `[1]`; "" for the whole result.
+        row: The failing tap with its verdict.
+        oracle: The right tensor, float64.
+        port: The port's tensor.
     """
 
     run: CleanRun
@@ -63,28 +63,33 @@ class Failure:
 
     @property
     def verdict(self) -> Verdict:
-        """Why it fails: a module alone, or an output of the whole model."""
+        """The failing verdict, of a module alone or of an output of the whole model."""
         verdict = self.row.isolated if self.call.path else self.row.accumulated
         assert verdict is not None
         return verdict
 
     def describe(self, original: Case) -> str:
-        """What fails, and in which sizes it still does."""
+        """The failing call and the reduced sizes, in words."""
         before, after = original.sizes(), self.case.sizes()
         sizes = ", ".join(
             f"{name.split('.')[-1]} {_shown(value)}"
             for name, value in after.items()
             if value != before.get(name)
         )
-        what = f"{self.call.path or f'{self.row.tap} of the whole model'} ({self.call.kind})"
-        return f"{what} still fails in {self.case.name} with {sizes or 'no size smaller'}"
+        name = f"{self.call.path or f'{self.row.tap} of the whole model'} ({self.call.kind})"
+        return f"{name} still fails in {self.case.name} with {sizes or 'no size smaller'}"
 
 
 def shrink(case: Case, precision: Precision, progress: Callable[[str], None]) -> Failure:
-    """Find what fails in a case, and the smallest case in which the same still fails.
+    """Search the smallest case in which the first failure of a case still occurs.
+
+    Args:
+        case: The failing case.
+        precision: The tested precision.
+        progress: Called with the current attempt in words.
 
     Raises:
-        UserError: Nothing fails, or nothing that one call shows.
+        UserError: Nothing fails, or one call cannot show the failure.
     """
     run = CleanRun(case, precision)
     failure = _module(run, None) or _model(run, None)
@@ -100,21 +105,21 @@ def shrink(case: Case, precision: Precision, progress: Callable[[str], None]) ->
         for field, value in _smaller(failure.case):
             progress(f"{failure.call.path or failure.row.tap}: {field} {value}")
             try:
-                found = search(CleanRun(failure.case.with_sizes({field: value}), precision), same)
+                smaller = search(CleanRun(failure.case.with_sizes({field: value}), precision), same)
             except UserError:
                 continue
-            if found is not None:
-                failure, shrunk = found, True
+            if smaller is not None:
+                failure, shrunk = smaller, True
                 break
     return failure
 
 
 def _smaller(case: Case) -> Iterator[tuple[str, Any]]:
-    """Each size of a case with smaller values for it, the input's first and the smallest first."""
+    """Sizes of a case by name with smaller values, the smallest first."""
     for name, value in case.sizes().items():
         if isinstance(value, int):
-            tried = dict.fromkeys((1, value // 2, value - 1))
-            yield from ((name, size) for size in tried if 0 < size < value)
+            sizes = dict.fromkeys((1, value // 2, value - 1))
+            yield from ((name, size) for size in sizes if 0 < size < value)
         elif len(value) > 1:
             yield from ((name, [*value[:at], *value[at + 1 :]]) for at in reversed(range(len(value))))
 
@@ -124,9 +129,9 @@ def _shown(value: Any) -> str:
 
 
 def _module(run: CleanRun, kind: str | None) -> Failure | None:
-    """The first module that fails on its own; only classes named `kind`, if one is given.
+    """The first module that fails on its own; of the class `kind` only, unless it is None.
 
-    Nothing but modules alone is run on the port; the reference's results stand for all others.
+    The port runs its modules alone. The reference's results stand for all other results.
     """
     port = TripyRunner()
     port.load(run.case, run.precision, run.weights)
@@ -140,7 +145,7 @@ def _module(run: CleanRun, kind: str | None) -> Failure | None:
     results = run.reference_results(isolated=tensors, isolated_problems=problems)
     comparison = compare(run.evidence, results)
     row = next((r for r in comparison.taps if r.isolated is not None and not r.isolated.passed), None)
-    # A module that raises, or gives another shape, needs no small case to be seen.
+    # A module that raises or returns another shape needs no small case.
     if row is None or row.isolated is None or row.isolated.checked == 0:
         return None
     call = run.evidence.kinds[row.tap]
@@ -156,14 +161,14 @@ def _module(run: CleanRun, kind: str | None) -> Failure | None:
 
 
 def _model(run: CleanRun, output: str | None) -> Failure | None:
-    """The first output of the whole model that fails; only `output`, if one is given."""
+    """The first output of the whole model that fails; only `output`, unless it is None."""
     port = TripyRunner()
     port.load(run.case, run.precision, run.weights)
     try:
         outputs, tapped = port.run(run.arrays), port.run_tapped(run.arrays).tensors
-    except Exception:  # noqa: BLE001, a model that raises needs no small case to be seen
+    except Exception:  # noqa: BLE001, a model that raises needs no small case
         return None
-    # The tapped run tells which rows depend on a flipped bucket.
+    # The tapped run shows the rows that depend on a flipped element.
     results = run.reference_results(untapped=outputs, tapped=tapped)
     rows = {row.tap: row for row in compare(run.evidence, results).taps if row.tap in outputs}
     for index, name in enumerate(outputs):
@@ -185,7 +190,7 @@ def _model(run: CleanRun, output: str | None) -> Failure | None:
 
 
 def _entry(run: CleanRun, output: str) -> tuple[ModuleCall, dict[str, torch.Tensor]]:
-    """The call of the whole model on its inputs, and those."""
+    """The call of the whole model, and its inputs."""
     inputs: dict[str, torch.Tensor] = {}
 
     def keyed(leaf: Any) -> Any:
@@ -201,15 +206,15 @@ def _entry(run: CleanRun, output: str) -> tuple[ModuleCall, dict[str, torch.Tens
 
 
 def _nothing_to_shrink(run: CleanRun) -> tuple[str, str]:
-    """What is the matter with a case in which no module and no output fails, and what to do."""
+    """Problem and fix for a case in which no module and no output fails."""
     report = "run without --shrink and read its report"
     try:
         diagnosis = run.judge("tripy").diagnosis
-    except Exception as error:  # noqa: BLE001, whatever a model raises is said
-        return f"raises as a whole, which needs no smaller case ({type(error).__name__}: {error})", report
+    except Exception as error:  # noqa: BLE001, any exception goes into the message
+        return f"raises as a whole, which needs no smaller case ({describe(error)})", report
     if diagnosis.kind == "none":
         return "passes: no module and no output fails", "name a case and a precision in which one does"
     return (
-        f"fails in no module on its own and in no output, of which a folder could be made ({diagnosis.text})",
+        f"fails in no module on its own and in no output, so no single call shows it ({diagnosis.text})",
         f"{report}: this shows when several runs are compared",
     )
