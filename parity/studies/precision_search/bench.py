@@ -1,4 +1,4 @@
-"""One case on one batch: what an assignment of precisions does to the port's outputs, and what it costs."""
+"""One case on one batch: the error and the cost of an assignment of precisions."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Evaluation:
     """One assignment, run on the port.
 
     Attributes:
-        precisions: By path of the module.
-        error: What the budget is for: the larger of both norms, of the output where it is largest.
-        outputs: Each output's distance from the oracle; infinite where it is not finite.
+        precisions: Names of precisions by path of the module.
+        error: Largest relative error of any output in either norm; the budget limits it.
+        outputs: Distance of each output from the oracle; infinite for an output with NaN or Inf.
         seconds: Modelled cost.
-        taps: What the modules returned, where the run was tapped.
+        taps: Results of the modules; empty without taps.
     """
 
     precisions: Mapping[str, str]
@@ -42,17 +42,17 @@ class Evaluation:
 
 
 class Bench:
-    """A case with its inputs and weights, and the port's runs on them.
+    """A case with its inputs, its weights and the runs of the port on them.
 
     Args:
         case: The case.
         arrays: One batch.
-        weights: In float32, by name.
+        weights: Float32 weights by name.
 
     Attributes:
-        paths: Of the modules that a run calls, each of which can have a precision; "" is the model.
-        work: What the model does, for the cost.
-        evaluations: How often the port has been run.
+        paths: Paths of the called modules, which can have a precision each; "" is the model.
+        work: Operations of the model, for the cost.
+        evaluations: Number of runs of the port.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class Bench:
         return CleanRun(self.case, PRECISIONS[BASE], self.arrays, self.weights, isolated=False).evidence
 
     def kinds(self) -> dict[str, str]:
-        """The class of each module, by its path."""
+        """Class names of the modules by path."""
         return {call.path: call.kind for call in self._evidence.reference.calls} | {"": "model"}
 
     def evaluate(self, assignment: Mapping[str, str], tapped: bool = False) -> Evaluation:
-        """Run the port with these precisions; modules that are not named have fp32.
+        """Run the port under an assignment.
 
         Args:
-            assignment: Precisions by path.
-            tapped: Also return what the modules gave. The outputs are then those of the tapped graph.
+            assignment: Precisions by path; fp32 for all other modules.
+            tapped: Whether to return the modules' results, too. The outputs then come from the tapped graph.
         """
         full = {path: assignment.get(path, BASE) for path in self.paths}
         key = (tuple(full.values()), tapped)
@@ -93,7 +93,7 @@ class Bench:
         return self._known[key]
 
     def evaluate_policy(self, policy: Policy, tapped: bool = False) -> Evaluation:
-        """Run the port under a policy. Raises `UserError` where that does not fit the model."""
+        """Run the port under a policy. Raises `UserError` for a policy that does not fit the model."""
         runner = TripyPolicyRunner(policy)
         runner.load_policy(self.case, self.weights)
         self.evaluations += 1
@@ -122,15 +122,15 @@ class Bench:
         return Oracle(self._valid(oracle)).distance(values)
 
     def _valid(self, tensor: torch.Tensor) -> np.ndarray:
-        """(n,) float64 elements that count."""
+        """(n,) float64, the compared elements."""
         values = tensor.to(torch.float64).numpy()
         keep = self._evidence.mask(values.shape)
         return values.ravel() if keep is None else values[np.broadcast_to(keep, values.shape)]
 
     def moved(self, path: str, lowered: Evaluation, base: Evaluation) -> float:
-        """How far a module's results moved between two tapped runs, relative, in the Euclidean norm.
+        """Relative movement of a module's results between two tapped runs, in the Euclidean norm.
 
-        The path of the model stands for its outputs: of those, the one that moved most.
+        The empty path stands for the model's outputs; the largest movement of an output counts.
         """
         if path == "":
             return max(self._relative([name], lowered, base) for name in base.outputs)

@@ -1,4 +1,4 @@
-"""`run_parity.py --search-precision` and `--policy`: what they run, print, and leave behind."""
+"""`run_parity.py --search-precision` and `--policy`: their run, report and files."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from parity.runners import make_runner
 from parity.studies.precision_search.bench import Bench
 from parity.studies.precision_search.report import (
     AssignmentReport,
-    KeptReport,
+    Fp32UnitReport,
     PrecisionSearchReport,
-    findings,
+    search_fields,
 )
 from parity.studies.precision_search.search import Progress, search
 
 
 def run(request: Request, budget: float, policy: Path | None, progress: Progress) -> PrecisionSearchReport:
-    """Search, or judge a policy where one is given.
+    """Search precisions, or judge a policy.
 
     Args:
-        request: One case; of recorded data, the first batch is taken.
-        budget: The largest relative error of any output, in both norms.
-        policy: A policy's file.
-        progress: Called with what is being done.
+        request: One case. Of recorded data, the first batch counts.
+        budget: Largest allowed relative error of any output, in both norms.
+        policy: File of a policy to judge; None for a search.
+        progress: Called with the current step in words.
 
     Raises:
-        UserError: Something given cannot be used.
+        UserError: An argument that cannot be used.
     """
     if not (math.isfinite(budget) and budget > 0.0):
         raise UserError("--budget", budget, "is no error", "give a positive number, such as 1e-3")
     if len(request.cases) != 1:
         names = ", ".join(case.name for case in request.cases)
-        raise UserError("--case", names, "are several cases", "precisions are for one: give one --case")
+        raise UserError("--case", names, "are several cases", "precisions are for one case: give one --case")
     (case,) = request.cases
     patterns = None if policy is None else read_policy(policy)
     progress(f"{case.name}: reference and oracle")
@@ -56,11 +56,11 @@ def run(request: Request, budget: float, policy: Path | None, progress: Progress
     tensors, weights_source = case_weights(case, request.checkpoint)
     bench = Bench(case, arrays, tensors)
     if patterns is None:
-        found = findings(search(bench, budget, progress), bench)
+        fields = search_fields(search(bench, budget, progress), bench)
     else:
-        # First, since it may not fit the model.
+        # First, because the policy may not fit the model.
         judged = AssignmentReport.of(bench.evaluate_policy(patterns), bench)
-        found = {
+        fields = {
             "base": AssignmentReport.of(bench.evaluate({}), bench),
             "best": judged,
             "evaluations": bench.evaluations,
@@ -74,7 +74,7 @@ def run(request: Request, budget: float, policy: Path | None, progress: Progress
         environment=environment(),
         budget=budget,
         modules=len(bench.paths),
-        **found,
+        **fields,
     )
 
 
@@ -93,14 +93,14 @@ def write(report: PrecisionSearchReport, folder: Path) -> None:
 
 
 def render(report: PrecisionSearchReport) -> RenderableType:
-    """The front, the modules that stay in fp32, and the policy, for a terminal."""
+    """The front, the units that stay in fp32, and the policy, for a terminal."""
     parts: list[RenderableType] = [
         Text(f"{report.case}: {report.source}, weights {report.weights}, {report.runner}")
     ]
     if report.front:
         parts += [Text(), _front_table(report)]
-    if report.kept:
-        parts += [Text(), _kept_table(report)]
+    if report.fp32_units:
+        parts += [Text(), _fp32_table(report)]
     within = "within" if report.exit_code == 0 else "BEYOND"
     lines = [f'  "{pattern}": {precision}' for pattern, precision in report.best.policy.items()]
     rates = ", ".join(f"{name} {rate / 1e12:g}" for name, rate in report.cost_model.flop_per_second.items())
@@ -117,7 +117,7 @@ def render(report: PrecisionSearchReport) -> RenderableType:
             Text(f"all in {name}: error {run.error:.3g}, cost {run.cost:.3f}")
             for name, run in report.uniform.items()
         ),
-        Text(f"the port was run {report.evaluations} times; it has {report.modules} modules"),
+        Text(f"the port ran {report.evaluations} times; it has {report.modules} modules"),
         Text(
             f"cost is {report.cost_model.kind}: bytes at {report.cost_model.bytes_per_second / 1e12:g} TB/s, "
             f"matrix products at {rates} TFLOP/s ({report.cost_model.machine})"
@@ -149,23 +149,23 @@ def _front_table(report: PrecisionSearchReport) -> Table:
     return table
 
 
-def _why(kept: KeptReport) -> str:
-    if kept.error is None:
+def _reason(unit: Fp32UnitReport) -> str:
+    if unit.error is None:
         return "saves nothing: casts cost more"
-    if kept.lowered_with is None:
+    if unit.lowered_with is None:
         return "must: alone it is beyond the budget"
-    others = f" and {', '.join(kept.lowered_with)}" if kept.lowered_with else ""
-    return f"must: with the policy{others} the error is {kept.error:.3g}"
+    others = f" and {', '.join(unit.lowered_with)}" if unit.lowered_with else ""
+    return f"must: with the policy{others} the error is {unit.error:.3g}"
 
 
-def _kept_table(report: PrecisionSearchReport) -> Table:
+def _fp32_table(report: PrecisionSearchReport) -> Table:
     table = Table(
         title=f"stays in {BASE}", title_justify="left", box=None, header_style="bold", show_edge=False
     )
     table.add_column("module", no_wrap=True)
-    for name in ("amplification", "error alone", "why"):
-        table.add_column(name, justify="left" if name == "why" else "right")
-    for kept in report.kept:
-        amplification = "" if kept.amplification is None else f"{kept.amplification:.3g}"
-        table.add_row(Text(kept.unit), amplification, f"{kept.error_alone:.3g}", Text(_why(kept)))
+    for name in ("amplification", "error alone", "reason"):
+        table.add_column(name, justify="left" if name == "reason" else "right")
+    for unit in report.fp32_units:
+        amplification = "" if unit.amplification is None else f"{unit.amplification:.3g}"
+        table.add_row(Text(unit.unit), amplification, f"{unit.error_alone:.3g}", Text(_reason(unit)))
     return table

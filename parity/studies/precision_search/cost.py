@@ -1,15 +1,16 @@
-"""What a model costs under a policy: modelled, from the operations that its reference dispatches.
+"""The modelled cost of a model under a policy, from the operations that its reference dispatches.
 
-The portable runtime's latencies say nothing about TensorRT, so that cost is computed. Each operation takes
+Latencies of the portable runtime say nothing about TensorRT. The cost is therefore computed. An operation
+takes
 
     max(bytes / bandwidth, flops / peak)
 
-where bytes are its operands and results, each moved once: in the precision of the module whose forward it
-is written in, but integers, and what is float32 in every precision, as they are. To tell the latter, the
-reference runs in float16. A lookup reads the rows that it returns. Views move nothing. FLOPs are those of
-matrix products, as `torch.utils.flop_counter` counts them. A cast where modules of different precisions meet
-reads in the one and writes in the other. There is no fusion in this and no launch overhead: it ranks
-assignments, and is no latency.
+Its bytes are those of its operands and results, each moved once, in the precision of the module whose forward
+contains the operation. Integers keep their type. So do tensors that are float32 in every precision; the
+reference runs in float16 to tell them apart. A lookup reads the rows that it returns. Views move nothing.
+FLOPs are those of matrix products, as `torch.utils.flop_counter` counts them. Between modules of different
+precisions, a cast reads in one precision and writes in the other. The model has neither fusion nor launch
+overhead. It ranks assignments and predicts no latency.
 """
 
 from __future__ import annotations
@@ -28,22 +29,29 @@ from perf_model.dispatch import EachOperation
 
 MACHINE = "H200 SXM"
 BANDWIDTH = 4.8e12
-"""Bytes per second, and below FLOP per second: NVIDIA's data sheet, dense."""
+"""Bytes per second, from NVIDIA's data sheet."""
 PEAK = {"fp32": 67e12, "fp16": 989.5e12, "bf16": 989.5e12}
+"""Dense FLOP per second, from the same sheet."""
 
 _LOOKUPS = frozenset({"embedding", "gather", "index", "index_select", "_embedding_bag_forward_only"})
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation: elements in the precision and other bytes that it moves, and its FLOPs."""
+    """One operation.
+
+    Attributes:
+        floats: Moved elements in the module's precision.
+        other_bytes: Moved bytes of all other tensors.
+        flops: FLOPs of matrix products.
+    """
 
     floats: int
     other_bytes: int
     flops: int
 
     def seconds(self, precision: str) -> float:
-        """How long it takes in a precision."""
+        """Seconds in a precision."""
         moved = self.floats * width(precision) + self.other_bytes
         return max(moved / BANDWIDTH, self.flops / PEAK[precision])
 
@@ -55,11 +63,11 @@ def width(precision: str) -> int:
 
 @dataclass
 class Work:
-    """What a model does in one run.
+    """The work of a model in one run.
 
     Attributes:
-        operations: By path of the module, what its own forward does, the modules inside it left out.
-        crossings: By paths of a module and of its caller, elements in the precision that cross between them.
+        operations: Operations of each module's own forward by path, without the modules inside it.
+        crossings: Elements that cross between a module and its caller, by both paths.
     """
 
     operations: dict[str, list[Operation]] = field(default_factory=dict)
@@ -80,12 +88,12 @@ class Work:
 
 
 def cast_seconds(elements: int, one: str, other: str) -> float:
-    """Seconds of casting elements from one precision to another; 0 where they are the same."""
+    """Seconds of a cast of elements between two precisions; 0 for equal ones."""
     return 0.0 if one == other else elements * (width(one) + width(other)) / BANDWIDTH
 
 
 class Counting(EachOperation):
-    """Use around a run of a float16 model in `torch.inference_mode`; `work` then says what it did."""
+    """Records the `work` of a float16 model that runs inside, in `torch.inference_mode`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -124,7 +132,7 @@ class Counting(EachOperation):
 
 
 def count(model: torch.nn.Module, run: Any) -> Work:
-    """What a float16 model does while `run()` calls it."""
+    """The work of a float16 model while `run()` calls it."""
     with torch.inference_mode(), Counting(model) as counting:
         run()
     return counting.work
@@ -136,7 +144,7 @@ def _operation(func: Any, args: tuple, kwargs: dict, result: Any) -> Operation:
     returned = sum(_stored(tensor) for tensor in results if _in_precision(tensor))
     read = [_stored(tensor) for tensor in operands if _in_precision(tensor)]
     if packet.__name__ in _LOOKUPS:
-        # One row of the table for each that is returned, or more where they are summed.
+        # A returned row is one row of the table, or the sum of several.
         read = [max(returned, _rows_read(operands))]
     others = (tensor for tensor in [*operands, *results] if not _in_precision(tensor))
     flops = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
@@ -148,18 +156,18 @@ def _operation(func: Any, args: tuple, kwargs: dict, result: Any) -> Operation:
 
 
 def _rows_read(operands: list[torch.Tensor]) -> int:
-    """Elements of the rows that a lookup's indices name, for those that sum them."""
+    """Elements of the rows that a summing lookup reads; 0 for other lookups."""
     table, indices = operands[0], operands[1]
     return indices.numel() * table.shape[-1] if table.dim() == 2 and indices.dim() == 1 else 0
 
 
 def _stored(tensor: torch.Tensor) -> int:
-    """Elements of a tensor in memory: an expanded axis is there once."""
+    """Elements of a tensor in memory, where an expanded axis counts once."""
     return min(tensor.numel(), tensor.untyped_storage().nbytes() // tensor.element_size())
 
 
 def _in_precision(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has the model's precision, and would have another one's in another."""
+    """Whether a tensor follows the model's precision."""
     return tensor.dtype == torch.float16
 
 

@@ -1,4 +1,4 @@
-"""The cheapest precisions of units whose errors add in squares: a mixed-integer program, solved exactly."""
+"""The cheapest precisions of units with errors that add in squares: an exact mixed-integer program."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from parity.studies.precision_search.cost import Work, cast_seconds
 from parity.studies.precision_search.units import Sensitivity, Unit
 
 TIE = 1e-6
-"""What the whole error budget weighs against the cost of fp32: of assignments that cost the same, the more
-exact one is taken."""
+"""Weight of the whole error budget, relative to the cost of fp32. It prefers the more exact of two
+assignments of equal cost."""
 
 
 @dataclass(frozen=True)
 class Knapsack:
-    """Units, what lowering each does to the error, and what the model's work costs.
+    """Units with their sensitivities and the model's work.
 
     Attributes:
-        units: Together they have every module of the work.
-        sensitivities: By name of the unit and precision; precisions that are missing are not considered.
-        work: The model's.
-        base_error: The error that fp32 has.
+        units: Units that together contain every module of the work.
+        sensitivities: By name of the unit and precision. Missing precisions are no options.
+        work: Work of the model.
+        base_error: Error of fp32.
     """
 
     units: Sequence[Unit]
@@ -34,12 +34,12 @@ class Knapsack:
     base_error: float
 
     def predicted(self, chosen: Mapping[Unit, str]) -> float:
-        """The error of an assignment if errors add in squares."""
+        """Error of an assignment, if errors add in squares."""
         added = [self.sensitivities[unit.name, name].added for unit, name in chosen.items() if name != BASE]
         return float(np.sqrt(self.base_error**2 + np.square(added).sum()))
 
     def solve(self, budget: float) -> dict[Unit, str]:
-        """The cheapest assignment whose predicted error is within the budget; fp32 where there is none."""
+        """The cheapest assignment with a predicted error within the budget; fp32 without one."""
         options = [(unit, name) for unit in self.units for name in self._names(unit)]
         pairs = self._pairs(options)
         own = np.array([self._own_seconds(*option) for option in options])
@@ -61,7 +61,7 @@ class Knapsack:
         return {unit: name for (unit, name), x in zip(options, result.x, strict=False) if x > 0.5}
 
     def _names(self, unit: Unit) -> list[str]:
-        lower = [name for (owner, name), found in self.sensitivities.items() if owner == unit.name]
+        lower = [name for owner, name in self.sensitivities if owner == unit.name]
         return [BASE, *(name for name in lower if np.isfinite(self.sensitivities[unit.name, name].added))]
 
     def _own_seconds(self, unit: Unit, name: str) -> float:
@@ -71,7 +71,7 @@ class Knapsack:
         return 0.0 if name == BASE else self.sensitivities[unit.name, name].added
 
     def _pairs(self, options: list[tuple[Unit, str]]) -> list[tuple[int, int, float]]:
-        """Two options that need casts between them, and the seconds of these."""
+        """Pairs of options with casts between them, and the seconds of the casts."""
         home = {path: unit for unit in self.units for path in unit.paths}
         elements: dict[tuple[Unit, Unit], int] = {}
         for (path, caller), count in self.work.crossings.items():
@@ -90,7 +90,7 @@ class Knapsack:
     def _constraints(
         self, options: list[tuple[Unit, str]], pairs: list[tuple[int, int, float]]
     ) -> tuple[LinearConstraint, LinearConstraint]:
-        """One precision a unit, and that a pair is paid for where both of its options are taken."""
+        """Constraints: a unit has one precision, and two chosen options pay for the casts between them."""
         size = len(options) + len(pairs)
         one_each = np.zeros((len(self.units), size))
         for column, (unit, _) in enumerate(options):

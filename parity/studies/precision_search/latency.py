@@ -1,4 +1,4 @@
-"""Measured latencies of assignments, where TensorRT runs the port."""
+"""Measured latencies of assignments on TensorRT."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ROUNDS = 20
 
 
 def can_measure() -> bool:
-    """Whether a latency of the port says anything about TensorRT: the portable runtime's does not."""
+    """Whether TensorRT runs the port. A latency of the portable runtime says nothing about TensorRT."""
     return not getattr(mlir_tensorrt, "__portable__", False)
 
 
 def latencies(bench: Bench, runs: Sequence[Evaluation]) -> list[list[float]]:
-    """Seconds of each assignment's runs, taken in turns, synchronised, with the inputs in place."""
+    """Seconds of each assignment's runs: interleaved rounds, synchronised, with the inputs in place."""
     runners = []
     for run in runs:
         runner = TripyPolicyRunner(Policy.of(run.precisions))

@@ -1,4 +1,4 @@
-"""What a search or the judging of a policy found, as saved data."""
+"""The result of a search, or of judging a policy, as saved data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parity.report.schema import LatencyReport
 from parity.studies.precision_search import cost
 from parity.studies.precision_search.bench import Bench, Evaluation
 from parity.studies.precision_search.latency import can_measure, latencies
-from parity.studies.precision_search.search import Found, Kept
+from parity.studies.precision_search.search import Fp32Unit, SearchResult
 from parity.studies.precision_search.units import Sensitivity
 
 
@@ -24,11 +24,11 @@ class AssignmentReport(_Part):
     """One assignment, run on the port.
 
     Attributes:
-        policy: Patterns with precisions, as a policy's file has them.
+        policy: Patterns with precisions, as in a policy's file.
         error: Largest relative error of any output in either norm, against the oracle.
         l2, largest: Relative errors by output in both norms.
-        cost: Modelled, relative to the port in fp32.
-        latency: Measured on TensorRT; None on the portable runtime.
+        cost: Modelled cost, relative to the port in fp32.
+        latency: Latency on TensorRT; None on the portable runtime.
     """
 
     policy: dict[str, str]
@@ -61,19 +61,19 @@ class SensitivityReport(_Part):
     amplification: float | None
 
     @classmethod
-    def of(cls, unit: str, precision: str, found: Sensitivity) -> SensitivityReport:
+    def of(cls, unit: str, precision: str, sensitivity: Sensitivity) -> SensitivityReport:
         return cls(
             unit=unit or MODEL,
             precision=precision,
-            error=found.error,
-            injected=found.injected,
-            arrived=found.arrived,
-            amplification=found.amplification,
+            error=sensitivity.error,
+            injected=sensitivity.injected,
+            arrived=sensitivity.arrived,
+            amplification=sensitivity.amplification,
         )
 
 
-class KeptReport(_Part):
-    """A unit that stays in fp32; see `parity.studies.precision_search.search.Kept`."""
+class Fp32UnitReport(_Part):
+    """A unit that stays in fp32; see `parity.studies.precision_search.search.Fp32Unit`."""
 
     unit: str
     must: bool
@@ -84,20 +84,21 @@ class KeptReport(_Part):
     amplification: float | None
 
     @classmethod
-    def of(cls, kept: Kept) -> KeptReport:
+    def of(cls, fp32_unit: Fp32Unit) -> Fp32UnitReport:
+        others = fp32_unit.lowered_with
         return cls(
-            unit=kept.unit.name or MODEL,
-            must=kept.must,
-            error=kept.error,
-            lowered_with=None if kept.lowered_with is None else tuple(n or MODEL for n in kept.lowered_with),
-            error_alone=kept.best.error,
-            injected=kept.best.injected,
-            amplification=kept.best.amplification,
+            unit=fp32_unit.unit.name or MODEL,
+            must=fp32_unit.must,
+            error=fp32_unit.error,
+            lowered_with=None if others is None else tuple(name or MODEL for name in others),
+            error_alone=fp32_unit.best.error,
+            injected=fp32_unit.best.injected,
+            amplification=fp32_unit.best.amplification,
         )
 
 
 class CostModel(_Part):
-    """What costs were modelled with; see `parity.studies.precision_search.cost`."""
+    """Constants of the modelled cost; see `parity.studies.precision_search.cost`."""
 
     machine: str = cost.MACHINE
     bytes_per_second: float = cost.BANDWIDTH
@@ -106,20 +107,21 @@ class CostModel(_Part):
 
 
 class PrecisionSearchReport(_Part):
-    """The result of one search, or of judging one policy, whose search fields are then empty.
+    """The result of one search, or of judging one policy. The fields of a search are then empty.
 
     Attributes:
-        command, case, source, weights: What was run, on what.
-        runner: The port's runner.
-        budget: The largest error that the outputs may have.
-        modules: How many modules a run calls, the model itself included.
-        evaluations: How often the port was run.
+        command: Command line.
+        case, source, weights: Name of the case, origin of its inputs, and origin of its weights.
+        runner: Label of the port's runner.
+        budget: Largest allowed error of the outputs.
+        modules: Number of called modules, including the model itself.
+        evaluations: Number of runs of the port.
         base: The port in fp32.
-        best: The cheapest assignment within the budget, or the policy that was given.
-        uniform: The whole port in each lower precision.
-        front: Assignments of which none is both cheaper and more exact, cheapest first.
-        kept: Units in fp32, those that must first.
-        sensitivities: Each unit lowered alone.
+        best: The cheapest assignment within the budget, or the judged policy.
+        uniform: The whole port in each lower precision, by name.
+        front: Assignments without a cheaper and more exact one, cheapest first.
+        fp32_units: Units that stay in fp32, first those that must.
+        sensitivities: Effects of lowering one unit alone.
     """
 
     command: str
@@ -136,7 +138,7 @@ class PrecisionSearchReport(_Part):
     best: AssignmentReport
     uniform: dict[str, AssignmentReport] = {}
     front: tuple[AssignmentReport, ...] = ()
-    kept: tuple[KeptReport, ...] = ()
+    fp32_units: tuple[Fp32UnitReport, ...] = ()
     sensitivities: tuple[SensitivityReport, ...] = ()
 
     @property
@@ -145,21 +147,21 @@ class PrecisionSearchReport(_Part):
         return int(not self.best.error <= self.budget)
 
 
-def findings(found: Found, bench: Bench) -> Mapping[str, object]:
-    """The fields of a report that a search fills. Where TensorRT runs the port, the front is timed."""
-    front = tuple(AssignmentReport.of(run, bench) for run in found.front)
+def search_fields(result: SearchResult, bench: Bench) -> Mapping[str, object]:
+    """The fields of a report that a search fills. On TensorRT the front is timed."""
+    front = tuple(AssignmentReport.of(run, bench) for run in result.front)
     if can_measure():
-        timed = zip(front, latencies(bench, found.front), strict=True)
+        timed = zip(front, latencies(bench, result.front), strict=True)
         front = tuple(run.model_copy(update={"latency": latency_report(seconds)}) for run, seconds in timed)
     return {
-        "evaluations": found.evaluations,
-        "base": AssignmentReport.of(found.base, bench),
-        "best": AssignmentReport.of(found.best, bench),
-        "uniform": {name: AssignmentReport.of(run, bench) for name, run in found.uniform.items()},
+        "evaluations": result.evaluations,
+        "base": AssignmentReport.of(result.base, bench),
+        "best": AssignmentReport.of(result.best, bench),
+        "uniform": {name: AssignmentReport.of(run, bench) for name, run in result.uniform.items()},
         "front": front,
-        "kept": tuple(KeptReport.of(kept) for kept in found.kept),
+        "fp32_units": tuple(Fp32UnitReport.of(unit) for unit in result.fp32_units),
         "sensitivities": tuple(
             SensitivityReport.of(unit, precision, sensitivity)
-            for (unit, precision), sensitivity in found.sensitivities.items()
+            for (unit, precision), sensitivity in result.sensitivities.items()
         ),
     }

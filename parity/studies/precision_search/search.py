@@ -1,4 +1,4 @@
-"""The search: measure, solve, run the solution on the port, and repair what the model of errors got wrong."""
+"""The search: measure, solve, run the solution on the port, and correct the model of errors."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from parity.studies.precision_search.units import Sensitivity, Unit, assignment_
 Progress = Callable[[str], None]
 
 STEPS = 6
-"""Assignments tried while the budget of the model of errors is fitted to that of the outputs."""
+"""Most assignments that a fit of the model's budget to the outputs' budget runs."""
 CLOSE = 1.1
-"""The ratio of two budgets of the model between which no further assignment is looked for."""
+"""Ratio of two budgets of the model that ends the fit between them."""
 FAR = 2.0
-"""By how many budgets the model of errors may put an assignment beyond the last one and see it tried."""
+"""Largest predicted growth of the error of an assignment that is tried, in budgets."""
 FRONT = tuple(10.0 ** (step / 2) for step in range(-4, 5))
-"""Budgets whose assignments are tried for the front, as multiples of the one that is asked for."""
+"""Budgets of the assignments that are tried for the front, as multiples of the requested one."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class Fp32Unit:
     """A unit that stays in fp32.
 
     Attributes:
         unit: The unit.
-        error: Error of the outputs with it lowered, if that was found to be beyond the budget; None where
-            it was not tried: then casts cost more than lowering it saves.
-        lowered_with: What was lowered with it: nothing, or all that is lowered already, where the names of
-            further units may follow.
-        best: What lowering it alone does, in its best precision.
+        error: Error of the outputs with it lowered, beyond the budget. None if it was not tried, because
+            casts cost more than lowering it saves.
+        lowered_with: Names of further units that were lowered with it on top of the policy; None if it was
+            lowered alone.
+        best: Effect of lowering it alone in its best precision.
     """
 
     unit: Unit
@@ -44,47 +44,49 @@ class Kept:
 
     @property
     def must(self) -> bool:
-        """Whether the budget forbids lowering it, rather than that nothing is won by it."""
+        """Whether the budget forbids lowering it. Otherwise lowering it saves nothing."""
         return self.error is not None
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search found.
+class SearchResult:
+    """The result of a search.
 
     Attributes:
         base: The port in fp32.
         best: The cheapest assignment within the budget, run without taps.
-        uniform: The whole port in each lower precision.
-        front: Assignments of which none is both cheaper and more exact, cheapest first, run without taps.
-        kept: Units that stay in fp32, the most amplifying first.
-        sensitivities: By unit's name and precision.
-        evaluations: How often the port was run.
+        uniform: The whole port in each lower precision, by name.
+        front: Assignments without a cheaper and more exact one, cheapest first, run without taps.
+        fp32_units: Units that stay in fp32: first those that must, the most amplifying first.
+        sensitivities: By the unit's name and precision.
+        evaluations: Number of runs of the port.
     """
 
     base: Evaluation
     best: Evaluation
     uniform: dict[str, Evaluation]
     front: tuple[Evaluation, ...]
-    kept: tuple[Kept, ...]
+    fp32_units: tuple[Fp32Unit, ...]
     sensitivities: dict[tuple[str, str], Sensitivity]
     evaluations: int
 
 
-def search(bench: Bench, budget: float, progress: Progress, units: Sequence[Unit] | None = None) -> Found:
-    """Find the cheapest precisions whose error at the outputs is within the budget.
+def search(
+    bench: Bench, budget: float, progress: Progress, units: Sequence[Unit] | None = None
+) -> SearchResult:
+    """Search the cheapest precisions whose error at the outputs is within the budget.
 
     Args:
         bench: The case with its inputs.
         budget: The largest relative error of any output, in both norms.
-        progress: Called with what is being done.
-        units: What is lowered together, and has all of the bench's modules. Default: `units_of`, split where
-            they cannot be lowered as a whole.
+        progress: Called with the current step in words.
+        units: Units with all modules of the bench. Default: `units_of`, split where a unit cannot be lowered
+            as a whole.
 
     Raises:
         UserError: The port's error in fp32 is beyond the budget.
     """
-    return _Search(bench, budget, progress, units).found()
+    return _Search(bench, budget, progress, units).result()
 
 
 class _Search:
@@ -112,78 +114,79 @@ class _Search:
             self._sensitivities |= measure(self._bench, [unit])
 
     def _run(self, chosen: dict[Unit, str]) -> Evaluation:
-        found = self._bench.evaluate(assignment_of(chosen))
-        if not any(run is found for run in self._runs):
-            self._runs.append(found)
-        return found
+        evaluation = self._bench.evaluate(assignment_of(chosen))
+        if not any(run is evaluation for run in self._runs):
+            self._runs.append(evaluation)
+        return evaluation
 
     @property
     def _knapsack(self) -> Knapsack:
         return Knapsack(self._units, self._sensitivities, self._bench.work, self._base.error)
 
-    def found(self) -> Found:
+    def result(self) -> SearchResult:
         self._fit()
-        while kept := self._to_split():
-            parts = [part for unit in kept for part in unit.split()]
-            self._units = tuple(unit for unit in self._units if unit not in kept) + tuple(parts)
+        while whole := self._to_split():
+            parts = [part for unit in whole for part in unit.split()]
+            self._units = tuple(unit for unit in self._units if unit not in whole) + tuple(parts)
             self._measure(parts)
             self._fit()
         uniform = {name: self._run(dict.fromkeys(self._units, name)) for name in CASTABLE if name != BASE}
         self._look_around()
-        chosen, kept_units = self._polished(self._cheapest)
-        return Found(
+        chosen, fp32_units = self._polished(self._cheapest)
+        return SearchResult(
             base=self._base,
             best=self._run(chosen),
             uniform=uniform,
             front=_front(self._runs),
-            kept=kept_units,
+            fp32_units=fp32_units,
             sensitivities=self._sensitivities,
             evaluations=self._bench.evaluations,
         )
 
     def _to_split(self) -> list[Unit]:
-        """Units that stay in fp32 as a whole: parts of them may not, and what must stay is to be named."""
+        """Units of several modules that stay in fp32. Some of their modules may be lowered."""
         chosen = self._cheapest
         return [unit for unit in self._units if self._splits and len(unit.paths) > 1 and chosen[unit] == BASE]
 
     @property
     def _cheapest(self) -> dict[Unit, str]:
-        """Of all that was run, the cheapest assignment within the budget."""
+        """The cheapest assignment within the budget of all runs."""
         within = [run for run in self._runs if run.error <= self._budget]
         best = min(within, key=lambda run: (run.seconds, run.error))
         return {unit: best.precisions[unit.paths[0]] for unit in self._units}
 
     def _fit(self) -> None:
-        """Run solutions of the knapsack, those that should just keep the budget on the port.
+        """Run solutions of the knapsack until one uses the outputs' budget.
 
-        Errors of neighbours that round the same tensor do not add, and others cancel: the knapsack's own
-        budget is moved until what it allows is what the outputs may have.
+        Errors of neighbours that round the same tensor do not add, and others cancel. The fit therefore
+        moves the knapsack's own budget.
         """
         knapsack = self._knapsack
         allowed, low, high = math.inf, self._base.error, math.inf
         for _ in range(STEPS):
             chosen = knapsack.solve(allowed)
             predicted = knapsack.predicted(chosen)
-            self._progress(f"trying what should have an error of {predicted:.2g}")
+            self._progress(f"trying an assignment with a predicted error of {predicted:.2g}")
             run = self._run(chosen)
             if run.error <= self._budget:
                 low = max(low, allowed)
             else:
-                # All budgets from here on up to the one that was allowed have this solution.
+                # All budgets from the predicted error to the allowed one have this solution.
                 high = predicted
             if high <= low * CLOSE:
                 return
             guess = predicted * self._budget / run.error
             allowed = guess if low < guess < high else math.sqrt(low * high)
 
-    def _polished(self, chosen: dict[Unit, str]) -> tuple[dict[Unit, str], tuple[Kept, ...]]:
-        """Lower what is left where the budget allows it on the port, what saves most first.
+    def _polished(self, chosen: dict[Unit, str]) -> tuple[dict[Unit, str], tuple[Fp32Unit, ...]]:
+        """Lower further units that the budget allows on the port, the most saving first.
 
-        What the model of errors puts far beyond the budget is not tried.
+        Moves with a predicted error far beyond the budget are not tried. Returns the assignment and the units
+        that stay in fp32.
         """
         refused: dict[Unit, tuple[float, tuple[str, ...]]] = {}
         knapsack = self._knapsack
-        for move in sorted(self._moves(), key=lambda each: -self._saving(chosen, each)):
+        for move in sorted(self._moves(), key=lambda move: -self._saving(chosen, move)):
             lowered = {unit: self._best(unit)[0] for unit in move if chosen[unit] == BASE}
             trial = {**chosen, **lowered}
             if not lowered or self._saving(chosen, tuple(lowered)) <= 0.0:
@@ -195,24 +198,24 @@ class _Search:
             if error <= self._budget:
                 chosen = trial
             else:
-                # What is exact in the lower precision has no part in it.
-                for unit in (each for each in lowered if self._best(each)[1].injected > 0.0):
+                # A unit that is exact in the lower precision adds no error.
+                for unit in (unit for unit in lowered if self._best(unit)[1].injected > 0.0):
                     others = tuple(other.name for other in lowered if other != unit)
                     if unit not in refused or len(others) < len(refused[unit][1]):
                         refused[unit] = (error, others)
-        kept = []
+        fp32_units = []
         for unit in self._units:
             if chosen[unit] == BASE:
                 _, alone = self._best(unit)
                 error, others = (
                     (alone.error, None) if alone.error > self._budget else refused.get(unit, (None, None))
                 )
-                kept.append(Kept(unit, error, others, alone))
-        kept.sort(key=lambda each: (not each.must, -(each.best.amplification or 0.0)))
-        return chosen, tuple(kept)
+                fp32_units.append(Fp32Unit(unit, error, others, alone))
+        fp32_units.sort(key=lambda stays: (not stays.must, -(stays.best.amplification or 0.0)))
+        return chosen, tuple(fp32_units)
 
     def _moves(self) -> list[tuple[Unit, ...]]:
-        """Units that are worth lowering at once: one; one and its caller; one with all that is inside it."""
+        """Units to lower at once: one; one and its caller; one with all units inside it."""
         home = {path: unit for unit in self._units for path in unit.paths}
         alone = [(unit,) for unit in self._units]
         pairs = [(home[path], home[caller]) for path, caller in self._bench.work.crossings]
@@ -224,13 +227,15 @@ class _Search:
         return list(dict.fromkeys(tuple(dict.fromkeys(move)) for move in [*alone, *pairs, *trees]))
 
     def _best(self, unit: Unit) -> tuple[str, Sensitivity]:
-        """The lower precision in which a unit alone does least harm."""
-        options = {name: found for (owner, name), found in self._sensitivities.items() if owner == unit.name}
-        name = min(options, key=lambda each: options[each].error)
+        """The lower precision in which a unit alone adds the smallest error, with the sensitivity."""
+        options = {
+            name: effect for (owner, name), effect in self._sensitivities.items() if owner == unit.name
+        }
+        name = min(options, key=lambda option: options[option].error)
         return name, options[name]
 
     def _saving(self, chosen: dict[Unit, str], move: tuple[Unit, ...]) -> float:
-        """Modelled seconds that lowering more units saves."""
+        """Modelled seconds that a move saves."""
         lowered = {unit: self._best(unit)[0] for unit in move if chosen[unit] == BASE}
         return self._seconds(chosen) - self._seconds({**chosen, **lowered})
 
@@ -247,7 +252,7 @@ class _Search:
 
 def _front(runs: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
     front: list[Evaluation] = []
-    for run in sorted(runs, key=lambda each: (each.seconds, each.error)):
+    for run in sorted(runs, key=lambda run: (run.seconds, run.error)):
         if math.isfinite(run.error) and (not front or run.error < front[-1].error):
             front.append(run)
     return tuple(front)

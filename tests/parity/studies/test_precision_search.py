@@ -18,7 +18,7 @@ from parity.studies.precision_search.bench import Bench
 from parity.studies.precision_search.cost import BANDWIDTH, PEAK, Operation, Work, cast_seconds, count
 from parity.studies.precision_search.knapsack import Knapsack
 from parity.studies.precision_search.latency import can_measure
-from parity.studies.precision_search.report import findings
+from parity.studies.precision_search.report import search_fields
 from parity.studies.precision_search.search import search
 from parity.studies.precision_search.units import Sensitivity, Unit, assignment_of, measure, units_of
 
@@ -200,7 +200,7 @@ def test_few_runs_are_needed():
     bench = Bench(*setup())
     found = search(bench, 1e-3, quiet)
     assert set(found.best.precisions.values()) == {"fp16"}
-    assert not found.kept
+    assert not found.fp32_units
     assert found.evaluations < len(bench.paths) + 10
 
 
@@ -223,7 +223,7 @@ def test_a_module_that_is_made_sensitive_stays_in_fp32_and_is_named():
     bench = Bench(case, arrays, weights)
     found = search(bench, 1e-3, quiet)
     assert found.best.error <= 1e-3
-    must = {kept.unit.name: kept for kept in found.kept if kept.must}
+    must = {kept.unit.name: kept for kept in found.fp32_units if kept.must}
     assert {"top_l.0", "top_l.1"} <= must.keys()
     assert found.best.precisions["top_l.0"] == found.best.precisions["top_l.1"] == BASE
     assert found.best.precisions["interaction"] == "fp16"
@@ -256,8 +256,8 @@ def test_the_command_searches_and_judges_what_it_found(command, tmp_path, bench)
     report = json.loads((tmp_path / "found" / "precision.json").read_text())
     assert report["best"]["error"] <= report["budget"] == 1.2e-4
     assert report["modules"] == len(bench.paths)
-    assert any(kept["must"] for kept in report["kept"])
-    for kept in report["kept"]:
+    assert any(kept["must"] for kept in report["fp32_units"])
+    for kept in report["fp32_units"]:
         assert kept["unit"] in ended.out
 
     policy = tmp_path / "found" / "policy.yaml"
@@ -294,9 +294,9 @@ def test_what_cannot_be_judged_is_refused(command, tmp_path, policy, arguments, 
 def test_where_tensorrt_runs_the_front_is_timed(bench, coarse, monkeypatch):
     found = search(bench, 3e-4, quiet, coarse)
     assert not can_measure()
-    assert all(run.latency is None for run in findings(found, bench)["front"])
+    assert all(run.latency is None for run in search_fields(found, bench)["front"])
     monkeypatch.setattr("parity.studies.precision_search.report.can_measure", lambda: True)
     monkeypatch.setattr("parity.studies.precision_search.latency.ROUNDS", 2)
-    timed = findings(found, bench)["front"]
+    timed = search_fields(found, bench)["front"]
     assert len(timed) == len(found.front) > 1
     assert all(run.latency.runs == 2 and run.latency.median > 0.0 for run in timed)
