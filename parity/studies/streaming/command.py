@@ -9,9 +9,9 @@ from pathlib import Path
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS, Precision
 from parity.case import Case
+from parity.case.streams import Stream, Streams
 from parity.inputs.weights import case_weights
 from parity.runners import make_runner
-from parity.case.streams import Stream, Streams
 from parity.studies.streaming.judging import StepVerdicts, follow
 from parity.studies.streaming.sides import PortSide, ReferenceSide, Side
 from parity.studies.streaming.truth import Truth, Weights

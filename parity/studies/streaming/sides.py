@@ -14,10 +14,10 @@ import torch
 
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
+from parity.case.streams import Streams
 from parity.inputs.weights import rounded
 from parity.runners.tripy.call_stacks import no_call_stacks
 from parity.runners.tripy.compiled import to_device, to_host, tripy_dtype
-from parity.case.streams import Streams
 from parity.studies.streaming.truth import LENGTHS, Weights
 
 Results = dict[str, torch.Tensor]

@@ -14,9 +14,9 @@ import torch
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.capture.torch_hooks import tapped
+from parity.case.streams import Change, FullForward, Stream, Streams
 from parity.inputs.weights import rounded
 from parity.runners.oracle.rounding import Roundings
-from parity.case.streams import Change, FullForward, Stream, Streams
 
 SAMPLES = 7
 """Rounding samples of the truth. A step has few rows, which say little about the precision's error."""
