@@ -1,4 +1,4 @@
-"""The harness: case -> inputs -> captures -> verdict -> report.
+"""The engine: case -> inputs -> captures -> verdict -> report.
 
 A model comes in as a `Case`; see `parity.case`.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parity.case import Batches, Case, CaseReference, Form, NoForm
+    from parity.case import Batches, Case, CaseReference, Form, NoForm, load_case
 
-__all__ = ["Batches", "Case", "CaseReference", "Form", "NoForm"]
+__all__ = ["Batches", "Case", "CaseReference", "Form", "NoForm", "load_case"]
 
 
 def __getattr__(name: str) -> Any:

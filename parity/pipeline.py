@@ -18,7 +18,7 @@ from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.precision import PRECISIONS, Precision
-from parity.case import Case, CaseReference
+from parity.case import Case, CaseReference, load_case
 from parity.execution.collect import Progress, collect, write_inputs
 from parity.execution.commands import Commands
 from parity.execution.folder import CaseFolder, RunFolder, opened
@@ -112,7 +112,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
         ) from error
     cases = []
     for case_folder, description in saved:
-        case = CaseReference(**description.case).load()
+        case = load_case(CaseReference(**description.case))
         batches = [case_folder.batch(number) for number in range(len(description.inputs_digests))]
         precisions = []
         for precision in description.precisions:

@@ -31,6 +31,7 @@ VIOLATIONS: dict[str, list[tuple[str, str]]] = {
         ("reference/dlrm.py", "from reference.dlrm_sample_run import main"),
         ("perf_model/models.py", "from perf_model.measure.timing import GraphTimer"),
         ("cases/hstu/dense.py", "from cases.hstu.case import HSTUCase"),
+        ("parity/case/reference.py", "from parity.case.model import Case"),
     ],
     "datasets": [
         ("datasets/movielens.py", "from parity.base.errors import UserError"),

@@ -185,9 +185,9 @@ def test_the_example_of_a_case_passes(tmp_path, monkeypatch):
     block = text.partition("its case:\n")[2].partition("\nRun it")[0]
     (tmp_path / "small.py").write_text(textwrap.dedent(block))
     monkeypatch.syspath_prepend(tmp_path)
-    comparison = CleanRun(parity.CaseReference(target="small:Small").load(), PRECISIONS["fp32"]).judge(
-        "tripy"
-    )
+    comparison = CleanRun(
+        parity.load_case(parity.CaseReference(target="small:Small")), PRECISIONS["fp32"]
+    ).judge("tripy")
     assert comparison.passed, comparison.diagnosis
     assert {tap.tap for tap in comparison.taps} == {"table", "first", "second", "forward.output"}
 

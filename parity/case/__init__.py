@@ -1,6 +1,17 @@
 """The engine's interface to models: `Case` for one model, `CaseReference` for its name in other processes."""
 
+from parity.case.loading import Listed, Registry, load_case
 from parity.case.model import Arrays, Batches, Case, Form, NoForm
-from parity.case.reference import CaseReference, Listed, Registry
+from parity.case.reference import CaseReference
 
-__all__ = ["Arrays", "Batches", "Case", "CaseReference", "Form", "Listed", "NoForm", "Registry"]
+__all__ = [
+    "Arrays",
+    "Batches",
+    "Case",
+    "CaseReference",
+    "Form",
+    "Listed",
+    "NoForm",
+    "Registry",
+    "load_case",
+]

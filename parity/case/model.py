@@ -16,6 +16,7 @@ import numpy as np
 
 from parity.base.errors import UserError
 from parity.base.trees import dotted, leaves
+from parity.case.reference import CaseReference
 
 if TYPE_CHECKING:
     import nvtripy
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from parity.base.precision import Precision
     from parity.base.task import Task
-    from parity.case.reference import CaseReference
     from parity.case.streams import Streams
 
 Arrays = Mapping[str, np.ndarray]
@@ -106,7 +106,7 @@ class Case(abc.ABC):
         """
         if self._reference is None:
             raise UserError(
-                "case", type(self).__qualname__, "has no reference", "load it with parity.CaseReference"
+                "case", type(self).__qualname__, "has no reference", "load it with parity.load_case"
             )
         return self._reference
 

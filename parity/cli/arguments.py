@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parity.base.errors import UserError, check_names
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
-from parity.case import Case, CaseReference, Registry
+from parity.case import Case, CaseReference, Registry, load_case
 from parity.execution.request import Request
 from parity.runners import RUNNERS, default_runners
 
@@ -66,7 +66,7 @@ class Arguments:
     def _load(self, name: str) -> Case:
         """A case of the registry, or of an import path such as `package.module:attribute`."""
         if _TARGET.fullmatch(name):
-            return CaseReference(target=name).load()
+            return load_case(CaseReference(target=name))
         return self.registry.load(name)
 
     def precisions(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from parity.capture.slices import (
 )
 from parity.capture.spool import CannotWrite
 from parity.capture.store import open_capture, save_capture
-from parity.case import Case, CaseReference
+from parity.case import Case, CaseReference, load_case
 from parity.inputs.arrays import load as load_arrays
 from parity.inputs.weights import load_export
 from parity.runners import Runner, make_runner
@@ -129,7 +129,7 @@ class Commands:
             return
         self._captures.clear()
         self._loaded = None
-        case = reference.load()
+        case = load_case(reference)
         self._runner.load(case, precision, load_export(weights))
         self._case = case
         self._loaded = reference, precision, weights

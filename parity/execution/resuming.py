@@ -13,7 +13,7 @@ from pathlib import Path
 from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import write_new
-from parity.case import CaseReference
+from parity.case import CaseReference, load_case
 from parity.execution.folder import RunFolder
 from parity.execution.request import Request
 
@@ -50,7 +50,7 @@ def read_started(folder: RunFolder) -> Request:
         started = json.loads((folder.started).read_text())
         began_in = started["environment"]
         request = Request(
-            cases=tuple(CaseReference(**case).load() for case in started["cases"]),
+            cases=tuple(load_case(CaseReference(**case)) for case in started["cases"]),
             precisions=tuple(started["precisions"]),
             runners=tuple(started["runners"]),
             runners_asked=started["runners_asked"],

@@ -20,7 +20,7 @@ import torch
 from parity.base.precision import Precision
 from parity.capture.names import TapName
 from parity.capture.store import is_saved, open_capture
-from parity.case import Case, CaseReference
+from parity.case import Case, CaseReference, load_case
 from parity.execution.folder import CaseFolder, PrecisionFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, read_record
 from parity.inputs.arrays import load
@@ -70,7 +70,7 @@ def write(reference: CaseReference, precision: Precision, folder: CaseFolder) ->
         precision: The precision.
         folder: The case's folder in a saved run.
     """
-    case, weights = reference.load(), load_export(folder.weights)
+    case, weights = load_case(reference), load_export(folder.weights)
     save_model(export(case, precision, weights).plain(), folder.onnx(precision.name) / "model.onnx")
     for batch in folder.collected(precision.name):
         _write_batch(case, precision, batch, read_record(batch.record))

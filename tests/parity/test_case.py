@@ -70,20 +70,20 @@ def test_an_instance_a_class_and_a_function_are_cases(attribute, values, width):
     reference = parity.CaseReference(
         target=f"doubling_cases:{attribute}", values=values, seed=4, batch_size=6
     )
-    case = parity.CaseReference.model_validate_json(reference.model_dump_json()).load()
+    case = parity.load_case(parity.CaseReference.model_validate_json(reference.model_dump_json()))
     assert (case.name, case.seed, case.batch_size, case.width) == ("doubling", 4, 6, width)
     assert make_inputs(case).batches[0]["input"].shape == (6, width)
     # The loaded case names itself, in JSON's types, with its overrides.
-    again = parity.CaseReference(**json.loads(json.dumps(case.reference.model_dump()))).load()
+    again = parity.load_case(parity.CaseReference(**json.loads(json.dumps(case.reference.model_dump()))))
     assert (again.seed, again.batch_size, again.width) == (4, 6, width)
     assert (again.reference.name, again.reference.description) == ("doubling", "y = Wx")
 
 
 def test_overrides_leave_the_module_s_own_case_alone():
     reference = parity.CaseReference(target="doubling_cases:instance")
-    assert reference.model_copy(update={"seed": 9}).load().seed == 9
-    assert reference.load().with_overrides(batch_size=2).reference.batch_size == 2
-    assert (reference.load().seed, reference.load().batch_size) == (0, 4)
+    assert parity.load_case(reference.model_copy(update={"seed": 9})).seed == 9
+    assert parity.load_case(reference).with_overrides(batch_size=2).reference.batch_size == 2
+    assert (parity.load_case(reference).seed, parity.load_case(reference).batch_size) == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_overrides_leave_the_module_s_own_case_alone():
 )
 def test_a_reference_that_is_no_case_is_refused(reference, message):
     with pytest.raises(UserError) as caught:
-        parity.CaseReference(**reference).load()
+        parity.load_case(parity.CaseReference(**reference))
     assert message in str(caught.value)
 
 
 def test_a_case_without_a_reference_says_so():
-    case = type(parity.CaseReference(target="doubling_cases:Doubling").load())()
-    with pytest.raises(UserError, match="has no reference; load it with parity.CaseReference"):
+    case = type(parity.load_case(parity.CaseReference(target="doubling_cases:Doubling")))()
+    with pytest.raises(UserError, match="has no reference; load it with parity.load_case"):
         _ = case.reference
 
 
@@ -124,14 +124,14 @@ def test_a_case_without_a_reference_says_so():
     [({}, "has no array"), ({"x": [1.0]}, "is no NumPy array"), (parity.Batches([], "none", {}), "no batch")],
 )
 def test_inputs_that_are_no_arrays_are_refused(made, problem):
-    case = parity.CaseReference(target="doubling_cases:Doubling").load()
+    case = parity.load_case(parity.CaseReference(target="doubling_cases:Doubling"))
     case.make_inputs = lambda: made
     with pytest.raises(UserError, match=problem):
         make_inputs(case)
 
 
 def test_defaults_are_those_of_a_dense_model_without_padding():
-    case = parity.CaseReference(target="doubling_cases:Doubling").load()
+    case = parity.load_case(parity.CaseReference(target="doubling_cases:Doubling"))
     inputs = make_inputs(case)
     (arrays,) = inputs.batches
     assert (inputs.source, inputs.counts, inputs.labels) == ("synthetic, seed 0", {"rows": 4}, ())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.precision import PRECISIONS
-from parity.case import Case, CaseReference
+from parity.case import Case, CaseReference, load_case
 from parity.studies.fault_injection import workers
 from parity.studies.fault_injection.faults import CleanFinding, Finding
 from parity.studies.fault_injection.store import Store, digest, opened
@@ -88,7 +88,7 @@ def _findings_of_part(
     from parity.studies.fault_injection.bench import Bench
     from parity.studies.fault_injection.trial import try_fault
 
-    bench = Bench(CaseReference.model_validate_json(case_json).load(), PRECISIONS[precision])
+    bench = Bench(load_case(CaseReference.model_validate_json(case_json)), PRECISIONS[precision])
     faults = {bench.name_of(fault): fault for fault in bench.faults() if fault.operator.startswith(operators)}
     mine = [name for name in faults if drawn(name, share)][part::parts]
     yield mine
@@ -122,6 +122,6 @@ def _run_clean(
 ) -> Iterator[CleanFinding]:
     from parity.studies.fault_injection.clean import clean_run
 
-    loaded = [CaseReference.model_validate_json(case).load() for case in cases]
+    loaded = [load_case(CaseReference.model_validate_json(case)) for case in cases]
     for number in numbers:
         yield clean_run(number, loaded, precisions)

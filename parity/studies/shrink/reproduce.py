@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from parity.case import CaseReference
+from parity.case import CaseReference, load_case
 
 problem = json.loads((HERE / "problem.json").read_text())
 weights, inputs, expected = (
@@ -33,7 +33,7 @@ def tree(value):
     return [tree(item) for item in value] if isinstance(value, list) else value
 
 
-model = CaseReference(**problem["case"]).load().build_port(getattr(tp, problem["dtype"]))
+model = load_case(CaseReference(**problem["case"])).build_port(getattr(tp, problem["dtype"]))
 model.load_state_dict({name: tp.Tensor(tensor) for name, tensor in weights.items()}, strict=True)
 parts = [part for part in problem["module"].split(".") if part]
 module = functools.reduce(lambda m, part: m[int(part)] if part.isdigit() else getattr(m, part), parts, model)
