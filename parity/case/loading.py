@@ -1,0 +1,100 @@
+"""Cases from their names: import paths, and the list that a command line offers."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from parity.base.errors import UserError
+from parity.case.model import Case
+from parity.case.reference import CaseReference
+
+_FIX = "name a Case, or a class or function that makes one"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A case as a list shows it, and whether a plain run includes it."""
+
+    name: str
+    description: str
+    default: bool
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The cases that a command line offers by name.
+
+    Attributes:
+        cases: All of them, in the order of the list.
+        load: The case of a name or of a file's path. Raises `UserError`.
+    """
+
+    cases: Callable[[], Sequence[Listed]]
+    load: Callable[[str], Case]
+
+
+def load_case(reference: CaseReference) -> Case:
+    """Import and build the case.
+
+    Raises:
+        UserError: A target that cannot be imported or is no case, or values that it refuses.
+    """
+    case = _built(reference, _imported(reference.target))
+    if not isinstance(case, Case):
+        _refuse(
+            reference, f"is {_kind(case)}, not a parity.Case", "name a Case, or a function that returns one"
+        )
+    name = getattr(case, "name", None)
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        _refuse(reference, f"has the name {name!r}", "give it a name of letters, digits and underscores")
+    case = copy.copy(case)
+    update = {"name": name, "description": case.description, "seed": None, "batch_size": None}
+    case._reference = reference.model_copy(update=update)
+    if reference.seed is None and reference.batch_size is None:
+        return case
+    return case.with_overrides(seed=reference.seed, batch_size=reference.batch_size)
+
+
+def _built(reference: CaseReference, attribute: Any) -> Any:
+    if isinstance(attribute, Case):
+        if reference.values:
+            _refuse(reference, "is a Case and takes no values", "name its class, or leave the values out")
+        return attribute
+    if not callable(attribute):
+        _refuse(reference, f"is {_kind(attribute)}, not a parity.Case", _FIX)
+    try:
+        return attribute(**reference.values)
+    except TypeError as error:
+        _refuse(reference, f"cannot be made ({error})", "give the values that it takes")
+
+
+def _refuse(reference: CaseReference, problem: str, fix: str) -> NoReturn:
+    raise UserError("case", reference.target, problem, fix)
+
+
+def _imported(target: str) -> Any:
+    """The attribute of a target. Raises `UserError`."""
+    module, colon, attribute = target.partition(":")
+    if not (module and colon and attribute):
+        raise UserError("case", target, "is no import path", "write it as package.module:attribute")
+    try:
+        value: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            "case", target, f"cannot be imported ({error})", "check the name and the Python path"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise UserError("case", target, f"has no attribute {part!r}", f"name one that {module} defines")
+        value = getattr(value, part)
+    return value
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__qualname__}" if isinstance(value, type) else f"of type {type(value).__name__}"
