@@ -123,7 +123,7 @@ class HSTUStreams(Streams):
         if name == "timestamps":
             return "the cache holds times of no position"
         if name == self.output:
-            return f"the attention of block {self._config.num_blocks - 1}, or what follows it"
+            return f"the attention of block {self._config.num_blocks - 1}, or a later step"
         block = int(name.split(".")[1])
         if block == 0:
             return "the new positions' input, or block 0's projection"

@@ -120,7 +120,7 @@ class PrecisionSearchReport(_Part):
         best: The cheapest assignment within the budget, or the judged policy.
         uniform: The whole port in each lower precision, by name.
         front: Assignments without a cheaper and more exact one, cheapest first.
-        fp32_units: Units that stay in fp32, first those that must.
+        fp32_units: Units that stay in fp32; units that must stay come first.
         sensitivities: Effects of lowering one unit alone.
     """
 

@@ -57,7 +57,7 @@ class SearchResult:
         best: The cheapest assignment within the budget, run without taps.
         uniform: The whole port in each lower precision, by name.
         front: Assignments without a cheaper and more exact one, cheapest first, run without taps.
-        fp32_units: Units that stay in fp32: first those that must, the most amplifying first.
+        fp32_units: Units that stay in fp32; units that must stay come first, the most amplifying ahead.
         sensitivities: By the unit's name and precision.
         evaluations: Number of runs of the port.
     """
