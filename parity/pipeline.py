@@ -18,6 +18,7 @@ from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.precision import PRECISIONS, Precision
+from parity.base.process import one_thread
 from parity.case import Case, CaseReference, load_case
 from parity.execution.collect import Progress, collect, write_inputs
 from parity.execution.commands import Commands
@@ -25,7 +26,7 @@ from parity.execution.folder import CaseFolder, RunFolder, opened
 from parity.execution.record import ORACLE, REFERENCE, RunnerFailure, Status
 from parity.execution.request import Batch, Request
 from parity.execution.resuming import read_started, write_started
-from parity.execution.scheduler import RunnerPool, Scheduler, one_thread
+from parity.execution.scheduler import RunnerPool, Scheduler
 from parity.inputs import weights
 from parity.inputs.arrays import RunInputs, make_inputs, poisoned_inputs
 from parity.report.assemble import precision_report

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from parity.base.errors import UserError
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
+from parity.base.process import reuse_freed_memory
 from parity.case import Registry
 from parity.cli.arguments import Arguments, refuse_with
 from parity.cli.progress import counted, spinner
@@ -144,6 +145,7 @@ def _main(
 
     Lists of NAMES are comma separated.
     """
+    reuse_freed_memory()
     # Files and pipes have no width. A module table needs this one.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     arguments = Arguments(

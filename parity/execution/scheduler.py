@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from threadpoolctl import threadpool_limits
 
 from parity.base.precision import Precision
 from parity.execution.worker import RunnerProcess
@@ -94,21 +93,6 @@ class Scheduler:
             for _ in range(self.workers):
                 slots.enter_context(self._slots)
             yield
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit numerical libraries of this process to one thread, since the cores belong to the runners.
-
-    Threads that wait for one another on busy cores take ten times as long.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class RunnerPool:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from parity.base.process import reuse_freed_memory
 from parity.capture.spool import CannotWrite
 from parity.execution.commands import Commands, first_line, is_allocation_failure
 from parity.execution.record import RunnerFailure, Status
@@ -132,6 +133,7 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     # By lines, so that the log of a crashed process is complete.
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
     faulthandler.enable()
+    reuse_freed_memory()
     # An interrupt at the terminal reaches the whole group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     commands = Commands(name)
