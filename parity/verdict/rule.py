@@ -196,8 +196,7 @@ def judge(
         return _judge_exact(oracle, reference, port, counted, excluded, bound)
 
     # Only compared elements become float64: the whole tensor may be many times as large.
-    index = torch.from_numpy(counted)
-    o, r, p = (side[index].to(torch.float64).numpy() for side in (oracle, reference, port))
+    o, r, p = (_compared(side, counted) for side in (oracle, reference, port))
     non_finite = _non_finite_reason(o, r, p)
     if non_finite:
         return failure(non_finite, bound)
@@ -278,6 +277,15 @@ def _judge_exact(
         bound=bound,
         worst=_worst(np.abs(p - o), counted, o, r, p),
     )
+
+
+def _compared(side: torch.Tensor, counted: np.ndarray) -> np.ndarray:
+    """The counted elements as float64. NumPy's masks take a tenth of the time of PyTorch's."""
+    if side.dtype is torch.bfloat16:
+        # NumPy does not have the type, but has its bits.
+        bits = side.view(torch.int16).numpy()[counted]
+        return torch.from_numpy(bits).view(torch.bfloat16).to(torch.float64).numpy()
+    return side.numpy()[counted].astype(np.float64)
 
 
 def _non_finite_reason(o: np.ndarray, r: np.ndarray, p: np.ndarray) -> str:
