@@ -7,7 +7,7 @@ import json
 import queue
 import shutil
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from parity.base.process import one_thread
 from parity.case import Case, CaseReference, load_case
 from parity.execution.collect import Progress, collect, write_inputs
 from parity.execution.commands import Commands
-from parity.execution.folder import CaseFolder, RunFolder, opened
+from parity.execution.folder import BatchFolder, CaseFolder, RunFolder, opened
 from parity.execution.record import ORACLE, REFERENCE, RunnerFailure, Status
 from parity.execution.request import Batch, Request
 from parity.execution.resuming import read_started, write_started
@@ -230,26 +230,37 @@ def _run_precision(
     """Run all batches of a case in one precision, on models that are loaded once."""
     folder = root.case(prepared.case.name)
     judge = PrecisionJudge(prepared.case, precision, folder, prepared.labels_digests)
-    for number in range(len(prepared.data.batches)):
-        batch = folder.batch(number)
-        result = batch.precision(precision.name)
-        if not result.record.exists():
-            # An interrupted run may leave a part of a result.
-            shutil.rmtree(result.path, ignore_errors=True)
-            if number == 0:
-                write_limits(prepared.case, precision, prepared.data.batches[number], result.roofline)
-            collect(
-                Batch(prepared.case, precision, batch, folder.weights),
-                _runners_of(prepared.case, request),
-                pool,
-                scheduler,
-                progress,
-                timed=number == 0,
-                profiles=request.profile if number == 0 else None,
-            )
+
+    def judge_batch(batch: BatchFolder) -> None:
         judge.add(batch)
         if request.save is None:
-            shutil.rmtree(result.path)
+            shutil.rmtree(batch.precision(precision.name).path)
+
+    # One batch is judged while the runners run the next one.
+    with ThreadPoolExecutor(max_workers=1) as judging:
+        judged: Future[None] | None = None
+        for number in range(len(prepared.data.batches)):
+            batch = folder.batch(number)
+            result = batch.precision(precision.name)
+            if not result.record.exists():
+                # An interrupted run may leave a part of a result.
+                shutil.rmtree(result.path, ignore_errors=True)
+                if number == 0:
+                    write_limits(prepared.case, precision, prepared.data.batches[number], result.roofline)
+                collect(
+                    Batch(prepared.case, precision, batch, folder.weights),
+                    _runners_of(prepared.case, request),
+                    pool,
+                    scheduler,
+                    progress,
+                    timed=number == 0,
+                    profiles=request.profile if number == 0 else None,
+                )
+            if judged is not None:
+                judged.result()
+            judged = judging.submit(judge_batch, batch)
+        if judged is not None:
+            judged.result()
     if request.save is not None:
         write_polygraphy(prepared.case, precision, folder, pool, scheduler)
         progress(f"{prepared.case.name} {precision.name}: ONNX")

@@ -7,6 +7,7 @@ without launches.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -20,6 +21,8 @@ MIN_ROUNDS, MAX_ROUNDS = 7, 30
 ROUNDS_SECONDS = 0.5
 """Time that all rounds of whole models may take together, within these limits, in seconds."""
 MODULE_ROUNDS, MODULE_REPEATS = 2, 3
+MODULES_SECONDS = 5.0
+"""Time of a round of all calls on a CPU after which no other round follows, in seconds."""
 GPU_REPEATS, GPU_MAX_ROUNDS = 5, 10
 """Counted runs of a runner in one round on a GPU, and the limit of rounds there."""
 GPU_MODULE_ROUNDS = 6
@@ -122,12 +125,16 @@ class InterleavedRounds:
                     times.peak_bytes = max(runs.peak_bytes, times.peak_bytes or 0)
 
     def time_modules(self, names: Iterable[str]) -> None:
-        """Time every recorded call of these runners alone."""
-        for name in [*names] * self._module_rounds:
-            measured = self._ask(name, lambda runner: runner.time_calls(1 + MODULE_REPEATS)) or {}
-            for tap, seconds in measured.items():
-                # The first run of a round warms up.
-                self.times[name].module_seconds.setdefault(tap, []).extend(seconds[1:])
+        """Time every recorded call of these runners alone. Slow calls on a CPU have one round."""
+        names, began = [*names], time.monotonic()
+        for _ in range(self._module_rounds):
+            for name in names:
+                measured = self._ask(name, lambda runner: runner.time_calls(1 + MODULE_REPEATS)) or {}
+                for tap, seconds in measured.items():
+                    # The first run of a round warms up.
+                    self.times[name].module_seconds.setdefault(tap, []).extend(seconds[1:])
+            if not self._on_gpu and time.monotonic() - began > MODULES_SECONDS:
+                break
 
     def time_replays(self, names: Iterable[str]) -> None:
         """Time replays of all whole models, and of the calls of these runners; nothing without a GPU."""

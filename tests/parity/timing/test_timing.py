@@ -99,6 +99,15 @@ def test_modules_are_interleaved_as_well_in_more_rounds_on_a_gpu(on_gpu, count, 
     assert timed.times["b"].module_seconds == {"m": [2.0] * count * rounds.MODULE_REPEATS}
 
 
+@pytest.mark.parametrize(("on_gpu", "count"), [(False, 1), (True, 6)])
+def test_slow_modules_have_one_round_on_a_processor(on_gpu, count, monkeypatch):
+    machine = Machine()
+    timed = machine.rounds(monkeypatch, on_gpu)
+    monkeypatch.setattr(rounds, "MODULES_SECONDS", -1.0)
+    timed.time_modules(["a", "b"])
+    assert machine.commands("time_calls") == ["a", "b"] * count
+
+
 def test_replays_are_timed_on_a_gpu_only(monkeypatch):
     machine = Machine()
     timed = machine.rounds(monkeypatch, on_gpu=False)
