@@ -6,8 +6,6 @@ the production mask in its interpreter, too: there, a copy of the reference asks
 
 import ast
 import contextlib
-import importlib
-from unittest import mock
 
 import pytest
 import torch
@@ -225,12 +223,11 @@ BY_THE_COMMAND = ("time_bias_off_by_one", "stu_divisor_off_by_one")
 @contextlib.contextmanager
 def in_this_process(fault):
     """Inside, the functions of the file that the fault is in are those of the edited file."""
-    module = importlib.import_module(fault.file.removesuffix(".py").replace("/", "."))
-    with mock.patch.object(source, "port_files", return_value={fault.file: module}):
-        text = source.source_of(fault.file)
-        assert text.count(fault.old) == 1
-        with source.swapped(fault.file, ast.parse(text.replace(fault.old, fault.new))):
-            yield
+    module = fault.file.removesuffix(".py").replace("/", ".")
+    text = source.source_of(module)
+    assert text.count(fault.old) == 1
+    with source.swapped(module, ast.parse(text.replace(fault.old, fault.new))):
+        yield
 
 
 @pytest.mark.parametrize(
