@@ -87,6 +87,7 @@ INDEX: dict[str, dict[str, tuple[str, ...]]] = {
     "pydantic": {"2.14.3": ("typing-extensions>=4.14.1",), "3.0.0": ("numpy>=2",)},
     "ruamel-yaml": {"0.19.1": ()},
     "pyarrow": {"25.0.1": ()},
+    "threadpoolctl": {"3.8.0": ()},
     "rich": {"15.0.0": ()},
     "click": {"8.5.1": ()},
     "safetensors": {"0.8.0": ()},

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from threadpoolctl import threadpool_limits
 
-# Parameters of glibc's mallopt(3).
+# Options of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 REUSED_BYTES = 2**27
 """Largest block that is reused, in bytes. A larger one goes back to the system when it is freed."""

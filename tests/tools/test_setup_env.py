@@ -236,9 +236,9 @@ def test_what_would_divert_an_installation_is_dropped() -> None:
 
 def test_every_named_requirement_is_pinned() -> None:
     constraints = (ROOT / "constraints.txt").read_text()
-    pinned = {name.lower() for name in re.findall(r"^([\w-]+)==", constraints, flags=re.MULTILINE)}
+    pinned = {name.lower() for name in re.findall(r"^([\w.-]+)==", constraints, flags=re.MULTILINE)}
     required = "".join((ROOT / name).read_text() for name in ("requirements.txt", "requirements-dev.txt"))
-    named = {name.lower() for name in re.findall(r"^(\w[\w-]*)", required, flags=re.MULTILINE)}
+    named = {name.lower() for name in re.findall(r"^(\w[\w.-]*)", required, flags=re.MULTILINE)}
     assert named
     assert named | {"colored", *setup_env.ANNOUNCED} <= pinned
 
