@@ -55,7 +55,7 @@ Ability = TypeVar("Ability", bound=Runner)
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a runner can do.
+    """Abilities of a runner.
 
     Attributes:
         label: Full name in reports.

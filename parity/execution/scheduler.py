@@ -23,7 +23,7 @@ PATIENCE = 3.0
 
 
 class Scheduler:
-    """Lets captures share the cores, and gives timings all of them.
+    """Shares the cores among captures, and gives timings all of them.
 
     Attributes:
         workers: Number of pairs of case and precision that run side by side.

@@ -1,4 +1,4 @@
-"""What of fusion and of folding for a GPU can be seen without one; `gpu/test_gpu_fusion.py` has the rest."""
+"""Fusion and folding for a GPU, tested without one; `gpu/test_gpu_fusion.py` tests the rest."""
 
 import contextlib
 

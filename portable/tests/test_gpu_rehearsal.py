@@ -1,4 +1,4 @@
-"""What running on a GPU needs and can be seen without one.
+"""Requirements of running on a GPU, tested without one.
 
 Plans run on tensors without data ("meta"), which are not on the CPU either: where an operation would read
 values back, or mix in memory of the host, it fails. Streams and graphs have stand-ins that record who waits

@@ -1,4 +1,4 @@
-"""What the dialect rejects is rejected, naming the operand, what is legal and what was given."""
+"""The dialect rejects illegal types. The message names the operand, the legal types and the actual one."""
 
 import pytest
 import torch

@@ -195,7 +195,7 @@ def feeds(case: Case, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> d
 
 
 class _Names:
-    """What the tensors are called that `_Entry` returned when it was traced: all of them, and two kinds."""
+    """Names of the tensors that the traced `_Entry` returned: all of them, and two kinds."""
 
     marks: tuple[str, ...] = ()
     taps: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ def test_a_plugin_runs_in_the_graphs_stream(graphs, dtype, monkeypatch):
     results = [compiled(tp.Tensor(x), tp.Tensor(x)) for x in xs]
     for value, result in enumerate(results):
         assert torch.equal(torch.from_dlpack(result), torch.full((64, 256), 5.0 * value, dtype=dtype).cuda())
-    # A replay calls nobody: the second call is the capture.
+    # A replay calls no plugin: the second call is the capture.
     assert len(CALLS) == (2 if graphs == "1" else 5)
     assert all(contiguous for contiguous, _, _ in CALLS)
 

@@ -114,7 +114,7 @@ class DeviceMemRef(MemRefValue):
             self.users = (queue if queue is not None else torch.cuda.current_stream(tensor.device),)
 
     def make_ready(self, queue: torch.cuda.Stream) -> None:
-        """Lets a stream wait for the data, and keeps the memory from being reused before it is done."""
+        """Make a stream wait for the data, and keep the memory until the stream is done."""
         queue.wait_stream(self.users[0])
         self._tensor.record_stream(queue)
         self.users += (queue,)
@@ -128,7 +128,7 @@ class DeviceMemRef(MemRefValue):
 
 
 def make_ready(memrefs: Iterable[DeviceMemRef], queue: torch.cuda.Stream) -> list[torch.cuda.Stream]:
-    """Lets a stream wait for the writes to the memory that it reads.
+    """Make a stream wait for the writes to the memory that it reads.
 
     Returns:
         The streams that must wait for this one in turn, because they share some of the memory. PyTorch may
