@@ -9,7 +9,8 @@ import torch
 
 from cases.fused import FusedForm
 from cases.hstu.dense import DenseHSTU
-from cases.hstu.jagged import offsets_of, pad_taps, unpad
+from cases.hstu.jagged import pad_taps
+from cases.jagged import offsets_of, unpad
 from parity.case import Arrays
 
 _STACK, _ATTENTION, _BIAS = "_hstu", "._attn", "._rel_attn_bias"

@@ -1,7 +1,7 @@
 """Between the taps of the dense HSTU and of its jagged twin.
 
-Inside `_hstu`, the jagged model keeps the valid rows of all users in one (L, ...) tensor; its taps and
-the arguments of its modules are padded and unpadded here, so that both layouts compare tap by tap.
+Inside `_hstu`, the jagged model keeps the valid rows of all users in one (L, ...) tensor. This module pads
+its taps and unpads the arguments of its modules, so that both layouts compare tap by tap.
 
 Legend: B batch, N sequence, L total jagged length.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from cases.hstu.dense import DenseHSTU
+from cases.jagged import offsets_of, pad, unpad
 from parity.case import Arrays, Form
 
 _STACK = "_hstu"
@@ -56,7 +57,7 @@ def pad_taps(
     padded = {}
     for tap, tensor in tensors.items():
         if f".{_ATTENTION}[" in tap:
-            # The jagged attention also returns the padded q and k that its cache wants.
+            # The jagged attention also returns the padded q and k for its cache.
             if not tap.endswith("[0]"):
                 continue
             tap = tap.removesuffix("[0]")
@@ -79,24 +80,3 @@ def jagged_arguments(path: str, args: list, kwargs: dict, lengths_B: torch.Tenso
         return args, kwargs | {"x": unpad(kwargs["x"], lengths_B), "x_offsets": offsets}
     # Norms, projections and biases are the same classes on the same tensors in both layouts.
     return args, kwargs
-
-
-def offsets_of(lengths_B: torch.Tensor) -> torch.Tensor:
-    """(B,) lengths -> (B + 1,) offsets."""
-    return torch.cat([lengths_B.new_zeros(1), lengths_B.cumsum(0)])
-
-
-def _valid(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
-    return torch.arange(width) < lengths_B[:, None]
-
-
-def pad(values: torch.Tensor, lengths_B: torch.Tensor, width: int) -> torch.Tensor:
-    """(L, ...) and (B,) lengths -> (B, width, ...), padded with zeros."""
-    padded = values.new_zeros(lengths_B.numel(), width, *values.shape[1:])
-    padded[_valid(lengths_B, width)] = values
-    return padded
-
-
-def unpad(padded: Any, lengths_B: torch.Tensor) -> torch.Tensor:
-    """(B, N, ...) and (B,) lengths -> (L, ...), the valid rows."""
-    return padded[_valid(lengths_B, padded.shape[1]).to(padded.device)]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cases.fused import FusedForm
-from cases.hstu.jagged import offsets_of, unpad
+from cases.jagged import offsets_of, unpad
 from cases.stu.dense import DenseSTU
 from cases.stu.jagged import pad_taps
 from parity.case import Arrays

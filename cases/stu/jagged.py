@@ -1,7 +1,7 @@
 """Between the taps of the dense STU stack and of its jagged twin.
 
-Inside the stack, the jagged model keeps the valid rows of all users in one (L, ...) tensor; its taps and the
-arguments of its modules are padded and unpadded here, so that both layouts compare tap by tap.
+Inside the stack, the jagged model keeps the valid rows of all users in one (L, ...) tensor. This module pads
+its taps and unpads the arguments of its modules, so that both layouts compare tap by tap.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cases.hstu.jagged import offsets_of, pad, unpad
+from cases.jagged import offsets_of, pad, unpad
 from cases.stu.dense import DenseSTU
 from parity.case import Arrays, Form
 
