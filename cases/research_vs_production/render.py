@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from tabulate import tabulate
+
 from cases.research_vs_production.measure import Distance, Result, Row, mean, spread
 from parity.base.errors import UserError
 
@@ -19,20 +21,26 @@ def tables(result: Result, facts: dict[str, str]) -> str:
     lines += [
         f"* at the start, the model between differs from research HSTU by {result.start_error:.1g}, relative",
         f"* at the end, it differs from the production STU by {result.end_error:.1g}, relative",
-        "",
-        "| research HSTU | production STU | states | top 10 | rank | states | top 10 | rank |",
-        "|---|---|---|---|---|---|---|---|",
-        "| | | **alone** | | | **with all above** | | |",
     ]
-    lines += [_line(row, (*_cells(row.alone), *_cells(row.cumulative))) for row in result.rows]
-    lines += ["", "| production STU | with the option | states | top 10 | rank |", "|---|---|---|---|---|"]
-    lines += [_line(option, _cells(option.alone)) for option in result.options]
-    return "\n".join(lines) + "\n"
+    columns = ("states", "top 10", "rank")
+    differences = [_names(row) + _cells(row.alone) + _cells(row.cumulative) for row in result.rows]
+    # A table of Markdown has one row of heads.
+    groups = ("", "", "**alone**", "", "", "**with all above**", "", "")
+    heads = ("research HSTU", "production STU", *columns, *columns)
+    options = [_names(option) + _cells(option.alone) for option in result.options]
+    tables = (
+        _table(heads, [groups, *differences]),
+        _table(("production STU", "with the option", *columns), options),
+    )
+    return "\n\n".join(["\n".join(lines), *tables]) + "\n"
 
 
-def _line(row: Row, cells: tuple[str, ...]) -> str:
-    difference = row.difference
-    return f"| {' | '.join((difference.research, difference.production, *cells))} |"
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return tabulate(rows, heads, tablefmt="github", disable_numparse=True)
+
+
+def _names(row: Row) -> tuple[str, str]:
+    return row.difference.research, row.difference.production
 
 
 def _cells(distances: tuple[Distance, ...]) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ Verdicts use these files alone, so that a saved run replays identically.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -13,11 +14,12 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from parity.base.errors import UserError
 from parity.base.files import write_new
+from parity.base.precision import Precision
 from parity.capture.slices import MemoryBudget
 from parity.capture.spool import CannotWrite
 from parity.capture.store import is_saved
 from parity.execution.commands import Commands, WorkingBytes
-from parity.execution.folder import BatchFolder, RunnerFolder
+from parity.execution.folder import BatchFolder, CaseFolder, RunnerFolder
 from parity.execution.record import (
     ORACLE,
     REFERENCE,
@@ -27,10 +29,11 @@ from parity.execution.record import (
     RunnerRecord,
     Status,
 )
-from parity.execution.request import Batch
-from parity.execution.scheduler import RunnerPool, Scheduler
+from parity.execution.request import Batch, Request
+from parity.execution.scheduler import RunnerPool, Scheduler, Worker
 from parity.execution.timings import time_runners
-from parity.inputs.arrays import CaseInputs, save
+from parity.inputs.prepared import PreparedCase
+from parity.timing.roofline import write_limits
 
 LONGEST_TIMED = 10.0
 """Longest run of the reference that is timed, in seconds: medians and spreads take dozens of runs."""
@@ -39,6 +42,52 @@ DEFAULT_BUDGET = MemoryBudget()
 Progress = Callable[[str], None]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+
+def collect_batches(
+    prepared: PreparedCase,
+    precision: Precision,
+    request: Request,
+    folder: CaseFolder,
+    worker: Worker,
+    progress: Progress,
+) -> Iterator[BatchFolder]:
+    """Run all batches of a case in one precision, on models that are loaded once; the first one is timed.
+
+    A batch that is done already does not run again.
+
+    Args:
+        prepared: The case with its inputs, which are saved.
+        precision: The tested precision.
+        request: The run.
+        folder: Folder of the case.
+        worker: The runners' processes.
+        progress: Called after each runner.
+
+    Yields:
+        The folder of each batch when it is done.
+
+    Raises:
+        CannotWrite: The captures cannot be written.
+    """
+    for number, inputs in enumerate(prepared.inputs.batches):
+        batch = folder.batch(number)
+        result = batch.precision(precision.name)
+        if not result.record.exists():
+            # An interrupted run may leave a part of a result.
+            shutil.rmtree(result.path, ignore_errors=True)
+            if number == 0:
+                write_limits(prepared.case, precision, inputs, result.roofline)
+            collect(
+                Batch(prepared.case, precision, batch, folder.weights),
+                request.runners_of(prepared.case),
+                worker.pool,
+                worker.scheduler,
+                progress,
+                timed=number == 0,
+                profiles=request.profile if number == 0 else None,
+            )
+        yield batch
 
 
 def collect(
@@ -245,14 +294,3 @@ def _step(record: RunnerRecord, command: str) -> Iterator[None]:
             raise
         record.status = Status.ERROR
         record.reason = record.reason or f"{command}: {failure.reason}"
-
-
-def write_inputs(
-    inputs: CaseInputs, poisoned: CaseInputs | None, folder: BatchFolder, labels: CaseInputs | None = None
-) -> None:
-    """Save a batch's inputs, and its poisoned inputs and labels if there are any."""
-    save(inputs, folder.inputs)
-    if poisoned is not None:
-        save(poisoned, folder.poisoned)
-    if labels is not None:
-        save(labels, folder.labels)

@@ -8,6 +8,7 @@ from pathlib import Path
 from parity.base.precision import Precision
 from parity.case import Case
 from parity.execution.folder import BatchFolder
+from parity.runners.forms import FORMS
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,14 @@ class Request:
     timeout: float
     command: str
     profile: Path | None = None
+
+    def runners_of(self, case: Case) -> tuple[str, ...]:
+        """The requested runners; without a request, the default ones that the case has a form for."""
+        return tuple(
+            name
+            for name in self.runners
+            if self.runners_asked or name not in FORMS or FORMS[name] in case.forms
+        )
 
 
 @dataclass(frozen=True)

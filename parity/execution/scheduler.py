@@ -1,17 +1,23 @@
-"""The machine's cores: who may use them when, and the processes of runners."""
+"""The machine's cores, their users, and the processes of runners."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from parity.base.precision import Precision
+from parity.base.process import one_thread
+from parity.execution.folder import RunFolder
 from parity.execution.worker import RunnerProcess
 
 MAX_WORKERS = 2
@@ -20,6 +26,9 @@ MAX_GPU_WORKERS, CORES_OF_A_GPU_WORKER = 4, 4
 """Largest number of workers beside a GPU, and the cores that each needs: it compiles while the GPU waits."""
 PATIENCE = 3.0
 """Time for dismissed processes to clean up, in seconds; a process that still computes is ended after it."""
+
+Unit = TypeVar("Unit")
+Result = TypeVar("Result")
 
 
 class Scheduler:
@@ -130,3 +139,46 @@ class RunnerPool:
         latest = time.monotonic() + PATIENCE
         for process in self._processes.values():
             process.stop(max(0.0, latest - time.monotonic()))
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One of the workers of a run: its runner processes, and the machine that all workers share."""
+
+    pool: RunnerPool
+    scheduler: Scheduler
+
+
+def side_by_side(
+    work: Callable[[Unit, Worker], Result], units: Sequence[Unit], folder: RunFolder, timeout: float
+) -> list[Result]:
+    """Do all units of a run, as many side by side as there are workers.
+
+    Args:
+        work: Does one unit. A worker has one unit at a time.
+        units: The units.
+        folder: Folder of the run, for logs.
+        timeout: Time limit of one command of a runner in seconds.
+
+    Returns:
+        The results, in the order of the units.
+    """
+    scheduler = Scheduler()
+    workers = [Worker(RunnerPool(folder.worker(n), timeout), scheduler) for n in range(scheduler.workers)]
+    free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    for worker in workers:
+        free.put(worker)
+
+    def do(unit: Unit) -> Result:
+        worker = free.get()
+        try:
+            return work(unit, worker)
+        finally:
+            free.put(worker)
+
+    try:
+        with one_thread(), ThreadPoolExecutor(max_workers=scheduler.workers) as threads:
+            return list(threads.map(do, units))
+    finally:
+        for worker in workers:
+            worker.pool.stop()

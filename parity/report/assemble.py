@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import statistics
 from collections.abc import Mapping, Sequence
 
+from parity.base.environment import environment
 from parity.capture.names import TapName
-from parity.execution.record import REFERENCE, RunnerRecord
+from parity.execution.case_files import CaseDescription
+from parity.execution.record import ORACLE, REFERENCE, RunnerRecord, Status
 from parity.report.schema import (
+    CaseReport,
     DiagnosisReport,
     ElementReport,
     ErrorMapReport,
@@ -16,6 +20,7 @@ from parity.report.schema import (
     MetricReport,
     ModuleReport,
     PrecisionReport,
+    Report,
     RunnerReport,
     VerdictReport,
 )
@@ -23,6 +28,59 @@ from parity.timing.roofline import WHOLE_MODEL, Limits
 from parity.verdict.judgement import Diagnosis, ErrorMap, MetricJudgement, RunnerJudgement, TapJudgement
 from parity.verdict.judging import PrecisionJudgement
 from parity.verdict.rule import Verdict
+
+
+def assemble(
+    judged: Sequence[tuple[CaseDescription, Sequence[PrecisionJudgement]]], command: str, asked: Sequence[str]
+) -> Report:
+    """The report on a run.
+
+    Args:
+        judged: Facts and judgements of each case, one judgement a precision.
+        command: The command line.
+        asked: The runners that the user named.
+    """
+    report = Report(
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        command=command,
+        environment=environment(),
+        requested_runners=tuple(asked),
+        cases=tuple(_case_report(description, judgements) for description, judgements in judged),
+        exit_code=0,
+    )
+    return report.model_copy(update={"exit_code": _exit_code(report)})
+
+
+def _exit_code(report: Report) -> int:
+    """0 all pass; 1 a verdict or a runner failed, or is INSENSITIVE; 2 a runner asked for cannot run here."""
+    entries = [entry for _, _, entry in report.runner_reports()]
+    harmless = (Status.OK, Status.UNAVAILABLE, Status.BUILT)
+    if any(entry.verdict in ("FAIL", "INSENSITIVE") or entry.status not in harmless for entry in entries):
+        return 1
+    needed = {*report.requested_runners, REFERENCE, ORACLE}
+    if any(entry.status == Status.UNAVAILABLE.value and entry.runner in needed for entry in entries):
+        return 2
+    # A run without a judgement proves only that its engines can be built.
+    judged = [
+        entry
+        for entry in entries
+        if entry.status == Status.BUILT or (entry.verdict == "PASS" and entry.runner != REFERENCE)
+    ]
+    return 0 if judged else 1
+
+
+def _case_report(description: CaseDescription, judgements: Sequence[PrecisionJudgement]) -> CaseReport:
+    return CaseReport(
+        case=description.case,
+        source=description.source,
+        weights_source=description.weights_source,
+        weights_digest=description.weights_digest,
+        inputs_digests=description.inputs_digests,
+        labels_digests=description.labels_digests,
+        batches=len(description.inputs_digests),
+        counts=description.counts,
+        precisions=tuple(precision_report(judgement) for judgement in judgements),
+    )
 
 
 def precision_report(judgement: PrecisionJudgement) -> PrecisionReport:

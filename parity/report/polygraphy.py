@@ -21,21 +21,15 @@ from parity.base.precision import Precision
 from parity.capture.names import TapName
 from parity.capture.store import is_saved, open_capture
 from parity.case import Case, CaseReference, load_case
+from parity.execution.commands import Commands
 from parity.execution.folder import CaseFolder, PrecisionFolder
-from parity.execution.record import ORACLE, REFERENCE, Record, read_record
+from parity.execution.record import ORACLE, REFERENCE, Record, RunnerFailure, read_record
+from parity.execution.scheduler import Worker
 from parity.inputs.arrays import load
 from parity.inputs.weights import load_export
 from parity.runners.base import Unavailable
 from parity.verdict.rule import judge
 from parity.verdict.sampling_error import RoundingSamples
-
-try:
-    from polygraphy.comparator import IterationResult, RunResults
-    from polygraphy.json import save_json
-
-    from parity.runners.onnx.export import export, feeds, save_model
-except ImportError as error:
-    raise Unavailable(f"{error}; `pip install polygraphy onnx onnxscript`") from error
 
 _README = """\
 Inputs and outputs of one batch, in Polygraphy's formats. These commands compare the outputs of PyTorch with
@@ -62,6 +56,25 @@ ONNX Runtime has no command: its CPU provider lacks bfloat16 kernels for this mo
 """
 
 
+def write_polygraphy(case: Case, precision: Precision, folder: CaseFolder, worker: Worker) -> None:
+    """Write the files in the reference's process, which has the memory, or the reason for their absence.
+
+    Args:
+        case: A case with complete batches in this precision.
+        precision: The precision.
+        folder: Folder of the case.
+        worker: The runners' processes.
+    """
+    reference = worker.pool.get(REFERENCE, precision)
+    try:
+        with worker.scheduler.shared():
+            reference.request(Commands.call, f"{__name__}:write", case.reference, precision, folder)
+    except RunnerFailure as failure:
+        readme = folder.onnx(precision.name) / "README.txt"
+        readme.parent.mkdir(parents=True, exist_ok=True)
+        readme.write_text(f"No ONNX model and no files for Polygraphy, or not all of them: {failure}\n")
+
+
 def write(reference: CaseReference, precision: Precision, folder: CaseFolder) -> None:
     """Export the reference once and write the files of every batch of this precision.
 
@@ -69,7 +82,17 @@ def write(reference: CaseReference, precision: Precision, folder: CaseFolder) ->
         reference: The case.
         precision: The precision.
         folder: The case's folder in a saved run.
+
+    Raises:
+        Unavailable: A package is missing.
     """
+    try:
+        import polygraphy.comparator
+        import polygraphy.json  # noqa: F401
+
+        from parity.runners.onnx.export import export, save_model
+    except ImportError as error:
+        raise Unavailable(f"{error}; `pip install polygraphy onnx onnxscript`") from error
     case, weights = load_case(reference), load_export(folder.weights)
     save_model(export(case, precision, weights).plain(), folder.onnx(precision.name) / "model.onnx")
     for batch in folder.collected(precision.name):
@@ -77,6 +100,11 @@ def write(reference: CaseReference, precision: Precision, folder: CaseFolder) ->
 
 
 def _write_batch(case: Case, precision: Precision, folder: PrecisionFolder, record: Record) -> None:
+    from polygraphy.comparator import IterationResult, RunResults
+    from polygraphy.json import save_json
+
+    from parity.runners.onnx.export import feeds
+
     own = folder.polygraphy
     own.mkdir(exist_ok=True)
     inputs = feeds(case, load(folder.batch.inputs).arrays, precision.dtype)

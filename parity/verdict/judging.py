@@ -5,7 +5,9 @@ Verdicts follow from the files of a run alone. A replayed run therefore gives th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +74,31 @@ class PrecisionJudge:
         self._gpu: Mapping[str, str] = {}
         self._limits: Limits | None = None
         self._evaluation: Evaluation | None = None
+
+    def judge(self, batches: Iterable[BatchFolder], keep: bool = True) -> PrecisionJudgement:
+        """Judge batches as they come, each one while the next one is made.
+
+        Args:
+            batches: Folders of batches that are done.
+            keep: Whether captures stay when their batch is judged.
+
+        Raises:
+            UserError: See `add`.
+        """
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            judged: Future[None] | None = None
+            for batch in batches:
+                if judged is not None:
+                    judged.result()
+                judged = thread.submit(self._take, batch, keep)
+            if judged is not None:
+                judged.result()
+        return self.judgement()
+
+    def _take(self, batch: BatchFolder, keep: bool) -> None:
+        self.add(batch)
+        if not keep:
+            shutil.rmtree(batch.precision(self._precision.name).path)
 
     def add(self, batch: BatchFolder) -> None:
         """Judge the next batch.

@@ -186,5 +186,6 @@ def test_the_document_has_the_programs_tables():
         measured = text.partition(render.marker(weights, "begin"))[2].partition(
             render.marker(weights, "end")
         )[0]
+        rows = [tuple(cell.strip() for cell in line.split("|")[1:3]) for line in measured.splitlines()]
         for difference in (*DIFFERENCES, *OPTIONS):
-            assert f"| {difference.research} | {difference.production} |" in measured
+            assert (difference.research, difference.production) in rows

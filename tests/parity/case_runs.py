@@ -14,7 +14,8 @@ from cases.configured import ConfiguredCase
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.slices import MemoryBudget
-from parity.execution.collect import DEFAULT_BUDGET, collect, write_inputs
+from parity.execution.case_files import write_inputs
+from parity.execution.collect import DEFAULT_BUDGET, collect
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
 from parity.execution.request import Batch
 from parity.execution.scheduler import RunnerPool, Scheduler

@@ -76,7 +76,9 @@ def content():
 def refused(command, content, tmp_path, monkeypatch):
     """Runs a command in an empty folder of its own and returns the message that it was refused with."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("parity.pipeline.RunnerPool", None)  # bad input is found before a runner starts
+    monkeypatch.setattr(
+        "parity.execution.scheduler.RunnerPool", None
+    )  # bad input is refused before a runner starts
 
     def run(*arguments):
         before = content(tmp_path)

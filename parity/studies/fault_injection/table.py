@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from tabulate import tabulate
 
 from parity.studies.fault_injection.faults import CleanFinding, Finding, Outcome
 
@@ -86,15 +88,20 @@ def markdown(findings: list[Finding], clean: list[CleanFinding]) -> str:
 def _table(key: str, rows: dict[str, Row]) -> str:
     columns = ("injected", "cannot be made", "equivalent", "below the limit", "detected", "missed")
     shares = ("detected, %", "with those below, %", "localised, %", "least margin")
-    heads = (*columns, *shares)
-    lines = [f"| {' | '.join((key, *heads))} |", "|---" + "|---:" * len(heads) + "|"]
+    lines = []
     for name, row in rows.items():
         counts = (row.injected, row.broken, row.equivalent, row.below, row.detected, row.missed)
         rates = (row.detection, row.strict_detection, row.localisation)
         margin = "" if row.worst_margin is None else f"{row.worst_margin:.3g}"
-        cells = (name, *map(str, counts), *(f"{100 * rate:.2f}" for rate in rates), margin)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append((name, *map(str, counts), *(f"{100 * rate:.2f}" for rate in rates), margin))
+    return _markdown_table((key, *columns, *shares), lines, "l" + "r" * 10)
+
+
+def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> str:
+    """A table in Markdown, with "l" or "r" for the side of each column's text."""
+    aligned = [{"l": "left", "r": "right"}[side] for side in sides]
+    # tabulate 0.9 cannot align the columns of an empty table.
+    return tabulate(rows, heads, tablefmt="pipe", colalign=aligned if rows else None, disable_numparse=True)
 
 
 def _cell(text: str) -> str:
@@ -102,38 +109,44 @@ def _cell(text: str) -> str:
 
 
 def _clean(runs: list[CleanFinding]) -> str:
-    lines = ["| case | precision | runner | runs | false alarms |", "|---|---|---|---:|---:|"]
     groups: defaultdict[tuple[str, str, str], list[CleanFinding]] = defaultdict(list)
     for run in runs:
         groups[run.case, run.precision, run.runner].append(run)
-    for place, members in sorted(groups.items()):
-        lines.append(f"| {' | '.join(place)} | {len(members)} | {sum(bool(run.alarm) for run in members)} |")
-    lines.append(f"| all | | | {len(runs)} | {sum(bool(run.alarm) for run in runs)} |")
+    rows = [(*place, *_alarms(members)) for place, members in sorted(groups.items())]
+    rows.append(("all", "", "", *_alarms(runs)))
+    table = _markdown_table(("case", "precision", "runner", "runs", "false alarms"), rows, "lllrr")
     alarms = [
         f"* {run.case} {run.precision} {run.runner}, seed {run.seed}: {run.alarm}"
         for run in runs
         if run.alarm
     ]
-    return "\n".join(lines) + "".join(f"\n{alarm}" for alarm in ["", *alarms])
+    return "\n".join([table, "", *alarms])
+
+
+def _alarms(runs: list[CleanFinding]) -> tuple[str, str]:
+    """Numbers of runs and of false alarms."""
+    return str(len(runs)), str(sum(bool(run.alarm) for run in runs))
 
 
 def _missed(findings: list[Finding]) -> str:
-    lines = ["| fault | where | size of the effect | error over its limit |", "|---|---|---:|---:|"]
+    rows = []
     for f in sorted(findings, key=lambda f: -(f.margin or 0.0)):
         effect = "" if f.effect is None else f"{f.effect:.2g}"
         margin = "" if f.margin is None else f"{f.margin:.2f}"
-        fault = f"{f.operator}, {_cell(f.target)}, {_cell(f.detail)}"
-        lines.append(f"| {fault} | {f.case} {f.precision} | {effect} | {margin} |")
-    return "\n".join(lines)
+        rows.append((_fault(f), f"{f.case} {f.precision}", effect, margin))
+    return _markdown_table(("fault", "where", "size of the effect", "error over its limit"), rows, "llrr")
+
+
+def _fault(finding: Finding) -> str:
+    return f"{finding.operator}, {_cell(finding.target)}, {_cell(finding.detail)}"
 
 
 def _misplaced(findings: list[Finding]) -> str:
-    lines = ["| fault | where | in | named |", "|---|---|---|---|"]
+    rows = []
     for f in findings:
         homes = ", ".join(_cell(home or "the model itself") for home in f.homes)
-        fault = f"{f.operator}, {_cell(f.target)}, {_cell(f.detail)}"
-        lines.append(f"| {fault} | {f.case} {f.precision} | {homes} | {_cell(f.named)} ({f.kind}) |")
-    return "\n".join(lines)
+        rows.append((_fault(f), f"{f.case} {f.precision}", homes, f"{_cell(f.named)} ({f.kind})"))
+    return _markdown_table(("fault", "where", "in", "named"), rows, "llll")
 
 
 def _equivalents(findings: list[Finding]) -> str:
@@ -141,11 +154,10 @@ def _equivalents(findings: list[Finding]) -> str:
     groups: defaultdict[tuple[str, str, str], list[Finding]] = defaultdict(list)
     for finding in findings:
         groups[finding.operator, finding.target, finding.detail].append(finding)
-    lines = ["| fault | in | largest effect | proof of the first |", "|---|---|---:|---|"]
-    for (operator, target, detail), members in sorted(groups.items()):
+    rows = []
+    for _, members in sorted(groups.items()):
         effect = max(member.effect or 0.0 for member in members)
         places = sorted({f"{member.case} {member.precision}" for member in members})
         where = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
-        fault = f"{operator}, {_cell(target)}, {_cell(detail)}"
-        lines.append(f"| {fault} | {where} | {effect:.2g} | {members[0].proof} |")
-    return "\n".join(lines)
+        rows.append((_fault(members[0]), where, f"{effect:.2g}", members[0].proof))
+    return _markdown_table(("fault", "in", "largest effect", "proof of the first"), rows, "llrl")

@@ -23,8 +23,8 @@ from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.execution.folder import CaseFolder
 from parity.execution.record import RunnerFailure, Status
-from parity.execution.scheduler import Scheduler
-from parity.pipeline import write_polygraphy
+from parity.execution.scheduler import Scheduler, Worker
+from parity.report import polygraphy
 from parity.runners import Unavailable
 from tests.parity.hidden_gpu import without_gpu
 
@@ -153,15 +153,16 @@ def test_without_polygraphy_the_run_is_saved_and_says_what_to_install(monkeypatc
             return Process()
 
     case = load_case("dlrm_tiny")
-    write_polygraphy(case, PRECISIONS["fp32"], CaseFolder(tmp_path), Here(), Scheduler())
+    worker = Worker(Here(), Scheduler())
+    polygraphy.write_polygraphy(case, PRECISIONS["fp32"], CaseFolder(tmp_path), worker)
     assert "`pip install polygraphy`" in (tmp_path / "onnx" / "fp32" / "README.txt").read_text()
 
 
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.delitem(sys.modules, "parity.report.polygraphy", raising=False)
+def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "polygraphy.comparator", None)
+    case = load_case("dlrm_tiny")
     with pytest.raises(Unavailable, match="`pip install polygraphy onnx onnxscript`"):
-        import parity.report.polygraphy  # noqa: F401
+        polygraphy.write(case.reference, PRECISIONS["fp32"], CaseFolder(tmp_path))
 
 
 def test_the_saved_json_is_polygraphys(saved):

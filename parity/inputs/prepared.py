@@ -1,0 +1,63 @@
+"""Inputs and weights of all cases of a run, checked before the first runner starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.base.errors import UserError
+from parity.case import Case
+from parity.inputs.arrays import RunInputs, make_inputs
+from parity.inputs.weights import case_weights
+
+
+@dataclass(frozen=True)
+class PreparedCase:
+    """A case with its inputs and weights.
+
+    Attributes:
+        case: The case.
+        inputs: All batches and labels.
+        weights: The float32 state dict.
+        weights_source: Origin of the weights.
+    """
+
+    case: Case
+    inputs: RunInputs
+    weights: Mapping[str, torch.Tensor]
+    weights_source: str
+
+    @property
+    def labels_digests(self) -> list[str]:
+        """Digest of each batch's labels; empty without labels."""
+        return [labels.digest for labels in self.inputs.labels]
+
+
+def prepare(cases: Sequence[Case], data: Path | None, checkpoint: Path | None) -> list[PreparedCase]:
+    """The inputs and weights of every case. Cases of one class share the content of the data file.
+
+    Args:
+        cases: The cases.
+        data: A file of recorded data; None for synthetic inputs.
+        checkpoint: Trained weights; None for initial weights.
+
+    Raises:
+        UserError: Two cases share a name, or a case refuses the data or the weights.
+    """
+    names = [case.name for case in cases]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError("--case", name, "is the name of two cases", "give each a name of its own")
+    read: dict[type[Case], Any] = {}
+    if data is not None:
+        for case in cases:
+            if type(case) not in read:
+                read[type(case)] = case.read(data)
+    return [
+        PreparedCase(case, make_inputs(case, read.get(type(case))), *case_weights(case, checkpoint))
+        for case in cases
+    ]
