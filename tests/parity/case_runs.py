@@ -1,4 +1,4 @@
-"""Runs of single cases for tests: in this process, or real runners in real processes, without timings."""
+"""Runs of single cases for tests: in this process, or in real processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from cases.configured import ConfiguredCase
-from cases.shipped import load_case
+from cases.shipped import SHIPPED, load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.slices import MemoryBudget
+from parity.cli.arguments import Arguments
 from parity.execution.case_files import write_inputs
 from parity.execution.collect import DEFAULT_BUDGET, collect
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
@@ -22,8 +23,9 @@ from parity.execution.scheduler import RunnerPool, Scheduler
 from parity.in_process import CleanRun
 from parity.inputs import weights
 from parity.inputs.arrays import make_inputs, poisoned_inputs
+from parity.pipeline import run
 from parity.report.assemble import runner_report
-from parity.report.schema import RunnerReport
+from parity.report.schema import Report, RunnerReport
 from parity.runners.tripy.call_stacks import no_call_stacks
 from parity.studies.fault_injection.bench import Bench
 from parity.verdict.comparison import Comparison
@@ -67,6 +69,12 @@ def run_case(name: str, precision: str, seed: int, runners: tuple[str, ...]) -> 
 def batch_reports(case: ConfiguredCase, folder: PrecisionFolder) -> dict[str, RunnerReport]:
     """The reports on the runners of a case's first batch."""
     return {name: runner_report(name, runner) for name, runner in judge_batch(case, folder, batch=0).items()}
+
+
+def run_command(**options: object) -> Report:
+    """The report of a whole run with these options of the command line, in processes and with timings."""
+    arguments = Arguments(registry=SHIPPED, time_limit=300.0, command="test", **options)
+    return run(arguments.request(), progress=lambda _: None)
 
 
 @contextlib.contextmanager

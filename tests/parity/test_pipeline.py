@@ -10,16 +10,15 @@ import safetensors.torch
 
 import parity.execution.scheduler
 from cases.hstu.synthetic import synthetic
-from cases.shipped import SHIPPED, load_case
+from cases.shipped import load_case
 from parity.capture.names import TapName
 from parity.capture.store import load_capture, save_capture
-from parity.cli.arguments import Arguments
 from parity.execution.worker import RunnerProcess
 from parity.inputs.weights import digest
-from parity.pipeline import run
 from parity.report.files import read_report
 from parity.report.schema import SCHEMA
 from parity.timing.rounds import MIN_ROUNDS, MODULE_REPEATS, MODULE_ROUNDS
+from tests.parity.case_runs import run_command
 from tests.parity.hidden_gpu import without_gpu
 
 # One process makes the fixtures of this module.
@@ -224,17 +223,11 @@ def test_runners_that_die_are_rows_and_the_others_finish(tmp_path, monkeypatch):
             return super().request(command, *arguments, **keywords)
 
     monkeypatch.setattr(parity.execution.scheduler, "RunnerProcess", Mortal)
-    report = run(
-        Arguments(
-            registry=SHIPPED,
-            time_limit=300.0,
-            command="test",
-            cases="hstu_tiny",
-            precision="fp32,fp16",
-            runners="torch,torch_jagged",
-            save=tmp_path / "run",
-        ).request(),
-        progress=lambda _: None,
+    report = run_command(
+        cases="hstu_tiny",
+        precision="fp32,fp16",
+        runners="torch,torch_jagged",
+        save=tmp_path / "run",
     )
     assert report.exit_code == 1
     fp32, fp16 = (

@@ -13,6 +13,7 @@ from datasets.errors import DataError
 from parity.base.errors import UserError
 from parity.cli.arguments import Arguments
 from parity.inputs.arrays import CaseInputs, load, save
+from tests.array_changes import put, swap
 from tests.locations import DATA
 
 CRITEO = DATA / "criteo_sample.csv"
@@ -90,36 +91,33 @@ def test_jagged_inputs_have_no_padding_to_poison_and_every_length_is_dynamic():
     assert case.dynamic_sizes(inputs.arrays) == dict.fromkeys(totals, 0) | {8: 1}
 
 
-def _set(name, index, value):
-    def change(arrays):
-        arrays[name] = arrays[name].copy()
-        arrays[name][index] = value
-
-    return change
-
-
-def _swap_in(name, make):
-    def change(arrays):
-        arrays[name] = make(arrays[name])
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("lS_i_1", 0, 3), r"lS_i_1\[0\]: 3 is outside table 1, which has 3 rows; give rows of 0..2, or"),
-        (_set("lS_i_0", 2, -1), r"lS_i_0\[2\]: -1 is outside table 0, which has 40 rows"),
-        (_set("lS_o", (2, 0), 1), r"lS_o\[2, 0\]: 1 is not 0; begin the first bag at 0"),
-        (_set("lS_o", (0, 4), 99), r"lS_o\[0\]\[5\]: \d+ comes before the offset to its left; give offsets"),
-        (_set("lS_o", (0, 7), 99), r"lS_o\[0\]\[7\]: 99 is beyond the \d+ indices of lS_i_0; begin every"),
-        (_swap_in("lS_o", lambda a: a[:3]), r"lS_o: \(3, 8\) is not the shape \(4, 8\)"),
-        (_swap_in("counts", lambda a: a[:, :12]), r"counts: \(8, 12\) is not the shape \(8, 13\)"),
-        (_swap_in("counts", lambda a: a[:0]), r"counts: \(0, 13\) is not the shape .* at least one row"),
-        (_swap_in("counts", lambda a: a * 0.5), "counts: float64 is not int64; give whole numbers"),
-        (_swap_in("counts", lambda a: a * np.nan), r"counts: float64, with nan at \[0, 0\] is not int64"),
-        (_swap_in("lS_i_3", lambda a: a.astype(np.int32)), "lS_i_3: int32 is not int64"),
-        (_swap_in("lS_i_3", lambda a: a[None]), r"lS_i_3: \(1, \d+\) is not a vector"),
+        (
+            put("lS_i_1", 0, 3),
+            r"lS_i_1\[0\]: 3 is outside table 1, which has 3 rows; give rows of 0..2, or",
+        ),
+        (put("lS_i_0", 2, -1), r"lS_i_0\[2\]: -1 is outside table 0, which has 40 rows"),
+        (put("lS_o", (2, 0), 1), r"lS_o\[2, 0\]: 1 is not 0; begin the first bag at 0"),
+        (
+            put("lS_o", (0, 4), 99),
+            r"lS_o\[0\]\[5\]: \d+ comes before the offset to its left; give offsets",
+        ),
+        (
+            put("lS_o", (0, 7), 99),
+            r"lS_o\[0\]\[7\]: 99 is beyond the \d+ indices of lS_i_0; begin every",
+        ),
+        (swap("lS_o", lambda a: a[:3]), r"lS_o: \(3, 8\) is not the shape \(4, 8\)"),
+        (swap("counts", lambda a: a[:, :12]), r"counts: \(8, 12\) is not the shape \(8, 13\)"),
+        (swap("counts", lambda a: a[:0]), r"counts: \(0, 13\) is not the shape .* at least one row"),
+        (swap("counts", lambda a: a * 0.5), "counts: float64 is not int64; give whole numbers"),
+        (
+            swap("counts", lambda a: a * np.nan),
+            r"counts: float64, with nan at \[0, 0\] is not int64",
+        ),
+        (swap("lS_i_3", lambda a: a.astype(np.int32)), "lS_i_3: int32 is not int64"),
+        (swap("lS_i_3", lambda a: a[None]), r"lS_i_3: \(1, \d+\) is not a vector"),
         (lambda arrays: arrays.pop("lS_i_2"), r"inputs: missing \['lS_i_2'\], unknown \[\]"),
         (
             lambda arrays: arrays.update(labels=arrays["counts"]),
@@ -143,9 +141,12 @@ def test_bad_inputs_are_named(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("lS_w_1", 2, np.inf), r"lS_w_1\[2\]: inf is not finite; give finite weights"),
-        (_swap_in("lS_w_0", lambda a: a[1:]), r"lS_w_0: float32 of shape \(\d+,\) is not float32 of shape"),
-        (_swap_in("lS_w_0", lambda a: a.astype(np.float64)), "lS_w_0: float64 of shape"),
+        (put("lS_w_1", 2, np.inf), r"lS_w_1\[2\]: inf is not finite; give finite weights"),
+        (
+            swap("lS_w_0", lambda a: a[1:]),
+            r"lS_w_0: float32 of shape \(\d+,\) is not float32 of shape",
+        ),
+        (swap("lS_w_0", lambda a: a.astype(np.float64)), "lS_w_0: float64 of shape"),
     ],
 )
 def test_bad_weights_are_named(change, message):

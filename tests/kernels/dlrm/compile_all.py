@@ -2,8 +2,8 @@
 
     python -m tests.kernels.dlrm.compile_all CAPABILITY
 
-Writes a JSON object: a launch's name to its shared memory in bytes. In a process of its own, since the tests
-interpret the kernels, which is decided when they are imported.
+Writes a JSON object: a launch's name to its shared memory in bytes. It needs a process of its own: tests
+interpret the kernels, and an import decides between both.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ import sys
 from collections.abc import Callable, Iterator
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from kernels.dlrm import Bags, TableGroup
@@ -23,35 +20,20 @@ from kernels.dlrm.bags_triton import launch_bags, launch_bags_interaction
 from kernels.dlrm.interaction_triton import launch as launch_interaction
 from kernels.dlrm.mlp_triton import launch_linear, launch_two_layers
 from kernels.dlrm.pointwise_triton import launch_pointwise
+from tests.kernels.triton_compiling import compile_kernel
 
-TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64"}
 OPTIONS = ("num_warps", "num_stages")
 
 
-def compiled(kernel: JITFunction, values: dict[str, object], capability: int) -> int:
-    """Bytes of shared memory of a kernel for these arguments."""
-    signature, constants, attributes = {}, {}, {}
-    for index, parameter in enumerate(kernel.params):
-        value = values[parameter.name]
-        if parameter.is_constexpr:
-            signature[parameter.name], constants[(index,)] = "constexpr", value
-            continue
-        if isinstance(value, torch.Tensor):
-            signature[parameter.name], multiple = f"*{TYPES[value.dtype]}", value.data_ptr()
-        else:
-            signature[parameter.name], multiple = ("fp32", 1) if isinstance(value, float) else ("i32", value)
-        if multiple % 16 == 0:
-            attributes[(index,)] = [["tt.divisibility", 16]]
-    made = triton.compile(
-        ASTSource(kernel, signature, constexprs=constants, attrs=attributes),
-        target=GPUTarget("cuda", capability, 32),
-        options={name: values[name] for name in OPTIONS if name in values},
-    )
-    return made.metadata.shared
+def is_multiple(value: object) -> bool:
+    """Whether a launch passes a multiple of 16."""
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr() % 16 == 0
+    return isinstance(value, int) and value % 16 == 0
 
 
 def launches() -> Iterator[tuple[str, Callable[[], None]]]:
-    """What a forward of MLPerf's DLRM starts in bfloat16, at two batch sizes, and pointwise kernels."""
+    """Launches of MLPerf's DLRM in bfloat16, at two batch sizes, and of pointwise kernels."""
     half = torch.bfloat16
     rows = torch.empty(128, 512)
     yield "add + bias + relu", lambda: launch_pointwise(rows, None, rows[0], 1.0, "relu", rows)
@@ -91,7 +73,7 @@ def launches() -> Iterator[tuple[str, Callable[[], None]]]:
 
 def main(capability: int) -> dict[str, int]:
     """Bytes of shared memory by name of launch."""
-    found: dict[str, int] = {}
+    shared: dict[str, int] = {}
     started: list[tuple[JITFunction, dict[str, object]]] = []
 
     def record(kernel: JITFunction, grid: tuple[int, ...]) -> Callable[..., None]:
@@ -103,9 +85,12 @@ def main(capability: int) -> dict[str, int]:
     JITFunction.__getitem__ = record
     for name, launch in launches():
         launch()
-        found[name] = compiled(*started.pop(), capability)
+        kernel, values = started.pop()
+        options = {option: values[option] for option in OPTIONS if option in values}
+        compiled = compile_kernel(kernel, values, capability, options, is_multiple)
+        shared[name] = compiled.metadata.shared
         assert not started, f"{name} is more than one launch"
-    return found
+    return shared
 
 
 if __name__ == "__main__":

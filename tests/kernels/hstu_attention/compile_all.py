@@ -2,8 +2,8 @@
 
     python -m tests.kernels.hstu_attention.compile_all CAPABILITY
 
-Writes a JSON object: a form's name to its shared memory in bytes. In a process of its own, since the tests
-interpret the kernels, which is decided when they are imported.
+Writes a JSON object: a form's name to its shared memory in bytes. It needs a process of its own: tests
+interpret the kernels, and an import decides between both.
 """
 
 from __future__ import annotations
@@ -15,46 +15,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.hstu_attention import ProductionMask, ResearchMask
 from kernels.hstu_attention.layout import Call
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
-from kernels.hstu_attention.triton_launch import Schedule, choose_schedule, kernel_arguments
+from kernels.hstu_attention.triton_launch import choose_schedule, kernel_arguments
+from tests.kernels.triton_compiling import compile_kernel
 
 LONGEST = 4096
-TYPES = {
-    torch.float32: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-    torch.int32: "i32",
-}
-
-
-def compiled(kernel, arguments: tuple, schedule: Schedule, capability: int) -> int:
-    """Bytes of shared memory of a kernel for these arguments, in their order."""
-    signature, constants, attributes = {}, {}, {}
-    for index, (parameter, value) in enumerate(zip(kernel.params, arguments, strict=True)):
-        if parameter.is_constexpr:
-            signature[parameter.name], constants[(index,)] = "constexpr", value
-        elif isinstance(value, TensorDescriptor):
-            block = list(value.block_shape)
-            signature[parameter.name] = f"tensordesc<{TYPES[value.base.dtype]}{block}>"
-        elif isinstance(value, torch.Tensor):
-            signature[parameter.name] = f"*{TYPES[value.dtype]}"
-            attributes[(index,)] = [["tt.divisibility", 16]]
-        else:
-            signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
-    made = triton.compile(
-        ASTSource(kernel, signature, constexprs=constants, attrs=attributes),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": schedule.num_warps, "num_stages": schedule.num_stages},
-    )
-    return made.metadata.shared
 
 
 def attention_forms() -> Iterator[tuple[str, str, torch.Tensor, ResearchMask | ProductionMask]]:
@@ -83,16 +51,20 @@ def attention_forms() -> Iterator[tuple[str, str, torch.Tensor, ResearchMask | P
 
 def main(capability: int) -> dict[str, int]:
     """Bytes of shared memory by name of form."""
-    found = {}
+    shared = {}
     for name, dot, q, mask in attention_forms():
-        # The assembly that only a GPU has, and the copy engine where there is one.
+        # The assembly that only a GPU has, and its copy engine if it has one.
         chosen = choose_schedule(q.to("meta"), q.to("meta"), LONGEST, mask)
         chosen = replace(chosen, use_tma=chosen.use_tma and capability >= 90 and q.size(2) == 128)
         x = torch.empty(16, 2, q.size(2), dtype=q.dtype)
         offsets = torch.empty(4, dtype=torch.int64)
         tensors, numbers, constants = kernel_arguments(Call(x, x, x, offsets, LONGEST, mask), 1, dot, chosen)
-        found[name] = compiled(hstu_attention_kernel, (*tensors, *numbers, *constants), chosen, capability)
-    return found
+        names = (parameter.name for parameter in hstu_attention_kernel.params)
+        arguments = dict(zip(names, (*tensors, *numbers, *constants), strict=True))
+        options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
+        kernel = compile_kernel(hstu_attention_kernel, arguments, capability, options)
+        shared[name] = kernel.metadata.shared
+    return shared
 
 
 if __name__ == "__main__":

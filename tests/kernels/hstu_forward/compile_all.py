@@ -2,9 +2,9 @@
 
     python -m tests.kernels.hstu_forward.compile_all CAPABILITY
 
-Writes a JSON object: a form's name to its shared memory in bytes. The launcher itself runs, with kernels in
-whose place stands what compiles them for the arguments that they are launched with. In a process of its own,
-since the tests interpret the kernels, which is decided when they are imported.
+Writes a JSON object: a form's name to its shared memory in bytes. The launcher itself runs, and stand-ins
+for the kernels compile them for the arguments of a launch. It needs a process of its own: tests interpret
+the kernels, and an import decides between both.
 """
 
 from __future__ import annotations
@@ -13,30 +13,21 @@ import json
 import sys
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from configs import load_case
 from kernels.hstu_forward import HSTUForward, Settings, model, triton_launch
 from reference.build import build_hstu
+from tests.kernels.triton_compiling import compile_kernel
 
-TYPES = {
-    torch.float32: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-    torch.int32: "i32",
-}
 OPTIONS = ("num_warps", "num_stages", "launch_pdl", "maxnreg")
 
 
 class Compiling:
-    """Stands where a kernel is launched, and compiles it, once for each set of constants."""
+    """Stands in for a kernel, and compiles it once for each set of constants in place of a launch."""
 
     def __init__(self, kernel, capability: int) -> None:
         self.kernel, self.capability = kernel, capability
-        self.made: dict[str, object] = {}
+        self.compiled: dict[str, object] = {}
 
     def __getitem__(self, grid):
         return self.compile
@@ -44,29 +35,12 @@ class Compiling:
     def compile(self, *arguments, **named) -> None:
         options = {name: named.pop(name) for name in OPTIONS if name in named}
         key = f"{options} {named}"
-        if key in self.made:
+        if key in self.compiled:
             return
-        signature, constants, attributes = {}, {}, {}
-        for index, parameter in enumerate(self.kernel.params):
-            if parameter.is_constexpr:
-                signature[parameter.name], constants[(index,)] = (
-                    "constexpr",
-                    self.constant(parameter.name, named, arguments, index),
-                )
-            elif isinstance(value := arguments[index], torch.Tensor):
-                signature[parameter.name] = f"*{TYPES[value.dtype]}"
-                attributes[(index,)] = [["tt.divisibility", 16]]
-            else:
-                signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
-        self.made[key] = triton.compile(
-            ASTSource(self.kernel, signature, constexprs=constants, attrs=attributes),
-            target=GPUTarget("cuda", self.capability, 32),
-            options=options,
-        )
-
-    @staticmethod
-    def constant(name: str, named: dict, arguments: tuple, index: int) -> object:
-        return named[name] if name in named else arguments[index]
+        parameters = (parameter.name for parameter in self.kernel.params)
+        # Constants come by name behind the arguments.
+        values = dict(zip(parameters, arguments, strict=False)) | named
+        self.compiled[key] = compile_kernel(self.kernel, values, self.capability, options)
 
 
 KERNELS = ("embed_kernel", "block_kernel", "project_kernel", "attention_kernel", "output_kernel")
@@ -92,7 +66,7 @@ def forward_for(dim: int, heads: int, dtype: torch.dtype, dot: str) -> HSTUForwa
 
 
 def compiled(form: tuple, capability: int) -> dict[str, object]:
-    """A form's kernels by name, as triton gives them."""
+    """The compiled kernels of a form by name."""
     dim, heads, is_many, dtype, dot = form
     kernels = {name: getattr(triton_launch, name) for name in KERNELS}
     standing = {name: Compiling(kernel, capability) for name, kernel in kernels.items()}
@@ -109,14 +83,14 @@ def compiled(form: tuple, capability: int) -> dict[str, object]:
     for name, kernel in kernels.items():
         setattr(triton_launch, name, kernel)
     return {
-        f"{name}, D {dim}, {'many' if is_many else 'few'} rows, {dtype}, {dot}, {number}": made
+        f"{name}, D {dim}, {'many' if is_many else 'few'} rows, {dtype}, {dot}, {number}": kernel
         for name, stand in standing.items()
-        for number, made in enumerate(stand.made.values())
+        for number, kernel in enumerate(stand.compiled.values())
     }
 
 
 def for_gpu(capability: int) -> None:
-    """The launcher's choices as on such a GPU; nothing here asks for one."""
+    """Make the launcher choose as it does on such a GPU; nothing here needs one."""
     model.require_triton = lambda x: None
     triton_launch._on_gpu = lambda forward: True
     triton_launch._can_depend = lambda forward: capability >= 90
@@ -125,10 +99,10 @@ def for_gpu(capability: int) -> None:
 def main(capability: int) -> dict[str, int]:
     """Bytes of shared memory by name of form."""
     for_gpu(capability)
-    made = {}
+    kernels = {}
     for form in FORMS:
-        made |= compiled(form, capability)
-    return {name: kernel.metadata.shared for name, kernel in made.items()}
+        kernels |= compiled(form, capability)
+    return {name: kernel.metadata.shared for name, kernel in kernels.items()}
 
 
 if __name__ == "__main__":

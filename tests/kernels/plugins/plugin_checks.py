@@ -1,4 +1,4 @@
-"""What is asked of both attention plugins, the research mask's and the production mask's."""
+"""Checks of both attention plugins, the research mask's and the production mask's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import nvtripy as tp
+import pytest
 import torch
 
 from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
@@ -15,7 +16,7 @@ from parity.verdict.rule import judge
 from tests.kernels.marks import GPU
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# An input's name: what is done to it, and how it is refused then.
+# By input: a change of it, and the message that refuses the changed input.
 WRONG_ROWS = {
     "q": (lambda x: x.to(torch.int32), "the type of q is .*INT32.* must be float32, float16 or bfloat16"),
     "k": (lambda x: x.flatten(1), "the rank of k is 2, but must be 3"),
@@ -49,13 +50,25 @@ def assert_is_the_operation(
     placed = [x.to(result.device) for x in inputs]
     assert torch.equal(result, attention(placed, backend="triton" if GPU else "eager"))
     wide = [x.double() if x.is_floating_point() else x for x in inputs]
-    oracle, reference = (attention(given, backend="eager") for given in (wide, inputs))
+    oracle, reference = (attention(values, backend="eager") for values in (wide, inputs))
     precision = next(p for p in PRECISIONS.values() if p.dtype is result.dtype)
     q, _, _, offsets, *_ = inputs
     # A sum runs over a head's elements, or over the rows of a sequence.
     longest_sum = max(q.size(2), int(offsets.diff().max()))
     verdict = judge(oracle, reference, result.cpu(), precision, longest_sum)
     assert verdict.passed, verdict.reason
+
+
+def assert_is_refused(
+    plugin: str,
+    settings: HSTUAttentionSettings | STUAttentionSettings,
+    inputs: Iterable[torch.Tensor],
+    message: str,
+) -> None:
+    """The plugin refuses these inputs with a message that names the wrong one."""
+    tensors = [tp.Tensor(x.contiguous()) for x in inputs]
+    with pytest.raises(ValueError, match=f"{plugin}: {message}"):
+        tp.plugin(plugin, tensors, settings=settings.to_string())
 
 
 def assert_tripy_can_call(

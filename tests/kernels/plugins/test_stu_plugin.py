@@ -1,4 +1,4 @@
-"""The production mask's plugin: what `test_hstu_plugin.py` asks of the research mask's."""
+"""The production mask's plugin, with the checks of `test_hstu_plugin.py`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.kernels.marks import needs_gpu, needs_triton
 from tests.kernels.plugins.plugin_checks import (
     DTYPES,
     WRONG_ROWS,
+    assert_is_refused,
     assert_is_the_operation,
     assert_is_told_to_launch,
     assert_tensorrt_can_launch,
@@ -130,9 +131,7 @@ def test_an_input_that_does_not_fit_is_named(name):
     settings = STU_SETTINGS["scaled"]
     inputs = dict(zip(NAMES, stu_attention_inputs((3, 2), torch.float32, settings), strict=True))
     inputs[name] = change(inputs[name])
-    given = [tp.Tensor(x.contiguous()) for x in inputs.values()]
-    with pytest.raises(ValueError, match=f"{STU_ATTENTION}: {message}"):
-        tp.plugin(STU_ATTENTION, given, settings=settings.to_string())
+    assert_is_refused(STU_ATTENTION, settings, inputs.values(), message)
 
 
 def test_the_registration_is_one_that_tripy_can_call():

@@ -13,23 +13,21 @@ import pytest
 import torch
 
 import parity.execution.collect
-from cases.shipped import SHIPPED, load_case
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture
 from parity.capture.names import TapName
 from parity.capture.slices import MemoryBudget, Part, parts, unless_leaking
 from parity.capture.spool import SMALL_TOTAL, CannotWrite, Spool
 from parity.capture.store import load_capture, open_capture, save_capture
-from parity.cli.arguments import Arguments
 from parity.execution.commands import Commands
 from parity.execution.folder import CaseFolder
 from parity.execution.record import REFERENCE
 from parity.inputs import weights
 from parity.inputs.arrays import make_inputs
-from parity.pipeline import run
 from parity.runners import make_runner
 from tests.locations import ROOT
-from tests.parity.case_runs import batch_reports, collected, write_case
+from tests.parity.case_runs import batch_reports, collected, run_command, write_case
 from tests.reference.rounding import max_difference, rounding_bound
 
 UNBOUNDED = MemoryBudget(large_bytes=2**62, slice_bytes=2**62, alone_bytes=2**62)
@@ -375,17 +373,11 @@ for number in range(10**6):
 
 def test_what_takes_long_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(parity.execution.collect, "LONGEST_TIMED", 0.0)
-    report = run(
-        Arguments(
-            registry=SHIPPED,
-            time_limit=300.0,
-            command="test",
-            cases="hstu_tiny",
-            precision="fp32",
-            runners="torch_jagged",
-            save=tmp_path / "run",
-        ).request(),
-        progress=lambda _: None,
+    report = run_command(
+        cases="hstu_tiny",
+        precision="fp32",
+        runners="torch_jagged",
+        save=tmp_path / "run",
     )
     assert report.exit_code == 0
     for _, _, runner in report.runner_reports():

@@ -11,20 +11,18 @@ from tripy_portable import trt
 import kernels.plugins.hstu_attention
 import kernels.plugins.stu_attention  # noqa: F401  (importing registers the plugins)
 from cases.fused import FusedForm
-from cases.shipped import SHIPPED, load_case
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.base.trees import map_tree
-from parity.cli.arguments import Arguments
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
-from parity.pipeline import run
 from parity.runners import default_runners, make_runner
 from parity.runners.base import Unavailable
 from parity.runners.forms import FORMS, form_of
 from parity.runners.oracle.float64 import OracleRunner
 from parity.runners.tripy.compiled import to_device, to_host
 from parity.verdict.rule import judge
-from tests.parity.case_runs import run_case, tapped_paths
+from tests.parity.case_runs import run_case, run_command, tapped_paths
 
 FUSED_RUNNERS = tuple(name for name, form in FORMS.items() if form == "fused")
 FUSED = FusedForm.computed_inside
@@ -60,10 +58,7 @@ def ran():
     @functools.cache
     def run_once(case):
         names = ",".join(FUSED_RUNNERS)
-        asked = Arguments(
-            time_limit=300.0, command="test", registry=SHIPPED, cases=case, precision="fp32", runners=names
-        ).request()
-        report = run(asked, progress=lambda _: None)
+        report = run_command(cases=case, precision="fp32", runners=names)
         assert report.exit_code == 0, [entry.reason for _, _, entry in report.runner_reports()]
         return {entry.runner: entry for _, _, entry in report.runner_reports()}
 

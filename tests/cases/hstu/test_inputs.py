@@ -1,6 +1,4 @@
-"""HSTU's inputs are realistic, reproducible, read-only and checked; poison touches the padding alone."""
-
-import pickle
+"""HSTU's inputs are realistic, reproducible and checked; poison touches the padding alone."""
 
 import numpy as np
 import pytest
@@ -9,7 +7,7 @@ import configs
 from cases.hstu.inputs import HSTUInputs, poison, validate
 from cases.hstu.synthetic import reachable_buckets, synthetic
 from parity.base.errors import UserError
-from parity.inputs.arrays import load, save
+from tests.array_changes import put, swap
 
 CASES = [name for name in configs.list_cases() if configs.load_case(name).family == "hstu"]
 #: The cases whose attention bias depends on time.
@@ -103,35 +101,6 @@ def test_more_candidates_leave_the_histories_alone():
     assert all(np.array_equal(few[name], many[name]) for name in few.arrays if name != "item_ids")
 
 
-def test_arrays_are_read_only_and_independent_of_the_caller():
-    given = {name: array.copy() for name, array in synthetic(_case()).arrays.items()}
-    inputs = HSTUInputs(given)
-    digest = inputs.digest
-    given["past_ids"][:] = 3
-    with pytest.raises(ValueError, match="read-only"):
-        inputs["past_ids"][0, 0] = 3
-    with pytest.raises(TypeError):
-        inputs.arrays["past_ids"] = given["past_ids"]
-    assert HSTUInputs(inputs.arrays).digest == digest
-    assert pickle.loads(pickle.dumps(inputs)).digest == digest
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda arrays: arrays.update(ratings=arrays["ratings"] + 1),
-        lambda arrays: arrays.update(ratings=arrays["ratings"].astype(np.int32)),
-        lambda arrays: arrays.update(item_ids=arrays["item_ids"].T),
-        lambda arrays: arrays.update(ratings=arrays["past_ids"], past_ids=arrays["ratings"]),
-    ],
-)
-def test_the_digest_covers_names_types_shapes_and_values(change):
-    inputs = synthetic(_case())
-    arrays = dict(inputs.arrays)
-    change(arrays)
-    assert HSTUInputs(arrays).digest != inputs.digest
-
-
 @pytest.mark.parametrize("name", ["hstu_tiny", "hstu_tiny_rated", "hstu_tiny_combined"])
 def test_poison_changes_all_of_the_padding_and_nothing_else(name):
     case = configs.load_case(name)
@@ -161,64 +130,70 @@ def test_position_mask_counts_ratings_as_positions():
     assert inputs.position_mask().shape == inputs["timestamps"].shape
 
 
-def _set(name, index, value):
-    def change(arrays):
-        arrays[name] = arrays[name].copy()
-        arrays[name][index] = value
-
-    return change
-
-
-def _swap_in(name, make):
-    def change(arrays):
-        arrays[name] = make(arrays[name])
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (
-            _set("past_ids", (1, 0), 61),
+            put("past_ids", (1, 0), 61),
             r"past_ids\[1, 0\]: 61 is outside the item table 1..60 .*; map the ids",
         ),
-        (_set("past_ids", (2, 26), -1), r"past_ids\[2, 26\]: -1 is outside the item table"),
+        (put("past_ids", (2, 26), -1), r"past_ids\[2, 26\]: -1 is outside the item table"),
         (
-            _set("past_ids", (0, 1), 0),
+            put("past_ids", (0, 1), 0),
             r"past_ids\[0, 1\]: 0 inside the history is the id of padding; give ids",
         ),
-        (_set("past_lengths", 3, 0), r"past_lengths\[3\]: 0 is not a length of 1..24 .*; drop users"),
-        (_set("past_lengths", 2, -5), r"past_lengths\[2\]: -5 is not a length of 1..24"),
-        (_set("past_lengths", 1, 25), r"past_lengths\[1\]: 25 is not a length of 1..24 .*keep the latest 24"),
-        (_set("ratings", (0, 0), 6), r"ratings\[0, 0\]: 6 is not a rating of 0..5 .*; map the ratings"),
+        (put("past_lengths", 3, 0), r"past_lengths\[3\]: 0 is not a length of 1..24 .*; drop users"),
+        (put("past_lengths", 2, -5), r"past_lengths\[2\]: -5 is not a length of 1..24"),
         (
-            _set("timestamps", (0, 1), 0),
+            put("past_lengths", 1, 25),
+            r"past_lengths\[1\]: 25 is not a length of 1..24 .*keep the latest 24",
+        ),
+        (
+            put("ratings", (0, 0), 6),
+            r"ratings\[0, 0\]: 6 is not a rating of 0..5 .*; map the ratings",
+        ),
+        (
+            put("timestamps", (0, 1), 0),
             r"timestamps\[0, 1\]: 0 comes before the timestamp to its left; sort",
         ),
-        (_set("timestamps", (0, 24), 5), r"timestamps\[0, 24\]: 5 comes before .*; the query comes last"),
-        (_set("item_ids", (0, 6), 0), r"item_ids\[0, 6\]: 0 is outside the item table 1..60"),
-        (_set("item_ids", (0, slice(3)), 99), r"item_ids\[0, 0\]: 99 is outside .* \(3 such elements\)"),
-        (_swap_in("ratings", lambda a: a[:, :-1]), r"ratings: \(5, 26\) is not the shape \(5, 27\)"),
         (
-            _swap_in("timestamps", lambda a: a.repeat(2, 1)),
+            put("timestamps", (0, 24), 5),
+            r"timestamps\[0, 24\]: 5 comes before .*; the query comes last",
+        ),
+        (put("item_ids", (0, 6), 0), r"item_ids\[0, 6\]: 0 is outside the item table 1..60"),
+        (
+            put("item_ids", (0, slice(3)), 99),
+            r"item_ids\[0, 0\]: 99 is outside .* \(3 such elements\)",
+        ),
+        (swap("ratings", lambda a: a[:, :-1]), r"ratings: \(5, 26\) is not the shape \(5, 27\)"),
+        (
+            swap("timestamps", lambda a: a.repeat(2, 1)),
             r"timestamps: \(5, 54\) is not the shape \(5, 27\)",
         ),
-        (_swap_in("past_lengths", lambda a: a[:, None]), r"past_lengths: \(5, 1\) is not the shape \(5,\)"),
         (
-            _swap_in("past_ids", lambda a: np.pad(a, ((0, 0), (0, 1)))),
+            swap("past_lengths", lambda a: a[:, None]),
+            r"past_lengths: \(5, 1\) is not the shape \(5,\)",
+        ),
+        (
+            swap("past_ids", lambda a: np.pad(a, ((0, 0), (0, 1)))),
             r"past_ids: \(5, 28\) is wider than 27",
         ),
-        (_swap_in("past_ids", lambda a: a[:, :0]), r"past_ids: \(5, 0\) is wider than 27, .*, or empty"),
-        (_swap_in("item_ids", lambda a: a[0]), r"item_ids: \(7,\) is not \(1, X\) or \(5, X\)"),
-        (_swap_in("item_ids", lambda a: a.repeat(3, 0)), r"item_ids: \(3, 7\) is not \(1, X\) or \(5, X\)"),
-        (_swap_in("item_ids", lambda a: a[:, :0]), r"item_ids: \(1, 0\) is not .* at least one candidate"),
+        (swap("past_ids", lambda a: a[:, :0]), r"past_ids: \(5, 0\) is wider than 27, .*, or empty"),
+        (swap("item_ids", lambda a: a[0]), r"item_ids: \(7,\) is not \(1, X\) or \(5, X\)"),
         (
-            _swap_in("past_ids", lambda a: a.astype(np.int32)),
+            swap("item_ids", lambda a: a.repeat(3, 0)),
+            r"item_ids: \(3, 7\) is not \(1, X\) or \(5, X\)",
+        ),
+        (
+            swap("item_ids", lambda a: a[:, :0]),
+            r"item_ids: \(1, 0\) is not .* at least one candidate",
+        ),
+        (
+            swap("past_ids", lambda a: a.astype(np.int32)),
             r"past_ids: int32 is not int64; give whole numbers",
         ),
         (
-            _swap_in("past_ids", lambda a: np.where(a == 0, np.nan, a)),
+            swap("past_ids", lambda a: np.where(a == 0, np.nan, a)),
             r"past_ids: float64, with nan at \[\d+, \d+\] is not int64",
         ),
         (
@@ -257,57 +232,6 @@ def test_rows_can_be_trimmed_to_the_query_and_no_further():
 def test_the_two_timestamps_of_an_item_are_equal():
     case = _case("hstu_tiny_combined", lengths=(12, 1, 5, 3))
     arrays = dict(synthetic(case).arrays)
-    _set("timestamps", (2, 6), arrays["timestamps"][2, 5])(arrays)
+    put("timestamps", (2, 6), arrays["timestamps"][2, 5])(arrays)
     with pytest.raises(UserError, match=r"timestamps\[2, 7\]: \d+ differs from the timestamp of its item"):
         validate(HSTUInputs(arrays), case.model)
-
-
-def test_saved_inputs_come_back(tmp_path):
-    inputs = synthetic(_case())
-    path = tmp_path / "new" / "inputs.safetensors"
-    save(inputs, path)
-    save(inputs, path)
-    assert load(path).digest == inputs.digest
-    other = tmp_path / "again.safetensors"
-    save(inputs, other)
-    assert other.read_bytes() == path.read_bytes()
-    assert sorted(entry.name for entry in path.parent.iterdir()) == ["inputs.safetensors"]
-
-
-def test_saving_never_replaces_other_inputs(tmp_path):
-    path = tmp_path / "inputs.safetensors"
-    save(synthetic(_case(seed=0)), path)
-    before = path.read_bytes()
-    with pytest.raises(UserError, match="exists with other content; remove it, or choose another folder"):
-        save(synthetic(_case(seed=1)), path)
-    assert path.read_bytes() == before
-
-
-def test_saving_into_what_is_no_folder(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written .*; choose a folder that you can write to"):
-        save(synthetic(_case()), tmp_path / "file" / "inputs.safetensors")
-
-
-def test_files_that_are_no_inputs(tmp_path):
-    path = tmp_path / "inputs.safetensors"
-    with pytest.raises(UserError, match="cannot be read"):
-        load(path)
-    inputs = synthetic(_case())
-    save(inputs, path)
-    content = path.read_bytes()
-    path.write_bytes(content[:-8])
-    with pytest.raises(UserError, match="is truncated or not safetensors"):
-        load(path)
-    path.write_bytes(content[:-8] + (7).to_bytes(8, "little"))
-    with pytest.raises(UserError, match="does not have the digest that was saved with it"):
-        load(path)
-    path.write_bytes(content.replace(b"parity.inputs/1", b"parity.inputs/9"))
-    with pytest.raises(UserError, match="has schema parity.inputs/9, not parity.inputs/1"):
-        load(path)
-
-
-def test_user_errors_survive_a_process_boundary():
-    error = pickle.loads(pickle.dumps(UserError("--batch", 0, "is below 1", "give at least 1")))
-    assert (error.field, error.value, error.fix) == ("--batch", 0, "give at least 1")
-    assert str(error) == "--batch: 0 is below 1; give at least 1"
