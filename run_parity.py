@@ -5,10 +5,11 @@ Exit code: 0 all verdicts pass; 1 a verdict fails or a runner breaks; 2 bad inpu
 unavailable.
 """
 
-from cases.shipped import SHIPPED
-from parity.cli.command import command
+if __name__ != "__mp_main__":  # processes of runners import this file too, and need no command line
+    from cases.shipped import SHIPPED
+    from parity.cli.command import command
 
-main = command(SHIPPED)
+    main = command(SHIPPED)
 
 if __name__ == "__main__":
     main()

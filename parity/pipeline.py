@@ -7,6 +7,7 @@ from pathlib import Path
 from parity.base.precision import PRECISIONS, Precision
 from parity.base.process import one_thread
 from parity.case import load_case
+from parity.execution import fork_server
 from parity.execution.case_files import (
     read_saved,
     write_descriptions,
@@ -32,6 +33,7 @@ def run(request: Request, progress: Progress) -> Report:
     Raises:
         UserError: The request cannot be met; nothing has been written.
     """
+    fork_server.start()
     # Bad input is refused before the first runner starts.
     prepared = prepare(request.cases, request.data, request.checkpoint)
     with opened(request.save) as folder:
@@ -47,6 +49,7 @@ def resume(folder: Path, progress: Progress) -> Report:
         UserError: The folder holds no such run, or its inputs have changed.
     """
     request = read_started(RunFolder(folder))
+    fork_server.start()
     prepared = prepare(request.cases, request.data, request.checkpoint)
     return _finish(prepared, request, RunFolder(folder), progress)
 

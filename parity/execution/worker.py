@@ -7,7 +7,6 @@ files that `--save` leaves. The child's own output goes to a log file beside the
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from parity.base.process import reuse_freed_memory
 from parity.capture.spool import CannotWrite
+from parity.execution import fork_server
 from parity.execution.commands import Commands, first_line, is_allocation_failure
 from parity.execution.record import RunnerFailure, Status
 from parity.runners.base import BuiltOnly, Refused, Unavailable
@@ -43,10 +43,7 @@ class RunnerProcess:
         self._log = log
         # The log may hold what an earlier process of this runner wrote.
         self._log_start = log.stat().st_size if log.exists() else 0
-        # Forked from a server that has only imported modules: as clean as a new process, without the time of
-        # the imports. CUDA is not touched before the fork.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", __name__])
+        context = fork_server.context()
         self._pipe, child_end = context.Pipe()
         # The server's environment is that of its start; this process's may have changed since.
         variables = {**os.environ, **environment}

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import runpy
 import signal
 import threading
 from multiprocessing.util import Finalize
@@ -169,6 +170,18 @@ def test_a_process_has_the_environment_of_the_moment(tmp_path, process, monkeypa
         assert "inputs: set later cannot be read" in failure.reason
     finally:
         runners.stop()
+
+
+def test_a_process_begins_with_the_modules_of_all_runs(tmp_path):
+    pool = RunnerPool(tmp_path, timeout=120.0)
+    imported = pool.get("torch", FP32).request(Commands.call, "builtins:eval", "[*__import__('sys').modules]")
+    pool.stop()
+    assert "parity.runners.oracle.float64" in imported
+
+
+def test_the_command_s_file_imports_nothing_in_a_process_of_a_runner():
+    # multiprocessing imports the main file of the parent under this name.
+    assert "main" not in runpy.run_path("run_parity.py", run_name="__mp_main__")
 
 
 def test_a_stopped_pool_leaves_no_process(tmp_path, monkeypatch):

@@ -1,0 +1,32 @@
+"""The server that runner processes are forked from.
+
+It has only imported modules. A runner process is as clean as a new process, without the time of the imports.
+CUDA is not touched before the fork.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+
+_MODULES = [
+    "torch",
+    "parity.execution.worker",
+    "parity.runners.torch.eager",
+    "parity.runners.oracle.float64",
+]
+"""Modules of all runner processes, and of runners that every run has."""
+
+
+def start() -> None:
+    """Start the server, unless it runs. Its imports go on while this process works."""
+    context()
+    forkserver.ensure_running()
+
+
+def context() -> ForkServerContext:
+    """The context of processes that the server forks."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_MODULES)
+    return context
