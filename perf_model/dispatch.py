@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
 
 class EachOperation(TorchDispatchMode):
     """A context in which `operation` runs each dispatched operation; a subclass overrides it."""
@@ -23,12 +25,13 @@ class EachOperation(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE):
             # Without autograd, `linear` and `einsum` arrive as one operation. This bypasses the subclass's
             # `__enter__`, which may have side effects.
             TorchDispatchMode.__enter__(self)
             try:
-                return func.decompose(*args, **kwargs)
+                # `func.decompose` would prefer a Python form, which rounds otherwise than PyTorch's own code.
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
             finally:
                 TorchDispatchMode.__exit__(self, None, None, None)
         return self.operation(func, args, kwargs)

@@ -72,6 +72,8 @@ class Capture:
         calls: Calls of the reference's modules.
         call_inputs: Tensors that the calls received, by `TensorKey.key`.
         longest_sums: Terms of the longest sum inside the module, by path; see `parity.capture.longest_sums`.
+        unknown_sums: Operations whose longest sum is not known, with the origin of their terms in words, by
+            path of the innermost module; the path is "" outside of all modules.
         longest_sums_before: Terms of the longest sum of all operations before the tap, by tap.
         largest_results: Size of the largest tensor that was computed inside the module, by path, in bytes.
     """
@@ -80,6 +82,7 @@ class Capture:
     calls: list[ModuleCall] = field(default_factory=list)
     call_inputs: MutableMapping[str, torch.Tensor] = field(default_factory=dict)
     longest_sums: dict[str, int] = field(default_factory=dict)
+    unknown_sums: dict[str, dict[str, str]] = field(default_factory=dict)
     longest_sums_before: dict[str, int] = field(default_factory=dict)
     largest_results: dict[str, int] = field(default_factory=dict)
 
@@ -117,6 +120,8 @@ class Capture:
                 self.longest_sums_before[output] = appending.longest_sums_before[name]
         if appending.call_inputs is not self.call_inputs:
             self.call_inputs.update(appending.call_inputs)
+        for path, operations in appending.unknown_sums.items():
+            self.unknown_sums.setdefault(path, {}).update(operations)
         for own, others in (
             (self.longest_sums, appending.longest_sums),
             (self.largest_results, appending.largest_results),

@@ -40,6 +40,7 @@ def save_capture(capture: Capture, stem: Path) -> None:
         "taps": _facts(taps),
         "inputs": _facts(inputs),
         "longest_sums": capture.longest_sums,
+        "unknown_sums": capture.unknown_sums,
         "longest_sums_before": capture.longest_sums_before,
         "largest_results": capture.largest_results,
         "calls": [_encoded(call) for call in capture.calls],
@@ -81,6 +82,7 @@ def open_capture(stem: Path) -> Capture:
             calls=[_decoded(call) for call in description["calls"]],
             call_inputs=Stored(stem, _INPUT, **description["inputs"]),  # type: ignore[arg-type]
             longest_sums=description["longest_sums"],
+            unknown_sums=description["unknown_sums"],
             longest_sums_before=description["longest_sums_before"],
             largest_results=description["largest_results"],
         )

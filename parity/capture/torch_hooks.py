@@ -71,6 +71,7 @@ def tapped(
         yield capture
     if sums is not None:
         capture.longest_sums.update(sums.lengths)
+        capture.unknown_sums.update(sums.unknown)
         capture.largest_results.update(sums.largest)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from parity.base.precision import Precision
-from parity.capture.longest_sums import terms
+from parity.capture.terms import terms
 from perf_model.dispatch import EachOperation
 
 FEW_ROWS = 256
@@ -117,7 +117,7 @@ class Roundings(EachOperation):
         norm = norm_of_terms(func, name, args, kwargs)
         operands = [arg.clone() if name.endswith("_") else arg for arg in args if is_wide(arg)]
         result = func(*args, **kwargs)
-        count = terms(name, args, result)
+        count = terms(func, args, kwargs, result).count
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if count and is_wide(tensor):
                 exact = is_operand(tensor, operands) if count == 1 else None
@@ -151,6 +151,12 @@ def norm_of_terms(func: Any, name: str, args: tuple, kwargs: dict) -> torch.Tens
         return func(args[0].square(), args[1].square()).sqrt()
     if name in ("addmm", "baddbmm", "addmv") and not kwargs:
         return func(*(tensor.square() for tensor in args)).sqrt()
+    if name == "convolution":
+        operand, weight, bias, *options = args
+        squares = func(operand.square(), weight.square(), None if bias is None else bias.square(), *options)
+        return squares.sqrt()
+    if name == "cumsum":
+        return func(args[0].square(), *args[1:], **kwargs).sqrt()
     if name in ("sum", "mean") and args[0].dtype is torch.float64:
         squares = func(args[0].square(), *args[1:], **kwargs)
         if name == "sum":

@@ -23,7 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from parity.base.precision import Precision
-from parity.capture.longest_sums import terms
+from parity.capture.terms import terms
 from parity.runners.oracle.rounding import Errors, Roundings, is_operand, is_wide, norm_of_terms
 from perf_model.dispatch import EachOperation
 
@@ -114,7 +114,7 @@ class RoundingSamples(EachOperation):
         else:
             result, *norms = self._for_all(run, [leaves[place].values for place in places], func)
         outputs = result if isinstance(result, (tuple, list)) else (result,)
-        count = terms(name, args, result)
+        count = terms(func, args, kwargs, result).count
         norm = norms[0] if norms else None
         results = [self._rounded(output, operands, norm, count, in_place) for output in outputs]
         if in_place:
