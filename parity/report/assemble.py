@@ -191,6 +191,7 @@ def _module(tap: TapJudgement, latency: LatencyReport | None) -> ModuleReport:
         worst_batch=tap.batch,
         latency=latency,
         error_maps={name: _error_map(error_map) for name, error_map in tap.error_maps.items()},
+        notes=tap.notes,
     )
 
 

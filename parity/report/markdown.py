@@ -27,6 +27,7 @@ def render_markdown(report: Report) -> str:
     if metrics:
         parts += ["**Metrics**", metrics]
     parts += [_details("Modules that fail", _failing_modules(report)), _details("Gaps", _gaps(report))]
+    parts.append(_details("Notes", "\n".join(f"- {_text(note)}" for note in overview.notes(report))))
     parts.append(_details("Environment", _environment(report)))
     return "\n\n".join(part for part in parts if part) + "\n"
 

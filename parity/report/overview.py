@@ -112,6 +112,17 @@ def engine(build: BuildRecord) -> str:
     )
 
 
+def notes(report: Report) -> list[str]:
+    """Notes at modules, once for all runners and precisions of a case."""
+    noted = (
+        f"{case.case.name}: {module.path}: {note}"
+        for case, _, entry in report.runner_reports()
+        for module in entry.modules
+        for note in module.notes
+    )
+    return list(dict.fromkeys(noted))
+
+
 @dataclass(frozen=True)
 class Measure:
     """One error of a verdict, of port and reference, with the port's limit."""

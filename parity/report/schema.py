@@ -119,6 +119,7 @@ class ModuleReport(_Part):
         worst_batch: Number of the batch with these verdicts.
         latency: Times of the module alone; None if it is not timed.
         error_maps: Places of the errors, of modules that are worth a look.
+        notes: Facts about the module's limit that decide nothing, in words.
     """
 
     tap: str
@@ -132,6 +133,7 @@ class ModuleReport(_Part):
     worst_batch: int
     latency: LatencyReport | None
     error_maps: dict[Literal["isolated", "accumulated", "poisoned"], ErrorMapReport] = {}
+    notes: tuple[str, ...] = ()
 
     @property
     def verdicts(self) -> dict[str, VerdictReport]:

@@ -31,6 +31,7 @@ from parity.report.overview import (
     gaps,
     latency_columns,
     module_tree,
+    notes,
     outcome,
     place,
     ratio_text,
@@ -264,6 +265,8 @@ def _failures(report: Report) -> Iterator[RenderableType]:
             yield Text(f"no limits: {where}: {entry.limit_reason}", style="yellow")
     for kind, reason in gaps(report).items():
         yield Text(f"GAP: {kind}: {reason}", style="yellow")
+    for note in notes(report):
+        yield Text(f"note: {note}", style="yellow")
 
 
 def _module_detail(module: ModuleReport) -> Iterator[RenderableType]:

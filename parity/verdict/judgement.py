@@ -41,6 +41,7 @@ class TapJudgement:
         min_detectable_error: Smallest relative error that either verdict detects in any batch; NaN in a FAIL.
         insensitive: Whether the tap passes and detects too little.
         error_maps: Maps by "isolated", "accumulated" and "poisoned", of taps that are worth a look.
+        notes: Facts about the module's limit that decide nothing, in words.
     """
 
     tap: str
@@ -53,6 +54,7 @@ class TapJudgement:
     min_detectable_error: float = math.nan
     insensitive: bool = False
     error_maps: Mapping[str, ErrorMap] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(

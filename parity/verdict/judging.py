@@ -26,10 +26,10 @@ from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Sta
 from parity.inputs.arrays import load
 from parity.runners.forms import computed_inside
 from parity.timing.roofline import Limits, read_limits
-from parity.verdict.comparison import Comparison, Evidence, Results, compare
+from parity.verdict.comparison import MODEL_OUTPUT, Comparison, Evidence, Results, compare
 from parity.verdict.error_map import with_error_maps
 from parity.verdict.explanation import explain_tap
-from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
+from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement, TapJudgement
 from parity.verdict.merging import merge_batches
 
 if TYPE_CHECKING:
@@ -313,12 +313,19 @@ def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, ba
         reason=record.reason,
         verdict="PASS" if diagnosis.kind == "none" else "FAIL",
         diagnosis=replace(diagnosis, explanation=explanation, batch=batch),
-        taps=tuple(replace(tap, batch=batch) for tap in comparison.taps),
+        taps=tuple(replace(tap, batch=batch, notes=_notes(evidence, tap)) for tap in comparison.taps),
         checks=comparison.checks,
         padding_leak=comparison.padding_leak,
         observer_difference=comparison.observer_difference,
     )
     return with_error_maps(judgement, evidence, results)
+
+
+def _notes(evidence: Evidence, tap: TapJudgement) -> tuple[str, ...]:
+    """The operations of a tap's module whose longest sum is not known."""
+    path = "" if tap.kind == MODEL_OUTPUT else tap.path
+    operations = evidence.reference.unknown_sums.get(path, {})
+    return tuple(f"the longest sum of {name} is not known: {origin}" for name, origin in operations.items())
 
 
 def _blame(comparison: Comparison, record: RunnerRecord) -> Diagnosis:

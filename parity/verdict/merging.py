@@ -80,9 +80,10 @@ def _merge(earlier: RunnerJudgement, later: RunnerJudgement) -> RunnerJudgement:
 
 
 def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:
-    """The worse of two batches, with the smallest error that either of them detects."""
+    """The worse of two batches, with the smallest error that either detects, and the notes of both."""
     detectable = min(earlier.min_detectable_error, later.min_detectable_error)
-    return replace(max(earlier, later, key=_badness), min_detectable_error=detectable)
+    notes = tuple(dict.fromkeys(earlier.notes + later.notes))
+    return replace(max(earlier, later, key=_badness), min_detectable_error=detectable, notes=notes)
 
 
 def _badness(judgement: TapJudgement | Verdict) -> tuple[bool, float]:

@@ -194,6 +194,9 @@ class Page:
     def gaps(self) -> dict[str, str]:
         return overview.gaps(self.report)
 
+    def notes(self) -> list[str]:
+        return overview.notes(self.report)
+
 
 def render_html(report: Report) -> str:
     """The report as one self-contained HTML page."""
