@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from parity.base.trees import dotted, leaves
+from parity.capture.arguments import Argument, Received
 from parity.capture.names import TapName
 from parity.capture.spool import LARGE_BYTES, Spool, content_digest
 
@@ -70,7 +71,10 @@ class Capture:
     Attributes:
         tensors: Results by tap name.
         calls: Calls of the reference's modules.
-        call_inputs: Tensors that the calls received, by `TensorKey.key`.
+        call_inputs: Tensors that the calls received, by `TensorKey.key`; of a run without recorded calls, the
+            arguments that are no tap, by `TapName`.
+        arguments: Arguments of the calls in the order in which they begin, by the call's tap; of whole
+            batches only.
         longest_sums: Terms of the longest sum inside the module, by path; see `parity.capture.longest_sums`.
         unknown_sums: Operations whose longest sum is not known, with the origin of their terms in words, by
             path of the innermost module; the path is "" outside of all modules.
@@ -81,6 +85,7 @@ class Capture:
     tensors: MutableMapping[str, torch.Tensor] = field(default_factory=dict)
     calls: list[ModuleCall] = field(default_factory=list)
     call_inputs: MutableMapping[str, torch.Tensor] = field(default_factory=dict)
+    arguments: dict[str, Received] = field(default_factory=dict)
     longest_sums: dict[str, int] = field(default_factory=dict)
     unknown_sums: dict[str, dict[str, str]] = field(default_factory=dict)
     longest_sums_before: dict[str, int] = field(default_factory=dict)
@@ -96,6 +101,11 @@ class Capture:
         """An empty capture that stores tensors as this one does, and shares the inputs of its calls."""
         tensors = self.tensors.beside() if isinstance(self.tensors, Spool) else {}
         return Capture(tensors=tensors, call_inputs=self.call_inputs)
+
+    def argument(self, argument: Argument) -> torch.Tensor:
+        """The tensor of an argument of one of this capture's calls."""
+        taps, key = self.tensors, argument.tensor
+        return taps[key] if key in taps else self.call_inputs[key]
 
     def intern(self, tensor: torch.Tensor) -> TensorKey:
         """Store one copy of an input tensor, however many calls receive it."""

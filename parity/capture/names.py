@@ -7,6 +7,8 @@ its position:
     preprocessor[1]                        the second of several; a dictionary's tensor has its key there
     embedding@1                            the second call of a module that is called more than once
     score.encoded                          an output of the model's entry point
+    blocks.0(mask)                         an argument that a call receives, by its parameter
+    score(payloads.timestamps)             an input of the entry point
     append:blocks                          the module while one item is appended to a cache
     rounding_samples:blocks                (K, ...) results of the oracle under random rounding errors
 """
@@ -30,7 +32,7 @@ class Phase(str, Enum):
 
 _NAME = re.compile(
     rf"(?P<samples>{_SAMPLES})?(?P<phase>{Phase.APPENDING.value})?"
-    r"(?P<path>[^@\[:]*)(?:@(?P<call>[1-9]\d*))?(?P<output>\[.*\])?",
+    r"(?P<path>[^@\[(:]*)(?:@(?P<call>[1-9]\d*))?(?:\((?P<argument>.+)\)|(?P<output>\[.*\]))?",
     re.DOTALL,
 )
 
@@ -43,6 +45,7 @@ class TapName:
         path: Path of the module in the model, or `entry.name` of an output of the entry point.
         call: Number of earlier calls of the module in the same forward.
         output: Place of the tensor in the module's result, as `[1]` or `[0][past]`; empty for the result.
+        argument: Path of an argument of the call, its parameter first; empty for a result.
         phase: The forward of the call.
         samples: Whether the tensor holds the oracle's rounding samples of the tap.
     """
@@ -50,12 +53,14 @@ class TapName:
     path: str
     call: int = 0
     output: str = ""
+    argument: str = ""
     phase: Phase = Phase.FORWARD
     samples: bool = False
 
     def __str__(self) -> str:
         call = f"@{self.call}" if self.call else ""
-        return f"{_SAMPLES if self.samples else ''}{self.phase.value}{self.path}{call}{self.output}"
+        place = f"({self.argument})" if self.argument else self.output
+        return f"{_SAMPLES if self.samples else ''}{self.phase.value}{self.path}{call}{place}"
 
     @classmethod
     def parse(cls, text: str) -> TapName:
@@ -67,14 +72,15 @@ class TapName:
             path=match["path"],
             call=int(match["call"] or 0),
             output=match["output"] or "",
+            argument=match["argument"] or "",
             phase=Phase(match["phase"] or ""),
             samples=match["samples"] is not None,
         )
 
     @property
     def module_call(self) -> TapName:
-        """The name of the call that returned the tensor."""
-        return replace(self, output="", samples=False)
+        """The name of the call that returned or received the tensor."""
+        return replace(self, output="", argument="", samples=False)
 
     @property
     def appends(self) -> bool:

@@ -48,7 +48,13 @@ def working_bytes(reference: Capture, path: str | None = None) -> int:
 
 def tapped_bytes(reference: Capture, holds_taps: bool) -> int:
     """Bytes that a run with taps holds."""
-    return working_bytes(reference) + (sum(_sizes(reference.tensors).values()) if holds_taps else 0)
+    if not holds_taps:
+        return working_bytes(reference)
+    received = (argument for call in reference.arguments.values() for argument in call.arguments)
+    # An argument with an origin is no tensor of its own.
+    keys = {argument.tensor for argument in received if argument.tensor and not argument.origin}
+    arguments = sum(_sizes(reference.call_inputs)[key] for key in keys)
+    return working_bytes(reference) + sum(_sizes(reference.tensors).values()) + arguments
 
 
 def call_bytes(reference: Capture, call: ModuleCall) -> int:

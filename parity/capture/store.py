@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from parity.base.errors import UserError
 from parity.base.files import replacing
 from parity.base.trees import map_tree
+from parity.capture.arguments import Argument, Received
 from parity.capture.captures import LARGE_FOLDER, Capture, ModuleCall, TensorKey
 from parity.capture.spool import Spool, load_rows, writing
 
@@ -44,6 +45,7 @@ def save_capture(capture: Capture, stem: Path) -> None:
         "longest_sums_before": capture.longest_sums_before,
         "largest_results": capture.largest_results,
         "calls": [_encoded(call) for call in capture.calls],
+        "arguments": {tap: _facts_of(received) for tap, received in capture.arguments.items()},
     }
     with writing(stem):
         with replacing(stem.with_suffix(".safetensors")) as temporary:
@@ -80,6 +82,7 @@ def open_capture(stem: Path) -> Capture:
         return Capture(
             tensors=Stored(stem, _TAP, **description["taps"]),  # type: ignore[arg-type]
             calls=[_decoded(call) for call in description["calls"]],
+            arguments={tap: _received(facts) for tap, facts in description["arguments"].items()},
             call_inputs=Stored(stem, _INPUT, **description["inputs"]),  # type: ignore[arg-type]
             longest_sums=description["longest_sums"],
             unknown_sums=description["unknown_sums"],
@@ -123,6 +126,14 @@ def _encode_leaf(leaf: Any) -> Any:
 def _decoded(call: dict[str, Any]) -> ModuleCall:
     arguments = {name: _decode(call[name]) for name in ("args", "kwargs")}
     return ModuleCall(**{**call, **arguments, "outputs": tuple(call["outputs"])})
+
+
+def _facts_of(received: Received) -> dict[str, Any]:
+    return vars(received) | {"arguments": [vars(argument) for argument in received.arguments]}
+
+
+def _received(facts: dict[str, Any]) -> Received:
+    return Received(**facts | {"arguments": tuple(Argument(**fields) for fields in facts["arguments"])})
 
 
 def _decode(value: Any) -> Any:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from parity.base.trees import dotted, leaves, map_tree
-from parity.capture.captures import METHODS, Capture, ModuleCall, tensor_leaves
+from parity.capture.arguments import Argument, Received, constant_argument, named_arguments
+from parity.capture.captures import METHODS, Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.capture.longest_sums import LongestSums
 from parity.capture.names import TapName
 
@@ -25,6 +27,7 @@ def tapped(
     record_calls: bool = False,
     keep: Callable[[torch.Tensor], bool] = lambda tensor: True,
     capture: Capture | None = None,
+    inputs: Mapping[str, torch.Tensor] | None = None,
 ) -> Iterator[Capture]:
     """Record every submodule's outputs while the body runs the model.
 
@@ -33,22 +36,50 @@ def tapped(
         record_calls: Also record the calls with their inputs, and the longest sum of each module.
         keep: Whether to keep an output.
         capture: Destination of the taps; a new one in memory by default.
+        inputs: Tensors of the entry's arguments by name, to record the arguments of all calls; None for none.
     """
     capture = Capture() if capture is None else capture
     seen: dict[str, int] = {}
     pending: list[tuple[str, tuple, dict]] = []
+    running: list[str] = []
+    finished = 0
     sums = LongestSums() if record_calls else None
+    origins = _Origins(capture, inputs or {})
+    functions = {path: module.forward for path, module in model.named_modules()}
 
-    def before(path: str, args: tuple, kwargs: dict) -> None:
+    def before(path: str, args: tuple, kwargs: dict, function: Callable[..., Any] | None = None) -> None:
+        keys: dict[int, TensorKey] = {}
+
+        def frozen(leaf: Any) -> Any:
+            if not _is_tensor(leaf):
+                return leaf
+            if id(leaf) not in keys:
+                keys[id(leaf)] = capture.intern(leaf)
+            return keys[id(leaf)]
+
+        def argument(name: str, parameter: int, leaf: Any) -> Argument:
+            if not _is_tensor(leaf):
+                return constant_argument(name, parameter, leaf)
+            call = TapName(path, seen.get(path, 0))
+            return origins.argument(call, name, parameter, leaf, frozen(leaf).key if sums is not None else "")
+
+        if inputs is not None:
+            named = named_arguments(function or functions[path], args, kwargs)
+            capture.arguments[str(TapName(path, seen.get(path, 0)))] = Received(
+                parent=running[-1] if running else "",
+                finished=finished,
+                longest_sum_before=sums.longest_so_far if sums is not None else 0,
+                arguments=tuple(argument(*leaf) for leaf in named),
+            )
+        running.append(path)
         if sums is not None:
             # Inputs are copied now: a module may overwrite them.
-            pending.append((path, map_tree(args, _freeze), map_tree(kwargs, _freeze)))
+            pending.append((path, map_tree(args, frozen), map_tree(kwargs, frozen)))
             sums.enter(path)
 
-    def _freeze(leaf: Any) -> Any:
-        return capture.intern(leaf) if _is_tensor(leaf) else leaf
-
     def after(path: str, kind: str, result: Any, method: str = "forward") -> None:
+        nonlocal finished
+        running.pop()
         if sums is not None:
             sums.leave()
         count = seen.get(path, 0)
@@ -57,8 +88,11 @@ def tapped(
         for output, tensor in tensor_leaves(result, _is_tensor):
             tap = str(TapName(path, count, output))
             outputs.append(tap)
+            finished += 1
             if keep(tensor):
                 capture.tensors[tap] = tensor.detach().cpu().clone()
+            if inputs is not None:
+                origins.add(tensor, tap, tap)
             if sums is not None:
                 capture.longest_sums_before[tap] = sums.longest_so_far
         if sums is not None:
@@ -75,10 +109,55 @@ def tapped(
         capture.largest_results.update(sums.largest)
 
 
+class _Origins:
+    """The tensors of a running model that have names already.
+
+    Args:
+        capture: Has copies of the named tensors.
+        inputs: Tensors of the entry's arguments by name.
+    """
+
+    def __init__(self, capture: Capture, inputs: Mapping[str, torch.Tensor]) -> None:
+        self._capture = capture
+        # By identity: the tensor, its name, the key of its copy. Weak references do not delay its end.
+        self._named: dict[int, tuple[weakref.ref[torch.Tensor], str, str]] = {}
+        for name, tensor in inputs.items():
+            self.add(tensor, name, name)
+
+    def add(self, tensor: torch.Tensor, name: str, key: str) -> None:
+        """Name a tensor, unless it has a name. `key` is that of its copy in the capture."""
+        if self._find(tensor) is None:
+            self._named[id(tensor)] = weakref.ref(tensor), name, key
+
+    def _find(self, tensor: torch.Tensor) -> tuple[str, str] | None:
+        if id(tensor) not in self._named:
+            return None
+        reference, name, key = self._named[id(tensor)]
+        return (name, key) if reference() is tensor and self._is_equal(key, tensor) else None
+
+    def _is_equal(self, key: str, tensor: torch.Tensor) -> bool:
+        """Whether a tensor equals its copy: code between modules may overwrite it."""
+        for copies in (self._capture.tensors, self._capture.call_inputs):
+            if key in copies:
+                return torch.equal(copies[key], tensor.cpu())
+        return True
+
+    def argument(self, call: TapName, name: str, parameter: int, tensor: torch.Tensor, key: str) -> Argument:
+        """The argument of a tensor, with the key of its copy in the capture; empty for no copy yet."""
+        known = self._find(tensor)
+        origin, known_key = known or ("", str(replace(call, argument=name)))
+        key = key or known_key
+        if key not in self._capture.tensors and key not in self._capture.call_inputs:
+            self._capture.call_inputs[key] = tensor.detach().cpu().clone()
+        if known is None or key != known_key:
+            self._named[id(tensor)] = weakref.ref(tensor), origin or str(replace(call, argument=name)), key
+        return Argument(name, parameter, tensor=key, origin=origin)
+
+
 @contextlib.contextmanager
 def _wrapped_methods(
     model: torch.nn.Module,
-    before: Callable[[str, tuple, dict], Any],
+    before: Callable[..., Any],
     after: Callable[[str, str, Any, str], Any],
 ) -> Iterator[None]:
     """Pass the calls of `METHODS` to `before` and `after`. PyTorch's hooks skip them."""
@@ -88,7 +167,7 @@ def _wrapped_methods(
         method = getattr(module, name)
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            before(path, args, kwargs)
+            before(path, args, kwargs, method)
             result = method(*args, **kwargs)
             after(path, type(module).__name__, result, name)
             return result

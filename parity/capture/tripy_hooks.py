@@ -1,17 +1,19 @@
-"""Taps on a Tripy model: every submodule's outputs, as additional outputs of the traced graph.
+"""Taps on a Tripy model: every submodule's outputs and arguments, as additional outputs of the traced graph.
 
 Tripy has no hooks. During the trace, each submodule's `forward` is wrapped. Its results become outputs of the
-compiled function. The model's own code stays unchanged.
+compiled function, and so do arguments that are nothing else's result. The model's own code stays unchanged.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import nvtripy as tp
 
+from parity.capture.arguments import Argument, Received, constant_argument, named_arguments
 from parity.capture.captures import tensor_leaves
 from parity.capture.names import TapName
 
@@ -28,22 +30,66 @@ def named_modules(module: tp.Module, prefix: str = "") -> Iterator[tuple[str, tp
         yield from named_modules(child, f"{path}.")
 
 
+@dataclass
+class Traced:
+    """The taps and the arguments of a traced model.
+
+    Attributes:
+        taps: Results of all modules by name.
+        received: Arguments of all calls in the order in which they begin, by the call's tap.
+        arguments: Tensors of the arguments that are no tap, by the name of the first.
+    """
+
+    taps: dict[str, tp.Tensor] = field(default_factory=dict)
+    received: dict[str, Received] = field(default_factory=dict)
+    arguments: dict[str, tp.Tensor] = field(default_factory=dict)
+    # By identity of the traced tensor; the tensor itself keeps the identity from another one.
+    _named: dict[int, tuple[str, tp.Tensor]] = field(default_factory=dict)
+
+    def name(self, tensor: tp.Tensor, name: str) -> str:
+        """The name of a tensor: `name`, unless it has one."""
+        return self._named.setdefault(id(tensor.trace_tensor), (name, tensor))[0]
+
+    def argument(self, call: TapName, name: str, parameter: int, leaf: Any) -> Argument:
+        """The argument of a leaf."""
+        if isinstance(leaf, tp.DimensionSize) or not is_tripy_tensor(leaf):
+            return constant_argument(name, parameter, leaf)
+        own = str(replace(call, argument=name))
+        known = self.name(leaf, own)
+        if known not in self.taps:
+            self.arguments[known] = leaf
+        return Argument(name, parameter, tensor=known, origin=known if known != own else "")
+
+
 @contextlib.contextmanager
-def tapped(model: tp.Module) -> Iterator[dict[str, tp.Tensor]]:
-    """Collect every submodule's results by tap name while the body traces the model."""
-    taps: dict[str, tp.Tensor] = {}
+def tapped(model: tp.Module) -> Iterator[Traced]:
+    """Collect every submodule's results and arguments by name while the body traces the model."""
+    traced = Traced()
     seen: dict[str, int] = {}
+    running: list[str] = []
     wrapped: list[tp.Module] = []
 
     def wrap(path: str, module: tp.Module) -> None:
         forward = module.forward
 
         def recording_forward(*args: Any, **kwargs: Any) -> Any:
+            call = TapName(path, seen.get(path, 0))
+            traced.received[str(call)] = Received(
+                parent=running[-1] if running else "",
+                finished=len(traced.taps),
+                longest_sum_before=0,
+                arguments=tuple(
+                    traced.argument(call, *leaf) for leaf in named_arguments(forward, args, kwargs)
+                ),
+            )
+            running.append(path)
             result = forward(*args, **kwargs)
-            count = seen.get(path, 0)
-            seen[path] = count + 1
+            running.pop()
+            seen[path] = call.call + 1
             for output, tensor in tensor_leaves(result, is_tripy_tensor):
-                taps[str(TapName(path, count, output))] = tensor
+                tap = str(replace(call, output=output))
+                traced.taps[tap] = tensor
+                traced.name(tensor, tap)
             return result
 
         # An instance attribute hides the class's method; deleting it restores the method.
@@ -53,7 +99,7 @@ def tapped(model: tp.Module) -> Iterator[dict[str, tp.Tensor]]:
     try:
         for path, module in named_modules(model):
             wrap(path, module)
-        yield taps
+        yield traced
     finally:
         for module in wrapped:
             del module.forward

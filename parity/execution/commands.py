@@ -173,11 +173,12 @@ class Commands:
         capture = Capture.spooled(stem, budget.large_bytes)
         for part in self._parts(inputs, calls, budget):
             taps = part.into(capture.tensors, self._capture(calls)) if calls else capture.tensors
+            destination = replace(capture, tensors=taps)
             if clean is not None:
                 taps = unless_leaking(taps, self._capture(clean).tensors, self._model, part)
-            self._able(TapsModules).run_tapped(
-                part.arrays, replace(capture, tensors=taps), whole=part.rows is None
-            )
+                # Arguments are compared without garbage.
+                destination = Capture(tensors=taps)
+            self._able(TapsModules).run_tapped(part.arrays, destination, whole=part.rows is None)
         save_capture(capture, stem)
 
     def _parts(self, inputs: Path, calls: Path | None, budget: MemoryBudget) -> list[Part]:

@@ -96,7 +96,7 @@ class TensorRTRunner(TripyRunner, BuildsEngines):
         dynamic_sizes = self.case.dynamic_sizes(arrays)
         shapes = tuple(array.shape for array in arrays.values())
         if shapes not in self._facts:
-            built = self._traced(self._built_both, self._entry, arguments, dynamic_sizes)
+            built, _ = self._traced(self._built_both, self._entry, arguments, dynamic_sizes)
             self._facts[shapes] = [self._keep(shape, build, folder) for shape, build in built.items()]
         return self._facts[shapes]
 

@@ -6,20 +6,19 @@ A comparison reads captures only. A replayed run therefore gives the same verdic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from parity.base.precision import Precision
-from parity.capture.captures import Capture, ModuleCall
+from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
-from parity.inputs.masks import bits, valid_elements
+from parity.inputs.masks import bits
 from parity.verdict.bound import bound_for
 from parity.verdict.diagnosis import diagnose
+from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import Diagnosis, TapJudgement
 from parity.verdict.rule import Verdict, failure, judge
-from parity.verdict.sampling_error import RoundingSamples
 
 MODEL_OUTPUT = "model output"
 """Kind of a tap that is an output of the entry point."""
@@ -27,110 +26,6 @@ MAX_BOUNDARY_FRACTION = 0.01
 """Largest share of a tap's own elements that may lie at a discontinuity; with more, the tap fails."""
 MAX_FLIPPED_FRACTION = 0.5
 """The same for later taps: one flip early in a sequence reaches every later row."""
-
-
-@dataclass
-class Evidence:
-    """The basis of the verdicts on one batch in one precision, the same for every runner.
-
-    Attributes:
-        precision: The tested precision.
-        entry: Name of the entry point; its outputs are the taps `entry.*`.
-        reference: Tapped run of the reference, with its calls.
-        oracle: Taps of the oracle, accumulated.
-        oracle_isolated: Taps of the oracle, each module alone on the reference's inputs.
-        reference_incremental: Incremental outputs of the reference; empty without an incremental forward.
-        incremental_outputs: Tap of the full forward that each incremental output must equal.
-        valid: For each size of a padded axis, the (B, size) mask of valid positions.
-        batch_size: B.
-        has_padding: Whether the batch has padding to poison.
-        boundary: Elements within round-off of a discontinuity, by tap.
-        gaps: Classes of the reference that the port cannot have, with the reason.
-        causal: Whether no row of a sequence depends on a later one.
-    """
-
-    precision: Precision
-    entry: str
-    reference: Capture
-    oracle: Mapping[str, torch.Tensor]
-    oracle_isolated: Mapping[str, torch.Tensor]
-    reference_incremental: Mapping[str, torch.Tensor]
-    incremental_outputs: Mapping[str, str]
-    valid: Mapping[int, np.ndarray]
-    batch_size: int
-    has_padding: bool = True
-    boundary: Mapping[str, np.ndarray] = field(default_factory=dict)
-    gaps: Mapping[str, str] = field(default_factory=dict)
-    causal: bool = True
-
-    def __post_init__(self) -> None:
-        self.kinds = {name: call for call in self.reference.calls for name in call.outputs}
-        self.model_longest_sum = max(self.reference.longest_sums.values(), default=1)
-        self._modules_before: dict[str, int] = {}
-        count = 0
-        for call in self.reference.calls:
-            count += not call.appends and self.reference.longest_sums[call.path] > 0
-            self._modules_before |= dict.fromkeys(call.outputs, count)
-        self._modules = count
-        self._rounding_samples = {
-            (isolated, str(name.of_tap())): RoundingSamples(tensors[str(name)])
-            for isolated, tensors in ((False, self.oracle), (True, self.oracle_isolated))
-            for name in map(TapName.parse, tensors)
-            if name.samples
-        }
-
-    def rounding_samples(self, tap: str, isolated: bool) -> RoundingSamples | None:
-        """Results of the oracle under random roundings at a tap; None for a tap of many rows."""
-        return self._rounding_samples.get((isolated, tap))
-
-    def longest_sum(self, tap: str, isolated: bool) -> int:
-        """Terms of the longest sum of the tap's module if isolated, else of all modules up to the tap."""
-        call = self.kinds.get(tap)
-        if call is None:
-            return self.model_longest_sum
-        reference = self.reference
-        return reference.longest_sums[call.path] if isolated else reference.longest_sums_before[tap]
-
-    def modules(self, tap: str, isolated: bool) -> int:
-        """Number of modules with arithmetic that a tap's error comes from; 1 if isolated."""
-        return 1 if isolated else max(1, self._modules_before.get(tap, self._modules))
-
-    def mask(self, shape: tuple[int, ...]) -> np.ndarray | None:
-        """Mask of the valid elements: an axis as long as the sequence is masked by the lengths."""
-        return valid_elements(shape, self.valid, self.batch_size)
-
-    def counted(self, tap: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Mask of the compared elements of a tap: neither padding nor at a discontinuity."""
-        mask, boundary = self.mask(shape), self.boundary.get(tap)
-        valid = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape).copy()
-        return valid if boundary is None else valid & ~boundary
-
-
-@dataclass
-class Results:
-    """The captures of the judged runner for one batch in one precision.
-
-    Attributes:
-        untapped: Outputs of the run without taps, the run that is timed.
-        tapped: Taps of the run inside the model.
-        isolated: Taps of each module alone on the reference's inputs.
-        isolated_problems: Exceptions of modules that ran alone, by tap.
-        poisoned: Taps of the run with garbage in the padding.
-        incremental: Outputs of the incremental forward.
-        taps_modules: Whether the runner has taps.
-        appends: Whether the runner has an incremental forward.
-        fused: Classes of the reference that the runner computes inside another module, with the reason.
-    """
-
-    untapped: Mapping[str, torch.Tensor]
-    tapped: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    isolated: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    isolated_problems: Mapping[str, str] = field(default_factory=dict)
-    poisoned: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    incremental: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    taps_modules: bool = True
-    appends: bool = True
-    fused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

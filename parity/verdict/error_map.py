@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from parity.capture.names import TapName
-from parity.verdict.comparison import Evidence, Results
+from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import ErrorMap, RunnerJudgement, TapJudgement
 from parity.verdict.rule import Verdict
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from parity.inputs.masks import bits
-from parity.verdict.comparison import Evidence, Results
+from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import TapJudgement
 from parity.verdict.patterns import FailedTensor, explain, named_places
 from parity.verdict.rule import Verdict

@@ -26,8 +26,9 @@ from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Sta
 from parity.inputs.arrays import load
 from parity.runners.forms import computed_inside
 from parity.timing.roofline import Limits, read_limits
-from parity.verdict.comparison import MODEL_OUTPUT, Comparison, Evidence, Results, compare
+from parity.verdict.comparison import MODEL_OUTPUT, Comparison, compare
 from parity.verdict.error_map import with_error_maps
+from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_tap
 from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement, TapJudgement
 from parity.verdict.merging import merge_batches

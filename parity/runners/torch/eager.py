@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from parity.base.precision import Precision
-from parity.base.trees import map_tree
+from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
+from parity.capture.names import TapName
 from parity.capture.torch_hooks import module_ranges, tapped
 from parity.case import Case, NoForm
 from parity.inputs.weights import rounded
@@ -103,14 +104,28 @@ class TorchModules(TorchModel, TapsModules):
         self._modules = dict(self.model.named_modules())
 
     def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
-        return self._tapped(arrays, capture, record_calls=False)
+        return self._tapped(arrays, capture, record_calls=False, whole=whole)
 
-    def _tapped(self, arrays: Arrays, capture: Capture | None, record_calls: bool) -> Capture:
+    def _tapped(
+        self, arrays: Arrays, capture: Capture | None, record_calls: bool, whole: bool = True
+    ) -> Capture:
         arguments = self._arguments(arrays)
-        with torch.inference_mode(), tapped(self.model, record_calls, capture=capture) as capture:
+        inputs = self._named_inputs(arguments) if whole else None
+        with (
+            torch.inference_mode(),
+            tapped(self.model, record_calls, capture=capture, inputs=inputs) as capture,
+        ):
             outputs = self._entry(arguments)
         capture.tensors.update(on_host(outputs))
         return capture
+
+    def _named_inputs(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor] | None:
+        """The entry's tensors by name; None for a run that records no arguments."""
+        return {
+            str(TapName(self.case.entry, argument=dotted(path))): leaf
+            for path, leaf in leaves(arguments)
+            if _is_tensor(leaf)
+        }
 
     def run_call(
         self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True

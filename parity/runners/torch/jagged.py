@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -33,6 +34,10 @@ class TorchForm(TorchModules, RangesModules):
         padded = Through(capture.tensors, lambda name, tap: self.case.pad_taps({name: tap}, arrays))
         super().run_tapped(arrays, replace(capture, tensors=padded), whole)
         return capture
+
+    def _named_inputs(self, arguments: dict[str, Any]) -> None:
+        # Modules of another layout receive other arguments than the reference's.
+        return None
 
     def run_call(
         self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True

@@ -13,6 +13,7 @@ import torch
 
 from parity.base.precision import dtype_name
 from parity.base.trees import TreePath, leaves, map_tree
+from parity.capture.arguments import Received
 from parity.capture.tripy_hooks import is_tripy_tensor
 from parity.timing.measure import measure
 
@@ -27,6 +28,10 @@ class Compiled:
 
     A result that is an input handed through needs no graph, and one tensor under several names is
     returned once: neither is an output of the engine.
+
+    Attributes:
+        executable: The executable; None if every result is an input.
+        received: Arguments of the modules' calls in the trace, by the call's tap.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class Compiled:
         self._slots: dict[str, int] = {}
         self._passed_through: dict[str, TreePath] = {}
         self.executable: tp.Executable | None = None
+        self.received: dict[str, Received] = {}
         infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_sizes))
         # nvtripy keeps every function that it has compiled, with all that the function refers to: through
         # this list, which is emptied, neither the graph nor the executable.
@@ -89,6 +95,15 @@ class Compiled:
 
     def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
         return self.named(self.launch(arguments), arguments)
+
+    def on_host(self, arguments: Any) -> dict[str, torch.Tensor]:
+        """Run on device tensors. Returns the results by tap name; names of one tensor share its copy."""
+        copies: dict[int, torch.Tensor] = {}
+        results = self(arguments)
+        for result in results.values():
+            if id(result) not in copies:
+                copies[id(result)] = to_host(result)
+        return {name: copies[id(result)] for name, result in results.items()}
 
     def named(self, outputs: list[tp.Tensor], arguments: Any) -> dict[str, tp.Tensor]:
         """The result of `launch` by tap name."""

@@ -11,7 +11,7 @@ import torch
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import ModuleCall, tensor_leaves
-from parity.capture.tripy_hooks import is_tripy_tensor
+from parity.capture.tripy_hooks import Traced, is_tripy_tensor
 from parity.case import Case, Form
 from parity.runners.base import Arrays, Tensors
 from parity.runners.forms import form_of
@@ -36,8 +36,15 @@ class TripyJaggedRunner(TripyModules):
     def can_run(self, call: ModuleCall) -> bool:
         return super().can_run(call) and call.kind not in self.case.computed_inside
 
-    def _run_entry(self, arrays: Arrays, function: Callable) -> dict[str, torch.Tensor]:
-        return self.case.pad_taps(super()._run_entry(arrays, function), arrays)
+    def _entry_tapped(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
+        outputs = self._entry(arguments, traced)
+        # Modules of another layout receive other arguments than the reference's.
+        traced.received.clear()
+        return {**traced.taps, **outputs}
+
+    def _run_entry(self, arrays: Arrays, function: Callable) -> tuple[dict[str, torch.Tensor], Compiled]:
+        results, compiled = super()._run_entry(arrays, function)
+        return self.case.pad_taps(results, arrays), compiled
 
     def run_call(
         self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True
@@ -52,7 +59,7 @@ class TripyJaggedRunner(TripyModules):
         modules = {name: value for name, value in kwargs.items() if isinstance(value, tp.Module)}
         arguments = {"args": args, "kwargs": {name: kwargs[name] for name in kwargs if name not in modules}}
 
-        def function(arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
+        def function(arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
             result = module(*arguments["args"], **arguments["kwargs"], **modules)
             return {call.tap + suffix: tensor for suffix, tensor in tensor_leaves(result, is_tripy_tensor)}
 

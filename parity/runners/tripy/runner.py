@@ -14,9 +14,11 @@ import tensorrt
 import torch
 
 from parity.base.precision import Precision
-from parity.base.trees import map_tree
+from parity.base.trees import dotted, leaves, map_tree
+from parity.capture.arguments import Received
 from parity.capture.captures import Capture, ModuleCall, tensor_leaves
-from parity.capture.tripy_hooks import is_tripy_tensor, named_modules, tapped
+from parity.capture.names import TapName
+from parity.capture.tripy_hooks import Traced, is_tripy_tensor, named_modules, tapped
 from parity.case import Case, NoForm
 from parity.inputs.weights import rounded
 from parity.runners.base import Appends, Arrays, ReplaysGraphs, TapsAtOnce, Tensors, Unavailable
@@ -81,45 +83,60 @@ class TripyModules(TapsAtOnce, ReplaysGraphs):
         map_tree(arguments, lambda leaf: shapes.append(tuple(getattr(leaf, "shape", ()))))
         whole_key = (key, tuple(shapes))
         if whole_key not in self._executables:
-            self._executables[whole_key] = self._traced(self._compile, function, arguments, dynamic_sizes)
+            compiled, received = self._traced(self._compile, function, arguments, dynamic_sizes)
+            compiled.received = received
+            self._executables[whole_key] = compiled
         return self._executables[whole_key]
 
-    def _traced(self, compile_with: Callable[..., Any], function: Callable, *arguments: Any) -> Any:
-        """The result of `compile_with` for a function that receives the taps.
+    def _traced(
+        self, compile_with: Callable[..., Any], function: Callable, *arguments: Any
+    ) -> tuple[Any, dict[str, Received]]:
+        """The result of `compile_with` for a function that receives a `Traced`, and the calls' arguments.
 
         Call stacks take most of nvtripy's time, and only error messages need them. A trace that fails runs
         once more with call stacks, so that the message points at the user's line.
         """
         try:
-            with no_call_stacks(), tapped(self.model) as taps:
-                return compile_with(functools.partial(function, taps=taps), *arguments)
+            with no_call_stacks(), tapped(self.model) as traced:
+                return compile_with(functools.partial(function, traced=traced), *arguments), traced.received
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001, the second trace raises it again
-            with tapped(self.model) as taps:
-                return compile_with(functools.partial(function, taps=taps), *arguments)
+            with tapped(self.model) as traced:
+                return compile_with(functools.partial(function, traced=traced), *arguments), traced.received
 
     def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
         return Compiled(function, arguments, dynamic_sizes)
 
-    def _entry(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
+    def _entry(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
         return self.case.named_outputs(getattr(self.model, self.case.entry)(**arguments))
 
-    def _entry_tapped(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
-        outputs = self._entry(arguments, taps)
-        return {**taps, **outputs}
+    def _entry_tapped(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
+        for path, leaf in leaves(arguments):
+            if is_tripy_tensor(leaf):
+                traced.name(leaf, str(TapName(self.case.entry, argument=dotted(path))))
+        outputs = self._entry(arguments, traced)
+        return {**traced.arguments, **traced.taps, **outputs}
 
-    def _run_entry(self, arrays: Arrays, function: Callable) -> dict[str, torch.Tensor]:
+    def _run_entry(self, arrays: Arrays, function: Callable) -> tuple[dict[str, torch.Tensor], Compiled]:
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         compiled = self._compiled(function.__name__, function, arguments, self.case.dynamic_sizes(arrays))
-        return {name: to_host(out) for name, out in compiled(map_tree(arguments, to_device)).items()}
+        return compiled.on_host(map_tree(arguments, to_device)), compiled
 
     def run(self, arrays: Arrays) -> dict[str, torch.Tensor]:
-        return self._run_entry(arrays, self._entry)
+        return self._run_entry(arrays, self._entry)[0]
 
     def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
         capture = Capture() if capture is None else capture
-        capture.tensors.update(self._run_entry(arrays, self._entry_tapped))
+        results, compiled = self._run_entry(arrays, self._entry_tapped)
+        for name, tensor in results.items():
+            is_argument = bool(TapName.parse(name).argument)
+            if not is_argument:
+                capture.tensors[name] = tensor
+            elif whole:
+                capture.call_inputs[name] = tensor
+        if whole:
+            capture.arguments.update(compiled.received)
         return capture
 
     def time(self, arrays: Arrays, repeats: int) -> Timed:
@@ -165,7 +182,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs):
         args, kwargs = recorded_arguments(call, inputs)
         arguments = {"args": map_tree(args, self._host), "kwargs": map_tree(kwargs, self._host)}
 
-        def function(arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
+        def function(arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
             result = module(*arguments["args"], **arguments["kwargs"])
             return {call.tap + suffix: tensor for suffix, tensor in tensor_leaves(result, is_tripy_tensor)}
 
@@ -180,7 +197,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs):
         self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True
     ) -> dict[str, torch.Tensor]:
         compiled, arguments = self._call(call, inputs, arrays)
-        return {name: to_host(out) for name, out in compiled(map_tree(arguments, to_device)).items()}
+        return compiled.on_host(map_tree(arguments, to_device))
 
     def time_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> list[float]:
         compiled, arguments = self._call(call, inputs, arrays)
@@ -206,12 +223,12 @@ class TripyRunner(TripyModules, Appends):
 
     def _run_step(self, key: str, function: Callable, arguments: dict) -> dict[str, torch.Tensor]:
         compiled = self._compiled(key, function, arguments)
-        return {name: to_host(out) for name, out in compiled(map_tree(arguments, to_device)).items()}
+        return compiled.on_host(map_tree(arguments, to_device))
 
-    def _prefill(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
+    def _prefill(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
         cache = self.case.prefill(self.model, **arguments)
         return dict(tensor_leaves(cache, is_tripy_tensor))
 
-    def _extend(self, arguments: dict, taps: dict[str, tp.Tensor]) -> dict[str, tp.Tensor]:
+    def _extend(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
         outputs = self.case.extend(self.model, **arguments)
         return dict(zip(self.case.incremental_outputs, outputs, strict=True))

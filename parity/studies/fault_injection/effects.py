@@ -31,7 +31,8 @@ from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection.bench import WIDEST, Bench, Norms, Tap
 from parity.studies.fault_injection.faults import Fault, Outcome
 from parity.studies.fault_injection.weight_faults import WeightFault
-from parity.verdict.comparison import Comparison, Results
+from parity.verdict.comparison import Comparison
+from parity.verdict.evidence import Results
 from parity.verdict.rule import Verdict
 
 

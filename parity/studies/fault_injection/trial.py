@@ -21,7 +21,8 @@ from parity.in_process import describe
 from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.effects import effect_of
 from parity.studies.fault_injection.faults import Fault, Finding, Outcome
-from parity.verdict.comparison import Comparison, Results, compare
+from parity.verdict.comparison import Comparison, compare
+from parity.verdict.evidence import Results
 from parity.verdict.judgement import Diagnosis, TapJudgement
 
 Tensors = Mapping[str, torch.Tensor]

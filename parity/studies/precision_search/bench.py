@@ -18,8 +18,8 @@ from parity.inputs.weights import rounded
 from parity.runners import make_runner
 from parity.runners.tripy.policy import TripyPolicyRunner
 from parity.studies.precision_search.cost import Work, count
-from parity.verdict.comparison import Evidence
 from parity.verdict.distances import Distance, Oracle
+from parity.verdict.evidence import Evidence
 
 
 @dataclass(frozen=True)

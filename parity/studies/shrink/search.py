@@ -26,7 +26,8 @@ from parity.capture.names import TapName
 from parity.case import Case
 from parity.in_process import CleanRun, describe
 from parity.runners.tripy.runner import TripyRunner
-from parity.verdict.comparison import Evidence, compare
+from parity.verdict.comparison import compare
+from parity.verdict.evidence import Evidence
 from parity.verdict.judgement import TapJudgement
 from parity.verdict.rule import Verdict
 

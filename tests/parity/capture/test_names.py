@@ -9,6 +9,8 @@ NAMES = {
     "_input_features_preproc[1]": TapName("_input_features_preproc", output="[1]"),
     "pair@1[2][sum]": TapName("pair", call=1, output="[2][sum]"),
     "score.encoded": TapName("score.encoded"),
+    "blocks.0@1(payloads.ids)": TapName("blocks.0", call=1, argument="payloads.ids"),
+    "score(past_ids)": TapName("score", argument="past_ids"),
     "append:_hstu@12": TapName("_hstu", call=12, phase=Phase.APPENDING),
     "rounding_samples:top_l.4": TapName("top_l.4", samples=True),
     "rounding_samples:append:_hstu@1[0]": TapName(
@@ -23,7 +25,9 @@ def test_a_name_and_its_text_are_the_same(text, name):
     assert str(name) == text
 
 
-@pytest.mark.parametrize("text", ["a:b", "append", "a@0", "a@01", "a@", "a]b", "a[", "a[0]b", "", "a@1@2"])
+@pytest.mark.parametrize(
+    "text", ["a:b", "append", "a@0", "a@01", "a@", "a]b", "a[", "a[0]b", "", "a@1@2", "a()", "a(b"]
+)
 def test_any_other_text_is_a_path_and_stays_as_it_is(text):
     assert TapName.parse(text) == TapName(text)
     assert str(TapName.parse(text)) == text
@@ -32,6 +36,7 @@ def test_any_other_text_is_a_path_and_stays_as_it_is(text):
 def test_the_call_of_a_tap_has_no_output_and_no_samples():
     name = TapName.parse("rounding_samples:append:pair@1[2][sum]")
     assert str(name.module_call) == "append:pair@1"
+    assert str(TapName.parse("pair@1(x)").module_call) == "pair@1"
     assert str(name.of_tap()) == "append:pair@1[2][sum]"
     assert name.of_tap().of_samples() == name
 

@@ -6,7 +6,8 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
-from parity.verdict.comparison import Evidence, Results, compare
+from parity.verdict.comparison import compare
+from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_tap
 
 B, N, D = 3, 7, 40

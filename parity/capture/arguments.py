@@ -1,0 +1,83 @@
+"""The arguments of the calls of one run: the tensors and constants that modules receive.
+
+An argument often is a tensor that exists already: the result of another module, an input of the entry, or an
+argument of an earlier call. Its origin names that tensor, and no run copies or returns it twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from parity.base.trees import dotted, leaves
+
+CONSTANTS = (bool, int, float, str, type(None))
+"""Types of constants."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One leaf of a call's arguments.
+
+    Attributes:
+        name: Path of the leaf, its parameter first, such as `query` or `payloads.timestamps`.
+        parameter: Place of the parameter in the signature.
+        tensor: Key of the tensor in `Capture.argument`; empty for another leaf.
+        origin: Name of the first tap, input of the entry, or argument that is this tensor; empty for none.
+        constant: Value of a constant.
+        other: Class of a leaf that is neither a tensor nor a constant, else empty.
+    """
+
+    name: str
+    parameter: int
+    tensor: str = ""
+    origin: str = ""
+    constant: bool | int | float | str | None = None
+    other: str = ""
+
+
+@dataclass(frozen=True)
+class Received:
+    """The arguments of one call.
+
+    Attributes:
+        parent: Path of the module whose code makes the call; empty for the code of the entry.
+        finished: Number of taps that exist when the call begins.
+        longest_sum_before: Terms of the longest sum of all operations before the call; 0 if not counted.
+        arguments: The leaves in the order of the signature.
+    """
+
+    parent: str
+    finished: int
+    longest_sum_before: int
+    arguments: tuple[Argument, ...]
+
+
+def named_arguments(
+    function: Callable[..., Any], args: tuple, kwargs: dict
+) -> Iterator[tuple[str, int, Any]]:
+    """Yield name, place of the parameter, and value of every leaf of a call, defaults included.
+
+    Args:
+        function: The called function, bound to its module.
+        args, kwargs: Its arguments.
+
+    Raises:
+        TypeError: The function does not take these arguments.
+    """
+    signature = inspect.signature(function)
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    for place, (name, value) in enumerate(bound.arguments.items()):
+        is_extra = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        for path, leaf in leaves(value, () if is_extra else (name,)):
+            yield dotted(path), place, leaf
+
+
+def constant_argument(name: str, parameter: int, leaf: Any) -> Argument:
+    """The argument of a leaf that is no tensor."""
+    if isinstance(leaf, CONSTANTS):
+        return Argument(name, parameter, constant=leaf)
+    return Argument(name, parameter, other=type(leaf).__name__)
