@@ -56,7 +56,7 @@ class CleanRun:
         self.precision = precision
         self.weights = rounded(case_weights(case)[0] if weights is None else weights, precision.dtype)
         if arrays is None:
-            (inputs,) = make_inputs(case).batches
+            inputs = make_inputs(case).typical
         else:
             inputs = CaseInputs(arrays)
         poisoned = poisoned_inputs(case, inputs)

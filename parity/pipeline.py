@@ -14,7 +14,7 @@ from parity.execution.case_files import (
     write_prepared,
     write_runners_asked,
 )
-from parity.execution.collect import Progress, collect_batches
+from parity.execution.collect import BatchCollection, Progress
 from parity.execution.folder import RunFolder, opened
 from parity.execution.request import Request
 from parity.execution.resuming import read_started, write_started
@@ -67,9 +67,12 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
         case = load_case(description.case)
         judgements = []
         for precision in description.precisions:
-            batches = [case_folder.batch(number) for number in range(len(description.inputs_digests))]
-            judge = PrecisionJudge(case, PRECISIONS[precision], case_folder, description.labels_digests)
-            judgements.append(judge.judge(batches))
+            names = [batch.name for batch in description.batches]
+            judge = PrecisionJudge(
+                case, PRECISIONS[precision], case_folder, names, description.labels_digests
+            )
+            judge.judge(map(case_folder.batch, range(len(names))))
+            judgements.append(judge.judgement())
             progress(f"{case.name} {precision}")
         judged.append((description, judgements))
     return assemble(judged, command, saved.runners_asked)
@@ -103,10 +106,16 @@ def _judged(
 ) -> PrecisionJudgement:
     """Run and judge all batches of a case in one precision."""
     folder = root.case(prepared.case.name)
-    batches = collect_batches(prepared, precision, request, folder, worker, progress)
-    judge = PrecisionJudge(prepared.case, precision, folder, prepared.labels_digests)
-    judgement = judge.judge(batches, keep=request.save is not None)
+    collection = BatchCollection(prepared, precision, request, folder, worker, progress)
+    names = [batch.name for batch in prepared.inputs.batches]
+    judge = PrecisionJudge(prepared.case, precision, folder, names, prepared.labels_digests)
+    keep = request.save is not None
+    judge.judge(collection.collect_all(), keep)
+    failed = judge.first_failure()
+    if failed is not None and not collection.runs_modules_alone(failed):
+        # The model shows a fault in any batch; its modules alone tell the place.
+        judge.judge_again(failed, collection.collect_with_modules(failed), keep)
     if request.save is not None:
         write_polygraphy(prepared.case, precision, folder, worker)
         progress(f"{prepared.case.name} {precision.name}: ONNX")
-    return judgement
+    return judge.judgement()

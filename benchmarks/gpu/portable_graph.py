@@ -87,7 +87,7 @@ def relative_error(outputs: Mapping[str, torch.Tensor], exact: Mapping[str, torc
 def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """Times and errors of every side for one case."""
     tensors = case_weights(case)[0]
-    arrays = make_inputs(case).batches[0].arrays
+    arrays = make_inputs(case).typical.arrays
     sides = make_sides(case, precision, tensors)
     prepared = {}
     for side in sides:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from parity.base.precision import Precision
 from parity.base.task import Task
 from parity.case import Arrays, Batches
 
+_APPENDS = 2
+"""Items of each row that the incremental forward appends one by one."""
 CACHE_TENSORS = 4
 """Tensors of one block's cache state: v, padded q, padded k, outputs."""
 
@@ -120,7 +122,7 @@ class DenseHSTU(ConfiguredCase):
         # User by user: a batch of pairs in float64 may not fit into memory several times.
         return np.stack([_close_to_an_edge(ts_N, self.model) for ts_N in all_timestamps.numpy()])
 
-    def incremental_arguments(self, arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def incremental_arguments(self, arrays: Arrays) -> Sequence[dict[str, Any]] | None:
         config = self.model
         if config.positions_per_item > 1:
             # An item and its rating are two positions; the incremental forward appends one.
@@ -130,9 +132,14 @@ class DenseHSTU(ConfiguredCase):
             return None
         arguments = self.entry_arguments(arrays)
         del arguments["item_ids"]
-        lengths = arrays["past_lengths"]
-        before = arguments | {"past_lengths": np.maximum(lengths - 1, 1)}
-        return before, arguments | {"delta_x_offsets": lengths - 1}
+        steps = []
+        for missing in range(_APPENDS, -1, -1):
+            # A short row appends its only item again.
+            lengths = np.maximum(arrays["past_lengths"] - missing, 1)
+            steps.append(arguments | {"past_lengths": lengths})
+            if missing < _APPENDS:
+                steps[-1] |= {"delta_x_offsets": lengths - 1, "return_cache_states": missing > 0}
+        return steps
 
     def prefill(self, model: Any, past_lengths: Any, past_ids: Any, past_payloads: dict) -> list:
         """Run the history and return the cache: a list of (v, q, k, outputs) for the blocks. Either side."""
@@ -153,18 +160,20 @@ class DenseHSTU(ConfiguredCase):
         past_ids: Any,
         past_payloads: dict,
         delta_x_offsets: Any,
-    ) -> tuple[Any]:
+        return_cache_states: bool,
+    ) -> tuple[tuple[Any], list | None]:
         """Append one item to each row; return its (B, D) state as in `incremental_outputs`. Either side."""
-        return (
-            model.encode(
-                past_lengths=past_lengths,
-                past_ids=past_ids,
-                past_embeddings=model.get_item_embeddings(past_ids),
-                past_payloads=past_payloads,
-                delta_x_offsets=delta_x_offsets,
-                cache=cache,
-            ),
+        results = model.encode(
+            past_lengths=past_lengths,
+            past_ids=past_ids,
+            past_embeddings=model.get_item_embeddings(past_ids),
+            past_payloads=past_payloads,
+            delta_x_offsets=delta_x_offsets,
+            cache=cache,
+            return_cache_states=return_cache_states,
         )
+        current, states = results if return_cache_states else (results, None)
+        return (current,), states
 
     def unflatten_cache(self, tensors: dict[str, Any]) -> list[tuple[Any, ...]]:
         return unflatten_cache(tensors, CACHE_TENSORS)

@@ -108,9 +108,10 @@ def _batches(case: ConfiguredCase, data: Path | None, draws: int) -> tuple[list[
         seeds = range(case.input.seed, case.input.seed + draws)
         synthetic = [make_inputs(case.with_overrides(seed=seed)) for seed in seeds]
         items = np.arange(1, case.model.num_items + 1)
-        return [inputs for run_inputs in synthetic for inputs in run_inputs.batches], items, "synthetic"
+        return [run_inputs.typical for run_inputs in synthetic], items, "synthetic"
     recorded = make_inputs(case, case.read(data))
-    whole = [inputs for inputs in recorded.batches if inputs["past_lengths"].size == case.input.batch_size]
+    batches = [batch.inputs for batch in recorded.batches]
+    whole = [inputs for inputs in batches if inputs["past_lengths"].size == case.input.batch_size]
     if len(whole) < draws:
         raise UserError(
             "--draws",
@@ -119,7 +120,7 @@ def _batches(case: ConfiguredCase, data: Path | None, draws: int) -> tuple[list[
             "give fewer draws or users",
         )
     # A trained model has learned nothing about the table's other items.
-    seen = np.unique(np.concatenate([inputs["past_ids"].ravel() for inputs in recorded.batches]))
+    seen = np.unique(np.concatenate([inputs["past_ids"].ravel() for inputs in batches]))
     return whole[:draws], seen[seen > 0], recorded.source
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +91,18 @@ class DenseSTU(ConfiguredCase):
         close_BN &= (nearest_BN >= 1) & (nearest_BN <= self.model.num_time_buckets)
         return np.repeat(close_BN[:, :, None], self.model.embedding_dim, axis=2)
 
-    def incremental_arguments(self, arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-        return dict(arrays), dict(arrays)
+    def incremental_arguments(self, arrays: Arrays) -> Sequence[dict[str, Any]]:
+        # One cache ranks two sets of targets.
+        others = {**arrays, "seq_ids": arrays["seq_ids"] % self.model.num_items + 1}
+        return dict(arrays), others, dict(arrays)
 
     def prefill(self, model: Any, **arguments: Any) -> list:
         """Run contextual rows and history; return the cache, a list of (k, v) for the layers. Either side."""
         return model.prefill(**arguments)
 
-    def extend(self, model: Any, cache: list, **arguments: Any) -> tuple[Any]:
+    def extend(self, model: Any, cache: list, **arguments: Any) -> tuple[tuple[Any], list]:
         """Append all targets; return their states as in `incremental_outputs`. Either side."""
-        return (model.extend(cache=cache, **arguments),)
+        return (model.extend(cache=cache, **arguments),), cache
 
     def unflatten_cache(self, tensors: dict[str, Any]) -> list[tuple[Any, ...]]:
         return unflatten_cache(tensors, CACHE_TENSORS)

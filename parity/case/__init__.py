@@ -1,7 +1,8 @@
 """The engine's interface to models: `Case` for one model, `CaseReference` for its name in other processes."""
 
 from parity.case.loading import Listed, Registry, load_case
-from parity.case.model import Arrays, Batches, Case, Form, NoForm
+from parity.case.model import Case, Form, NoForm
+from parity.case.plan import Arrays, Batches, PlannedBatch
 from parity.case.reference import CaseReference
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Form",
     "Listed",
     "NoForm",
+    "PlannedBatch",
     "Registry",
     "load_case",
 ]

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from parity.base.errors import UserError
 from parity.base.trees import dotted, leaves
+from parity.case.plan import FEW_ROWS, Arrays, Batches, PlannedBatch
 from parity.case.reference import CaseReference
 
 if TYPE_CHECKING:
@@ -25,26 +25,6 @@ if TYPE_CHECKING:
     from parity.base.precision import Precision
     from parity.base.task import Task
     from parity.case.streams import Streams
-
-Arrays = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Batches:
-    """Inputs of a case, their source, and counts for the report.
-
-    Attributes:
-        inputs: Arrays by name, batch by batch.
-        source: Origin of the arrays, for the report.
-        counts: Numbers of rows and the like, for the report.
-        labels: Observed results, batch by batch and row by row, as the case's `task` reads them. No model
-            gets them. Empty where there are none.
-    """
-
-    inputs: Sequence[Arrays]
-    source: str
-    counts: Mapping[str, int]
-    labels: Sequence[Arrays] = field(default_factory=list)
 
 
 class NoForm(Exception):
@@ -93,7 +73,7 @@ class Case(abc.ABC):
 
     @abc.abstractmethod
     def make_inputs(self) -> Arrays | Batches:
-        """Arrays by name, drawn from `seed`, for `batch_size` rows; or several batches with their counts."""
+        """The typical batch: arrays by name, drawn from `seed`, for `batch_size` rows; or with its counts."""
 
     # Naming
 
@@ -154,6 +134,20 @@ class Case(abc.ABC):
         return {f"{self.entry}.{name}": result for name, result in named.items()}
 
     # Inputs
+
+    def plan(self) -> Iterable[PlannedBatch]:
+        """Small batches beside the typical one, for other shapes and values.
+
+        By default one row, two rows, and other values, all from `make_inputs`. The port's dynamic sizes go up
+        to those of the typical batch.
+        """
+        sizes = [rows for rows in FEW_ROWS if rows < self.batch_size]
+        for number, rows in enumerate([*sizes, self.batch_size], start=1):
+            counted = "one row" if rows == 1 else f"{rows} rows"
+            name = "other values" if rows == self.batch_size else counted
+            content = self.with_overrides(seed=self.seed + number, batch_size=rows).make_inputs()
+            for inputs in content.inputs if isinstance(content, Batches) else [content]:
+                yield PlannedBatch(name, f"{counted}, seed {self.seed + number}", inputs)
 
     def batch_size_of(self, arrays: Arrays) -> int:
         """B of some inputs: by default the first axis of the first array."""
@@ -276,16 +270,19 @@ class Case(abc.ABC):
 
     # The incremental forward
 
-    def incremental_arguments(self, arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Keyword arguments of `prefill` and of `extend`, less its cache; None where there are none."""
+    def incremental_arguments(self, arrays: Arrays) -> Sequence[dict[str, Any]] | None:
+        """Keyword arguments of `prefill`, then of each `extend` less its cache; None where there are none."""
         return None
 
     def prefill(self, model: Any, **arguments: Any) -> Any:
-        """Run a model of either side on all but the last step. Returns its cache, a nest of tensors."""
+        """Run a model of either side on all but the last steps. Returns its cache, a nest of tensors."""
         raise NotImplementedError(f"{self.name} has no incremental forward")
 
-    def extend(self, model: Any, cache: Any, **arguments: Any) -> tuple[Any, ...]:
-        """Append the last step. Returns tensors in the order of `incremental_outputs`."""
+    def extend(self, model: Any, cache: Any, **arguments: Any) -> tuple[tuple[Any, ...], Any]:
+        """Append one step. Returns tensors in the order of `incremental_outputs`, and the next step's cache.
+
+        The last step's tensors are judged. Its cache may be None.
+        """
         raise NotImplementedError(f"{self.name} has no incremental forward")
 
     def unflatten_cache(self, tensors: Mapping[str, Any]) -> Any:

@@ -17,6 +17,16 @@ from parity.inputs.arrays import CaseInputs, poisoned_inputs, save
 from parity.inputs.prepared import PreparedCase
 
 
+class BatchDescription(BaseModel):
+    """The facts about a batch: its name, what it asks in words, and the digest of its inputs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    purpose: str
+    digest: str
+
+
 class CaseDescription(BaseModel):
     """The facts about a case that a replay needs besides its captures.
 
@@ -26,7 +36,8 @@ class CaseDescription(BaseModel):
         precisions: Names of the tested precisions.
         source, weights_source: Origins of the inputs and of the weights.
         weights_digest: Digest of the weights.
-        inputs_digests, labels_digests: Digests by batch; no labels without observed results.
+        batches: Facts about each batch.
+        labels_digests: Digests by batch; empty without observed results.
         counts: Numbers of rows and the like.
     """
 
@@ -38,7 +49,7 @@ class CaseDescription(BaseModel):
     source: str
     weights_source: str
     weights_digest: str
-    inputs_digests: tuple[str, ...]
+    batches: tuple[BatchDescription, ...]
     counts: dict[str, int]
     labels_digests: tuple[str, ...]
 
@@ -65,7 +76,8 @@ def write_prepared(prepared: Sequence[PreparedCase], folder: RunFolder) -> None:
     for case in prepared:
         case_folder = folder.case(case.case.name)
         weights.export(case.weights, case_folder.weights)
-        for number, inputs in enumerate(case.inputs.batches):
+        for number, batch in enumerate(case.inputs.batches):
+            inputs = batch.inputs
             labels = case.inputs.labels[number] if case.inputs.labels else None
             write_inputs(inputs, poisoned_inputs(case.case, inputs), case_folder.batch(number), labels)
 
@@ -93,7 +105,10 @@ def write_descriptions(
             source=case.inputs.source,
             weights_source=case.weights_source,
             weights_digest=weights.digest(case.weights),
-            inputs_digests=tuple(inputs.digest for inputs in case.inputs.batches),
+            batches=tuple(
+                BatchDescription(name=batch.name, purpose=batch.purpose, digest=batch.inputs.digest)
+                for batch in case.inputs.batches
+            ),
             counts=dict(case.inputs.counts),
             labels_digests=tuple(case.labels_digests),
         )

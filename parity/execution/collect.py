@@ -19,7 +19,7 @@ from parity.capture.slices import MemoryBudget
 from parity.capture.spool import CannotWrite
 from parity.capture.store import is_saved
 from parity.execution.commands import Commands, WorkingBytes
-from parity.execution.folder import BatchFolder, CaseFolder, RunnerFolder
+from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder, RunnerFolder
 from parity.execution.record import (
     ORACLE,
     REFERENCE,
@@ -39,22 +39,18 @@ LONGEST_TIMED = 10.0
 """Longest run of the reference that is timed, in seconds: medians and spreads take dozens of runs."""
 DEFAULT_BUDGET = MemoryBudget()
 
+_NOT_HERE = (Status.UNAVAILABLE, Status.BUILT, Status.REFUSED)
+"""Ends of a runner that are the same in every batch of a plan."""
+
 Progress = Callable[[str], None]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def collect_batches(
-    prepared: PreparedCase,
-    precision: Precision,
-    request: Request,
-    folder: CaseFolder,
-    worker: Worker,
-    progress: Progress,
-) -> Iterator[BatchFolder]:
-    """Run all batches of a case in one precision, on models that are loaded once; the first one is timed.
+class BatchCollection:
+    """All batches of a case in one precision, on models that are loaded once.
 
-    A batch that is done already does not run again.
+    Modules run alone in every batch of recorded data, and in the first batch of a plan.
 
     Args:
         prepared: The case with its inputs, which are saved.
@@ -63,31 +59,64 @@ def collect_batches(
         folder: Folder of the case.
         worker: The runners' processes.
         progress: Called after each runner.
-
-    Yields:
-        The folder of each batch when it is done.
-
-    Raises:
-        CannotWrite: The captures cannot be written.
     """
-    for number, inputs in enumerate(prepared.inputs.batches):
-        batch = folder.batch(number)
-        result = batch.precision(precision.name)
-        if not result.record.exists():
-            # An interrupted run may leave a part of a result.
-            shutil.rmtree(result.path, ignore_errors=True)
-            if number == 0:
-                write_limits(prepared.case, precision, inputs, result.roofline)
-            collect(
-                Batch(prepared.case, precision, batch, folder.weights),
-                request.runners_of(prepared.case),
-                worker.pool,
-                worker.scheduler,
-                progress,
-                timed=number == 0,
-                profiles=request.profile if number == 0 else None,
-            )
-        yield batch
+
+    def __init__(
+        self,
+        prepared: PreparedCase,
+        precision: Precision,
+        request: Request,
+        folder: CaseFolder,
+        worker: Worker,
+        progress: Progress,
+    ) -> None:
+        self._prepared, self._precision, self._request = prepared, precision, request
+        self._folder, self._worker, self._progress = folder, worker, progress
+        self._names = request.runners_of(prepared.case)
+
+    def runs_modules_alone(self, number: int) -> bool:
+        """Whether modules run alone in a batch whatever its verdict is."""
+        return number == 0 or self._prepared.inputs.batches[number].is_recorded
+
+    def collect_all(self) -> Iterator[BatchFolder]:
+        """Run the batches that are not done; the first one is timed. Yields each batch's folder when done.
+
+        Raises:
+            CannotWrite: The captures cannot be written.
+        """
+        for number in range(len(self._prepared.inputs.batches)):
+            if not self._result(number).record.exists():
+                self._collect(number, self.runs_modules_alone(number))
+            yield self._folder.batch(number)
+
+    def collect_with_modules(self, number: int) -> BatchFolder:
+        """Run a batch once more, with every module alone, and return its folder."""
+        self._collect(number, modules_alone=True)
+        return self._folder.batch(number)
+
+    def _result(self, number: int) -> PrecisionFolder:
+        return self._folder.batch(number).precision(self._precision.name)
+
+    def _collect(self, number: int, modules_alone: bool) -> None:
+        case, batch = self._prepared.case, self._prepared.inputs.batches[number]
+        result = self._result(number)
+        # An interrupted run may leave a part of a result.
+        shutil.rmtree(result.path, ignore_errors=True)
+        if number == 0:
+            write_limits(case, self._precision, batch.inputs, result.roofline)
+        record = collect(
+            Batch(case, self._precision, self._folder.batch(number), self._folder.weights),
+            self._names,
+            self._worker.pool,
+            self._worker.scheduler,
+            self._progress,
+            timed=number == 0,
+            profiles=self._request.profile if number == 0 else None,
+            modules_alone=modules_alone,
+        )
+        if not batch.is_recorded:
+            # Other batches of a plan tell nothing new of a runner that cannot run here.
+            self._names = tuple(name for name in self._names if record.runners[name].status not in _NOT_HERE)
 
 
 def collect(
@@ -99,6 +128,7 @@ def collect(
     timed: bool = True,
     profiles: Path | None = None,
     budget: MemoryBudget = DEFAULT_BUDGET,
+    modules_alone: bool = True,
 ) -> Record:
     """Run the reference, the oracle and other runners on a batch; save captures and the record.
 
@@ -114,12 +144,13 @@ def collect(
         timed: Whether to time the runners.
         profiles: Folder for traces; None for no traces.
         budget: Memory that runs may take.
+        modules_alone: Whether every module also runs alone, on the inputs of the reference's module.
 
     Raises:
         CannotWrite: The captures cannot be written.
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
-    collection = _Collection(batch, pool, scheduler, progress, budget)
+    collection = _Collection(batch, pool, scheduler, progress, budget, modules_alone)
     with scheduler.capturing(), ThreadPoolExecutor(max_workers=len(everyone)) as threads:
         records = dict(zip(everyone, threads.map(collection.capture, everyone), strict=True))
     gpu = collection.time(records) if timed else {}
@@ -140,7 +171,9 @@ class _Collection:
         scheduler: Scheduler,
         progress: Progress,
         budget: MemoryBudget,
+        modules_alone: bool,
     ) -> None:
+        self._modules_alone = modules_alone
         self.folder = batch.folder.precision(batch.precision.name)
         self._batch = batch
         self._pool = pool
@@ -197,7 +230,7 @@ class _Collection:
                     self._reference_seconds = seconds
             if record.taps_modules and batch.folder.poisoned.exists():
                 self._run_poisoned(record, name, folder, needed)
-        if record.taps_modules and name != REFERENCE:
+        if record.taps_modules and name != REFERENCE and self._modules_alone:
             arguments = (inputs, self._calls, folder.isolated, self._budget)
             record.problems = self._ask(name, Commands.run_isolated, *arguments)
 

@@ -21,6 +21,7 @@ import safetensors.numpy
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.case import Arrays, Batches, Case
+from parity.case.plan import TYPICAL
 
 SCHEMA = "parity.inputs/1"
 POISON_SEED = 1
@@ -65,43 +66,90 @@ class CaseInputs(Mapping[str, np.ndarray]):
 
 
 @dataclass(frozen=True)
+class NamedInputs:
+    """One batch of a run.
+
+    Attributes:
+        name: Name in reports; unique in the run.
+        purpose: What the batch asks, in words; empty for recorded data.
+        inputs: The arrays.
+    """
+
+    name: str
+    purpose: str
+    inputs: CaseInputs
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the batch is of recorded data, or one of several that the case makes without a plan."""
+        return not self.purpose
+
+
+@dataclass(frozen=True)
 class RunInputs:
     """All batches of a case, read-only.
 
     Attributes:
-        batches: The inputs, batch by batch.
+        batches: The batches; the first one is timed, and the port is compiled for it.
         labels: Observed results, batch by batch; empty where there are none.
         source: Origin of the inputs.
-        counts: Numbers of rows and the like.
+        counts: Numbers of rows and the like, of the typical batch or of all recorded data.
     """
 
-    batches: tuple[CaseInputs, ...]
+    batches: tuple[NamedInputs, ...]
     labels: tuple[CaseInputs, ...]
     source: str
     counts: Mapping[str, int]
 
+    @property
+    def typical(self) -> CaseInputs:
+        """The arrays of the first batch."""
+        return self.batches[0].inputs
+
 
 def make_inputs(case: Case, data: Any = None) -> RunInputs:
-    """The checked inputs of a case: synthetic ones from its seed, or all of `data`.
+    """The checked inputs of a case: the batches of its plan, or all of `data`.
 
     Args:
         case: The case.
         data: A file's content, from `Case.read`.
 
     Raises:
-        UserError: No batch, a value that is no NumPy array, or inputs that the case refuses.
+        UserError: No batch, two batches of one name, a value that is no NumPy array, or inputs that the case
+            refuses.
     """
     content = case.make_inputs() if data is None else case.recorded(data)
     if not isinstance(content, Batches):
         inputs = _read_only(case, content)
         content = Batches([inputs], f"synthetic, seed {case.seed}", {"rows": case.batch_size_of(inputs)})
-    batches = tuple(_read_only(case, arrays) for arrays in content.inputs)
-    if not batches:
+    arrays = [_checked(case, batch) for batch in content.inputs]
+    if not arrays:
         raise UserError("inputs", case.name, "has no batch", "make at least one")
-    for inputs in batches:
-        case.validate(inputs)
-    labels = tuple(_read_only(case, arrays) for arrays in content.labels)
-    return RunInputs(batches, labels, content.source, dict(content.counts))
+    if data is None and len(arrays) == 1:
+        batches = _planned(case, arrays[0])
+    else:
+        batches = [NamedInputs(f"batch {number}", "", inputs) for number, inputs in enumerate(arrays)]
+    labels = tuple(_read_only(case, batch) for batch in content.labels)
+    return RunInputs(tuple(batches), labels, content.source, dict(content.counts))
+
+
+def _planned(case: Case, typical: CaseInputs) -> list[NamedInputs]:
+    """The typical batch and the others of the case's plan, without repetitions."""
+    batches = [NamedInputs(TYPICAL, "compiled for and timed", typical)]
+    for planned in case.plan():
+        if any(planned.name == batch.name for batch in batches):
+            raise UserError("plan", planned.name, "is the name of two batches", "give each a name of its own")
+        inputs = _checked(case, planned.inputs)
+        # A case without random numbers has the same values for every seed.
+        if all(inputs.digest != batch.inputs.digest for batch in batches):
+            batches.append(NamedInputs(planned.name, planned.purpose, inputs))
+    return batches
+
+
+def _checked(case: Case, arrays: Arrays) -> CaseInputs:
+    inputs = _read_only(case, arrays)
+    case.validate(inputs)
+    return inputs
 
 
 def poisoned_inputs(case: Case, inputs: CaseInputs, seed: int = POISON_SEED) -> CaseInputs | None:

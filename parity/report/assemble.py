@@ -11,6 +11,7 @@ from parity.capture.names import TapName
 from parity.execution.case_files import CaseDescription
 from parity.execution.record import ORACLE, REFERENCE, RunnerRecord, Status
 from parity.report.schema import (
+    BatchReport,
     CaseReport,
     DiagnosisReport,
     ElementReport,
@@ -75,9 +76,8 @@ def _case_report(description: CaseDescription, judgements: Sequence[PrecisionJud
         source=description.source,
         weights_source=description.weights_source,
         weights_digest=description.weights_digest,
-        inputs_digests=description.inputs_digests,
         labels_digests=description.labels_digests,
-        batches=len(description.inputs_digests),
+        batches=tuple(BatchReport(**batch.model_dump()) for batch in description.batches),
         counts=description.counts,
         precisions=tuple(precision_report(judgement) for judgement in judgements),
     )

@@ -161,7 +161,7 @@ def _comparable(name: str, old: CaseReport, new: CaseReport, changes: Changes) -
         for what, a, b in (
             ("configuration", old.case, new.case),
             ("weights", old.weights_digest, new.weights_digest),
-            ("inputs", old.inputs_digests, new.inputs_digests),
+            ("inputs", old.batches, new.batches),
         )
         if a != b
     ]

@@ -31,8 +31,8 @@ def _suite(report: Report, case: CaseReport, precision: PrecisionReport, entry: 
     suite.timestamp = report.created
     suite.hostname = "localhost"
     suite.add_property("weights", case.weights_digest)
-    for number, digest in enumerate(case.inputs_digests):
-        suite.add_property(f"inputs.{number}", digest)
+    for batch in case.batches:
+        suite.add_property(f"inputs.{overview.printable(batch.name)}", batch.digest)
     classname = overview.printable(f"{case.case.name}.{precision.precision}.{entry.runner}")
     suite.add_testcase(_whole(report, entry, classname))
     for module in entry.modules:

@@ -72,23 +72,23 @@ def outcome(report: Report) -> Outcome:
     return Outcome("PASS", f"{compared}; {closest}{notes}.")
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _counted(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}{plural}"
 
 
 def case_title(case: CaseReport) -> str:
     """A case with its input, the size of the input and its weights."""
-    batches = f"{case.batches} {'batch' if case.batches == 1 else 'batches'}"
+    batches = _counted(len(case.batches), "batch", "es")
     counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in case.counts.items())
     return f"{case.case.name}: {case.source}; {batches}: {counts}; weights: {case.weights_source}"
 
 
 def place(case: CaseReport, precision: PrecisionReport, entry: RunnerReport) -> str:
-    """The name of a run in a report, with the number of the failing batch."""
+    """The name of a run in a report, with the name of the failing batch."""
     diagnosis = entry.diagnosis
     # A metric covers all batches.
-    has_batch = case.batches > 1 and diagnosis is not None and diagnosis.kind != "metric"
-    batch = f", batch {diagnosis.batch}" if has_batch and entry.verdict == "FAIL" else ""
+    has_batch = len(case.batches) > 1 and diagnosis is not None and diagnosis.kind != "metric"
+    batch = f", {diagnosis.batch}" if has_batch and entry.verdict == "FAIL" else ""
     return f"{case.case.name}, {precision.precision}, {entry.label}{batch}"
 
 

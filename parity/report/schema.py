@@ -116,7 +116,7 @@ class ModuleReport(_Part):
         gap: Reason why the runner has no such module, or empty.
         accumulated, isolated: Verdicts inside the model and alone; None if there is none.
         min_detectable_error: Smallest relative error that a verdict detects in any batch; NaN in a FAIL.
-        worst_batch: Number of the batch with these verdicts.
+        worst_batch: Name of the batch with these verdicts.
         latency: Times of the module alone; None if it is not timed.
         error_maps: Places of the errors, of modules that are worth a look.
         notes: Facts about the module's limit that decide nothing, in words.
@@ -130,7 +130,7 @@ class ModuleReport(_Part):
     accumulated: VerdictReport | None
     isolated: VerdictReport | None
     min_detectable_error: Number
-    worst_batch: int
+    worst_batch: str
     latency: LatencyReport | None
     error_maps: dict[Literal["isolated", "accumulated", "poisoned"], ErrorMapReport] = {}
     notes: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class DiagnosisReport(_Part):
     tap: str
     text: str
     amplification: float | None
-    batch: int
+    batch: str
     explanation: tuple[str, ...] = ()
 
 
@@ -234,6 +234,14 @@ class PrecisionReport(_Part):
     """State of the GPU before and after timing: clocks, power, temperature."""
 
 
+class BatchReport(_Part):
+    """One batch: its name, what it asks in words, and the digest of its inputs."""
+
+    name: str
+    purpose: str
+    digest: str
+
+
 class CaseReport(_Part):
     """One case: its inputs, its weights and its results."""
 
@@ -241,9 +249,8 @@ class CaseReport(_Part):
     source: str
     weights_source: str
     weights_digest: str
-    inputs_digests: tuple[str, ...]
     labels_digests: tuple[str, ...] = ()
-    batches: int
+    batches: tuple[BatchReport, ...]
     counts: dict[str, int]
     precisions: tuple[PrecisionReport, ...]
 

@@ -131,7 +131,7 @@ class Appends(Runner):
 
     @abc.abstractmethod
     def run_incremental(self, arrays: Arrays) -> dict[str, torch.Tensor]:
-        """Fill the cache with all but the last item of each row, then append that item.
+        """Fill the cache, then append the last items of each row one after the other.
 
         Returns the outputs of the last step by tap name; nothing for a case without a cache.
         """

@@ -84,7 +84,9 @@ def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:
     if not results.taps_modules:
         expected = [tap for tap in taps if TapName.parse(tap).is_output_of(evidence.entry)]
         return expected + [tap for tap in results.untapped if tap not in expected]
-    expected = [tap for tap in taps if results.appends or not TapName.parse(tap).appends]
+    # Modules of the incremental forward are judged alone.
+    appends = results.appends and bool(evidence.oracle_isolated)
+    expected = [tap for tap in taps if appends or not TapName.parse(tap).appends]
     extra = {*results.tapped, *results.isolated, *results.untapped} - set(taps)
     return expected + sorted(extra)
 
@@ -108,7 +110,7 @@ def _judge_tap(evidence: Evidence, results: Results, tap: str, flips: np.ndarray
     accumulated = isolated = None
     if call is None or not call.appends:
         accumulated = _judge_one(evidence, tap, evidence.oracle.get(tap), reference, port, contaminated)
-    if call and results.taps_modules:
+    if call and results.taps_modules and evidence.oracle_isolated:
         isolated = _judge_isolated(evidence, results, call, tap, contaminated)
     return TapJudgement.of(tap, path, kind, accumulated, isolated)
 

@@ -24,7 +24,8 @@ class Evidence:
         entry: Name of the entry point; its outputs are the taps `entry.*`.
         reference: Tapped run of the reference, with its calls.
         oracle: Taps of the oracle, accumulated.
-        oracle_isolated: Taps of the oracle, each module alone on the reference's inputs.
+        oracle_isolated: Taps of the oracle, each module alone on the reference's inputs; empty if no module
+            is judged alone.
         reference_incremental: Incremental outputs of the reference; empty without an incremental forward.
         incremental_outputs: Tap of the full forward that each incremental output must equal.
         valid: For each size of a padded axis, the (B, size) mask of valid positions.

@@ -37,7 +37,7 @@ class TapJudgement:
         accumulated: Verdict inside the model; None if there is none.
         isolated: Verdict of the module alone on the reference's inputs; None if it cannot run alone.
         gap: Reason why the runner has no such module; empty if it has one.
-        batch: Number of the batch with these verdicts, the worst of all.
+        batch: Name of the batch with these verdicts, the worst of all.
         min_detectable_error: Smallest relative error that either verdict detects in any batch; NaN in a FAIL.
         insensitive: Whether the tap passes and detects too little.
         error_maps: Maps by "isolated", "accumulated" and "poisoned", of taps that are worth a look.
@@ -50,7 +50,7 @@ class TapJudgement:
     accumulated: Verdict | None
     isolated: Verdict | None
     gap: str = ""
-    batch: int = 0
+    batch: str = ""
     min_detectable_error: float = math.nan
     insensitive: bool = False
     error_maps: Mapping[str, ErrorMap] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Diagnosis:
         text: The diagnosis in words.
         amplification: Ratio of the error inside the model to the error alone; None for other kinds.
         explanation: Patterns that explain the wrong tensor, in words.
-        batch: Number of the batch.
+        batch: Name of the batch.
     """
 
     kind: Literal["none", "module", "amplification", "check", "metric", "insensitive"] = "none"
@@ -113,7 +113,7 @@ class Diagnosis:
     text: str = ""
     amplification: float | None = None
     explanation: tuple[str, ...] = ()
-    batch: int = 0
+    batch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

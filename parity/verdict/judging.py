@@ -61,22 +61,29 @@ class PrecisionJudge:
         case: The case.
         precision: The tested precision.
         folder: Folder of the case, for its exported weights.
+        names: Names of the batches, in order.
         labels_digests: Digest of each batch's labels; empty without labels, and then there are no metrics.
     """
 
     def __init__(
-        self, case: Case, precision: Precision, folder: CaseFolder, labels_digests: Sequence[str]
+        self,
+        case: Case,
+        precision: Precision,
+        folder: CaseFolder,
+        names: Sequence[str],
+        labels_digests: Sequence[str],
     ) -> None:
         self._case = case
         self._precision = precision
         self._weights = folder.weights
+        self._names = names
         self._labels_digests = labels_digests
         self._batches: list[Mapping[str, RunnerJudgement]] = []
         self._gpu: Mapping[str, str] = {}
         self._limits: Limits | None = None
         self._evaluation: Evaluation | None = None
 
-    def judge(self, batches: Iterable[BatchFolder], keep: bool = True) -> PrecisionJudgement:
+    def judge(self, batches: Iterable[BatchFolder], keep: bool = True) -> None:
         """Judge batches as they come, each one while the next one is made.
 
         Args:
@@ -94,7 +101,6 @@ class PrecisionJudge:
                 judged = thread.submit(self._take, batch, keep)
             if judged is not None:
                 judged.result()
-        return self.judgement()
 
     def _take(self, batch: BatchFolder, keep: bool) -> None:
         self.add(batch)
@@ -109,7 +115,7 @@ class PrecisionJudge:
         """
         number = len(self._batches)
         folder = batch.precision(self._precision.name)
-        judgements = judge_batch(self._case, folder, number)
+        judgements = judge_batch(self._case, folder, self._names[number])
         self._batches.append(judgements)
         self._gpu = self._gpu or read_record(folder.record).gpu
         self._limits = self._limits or read_limits(folder.roofline)
@@ -119,6 +125,22 @@ class PrecisionJudge:
             if load(batch.labels).digest != self._labels_digests[number]:
                 raise UserError("labels", str(batch.labels), "are not those of the run", "save again")
             self._evaluate().add(batch, [name for name in compared if name != REFERENCE])
+
+    def first_failure(self) -> int | None:
+        """Number of the first batch in which a runner fails; None if none does."""
+        failing = (
+            number
+            for number, judgements in enumerate(self._batches)
+            if any(judgement.verdict == "FAIL" for judgement in judgements.values())
+        )
+        return next(failing, None)
+
+    def judge_again(self, number: int, batch: BatchFolder, keep: bool = True) -> None:
+        """Judge a batch without labels once more, from captures of all modules alone."""
+        folder = batch.precision(self._precision.name)
+        self._batches[number] = judge_batch(self._case, folder, self._names[number])
+        if not keep:
+            shutil.rmtree(folder.path)
 
     def _evaluate(self) -> Evaluation:
         if self._evaluation is None:
@@ -163,13 +185,13 @@ def _moved(flagged: Sequence[MetricJudgement]) -> str:
     )
 
 
-def judge_batch(case: Case, folder: PrecisionFolder, batch: int) -> dict[str, RunnerJudgement]:
+def judge_batch(case: Case, folder: PrecisionFolder, batch: str) -> dict[str, RunnerJudgement]:
     """Judge every runner of one batch in one precision.
 
     Args:
         case: The case.
         folder: Folder of the batch in the precision.
-        batch: Number of the batch.
+        batch: Name of the batch.
 
     Returns:
         A judgement for each runner. The oracle has one only if it fails.
@@ -271,7 +293,7 @@ def _evidence(case: Case, folder: PrecisionFolder, record: Record) -> Evidence:
         load(folder.batch.inputs).arrays,
         open_capture(reference.tapped),
         open_capture(oracle.tapped).tensors,
-        open_capture(oracle.isolated).tensors,
+        _optional(oracle.isolated).tensors,
         _optional(reference.incremental).tensors,
         has_padding=folder.batch.poisoned.exists(),
     )
@@ -288,7 +310,7 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
         return Results(untapped=untapped, taps_modules=False, appends=False)
     tapped = _optional(folder.tapped).tensors
     # The tapped run of the reference is its isolated run: its modules run on the recorded inputs.
-    isolated = tapped if name == REFERENCE else open_capture(folder.isolated).tensors
+    isolated = tapped if name == REFERENCE else _optional(folder.isolated).tensors
     return Results(
         untapped=untapped,
         tapped=tapped,
@@ -301,7 +323,7 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
     )
 
 
-def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, batch: int) -> RunnerJudgement:
+def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, batch: str) -> RunnerJudgement:
     comparison = compare(evidence, results)
     diagnosis = comparison.diagnosis
     if record.status is not Status.OK:
@@ -337,7 +359,7 @@ def _blame(comparison: Comparison, record: RunnerRecord) -> Diagnosis:
     return Diagnosis("check", "", f"every module passes on its own, and {record.reason}")
 
 
-def _without_verdict(record: RunnerRecord, blocked: str, batch: int) -> RunnerJudgement:
+def _without_verdict(record: RunnerRecord, blocked: str, batch: str) -> RunnerJudgement:
     status = record.status if record.status is not Status.OK else Status.ERROR
     reason = record.reason or blocked
     if status is Status.REFUSED:

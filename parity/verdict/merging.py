@@ -80,10 +80,15 @@ def _merge(earlier: RunnerJudgement, later: RunnerJudgement) -> RunnerJudgement:
 
 
 def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:
-    """The worse of two batches, with the smallest error that either detects, and the notes of both."""
+    """The worse of two batches, with the smallest error that either detects, and the notes of both.
+
+    A module that runs alone in one of them has the verdict of that batch.
+    """
     detectable = min(earlier.min_detectable_error, later.min_detectable_error)
     notes = tuple(dict.fromkeys(earlier.notes + later.notes))
-    return replace(max(earlier, later, key=_badness), min_detectable_error=detectable, notes=notes)
+    worse, other = (later, earlier) if _badness(later) > _badness(earlier) else (earlier, later)
+    isolated = other.isolated if worse.isolated is None else worse.isolated
+    return replace(worse, isolated=isolated, min_detectable_error=detectable, notes=notes)
 
 
 def _badness(judgement: TapJudgement | Verdict) -> tuple[bool, float]:

@@ -28,7 +28,7 @@ def small():
     """A research model with room for targets, its weights, and requests of histories of several lengths."""
     case = load_case("hstu_tiny").with_input(batch_size=4)
     case = case.with_sizes({"model.max_output_len": TARGETS + 1})
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     return case.model, case_weights(case)[0], rows_of(inputs.arrays)
 
 

@@ -68,7 +68,10 @@ def run_case(name: str, precision: str, seed: int, runners: tuple[str, ...]) -> 
 
 def batch_reports(case: ConfiguredCase, folder: PrecisionFolder) -> dict[str, RunnerReport]:
     """The reports on the runners of a case's first batch."""
-    return {name: runner_report(name, runner) for name, runner in judge_batch(case, folder, batch=0).items()}
+    return {
+        name: runner_report(name, runner)
+        for name, runner in judge_batch(case, folder, batch="typical").items()
+    }
 
 
 def run_command(**options: object) -> Report:
@@ -97,7 +100,7 @@ def collected(
 def write_case(case: ConfiguredCase, folder: CaseFolder) -> None:
     """A case's synthetic inputs, poisoned ones and initial weights, where a run has them."""
     weights.export(weights.case_weights(case)[0], folder.weights)
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     write_inputs(inputs, poisoned_inputs(case, inputs, case.seed), folder.batch(0))
 
 

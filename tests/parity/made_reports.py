@@ -7,6 +7,7 @@ import math
 from cases.shipped import load_case
 from parity.execution.record import BuildRecord
 from parity.report.schema import (
+    BatchReport,
     CaseReport,
     DiagnosisReport,
     ElementReport,
@@ -87,7 +88,7 @@ def module(tap: str, precision: str = "fp32", alone: float = 0.2, inside: float 
         "isolated": None if tap.startswith("score.") else verdict(precision, alone),
         "accumulated": verdict(precision, inside),
         "min_detectable_error": math.nan if failed else 2 * UNIT[precision],
-        "worst_batch": 0,
+        "worst_batch": "typical",
         "latency": latency(2e-5, 1.9e-5, 2.1e-5, 7),
     }
     return ModuleReport(**(fields | changes))
@@ -100,7 +101,7 @@ def port(precision: str, modules: tuple[ModuleReport, ...], **changes: object) -
         "status": "OK",
         "reason": "",
         "verdict": "PASS",
-        "diagnosis": DiagnosisReport(kind="none", tap="", text="", amplification=None, batch=0),
+        "diagnosis": DiagnosisReport(kind="none", tap="", text="", amplification=None, batch="typical"),
         "modules": modules,
         "checks": {"incremental.current": verdict(precision)},
         "latency": latency(0.012, 0.0118, 0.0125),
@@ -141,7 +142,7 @@ def failing_port(precision: str) -> RunnerReport:
     text = f"{CULPRIT} (Attention) diverges on its own: why"
     explanation = ("equal after transposing the last two axes",)
     found = DiagnosisReport(
-        kind="module", tap=CULPRIT, text=text, amplification=None, batch=0, explanation=explanation
+        kind="module", tap=CULPRIT, text=text, amplification=None, batch="typical", explanation=explanation
     )
     return port(precision, modules, verdict="FAIL", diagnosis=found)
 
@@ -157,6 +158,12 @@ def without_verdict(runner: str, status: str, reason: str, **changes: object) ->
     return RunnerReport(**(fields | changes))
 
 
+BATCHES = (
+    BatchReport(name="typical", purpose="compiled for and timed", digest="e" * 64),
+    BatchReport(name="one row", purpose="one row, another seed", digest="f" * 64),
+)
+
+
 def report(*by_precision: tuple[RunnerReport, ...], exit_code: int = 0, **case_changes: object) -> Report:
     """One case, with these runners in fp32, fp16 and so on."""
     fields = {
@@ -164,8 +171,7 @@ def report(*by_precision: tuple[RunnerReport, ...], exit_code: int = 0, **case_c
         "source": "synthetic, seed 0",
         "weights_source": "initial, seed 0",
         "weights_digest": "d" * 64,
-        "inputs_digests": ("e" * 64,),
-        "batches": 1,
+        "batches": BATCHES[:1],
         "counts": {"users": 5, "history": 82},
         "precisions": tuple(
             PrecisionReport(precision=name, runners=runners)
@@ -247,7 +253,7 @@ def everything() -> Report:
             "padding_leak": "_item_emb",
             "observer_difference": 1e-7,
             "diagnosis": DiagnosisReport(
-                kind="module", tap="no_number", text=HOSTILE, amplification=None, batch=1
+                kind="module", tap="no_number", text=HOSTILE, amplification=None, batch="one row"
             ),
         }
     )
@@ -257,4 +263,4 @@ def everything() -> Report:
         without_verdict("torch_jagged", "CRASHED", HOSTILE),
         port("fp32", (module("_o"),), runner="onnxruntime", label="onnxruntime", timing_reason="too slow"),
     )
-    return report((reference(), broken, *others), (reference(),), exit_code=1, batches=2)
+    return report((reference(), broken, *others), (reference(),), exit_code=1, batches=BATCHES)

@@ -31,7 +31,7 @@ class Setup:
 
     def arrays(self, batch: int, seed: int) -> dict[str, np.ndarray]:
         """Synthetic inputs of another batch size."""
-        (inputs,) = make_inputs(self.case.with_overrides(batch_size=batch, seed=seed)).batches
+        inputs = make_inputs(self.case.with_overrides(batch_size=batch, seed=seed)).typical
         return dict(inputs.arrays)
 
     def assert_right(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:

@@ -72,7 +72,7 @@ def test_an_instance_a_class_and_a_function_are_cases(attribute, values, width):
     )
     case = parity.load_case(parity.CaseReference.model_validate_json(reference.model_dump_json()))
     assert (case.name, case.seed, case.batch_size, case.width) == ("doubling", 4, 6, width)
-    assert make_inputs(case).batches[0]["input"].shape == (6, width)
+    assert make_inputs(case).typical["input"].shape == (6, width)
     # The loaded case names itself, in JSON's types, with its overrides.
     again = parity.load_case(parity.CaseReference(**json.loads(json.dumps(case.reference.model_dump()))))
     assert (again.seed, again.batch_size, again.width) == (4, 6, width)
@@ -133,7 +133,7 @@ def test_inputs_that_are_no_arrays_are_refused(made, problem):
 def test_defaults_are_those_of_a_dense_model_without_padding():
     case = parity.load_case(parity.CaseReference(target="doubling_cases:Doubling"))
     inputs = make_inputs(case)
-    (arrays,) = inputs.batches
+    arrays = inputs.typical
     assert (inputs.source, inputs.counts, inputs.labels) == ("synthetic, seed 0", {"rows": 4}, ())
     assert not arrays["input"].flags.writeable
     assert np.array_equal(case.rows(arrays, slice(1, 3))["input"], arrays["input"][1:3])

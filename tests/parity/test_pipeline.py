@@ -14,6 +14,7 @@ from cases.shipped import load_case
 from parity.capture.names import TapName
 from parity.capture.store import load_capture, save_capture
 from parity.execution.worker import RunnerProcess
+from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import digest
 from parity.report.files import read_report
 from parity.report.schema import SCHEMA
@@ -43,10 +44,12 @@ def test_a_report_says_what_was_run(report, tiny):
     inputs = synthetic(case.config)
     assert reported.case == case.reference
     assert (reported.source, reported.weights_source) == ("synthetic, seed 0", "initial, seed 0")
-    assert reported.inputs_digests == (inputs.digest,)
     assert reported.weights_digest == digest(weights)
     assert reported.counts == {"users": 5, "history": int(inputs["past_lengths"].sum())}
-    assert reported.batches == 1
+    assert reported.batches[0].digest == inputs.digest
+    assert {batch.digest for batch in reported.batches} == {
+        batch.inputs.digest for batch in make_inputs(case).batches
+    }
 
 
 def test_every_module_has_both_verdicts_with_their_numbers(report, tiny, runners_of):

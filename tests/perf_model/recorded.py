@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -72,10 +74,14 @@ class Recorded:
         return sum(entering)
 
 
+def _tensor(leaf: Any) -> Any:
+    return torch.tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
 def record(case: CaseConfig, appending: bool = False) -> Recorded:
     """Run a case's reference on its synthetic batch; `appending` also with a cache, whose calls are kept."""
     loaded = from_config(case)
-    arrays = make_inputs(loaded).batches[0].arrays
+    arrays = make_inputs(loaded).typical.arrays
     model = loaded.build_reference().eval().requires_grad_(False)
     arguments = map_tree(loaded.entry_arguments(arrays), torch.tensor)
     with torch.inference_mode():
@@ -84,7 +90,7 @@ def record(case: CaseConfig, appending: bool = False) -> Recorded:
         with FlopCounterMode(display=False) as counter:
             getattr(model, loaded.entry)(**arguments)
         if appending:
-            before, last = (map_tree(step, torch.tensor) for step in loaded.incremental_arguments(arrays))
+            before, *_, last = (map_tree(step, _tensor) for step in loaded.incremental_arguments(arrays))
             with tapped(model, record_calls=True, capture=capture.beside()) as appended:
                 loaded.extend(model, cache=loaded.prefill(model, **before), **last)
             capture.add_appending(appended)

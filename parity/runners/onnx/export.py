@@ -158,7 +158,7 @@ def export(case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]
     """
     model = case.build_reference().to(precision.dtype)
     model.load_state_dict(rounded(weights, precision.dtype), strict=True)
-    (example,) = make_inputs(case.with_overrides(batch_size=_TRACED_ROWS)).batches
+    example = make_inputs(case.with_overrides(batch_size=_TRACED_ROWS)).typical
     arguments = case.entry_arguments(example.arrays)
     inputs = feeds(case, example.arrays, precision.dtype)
     entry = _Entry(model.eval(), case, arguments)

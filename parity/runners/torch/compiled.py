@@ -27,7 +27,7 @@ class TorchCompileRunner(TorchModel):
         super().load(case, precision, weights)
         torch._dynamo.reset()
         entry = getattr(self.model, self.case.entry)
-        self._compiled = torch.compile(entry, fullgraph=True, dynamic=False, mode=self.mode)
+        self._compiled = torch.compile(entry, fullgraph=True, mode=self.mode)
 
     def _entry(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
         return self.case.named_outputs(self._compiled(**arguments))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -201,20 +201,29 @@ class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules):
         if steps is None:
             return
         beside = capture.beside()
-        with torch.inference_mode(), tapped(self.model, record_calls=True, capture=beside) as appending:
-            self._append(*steps)
+        before, *appended = steps
+        with torch.inference_mode():
+            cache = self._cache_after(before, appended[:-1])
+            with tapped(self.model, record_calls=True, capture=beside) as appending:
+                self._cache_after(before, [])
+                self._extend(cache, appended[-1])
         capture.add_appending(appending)
 
-    def _append(self, before: dict[str, Any], last: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    def _cache_after(self, before: dict[str, Any], appended: Sequence[dict[str, Any]]) -> Any:
         cache = self.case.prefill(self.model, **map_tree(before, self._place))
-        return self.case.extend(self.model, cache=cache, **map_tree(last, self._place))
+        for step in appended:
+            _, cache = self._extend(cache, step)
+        return cache
+
+    def _extend(self, cache: Any, step: dict[str, Any]) -> tuple[tuple[torch.Tensor, ...], Any]:
+        return self.case.extend(self.model, cache=cache, **map_tree(step, self._place))
 
     def run_incremental(self, arrays: Arrays) -> dict[str, torch.Tensor]:
         steps = self.case.incremental_arguments(arrays)
         if steps is None:
             return {}
         with torch.inference_mode():
-            outputs = self._append(*steps)
+            outputs, _ = self._extend(self._cache_after(steps[0], steps[1:-1]), steps[-1])
         return on_host(dict(zip(self.case.incremental_outputs, outputs, strict=True)))
 
     def module_ranges(self) -> contextlib.AbstractContextManager[None]:

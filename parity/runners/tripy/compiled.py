@@ -44,6 +44,7 @@ class Compiled:
         self._passed_through: dict[str, TreePath] = {}
         self.executable: tp.Executable | None = None
         self.received: dict[str, Received] = {}
+        self._accepted = [(path, _accepted(leaf, dynamic_sizes)) for path, leaf in leaves(arguments)]
         infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_sizes))
         # nvtripy keeps every function that it has compiled, with all that the function refers to: through
         # this list, which is emptied, neither the graph nor the executable.
@@ -76,6 +77,16 @@ class Compiled:
     def is_empty(self) -> bool:
         """Whether every result is an input, so that nothing runs."""
         return self.executable is None
+
+    def accepts(self, arguments: Any) -> bool:
+        """Whether it can run on these host arguments: of the same structure, with sizes in its ranges."""
+        given = list(leaves(arguments))
+        if [path for path, _ in given] != [path for path, _ in self._accepted]:
+            return False
+        return all(
+            _is_accepted(leaf, accepted)
+            for (_, leaf), (_, accepted) in zip(given, self._accepted, strict=True)
+        )
 
     def launch(self, arguments: Any) -> list[tp.Tensor]:
         """Run on device tensors and wait for the result."""
@@ -118,6 +129,22 @@ class Compiled:
 
 class _NothingToCompile(Exception):
     """Every result of a traced function is one of its inputs."""
+
+
+def _accepted(leaf: Any, dynamic_sizes: Mapping[int, int]) -> Any:
+    """The type and the (least, largest) size of each axis of a tensor; any other argument itself."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    least = [dynamic_sizes.get(size, size) if axis == 0 else size for axis, size in enumerate(leaf.shape)]
+    return leaf.dtype, tuple(zip(least, leaf.shape, strict=True))
+
+
+def _is_accepted(leaf: Any, accepted: Any) -> bool:
+    if not isinstance(leaf, torch.Tensor):
+        return bool(leaf is accepted or leaf == accepted)
+    dtype, ranges = accepted
+    fits = leaf.dtype == dtype and leaf.ndim == len(ranges)
+    return fits and all(low <= size <= high for size, (low, high) in zip(leaf.shape, ranges, strict=True))
 
 
 def _input_info(tensor: Any, dynamic_sizes: Mapping[int, int]) -> Any:

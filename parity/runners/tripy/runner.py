@@ -41,7 +41,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs):
         self.model: tp.Module
         self.dtype: torch.dtype
         self._modules: dict[str, tp.Module] = {}
-        self._executables: dict[Any, Compiled] = {}
+        self._executables: dict[Any, list[Compiled]] = {}
         self._replays: dict[int, tp.Executable] = {}
 
     def label(self) -> str:
@@ -79,14 +79,22 @@ class TripyModules(TapsAtOnce, ReplaysGraphs):
     def _compiled(
         self, key: Any, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int] = _STATIC
     ) -> Compiled:
-        shapes: list = []
-        map_tree(arguments, lambda leaf: shapes.append(tuple(getattr(leaf, "shape", ()))))
-        whole_key = (key, tuple(shapes))
-        if whole_key not in self._executables:
-            compiled, received = self._traced(self._compile, function, arguments, dynamic_sizes)
-            compiled.received = received
-            self._executables[whole_key] = compiled
-        return self._executables[whole_key]
+        """An executable that accepts the arguments: an earlier one of the key, or a new one.
+
+        Args:
+            key: Name of the function.
+            function: Traced with the arguments and the taps.
+            arguments: Tensors on the host, nested.
+            dynamic_sizes: Dynamic sizes of first axes, each with its least value. The largest is that of
+                these arguments, which are therefore the first and the largest of a plan.
+        """
+        executables = self._executables.setdefault(key, [])
+        for compiled in executables:
+            if compiled.accepts(arguments):
+                return compiled
+        compiled, compiled.received = self._traced(self._compile, function, arguments, dynamic_sizes)
+        executables.append(compiled)
+        return compiled
 
     def _traced(
         self, compile_with: Callable[..., Any], function: Callable, *arguments: Any
@@ -215,14 +223,22 @@ class TripyRunner(TripyModules, Appends):
         steps = self.case.incremental_arguments(arrays)
         if steps is None:
             return {}
-        before, last = steps
-        cache = self._run_step("prefill", self._prefill, map_tree(before, self._host))
-        # The cache goes from one executable to the other as a server keeps it: as tensors.
-        last = map_tree(last, self._host) | {"cache": self.case.unflatten_cache(cache)}
-        return self._run_step("extend", self._extend, last)
+        sizes = self.case.dynamic_sizes(arrays)
+        before, *appended = steps
+        cache = self._run_step("prefill", self._prefill, map_tree(before, self._host), sizes)
+        outputs: dict[str, torch.Tensor] = {}
+        for step in appended:
+            # The cache goes from one executable to the other as a server keeps it: as tensors.
+            arguments = map_tree(step, self._host) | {"cache": self.case.unflatten_cache(cache)}
+            results = self._run_step("extend", self._extend, arguments, sizes)
+            outputs = {name: results.pop(name) for name in self.case.incremental_outputs}
+            cache = results
+        return outputs
 
-    def _run_step(self, key: str, function: Callable, arguments: dict) -> dict[str, torch.Tensor]:
-        compiled = self._compiled(key, function, arguments)
+    def _run_step(
+        self, key: str, function: Callable, arguments: dict, dynamic_sizes: Mapping[int, int]
+    ) -> dict[str, torch.Tensor]:
+        compiled = self._compiled(key, function, arguments, dynamic_sizes)
         return compiled.on_host(map_tree(arguments, to_device))
 
     def _prefill(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
@@ -230,5 +246,6 @@ class TripyRunner(TripyModules, Appends):
         return dict(tensor_leaves(cache, is_tripy_tensor))
 
     def _extend(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
-        outputs = self.case.extend(self.model, **arguments)
-        return dict(zip(self.case.incremental_outputs, outputs, strict=True))
+        outputs, cache = self.case.extend(self.model, **arguments)
+        named = dict(zip(self.case.incremental_outputs, outputs, strict=True))
+        return named if cache is None else named | dict(tensor_leaves(cache, is_tripy_tensor))

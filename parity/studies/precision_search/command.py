@@ -80,9 +80,9 @@ def run(request: Request, budget: float, policy: Path | None, progress: Progress
 
 def _arrays(case: Case, data: Path | None) -> tuple[Mapping[str, np.ndarray], str]:
     inputs = make_inputs(case, None if data is None else case.read(data))
-    first = inputs.batches[0]
+    typical = inputs.typical
     part = f", the first of {len(inputs.batches)} batches" if len(inputs.batches) > 1 else ""
-    return first.arrays, f"{inputs.source}{part}, batch {case.batch_size_of(first)}"
+    return typical.arrays, f"{inputs.source}{part}, batch {case.batch_size_of(typical)}"
 
 
 def write(report: PrecisionSearchReport, folder: Path) -> None:

@@ -19,7 +19,7 @@ def _model_and_arguments(name):
     case = load_case(name)
     model = case.build_reference()
     model.load_state_dict(weights.case_weights(case)[0], strict=True)
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
 
     def place(array):
         tensor = torch.tensor(array)

@@ -117,7 +117,7 @@ def test_a_parameter_belongs_to_the_innermost_module():
 def setup(name):
     case = load_case(name)
     weights = case_weights(case)[0]
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     return case, weights, inputs.arrays
 
 

@@ -153,7 +153,7 @@ def test_filling_a_cache_and_appending_to_it_are_recorded_as_calls_of_their_own(
     case, model, _ = tiny
     runner = make_runner("torch")
     runner.load(case, PRECISIONS["fp32"], case_weights(case)[0])
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     capture = runner.record(inputs.arrays)
     appending = {call.tap: call for call in capture.calls if call.appends}
     # First the history without its last item, whose results hold the cache: v, q, k, outputs of both blocks.
@@ -172,7 +172,7 @@ def test_a_method_that_is_a_call_is_recorded_under_its_name():
     case = load_case("stu_tiny")
     runner = make_runner("torch")
     runner.load(case, PRECISIONS["fp32"], case_weights(case)[0])
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     capture = runner.record(inputs.arrays)
     methods = {call.tap: call for call in capture.calls if call.method != "forward"}
     assert "append:_stu_module@1" in methods

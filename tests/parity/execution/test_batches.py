@@ -46,7 +46,8 @@ def batches_run(command, tmp_path_factory, tiny):
 
 def test_counts_of_recorded_histories_add_up(batches_run, tiny):
     (case,) = read_report(batches_run / "report.json").cases
-    assert case.batches == len(case.inputs_digests) == len(set(case.inputs_digests)) == 3
+    assert [batch.name for batch in case.batches] == ["batch 0", "batch 1", "batch 2"]
+    assert len({batch.digest for batch in case.batches}) == 3
     assert case.counts == {
         "users": 10,
         "users_in_file": 11,
@@ -69,11 +70,11 @@ def test_a_checkpoint_of_torch_save_is_run(batches_run, tiny):
 
 def test_each_tap_shows_its_worst_batch_and_latencies_stay(batches_run, runners_of):
     jagged = runners_of(read_report(batches_run / "report.json"))["torch_jagged"]
-    assert {module.worst_batch for module in jagged.modules} == {0, 1, 2}
+    assert {module.worst_batch for module in jagged.modules} == {"batch 0", "batch 1", "batch 2"}
     assert jagged.latency is not None
 
 
-def test_a_fault_in_the_second_batch_is_reported_with_its_number(replayed, batches_run, tmp_path, runners_of):
+def test_a_fault_in_the_second_batch_is_reported_with_its_name(replayed, batches_run, tmp_path, runners_of):
     folder = tmp_path / "changed"
     shutil.copytree(batches_run, folder)
     stem = folder / "hstu_tiny" / "batch_0001" / "fp32" / "torch_jagged" / "isolated"
@@ -83,9 +84,13 @@ def test_a_fault_in_the_second_batch_is_reported_with_its_number(replayed, batch
     code, report, _ = replayed(folder)
     assert code == 1
     jagged = runners_of(report)["torch_jagged"]
-    assert (jagged.diagnosis.kind, jagged.diagnosis.tap, jagged.diagnosis.batch) == ("module", ATTENTION, 1)
+    assert (jagged.diagnosis.kind, jagged.diagnosis.tap, jagged.diagnosis.batch) == (
+        "module",
+        ATTENTION,
+        "batch 1",
+    )
     (module,) = (module for module in jagged.modules if module.tap == ATTENTION)
-    assert (module.status, module.worst_batch) == ("FAIL", 1)
+    assert (module.status, module.worst_batch) == ("FAIL", "batch 1")
     assert sum(module.status == "FAIL" for module in jagged.modules) == 1
 
 
@@ -105,7 +110,7 @@ def test_every_user_of_movielens_100k(command, tmp_path, monkeypatch, runners_of
     (path,) = (tmp_path / "parity_reports").glob("*/report.json")
     report = read_report(path)
     (case,) = report.cases
-    assert case.batches == 8
+    assert len(case.batches) == 8
     counts = case.counts
     assert (counts["users"], counts["users_in_file"], counts["users_without_history"]) == (943, 943, 0)
     assert counts["history"] + counts["targets"] + counts["truncated"] == counts["ratings_in_file"] == 100_000

@@ -146,7 +146,7 @@ def test_a_fault_is_as_wrong_in_slices(captured):
 
 def test_a_batch_that_cannot_be_cut_is_run_whole():
     case = load_case("dlrm_tiny")
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     (part,) = parts(case, inputs.arrays, needed=100, limit=1)
     assert part.rows is None
     assert part.arrays is inputs.arrays
@@ -155,7 +155,7 @@ def test_a_batch_that_cannot_be_cut_is_run_whole():
 @pytest.mark.parametrize(("needed", "sizes"), [(10, [5]), (11, [2, 2, 1]), (1000, [1] * 5)])
 def test_parts_keep_within_the_limit(needed, sizes):
     case = load_case("hstu_tiny")
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     cut = parts(case, inputs.arrays, needed, limit=10)
     assert [part.arrays["past_lengths"].size for part in cut] == sizes
     joined = np.concatenate([part.arrays["past_ids"] for part in cut])
@@ -186,7 +186,7 @@ def test_taps_are_put_together_from_rows_and_others_must_agree(tmp_path, referen
 
 def test_a_poisoned_tap_is_kept_only_where_a_valid_element_has_changed(tmp_path):
     case = load_case("hstu_tiny")
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     part = Part(inputs.arrays, None, 0)
     (width, valid) = next(iter(case.valid_rows(inputs.arrays).items()))
     row = int(np.argmin(valid.sum(axis=1)))
@@ -250,7 +250,7 @@ def test_a_spooled_capture_is_the_same_as_one_in_memory(tmp_path, tiny):
     case, model, initial = tiny
     runner = make_runner("torch")
     runner.load(case, PRECISIONS["fp32"], initial)
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     in_memory = runner.record(inputs.arrays)
     spooled = Capture.spooled(tmp_path / "tapped", large=1)
     runner.record(inputs.arrays, spooled)
@@ -272,7 +272,7 @@ def test_what_a_module_holds_is_measured():
     case = load_case("hstu_tiny")
     runner = make_runner("torch")
     runner.load(case, PRECISIONS["fp32"], weights.case_weights(case)[0])
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     capture = runner.record(inputs.arrays)
     batch, width, heads = inputs.batch_size, case.model.sequence_width, case.model.num_heads
     attention = "_hstu._attention_layers.0._attn"

@@ -236,7 +236,7 @@ class TestNotComparable:
         ("changes", "reason"),
         [
             ({"weights_digest": "f" * 64}, "hstu_tiny: not the same weights"),
-            ({"inputs_digests": ("f" * 64,)}, "hstu_tiny: not the same inputs"),
+            ({"batches": made_reports.BATCHES[1:]}, "hstu_tiny: not the same inputs"),
         ],
     )
     def test_other_weights_or_inputs(self, changes, reason):

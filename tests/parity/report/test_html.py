@@ -163,7 +163,7 @@ def test_statuses_are_words_and_reasons_are_there(everything):
         "No latency: too slow",
         "Garbage in the padding reaches _item_emb.",
         "changed an output by up to 1.00e-07",
-        "hstu_tiny, fp32, tripy (portable, cpu), batch 1",
+        "hstu_tiny, fp32, tripy (portable, cpu), one row",
         "not run",
     ):
         assert text in everything.words, text

@@ -179,9 +179,9 @@ def test_a_failing_module_is_shown_in_full(report):
     failing = _with_runners(report, _failing)
     (tripy,) = (runner for _, _, runner in failing.runner_reports() if runner.runner == "tripy")
     (module,) = (module for module in tripy.modules if module.status == "FAIL")
-    alone = module.isolated
+    alone, diagnosis = module.isolated, tripy.diagnosis
     text = "\n".join(_shown(failing))
-    assert f"FAIL: hstu_tiny, fp32, tripy (portable, cpu): {ATTENTION} (Kind) diverges on its own" in text
+    assert f"FAIL: hstu_tiny, fp32, tripy (portable, cpu), {diagnosis.batch}: {ATTENTION} (Kind)" in text
     assert f"{ATTENTION} alone: FAIL (relative L2 error 0.5 exceeds {alone.limit_l2:.3g})" in text
     assert f"port 5.000e-01, reference {alone.err_ref_l2:.3e}, limit {alone.limit_l2:.3e}" in text
     assert (
@@ -218,25 +218,27 @@ def test_a_module_that_fails_only_inside_the_model_shows_that_verdict(report):
     assert any(f"{ATTENTION} in the model: FAIL" in line for line in _shown(_with_runners(report, change)))
 
 
-def test_a_check_that_fails_shows_its_numbers_and_several_batches_their_number(report):
+def test_a_check_that_fails_shows_its_numbers_and_several_batches_their_name(report):
     def change(runner):
         if not runner.checks:
             return runner
         (name,) = runner.checks
         broken = runner.checks[name].model_copy(update={"status": "FAIL", "reason": "too far"})
         found = runner.diagnosis.model_copy(
-            update={"kind": "check", "tap": name, "text": f"{name}: too far", "batch": 7}
+            update={"kind": "check", "tap": name, "text": f"{name}: too far", "batch": "one row"}
         )
         return runner.model_copy(
             update={"verdict": "FAIL", "diagnosis": found, "checks": {name: broken}, "modules": ()}
         )
 
-    failing = _with_runners(report, change)
-    single = "\n".join(_shown(failing))
+    several = _with_runners(report, change)
+    (case,) = several.cases
+    single = "\n".join(
+        _shown(several.model_copy(update={"cases": (case.model_copy(update={"batches": case.batches[:1]}),)}))
+    )
     assert "incremental.current: FAIL (too far)" in single
-    assert "batch 7" not in single
-    several = failing.model_copy(update={"cases": (failing.cases[0].model_copy(update={"batches": 8}),)})
-    assert "FAIL: hstu_tiny, fp32, torch dense (eager, cpu), batch 7: " in "\n".join(_shown(several))
+    assert "one row" not in single
+    assert "FAIL: hstu_tiny, fp32, torch dense (eager, cpu), one row: " in "\n".join(_shown(several))
 
 
 def test_one_sentence_for_each_way_to_end(report):

@@ -153,7 +153,7 @@ def test_one_graph_of_the_port_serves_fewer_users_and_rows(case):
     oracle.load(case, PRECISIONS["fp32"], weights)
     for runner in (port, reference):
         runner.load(case, PRECISIONS["fp32"], weights)
-    arrays = make_inputs(case).batches[0].arrays
+    arrays = make_inputs(case).typical.arrays
     arguments = map_tree(case.form("fused").entry_arguments(arrays), port._host)
     compiled = port._compiled("_entry", port._entry, arguments, case.form("fused").dynamic_sizes(arrays))
     for users in (slice(0, 5), slice(1, 2), slice(2, 5)):
@@ -173,7 +173,7 @@ def test_one_graph_of_the_port_serves_fewer_users_and_rows(case):
 
 def test_valid_rows_are_those_of_the_lengths():
     case = load_case("hstu_tiny_rated")
-    arrays = make_inputs(case).batches[0].arrays
+    arrays = make_inputs(case).typical.arrays
     rows = case.form("fused").entry_arguments(arrays)["past_payloads"]["valid_rows"]
     width = arrays["timestamps"].shape[1]
     factor = width // arrays["past_ids"].shape[1]
@@ -186,7 +186,7 @@ def test_valid_rows_are_those_of_the_lengths():
 
 def test_valid_rows_of_requests_are_those_of_the_lengths():
     case = load_case("stu_tiny")
-    arrays = make_inputs(case).batches[0].arrays
+    arrays = make_inputs(case).typical.arrays
     rows = case.form("fused").entry_arguments(arrays)["valid_rows"]
     width = case.model.padded_length
     expected = [b * width + n for b, length in enumerate(arrays["seq_lengths"]) for n in range(length)]
@@ -204,7 +204,7 @@ def test_tensorrt_has_no_layer_for_the_plugin(case, plugin, tmp_path):
     weights, _ = case_weights(case)
     runner = make_runner("tensorrt")
     runner.load(case, PRECISIONS["fp32"], weights)
-    arrays = make_inputs(case).batches[0].arrays
+    arrays = make_inputs(case).typical.arrays
     with pytest.raises(Unavailable, match=rf"has no layer: {plugin} \(2 times\)"):
         runner.build(arrays, tmp_path)
 

@@ -32,7 +32,7 @@ LOWER = ("fp16", "bf16")
 def setup():
     case = load_case("dlrm_tiny")
     weights = case_weights(case)[0]
-    (inputs,) = make_inputs(case).batches
+    inputs = make_inputs(case).typical
     return case, inputs.arrays, weights
 
 

@@ -31,7 +31,7 @@ BLOCK = "_hstu._attention_layers.0"
 
 @pytest.fixture(scope="module")
 def inputs():
-    return make_inputs(CASE).batches[0]
+    return make_inputs(CASE).typical
 
 
 @pytest.fixture

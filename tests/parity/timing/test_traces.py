@@ -37,7 +37,7 @@ def loaded():
     """Runners of the small HSTU, and what the reference recorded."""
     case = load_case("hstu_tiny")
     tensors = weights.case_weights(case)[0]
-    arrays = make_inputs(case).batches[0].arrays
+    arrays = make_inputs(case).typical.arrays
 
     def load(name):
         runner = make_runner(name)

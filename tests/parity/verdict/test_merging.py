@@ -17,15 +17,21 @@ OUTPUT = "score.current"
 
 def _batch(number, margins=(0.2, 0.3, 0.4), detectable=1e-6):
     """A batch with these margins of the modules' isolated verdicts."""
+    name = str(number)
     modules = [
-        tap(name, isolated=verdict(margin, detectable), accumulated=verdict(0.1, detectable), batch=number)
+        tap(
+            name,
+            isolated=verdict(margin, detectable),
+            accumulated=verdict(0.1, detectable),
+            batch=str(number),
+        )
         for name, margin in zip(TAPS, margins, strict=True)
     ]
-    output = tap(OUTPUT, MODEL_OUTPUT, isolated=None, accumulated=verdict(0.1, detectable), batch=number)
+    output = tap(OUTPUT, MODEL_OUTPUT, isolated=None, accumulated=verdict(0.1, detectable), batch=name)
     failed = next((module for module in modules if not module.passed), None)
     if failed is None:
         return runner(*modules, output)
-    return runner(*modules, output, verdict="FAIL", diagnosis=Diagnosis("module", failed.tap, batch=number))
+    return runner(*modules, output, verdict="FAIL", diagnosis=Diagnosis("module", failed.tap, batch=name))
 
 
 def _merged(*batches, name="tripy"):
@@ -37,16 +43,16 @@ def test_each_tap_shows_its_worst_batch_and_the_first_record_stays():
     batches = [_batch(0), _batch(1, (0.2, 0.3, 0.9)), _batch(2, (0.2, 0.3, 0.5))]
     later = [replace(batch, record=RunnerRecord(label="later")) for batch in batches[1:]]
     merged, taps = _merged(batches[0], *later)
-    assert [taps[name].batch for name in TAPS] == [0, 0, 1]
+    assert [taps[name].batch for name in TAPS] == ["0", "0", "1"]
     assert [tap.tap for tap in merged.taps] == [*TAPS, OUTPUT]
     assert merged.record == batches[0].record
 
 
 def test_a_tap_of_a_later_batch_is_added():
-    later = replace(_batch(1), taps=(*_batch(1).taps, tap("extra", batch=1)))
+    later = replace(_batch(1), taps=(*_batch(1).taps, tap("extra", batch="1")))
     merged, taps = _merged(_batch(0), later)
     assert [tap.tap for tap in merged.taps] == [*TAPS, OUTPUT, "extra"]
-    assert taps["extra"].batch == 1
+    assert taps["extra"].batch == "1"
 
 
 def test_an_error_that_one_batch_detects_is_detected():
@@ -86,7 +92,7 @@ def test_the_first_failure_remains_whatever_the_margin():
     failed, later = _batch(1, (0.2, 1.5, 0.4)), _batch(2, (0.2, 0.3, math.inf))
     merged, taps = _merged(_batch(0), failed, later)
     assert merged.verdict == "FAIL"
-    assert (merged.diagnosis.tap, merged.diagnosis.batch) == (TAPS[1], 1)
+    assert (merged.diagnosis.tap, merged.diagnosis.batch) == (TAPS[1], "1")
     assert taps[TAPS[1]].status == taps[TAPS[2]].status == "FAIL"
     assert _merged(failed, _batch(0))[1][TAPS[1]].status == "FAIL"
 

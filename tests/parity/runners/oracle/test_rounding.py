@@ -152,7 +152,7 @@ def oracles():
     runners = [make_runner("oracle"), Float64Runner(), make_runner("torch")]
     for runner in runners:
         runner.load(case, BF16, weights)
-    return runners, make_inputs(case).batches[0].arrays
+    return runners, make_inputs(case).typical.arrays
 
 
 def test_the_oracle_itself_is_untouched_and_its_draws_lie_around_it(oracles):

@@ -180,7 +180,7 @@ def _shipped(name, precision):
     oracle, reference = make_runner("oracle"), make_runner("torch")
     oracle.load(case, precision, weights)
     reference.load(case, precision, weights)
-    arrays = make_inputs(case).batches[0].arrays
+    arrays = make_inputs(case).typical.arrays
     return oracle, reference.record(arrays), arrays
 
 
