@@ -16,7 +16,7 @@ class EachOperation(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # By default PyTorch guards each operation against torch.compile, whose import takes a second.
-        # Nothing that runs inside is compiled.
+        # No operation inside is compiled.
         return False
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:

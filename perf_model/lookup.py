@@ -10,7 +10,7 @@ the latency of the L2 or of DRAM. The rate of row segments bounds all warps toge
     throughput = max(chunks * (chunk + bag * segment), DRAM bytes / bandwidth)
 
 The hit rate is that of random rows in a cache of `cache_bytes`. The rows in use are those of the table, or
-those read before a set of indices repeats, whichever are fewer. The constants are fitted to measured lookups
+those read before a set of indices repeats, if those are fewer. The constants are fitted to measured lookups
 of other sizes.
 """
 

@@ -5,7 +5,7 @@
 The program makes `.venv` anew unless it is complete and current. Current means: made from the present
 requirement files, Python and checkout path. That check takes a fraction of a second. PYTHON is the
 interpreter to make it with; without it, the first supported one of: the interpreter that runs this file,
-python3.11, python3.12, python3.10. Runs before anything is installed, on whatever `python3` is: standard
+python3.11, python3.12, python3.10. Runs before the installation, on any `python3`: standard
 library only.
 """
 

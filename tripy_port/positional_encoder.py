@@ -53,7 +53,7 @@ def time_index(elapsed: tp.Tensor, num_time_buckets: int) -> tp.Tensor:
     Returns:
         int32, same shape, each element in [0, num_time_buckets].
 
-    In float32 whatever the model's type: see the reference. The cast to an integer truncates toward zero.
+    In float32 for every type of the model: see the reference. The cast to an integer truncates toward zero.
     """
     minutes = tp.maximum(tp.cast(elapsed, tp.float32), _LEAST_SECONDS) / _SECONDS_PER_UNIT
     return tp.minimum(tp.cast(tp.sqrt(minutes), tp.int32), num_time_buckets)

@@ -78,7 +78,7 @@ class DLRMCase(ConfiguredCase):
         return arrays["counts"].shape[0]
 
     def dynamic_sizes(self, arrays: Arrays) -> dict[int, int]:
-        """The batch, and each table's total number of indices, which may be 0 whatever the batch is."""
+        """The batch, and each table's total number of indices, which may be 0 in any batch."""
         totals = (arrays[index_name(table)].size for table in range(arrays["lS_o"].shape[0]))
         return {total: 0 for total in totals if total} | super().dynamic_sizes(arrays)
 

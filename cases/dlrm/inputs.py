@@ -13,11 +13,11 @@ from configs import CaseConfig, DLRMConfig
 from parity.base.errors import UserError
 from parity.inputs.arrays import CaseInputs, require_all_good, require_int64, require_names
 
-#: How often a dense feature is missing (0), or negative, as in the Criteo logs.
+#: Shares of dense features that are missing (0) or negative, as in the Criteo logs.
 _GAP_RATE, _NEGATIVE_RATE = 0.1, 0.05
 #: The largest count of the feature whose counts grow largest; Criteo's go beyond.
 _LARGEST_COUNT = 3_000_000
-#: How many bags are empty where bags have at most one index.
+#: Share of empty bags in tables with at most one index a bag.
 _EMPTY_RATE = 0.2
 
 

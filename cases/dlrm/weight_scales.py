@@ -4,9 +4,9 @@ For tables of D columns:
 
 * Tables: D^-1/4, so that a product of two rows has unit variance. Tables of mixed dimensions have 1, with the
   rest in the projection.
-* MLPs: sqrt(2 / inputs), which ReLU keeps. The first layer has less by the size of its input, and the last
-  one sqrt(1 / inputs), so that no sigmoid saturates. Biases have 0.3, a third of the values that they are
-  added to.
+* MLPs: sqrt(2 / inputs), so that ReLU keeps the variance. The first layer divides by the size of its input.
+  The last layer has sqrt(1 / inputs), so that no sigmoid saturates. Biases have 0.3, a third of the values
+  before the addition.
 * Pooling weights: 1.
 """
 

@@ -75,7 +75,7 @@ def poison(inputs: HSTUInputs, seed: int) -> HSTUInputs:
 def validate(inputs: HSTUInputs, model: HSTUConfig) -> None:
     """Checks that a model of this configuration can be run on these inputs.
 
-    Ids and ratings are checked in the padding too: what lies outside a table cannot be looked up, even
+    Ids and ratings are checked in the padding too: an id outside a table cannot be looked up, even
     where the result is thrown away. Timestamps are checked up to the query's.
 
     Raises:

@@ -3,7 +3,7 @@
 A step of `hstu_stream` must equal the dense model over the whole stream with a mask of C positions; see
 `reference.hstu_stream`. The dense model ends at its width W, and a stream goes on. The full forward is
 therefore a dense model of a larger width with weights for the additional positions: the last learned position
-again, and zeros for relative positions that no mask lets through. Its divisor stays W.
+again, and zeros for relative positions that every mask hides. Its divisor stays W.
 
 Legend: B rows, T items, M new items, N positions of the whole stream.
 """

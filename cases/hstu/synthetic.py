@@ -14,7 +14,7 @@ from configs import CaseConfig, HSTUConfig
 MAX_GAP_SECONDS = 2 * 365 * 24 * 3600
 #: The first synthetic events: the autumn of 1997, when MovieLens began.
 _FIRST_SECOND = 875_000_000
-#: How often a user comes back to an item that is in the history already.
+#: Share of events with an item that is already in the history.
 _REPEAT_RATE = 0.1
 
 

@@ -105,7 +105,7 @@ def poison(inputs: CaseInputs, seed: int) -> CaseInputs:
 def validate(inputs: CaseInputs, model: STUConfig) -> None:
     """Checks that a model of this configuration can be run on these inputs.
 
-    Ids are checked in the padding too: what lies outside a table cannot be looked up, even where the result
+    Ids are checked in the padding too: an id outside a table cannot be looked up, even where the result
     is thrown away.
 
     Raises:

@@ -1,10 +1,11 @@
 """Scales of the production STU's initial weights, with which every module shows in the output.
 
-Items have the scale of research HSTU's. Positions and times share what research HSTU gives to positions;
-``_uvqk_weight`` is as ``_uvqk`` there. Norm weights have 1 and biases 0.3. ``_output_weight`` is as ``_o``,
-for an input of which two thirds, u and its product with the normed attention, are of SiLU's size and one
-third, the attention itself, is small. Time features at the output are of the size of the state that they are
-joined to.
+* Items have the scale of research HSTU's.
+* Positions and times together have the scale of research HSTU's positions.
+* `_uvqk_weight` has the scale of `_uvqk` there. Norm weights have 1 and biases 0.3.
+* `_output_weight` has the scale of `_o`. Two thirds of its input, u and u times the normed attention, have
+  SiLU's size. The attention itself, one third, is small.
+* Time features at the output have the size of the state beside them.
 """
 
 from __future__ import annotations

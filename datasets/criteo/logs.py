@@ -43,7 +43,7 @@ _DAY = re.compile(r"day_(\d+)(\.gz)?")
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How sparse values become rows of a table.
+    """The way from sparse values to rows of a table.
 
     With ``hash_size``, value v is row v mod hash_size, and a gap is row 0, as with the public
     ``max_ind_range``. Without it each feature has a vocabulary: row 0 is a gap, row 1 a value that is not in

@@ -16,7 +16,7 @@ from kernels.hstu_attention.layout import Call, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 
 BACKENDS = ("triton", "eager")
-# How float32 factors of a dot product are rounded. Half types have one way, "ieee".
+# Rounding of float32 factors of a dot product. Half types have one way, "ieee".
 DOT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -1,8 +1,8 @@
-"""The precisions under test and what each one can represent.
+"""The precisions under test and their rounding errors.
 
-`unit_roundoff` is the largest relative error of rounding one result to the precision (half an ulp);
-`accumulation_roundoff` is that of one addition inside a sum: every implementation that we compare
-(PyTorch, TensorRT, the portable runtime) accumulates half-precision matrix products in float32.
+`unit_roundoff` is the largest relative error of rounding one result to the precision (half an ulp).
+`accumulation_roundoff` is the error of one addition inside a sum. PyTorch, TensorRT and the portable runtime
+accumulate half-precision matrix products in float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A precision for each module of a port: the patterns of a policy, and what they say of a model's modules.
+"""A precision for each module of a port: the patterns of a policy, and their meaning for a model's modules.
 
 A policy is a YAML or JSON file of patterns with precisions:
 
@@ -7,8 +7,9 @@ A policy is a YAML or JSON file of patterns with precisions:
     "*": bf16
 
 A pattern is the path of a module, in which `*` stands for any text within one name; `*` alone is the whole
-model. It covers what it matches and all modules inside. What several patterns cover belongs to the innermost
-module that one of them matches, and there to the first of them in the file. What none covers stays in fp32.
+model. A pattern covers the modules that it matches and all modules inside. If several patterns cover a
+module, the innermost match decides, and among equals the first in the file. A module without a pattern stays
+in fp32.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Policy:
     """Patterns with the names of precisions, in the file's order.
 
     Raises:
-        UserError: A precision that no module can be given.
+        UserError: A precision that a cast cannot give.
     """
 
     patterns: tuple[tuple[str, str], ...]
@@ -87,7 +88,7 @@ def compact(precisions: Mapping[str, str]) -> Policy:
     """A short policy that gives modules these precisions.
 
     Args:
-        precisions: By path, those around a module before it; that of the model under the empty path.
+        precisions: By path, an outer module before its inner ones. The empty path is the model.
     """
     lines = {"": precisions[""]}
     for path, precision in precisions.items():
@@ -128,7 +129,7 @@ def _matches(pattern: str, path: str) -> bool:
 
 
 def _outwards(path: str) -> Iterable[str]:
-    """A path and those around it, the empty one last."""
+    """A path and all outer paths, the empty one last."""
     while path:
         yield path
         path = path.rpartition(".")[0]

@@ -34,7 +34,7 @@ class RunnerFailure(Exception):
     """A runner gave no result.
 
     Attributes:
-        status: How it ended.
+        status: Status at its end.
         reason: One line for the report.
     """
 
@@ -77,7 +77,7 @@ class RunnerRecord(BaseModel):
         label: Full name in reports.
         taps_modules: Whether it runs modules one by one.
         appends: Whether it has an incremental forward.
-        status, reason: How it ended.
+        status, reason: Status at its end, and the reason of another status than OK.
         problems: Errors of isolated calls, by tap.
         seconds: Runs of the whole model.
         module_seconds: Runs of single calls, by tap.

@@ -1,8 +1,7 @@
-"""Going on with a saved run that was interrupted.
+"""A saved run continues after an interruption.
 
-`started.json` is the first file of a saved run: the request, and the environment that it began in. A batch in
-a precision counts as done when its record is there, which is written last; whatever else an interrupted run
-has left of it is made again.
+`started.json` is the first file of a saved run: the request, and the environment at its start. The record of
+a batch in a precision is its last file, and marks it as done. A batch without a record runs again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from parity.execution.request import Request
 
 
 def write_started(request: Request, folder: RunFolder) -> None:
-    """Save the request for a later `--resume`. Raises `UserError` if the folder is not writable."""
+    """Save the request for a later `--resume`. Raises `UserError` if the folder cannot be written."""
     content = {
         "cases": [case.reference.model_dump() for case in request.cases],
         "precisions": request.precisions,
@@ -39,7 +38,7 @@ def _absolute(path: Path | None) -> str | None:
 
 
 def read_started(folder: RunFolder) -> Request:
-    """The request of a run that was interrupted.
+    """The request of an interrupted run.
 
     Raises:
         UserError: The folder holds no such run, one that is complete, or one of another environment.

@@ -41,7 +41,7 @@ class RunnerProcess:
         self.name = name
         self.timeout = timeout
         self._log = log
-        # The log may hold what an earlier process of this runner wrote.
+        # The log may hold lines of an earlier process of this runner.
         self._log_start = log.stat().st_size if log.exists() else 0
         context = fork_server.context()
         self._pipe, child_end = context.Pipe()
@@ -131,7 +131,7 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
     faulthandler.enable()
     reuse_freed_memory()
-    # An interrupt at the terminal reaches the whole group; the parent decides what it means.
+    # An interrupt at the terminal reaches the whole group, and the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     commands = Commands(name)
     while True:

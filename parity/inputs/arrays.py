@@ -1,6 +1,6 @@
-"""The inputs of a run: made once, seeded, digested, checked, and read-only for every runner.
+"""The inputs of a run: drawn once from a seed, digested, checked, and read-only for every runner.
 
-A case decides on the arrays; here they have names, types, shapes and a digest.
+A case makes the arrays. This module checks their names and types, and gives them a digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POISON_SEED = 1
 
 @dataclass(frozen=True)
 class CaseInputs(Mapping[str, np.ndarray]):
-    """Arrays that a model runs on, by name; copied, and read-only from then on."""
+    """Read-only copies of the arrays that a model runs on, by name."""
 
     arrays: Mapping[str, np.ndarray]
 
@@ -170,7 +170,7 @@ def _read_only(case: Case, arrays: Arrays) -> CaseInputs:
 
 
 def require_names(inputs: CaseInputs, names: Collection[str]) -> None:
-    """Raises `UserError` unless the arrays are those named and no others."""
+    """Raises `UserError` if a named array is missing, or another one is there."""
     missing, extra = set(names) - set(inputs.arrays), set(inputs.arrays) - set(names)
     if missing or extra:
         raise UserError(
@@ -192,7 +192,7 @@ def require_int64(name: str, array: np.ndarray) -> None:
 def require_all_good(
     name: str, values: np.ndarray, bad: np.ndarray, problem: str, fix: str, scale: int = 1, offset: int = 0
 ) -> None:
-    """Raises for the first bad element; ``scale`` and ``offset`` turn its column into the array's own."""
+    """Raises `UserError` for the first bad element, in column `column * scale + offset` of the array."""
     if not bad.any():
         return
     index = tuple(np.argwhere(bad)[0].tolist())
@@ -203,18 +203,17 @@ def require_all_good(
 
 
 def save(inputs: CaseInputs, path: Path) -> None:
-    """Writes the arrays and their digest as safetensors; see ``parity.base.files.write_new`` for the
-    errors."""
-    # One key: safetensors writes several in no fixed order, and equal inputs are to give equal files.
+    """Write the arrays and their digest as safetensors; `parity.base.files.write_new` has the errors."""
+    # One key: safetensors writes several keys in any order, and equal inputs need equal files.
     header = {"parity": json.dumps({"schema": SCHEMA, "digest": inputs.digest}, sort_keys=True)}
     write_new(path, safetensors.numpy.save(dict(inputs.arrays), metadata=header))
 
 
 def load(path: Path) -> CaseInputs:
-    """Reads what ``save`` wrote.
+    """Read a file of `save`.
 
     Raises:
-        UserError: the file cannot be read, is no file of inputs, or was changed since.
+        UserError: The file cannot be read, is no file of inputs, or has changed.
     """
     fix = "give a file that a run with --save wrote"
     try:

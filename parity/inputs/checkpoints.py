@@ -1,4 +1,4 @@
-"""Checkpoints: trained weights from a file, held strictly against a model's tensors."""
+"""Checkpoints: trained weights from a file, checked against a model's tensors."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def layout(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[tuple[int, ..
 def load_checkpoint(
     path: Path, expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 ) -> dict[str, torch.Tensor]:
-    """Reads a checkpoint strictly: the tensors of ``expected`` (see ``layout``) and no others.
+    """Read a checkpoint: exactly the tensors of `expected`, see `layout`.
 
-    The file is safetensors, or a file of ``torch.save`` with a state dict, or the public trainer's dict with
-    the state dict under ``model_state_dict`` and, from DistributedDataParallel, ``module.`` before every
-    name (meta-recsys/generative-recommenders, ``research/trainer/train.py``). Its content decides the
+    The file is safetensors, or a state dict of `torch.save`, or the dict of the public trainer
+    (meta-recsys/generative-recommenders, `research/trainer/train.py`). That dict has the state dict under
+    `model_state_dict`. DistributedDataParallel puts `module.` before every name. The content decides the
     format, since the public trainer's files have no suffix. No code in it is executed.
 
-    Types are the expected ones, or floating-point types that fit into them without loss: float16 and
-    bfloat16 become float32. A float64 checkpoint is refused, because rounding it would change it.
+    A tensor has the expected type, or a floating-point type that fits into it without loss: float16 and
+    bfloat16 become float32. A float64 checkpoint is refused, since rounding changes it.
 
     Raises:
-        UserError: a file that cannot be read, is cut short, or holds pickled objects; tensors that are
-            missing, too many, or have another shape or type; NaN or Inf. With the names of both sides.
+        UserError: The file cannot be read, is cut short, or holds pickled objects. Or tensors are missing,
+            unknown, not finite, or have another shape or type; the message has the names of both sides.
     """
     weights = _read_checkpoint(path)
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
@@ -78,10 +78,10 @@ def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
         raise UserError("weights", str(path), problem, fix)
     try:
         with warnings.catch_warnings():
-            # What a warning would say about the file, the error below says.
+            # The error below says more than a warning of PyTorch.
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the unpickler raises whatever a broken or hostile file leads it to
+    except Exception as error:  # a broken or hostile file may raise any error
         reason = str(error).strip().split("\n")[0]
         problem = f"is cut short, or holds objects other than tensors ({type(error).__name__}: {reason})"
         raise UserError("weights", str(path), problem, fix) from error

@@ -1,4 +1,4 @@
-"""Which elements of a tensor count, and whether two tensors are the same there."""
+"""Masks of the valid elements of a tensor, and the equality of two tensors there."""
 
 from __future__ import annotations
 

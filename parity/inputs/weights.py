@@ -1,7 +1,7 @@
-"""Weights: made once, exported with a manifest, and the same for every runner.
+"""Weights: drawn or loaded once, exported with a manifest, and the same for every runner.
 
-A set of weights is a whole state dict: every parameter and every buffer, by the public names, parameters
-in float32. The mapping to a model is a bijection; nothing is skipped, renamed or reshaped on the way.
+A set of weights is a whole state dict: every parameter and buffer by its public name, parameters in float32.
+The mapping to a model is a bijection: no tensor is skipped, renamed or reshaped.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ def initial_weights(
 
     Normal, with the scale of each parameter's role and shape (`parity.inputs.weight_scales`). The row of a
     padding id is drawn like any other: masks have to remove it. Buffers keep their values. Each tensor has
-    its own stream of random numbers, from ``seed`` and its name: a model that gains a parameter keeps the
-    values of the others.
+    its own stream of random numbers, from `seed` and its name. A new parameter therefore changes no other.
 
     Args:
-        model: On any device.
+        model: A model on any device.
         seed: 0 or more.
         weight_scale: Scales in place of those by role, see `Case.weight_scale`.
 
@@ -72,9 +71,9 @@ def initial_weights(
 
 
 def rounded(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The weights with every floating-point tensor in ``dtype``; integers and booleans as they are.
+    """The weights with every floating-point tensor in `dtype`; integers and booleans do not change.
 
-    Twice in a row, first to the tested precision and then to float64, it makes the oracle's weights.
+    The oracle's weights are rounded to the tested precision, then to float64.
     """
     return {
         name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()
@@ -87,13 +86,13 @@ def digest(weights: Mapping[str, torch.Tensor]) -> str:
 
 
 def export(weights: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """Writes ``weights.safetensors`` and then ``manifest.json``, without which a folder is no export.
+    """Write `weights.safetensors` and then `manifest.json`, which completes the export.
 
-    The manifest lists name, shape, type and hash of each tensor, and the transforms (transposes, splits)
-    between these tensors and the model's. There are none, and the list says so.
+    The manifest lists name, shape, type and hash of each tensor. Its list of transforms (transposes, splits)
+    between these tensors and the model's is empty.
 
     Raises:
-        UserError: the folder cannot be written or holds other weights, which stay as they are.
+        UserError: The folder cannot be written or holds other weights, which do not change.
     """
     manifest = {"schema": SCHEMA, "file": _TENSORS, "tensors": _entries(weights), "transforms": []}
     write_new(folder / _TENSORS, safetensors.torch.save(dict(weights)))
@@ -101,10 +100,10 @@ def export(weights: Mapping[str, torch.Tensor], folder: Path) -> None:
 
 
 def load_export(folder: Path) -> dict[str, torch.Tensor]:
-    """Reads what ``export`` wrote, and checks every tensor against the manifest.
+    """Read an export, and check every tensor against the manifest.
 
     Raises:
-        UserError: a file that is missing, cut short or changed, or a manifest of another kind.
+        UserError: A file is missing, cut short or changed, or the manifest has another schema.
     """
     fix = "give a folder that a run with --save wrote, or save again"
     path = folder / _MANIFEST

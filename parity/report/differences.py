@@ -8,8 +8,8 @@ Every difference therefore comes from a change of code or libraries. Not every d
 * One more rounding beside each existing one doubles the variance, since independent roundings add in squares.
   Up to GROWTH = sqrt(2) an error has the same size.
 * Another order of operations gives new rounding errors of all m elements, from the same variance. The norm
-  then lies between two quantiles, in all but a share of CHANCE of all cases: of the chi distribution for the
-  Euclidean norm, of the largest of m normal variables for the other. Up to their ratio nothing has changed.
+  then lies between two quantiles, in all but a share CHANCE of all cases: of the chi distribution for the
+  Euclidean norm, of the largest of m normal variables for the other. Up to their ratio an error is unchanged.
   Errors with one cause in many elements vary more, so a regression may be reported where there is none.
 
 An error has grown if its factor in either norm exceeds both bounds. An error of zero that is no longer zero
@@ -22,9 +22,9 @@ interquartile ranges together,
     median_new - median_old > iqr_old + iqr_new.
 
 Two samples of one distribution exceed this in 1 of 2,000 comparisons of 7 runs, and less often with more
-runs. Fewer than MIN_RUNS runs have no quartiles. A machine may be busier on one day than on the other. The
-reference shows this, since interleaved rounds time it with the others: its own latencies are not judged, and
-another latency has changed only if its ratio to the reference's has, from quartile to quartile. Single
+runs. Fewer than MIN_RUNS runs have no quartiles. A machine may be busier in one run than in the other. The
+reference shows this, since interleaved rounds time it with the others. Its own latencies are not judged.
+Another latency has changed only if its ratio to the reference's has, from quartile to quartile. Single
 modules are timed one after the other. Their comparison shows the cause of a change of the whole model.
 """
 

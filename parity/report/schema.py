@@ -191,7 +191,7 @@ class RunnerReport(_Part):
 
     Attributes:
         runner, label: Name of the runner; its description with library and device.
-        status, reason: How it ended, and the reason of another status than OK.
+        status, reason: Status at its end, and the reason of another status than OK.
         verdict: NONE if nothing was compared.
         diagnosis: Place of the first divergence.
         modules: In the order in which the reference's modules finish.

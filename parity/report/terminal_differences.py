@@ -34,14 +34,14 @@ def summary(changes: Changes) -> Text:
     if changes.worse:
         return Text(f"WORSE: {len(changes.worse)} regressions; {compared}.", style="bold red")
     if changes.not_comparable:
-        return Text(f"INCOMPLETE: no regression in what can be compared; {compared}.", style="bold yellow")
+        return Text(f"INCOMPLETE: no regression in the comparable parts; {compared}.", style="bold yellow")
     return Text(f"NO REGRESSION: {compared}.", style="bold green")
 
 
 def _table(title: str, changes: Iterable[Change]) -> Table:
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column(title)
-    table.add_column("what")
+    table.add_column("module")
     table.add_column("")
     for name in ("old", "new", "new/old"):
         table.add_column(name, justify="right", no_wrap=True)

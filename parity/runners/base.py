@@ -158,7 +158,7 @@ class ReplaysGraphs(Runner):
 
 
 class BuildsEngines(Runner):
-    """A runner whose engines are results of their own, wherever they can run."""
+    """A runner whose engines are results of their own, even where they cannot run."""
 
     @abc.abstractmethod
     def build(self, arrays: Arrays, folder: Path) -> list[dict[str, Any]]:

@@ -172,7 +172,7 @@ class RunnerJudgement:
     Attributes:
         record: Label, measured times and engines of the runner, in its first batch or in the first one
             without a verdict.
-        status: How the runner ended.
+        status: Status of the runner at its end.
         reason: Reason of another status than OK.
         verdict: NONE if nothing was compared.
         diagnosis: Place of the first divergence; None if nothing was compared.

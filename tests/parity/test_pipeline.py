@@ -201,7 +201,7 @@ def test_a_precision_that_cannot_run_here_is_rows_and_ends_with_2(unavailable_ru
     assert {(runner.status, runner.verdict) for runner in rows.values()} == {("UNAVAILABLE", "NONE")}
     assert rows["torch"].reason == "tf32 needs a CUDA device and PyTorch sees none"
     assert "UNAVAILABLE: hstu_tiny, tf32, torch dense (eager, cpu): tf32 needs a CUDA device" in ended.out
-    assert "\nINCOMPLETE: what ran passes, " in ended.out
+    assert "\nINCOMPLETE: all that ran passes, " in ended.out
 
 
 def test_a_checkpoint_in_safetensors_is_run_and_the_other_precision_finishes(unavailable_run, tiny):

@@ -1,14 +1,14 @@
-"""The dense reference as an ONNX graph in which every module's arguments and results have names.
+"""The dense reference as an ONNX graph with a name for every argument and result of every module.
 
-One export of a case serves for three kinds of graphs, each cut out of it by names:
+Three kinds of graphs are cut out of one export by names:
 
 * plain: the model as a user exports it, with the entry's outputs;
-* tapped: the same with every module's results as further outputs, named by tap path (see
-`parity.capture.captures`);
+* tapped: the same model with every module's results as further outputs, named by tap
+  (`parity.capture.names`);
 * a module alone, from its arguments to its results.
 
-The marks are copies of the tensors (`Identity`) that stand in the way of the data while it is exported, so
-that what lies between the marks of a module is that module. They vanish where a graph has no use for them.
+A mark is a copy of a tensor (`Identity`) in the exported graph. The nodes between a module's marks are the
+module. The optimizer removes marks that a graph does not use.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import rounded
 
 OPSET = 20
-# Of the file format; what torch.onnx writes.
+# Version of the file format, the one of torch.onnx.
 _IR_VERSION = 10
 _END = 2**31 - 1
-# Where the wrapper that is exported keeps the model.
+# Attribute of the exported wrapper that holds the model.
 _MODEL = "model"
-# Sizes of 0 and 1 are constants for torch.export; with as many rows as this no table goes without indices.
+# torch.export makes sizes of 0 and 1 constants. With so many rows every table has indices.
 _TRACED_ROWS = 32
 
 
 class NotSeparable(ValueError):
-    """A module cannot be cut out of its graph; the message says what it depends on."""
+    """A module cannot be cut out of its graph; the message names its other inputs."""
 
 
 def argument_name(tap: str, path: str) -> str:
-    """Name of a tensor that a call received; `path` leads to it, such as `args.0` or `kwargs.mask`."""
+    """Name of an argument of a call; `path` is its place, such as `args.0` or `kwargs.mask`."""
     return f"{tap}:{path}"
 
 
@@ -59,7 +59,7 @@ class Exported:
         graph: Inputs by the names of `feeds`; outputs are the marks. Not optimised.
         taps: Names of the modules' results, in the order in which they finish.
         outputs: Tap names of the entry's outputs, in order.
-        dtype: Of floating point inputs and of the weights.
+        dtype: Type of floating-point inputs and weights.
     """
 
     graph: ir.Graph
@@ -72,14 +72,14 @@ class Exported:
         return self._cut([value.name for value in self.graph.inputs], self.outputs)
 
     def tapped(self) -> ir.Model:
-        """The model with every module's results as outputs, likewise optimised."""
+        """The optimised model with every module's results as outputs."""
         names = [value.name for value in self.graph.inputs]
         return self._cut(names, (*self.taps, *self.outputs))
 
     def module(self, tap: str, arguments: list[str], results: tuple[str, ...]) -> ir.Model:
         """One call of a module: from its arguments to its results.
 
-        Sizes that torch.export reads off the model's inputs make those inputs of this graph, too.
+        If torch.export reads a size from one of the model's inputs, that input is an input of this graph.
 
         Args:
             tap: Base name of the call.
@@ -107,7 +107,7 @@ class Exported:
 
 
 def save_model(model: ir.Model, path: Path) -> None:
-    """Write a model, its weights into a file beside it: one file of protocol buffers ends at 2 GB."""
+    """Write a model, and its weights into a file beside it: protocol buffers end at 2 GB."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ir.save(model, path, external_data=f"{path.name}.data")
 
@@ -119,14 +119,14 @@ def with_fixed_sizes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 
 def module_of(node: ir.Node) -> str:
-    """Path of the module that a node was exported from; empty for what is computed around the modules."""
+    """Path of the module that a node belongs to; empty for nodes outside all modules."""
     scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
     # The wrapper, the model, its modules from the outermost to the innermost, and the operation.
     return scopes[-2].removeprefix(_MODEL).removeprefix(".") if len(scopes) > 1 else ""
 
 
 def _sizes_needed(results: list[ir.Value], arguments: set[ir.Value]) -> list[str]:
-    """The model's inputs of which the nodes between arguments and results read the shape."""
+    """Names of the model's inputs whose shape the nodes between arguments and results read."""
     needed: dict[str, None] = {}
     seen: set[ir.Value] = set()
     waiting = list(results)
@@ -149,11 +149,11 @@ def _sizes_needed(results: list[ir.Value], arguments: set[ir.Value]) -> list[str
 
 
 def export(case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> Exported:
-    """Export the dense reference of a case: with the first axes of `Case.dynamic_axes` dynamic.
+    """Export the dense reference of a case, with dynamic first axes as in `Case.dynamic_axes`.
 
     Args:
-        case: Its sizes; the batch is that of whoever runs the graph.
-        precision: Of the weights and of floating point inputs.
+        case: The case. Its batch size does not matter.
+        precision: Precision of weights and floating-point inputs.
         weights: The reference's state dict in float32.
     """
     model = case.build_reference().to(precision.dtype)
@@ -195,7 +195,7 @@ def feeds(case: Case, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> d
 
 
 class _Names:
-    """Names of the tensors that the traced `_Entry` returned: all of them, and two kinds."""
+    """Names of the tensors that the traced `_Entry` returns: all of them, and two kinds."""
 
     marks: tuple[str, ...] = ()
     taps: tuple[str, ...] = ()
@@ -203,14 +203,14 @@ class _Names:
 
 
 class _Entry(torch.nn.Module):
-    """The entry point with flat arguments, and all marks for results."""
+    """The entry point with flat arguments and all marks as results."""
 
     def __init__(self, model: torch.nn.Module, case: Case, arguments: dict[str, Any]) -> None:
         super().__init__()
         self.model = model
         self._case = case
         self._arguments = arguments
-        # An object of its own: torch.export takes back what tracing does to a module's attributes.
+        # An object of its own: torch.export restores a module's attributes after tracing.
         self.names = _Names()
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -239,8 +239,7 @@ def embedding_bag(
 ) -> tuple:
     """Sums over bags as a product of memberships (B, L) and rows (L, D); see docs/decisions.md.
 
-    For sums over bags whose offsets lack the end, which is what `reference.embedding_bags.pool_bags` has.
-    The three further results of the operator serve its gradient.
+    `offsets` holds only the beginnings of bags. The three further results of the operator serve its gradient.
     """
     if mode != 0 or include_last_offset or padding_idx not in (None, -1):
         raise NotImplementedError("only sums over bags, with neither a last offset nor a padding index")
@@ -261,7 +260,7 @@ def divide_by_mode(dividend: Any, divisor: Any, rounding_mode: str | None = None
     if rounding_mode != "floor" or dividend.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
         raise NotImplementedError("only the floor of a division of integers")
     divisor = op.CastLike(divisor, dividend)
-    # The remainder has the divisor's sign, so that what is left divides without a rest.
+    # The remainder has the divisor's sign. The dividend less the remainder is a multiple of the divisor.
     return op.Div(op.Sub(dividend, op.Mod(dividend, divisor)), divisor)
 
 

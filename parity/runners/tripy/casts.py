@@ -1,11 +1,10 @@
-"""Casts around the modules of a Tripy model: each one runs in a precision of its own.
+"""Casts around the modules of a Tripy model: each module runs in a precision of its own.
 
-Tripy builds strongly typed networks, in which precision is changed by casts. They are put where the modules
-meet, while the model is traced, so that the model's own code knows of none. A module gets its floating-point
-inputs in its precision, and its parameters are set in it. What it returns is cast to the precision of the
-module that called it, where the two differ. Operations between modules thus run in the precision of the
-module whose forward they are written in, and a model in one precision has no casts that it would not have by
-itself.
+Tripy builds strongly typed networks, and only casts change a precision. The casts enter between modules while
+the model is traced. The model's own code has none. A module gets its floating-point inputs and its parameters
+in its precision. Its results are cast to its caller's precision, if the two differ. An operation between
+modules runs in the precision of the module whose forward contains it. One precision for all modules adds no
+cast.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ def cast_tree(value: Any, dtype: tp.dtype) -> Any:
 def load_parameters(
     model: tp.Module, weights: Mapping[str, torch.Tensor], precisions: Mapping[str, str]
 ) -> None:
-    """Set a model's parameters, each in the precision of the module that it belongs to.
+    """Set a model's parameters, each in the precision of its module.
 
     Args:
-        model: With parameters that have never been set.
-        weights: In float32, by name.
-        precisions: By path of the module, that of the model under the empty one.
+        model: A model without values of its parameters.
+        weights: Float32 parameters by name.
+        precisions: Precisions by path of the module; the empty path is the model.
     """
     declared = model.state_dict()
     tensors = {}
@@ -66,8 +65,8 @@ def casting(
 ) -> Iterator[Callable[[Callable[..., Any]], Callable[..., Any]]]:
     """Cast at the borders of all modules while the body traces the model.
 
-    Yields a wrapper of functions that call the model's methods: their arguments are cast to the precision of
-    the model itself. Their results stay in it.
+    Yields a wrapper of functions that call the model's methods. It casts their arguments to the precision of
+    the model itself. Their results stay in that precision.
     """
     dtypes = {path: DTYPES[name] for path, name in precisions.items()}
     running = [dtypes[""]]
@@ -84,7 +83,7 @@ def casting(
                 running.pop()
             return result if dtype == running[-1] else cast_tree(result, running[-1])
 
-        # Taps may have put an attribute in this place before.
+        # Taps may have set this attribute already.
         replaced.append((module, vars(module).get("forward")))
         module.forward = casting_forward
 

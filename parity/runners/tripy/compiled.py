@@ -1,4 +1,4 @@
-"""Functions as Tripy executables, and tensors on their way to an executable and back."""
+"""Functions as Tripy executables, their inputs and their results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def tripy_dtype(dtype: torch.dtype) -> tp.dtype:
 class Compiled:
     """A traced function as one executable, its results by tap name.
 
-    A result that is an input handed through needs no graph, and one tensor under several names is
-    returned once: neither is an output of the engine.
+    A result that is an input needs no graph. One tensor under several names is one output of the engine.
 
     Attributes:
         executable: The executable; None if every result is an input.
@@ -46,8 +45,8 @@ class Compiled:
         self.received: dict[str, Received] = {}
         self._accepted = [(path, _accepted(leaf, dynamic_sizes)) for path, leaf in leaves(arguments)]
         infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_sizes))
-        # nvtripy keeps every function that it has compiled, with all that the function refers to: through
-        # this list, which is emptied, neither the graph nor the executable.
+        # nvtripy keeps every compiled function and its references. The function refers to this list only,
+        # which is emptied, so that nvtripy keeps neither the graph nor the executable.
         held = [self, function]
 
         def traced(arguments: Any) -> list[tp.Tensor]:
@@ -97,11 +96,11 @@ class Compiled:
         return outputs
 
     def enqueue(self, arguments: Any) -> list[tp.Tensor]:
-        """Run on device tensors without waiting; where there is a `queue`, the work is in it."""
+        """Put a run on device tensors into `queue`, if there is one, without waiting."""
         return self.executable(arguments)
 
     def queue(self) -> torch.cuda.Stream | None:
-        """The stream of its work, where PyTorch can measure it."""
+        """The stream of its work; None if PyTorch cannot measure it."""
         return torch.cuda.ExternalStream(self.executable.stream.ptr) if torch.cuda.is_available() else None
 
     def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
@@ -171,7 +170,7 @@ def time_runs(compiled: Compiled, arguments: Any, repeats: int) -> tuple[list[fl
     if compiled.is_empty:
         return [], []
     queue = compiled.queue()
-    # Without a queue a run has to wait for its own end.
+    # Without a queue a run waits for its end.
     run = compiled.launch if queue is None else compiled.enqueue
     timed = measure(lambda: run(arguments), repeats, queue)
     return timed.seconds, timed.result

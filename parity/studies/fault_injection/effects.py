@@ -124,7 +124,7 @@ def _same_bits(results: Results, clean: Results) -> bool:
 
 
 def _excess(comparison: Comparison, clean: Comparison) -> dict[Tap, Norms]:
-    """Error of the faulty port less that of the reference or of the clean port, whichever is larger."""
+    """Error of the faulty port less the larger error of the reference and the clean port."""
     without = dict(_verdicts(clean))
     return {
         tap: (

@@ -258,7 +258,7 @@ def test_one_sentence_for_each_way_to_end(report):
     assert summary(failing).plain == "FAIL: 3 of 6 runs diverge."
     crashed = _with_runners(report, broken("CRASHED"))
     assert summary(crashed).plain == (
-        "INCOMPLETE: what ran passes, 0 module verdicts of 0 runs; 1 run without a verdict."
+        "INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs; 1 run without a verdict."
     )
     assert any(line.startswith("CRASHED: hstu_tiny, fp32, torch jagged") for line in _shown(crashed))
     for each in (passing, summary(failing).plain, summary(crashed).plain):

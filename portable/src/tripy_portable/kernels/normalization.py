@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 @lowers("normalization")
 def _normalization(view: OpView) -> Lowered:
-    """Mean and variance are accumulated in float32 whatever the element type."""
+    """Mean and variance are accumulated in float32 for every element type."""
     source, scale = view.type(0), view.type(1)
     axes, eps, groups = tuple(view.attrs["axis"]), view.attrs["eps"], view.attrs["num_groups"]
     trailing = tuple(range(source.rank - len(axes), source.rank))

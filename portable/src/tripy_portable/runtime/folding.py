@@ -21,7 +21,7 @@ _HOST = torch.device("cpu")
 
 
 def folding(device: torch.device, allow_tf32: bool) -> Compute:
-    """How `constant_folding.fold` computes for plans on a device."""
+    """The arithmetic of `constant_folding.fold` for plans on a device."""
     return compute_on_host if device.type == "cpu" else DeviceFolding(device, MatrixPrecision(allow_tf32))
 
 

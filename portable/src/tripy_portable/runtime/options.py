@@ -24,7 +24,7 @@ FUSE = "TRIPY_PORTABLE_FUSE"
 
 @dataclass(frozen=True)
 class Options:
-    """How an executable runs on a GPU: like builder flags, fixed when it is compiled or loaded."""
+    """Options of an executable on a GPU: like builder flags, fixed when it is compiled or loaded."""
 
     allow_tf32: bool = False
     cuda_graphs: bool = False

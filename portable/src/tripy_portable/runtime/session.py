@@ -14,7 +14,7 @@ from tripy_portable.runtime.streams import Stream, queue_of
 
 
 class RuntimeSessionOptions:
-    """Which devices a session uses."""
+    """The devices of a session."""
 
     def __init__(
         self, num_devices: int = 1, device_id: int = 0, nccl_uuid: str = "", features: list[str] | None = None
