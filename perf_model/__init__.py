@@ -1,8 +1,8 @@
-"""Least and expected times of modules on a GPU: limits and predictions, with their errors.
+"""Least and expected times of modules on a GPU: rooflines and predictions, with their errors.
 
-* **The limit** (`perf_model.limits`) is a time that no version of a module can beat. It is the larger of two:
-  the module's FLOPs at the GPU's measured matmul rate, and its fewest bytes at the measured bandwidths. FLOPs
-  and bytes follow from a case's configuration and sizes (`perf_model.work`).
+* **The roofline** (`perf_model.roofline`) is a time that no version of a module can beat. It is the larger of
+  two: the module's FLOPs at the GPU's measured matmul rate, and its fewest bytes at the measured bandwidths.
+  FLOPs and bytes follow from a case's configuration and sizes (`perf_model.work`).
 * **The prediction** (`perf_model.kernels`, `perf_model.embedding`, `perf_model.estimate`) is the time of
   PyTorch's own kernels, from tables measured on other sizes and models of caches, waves and launches.
 

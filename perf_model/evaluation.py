@@ -9,11 +9,11 @@ from perf_model.embedding import Lookup, SeedGPU, forward_microseconds
 from perf_model.errors import ErrorStatistics
 from perf_model.estimate import estimate
 from perf_model.kernels import KernelModel
-from perf_model.limits import roofline
 from perf_model.lookup import BagSizes
 from perf_model.measured import Measured
 from perf_model.points import Point, is_big
 from perf_model.products import ITEM_BYTES
+from perf_model.roofline import cold_seconds
 from perf_model.trace import Trace, trace
 from perf_model.work import Work
 from perf_model.workloads import Maker
@@ -34,7 +34,7 @@ class Prediction:
 def predict(measured: Iterable[Measured], model: KernelModel) -> list[Prediction]:
     """The prediction of each point, without use of its own measurement."""
     return [
-        Prediction(m, point_seconds(m.point, model), is_big(m.point, _roofline(m.point, model)))
+        Prediction(m, point_seconds(m.point, model), is_big(m.point, _cold_seconds(m.point, model)))
         for m in measured
     ]
 
@@ -51,8 +51,8 @@ def _trace(point: Point) -> Trace:
     return trace(lambda: work.launch(0))
 
 
-def _roofline(point: Point, model: KernelModel) -> float:
-    return roofline(point_work(point), point.precision, model.ceilings)
+def _cold_seconds(point: Point, model: KernelModel) -> float:
+    return cold_seconds(point_work(point), point.precision, model.ceilings)
 
 
 def point_work(point: Point) -> Work:

@@ -12,12 +12,12 @@ from perf_model.errors import ErrorStatistics, bin_names
 from perf_model.estimate import estimate, host_factor
 from perf_model.evaluation import Prediction, predict, seed_seconds, statistics_of
 from perf_model.kernels import KernelModel
-from perf_model.limits import limit
 from perf_model.lookup import constants
 from perf_model.measured import Measured, Measurements
 from perf_model.models import Model, forward, input_shapes, models
 from perf_model.points import PRECISIONS
 from perf_model.products import ITEM_BYTES, ProductModel
+from perf_model.roofline import roofline
 from perf_model.trace import trace
 from perf_model.work.model import case_work
 
@@ -96,7 +96,7 @@ def waves_table(calibration: Sequence[Measured], ceilings: Ceilings) -> Iterator
 
 
 def model_table(path: Path, model: KernelModel) -> Iterator[str]:
-    """Whole models: replays and eager forwards, predicted and measured, and the limit; milliseconds.
+    """Whole models: replays and eager forwards, predicted and measured, and the roofline; milliseconds.
 
     The host factor is fitted on the smallest fp32 batch of each case, which the errors leave out.
     """
@@ -126,16 +126,16 @@ def model_table(path: Path, model: KernelModel) -> Iterator[str]:
     yield f"Host factor {factor:.2f}."
     yield ""
     head = ("model", "kernels seen / counted", "replay predicted", "measured", "eager predicted", "measured")
-    yield from _table((*head, "limit", "replay / limit", "eager waits for"), rows)
+    yield from _table((*head, "roofline", "replay / roofline", "eager waits for"), rows)
     judged = (("replay", "all models", replays), ("eager", "all but the fitted", eagers))
     errors = [(name, size, ErrorStatistics.of(*zip(*pairs, strict=True))) for name, size, pairs in judged]
     yield from _table(_HEAD, (_row(*row) for row in errors))
 
 
 def _limit(case: Model, model: KernelModel) -> float:
-    """Seconds of the whole model's limit."""
+    """Seconds of the whole model's roofline."""
     work = case_work(case.config(), input_shapes(case), ITEM_BYTES[case.precision])[""]
-    return limit(work, case.precision, model.ceilings).seconds
+    return roofline(work, case.precision, model.ceilings).seconds
 
 
 def _title(case: Model) -> str:

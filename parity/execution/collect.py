@@ -33,7 +33,7 @@ from parity.execution.request import Batch, Request
 from parity.execution.scheduler import RunnerPool, Scheduler, Worker
 from parity.execution.timings import time_runners
 from parity.inputs.prepared import PreparedCase
-from parity.timing.roofline import write_limits
+from parity.timing.roofline import write_rooflines
 
 LONGEST_TIMED = 10.0
 """Longest run of the reference that is timed, in seconds: medians and spreads take dozens of runs."""
@@ -103,7 +103,7 @@ class BatchCollection:
         # An interrupted run may leave a part of a result.
         shutil.rmtree(result.path, ignore_errors=True)
         if number == 0:
-            write_limits(case, self._precision, batch.inputs, result.roofline)
+            write_rooflines(case, self._precision, batch.inputs, result.roofline)
         record = collect(
             Batch(case, self._precision, self._folder.batch(number), self._folder.weights),
             self._names,

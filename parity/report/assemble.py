@@ -17,15 +17,15 @@ from parity.report.schema import (
     ElementReport,
     ErrorMapReport,
     LatencyReport,
-    LimitReport,
     MetricReport,
     ModuleReport,
     PrecisionReport,
     Report,
+    RooflineReport,
     RunnerReport,
     VerdictReport,
 )
-from parity.timing.roofline import WHOLE_MODEL, Limits
+from parity.timing.roofline import WHOLE_MODEL, Rooflines
 from parity.verdict.judgement import Diagnosis, ErrorMap, MetricJudgement, RunnerJudgement, TapJudgement
 from parity.verdict.judging import PrecisionJudgement
 from parity.verdict.rule import Verdict
@@ -86,23 +86,23 @@ def _case_report(description: CaseDescription, judgements: Sequence[PrecisionJud
 def precision_report(judgement: PrecisionJudgement) -> PrecisionReport:
     """The report on all runners of a case in one precision."""
     runners = tuple(
-        runner_report(name, runner, judgement.limits) for name, runner in judgement.runners.items()
+        runner_report(name, runner, judgement.rooflines) for name, runner in judgement.runners.items()
     )
     return PrecisionReport(precision=judgement.precision, runners=runners, gpu=dict(judgement.gpu))
 
 
-def runner_report(name: str, judgement: RunnerJudgement, limits: Limits | None = None) -> RunnerReport:
+def runner_report(name: str, judgement: RunnerJudgement, rooflines: Rooflines | None = None) -> RunnerReport:
     """The report on one runner.
 
     Args:
         name: Name of the runner.
         judgement: Its verdicts.
-        limits: Least times on the GPU; None without a GPU.
+        rooflines: Least times on the GPU; None without a GPU.
     """
     record = judgement.record
     # The GPU does not limit a runner whose label says that it runs on the CPU.
-    on_gpu = limits is not None and "cpu" not in record.label
-    least = limits.limits if limits is not None and on_gpu else {}
+    on_gpu = rooflines is not None and "cpu" not in record.label
+    least = rooflines.by_tap if rooflines is not None and on_gpu else {}
     facts = RunnerReport(
         runner=name,
         label=record.label or name,
@@ -115,7 +115,7 @@ def runner_report(name: str, judgement: RunnerJudgement, limits: Limits | None =
     if not judgement.taps:
         return facts
     latency = _latency(record.seconds, record.replay_seconds, least, WHOLE_MODEL)
-    reason = limits.reason if limits is not None and on_gpu and latency and name == REFERENCE else ""
+    reason = rooflines.reason if rooflines is not None and on_gpu and latency and name == REFERENCE else ""
     return facts.model_copy(
         update={
             "modules": _modules(judgement.taps, record, least),
@@ -125,7 +125,7 @@ def runner_report(name: str, judgement: RunnerJudgement, limits: Limits | None =
             "latency": latency,
             "timing_reason": record.timing_reason,
             # All runners share the reason, so the reference alone states it.
-            "limit_reason": reason,
+            "roofline_reason": reason,
             "replay_reasons": record.replay_reasons,
             "peak_bytes": record.peak_bytes,
             "metrics": tuple(_metric(metric) for metric in judgement.metrics),
@@ -159,8 +159,8 @@ def _latency(
 ) -> LatencyReport | None:
     if not seconds:
         return None
-    limit = LimitReport.model_validate(least[tap], from_attributes=True) if tap in least else None
-    return latency_report(seconds, replays).model_copy(update={"limit": limit})
+    roofline = RooflineReport.model_validate(least[tap], from_attributes=True) if tap in least else None
+    return latency_report(seconds, replays).model_copy(update={"roofline": roofline})
 
 
 def _modules(

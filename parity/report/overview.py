@@ -242,42 +242,42 @@ def milliseconds(latency: LatencyReport | None) -> str:
     shown = _median_and_spread(latency)
     if latency.replay is not None:
         shown += f", graph {_median_and_spread(latency.replay)}"
-    times = times_the_limit(latency)
-    return shown if times is None else f"{_times(times)}x limit: {shown}"
+    times = times_the_roofline(latency)
+    return shown if times is None else f"{_times(times)}x roofline: {shown}"
 
 
 LatencyColumns = Mapping[str, Callable[[LatencyReport], str]]
 
 
 def latency_columns(entries: Iterable[RunnerReport]) -> LatencyColumns:
-    """Columns of latencies by heading. Replays and limits have columns if any entry has them."""
+    """Columns of latencies by heading. Replays and rooflines have columns if any entry has them."""
     latencies = [timed.latency for entry in entries for timed in (entry, *entry.modules)]
     timed = [latency for latency in latencies if latency is not None]
     columns: dict[str, Callable[[LatencyReport], str]] = {"ms": _median_and_spread}
     if any(latency.replay is not None for latency in timed):
         columns["graph ms"] = _replay
-    if any(latency.limit is not None for latency in timed):
-        columns["GPU limit"] = _of_the_limit
+    if any(latency.roofline is not None for latency in timed):
+        columns["x least"] = _of_the_roofline
     return columns
 
 
-def times_the_limit(latency: LatencyReport) -> float | None:
+def times_the_roofline(latency: LatencyReport) -> float | None:
     """The ratio of a latency to the least time on the GPU; None if that is not known.
 
     Replays take precedence, since they do not wait for the host.
     """
-    if latency.limit is None:
+    if latency.roofline is None:
         return None
     measured = latency if latency.replay is None else latency.replay
-    return measured.median / latency.limit.seconds
+    return measured.median / latency.roofline.seconds
 
 
 def _replay(latency: LatencyReport) -> str:
     return "" if latency.replay is None else _median_and_spread(latency.replay)
 
 
-def _of_the_limit(latency: LatencyReport) -> str:
-    times = times_the_limit(latency)
+def _of_the_roofline(latency: LatencyReport) -> str:
+    times = times_the_roofline(latency)
     return "" if times is None else f"{_times(times)}x"
 
 

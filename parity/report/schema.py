@@ -70,11 +70,11 @@ class VerdictReport(_Part):
     worst: tuple[ElementReport, ...]
 
 
-class LimitReport(_Part):
-    """The least time of a module on the GPU, and the ceiling that sets it; see `perf_model.limits`."""
+class RooflineReport(_Part):
+    """The least time of a module on the GPU, and the ceiling that sets it; see `perf_model.roofline`."""
 
     seconds: float
-    bound: Literal["flops", "cache", "memory", "launch"]
+    ceiling: Literal["flops", "cache", "memory", "launch"]
 
 
 class LatencyReport(_Part):
@@ -83,7 +83,7 @@ class LatencyReport(_Part):
     Attributes:
         runs: Number of runs.
         replay: Times of the same work as replays of a captured CUDA graph.
-        limit: Least time on the GPU.
+        roofline: Least time on the GPU.
     """
 
     median: float
@@ -93,7 +93,7 @@ class LatencyReport(_Part):
     p90: float
     runs: int
     replay: LatencyReport | None = None
-    limit: LimitReport | None = None
+    roofline: RooflineReport | None = None
 
 
 class ErrorMapReport(_Part):
@@ -199,7 +199,7 @@ class RunnerReport(_Part):
         padding_leak: First tap that changes with the content of the padding; empty if none does.
         observer_difference: Largest absolute change of an output by tapping the modules.
         latency: Times of the whole model; None if it is not timed.
-        timing_reason, limit_reason: Reasons for missing times and limits, or empty.
+        timing_reason, roofline_reason: Reasons for missing times and rooflines, or empty.
         replay_reasons: Reasons for missing replays, by tap, of the whole model under "".
         peak_bytes: Largest GPU memory of PyTorch's allocator during whole-model runs, weights included.
         builds: Engines of the whole model.
@@ -218,7 +218,7 @@ class RunnerReport(_Part):
     observer_difference: float = 0.0
     latency: LatencyReport | None = None
     timing_reason: str = ""
-    limit_reason: str = ""
+    roofline_reason: str = ""
     replay_reasons: dict[str, str] = {}
     peak_bytes: int | None = None
     builds: tuple[BuildRecord, ...] = ()

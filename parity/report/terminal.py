@@ -261,8 +261,8 @@ def _failures(report: Report) -> Iterator[RenderableType]:
             yield Text(f"no latency: {where}: {entry.timing_reason}", style="yellow")
         if reason := entry.replay_reasons.get(""):
             yield Text(f"no replay: {where}: {reason}", style="yellow")
-        if entry.limit_reason:
-            yield Text(f"no limits: {where}: {entry.limit_reason}", style="yellow")
+        if entry.roofline_reason:
+            yield Text(f"no rooflines: {where}: {entry.roofline_reason}", style="yellow")
     for kind, reason in gaps(report).items():
         yield Text(f"GAP: {kind}: {reason}", style="yellow")
     for note in notes(report):

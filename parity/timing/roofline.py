@@ -1,8 +1,8 @@
 """The least time of each module on the GPU, saved beside the captures.
 
-A limit needs the ceilings of the GPU that ran the batch. It is computed when the batch runs and saved with
-it, so that a replay on another machine keeps it. Without a GPU there are no limits. On a GPU without measured
-ceilings, the report names the command that measures them.
+A roofline needs the ceilings of the GPU that ran the batch. It is computed when the batch runs and saved with
+it, so that a replay on another machine keeps it. Without a GPU there are no rooflines. On a GPU without
+measured ceilings, the report names the command that measures them.
 """
 
 from __future__ import annotations
@@ -19,56 +19,56 @@ from parity.capture.names import TapName
 from parity.case import Case
 from parity.inputs.arrays import CaseInputs
 from perf_model.ceilings import GPU, CeilingsError, find_ceilings
-from perf_model.limits import Limit, limit
 from perf_model.measure.machine import this_gpu
+from perf_model.roofline import Roofline, roofline
 
 WHOLE_MODEL = ""
 
 
-class Limits(BaseModel):
-    """Limits of a case in a precision on one kind of GPU.
+class Rooflines(BaseModel):
+    """Rooflines of a case in a precision on one kind of GPU.
 
     Attributes:
         gpu: Name of the GPU.
-        reason: Reason for missing limits; empty if there are limits.
-        limits: Least times by tap; the whole model has the key "".
+        reason: Reason for missing rooflines; empty if there are rooflines.
+        by_tap: Least times by tap; the whole model has the key "".
     """
 
     gpu: str
     reason: str = ""
-    limits: dict[str, Limit] = {}
+    by_tap: dict[str, Roofline] = {}
 
 
-def find_limits(case: Case, precision: Precision, inputs: CaseInputs, gpu: GPU) -> Limits:
-    """The limits of a case's modules on a kind of GPU, or the reason for missing limits."""
+def find_rooflines(case: Case, precision: Precision, inputs: CaseInputs, gpu: GPU) -> Rooflines:
+    """The rooflines of a case's modules on a kind of GPU, or the reason for missing ones."""
     try:
         ceilings = find_ceilings(gpu)
     except CeilingsError as error:
-        return Limits(gpu=gpu.name, reason=str(error))
+        return Rooflines(gpu=gpu.name, reason=str(error))
     if ceilings is None:
         folder = gpu.name.split()[-1].lower()
         command = f"python -m perf_model.measure.ceilings --output perf_model/ceilings/{folder}/ceilings.json"
-        return Limits(gpu=gpu.name, reason=f"the ceilings of this {gpu.name} are not known; run {command}")
+        return Rooflines(gpu=gpu.name, reason=f"the ceilings of this {gpu.name} are not known; run {command}")
     try:
         works = dict(case.work(inputs, precision.dtype.itemsize))
         if case.incremental_arguments(inputs) is not None:
             appending = case.appending_work(inputs, precision.dtype.itemsize)
             works |= {str(TapName.parse(tap).appending()): work for tap, work in appending.items()}
     except ValueError as error:
-        return Limits(gpu=gpu.name, reason=str(error))
-    limits = {tap: limit(work, precision.name, ceilings) for tap, work in works.items()}
-    return Limits(gpu=gpu.name, limits=limits)
+        return Rooflines(gpu=gpu.name, reason=str(error))
+    by_tap = {tap: roofline(work, precision.name, ceilings) for tap, work in works.items()}
+    return Rooflines(gpu=gpu.name, by_tap=by_tap)
 
 
-def write_limits(case: Case, precision: Precision, inputs: CaseInputs, path: Path) -> None:
-    """Save the limits on this machine's GPU; nothing without a GPU."""
+def write_rooflines(case: Case, precision: Precision, inputs: CaseInputs, path: Path) -> None:
+    """Save the rooflines on this machine's GPU; nothing without a GPU."""
     if torch.cuda.is_available():
-        limits = find_limits(case, precision, inputs, this_gpu())
-        write_new(path, limits.model_dump_json(indent=1).encode())
+        rooflines = find_rooflines(case, precision, inputs, this_gpu())
+        write_new(path, rooflines.model_dump_json(indent=1).encode())
 
 
-def read_limits(path: Path) -> Limits | None:
-    """Saved limits; None if there are none.
+def read_rooflines(path: Path) -> Rooflines | None:
+    """Saved rooflines; None if there are none.
 
     Raises:
         UserError: The file is damaged.
@@ -76,6 +76,6 @@ def read_limits(path: Path) -> Limits | None:
     if not path.exists():
         return None
     try:
-        return Limits.model_validate_json(path.read_text())
+        return Rooflines.model_validate_json(path.read_text())
     except (OSError, ValueError) as error:
-        raise UserError("limits", str(path), "is damaged", "run again") from error
+        raise UserError("rooflines", str(path), "is damaged", "run again") from error

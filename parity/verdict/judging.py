@@ -25,7 +25,7 @@ from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder, Ru
 from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status, read_record
 from parity.inputs.arrays import load
 from parity.runners.forms import computed_inside
-from parity.timing.roofline import Limits, read_limits
+from parity.timing.roofline import Rooflines, read_rooflines
 from parity.verdict.comparison import MODEL_OUTPUT, Comparison, compare
 from parity.verdict.error_map import with_error_maps
 from parity.verdict.evidence import Evidence, Results
@@ -45,13 +45,13 @@ class PrecisionJudgement:
         precision: Name of the precision.
         runners: By name, over all batches.
         gpu: State of the GPU before and after timing; empty without a GPU.
-        limits: Least times on the GPU; None without a GPU.
+        rooflines: Least times on the GPU; None without a GPU.
     """
 
     precision: str
     runners: Mapping[str, RunnerJudgement]
     gpu: Mapping[str, str]
-    limits: Limits | None
+    rooflines: Rooflines | None
 
 
 class PrecisionJudge:
@@ -80,7 +80,7 @@ class PrecisionJudge:
         self._labels_digests = labels_digests
         self._batches: list[Mapping[str, RunnerJudgement]] = []
         self._gpu: Mapping[str, str] = {}
-        self._limits: Limits | None = None
+        self._rooflines: Rooflines | None = None
         self._evaluation: Evaluation | None = None
 
     def judge(self, batches: Iterable[BatchFolder], keep: bool = True) -> None:
@@ -118,7 +118,7 @@ class PrecisionJudge:
         judgements = judge_batch(self._case, folder, self._names[number])
         self._batches.append(judgements)
         self._gpu = self._gpu or read_record(folder.record).gpu
-        self._limits = self._limits or read_limits(folder.roofline)
+        self._rooflines = self._rooflines or read_rooflines(folder.roofline)
         compared = [name for name, judgement in judgements.items() if judgement.verdict != "NONE"]
         # Without the reference no runner has a verdict.
         if self._labels_digests and REFERENCE in compared:
@@ -155,7 +155,7 @@ class PrecisionJudge:
         """The verdicts over all batches so far."""
         merged = merge_batches(self._batches)
         runners = {name: self._with_metrics(name, runner) for name, runner in merged.items()}
-        return PrecisionJudgement(self._precision.name, runners, self._gpu, self._limits)
+        return PrecisionJudgement(self._precision.name, runners, self._gpu, self._rooflines)
 
     def _with_metrics(self, name: str, runner: RunnerJudgement) -> RunnerJudgement:
         if self._evaluation is None or runner.verdict == "NONE" or name == REFERENCE:

@@ -13,11 +13,11 @@ from parity.report.schema import (
     ElementReport,
     ErrorMapReport,
     LatencyReport,
-    LimitReport,
     MetricReport,
     ModuleReport,
     PrecisionReport,
     Report,
+    RooflineReport,
     RunnerReport,
     VerdictReport,
 )
@@ -197,12 +197,12 @@ def failing() -> Report:
 
 
 def on_gpu() -> Report:
-    """Latencies with replays and limits, and the longest name that a runner has."""
+    """Latencies with replays and rooflines, and the longest name that a runner has."""
 
-    def on_gpu(median: float, graph: float, limit: float) -> LatencyReport:
+    def on_gpu(median: float, graph: float, least: float) -> LatencyReport:
         replay = latency(graph, graph, graph, 20)
-        bound = LimitReport(seconds=limit, bound="launch")
-        return latency(median, median, 1.2 * median, 40, replay=replay, limit=bound)
+        roofline = RooflineReport(seconds=least, ceiling="launch")
+        return latency(median, median, 1.2 * median, 40, replay=replay, roofline=roofline)
 
     modules = tuple(module(tap, "fp32", latency=on_gpu(8.95e-5, 1.07e-5, 1.35e-6)) for tap in TAPS)
     whole = on_gpu(2.19e-3, 2.67e-4, 2.22e-6)

@@ -18,11 +18,11 @@ from perf_model import __main__ as program
 from perf_model.estimate import Estimate, estimate, host_factor, host_kind
 from perf_model.evaluation import point_work, predict, seed_seconds, statistics_of
 from perf_model.kernels import PRODUCTS, product_of
-from perf_model.limits import limit
 from perf_model.measure.timing import launches_for, summary
 from perf_model.measured import Measurements, read_measurements
 from perf_model.models import input_shapes, models
 from perf_model.points import Point, evaluation_points, is_big
+from perf_model.roofline import roofline
 from perf_model.trace import Array, Operation, Trace, trace
 from perf_model.work.model import case_work
 from perf_model.workloads import Maker
@@ -174,14 +174,14 @@ def test_no_measured_replay_is_below_its_limit():
         }
         for model in models():
             work = case_work(model.config(), input_shapes(model), 4 if model.precision == "fp32" else 2)[""]
-            assert measured[model.key]["replay"]["median"] > limit(work, model.precision, h200()).seconds
+            assert measured[model.key]["replay"]["median"] > roofline(work, model.precision, h200()).seconds
 
 
 def test_no_measured_point_is_below_its_limit():
     for run in ("points", "points_second"):
         for measured in evaluation(run):
-            bound = limit(point_work(measured.point), measured.point.precision, h200())
-            assert measured.median > bound.seconds, measured.point.key
+            least = roofline(point_work(measured.point), measured.point.precision, h200())
+            assert measured.median > least.seconds, measured.point.key
 
 
 def test_replays_of_models_are_predicted():

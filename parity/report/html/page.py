@@ -171,12 +171,12 @@ class Page:
                 yield entry.verdict, overview.place(case, precision, entry), entry, target
 
     def without_verdict(self) -> list[tuple[str, RunnerReport]]:
-        """Runners without a verdict, without a latency or without limits, except builds."""
+        """Runners without a verdict, without a latency or without rooflines, except builds."""
         return [
             (place, entry)
             for place, entry in self._places()
             if entry.status != overview.BUILT
-            and (entry.verdict == "NONE" or entry.timing_reason or entry.limit_reason)
+            and (entry.verdict == "NONE" or entry.timing_reason or entry.roofline_reason)
         ]
 
     def engines(self) -> list[tuple[str, RunnerReport, str]]:

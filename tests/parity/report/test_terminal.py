@@ -6,7 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
-from parity.report.schema import LimitReport, VerdictReport
+from parity.report.schema import RooflineReport, VerdictReport
 from parity.report.terminal import render, summary
 
 ATTENTION = "_hstu._attention_layers.1._attn"
@@ -23,11 +23,11 @@ def report(report):
     return report.model_copy(update={"cases": (changed,)})
 
 
-def _timed(entry, replay, limit):
-    """A runner or a module with its replay and its limit; of what has no latency, nothing."""
+def _timed(entry, replay, roofline):
+    """A runner or a module with a replay and a roofline; no change without a latency."""
     if entry.latency is None:
         return entry
-    latency = entry.latency.model_copy(update={"replay": replay, "limit": limit})
+    latency = entry.latency.model_copy(update={"replay": replay, "roofline": roofline})
     return entry.model_copy(update={"latency": latency})
 
 
@@ -38,15 +38,15 @@ def _on_cpu(runner):
 
 
 def _on_gpu(runner):
-    """The port on a GPU, and beside it a runner with a long name: latencies have replays and limits."""
+    """The port on a GPU, and beside it a runner with a long name: latencies have replays and rooflines."""
     runner = _as_port(runner)
     replay = runner.latency.model_copy(update={"median": 2.26e-5, "p25": 2.24e-5, "p75": 2.28e-5})
-    limit = LimitReport(seconds=2.26e-5 / 2938, bound="launch")
-    modules = tuple(_timed(module, replay, limit) for module in runner.modules)
+    roofline = RooflineReport(seconds=2.26e-5 / 2938, ceiling="launch")
+    modules = tuple(_timed(module, replay, roofline) for module in runner.modules)
     port = runner.runner == "tripy"
     label = "tripy (portable, cuda)" if port else "torch.compile dense (inductor, CUDA graphs, cuda)"
     update = {"label": label, "modules": modules}
-    return _timed(runner.model_copy(update=update), replay, limit if port else None)
+    return _timed(runner.model_copy(update=update), replay, roofline if port else None)
 
 
 def _shown(report, width=120):
@@ -153,7 +153,7 @@ def test_a_gpus_columns_are_there_where_they_are_filled(report):
         return line.split("err/limit")[1].split()
 
     assert headers(_with_runners(report, _as_port)) == ["error", "ms"]
-    assert headers(_with_runners(report, _on_gpu)) == ["error", "ms", "ms", "limit"]
+    assert headers(_with_runners(report, _on_gpu)) == ["error", "ms", "ms", "least"]
 
 
 def test_a_runner_that_was_not_timed_has_no_numbers_in_any_column(report):

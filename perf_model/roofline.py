@@ -1,8 +1,8 @@
 """The least time of a module on a GPU with measured ceilings, and the ceiling that determines it.
 
-A limit is a bound, not a prediction. It assumes that arithmetic and traffic overlap, that each byte moves
-once, and that one kernel does everything. Timings repeat a module over the same tensors, so that the L2 holds
-what fits; a limit with a cold cache would be beaten. The limit is the largest of
+A roofline is no prediction. It assumes that arithmetic and traffic overlap, that each byte moves once, and
+that one kernel does everything. Timings repeat a module over the same tensors, and the L2 holds as much of
+them as fits: the cache is warm. The roofline is the largest of
 
     flops     FLOPs / matmul rate of the precision
     cache     bytes / L2 bandwidth
@@ -19,34 +19,34 @@ from perf_model.ceilings import Ceilings
 from perf_model.points import PRECISIONS
 from perf_model.work.parts import Work
 
-Bound = Literal["flops", "cache", "memory", "launch"]
+Ceiling = Literal["flops", "cache", "memory", "launch"]
 
 
 @dataclass(frozen=True)
-class Limit:
+class Roofline:
     """The least seconds of a module's work, and the ceiling that determines them."""
 
     seconds: float
-    bound: Bound
+    ceiling: Ceiling
 
 
-def limit(work: Work, precision: str, ceilings: Ceilings) -> Limit:
-    """The limit of a module in repeated runs on the same tensors.
+def roofline(work: Work, precision: str, ceilings: Ceilings) -> Roofline:
+    """The roofline of a module in repeated runs on the same tensors.
 
     Raises:
         ValueError: the precision has no measured matmul rate.
     """
-    least: dict[Bound, float] = {
+    least: dict[Ceiling, float] = {
         "flops": work.flops / _rate(precision, ceilings),
         "cache": work.bytes / ceilings.l2_bandwidth,
         "memory": max(0, work.bytes - ceilings.gpu.l2_bytes) / ceilings.copy_bandwidth,
         "launch": ceilings.kernel_seconds,
     }
-    bound = max(least, key=lambda name: least[name])
-    return Limit(least[bound], bound)
+    ceiling = max(least, key=lambda name: least[name])
+    return Roofline(least[ceiling], ceiling)
 
 
-def roofline(work: Work, precision: str, ceilings: Ceilings) -> float:
+def cold_seconds(work: Work, precision: str, ceilings: Ceilings) -> float:
     """Seconds of the work with cold caches and without a launch: its FLOPs, or its bytes from DRAM.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Limits and ceilings: units, bounds, and the machine that they hold for."""
+"""Rooflines and ceilings: units, the least times, and the machine that they hold for."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ import json
 import pytest
 
 from perf_model.ceilings import CeilingsError, find_ceilings, read_ceilings
-from perf_model.limits import Limit, limit, roofline
+from perf_model.roofline import Roofline, cold_seconds, roofline
 from perf_model.work import Work
 from tests.perf_model.gpu import CEILINGS, ROUND, h200
 
 
 def test_what_bounds_a_module_is_the_largest_of_four():
-    assert limit(Work(), "fp32", ROUND) == Limit(1e-6, "launch")
-    assert limit(Work(flops=10**9), "fp32", ROUND) == Limit(1e-4, "flops")
-    assert limit(Work(flops=10**9), "bf16", ROUND) == Limit(5e-6, "flops")
+    assert roofline(Work(), "fp32", ROUND) == Roofline(1e-6, "launch")
+    assert roofline(Work(flops=10**9), "fp32", ROUND) == Roofline(1e-4, "flops")
+    assert roofline(Work(flops=10**9), "bf16", ROUND) == Roofline(5e-6, "flops")
     # A megabyte fits into the L2: 8 MB are bound by DRAM, 7 of them, and not by the L2.
-    assert limit(Work(output_bytes=8_000_000), "fp32", ROUND) == Limit(pytest.approx(7e-6), "memory")
+    assert roofline(Work(output_bytes=8_000_000), "fp32", ROUND) == Roofline(pytest.approx(7e-6), "memory")
     slow_cache = ROUND.model_copy(update={"l2_bandwidth": 1e11})
-    assert limit(Work(input_bytes=800_000), "fp32", slow_cache) == Limit(pytest.approx(8e-6), "cache")
+    assert roofline(Work(input_bytes=800_000), "fp32", slow_cache) == Roofline(pytest.approx(8e-6), "cache")
 
 
 def test_the_roofline_knows_no_cache_and_no_launch():
-    assert roofline(Work(flops=10**9, input_bytes=1000), "fp32", ROUND) == pytest.approx(1e-4)
-    assert roofline(Work(flops=10, input_bytes=800_000), "fp32", ROUND) == pytest.approx(8e-7)
+    assert cold_seconds(Work(flops=10**9, input_bytes=1000), "fp32", ROUND) == pytest.approx(1e-4)
+    assert cold_seconds(Work(flops=10, input_bytes=800_000), "fp32", ROUND) == pytest.approx(8e-7)
 
 
 @pytest.mark.parametrize("field", ["flops", "weight_bytes", "input_bytes", "output_bytes"])
 def test_more_work_never_has_a_lower_limit(field):
     sizes = [10**power for power in range(13)]
-    seconds = [limit(Work(**{field: size}), "tf32", h200()).seconds for size in sizes]
+    seconds = [roofline(Work(**{field: size}), "tf32", h200()).seconds for size in sizes]
     assert seconds == sorted(seconds)
     assert seconds[-1] > seconds[0]
 
 
 def test_an_unknown_precision_is_refused():
     with pytest.raises(ValueError, match="'fp8' has no measured matmul rate; use fp32"):
-        limit(Work(flops=1), "fp8", ROUND)
+        roofline(Work(flops=1), "fp8", ROUND)
 
 
 def test_the_measured_ceilings_are_in_the_units_that_they_claim():
