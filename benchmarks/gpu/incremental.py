@@ -42,8 +42,8 @@ from parity.base.environment import environment  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
 from parity.base.trees import map_tree  # noqa: E402
 from parity.inputs.weights import initial_weights, rounded  # noqa: E402
-from parity.runners.tripy.call_stacks import no_call_stacks  # noqa: E402, the project runs from its checkout
 from parity.runners.tripy.compiled import tripy_dtype
+from parity.runners.tripy.lean_traces import lean_traces  # noqa: E402, the project runs from its checkout
 from parity.verdict.rule import judge  # noqa: E402
 from reference.build import build_hstu_stream  # noqa: E402
 from tripy_port.build import build_hstu_stream as build_port  # noqa: E402
@@ -130,7 +130,7 @@ def _portable_side(work: Work, mode: str, port: tp.Module) -> Side:
     os.environ.update(
         {name: "0" for variables in PORTABLE_MODES.values() for name in variables} | PORTABLE_MODES[mode]
     )
-    with no_call_stacks():
+    with lean_traces():
         executable = tp.compile(lambda tensors: work.function(port, **tensors), args=[infos])
     executable.stream = tp.Stream()
     queue = torch.cuda.ExternalStream(executable.stream.ptr)

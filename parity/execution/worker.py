@@ -7,6 +7,7 @@ files that `--save` leaves. The child's own output goes to a log file beside the
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -133,6 +134,8 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     reuse_freed_memory()
     # An interrupt at the terminal reaches the whole group, and the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Modules live to the end: collections of garbage need not look at them again and again.
+    gc.freeze()
     commands = Commands(name)
     while True:
         try:

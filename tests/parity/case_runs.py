@@ -26,7 +26,7 @@ from parity.inputs.arrays import make_inputs, poisoned_inputs
 from parity.pipeline import run
 from parity.report.assemble import runner_report
 from parity.report.schema import Report, RunnerReport
-from parity.runners.tripy.call_stacks import no_call_stacks
+from parity.runners.tripy.lean_traces import lean_traces
 from parity.studies.fault_injection.bench import Bench
 from parity.verdict.comparison import Comparison
 from parity.verdict.judging import judge_batch
@@ -49,7 +49,7 @@ def judged(name: str, precision: str, seed: int, runner: str) -> Comparison:
 @functools.cache
 def bench_of(name: str) -> Bench:
     """The bench of a case in float32, one in a process: its tests are in the group of `on_bench`."""
-    with no_call_stacks():
+    with lean_traces():
         return Bench(load_case(name), PRECISIONS["fp32"])
 
 

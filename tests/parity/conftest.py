@@ -11,7 +11,7 @@ import run_parity
 from cases.shipped import load_case
 from parity.inputs.weights import case_weights
 from parity.report.files import read_report
-from parity.runners.tripy.call_stacks import no_call_stacks
+from parity.runners.tripy.lean_traces import lean_traces
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def tiny():
 @pytest.fixture(scope="module")
 def without_call_stacks():
     """Ports are traced without nvtripy's call stacks, which a bench has no use for."""
-    with no_call_stacks():
+    with lean_traces():
         yield
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import nvtripy as tp
 import pytest
 
-from parity.runners.tripy.call_stacks import no_call_stacks
+from parity.runners.tripy.lean_traces import lean_traces
 from tests.tripy_port.port_setup import (
     VARIANTS,
     array,
@@ -62,7 +62,7 @@ def compiled_step(config, model, smallest_batch=ROWS):
 
     if config.input_preprocessor == "positional":
         del arguments["ratings"]
-    with no_call_stacks():
+    with lean_traces():
         return tp.compile(step, args=[arguments])
 
 

@@ -23,8 +23,8 @@ from parity.case import Case, NoForm
 from parity.inputs.weights import rounded
 from parity.runners.base import Appends, Arrays, ReplaysGraphs, TapsAtOnce, Tensors, Unavailable
 from parity.runners.torch.eager import recorded_arguments
-from parity.runners.tripy.call_stacks import no_call_stacks
 from parity.runners.tripy.compiled import Compiled, time_runs, to_device, to_host, tripy_dtype, with_graphs
+from parity.runners.tripy.lean_traces import leanly
 from parity.timing.measure import NotCapturable, Replayed, Timed, measure_queued, same_bits
 
 _STATIC: Mapping[int, int] = {}
@@ -58,7 +58,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs):
         self.case = case
         self.dtype = precision.dtype
         try:
-            self.model = case.build_port(tripy_dtype(precision.dtype))
+            self.model = leanly(lambda: case.build_port(tripy_dtype(precision.dtype)))
         except NoForm as error:
             raise Unavailable(str(error)) from error
         self._load_parameters(weights)
@@ -99,19 +99,13 @@ class TripyModules(TapsAtOnce, ReplaysGraphs):
     def _traced(
         self, compile_with: Callable[..., Any], function: Callable, *arguments: Any
     ) -> tuple[Any, dict[str, Received]]:
-        """The result of `compile_with` for a function that receives a `Traced`, and the calls' arguments.
+        """The result of `compile_with` for a function that receives a `Traced`, and the calls' arguments."""
 
-        Call stacks take most of nvtripy's time, and only error messages need them. A trace that fails runs
-        once more with call stacks, so that the message points at the user's line.
-        """
-        try:
-            with no_call_stacks(), tapped(self.model) as traced:
-                return compile_with(functools.partial(function, traced=traced), *arguments), traced.received
-        except MemoryError:
-            raise
-        except Exception:  # noqa: BLE001, the second trace raises it again
+        def compiled() -> tuple[Any, dict[str, Received]]:
             with tapped(self.model) as traced:
                 return compile_with(functools.partial(function, traced=traced), *arguments), traced.received
+
+        return leanly(compiled)
 
     def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
         return Compiled(function, arguments, dynamic_sizes)

@@ -66,13 +66,13 @@ def _start(arrivals: Any) -> None:
     global _reports, _no_call_stacks
     import torch
 
-    from parity.runners.tripy.call_stacks import no_call_stacks
+    from parity.runners.tripy.lean_traces import lean_traces
 
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_the_campaign, daemon=True).start()
     _reports = arrivals
     # Entered for the life of the process. The global keeps the context open.
-    _no_call_stacks = no_call_stacks()
+    _no_call_stacks = lean_traces()
     _no_call_stacks.__enter__()
 
 

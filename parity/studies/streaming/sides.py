@@ -16,8 +16,8 @@ from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.case.streams import Streams
 from parity.inputs.weights import rounded
-from parity.runners.tripy.call_stacks import no_call_stacks
 from parity.runners.tripy.compiled import to_device, to_host, tripy_dtype
+from parity.runners.tripy.lean_traces import lean_traces
 from parity.studies.streaming.truth import LENGTHS, Weights
 
 Results = dict[str, torch.Tensor]
@@ -120,7 +120,7 @@ class PortSide(Side):
                 arguments, lambda tensor: tp.InputInfo(tuple(tensor.shape), tripy_dtype(tensor.dtype))
             ),
         }
-        with no_call_stacks():
+        with lean_traces():
             return tp.compile(append, args=[infos])
 
     def _to_host(self, tensor: tp.Tensor) -> torch.Tensor:

@@ -1,0 +1,151 @@
+"""Traces without the work that only nvtripy's error messages need, and without repeated look-ups.
+
+nvtripy keeps the whole Python stack of every operation that it records, for the user's line in its error
+messages. Stacks take nine tenths of the time of a trace. After an error, a second trace with stacks gives its
+message. For every operation nvtripy also searches the same requirements and compares the same types with the
+same signature.
+
+The replaced functions are internal to nvtripy 0.1.7. Importing this module raises `AttributeError` or
+`ImportError` where they do not exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+from unittest import mock
+
+from nvtripy.frontend import wrappers
+from nvtripy.frontend.constraints.base import Constraints
+from nvtripy.frontend.module import parameter
+from nvtripy.trace import trace
+from nvtripy.trace.ops.base import TraceOp
+from nvtripy.utils import stack_info
+from nvtripy.utils.function_registry import FuncOverload
+
+from parity.case import NoForm
+
+Result = TypeVar("Result")
+
+_find, _matches = Constraints.find, FuncOverload.matches_arg_types
+# Requirements and signatures are objects of modules, and live as long as the process.
+_requirements: dict[Any, tuple[Constraints, list[Constraints]]] = {}
+_signatures: dict[Any, Any] = {}
+
+
+@contextlib.contextmanager
+def lean_traces() -> Iterator[None]:
+    """Inside, nvtripy records every operation as a call from the same line. Graphs do not change."""
+    # nvtripy looks for the frame that converts arguments, and for its caller.
+    frames = [
+        _frame(module=wrappers.__name__, function=wrappers.convert_input_types.__name__),
+        _frame(module="parity", function="traced"),
+    ]
+
+    def constant(include_code_index: int | None = None) -> stack_info.StackInfo:
+        # The index is the first frame that a message shows; there are no frames to leave out.
+        return stack_info.StackInfo(frames)
+
+    with (
+        mock.patch.object(stack_info, "get_stack_info", constant),
+        mock.patch.object(parameter, "get_stack_info", constant),
+        # The text of an operation's location, which only messages show.
+        mock.patch.object(trace, "str_from_stack_info", _no_text),
+        mock.patch.object(TraceOp, "__str__", _no_text),
+        mock.patch.object(Constraints, "find", _find_once),
+        mock.patch.object(FuncOverload, "matches_arg_types", _match_once),
+    ):
+        yield
+
+
+def leanly(function: Callable[[], Result]) -> Result:
+    """The result of a function that builds or traces a model.
+
+    A function that fails runs once more with call stacks, so that the message points at the user's line.
+    """
+    try:
+        with lean_traces(), _no_collections():
+            return function()
+    except (MemoryError, NoForm):
+        raise
+    except Exception:  # noqa: BLE001, the second run raises it again
+        return function()
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Inside, Python collects no garbage: a trace makes many objects, and most of them live to its end."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _no_text(*arguments: Any, **keywords: Any) -> str:
+    return ""
+
+
+def _frame(module: str, function: str) -> stack_info.SourceInfo:
+    # With a range, even an empty one, nvtripy does not parse the code for columns.
+    return stack_info.SourceInfo(
+        module=module, file="", line=1, function=function, code="", _dispatch_target="", column_range=(0, 0)
+    )
+
+
+def _find_once(self: Constraints, pattern: Any, skip_within: type | None = None) -> list[Constraints]:
+    """`Constraints.find`, which searches the same requirements once for a pattern."""
+    key = id(self), _content(pattern), skip_within
+    if key not in _requirements:
+        _requirements[key] = self, _find(self, pattern, skip_within)
+    return _requirements[key][1]
+
+
+def _content(pattern: Any) -> Any:
+    if isinstance(pattern, Constraints):
+        return type(pattern), *map(_content, vars(pattern).values())
+    return tuple(map(_content, pattern)) if isinstance(pattern, (list, tuple)) else pattern
+
+
+def _match_once(self: FuncOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`FuncOverload.matches_arg_types`, which compares the same types with a signature once.
+
+    A mismatch is compared again: its result holds the message.
+    """
+    try:
+        named = tuple((name, _types(value)) for name, value in kwargs.items())
+        key = self, tuple(map(_types, args)), named
+    except _UnknownMembers:
+        return _matches(self, args, kwargs)
+    if key in _signatures:
+        return _signatures[key]
+    result = _matches(self, args, kwargs)
+    if result:
+        _signatures[key] = result
+    return result
+
+
+class _UnknownMembers(Exception):
+    """A container whose members' types do not follow from its own type."""
+
+
+def _types(value: Any) -> Any:
+    """The types in an argument, the only facts about it that a signature asks for."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return kind, *map(_types, value)
+    if kind is dict:
+        return kind, *((_types(key), _types(item)) for key, item in value.items())
+    if _is_container(kind):
+        raise _UnknownMembers
+    return kind
+
+
+@functools.cache
+def _is_container(kind: type) -> bool:
+    return issubclass(kind, (Sequence, Mapping)) and not issubclass(kind, (str, bytes))

@@ -1,0 +1,49 @@
+"""Traces without messages and repeated look-ups refuse as before, and the message has the user's line."""
+
+import gc
+
+import nvtripy as tp
+import pytest
+import torch
+
+from parity.runners.tripy.lean_traces import _types, _UnknownMembers, lean_traces, leanly
+
+
+def _added(second):
+    return leanly(lambda: tp.compile(lambda x: x + second, args=[tp.InputInfo((2,), dtype=tp.float32)]))
+
+
+def test_a_call_of_other_types_is_refused_after_one_that_fits():
+    compiled = _added(1.0)
+    assert compiled(tp.copy(tp.Tensor([1.0, 2.0]), tp.device("gpu"))).tolist() == [2.0, 3.0]
+    with pytest.raises(tp.TripyException, match=r"x \+ second"):
+        _added("one")
+    with pytest.raises(tp.TripyException, match=r"x \+ second"):
+        _added(tp.Tensor([1, 2]))
+
+
+def test_a_function_that_fails_runs_again_with_call_stacks():
+    with pytest.raises(tp.TripyException, match=r"tp\.reshape\(x, \(5,\)\)"):
+        leanly(lambda: tp.compile(lambda x: tp.reshape(x, (5,)), args=[tp.InputInfo((2,), dtype=tp.float32)]))
+
+
+def test_the_types_of_a_list_are_those_of_its_members():
+    assert _types([1, 2.0]) != _types([1.0, 2.0])
+    assert _types({"a": (1,)}) == _types({"b": (2,)})
+    with pytest.raises(_UnknownMembers):
+        _types(torch.Size([1]))
+
+
+def test_overloads_are_told_apart_by_the_members_of_other_containers():
+    class Sizes(tuple):
+        """A sequence whose type does not tell its members'."""
+
+    with lean_traces():
+        assert tp.ones(Sizes((2, 3))).shape == (2, 3)
+        with pytest.raises(tp.TripyException, match="Could not find an implementation"):
+            tp.ones(Sizes(("a", "b")))
+
+
+def test_garbage_is_collected_again_after_a_trace():
+    assert leanly(gc.isenabled) is False
+    assert gc.isenabled()
