@@ -20,8 +20,10 @@ WARM_UPS = 3
 MIN_ROUNDS, MAX_ROUNDS = 7, 30
 ROUNDS_SECONDS = 0.5
 """Time that all rounds of whole models may take together, within these limits, in seconds."""
+CPU_ROUNDS_SECONDS = 0.2
+"""The same on a CPU, commands included: nothing else runs meanwhile."""
 MODULE_ROUNDS, MODULE_REPEATS = 2, 3
-MODULES_SECONDS = 5.0
+MODULES_SECONDS = 0.5
 """Time of a round of all calls on a CPU after which no other round follows, in seconds."""
 GPU_REPEATS, GPU_MAX_ROUNDS = 5, 10
 """Counted runs of a runner in one round on a GPU, and the limit of rounds there."""
@@ -115,7 +117,10 @@ class InterleavedRounds:
         uncounted, repeats, limit = (1, GPU_REPEATS, GPU_MAX_ROUNDS) if self._on_gpu else (0, 1, MAX_ROUNDS)
         fitting = ROUNDS_SECONDS / max(one_round * (uncounted + repeats), 1e-9)
         rounds = int(min(limit, max(MIN_ROUNDS, fitting)))
-        for _ in range(rounds):
+        began = time.monotonic()
+        for number in range(rounds):
+            if not self._on_gpu and number >= MIN_ROUNDS and time.monotonic() - began > CPU_ROUNDS_SECONDS:
+                break
             for name, times in self.times.items():
                 runs = self._ask(name, lambda runner: runner.time(uncounted + repeats))
                 if runs is None:

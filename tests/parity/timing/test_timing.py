@@ -90,6 +90,17 @@ def test_on_a_processor_every_run_of_a_round_counts(monkeypatch):
     assert timed.times["b"].seconds == [10.0] * rounds.MIN_ROUNDS
 
 
+@pytest.mark.parametrize(("on_gpu", "count"), [(False, rounds.MIN_ROUNDS), (True, 10)])
+def test_rounds_on_a_processor_end_when_their_commands_take_long(on_gpu, count, monkeypatch):
+    machine = Machine()
+    timed = machine.rounds(monkeypatch, on_gpu)
+    monkeypatch.setattr(Runner, "time", lambda runner, repeats: TimedRuns([1e-6] * repeats))
+    monkeypatch.setattr(rounds, "CPU_ROUNDS_SECONDS", -1.0)
+    timed.time_models()
+    runs_a_round = rounds.GPU_REPEATS if on_gpu else 1
+    assert len(timed.times["a"].seconds) == count * runs_a_round
+
+
 @pytest.mark.parametrize(("on_gpu", "count"), [(False, 2), (True, 6)])
 def test_modules_are_interleaved_as_well_in_more_rounds_on_a_gpu(on_gpu, count, monkeypatch):
     machine = Machine()
