@@ -106,7 +106,7 @@ def test_a_graph_that_tensorrt_refuses_is_refused_at_the_ports_line(runner, tmp_
 
     made, arrays = runner
 
-    def entry(arguments, taps):
+    def entry(arguments, traced):
         return {"score.encoded": tp.sigmoid(tp.cast(arguments["past_ids"], tp.int8))}
 
     monkeypatch.setattr(made, "_entry", entry)
