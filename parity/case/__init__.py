@@ -2,6 +2,7 @@
 
 from parity.case.loading import Listed, Registry, load_case
 from parity.case.model import Case, Form, NoForm
+from parity.case.options import Option
 from parity.case.plan import Arrays, Batches, PlannedBatch
 from parity.case.reference import CaseReference
 
@@ -14,6 +15,7 @@ __all__ = [
     "Listed",
     "NoForm",
     "PlannedBatch",
+    "Option",
     "Registry",
     "load_case",
 ]

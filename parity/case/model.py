@@ -16,6 +16,7 @@ import numpy as np
 from parity.base.errors import UserError
 from parity.base.trees import dotted, leaves
 from parity.case.plan import FEW_ROWS, Arrays, Batches, PlannedBatch
+from parity.case.options import Option
 from parity.case.reference import CaseReference
 
 if TYPE_CHECKING:
@@ -262,11 +263,25 @@ class Case(abc.ABC):
         raise UserError("--stream", self.name, "has no streams", "name a case whose models take streams")
 
     def port_modules(self) -> Sequence[str]:
-        """Import paths of the Python modules with the port's code, for faults in it.
+        """Import paths of the Python modules with the port's code, for faults in it and for coverage.
 
         Empty by default: then the modules that define the port's classes count, with their packages.
         """
         return ()
+
+    # Coverage
+
+    def options(self) -> Mapping[str, Option]:
+        """Options by name, such as `hstu.normalization`. Cases of one model share the names."""
+        return {}
+
+    def cannot_be_asked(self) -> Mapping[str, str]:
+        """Answers that no input can give, each with the reason; see `parity.coverage.questions`.
+
+        A key is an answer's identity, or the beginning of one that ends before a ` | `: a function of the
+        port, an argument's axis, an option.
+        """
+        return {}
 
     # The incremental forward
 

@@ -127,6 +127,7 @@ def collect(
     progress: Progress,
     timed: bool = True,
     profiles: Path | None = None,
+    covers: bool = False,
     budget: MemoryBudget = DEFAULT_BUDGET,
     modules_alone: bool = True,
 ) -> Record:
@@ -143,6 +144,7 @@ def collect(
         progress: Called after each runner.
         timed: Whether to time the runners.
         profiles: Folder for traces; None for no traces.
+        covers: Whether to measure what the batch asks of the port.
         budget: Memory that runs may take.
         modules_alone: Whether every module also runs alone, on the inputs of the reference's module.
 
@@ -150,7 +152,7 @@ def collect(
         CannotWrite: The captures cannot be written.
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
-    collection = _Collection(batch, pool, scheduler, progress, budget, modules_alone)
+    collection = _Collection(batch, pool, scheduler, progress, budget, modules_alone, covers)
     with scheduler.capturing(), ThreadPoolExecutor(max_workers=len(everyone)) as threads:
         records = dict(zip(everyone, threads.map(collection.capture, everyone), strict=True))
     gpu = collection.time(records) if timed else {}
@@ -172,6 +174,7 @@ class _Collection:
         progress: Progress,
         budget: MemoryBudget,
         modules_alone: bool,
+        covers: bool,
     ) -> None:
         self._modules_alone = modules_alone
         self.folder = batch.folder.precision(batch.precision.name)
@@ -180,6 +183,7 @@ class _Collection:
         self._scheduler = scheduler
         self._progress = progress
         self._budget = budget
+        self._covers = covers
         self._reference_seconds = 0.0
         self._calls = self.folder.runner(REFERENCE).tapped
         # Memory of the whole batch, known when the reference has run; or the reference's failure.
@@ -233,6 +237,16 @@ class _Collection:
         if record.taps_modules and name != REFERENCE and self._modules_alone:
             arguments = (inputs, self._calls, folder.isolated, self._budget)
             record.problems = self._ask(name, Commands.run_isolated, *arguments)
+        # Engines are built of the graphs of another runner.
+        if self._covers and abilities.measures_coverage and not abilities.builds:
+            self._cover(record, name, folder)
+
+    def _cover(self, record: RunnerRecord, name: str, folder: RunnerFolder) -> None:
+        """Measure what the batch asks of the port. A failure is no verdict on the port."""
+        try:
+            self._ask(name, Commands.coverage, self._batch.folder.inputs, self._calls, folder.coverage)
+        except RunnerFailure as failure:
+            record.coverage_reason = str(failure)
 
     def _record_calls(self) -> WorkingBytes:
         """Run the reference with taps, which the other runners wait for."""

@@ -40,6 +40,7 @@ from parity.runners import Runner, make_runner
 from parity.runners.base import (
     Appends,
     BuildsEngines,
+    MeasuresCoverage,
     RangesModules,
     RecordsCalls,
     ReplaysGraphs,
@@ -62,12 +63,14 @@ class Abilities:
         taps_modules: Whether it runs modules one by one.
         appends: Whether it has an incremental forward.
         builds: Whether its engines are results of their own.
+        measures_coverage: Whether it measures what inputs ask of a port.
     """
 
     label: str
     taps_modules: bool
     appends: bool
     builds: bool
+    measures_coverage: bool
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ class Commands:
             isinstance(runner, TapsModules),
             isinstance(runner, Appends),
             isinstance(runner, BuildsEngines),
+            isinstance(runner, MeasuresCoverage),
         )
 
     def load(self, reference: CaseReference, precision: Precision, weights: Path) -> None:
@@ -234,6 +238,11 @@ class Commands:
         outputs = self._able(Appends).run_incremental(self._inputs(inputs))
         if outputs:
             save_capture(Capture(tensors=outputs), stem)
+
+    def coverage(self, inputs: Path, calls: Path, path: Path) -> None:
+        """Save what the batch, and those before it, ask of the port."""
+        recorded = self._capture(calls)
+        self._able(MeasuresCoverage).coverage(self._inputs(inputs), recorded).write(path)
 
     def time(self, inputs: Path, repeats: int) -> TimedRuns:
         """Time runs of the whole model, with the peak of GPU memory where PyTorch knows it."""

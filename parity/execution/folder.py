@@ -197,6 +197,11 @@ class RunnerFolder:
         return self.path / "incremental"
 
     @property
+    def coverage(self) -> Path:
+        """What the batch asks of the port; missing where it is not measured."""
+        return self.path / "coverage.json"
+
+    @property
     def timed(self) -> Path:
         """Outputs of the run that was timed last."""
         return self.path / "timed"

@@ -86,6 +86,7 @@ class RunnerRecord(BaseModel):
         peak_bytes: Peak of GPU memory during runs of the whole model.
         timing_reason: Reason for missing times.
         builds: Engines of the whole model.
+        coverage_reason: Reason for missing coverage.
     """
 
     label: str = ""
@@ -102,6 +103,7 @@ class RunnerRecord(BaseModel):
     peak_bytes: int | None = None
     timing_reason: str = ""
     builds: list[BuildRecord] = []
+    coverage_reason: str = ""
 
 
 class Record(BaseModel):

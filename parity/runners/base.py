@@ -9,6 +9,7 @@
     RangesModules    modules as ranges of a profile
     ReplaysGraphs    timed replays of captured CUDA graphs
     BuildsEngines    engines as results of their own
+    MeasuresCoverage what the inputs ask of the port
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.case import Case
+from parity.coverage.questions import Coverage
 from parity.timing.measure import Replayed, Timed
 
 Arrays = Mapping[str, np.ndarray]
@@ -169,4 +171,17 @@ class BuildsEngines(Runner):
 
         Raises:
             Refused: The builder refuses the graph.
+        """
+
+
+class MeasuresCoverage(Runner):
+    """A runner of a port that measures what inputs ask of it."""
+
+    @abc.abstractmethod
+    def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
+        """All questions about the loaded port, with the answers of one batch. No judged graph changes.
+
+        Args:
+            arrays: The inputs.
+            recorded: The reference's capture of the batch, with its calls.
         """

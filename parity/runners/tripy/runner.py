@@ -20,11 +20,21 @@ from parity.capture.captures import Capture, ModuleCall, tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.tripy_hooks import Traced, is_tripy_tensor, named_modules, tapped
 from parity.case import Case, NoForm
+from parity.coverage.questions import Coverage
 from parity.inputs.weights import rounded
-from parity.runners.base import Appends, Arrays, ReplaysGraphs, TapsAtOnce, Tensors, Unavailable
+from parity.runners.base import (
+    Appends,
+    Arrays,
+    MeasuresCoverage,
+    ReplaysGraphs,
+    TapsAtOnce,
+    Tensors,
+    Unavailable,
+)
 from parity.runners.torch.eager import recorded_arguments
 from parity.runners.tripy.compiled import Compiled, time_runs, to_device, to_host, tripy_dtype, with_graphs
 from parity.runners.tripy.lean_traces import leanly
+from parity.runners.tripy.survey import Survey
 from parity.timing.measure import NotCapturable, Replayed, Timed, measure_queued, same_bits
 
 _STATIC: Mapping[int, int] = {}
@@ -33,7 +43,7 @@ _CALLS_TO_CAPTURE = 2
 """The portable runtime captures at the second call."""
 
 
-class TripyModules(TapsAtOnce, ReplaysGraphs):
+class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
     """A Tripy model: the whole model with a dynamic batch, and every module as an executable of its own."""
 
     def __init__(self) -> None:
@@ -43,6 +53,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs):
         self._modules: dict[str, tp.Module] = {}
         self._executables: dict[Any, list[Compiled]] = {}
         self._replays: dict[int, tp.Executable] = {}
+        self._survey: Survey | None = None
 
     def label(self) -> str:
         if IS_PORTABLE:
@@ -64,6 +75,22 @@ class TripyModules(TapsAtOnce, ReplaysGraphs):
         self._load_parameters(weights)
         self._modules = dict(named_modules(self.model))
         self._executables, self._replays = {}, {}
+        self._survey = None
+
+    @property
+    def modules(self) -> Mapping[str, tp.Module]:
+        """Modules of the loaded model by path."""
+        return self._modules
+
+    def use_graphs(self, make: Callable[[Callable, Any, Mapping[int, int]], Compiled]) -> None:
+        """Trace every function again, into the graphs that `make` returns; for a copy of a loaded runner."""
+        self._executables, self._replays = {}, {}
+        self._compile = make
+
+    def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
+        if self._survey is None:
+            self._survey = Survey(self)
+        return self._survey.answer(arrays, recorded)
 
     def _load_parameters(self, weights: Tensors) -> None:
         tensors = rounded(weights, self.dtype)

@@ -17,6 +17,7 @@ from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.capture.tripy_hooks import named_modules
 from parity.case import Case
+from parity.coverage.source import port_modules, swapped
 from parity.in_process import CleanRun
 from parity.inputs.weights import case_weights, rounded
 from parity.runners.tripy.runner import TripyRunner
@@ -24,7 +25,6 @@ from parity.studies.fault_injection.faults import Fault
 from parity.studies.fault_injection.handwritten import Edit, handwritten
 from parity.studies.fault_injection.mutation import Mutation, mutations
 from parity.studies.fault_injection.sites import Watch
-from parity.studies.fault_injection.source import port_modules, swapped
 from parity.studies.fault_injection.weight_faults import WeightFault, weight_faults
 from parity.verdict.comparison import compare
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.strict_yaml import parse_yaml
+from parity.coverage.source import short_name, source_of
 from parity.studies.fault_injection.faults import Fault
-from parity.studies.fault_injection.source import short_name, source_of
 
 
 @dataclass(frozen=True)

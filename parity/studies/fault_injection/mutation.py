@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from parity.coverage.source import short_name, source_of
 from parity.studies.fault_injection.faults import Fault
-from parity.studies.fault_injection.source import short_name, source_of
 
 Replacement = tuple[str, ast.expr]
 """Name of an operator and the expression's replacement."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from parity.studies.fault_injection.source import path_of
+from parity.coverage.source import path_of
 
 Line = tuple[str, int]
 """A module of the port and the number of a line in it."""

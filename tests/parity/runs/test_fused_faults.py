@@ -10,7 +10,7 @@ import contextlib
 import pytest
 import torch
 
-from parity.studies.fault_injection import source
+from parity.coverage import source
 from tests.kernels.marks import needs_gpu, needs_triton
 from tests.parity.case_runs import clean_run, judged
 from tests.parity.fault_runs import (

@@ -13,6 +13,7 @@ import torch
 
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
+from parity.coverage.source import CannotApply, functions, source_of, swapped
 from parity.in_process import CleanRun
 from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection.campaign import drawn
@@ -20,7 +21,6 @@ from parity.studies.fault_injection.clean import clean_run
 from parity.studies.fault_injection.faults import Outcome
 from parity.studies.fault_injection.handwritten import handwritten
 from parity.studies.fault_injection.mutation import mutations, replacements
-from parity.studies.fault_injection.source import CannotApply, functions, source_of, swapped
 from parity.studies.fault_injection.table import summarise
 from parity.studies.fault_injection.trial import try_fault
 from parity.studies.fault_injection.weight_faults import sizes, weight_faults

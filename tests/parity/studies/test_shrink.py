@@ -10,9 +10,9 @@ import pytest
 from cases.shipped import load_case
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
+from parity.coverage.source import swapped
 from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection.handwritten import handwritten
-from parity.studies.fault_injection.source import swapped
 from parity.studies.shrink import shrink, write
 from tests.parity.fault_runs import HANDWRITTEN
 

@@ -4,9 +4,9 @@ import pytest
 
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
+from parity.coverage.source import port_modules
 from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.faults import Outcome
-from parity.studies.fault_injection.source import port_modules
 from parity.studies.fault_injection.trial import try_fault
 from tests.cases.test_small_model import Port, SmallModel
 

@@ -1,0 +1,12 @@
+"""What inputs ask of a port, and what none of them asks.
+
+Each question is about a line, a branch, an outcome, a threshold, a size or an option.
+
+questions   a question about the port, the answers that it has, and those that a run gave
+source      the port's Python modules, and changed code in them
+places      comparisons, clamps and conditions in the source, and the source with a probe in each
+probes      the values that reach the places, of Python and of traced tensors
+lines       lines and branches, measured by coverage.py
+sizes       sizes of the axes of modules' arguments
+options     choices of a case's options
+"""

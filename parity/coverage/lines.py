@@ -1,0 +1,97 @@
+"""Lines and branches of the port that run, measured by coverage.py.
+
+Statements outside functions are left out: an import runs them all. So are `raise` and `assert`: they run for
+bad input only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import coverage as library
+
+from parity.coverage.questions import Coverage, Kind, Question
+from parity.coverage.source import path_of
+
+RUNS = "runs"
+_LEFT_OUT = [r"^\s*raise\b", r"^\s*assert\b", r"^\s*@(abc\.)?abstractmethod\b"]
+
+
+class Lines:
+    """Records the lines of modules that run inside `on`.
+
+    Args:
+        sources: Import paths of the modules.
+    """
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self._sources = {path_of(module): module for module in sources}
+        self._library = library.Coverage(
+            data_file=None, config_file=False, branch=True, include=list(self._sources), messages=False
+        )
+        self._library.set_option("report:exclude_also", _LEFT_OUT)
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Record inside."""
+        self._library.start()
+        try:
+            yield
+        finally:
+            self._library.stop()
+
+    def answer(self, coverage: Coverage) -> None:
+        """Add all lines and branches, with those that have run so far."""
+        for path, facts in self._report().items():
+            text = Path(path).read_text().splitlines()
+            for function, part in facts["functions"].items():
+                if function:
+                    _add(coverage, self._sources[path], function, part, text)
+
+    def _report(self) -> dict[str, Any]:
+        """coverage.py's report by path."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "coverage.json"
+            # Without this file the library has no data to report on where nothing has run.
+            self._library.get_data().touch_files(self._sources)
+            self._library.json_report(morfs=list(self._sources), outfile=str(path))
+            files = json.loads(path.read_text())["files"]
+        return {str(Path(name).absolute()): facts for name, facts in files.items()}
+
+
+def _add(coverage: Coverage, module: str, function: str, part: dict[str, Any], text: list[str]) -> None:
+    for lines, answers in ((part["executed_lines"], (RUNS,)), (part["missing_lines"], ())):
+        for line in lines:
+            question = Question(
+                kind=Kind.LINE,
+                module=module,
+                place=function,
+                line=line,
+                text=text[line - 1].strip(),
+                answers=(RUNS,),
+            )
+            coverage.add(question, answers)
+    branches: dict[int, dict[int, bool]] = {}
+    for taken, key in ((True, "executed_branches"), (False, "missing_branches")):
+        for start, end in part[key]:
+            branches.setdefault(start, {})[end] = taken
+    for line, ends in branches.items():
+        question = Question(
+            kind=Kind.BRANCH,
+            module=module,
+            place=function,
+            line=line,
+            text=text[line - 1].strip(),
+            answers=tuple(_target(end, text) for end in sorted(ends)),
+        )
+        coverage.add(question, [_target(end, text) for end, taken in ends.items() if taken])
+
+
+def _target(line: int, text: list[str]) -> str:
+    """The line that a branch goes to; negative for the end of the function."""
+    return f"to `{text[line - 1].strip()}`" if line > 0 else "to the end"

@@ -1,0 +1,209 @@
+"""Values that reach the places of a port's source: of Python while it is traced, of tensors when it runs.
+
+A traced tensor has no values yet. Its probe keeps the tensor, which becomes an output of a graph for this
+measurement alone. No judged graph has probes. The values of the output are answers as Python's are:
+
+* An outcome is true or false; a tensor may have both.
+* The sides of a threshold are those of the difference of the operands. Integer tensors have to be just below
+  the threshold (by one), at it, and just above. Other numbers have to be below and above. For a number in
+  Python that is compared, "at" takes the place of the side with the same outcome: many sizes cannot be less.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.capture.tripy_hooks import is_tripy_tensor
+from parity.coverage.places import PROBE, Form, Place, with_probes
+from parity.coverage.questions import Coverage, Kind, Question
+from parity.coverage.source import source_of, swapped
+
+OUTCOMES = ("false", "true")
+OF_INTEGERS = ("just below", "at", "just above")
+OF_NUMBERS = ("below", "above")
+_WITH_OUTCOMES = (Form.COMPARISON, Form.CONDITION, Form.SELECTION)
+_OF_COMPARED_NUMBERS = {
+    "lt": ("below", "at"),
+    "ge": ("below", "at"),
+    "le": ("at", "above"),
+    "gt": ("at", "above"),
+}
+MOST_CALLS = 4
+"""Largest number of tensors of one place in one graph. Later calls are of other blocks on the same masks."""
+
+
+class Probes:
+    """The probes of one module, by the name that the source with probes calls them by.
+
+    Args:
+        module: Import path of the module.
+        places: Its places.
+        coverage: Receives the questions and their answers.
+    """
+
+    def __init__(self, module: str, places: Sequence[Place], coverage: Coverage) -> None:
+        self.tensors: dict[str, Any] = {}
+        self._module = module
+        self._places = places
+        self._coverage = coverage
+        self._pending: dict[str, tuple[int, int]] = {}
+        self._constants: dict[tuple[int, int], list[Any]] = {}
+        self._calls: dict[int, int] = {}
+
+    # Probes, by `Form`
+
+    def compare(self, number: int, left: Any, right: Any) -> Any:
+        """The comparison of two operands."""
+        self._record(number, left, right)
+        return getattr(operator, self._places[number].operator)(left, right)
+
+    def condition(self, number: int, value: Any) -> Any:
+        """A condition."""
+        if not is_tripy_tensor(value):
+            self._answer_outcome(number, [bool(value)])
+        return value
+
+    def clamp(self, number: int, function: Callable, left: Any, right: Any) -> Any:
+        """The larger or the smaller of two operands."""
+        self._record(number, left, right)
+        return function(left, right)
+
+    def select(self, number: int, function: Callable, condition: Any, *choices: Any) -> Any:
+        """One of two operands by a condition."""
+        self._record(number, condition)
+        return function(condition, *choices)
+
+    def rectify(self, number: int, function: Callable, value: Any) -> Any:
+        """The larger of an operand and 0."""
+        self._record(number, value, 0.0)
+        return function(value)
+
+    def _record(self, number: int, *operands: Any) -> None:
+        if not any(map(is_tripy_tensor, operands)):
+            self._answer_python(number, *operands)
+            return
+        call = self._calls[number] = self._calls.get(number, 0) + 1
+        if call > MOST_CALLS:
+            return
+        self._constants[number, call] = list(operands)
+        for position, operand in enumerate(operands):
+            if is_tripy_tensor(operand):
+                name = f"{self._module}#{number}#{call}#{position}"
+                self.tensors[name] = operand
+
+    # Answers
+
+    def answer(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Take the values of `tensors`, by their names, from one run of the graph."""
+        operands = {key: list(constants) for key, constants in self._constants.items()}
+        for name, value in values.items():
+            module, number, call, position = name.split("#")
+            if module == self._module:
+                operands[int(number), int(call)][int(position)] = value.detach().cpu()
+        for (number, _), sides in operands.items():
+            if not any(map(is_tripy_tensor, sides)):
+                self._answer_tensors(number, *sides)
+
+    def _answer_tensors(self, number: int, *operands: Any) -> None:
+        place = self._places[number]
+        arrays = [_array(operand) for operand in operands]
+        if place.form is Form.SELECTION:
+            self._answer_outcome(number, np.unique(arrays[0].astype(bool)))
+            return
+        if place.form is Form.COMPARISON:
+            self._answer_outcome(number, np.unique(getattr(operator, place.operator)(*arrays)))
+        if place.operator in ("eq", "ne") or any(array.dtype == bool for array in arrays):
+            return
+        integers = all(array.dtype.kind in "iu" for array in arrays)
+        # int64 keeps differences of timestamps exact.
+        wide = np.int64 if integers else np.float64
+        left, right = (array.astype(wide) for array in arrays)
+        if integers:
+            difference = left - right
+            present = [bool((difference == step).any()) for step in (-1, 0, 1)]
+            sides = [side for side, is_there in zip(OF_INTEGERS, present, strict=True) if is_there]
+            self._answer(number, Kind.THRESHOLD, OF_INTEGERS, sides)
+        else:
+            present = [bool((left < right).any()), bool((left > right).any())]
+            sides = [side for side, is_there in zip(OF_NUMBERS, present, strict=True) if is_there]
+            self._answer(number, Kind.THRESHOLD, OF_NUMBERS, sides)
+
+    def _answer_python(self, number: int, *operands: Any) -> None:
+        place = self._places[number]
+        if place.form is Form.SELECTION:
+            self._answer_outcome(number, [bool(operands[0])])
+            return
+        if place.form is Form.COMPARISON:
+            self._answer_outcome(number, [bool(getattr(operator, place.operator)(*operands))])
+        if place.operator in ("eq", "ne") or not all(map(_is_number, operands)):
+            return
+        left, right = operands
+        side = "below" if left < right else "above" if left > right else "at"
+        needed = _OF_COMPARED_NUMBERS.get(place.operator, OF_NUMBERS)
+        self._answer(number, Kind.THRESHOLD, needed, [side])
+
+    def _answer_outcome(self, number: int, outcomes: Any) -> None:
+        if not self._places[number].branches:
+            self._answer(number, Kind.OUTCOME, OUTCOMES, [OUTCOMES[bool(outcome)] for outcome in outcomes])
+
+    def _answer(self, number: int, kind: Kind, answers: tuple[str, ...], seen: Sequence[str]) -> None:
+        question = _question(self._module, self._places[number], kind, answers)
+        self._coverage.add(question, [side for side in seen if side in answers])
+
+
+def _question(module: str, place: Place, kind: Kind, answers: tuple[str, ...]) -> Question:
+    return Question(
+        kind=kind, module=module, place=place.function, line=place.line, text=place.text, answers=answers
+    )
+
+
+def _array(operand: Any) -> np.ndarray:
+    if isinstance(operand, torch.Tensor):
+        # NumPy has no bfloat16.
+        return operand.to(torch.float32).numpy() if operand.is_floating_point() else operand.numpy()
+    return np.asarray(operand)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+class Probing:
+    """Probes in all modules of a port.
+
+    Args:
+        sources: Import paths of the modules.
+        coverage: Receives the questions and their answers.
+    """
+
+    def __init__(self, sources: Sequence[str], coverage: Coverage) -> None:
+        self._trees = {}
+        self._places: dict[str, list[Place]] = {}
+        for module in sources:
+            self._trees[module], self._places[module] = with_probes(source_of(module))
+        self._coverage = coverage
+        for module, places in self._places.items():
+            for place in places:
+                if place.form in _WITH_OUTCOMES and not place.branches:
+                    coverage.add(_question(module, place, Kind.OUTCOME, OUTCOMES))
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[list[Probes]]:
+        """Inside, the port runs with probes."""
+        probes = [Probes(module, places, self._coverage) for module, places in self._places.items()]
+        with contextlib.ExitStack() as stack:
+            for module, own in zip(self._places, probes, strict=True):
+                if not self._places[module]:
+                    continue
+                namespace = vars(importlib.import_module(module))
+                namespace[PROBE] = own
+                stack.callback(namespace.pop, PROBE)
+                stack.enter_context(swapped(module, self._trees[module]))
+            yield probes
