@@ -10,9 +10,10 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
+from cases.options import options_of
 from configs import CaseConfig, ConfigError, with_fields, with_input
 from parity.base.errors import UserError
-from parity.case import Arrays, Case, CaseReference
+from parity.case import Arrays, Case, CaseReference, Option
 from perf_model.work.model import appending_work, case_work
 
 TARGET = "cases.shipped:from_values"
@@ -118,6 +119,10 @@ class ConfiguredCase(Case):
 
         names = (info.name for info in pkgutil.iter_modules(tripy_port.__path__))
         return tuple(f"tripy_port.{name}" for name in names if name not in _COMPUTE_NOTHING)
+
+    def options(self) -> dict[str, Option]:
+        """Every option of the schema that has choices, named as `hstu.model.normalization`."""
+        return options_of(self.config)
 
     def gaps(self) -> Mapping[str, str]:
         from tripy_port.gaps import GAPS

@@ -88,6 +88,7 @@ INDEX: dict[str, dict[str, tuple[str, ...]]] = {
     "ruamel-yaml": {"0.19.1": ()},
     "pyarrow": {"25.0.1": ()},
     "threadpoolctl": {"3.8.0": ()},
+    "coverage": {"7.17.3": ()},
     "rich": {"15.0.0": ()},
     "click": {"8.5.1": ()},
     "safetensors": {"0.8.0": ()},

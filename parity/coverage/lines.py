@@ -58,7 +58,7 @@ class Lines:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "coverage.json"
             # Without this file the library has no data to report on where nothing has run.
-            self._library.get_data().touch_files(self._sources)
+            self._library.get_data().add_arcs({path: [] for path in self._sources})
             self._library.json_report(morfs=list(self._sources), outfile=str(path))
             files = json.loads(path.read_text())["files"]
         return {str(Path(name).absolute()): facts for name, facts in files.items()}
@@ -79,19 +79,27 @@ def _add(coverage: Coverage, module: str, function: str, part: dict[str, Any], t
     branches: dict[int, dict[int, bool]] = {}
     for taken, key in ((True, "executed_branches"), (False, "missing_branches")):
         for start, end in part[key]:
-            branches.setdefault(start, {})[end] = taken
+            if end not in part["excluded_lines"]:
+                branches.setdefault(start, {})[end] = taken
     for line, ends in branches.items():
+        if len(ends) == 1:  # the other end is an error
+            continue
+        names = _names(sorted(ends), text)
         question = Question(
             kind=Kind.BRANCH,
             module=module,
             place=function,
             line=line,
             text=text[line - 1].strip(),
-            answers=tuple(_target(end, text) for end in sorted(ends)),
+            answers=tuple(names.values()),
         )
-        coverage.add(question, [_target(end, text) for end, taken in ends.items() if taken])
+        coverage.add(question, [names[end] for end, taken in ends.items() if taken])
 
 
-def _target(line: int, text: list[str]) -> str:
-    """The line that a branch goes to; negative for the end of the function."""
-    return f"to `{text[line - 1].strip()}`" if line > 0 else "to the end"
+def _names(ends: list[int], text: list[str]) -> dict[int, str]:
+    """Names of the lines that a branch goes to, without their numbers; a negative one ends the function."""
+    names: dict[int, str] = {}
+    for end in ends:
+        name = f"to `{text[end - 1].strip()}`" if end > 0 else "to the end"
+        names[end] = f"{name}, the other one" if name in names.values() else name
+    return names

@@ -62,7 +62,7 @@ def only_checks(statement: ast.stmt) -> bool:
     if isinstance(statement, (ast.Raise, ast.Assert)):
         return True
     if isinstance(statement, ast.If):
-        return all(isinstance(line, ast.Raise) for line in statement.body) and not statement.orelse
+        return all(isinstance(line, ast.Raise) for line in statement.body)
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and "require" in call.func.id
 

@@ -18,6 +18,7 @@ from parity.coverage.questions import Coverage, Kind, Question
 SIZES = ("1", "2", "many")
 VARIES = "varies"
 _ENTRY = "entry"
+_OF = " of "
 
 
 def sizes_of(
@@ -38,7 +39,8 @@ def sizes_of(
         if call.path in modules:
             for name, key in _tensors(call, modules[call.path]):
                 shape = tuple(recorded.call_inputs[key].shape)
-                _add(coverage, f"{type(modules[call.path]).__name__}.{call.method}({name})", shape)
+                argument = f"{type(modules[call.path]).__name__}.{call.method}({name})"
+                _add(coverage, f"{call.tap}{_OF}{argument}", shape)
     return coverage
 
 
@@ -69,7 +71,9 @@ def asked_sizes(case: Coverage) -> Coverage:
         if question.kind is not Kind.SIZE:
             asked.add(question, seen)
             continue
+        # A class may have modules of several sizes in one model: each call varies by itself.
         varies = len(seen) > 1 or question.place.startswith(_ENTRY)
         answers = {size if size in SIZES else "many" for size in seen if size != "0"}
-        asked.add(question, answers | ({VARIES} if varies else set()))
+        merged = question.model_copy(update={"place": question.place.rpartition(_OF)[2]})
+        asked.add(merged, answers | ({VARIES} if varies else set()))
     return asked

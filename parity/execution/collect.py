@@ -112,6 +112,7 @@ class BatchCollection:
             self._progress,
             timed=number == 0,
             profiles=self._request.profile if number == 0 else None,
+            covers=self._request.covers(self._precision),
             modules_alone=modules_alone,
         )
         if not batch.is_recorded:

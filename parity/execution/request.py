@@ -39,6 +39,10 @@ class Request:
     command: str
     profile: Path | None = None
 
+    def covers(self, precision: Precision) -> bool:
+        """Whether this precision measures coverage. One does: the source is the same in all of them."""
+        return precision.name == ("fp32" if "fp32" in self.precisions else self.precisions[0])
+
     def runners_of(self, case: Case) -> tuple[str, ...]:
         """The requested runners; without a request, the default ones that the case has a form for."""
         return tuple(

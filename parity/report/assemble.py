@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from parity.base.environment import environment
 from parity.capture.names import TapName
+from parity.case import load_case
 from parity.execution.case_files import CaseDescription
 from parity.execution.record import ORACLE, REFERENCE, RunnerRecord, Status
+from parity.report.coverage import coverage_report
 from parity.report.schema import (
     BatchReport,
     CaseReport,
@@ -47,6 +49,10 @@ def assemble(
         environment=environment(),
         requested_runners=tuple(asked),
         cases=tuple(_case_report(description, judgements) for description, judgements in judged),
+        coverage=coverage_report(
+            [load_case(description.case) for description, _ in judged],
+            [judgement for _, judgements in judged for judgement in judgements],
+        ),
         exit_code=0,
     )
     return report.model_copy(update={"exit_code": _exit_code(report)})

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from parity.execution.record import REFERENCE
-from parity.report import overview
+from parity.report import coverage, overview
 from parity.report.schema import CaseReport, MetricReport, Report, RunnerReport
 
 MOST_VERDICTS = 12
 """Largest number of verdicts in full: a comment on GitHub holds 65,536 characters."""
+MOST_UNASKED = 40
+"""Largest number of questions in the table of what no input asks, for the same reason."""
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~&@])")
 
 
@@ -28,6 +30,7 @@ def render_markdown(report: Report) -> str:
         parts += ["**Metrics**", metrics]
     parts += [_details("Modules that fail", _failing_modules(report)), _details("Gaps", _gaps(report))]
     parts.append(_details("Notes", "\n".join(f"- {_text(note)}" for note in overview.notes(report))))
+    parts += _coverage(report)
     parts.append(_details("Environment", _environment(report)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -108,6 +111,20 @@ def _failing_modules(report: Report) -> str:
     left_out = len(verdicts) - MOST_VERDICTS
     more = f"\n  and {left_out} more in report.html" if left_out > 0 else ""
     return _block("\n".join(verdicts[:MOST_VERDICTS]) + more) if verdicts else ""
+
+
+def _coverage(report: Report) -> list[str]:
+    """What no input asks of the port."""
+    if report.coverage is None:
+        return []
+    rows = [
+        [_code(coverage.file_of(entry)), _code(entry.text or entry.place), _text(", ".join(entry.missing))]
+        for entry in report.coverage.unasked[:MOST_UNASKED]
+    ]
+    left_out = len(report.coverage.unasked) - MOST_UNASKED
+    more = f"\n\nand {left_out} more in report.html" if left_out > 0 else ""
+    body = table(["place", "source", "not asked"], rows) + more if rows else ""
+    return [_text(coverage.in_words(report.coverage)), _details("Not asked", body)]
 
 
 def _gaps(report: Report) -> str:

@@ -255,8 +255,47 @@ class CaseReport(_Part):
     precisions: tuple[PrecisionReport, ...]
 
 
+class UnaskedReport(_Part):
+    """A question about the port that no input of the run asks in full; see `parity.coverage.questions`.
+
+    Attributes:
+        kind: Kind of the question; a function or module that never runs is one question.
+        module: Import path of the port's module; empty for sizes and options.
+        place: The function, the axis of an argument, or the option.
+        line: Number of the line; 0 without one.
+        text: The line or expression; empty without one.
+        missing: The answers that the run did not give.
+        reason: Reason why no input can ask it, as the case states it; empty without one.
+    """
+
+    kind: Literal["module", "function", "line", "branch", "outcome", "threshold", "size", "option"]
+    module: str = ""
+    place: str = ""
+    line: int = 0
+    text: str = ""
+    missing: tuple[str, ...]
+    reason: str = ""
+
+
+class CoverageReport(_Part):
+    """What all inputs of a run ask of the port, in one precision.
+
+    Attributes:
+        asked, questions: Numbers of questions with all their answers, and of all questions, by kind.
+        unasked: The others, in the order of the source.
+        excused: Questions that no input can ask, with the reasons.
+        reasons: Reasons why a runner has no coverage.
+    """
+
+    asked: dict[str, int]
+    questions: dict[str, int]
+    unasked: tuple[UnaskedReport, ...]
+    excused: tuple[UnaskedReport, ...]
+    reasons: tuple[str, ...] = ()
+
+
 class Report(_Part):
-    """A whole run."""
+    """A whole run. `coverage` is None for a run without a port."""
 
     schema_version: Literal["parity.report/1"] = SCHEMA
     created: str
@@ -264,6 +303,7 @@ class Report(_Part):
     environment: dict[str, str]
     requested_runners: tuple[str, ...]
     cases: tuple[CaseReport, ...]
+    coverage: CoverageReport | None = None
     exit_code: int
 
     def runner_reports(self) -> list[tuple[CaseReport, PrecisionReport, RunnerReport]]:

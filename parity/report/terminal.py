@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.execution.record import REFERENCE, Status
+from parity.report import coverage
 from parity.report.overview import (
     BUILT,
     PORT,
@@ -51,6 +52,7 @@ def render(report: Report) -> RenderableType:
     for case in report.cases:
         parts += [_CaseTables(case), *_metrics(case), *_gpu(case), Text()]
     parts += list(_failures(report))
+    parts += list(_coverage(report))
     parts.append(summary(report))
     return Group(*parts)
 
@@ -63,6 +65,16 @@ def _gpu(case: CaseReport) -> Iterator[RenderableType]:
             yield Text(f"{precision.precision}: peak memory: {', '.join(peaks)}", style="dim")
         for when, state in precision.gpu.items():
             yield Text(f"{precision.precision}: GPU {when}: {state}", style="dim")
+
+
+def _coverage(report: Report) -> Iterator[RenderableType]:
+    """What no input asks of the port, in a line."""
+    if report.coverage is None:
+        return
+    page = "; see report.html#coverage" if report.coverage.unasked else ""
+    yield Text(f"{coverage.in_words(report.coverage)}{page}", style="yellow" if page else "dim")
+    for reason in report.coverage.reasons:
+        yield Text(f"no coverage: {reason}", style="yellow")
 
 
 _STYLES = {"PASS": "green", "BUILT": "green", "FAIL": "red", "INSENSITIVE": "yellow", "INCOMPLETE": "yellow"}

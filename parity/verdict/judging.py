@@ -21,6 +21,8 @@ from parity.base.trees import map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.capture.store import is_saved, open_capture
 from parity.case import Case
+from parity.coverage.questions import Coverage
+from parity.coverage.sizes import asked_sizes
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder, RunnerFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status, read_record
 from parity.inputs.arrays import load
@@ -46,12 +48,14 @@ class PrecisionJudgement:
         runners: By name, over all batches.
         gpu: State of the GPU before and after timing; empty without a GPU.
         rooflines: Least times on the GPU; None without a GPU.
+        coverage: What all batches ask of the port; None where it is not measured.
     """
 
     precision: str
     runners: Mapping[str, RunnerJudgement]
     gpu: Mapping[str, str]
     rooflines: Rooflines | None
+    coverage: Coverage | None
 
 
 class PrecisionJudge:
@@ -82,6 +86,7 @@ class PrecisionJudge:
         self._gpu: Mapping[str, str] = {}
         self._rooflines: Rooflines | None = None
         self._evaluation: Evaluation | None = None
+        self._coverage = Coverage()
 
     def judge(self, batches: Iterable[BatchFolder], keep: bool = True) -> None:
         """Judge batches as they come, each one while the next one is made.
@@ -117,6 +122,9 @@ class PrecisionJudge:
         folder = batch.precision(self._precision.name)
         judgements = judge_batch(self._case, folder, self._names[number])
         self._batches.append(judgements)
+        for name in judgements:
+            if (path := folder.runner(name).coverage).exists():
+                self._coverage.update(Coverage.read(path))
         self._gpu = self._gpu or read_record(folder.record).gpu
         self._rooflines = self._rooflines or read_rooflines(folder.roofline)
         compared = [name for name, judgement in judgements.items() if judgement.verdict != "NONE"]
@@ -155,7 +163,8 @@ class PrecisionJudge:
         """The verdicts over all batches so far."""
         merged = merge_batches(self._batches)
         runners = {name: self._with_metrics(name, runner) for name, runner in merged.items()}
-        return PrecisionJudgement(self._precision.name, runners, self._gpu, self._rooflines)
+        coverage = asked_sizes(self._coverage) if self._coverage.seen else None
+        return PrecisionJudgement(self._precision.name, runners, self._gpu, self._rooflines, coverage)
 
     def _with_metrics(self, name: str, runner: RunnerJudgement) -> RunnerJudgement:
         if self._evaluation is None or runner.verdict == "NONE" or name == REFERENCE:

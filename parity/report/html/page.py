@@ -10,7 +10,7 @@ from functools import cached_property
 import jinja2
 
 from parity.execution.record import REFERENCE
-from parity.report import overview
+from parity.report import coverage, overview
 from parity.report.html import charts
 from parity.report.html.axis import Axis
 from parity.report.html.heat import heat
@@ -216,6 +216,8 @@ def render_html(report: Report) -> str:
         "heat": heat,
         "measures": overview.measures,
         "by_runner": overview.by_runner,
+        "coverage_words": coverage.in_words,
+        "file_of": coverage.file_of,
     }
     template = environment.get_template("report.html")
     return overview.printable(template.render(page=Page(report), report=report, reference=REFERENCE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Callable, Mapping
@@ -77,19 +78,12 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self._executables, self._replays = {}, {}
         self._survey = None
 
-    @property
-    def modules(self) -> Mapping[str, tp.Module]:
-        """Modules of the loaded model by path."""
-        return self._modules
-
-    def use_graphs(self, make: Callable[[Callable, Any, Mapping[int, int]], Compiled]) -> None:
-        """Trace every function again, into the graphs that `make` returns; for a copy of a loaded runner."""
-        self._executables, self._replays = {}, {}
-        self._compile = make
-
     def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
         if self._survey is None:
-            self._survey = Survey(self)
+            twin = copy.copy(self)
+            self._survey = Survey(self.case, tripy_dtype(self.dtype), self._modules, twin)
+            twin._executables, twin._replays = {}, {}
+            twin._compile = self._survey.graph
         return self._survey.answer(arrays, recorded)
 
     def _load_parameters(self, weights: Tensors) -> None:

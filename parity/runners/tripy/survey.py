@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nvtripy as tp
 
 from parity.capture.captures import Capture
+from parity.case import Case
 from parity.coverage.lines import Lines
 from parity.coverage.probes import Probes, Probing
 from parity.coverage.questions import Coverage
 from parity.coverage.sizes import sizes_of
 from parity.coverage.source import port_modules
-from parity.runners.base import Appends, Arrays
-from parity.runners.tripy.compiled import Compiled, to_host, tripy_dtype
-
-if TYPE_CHECKING:
-    from parity.runners.tripy.runner import TripyModules
+from parity.runners.base import Appends, Arrays, Runner
+from parity.runners.tripy.compiled import Compiled, to_host
 
 
 class Survey:
     """Builds the port of a loaded runner again, traces it with probes, and runs it.
 
     Args:
-        runner: The runner. It stays as it is.
+        case: The case, in the runner's form.
+        dtype: Type of the port's numbers.
+        modules: Modules of the port by path.
+        runner: A copy of the runner, which gets its graphs from `graph`.
     """
 
-    def __init__(self, runner: TripyModules) -> None:
-        sources = port_modules(runner.case)
+    def __init__(self, case: Case, dtype: tp.dtype, modules: Mapping[str, tp.Module], runner: Runner) -> None:
+        sources = port_modules(case)
+        self._case = case
         self._coverage = Coverage()
         self._lines = Lines(sources)
         self._probing = Probing(sources, self._coverage)
-        self._modules = runner.modules
-        self._runner = copy.copy(runner)
-        self._runner.use_graphs(self._graph)
+        self._modules = modules
+        self._runner = runner
         with self._lines.on(), self._probing.on():
-            runner.case.build_port(tripy_dtype(runner.dtype))
+            case.build_port(dtype)
         self._has_new_lines = True
 
     def answer(self, arrays: Arrays, recorded: Capture) -> Coverage:
@@ -54,10 +54,11 @@ class Survey:
         if self._has_new_lines:
             self._lines.answer(self._coverage)
             self._has_new_lines = False
-        self._coverage.update(sizes_of(runner.case, arrays, recorded, self._modules))
+        self._coverage.update(sizes_of(self._case, arrays, recorded, self._modules))
         return self._coverage
 
-    def _graph(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
+    def graph(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
+        """A function as a graph with probes."""
         with self._lines.on(), self._probing.on() as probes:
             graph = _Probed(function, arguments, dynamic_sizes, probes)
         self._has_new_lines = True

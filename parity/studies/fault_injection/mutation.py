@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from parity.coverage.places import only_checks
 from parity.coverage.source import short_name, source_of
 from parity.studies.fault_injection.faults import Fault
 
@@ -143,7 +144,7 @@ def _places(owner: ast.AST, prefix: str) -> Iterator[_Place]:
 
 
 def _in_statement(statement: ast.stmt, function: str) -> Iterator[_Place]:
-    if isinstance(statement, (ast.Raise, ast.Assert)) or _only_raises(statement) or _is_text(statement):
+    if only_checks(statement) or _is_text(statement):
         return
     if isinstance(statement, ast.If):
         yield _Place(statement, function, _lines(statement.test))
@@ -161,17 +162,8 @@ def _lines(node: ast.stmt | ast.expr) -> tuple[int, int]:
     return node.lineno, node.end_lineno or node.lineno
 
 
-def _only_raises(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and all(isinstance(line, ast.Raise) for line in statement.body)
-
-
 def _is_text(statement: ast.stmt) -> bool:
-    """Whether a statement is a docstring, or a call that only checks a user's value."""
-    if not isinstance(statement, ast.Expr):
-        return False
-    value = statement.value
-    checks = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and "require" in value.func.id
-    return checks or isinstance(value, ast.Constant)
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _in_expression(expression: ast.expr) -> Iterator[ast.expr]:
