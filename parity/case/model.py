@@ -272,7 +272,7 @@ class Case(abc.ABC):
     # Coverage
 
     def options(self) -> Mapping[str, Option]:
-        """Options by name, such as `hstu.normalization`. Cases of one model share the names."""
+        """Options by name, such as `model.activation`. Cases of one model share the names."""
         return {}
 
     def cannot_be_asked(self) -> Mapping[str, str]:

@@ -34,7 +34,8 @@ class Lines:
         self._library = library.Coverage(
             data_file=None, config_file=False, branch=True, include=list(self._sources), messages=False
         )
-        self._library.set_option("report:exclude_also", _LEFT_OUT)
+        for pattern in _LEFT_OUT:
+            self._library.exclude(pattern)
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
