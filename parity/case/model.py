@@ -15,8 +15,8 @@ import numpy as np
 
 from parity.base.errors import UserError
 from parity.base.trees import dotted, leaves
-from parity.case.plan import FEW_ROWS, Arrays, Batches, PlannedBatch
 from parity.case.options import Option
+from parity.case.plan import FEW_ROWS, Arrays, Batches, PlannedBatch
 from parity.case.reference import CaseReference
 
 if TYPE_CHECKING:

@@ -40,11 +40,12 @@ def _asked_by(case: Case, runners: tuple[str, ...]) -> Coverage:
     assert isinstance(reference, RecordsCalls)
     ports = [_loaded(name, case, weights) for name in runners if name == "tripy" or "fused" in case.forms]
     coverage = Coverage()
-    for inputs in make_inputs(case).batches:
-        recorded = reference.record(inputs.arrays)
+    for batch in make_inputs(case).batches:
+        arrays = batch.inputs.arrays
+        recorded = reference.record(arrays)
         for port in ports:
             assert isinstance(port, MeasuresCoverage)
-            coverage.update(port.coverage(inputs.arrays, recorded))
+            coverage.update(port.coverage(arrays, recorded))
     return asked_sizes(coverage)
 
 
