@@ -115,7 +115,8 @@ def _judged(
     if failed is not None and not collection.runs_modules_alone(failed):
         # The model shows a fault in any batch; its modules alone tell the place.
         judge.judge_again(failed, collection.collect_with_modules(failed), keep)
+    judgement = judge.judgement()
     if request.save is not None:
         write_polygraphy(prepared.case, precision, folder, worker)
         progress(f"{prepared.case.name} {precision.name}: ONNX")
-    return judge.judgement()
+    return judgement

@@ -29,7 +29,7 @@ def columns_of(code: CodeType, line: int) -> Columns:
 
 
 def call_stack(include_code_index: int | None = None) -> list:
-    """What `nvtripy.utils.stack_info.get_stack_info` returns when it is called from the same line."""
+    """The result of `nvtripy.utils.stack_info.get_stack_info`, called from the same line."""
     from nvtripy.utils import function_registry
     from nvtripy.utils.stack_info import SourceInfo, StackInfo
 

@@ -1,4 +1,4 @@
-"""Which tests `make test` runs, and which only `make test-full` runs: those marked `full`.
+"""The tests of `make test`, and the tests marked `full`, which only `make test-full` runs.
 
 A test function marked `sampled` stays in `make test` with few of its combinations of parameters: they show
 every value of every parameter. Its other combinations are marked `full` here. The choice depends on the

@@ -1,4 +1,4 @@
-"""The pages for users stay true: links resolve, commands parse, and each page holds what a page may hold."""
+"""The pages for users: links resolve, commands parse, and each page has only allowed content."""
 
 from __future__ import annotations
 

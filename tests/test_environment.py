@@ -1,4 +1,4 @@
-"""What `pip install -r requirements.txt` would change in NVIDIA's containers: nothing that they came with.
+"""`pip install -r requirements.txt` changes no distribution of NVIDIA's containers.
 
 Neither container can be had here. Each is stood in for by a virtual environment with the metadata, and only
 the metadata, of the distributions that the container has (from Tripy's Dockerfile, Dockerfile.release and
@@ -139,7 +139,7 @@ class StandIn:
         """Canonical name to version of what pip would install for `requirements` here. Installs nothing."""
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check"]
         plan = [*pip, "install", "--quiet", "--dry-run", "--report", "-", "--only-binary", ":all:"]
-        # What a caller's PYTHONPATH names would seem to be installed.
+        # Distributions on a caller's PYTHONPATH seem to be installed.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [*plan, *options, "-r", str(requirements)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -148,7 +148,7 @@ class StandIn:
         return {canonical(item["name"]): item["version"] for item in items}
 
     def touched(self, planned: Mapping[str, str]) -> set[str]:
-        """What of the container's own `planned` would replace."""
+        """Distributions of the container that `planned` replaces."""
         return self.protected & set(planned)
 
 

@@ -209,7 +209,7 @@ def covered(name: str) -> bool:
 
 
 def mismatches(reference: dict[str, Signature | None], port: dict[str, Signature | None]) -> Iterator[str]:
-    """What is neither mirrored nor listed. The port may add `ADDITIONS` and a last parameter ``dtype``."""
+    """Names that are neither mirrored nor listed. The port may add `ADDITIONS` and a parameter `dtype`."""
     for name, signature in reference.items():
         if covered(name):
             continue

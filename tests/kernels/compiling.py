@@ -1,5 +1,6 @@
-"""Compiles kernels for GPUs that need not be there, in a process of its own: where Triton's interpreter was
-chosen, as it is for the tests, nothing can be compiled.
+"""Compiles kernels for GPUs that need not be there.
+
+A process of its own compiles them. The tests run Triton's interpreter, which excludes compilation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ GENERATIONS = [pytest.param(number, marks=() if number == 90 else pytest.mark.fu
 
 
 def printed_by(module: str, *arguments: str, **variables: str) -> Any:
-    """What a program, which writes JSON, writes; `variables` are added to its environment."""
+    """The JSON that a program writes; `variables` are added to its environment."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],

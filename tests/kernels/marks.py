@@ -1,4 +1,4 @@
-"""What a test of a kernel needs, and is skipped without."""
+"""Marks that skip a kernel's test without the things that it needs."""
 
 from __future__ import annotations
 

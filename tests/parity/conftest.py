@@ -16,7 +16,7 @@ from parity.runners.tripy.lean_traces import lean_traces
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     out: str
@@ -129,7 +129,7 @@ def without_call_stacks():
 
 @pytest.fixture
 def replayed(command, tmp_path, monkeypatch):
-    """Replays a folder; returns the exit code, the report and what was printed."""
+    """Replays a folder; returns the exit code, the report and the output."""
 
     def replay(folder):
         monkeypatch.chdir(tmp_path)

@@ -43,7 +43,7 @@ def on_weights(statement: str) -> str:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of what a run needs."""
+    """A copy of the files that a run needs."""
     ignore = shutil.ignore_patterns("__pycache__")
     for name in (
         "cases",
@@ -61,7 +61,7 @@ def copied(folder: Path) -> Path:
 
 
 def scratch(folder: Path, file: str, old: str, new: str) -> Path:
-    """A copy of what a run needs, with one edit."""
+    """A copy of the files that a run needs, with one edit."""
     return edited(copied(folder), file, old, new)
 
 
@@ -74,7 +74,7 @@ def edited(folder: Path, file: str, old: str, new: str) -> Path:
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, Report, str]:
-    """Exit code, report and what is shown. Not with --save, which exports to ONNX what no fault is in."""
+    """Exit code, report and output. Not with --save, which exports to ONNX what no fault is in."""
     command = [sys.executable, "run_parity.py", "--precision", "fp32", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     reports = sorted(folder.glob("parity_reports/*/report.json"))

@@ -1,4 +1,4 @@
-"""Tests of what runs on the processor, on a machine that has a GPU."""
+"""Tests on the CPU of a machine with a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @contextlib.contextmanager
 def without_gpu() -> Iterator[None]:
-    """As on a machine without a GPU, for this process and those that it starts."""
+    """As on a machine without a GPU, for this process and its children."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: False)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")

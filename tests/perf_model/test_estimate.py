@@ -1,4 +1,4 @@
-"""Whole forwards: what is dispatched, when host and GPU are done, and how good that is on the H200."""
+"""Whole forwards: dispatched operations, the times of host and GPU, and their errors on the H200."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def same_but_for_rounding(one: str, other: str) -> bool:
 
 
 def last_digit(number: str) -> Decimal:
-    """What a printed number's last digit counts; nothing in whole numbers of two digits, which are counts."""
+    """Value of a printed number's last digit; 0 for whole numbers of two digits, which are counts."""
     value = Decimal(number)
     return Decimal(0) if number.isdigit() and value < 100 else Decimal(1).scaleb(value.as_tuple().exponent)
 

@@ -1,4 +1,4 @@
-"""How far two evaluations of one function may be apart for rounding alone."""
+"""Largest difference of two evaluations of one function by rounding alone."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def assert_same_function(
     in_float32: torch.Tensor,
     in_float64: torch.Tensor | None = None,
 ) -> None:
-    """That two evaluations of a model are as close as rounding explains.
+    """Two evaluations of a model are as close as rounding explains.
 
     Args:
         in_float32, in_float64: The function on the same inputs in these types, see `rounding_bound`. The

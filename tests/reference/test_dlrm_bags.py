@@ -146,7 +146,7 @@ def test_pr_bags_of_full_width_have_no_projection():
 
 
 def test_mixed_dimensions_are_those_of_the_public_solver():
-    # What md_solver of facebookresearch/dlrm gives for these tables at temperature 0.3 and d0 16.
+    # Results of md_solver of facebookresearch/dlrm for these tables at temperature 0.3 and d0 16.
     plain = [3, 3, 1, 1, 4, 9, 1, 3, 16, 1, 2, 1, 2, 8, 1, 1, 11, 2, 2, 15, 1, 9, 10, 1, 6, 1]
     rounded = [4, 4, 1, 1, 4, 8, 1, 4, 16, 1, 2, 1, 2, 8, 1, 1, 8, 2, 2, 16, 1, 8, 8, 1, 8, 1]
     assert mixed_dimensions(KAGGLE_ROWS, 0.3, 16) == plain

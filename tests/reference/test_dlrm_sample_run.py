@@ -18,7 +18,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?")
 
 
 def seed_output(command_end: str) -> str:
-    """What the README shows under the command that ends so."""
+    """The README's lines under the command that ends so."""
     if not SEED.is_file():
         pytest.skip(f"the seed document is not there: {SEED.name}")
     _, _, after = SEED.read_text().partition(f"--data-size=6{command_end}\n")

@@ -17,7 +17,7 @@ from tests.reference.hstu_setup import (
 from tests.reference.rounding import max_difference
 
 ROWS = 4
-# How many items a step brings, and how many of them each row keeps; more than the cache holds among them.
+# Items of a step, and the number that each row keeps; some are more than the cache holds.
 STEPS = (
     (7, (7, 1, 3, 0)),
     (1, (1, 1, 0, 1)),

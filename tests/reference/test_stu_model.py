@@ -1,4 +1,4 @@
-"""What is around the STU stack: positions and times, target split, postprocessors, the model as a whole."""
+"""The model around the STU stack: positions and times, target split, postprocessors, the whole."""
 
 from __future__ import annotations
 

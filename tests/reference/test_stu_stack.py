@@ -172,7 +172,7 @@ def test_the_jagged_layers_hold_no_padding():
 
 
 def in_float32(stack, x, batch, scale=None):
-    """What the full forward gives in float32."""
+    """Results of the full forward in float32."""
     factors = None if scale is None else scale.float()
     return copy.deepcopy(stack).float()(x.float(), batch.seq_lengths, batch.num_targets, factors)
 
@@ -236,7 +236,7 @@ def test_history_may_be_appended_too(variant):
 
 
 def test_history_behind_contextual_rows_changes_them():
-    """Which is why `STUStack.cached_forward` allows it without them only."""
+    """`STUStack.cached_forward` therefore allows it only without them."""
     config = small_config("contextual")
     x, batch, _ = stack_arguments(config)
     found, full, _ = appended_history(config, batch, make_model(config)._stu_module, x)[0]

@@ -1,4 +1,4 @@
-"""`python -m reference.train`: what it refuses, what it leaves, a kill, and parity on what it has trained."""
+"""`python -m reference.train`: refusals, files, a kill, and parity on trained weights."""
 
 from __future__ import annotations
 

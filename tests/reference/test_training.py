@@ -1,4 +1,4 @@
-"""The training loop: what it keeps, when it stops, and that a run can be continued whenever it ended."""
+"""The training loop: its checkpoints, its end, and runs that continue from any point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The set-up of `.venv`: which Python, when it is redone, what it refuses, and what make passes on."""
+"""The set-up of `.venv`: its Python, its repetition, its refusals, and the arguments from make."""
 
 import json
 import os
@@ -272,7 +272,7 @@ class TestMake:
         return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
 
     def calls(self, output: str) -> list[str]:
-        """What the interpreter of `.venv` was called with, in order."""
+        """Arguments of the calls of `.venv`'s interpreter, in order."""
         return re.findall(r"^called: (.*)$", output, flags=re.MULTILINE)
 
     def test_the_two_test_targets_differ_in_their_selection_only(self, project: Path) -> None:

@@ -51,7 +51,7 @@ def dynamic_score(config: HSTUConfig) -> tp.Executable:
 
 @functools.cache
 def bound(config: HSTUConfig) -> float:
-    """What two float32 evaluations of the encoder may differ by: `rounding_bound` on the standard batch."""
+    """Largest difference of two float32 encoders: `rounding_bound` on the standard batch."""
     arguments = make_batch(config).arguments
     half = call(static_score(config, tp.float16), arguments)[0]
     return rounding_bound(config, half, call(static_score(config), arguments)[0])

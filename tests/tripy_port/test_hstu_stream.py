@@ -1,4 +1,4 @@
-"""The streaming port as Tripy sees it: what TensorRT accepts, dynamic batches, and what is refused.
+"""The streaming port in Tripy: graphs for TensorRT, dynamic batches, and refusals.
 
 `tests/cases/hstu/test_streaming.py` compares it with its reference.
 """

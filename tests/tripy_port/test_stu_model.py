@@ -1,4 +1,4 @@
-"""The ported STU in dynamic shapes, its cache as a server keeps it, and what it refuses. No PyTorch here."""
+"""The ported STU in dynamic shapes, its cache as a server keeps it, and its refusals. No PyTorch here."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from parity.base.errors import UserError
 from tests.array_changes import put, swap
 
 CASES = [name for name in configs.list_cases() if configs.load_case(name).family == "hstu"]
-#: The cases whose attention bias depends on time.
+#: Cases with a time bias in the attention.
 BUCKETED = [
     name
     for name in CASES
@@ -23,7 +23,7 @@ def _case(name="hstu_tiny", **changes):
 
 
 def _valid_deltas(inputs: HSTUInputs) -> np.ndarray:
-    """Every ts[i+1] - ts[j] with j <= i inside a history: what the time bias of a valid row depends on."""
+    """Every ts[i+1] - ts[j] with j <= i inside a history: the arguments of a valid row's time bias."""
     seconds = inputs["timestamps"][:, :: inputs.positions_per_item]
     deltas = []
     for row, length in zip(seconds, inputs["past_lengths"], strict=True):

@@ -47,7 +47,7 @@ STREAMS = HSTUStreams(CONFIG)
 
 
 def truth_of(precision, steps):
-    # One item at a time and several, of which rows keep all, some or none.
+    # One item at a time, or several. A row keeps all, some or none of them.
     stream = STREAMS.draw(FIRST, steps, new=(1, 3, 1, 2), seed=0)
     return Truth(STREAMS, WEIGHTS, PRECISIONS[precision], stream, CAPACITY)
 
@@ -213,7 +213,7 @@ def test_a_fault_is_named_in_half_precision(precision):
     truth = truth_of(precision, 3)
     with mock.patch("tripy_port.hstu_stream._window_mask", window_of(lambda capacity: capacity + 1)):
         *_, last = follow(truth, port_side(precision))
-    # Which tensor shows it first depends on how much of it the precision hides.
+    # The precision hides a part of the error, and decides the first tensor that shows it.
     assert last.failed in ("blocks.1.k", "blocks.1.v", "encoded")
     assert "as if 25 positions were seen" in last.explanation
 

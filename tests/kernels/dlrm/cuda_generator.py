@@ -1,4 +1,4 @@
-"""What `torch.randn(..., device="cuda")` gives after `torch.manual_seed`, computed without a GPU.
+"""`torch.randn(..., device="cuda")` after `torch.manual_seed`, computed without a GPU.
 
 CUDA's generator is Philox4x32-10 (Salmon and others, "Parallel random numbers: as easy as 1, 2, 3", 2011)
 behind a Box-Muller transform. In a small tensor element i is the first number of thread i, whose counter is
@@ -34,7 +34,7 @@ def _philox(counter: list[np.ndarray], key: tuple[int, int]) -> list[np.ndarray]
 
 
 def _uniform(shape: Sequence[int], call: int, seed: int) -> list[np.ndarray]:
-    """What the transform makes a normal number of: a number in (0, 1], and an angle in (0, 2 pi]."""
+    """The transform's inputs of a normal number: a number in (0, 1], and an angle in (0, 2 pi]."""
     elements = math.prod(shape)
     assert elements <= _LARGEST, f"{elements} elements: larger tensors are drawn in another order"
     zero = np.zeros(elements, dtype=np.uint64)
@@ -52,7 +52,7 @@ def cuda_randn(shape: Sequence[int], call: int, seed: int = 0) -> torch.Tensor:
 
 
 def cuda_randn_error(shape: Sequence[int], call: int, seed: int = 0) -> torch.Tensor:
-    """How far what a GPU draws may lie from `cuda_randn`, element by element, float64.
+    """Largest difference between a GPU's numbers and `cuda_randn`, element by element, float64.
 
     A GPU computes in float32, u = 2^-24. The number in (0, 1] is a word rounded and a sum rounded, 2 u, which
     is an absolute error of its logarithm; that is accurate to an ulp (2 u, CUDA's programming guide), and the

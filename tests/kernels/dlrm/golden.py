@@ -1,4 +1,4 @@
-"""What the lecture printed: its inputs, and what its programs made of them, to four decimals."""
+"""The lecture's printed inputs and results, to four decimals."""
 
 # fmt: off
 PRINTED = {

@@ -1,4 +1,4 @@
-"""What the kernels' tests share: backends that can run here, inputs at a precision, and the verdict.
+"""Shared parts of the kernels' tests: backends that can run here, inputs at a precision, the verdict.
 
 The rule is the project's own (`parity.verdict.rule`): with the float64 oracle of the rounded inputs, a
 kernel's
@@ -73,10 +73,10 @@ def assert_right(
     """Judge a kernel's result.
 
     Args:
-        result: what the kernel made of the inputs.
+        result: the kernel's result.
         eager: the same function in plain PyTorch; it makes the oracle from inputs widened to float64 and the
             reference's result from the inputs as they are.
-        inputs: on the CPU, rounded to the precision; what is not floating point stays as it is.
+        inputs: on the CPU, rounded to the precision, except integers and booleans.
         precision: of inputs and result.
         longest_sum: terms of the longest sum; 0 where a kernel only moves data, and must be equal.
         modules: how many operations with arithmetic follow each other.

@@ -70,7 +70,7 @@ def test_two_layer_mlp(backend, precision, activations, sizes):
 
 @BACKENDS
 def test_rows_further_apart_than_long(backend):
-    """NaN between the rows of the input is not read, and between those of the result not overwritten."""
+    """NaN between rows of the input is not read, and NaN between rows of the result is not overwritten."""
     inputs = [drawn((20, 24), 1), drawn((9, 24), 2), drawn((9,), 3)]
     wide_in = torch.full((20, 32), math.nan, device=DEVICE)
     wide_in[:, :24] = inputs[0].to(DEVICE)

@@ -145,6 +145,6 @@ def with_fault(old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 
     faulty = mutated(triton_kernel, old, new, folder, monkeypatch)
     monkeypatch.setattr(triton_launch, "hstu_attention_kernel", faulty.hstu_attention_kernel)
-    # What was compiled before is kept with its layout.
+    # A compiled kernel stays with its layout.
     monkeypatch.setattr(layout, "_LAYOUTS", {})
     return triton_launch

@@ -1,4 +1,4 @@
-"""HSTU attention: one test for every backend, and what each of its faults would do to it."""
+"""HSTU attention: one test for every backend, and the effect of each fault."""
 
 from __future__ import annotations
 

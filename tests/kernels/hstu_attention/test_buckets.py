@@ -13,7 +13,7 @@ ONE = 0x3F800000
 
 
 def by_table(delta: torch.Tensor, num_buckets: int, bucket_divisor: float) -> torch.Tensor:
-    """What the kernel does, in torch."""
+    """The kernel's computation, in torch."""
     table = bucket_table(num_buckets, bucket_divisor)
     pattern = (delta.abs().to(torch.float32).view(torch.int32).long() - ONE).clamp(min=0)
     entry = table.entries[pattern >> table.shift]
@@ -51,7 +51,7 @@ def test_edges_and_random_differences(num_buckets, bucket_divisor):
 
 
 def test_the_bucket_never_falls_around_an_edge():
-    """What the table rests on: as a function of the float32 difference the bucket is a staircase."""
+    """The basis of the table: as a function of the float32 difference the bucket is a staircase."""
     table = bucket_table(*PUBLIC)
     edges = (table.entries & 0xFFFFFFFF).unique() + ONE
     pattern = (edges.unsqueeze(1) + torch.arange(-2000, 2000)).clamp(ONE, 0x5F000000)

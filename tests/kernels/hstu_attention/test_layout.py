@@ -1,4 +1,4 @@
-"""What is checked once a layout, and what every call: an accepted layout lets no wrong call through."""
+"""Checks of a layout, and checks of every call: an accepted layout still refuses a wrong call."""
 
 from __future__ import annotations
 

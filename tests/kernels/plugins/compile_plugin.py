@@ -51,7 +51,7 @@ def compiled(
     dims: tuple[int, int] = (25, 50),
     width: int = 211,
 ) -> dict[str, Any]:
-    """What TensorRT sees of a kernel for rows of about `width`, and what the assembler says of its PTX."""
+    """TensorRT's view of a kernel for rows of about `width`, and the assembler's message on its PTX."""
     num_buckets = 128 if isinstance(settings, HSTUAttentionSettings) else 0
     shape = AttentionShape(PRECISIONS[precision], torch.int32, heads, *dims, width, num_buckets)
     made = compile_attention(shape, settings, "ieee", capability)
@@ -72,8 +72,8 @@ def compiled(
 
 
 def assembled(made: CompiledKernel, capability: int) -> str:
-    """What the assembler that triton takes says of the PTX; nothing where it takes it."""
-    # Which of its two a capability gets differs between versions of Triton.
+    """The message of triton's assembler on the PTX; empty if it accepts the PTX."""
+    # Versions of Triton choose differently between its two assemblers.
     assembler = get_ptxas(capability)
     with tempfile.TemporaryDirectory() as name:
         ptx = Path(name, "kernel.ptx")
@@ -86,7 +86,7 @@ def assembled(made: CompiledKernel, capability: int) -> str:
 def told(
     registration: ModuleType, settings: Settings, inputs: list[torch.Tensor], unknown_heads: bool = False
 ) -> dict[str, Any]:
-    """What a plugin's ahead-of-time implementation returns on an H100."""
+    """The result of a plugin's ahead-of-time implementation on an H100."""
     descs = [trtp.from_shape_expr(tuple(x.shape), KINDS[x.dtype]) for x in inputs]
     if unknown_heads:
         descs[0].shape_expr[1] = trtp.ShapeExpr()
@@ -139,7 +139,7 @@ def production_kernels(capability: int) -> list[dict[str, Any]]:
 
 
 def research_told() -> dict[str, Any]:
-    """What TensorRT is told; what is refused."""
+    """Facts for TensorRT, and refusals."""
     calls = {
         precision: (hstu_attention, SETTINGS, attention_inputs((5, 0, 9, 1), PRECISIONS[precision]))
         for precision in ("float32", "bfloat16")
@@ -152,7 +152,7 @@ def research_told() -> dict[str, Any]:
 
 
 def production_told() -> dict[str, Any]:
-    """What TensorRT is told; what is refused."""
+    """Facts for TensorRT, and refusals."""
     every = STU_SETTINGS["all"]
     inputs = stu_attention_inputs((5, 0, 9, 2), torch.bfloat16, every)
     return {

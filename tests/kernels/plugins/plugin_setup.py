@@ -35,7 +35,7 @@ def attention_inputs(
 
 
 def research_mask(inputs: list[torch.Tensor]) -> ResearchMask:
-    """What `attention_inputs` and `SETTINGS` say together."""
+    """The mask of `attention_inputs` and `SETTINGS`."""
     *_, timestamps, position, time = inputs
     return ResearchMask(position, SETTINGS.divisor, timestamps, time, SETTINGS.bucket_divisor)
 
@@ -54,7 +54,7 @@ def stu_attention_inputs(
 
 
 def production_mask(inputs: list[torch.Tensor], settings: STUAttentionSettings) -> ProductionMask:
-    """What `stu_attention_inputs` and its settings say together."""
+    """The mask of `stu_attention_inputs` and its settings."""
     *_, num_targets, attn_scale, padded = inputs
     return ProductionMask(
         alpha=settings.alpha,

@@ -134,7 +134,7 @@ COMPILED_ONCE = pytest.mark.xdist_group("research_plugin")
 
 @pytest.fixture(scope="module")
 def compilations():
-    """What `compile_plugin` writes, by the value of TensorRT's switch for TF32."""
+    """Output of `compile_plugin`, by the value of TensorRT's switch for TF32."""
     program = partial(printed_by, "tests.kernels.plugins.compile_plugin", "research", "told")
     return {switch: program(NVIDIA_TF32_OVERRIDE=switch) for switch in ("0", "1")}
 

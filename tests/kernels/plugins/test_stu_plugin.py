@@ -143,7 +143,7 @@ COMPILED_ONCE = pytest.mark.xdist_group("production_plugin")
 
 @pytest.fixture(scope="module")
 def compilations():
-    """What `compile_plugin` writes."""
+    """Output of `compile_plugin`."""
     return printed_by("tests.kernels.plugins.compile_plugin", "production", "told")
 
 

@@ -1,4 +1,4 @@
-"""The command line: whatever is wrong with what was typed ends in one message, 2, and nothing written."""
+"""The command line: any wrong input ends in one message and exit code 2, and writes no file."""
 
 import json
 import shutil
@@ -137,7 +137,7 @@ class _Stop(Exception):
 
 @pytest.fixture
 def requested(command, monkeypatch):
-    """What a command line asks the pipeline for; nothing runs."""
+    """The request of a command line to the pipeline; no runner starts."""
 
     def ask(*arguments):
         seen = []

@@ -1,4 +1,4 @@
-"""Runners in processes: what comes back, and how each way to die becomes a status with its reason."""
+"""Runners in processes: their results, and a status with a reason for each way to die."""
 
 import contextlib
 import os

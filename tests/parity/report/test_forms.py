@@ -1,4 +1,4 @@
-"""JUnit XML and Markdown say what the report says; all forms are written beside it, whole or not at all."""
+"""JUnit XML and Markdown have the report's content; all forms are written beside it, whole or not at all."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -171,5 +171,5 @@ class TestOutputs:
         write_outputs(made_reports.everything(), tmp_path)
         again = read_report(tmp_path / "report.json")
         assert again.model_dump_json() == made_reports.everything().model_dump_json()
-        # HTML replaces what it cannot show; the JSON keeps it.
+        # HTML replaces characters that it cannot show; the JSON keeps them.
         assert HOSTILE in {module.tap for _, _, entry in again.runner_reports() for module in entry.modules}

@@ -1,4 +1,4 @@
-"""The page in a real Chromium: what only a browser can tell, and what axe-core says of its accessibility."""
+"""The page in a real Chromium: its layout, and its accessibility by axe-core."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Polygraphy's own command continues from what --save left, by exact names, and sees what was changed."""
+"""Polygraphy's own command continues from a saved run, by exact names, and detects changes."""
 
 import functools
 import json

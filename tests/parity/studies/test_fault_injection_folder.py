@@ -1,4 +1,4 @@
-"""What a campaign keeps and shows: its folder, its tables, and the processes that it leaves behind."""
+"""The folder of a campaign, its tables, and its processes."""
 
 import io
 import multiprocessing

@@ -1,4 +1,4 @@
-"""The verdict rule: what it accepts, what it refuses, and that its bound follows from its derivation."""
+"""The verdict rule: it accepts and refuses by its bound, which follows from its derivation."""
 
 import math
 

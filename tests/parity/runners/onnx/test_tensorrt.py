@@ -68,7 +68,7 @@ def test_a_refusal_has_tensorrts_words_and_the_module(tmp_path):
 
 @needs_library
 def test_where_engines_run_names_carry_the_results(monkeypatch, tmp_path):
-    """ONNX Runtime stands for the engine: what is left is the runner's own."""
+    """ONNX Runtime stands in for the engine: the rest is the runner's own."""
     made, runner = loaded("dlrm_tiny")
     arrays = made.arrays(4, 0)
     monkeypatch.setattr(runner, "_open", made.onnx._open)
