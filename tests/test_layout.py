@@ -142,12 +142,12 @@ def private_tripy(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def test_the_port_uses_public_tripy_only():
-    found = [
+    actual = [
         f"{path}:{line} {what}"
         for path, tree in sources("tripy_port").items()
         for line, what in private_tripy(tree)
     ]
-    assert not found, "\n".join(found)
+    assert not actual, "\n".join(actual)
 
 
 @pytest.mark.parametrize(
@@ -217,22 +217,22 @@ def mismatches(reference: dict[str, Signature | None], port: dict[str, Signature
             yield f"{name} has no counterpart and is not in GAPS"
         elif signature is not None:
             is_property, returns, parameters = signature
-            kept = {key: value for key, value in parameters.items() if not covered(f"{name}.{key}")}
+            stored = {key: value for key, value in parameters.items() if not covered(f"{name}.{key}")}
             port_property, port_returns, port_parameters = port[name]
             port_parameters = {k: v for k, v in port_parameters.items() if f"{name}.{k}" not in ADDITIONS}
             if "dtype" not in parameters and list(port_parameters)[-1:] == ["dtype"]:
                 port_parameters = {k: v for k, v in port_parameters.items() if k != "dtype"}
-            wanted, found = (
-                (is_property, returns, list(kept.items())),
+            wanted, actual = (
+                (is_property, returns, list(stored.items())),
                 (port_property, port_returns, list(port_parameters.items())),
             )
-            if wanted != found:
-                yield f"{name}\n  reference {wanted}\n  port      {found}"
+            if wanted != actual:
+                yield f"{name}\n  reference {wanted}\n  port      {actual}"
 
 
 def test_the_port_mirrors_every_public_name_and_signature():
-    found = list(mismatches(public_names("reference"), public_names("tripy_port")))
-    assert not found, "\n".join(found)
+    actual = list(mismatches(public_names("reference"), public_names("tripy_port")))
+    assert not actual, "\n".join(actual)
 
 
 @pytest.mark.parametrize("change", ["missing", "renamed parameter", "default", "order", "property"])
@@ -251,7 +251,7 @@ def test_a_departure_of_the_port_is_seen(change):
             "order": (is_property, returns, dict([*rest, first])),
             "property": (True, returns, parameters),
         }[change]
-    assert any(found.startswith(name) for found in mismatches(reference, port))
+    assert any(entry.startswith(name) for entry in mismatches(reference, port))
 
 
 def test_every_listed_gap_is_one():

@@ -34,15 +34,15 @@ def package_directory() -> Path:
 def examples() -> list[Example]:
     """All examples, in the order of files and lines."""
     root = package_directory()
-    found = []
+    actual = []
     for path in sorted(root.rglob("*.py")):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and _MARKER in node.value:
                 for number, code in enumerate(_blocks(node.value)):
                     name = f"{path.relative_to(root)}:{node.lineno}#{number}"
-                    found.append(Example(name, code, needs_plugins="tp.plugin" in code))
-    return found
+                    actual.append(Example(name, code, needs_plugins="tp.plugin" in code))
+    return actual
 
 
 def _blocks(docstring: str) -> Iterator[str]:

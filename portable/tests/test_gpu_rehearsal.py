@@ -166,9 +166,9 @@ def gpu(monkeypatch):
 
 
 def on_queue(tensor, queue, is_exposed=False):
-    made = DeviceMemRef(tensor, BY_TORCH[tensor.dtype], is_exposed)
-    made.users = (queue,)
-    return made
+    result = DeviceMemRef(tensor, BY_TORCH[tensor.dtype], is_exposed)
+    result.users = (queue,)
+    return result
 
 
 def cuda_plan_of(build, tensors, **options):

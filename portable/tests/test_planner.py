@@ -110,11 +110,11 @@ def test_memory_is_reused_only_where_nobody_can_see_it():
 
     executable = compile_graph(build, [tensor_type((2, 2), F32)])
     x = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
-    kept = x.clone()
+    stored = x.clone()
     total, same = execute(executable, [x])
-    torch.testing.assert_close(total, (2 * kept).exp() + (2 * kept).t())
-    assert torch.equal(x, kept)
-    assert torch.equal(same, kept)
+    torch.testing.assert_close(total, (2 * stored).exp() + (2 * stored).t())
+    assert torch.equal(x, stored)
+    assert torch.equal(same, stored)
 
 
 def test_memory_of_a_dead_value_is_reused():

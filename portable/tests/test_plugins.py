@@ -250,9 +250,9 @@ def test_a_kernel_compiled_ahead_of_time_is_kept_and_checked():
         return "name", "ptx", params, extra
 
     trtp.aot_impl("example::kernel_only")(compile_kernel)
-    kept = trtp.op.example.kernel_only.aot_impl_func
+    stored = trtp.op.example.kernel_only.aot_impl_func
     desc = trtp.from_shape_expr((5, 3), tensorrt.float32)
-    _, _, params, extra = kept(desc, 4, (desc.like(),), 0)
+    _, _, params, extra = stored(desc, 4, (desc.like(),), 0)
     assert (params.grid_x.constant_value(), params.grid_y.constant_value()) == (4, 1)
     assert (params.block_x.constant_value(), extra[0].constant_value(), len(extra)) == (128, 15, 1)
     with pytest.raises(AttributeError, match="no attribute 'grid'"):

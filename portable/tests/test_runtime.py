@@ -115,8 +115,8 @@ def test_both_session_interfaces():
     executable = compile_graph(doubled, [tensor_type((2,), F32)])
     options = RuntimeSessionOptions(num_devices=1, device_id=0)
     argument = memrefs([torch.ones(2)])
-    for made in (RuntimeSession(options, executable), RuntimeSession(CLIENT, options, executable)):
-        assert made.execute_function("main", argument)[0].tensor.tolist() == [2, 2]
+    for entry in (RuntimeSession(options, executable), RuntimeSession(CLIENT, options, executable)):
+        assert entry.execute_function("main", argument)[0].tensor.tolist() == [2, 2]
     with pytest.raises(TypeError, match="options, executable"):
         RuntimeSession(executable)
 

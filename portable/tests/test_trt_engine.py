@@ -99,9 +99,9 @@ def make_library(engine, says=()):
 
 
 def make_engine(engine, says=()):
-    made = trt.Engine.__new__(trt.Engine)
-    made._bind(make_library(engine, says), b"engine", torch.device("cpu"))
-    return made
+    result = trt.Engine.__new__(trt.Engine)
+    result._bind(make_library(engine, says), b"engine", torch.device("cpu"))
+    return result
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -38,8 +38,8 @@ def test_every_operation_of_the_dialect_is_translated_and_surveyed():
 @pytest.mark.skipif(reason is not None, reason=reason or "")
 @pytest.mark.parametrize("operation", sorted(BY_OPERATION))
 def test_outcomes_are_the_documented_ones(operation):
-    found = row(operation, {case: outcome(case) for case in BY_OPERATION[operation]})
+    actual = row(operation, {case: outcome(case) for case in BY_OPERATION[operation]})
     documented = next(line for line in DOCUMENT.splitlines() if line.startswith(f"| {operation} |"))
-    assert found == documented, (
+    assert actual == documented, (
         "if this is TensorRT's answer: python portable/tools/trt_survey.py, and TENSORRT.md"
     )

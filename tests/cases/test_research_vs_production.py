@@ -47,9 +47,9 @@ def test_the_last_cumulative_model_is_the_production_reference(small):
     config, weights, rows = small
     pair = build_pair(config, weights, seed=3)
     with torch.inference_mode():
-        found = Between(*pair, ALL).answer(rows, CANDIDATES).scores
+        actual = Between(*pair, ALL).answer(rows, CANDIDATES).scores
         expected = measuring.production_scores(pair[1], rows, CANDIDATES)
-    assert measuring.relative(found, expected) < 1e-13
+    assert measuring.relative(actual, expected) < 1e-13
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_an_option_is_the_production_references(small, option, arguments):
     config, weights, rows = small
     pair = build_pair(config, weights, seed=0, **arguments)
     with torch.inference_mode():
-        found = Between(*pair, ALL | {option}).answer(rows, CANDIDATES).scores
+        actual = Between(*pair, ALL | {option}).answer(rows, CANDIDATES).scores
         expected = measuring.production_scores(pair[1], rows, CANDIDATES)
-    assert measuring.relative(found, expected) < 1e-13
+    assert measuring.relative(actual, expected) < 1e-13
 
 
 def test_factors_of_rows_are_the_production_references(small):
@@ -70,11 +70,11 @@ def test_factors_of_rows_are_the_production_references(small):
     request = rows.with_targets(CANDIDATES[:TARGETS]).trimmed()
     like = torch.zeros(*request.ids.shape, 1, dtype=torch.float64)
     with torch.inference_mode():
-        found = Between(*pair, ALL | {"attn_scale"}).answer(rows, CANDIDATES).scores[:, :TARGETS]
+        actual = Between(*pair, ALL | {"attn_scale"}).answer(rows, CANDIDATES).scores[:, :TARGETS]
         factors = 1 / pair[1]._stu_module._valid_attn_mask(request.lengths, request.num_targets, like).sum(-1)
         states = pair[1](request.lengths, request.ids, request.timestamps, request.num_targets, factors)
         items = pair[1]._embedding_module.get_item_embeddings(CANDIDATES[:TARGETS])
-    assert measuring.relative(found, (states * items).sum(dim=-1)) < 1e-13
+    assert measuring.relative(actual, (states * items).sum(dim=-1)) < 1e-13
 
 
 def test_shared_weights_are_equal_and_an_option_leaves_the_others_as_they_are(small):
@@ -144,7 +144,7 @@ def test_measures_of_rankings():
 def test_tables_have_a_line_for_each_difference_and_find_their_place(result):
     measured = render.tables(result, {"model": "small"})
     assert measured.count("\n| ") == len(DIFFERENCES) + len(OPTIONS) + 3
-    begin, end = (render.marker("initial", each) for each in ("begin", "end"))
+    begin, end = (render.marker("initial", entry) for entry in ("begin", "end"))
     document = f"above\n{begin}\nold\n{end}\nbelow\n"
     once = render.put_in(document, "initial", measured, "report.md")
     assert "old" not in once
@@ -153,7 +153,7 @@ def test_tables_have_a_line_for_each_difference_and_find_their_place(result):
     assert render.put_in(once, "initial", measured, "report.md") == once
 
 
-BEGIN, END = (render.marker("trained", each) for each in ("begin", "end"))
+BEGIN, END = (render.marker("trained", entry) for entry in ("begin", "end"))
 
 
 @pytest.mark.parametrize("document", ["", f"{END}{BEGIN}", 2 * f"{BEGIN}{END}"])

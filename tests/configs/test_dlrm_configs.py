@@ -159,10 +159,10 @@ def test_widths_that_look_like_a_date_are_widths(tmp_path):
     ],
 )
 def test_a_wrong_value_names_field_value_and_fix(message, changes, line):
-    found = message(**changes)
-    assert line in found
-    assert found.splitlines()[0].endswith(": 1 to correct")
-    assert len(found.splitlines()) == 2
+    actual = message(**changes)
+    assert line in actual
+    assert actual.splitlines()[0].endswith(": 1 to correct")
+    assert len(actual.splitlines()) == 2
 
 
 def test_a_batch_can_be_changed():

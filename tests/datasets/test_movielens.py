@@ -84,13 +84,13 @@ def test_the_last_rating_is_the_target_and_its_time_the_query(tmp_path):
 def test_without_each_users_last_rating_the_one_before_is_the_target(tmp_path):
     rows = [*ROWS, (3, 8, 1, 7), (9, 4, 2, 1), (9, 5, 2, 3)]
     data = read_ratings(_write(tmp_path, "ml-1m", rows))
-    kept = without_last(data)
-    assert kept.user_ids.tolist() == data.user_ids.tolist() == [1, 2, 3, 9]
-    users = [slice(*kept.offsets[user : user + 2]) for user in range(4)]
-    assert [kept.item_ids[user].tolist() for user in users] == [[7, 7], [11, 12, 13], [], [4, 5]]
-    assert [kept.timestamps[user].tolist() for user in users] == [[90, 100], [100, 200, 200], [], [1, 3]]
-    assert (kept.ratings.size, kept.with_history.tolist()) == (kept.num_ratings, [0, 1, 3])
-    next_items = _all_histories(kept)
+    stored = without_last(data)
+    assert stored.user_ids.tolist() == data.user_ids.tolist() == [1, 2, 3, 9]
+    users = [slice(*stored.offsets[user : user + 2]) for user in range(4)]
+    assert [stored.item_ids[user].tolist() for user in users] == [[7, 7], [11, 12, 13], [], [4, 5]]
+    assert [stored.timestamps[user].tolist() for user in users] == [[90, 100], [100, 200, 200], [], [1, 3]]
+    assert (stored.ratings.size, stored.with_history.tolist()) == (stored.num_ratings, [0, 1, 3])
+    next_items = _all_histories(stored)
     assert (next_items.user_ids.tolist(), next_items.targets.tolist()) == ([1, 2, 9], [7, 13, 5])
 
 

@@ -141,10 +141,10 @@ def failing_port(precision: str) -> RunnerReport:
     )
     text = f"{CULPRIT} (Attention) diverges on its own: why"
     explanation = ("equal after transposing the last two axes",)
-    found = DiagnosisReport(
+    actual = DiagnosisReport(
         kind="module", tap=CULPRIT, text=text, amplification=None, batch="typical", explanation=explanation
     )
-    return port(precision, modules, verdict="FAIL", diagnosis=found)
+    return port(precision, modules, verdict="FAIL", diagnosis=actual)
 
 
 def without_verdict(runner: str, status: str, reason: str, **changes: object) -> RunnerReport:

@@ -37,9 +37,9 @@ class Setup:
     def assert_right(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         """Judge the untapped outputs by the verdict rule; returns them."""
         exact, reference = self.other("oracle").run_tapped(arrays), self.other("torch").record(arrays)
-        found = self.onnx.run(arrays)
+        actual = self.onnx.run(arrays)
         valid = self.case.valid_rows(arrays)
-        for name, port in found.items():
+        for name, port in actual.items():
             verdict = judge(
                 exact.tensors[name],
                 reference.tensors[name],
@@ -49,7 +49,7 @@ class Setup:
                 valid[port.shape[1]][:, :, None] if port.ndim == 3 and port.shape[1] in valid else None,
             )
             assert verdict.passed, f"{name}: {verdict.reason}"
-        return found
+        return actual
 
     def other(self, name: str) -> Runner:
         """Another runner, loaded with the same weights."""

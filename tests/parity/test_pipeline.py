@@ -165,9 +165,9 @@ def test_one_change_ends_with_1_and_names_its_module(
     runners = runners_of(report)
     assert runners["torch"].verdict == "PASS"
     assert runners["torch_jagged"].verdict == "FAIL"
-    found = runners["torch_jagged"].diagnosis
-    assert (found.kind, found.tap) == (diagnosis, tap)
-    assert text in found.text
+    actual = runners["torch_jagged"].diagnosis
+    assert (actual.kind, actual.tap) == (diagnosis, tap)
+    assert text in actual.text
     assert "FAIL: hstu_tiny, fp32, torch jagged (eager" in out
 
 

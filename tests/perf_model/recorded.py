@@ -54,12 +54,12 @@ class Recorded:
         """A call's arguments by name, without those that are not needed."""
         function = getattr(self.model.get_submodule(call.path), call.method)
         names = list(inspect.signature(function).parameters)
-        given = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
-        kept = {name: value for name, value in given.items() if name not in UNNEEDED.get(call.kind, ())}
-        if "past_payloads" in kept:
-            kept["past_payloads"] = {"ratings": kept["past_payloads"]["ratings"]}
-            del kept["past_lengths"]
-        return kept
+        values = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
+        stored = {name: value for name, value in values.items() if name not in UNNEEDED.get(call.kind, ())}
+        if "past_payloads" in stored:
+            stored["past_payloads"] = {"ratings": stored["past_payloads"]["ratings"]}
+            del stored["past_lengths"]
+        return stored
 
     def entering_bytes(self, call: ModuleCall) -> int:
         """Bytes of the tensors that a call needs; equal ones, which a capture keeps once, count each."""

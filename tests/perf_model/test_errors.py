@@ -11,21 +11,21 @@ from perf_model.errors import BINS, ErrorStatistics, bin_names
 
 
 def test_statistics_by_hand():
-    found = ErrorStatistics.of([1.1, 0.6, 3.0], [1.0, 1.0, 2.0])
+    actual = ErrorStatistics.of([1.1, 0.6, 3.0], [1.0, 1.0, 2.0])
     errors = np.array([0.1, 0.4, 0.5])
-    assert found.points == 3
-    assert found.gmae == pytest.approx(float(np.exp(np.log(errors).mean())))
-    assert found.mean == pytest.approx(float(errors.mean()))
+    assert actual.points == 3
+    assert actual.gmae == pytest.approx(float(np.exp(np.log(errors).mean())))
+    assert actual.mean == pytest.approx(float(errors.mean()))
     # pandas' standard deviation, which the seed prints, is the sample's.
-    assert found.std == pytest.approx(float(errors.std(ddof=1)))
+    assert actual.std == pytest.approx(float(errors.std(ddof=1)))
 
 
 def test_the_histogram_has_the_seeds_bins_and_loses_nothing():
     measured = [1.0] * 6
-    found = ErrorStatistics.of([1.01, 1.05, 1.31, 2.2, 4.9, 9.0], measured)
-    shares = dict(zip(bin_names(), found.histogram, strict=True))
+    actual = ErrorStatistics.of([1.01, 1.05, 1.31, 2.2, 4.9, 9.0], measured)
+    shares = dict(zip(bin_names(), actual.histogram, strict=True))
     assert len(BINS) == 16
-    assert sum(found.histogram) == pytest.approx(1.0)
+    assert sum(actual.histogram) == pytest.approx(1.0)
     assert shares["0% - 5%"] == pytest.approx(1 / 6)
     assert shares["5% - 10%"] == pytest.approx(1 / 6)
     assert shares["30% - 40%"] == pytest.approx(1 / 6)

@@ -102,23 +102,23 @@ def unary(elements: int) -> Operation:
 
 def test_a_forward_of_small_kernels_waits_for_launches():
     calls = Trace((unary(8),) * 10, views=0, modules=0)
-    found = estimate(calls, "fp32", kernel_model())
+    actual = estimate(calls, "fp32", kernel_model())
     overheads = h200().host_seconds
     kernel = kernel_model().seconds(unary(8), "fp32")
-    assert found.bound == "launches"
-    assert found.host == pytest.approx(10 * overheads["unary"])
-    assert found.kernels == pytest.approx(10 * kernel)
+    assert actual.bound == "launches"
+    assert actual.host == pytest.approx(10 * overheads["unary"])
+    assert actual.kernels == pytest.approx(10 * kernel)
     # The last kernel starts when it is launched.
-    assert found.eager == pytest.approx(found.host + kernel + overheads["wait"])
+    assert actual.eager == pytest.approx(actual.host + kernel + overheads["wait"])
 
 
 def test_a_forward_of_large_kernels_waits_for_them():
     calls = Trace((unary(2**27),) * 10, views=0, modules=0)
-    found = estimate(calls, "fp32", kernel_model())
+    actual = estimate(calls, "fp32", kernel_model())
     overheads = h200().host_seconds
-    assert found.bound == "kernels"
-    assert found.replay == found.kernels
-    assert found.eager == pytest.approx(overheads["unary"] + found.kernels + overheads["wait"])
+    assert actual.bound == "kernels"
+    assert actual.replay == actual.kernels
+    assert actual.eager == pytest.approx(overheads["unary"] + actual.kernels + overheads["wait"])
 
 
 def test_views_modules_and_the_factor_cost_the_host_alone():
@@ -135,16 +135,16 @@ def test_the_shortest_replay_is_a_graphs_launch():
 
 
 def test_the_host_factor_is_the_median_ratio():
-    made = Estimate(kernels=1.0, replay=1.0, host=2.0, eager=2.0, bound="launches")
-    assert host_factor([(made, 2.0), (made, 3.0), (made, 10.0)]) == 1.5
+    result = Estimate(kernels=1.0, replay=1.0, host=2.0, eager=2.0, bound="launches")
+    assert host_factor([(result, 2.0), (result, 3.0), (result, 10.0)]) == 1.5
     with pytest.raises(ValueError, match="no launch-bound model"):
         host_factor([])
 
 
 def test_every_operation_of_every_model_has_a_kernel_and_a_host_overhead():
     for model in models():
-        found = traced(model.key)
-        for operation in found.operations:
+        actual = traced(model.key)
+        for operation in actual.operations:
             assert kernel_model().seconds(operation, model.precision) > 0
             assert host_kind(operation) in h200().host_seconds
 
@@ -189,8 +189,8 @@ def test_replays_of_models_are_predicted():
     measured = {line["model"]: line for line in json.loads((RESULTS / "models.json").read_text())["models"]}
     errors = {}
     for model in models():
-        found = estimate(traced(model.key), model.precision, kernel_model())
-        errors[model.key] = abs(found.replay / measured[model.key]["replay"]["median"] - 1)
+        actual = estimate(traced(model.key), model.precision, kernel_model())
+        errors[model.key] = abs(actual.replay / measured[model.key]["replay"]["median"] - 1)
     assert sorted(errors.values())[len(errors) // 2] < 0.05
     assert max(error for key, error in errors.items() if "lecture" not in key) < 0.25
 
@@ -201,10 +201,10 @@ def test_a_trace_counts_kernels_and_leaves_views_to_the_host():
     def run():
         return F.relu(F.linear(x, weight, bias)).transpose(0, 1).contiguous()
 
-    found = trace(run)
-    assert [operation.name for operation in found.operations] == ["addmm", "relu", "clone"]
-    assert found.views >= 1
-    product, _, copy = found.operations
+    actual = trace(run)
+    assert [operation.name for operation in actual.operations] == ["addmm", "relu", "clone"]
+    assert actual.views >= 1
+    product, _, copy = actual.operations
     assert product.name in PRODUCTS
     assert product_of(product).flops == 2 * 6 * 5 * 4
     assert not copy.inputs[0].is_contiguous
@@ -226,15 +226,15 @@ def test_an_expanded_axis_is_stored_once():
 
 def test_short_kernels_are_launched_often_enough_to_hide_a_graphs_start():
     seconds = (1e-7, 1e-6, 5e-6, 2e-5, 9.9e-5, 1e-4, 1e-3, 1.0)
-    assert [launches_for(each) for each in seconds] == [200, 200, 200, 64, 64, 10, 1, 1]
+    assert [launches_for(entry) for entry in seconds] == [200, 200, 200, 64, 64, 10, 1, 1]
 
 
 def test_a_timing_is_of_one_launch():
-    found = summary([0.010, 0.012, 0.020], launches=10)
-    assert found.median == pytest.approx(0.0012)
-    assert found.p10 == pytest.approx(0.00104)
-    assert found.p90 == pytest.approx(0.00184)
-    assert (found.runs, found.launches) == (3, 10)
+    actual = summary([0.010, 0.012, 0.020], launches=10)
+    assert actual.median == pytest.approx(0.0012)
+    assert actual.p10 == pytest.approx(0.00104)
+    assert actual.p90 == pytest.approx(0.00184)
+    assert (actual.runs, actual.launches) == (3, 10)
 
 
 def test_measurements_survive_their_file(tmp_path):
@@ -313,7 +313,7 @@ def test_the_program_refuses_another_gpus_points(tmp_path, capsys, monkeypatch):
 def test_measuring_without_a_gpu_says_so(tmp_path):
     command = [sys.executable, "-m", "perf_model.measure.ceilings", "--output", str(tmp_path / "c.json")]
     with without_gpu():
-        found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert found.returncode != 0
-    assert "no CUDA device" in found.stderr
+        actual = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert actual.returncode != 0
+    assert "no CUDA device" in actual.stderr
     assert not (tmp_path / "c.json").exists()

@@ -71,15 +71,15 @@ def test_a_lookup_by_hand():
 
 
 def test_the_fit_finds_the_constants_that_made_the_times():
-    made = []
+    result = []
     for measured in calibration():
         if measured.point.family == "embedding_bag":
             seconds = LOOKUP.seconds(BagSizes.of(**measured.point.sizes))
-            made.append(dataclasses.replace(measured, median=seconds))
-    found = lookup.fit(made, launch=1e-6, bandwidth=1e12)
-    errors = [found.seconds(BagSizes.of(**m.point.sizes)) / m.median - 1 for m in made]
+            result.append(dataclasses.replace(measured, median=seconds))
+    actual = lookup.fit(result, launch=1e-6, bandwidth=1e12)
+    errors = [actual.seconds(BagSizes.of(**m.point.sizes)) / m.median - 1 for m in result]
     assert max(map(abs, errors)) < 0.02
-    assert found.miss_latency == pytest.approx(3e-7, rel=0.05)
+    assert actual.miss_latency == pytest.approx(3e-7, rel=0.05)
 
 
 def test_too_few_lookups_cannot_be_fitted():

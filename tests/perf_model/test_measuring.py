@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 def test_host_overheads_have_the_kinds_that_are_stored():
-    found = host_seconds()
-    assert set(found) == set(h200().host_seconds)
-    assert all(0 < seconds < 1e-3 for seconds in found.values())
+    actual = host_seconds()
+    assert set(actual) == set(h200().host_seconds)
+    assert all(0 < seconds < 1e-3 for seconds in actual.values())
 
 
 def test_the_l2_is_faster_than_the_memory_behind_it():

@@ -42,13 +42,13 @@ def test_an_unknown_precision_is_refused():
 
 def test_the_measured_ceilings_are_in_the_units_that_they_claim():
     """Between half and all of what the data sheet says: 4.8 TB/s, 67, 494, 989 and 989 TFLOP/s."""
-    found, sheet = h200(), {"fp32": 67e12, "tf32": 494.5e12, "fp16": 989.5e12, "bf16": 989.5e12}
-    assert found.gpu.name == "NVIDIA H200"
-    assert 2.4e12 < found.copy_bandwidth < 4.8e12 < found.l2_bandwidth < 20e12
+    actual, sheet = h200(), {"fp32": 67e12, "tf32": 494.5e12, "fp16": 989.5e12, "bf16": 989.5e12}
+    assert actual.gpu.name == "NVIDIA H200"
+    assert 2.4e12 < actual.copy_bandwidth < 4.8e12 < actual.l2_bandwidth < 20e12
     for precision, rate in sheet.items():
-        assert rate / 2 < found.matmul[precision] < rate
-    assert 0.5e-6 < found.kernel_seconds < 5e-6
-    assert all(0 < seconds < 1e-3 for seconds in found.host_seconds.values())
+        assert rate / 2 < actual.matmul[precision] < rate
+    assert 0.5e-6 < actual.kernel_seconds < 5e-6
+    assert all(0 < seconds < 1e-3 for seconds in actual.host_seconds.values())
 
 
 def test_ceilings_are_found_for_the_kind_of_gpu_that_they_were_measured_on(tmp_path):

@@ -58,11 +58,11 @@ def incremental_rows(model, config, layout):
             delta = position
             if layout == "jagged":
                 delta = (complete_cumsum(longer.lengths * per_item)[:-1] + position, position)
-            kept = [[tensor.clone() for tensor in state] for state in cache]
+            stored = [[tensor.clone() for tensor in state] for state in cache]
             output, new_cache = full_forward(
                 model, longer, delta_x_offsets=delta, cache=cache, return_cache_states=True
             )
-            for state, copy in zip(cache, kept, strict=True):
+            for state, copy in zip(cache, stored, strict=True):
                 assert all(torch.equal(a, b) for a, b in zip(state, copy, strict=True))
             cache = new_cache
             yield position, longer, output, cache

@@ -40,9 +40,9 @@ def test_fused_equals_dense(preprocessor, normalization, options):
     batch, dense = make_batch(config), make_model(config)
     in_float32 = batch.score(dense)
     expected = batch.score(dense.double())
-    found = score_fused(fused_twin(config, dense).double(), batch)
+    actual = score_fused(fused_twin(config, dense).double(), batch)
     # Padded rows too: both leave zeros there.
-    for low, a, b in zip(in_float32, expected, found, strict=True):
+    for low, a, b in zip(in_float32, expected, actual, strict=True):
         assert max_difference(a, b) <= rounding_bound(config, low, a)
 
 
@@ -65,10 +65,10 @@ def test_rows_that_are_not_the_valid_ones_give_something_else():
     fused = fused_twin(config, dense)
     payloads = batch.payloads | {VALID_ROWS_KEY: valid_rows(batch) - 1}
     with torch.no_grad():
-        found = fused.score(batch.lengths, batch.ids, payloads, batch.candidates)[0]
+        actual = fused.score(batch.lengths, batch.ids, payloads, batch.candidates)[0]
     right, exact = score_fused(fused, batch)[0], batch.score(dense.double())[0]
     # A hundred times what two evaluations in float32 may differ by.
-    assert max_difference(found, right) > 100 * rounding.rounding_bound(
+    assert max_difference(actual, right) > 100 * rounding.rounding_bound(
         longest_sum(config), right, exact, torch.float32
     )
 

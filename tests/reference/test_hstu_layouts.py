@@ -161,14 +161,14 @@ def test_encode_is_the_row_before_length(preprocessor, layout):
             batch.lengths, batch.ids, embeddings, batch.payloads, return_cache_states=True
         )
         items = model.get_item_embeddings(batch.candidates)
-        given = model.similarity_fn(current, batch.candidates, item_embeddings=items)
+        values = model.similarity_fn(current, batch.candidates, item_embeddings=items)
     for row, length in enumerate(batch.lengths.tolist()):
         assert torch.equal(current[row], encoded[row, length - 1])
     assert torch.equal(alone, current)
     assert torch.equal(with_cache[0], current)
     assert len(with_cache[1]) == config.num_blocks
     assert torch.equal(get_current_embeddings(batch.lengths, encoded), current)
-    assert torch.equal(given, similarity)
+    assert torch.equal(values, similarity)
 
 
 @pytest.mark.parametrize("layout", ["dense", "jagged"])
@@ -214,6 +214,6 @@ def test_without_timestamps_only_the_softmax_keeps_its_bias():
         model, batch = make_model(config), make_batch(config)
         with torch.no_grad():
             embeddings = model.get_item_embeddings(batch.ids)
-            given = model(batch.lengths, batch.ids, embeddings, batch.payloads)
+            values = model(batch.lengths, batch.ids, embeddings, batch.payloads)
             missing = model(batch.lengths, batch.ids, embeddings, {})
-        assert torch.equal(given, missing) is not changes
+        assert torch.equal(values, missing) is not changes

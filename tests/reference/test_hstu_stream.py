@@ -52,7 +52,7 @@ def stream_rows(model, batch, capacity, steps):
     begun = torch.zeros(ROWS, dtype=torch.long)
     state = model.empty_state(ROWS, capacity)
     times = batch.timestamps.repeat_interleave(per_item, dim=1)
-    for new, kept in steps:
+    for new, entry in steps:
         items = begun.unsqueeze(1) + torch.arange(new)
         positions = (begun * per_item).unsqueeze(1) + torch.arange(new * per_item + 1)
         ids = batch.ids.gather(1, items)
@@ -60,10 +60,10 @@ def stream_rows(model, batch, capacity, steps):
         before = [tensor.clone() for tensor in state]
         with torch.no_grad():
             encoded, new_state = model.extend(
-                state, torch.tensor(kept), ids, model.get_item_embeddings(ids), payloads
+                state, torch.tensor(entry), ids, model.get_item_embeddings(ids), payloads
             )
         assert all(torch.equal(a, b) for a, b in zip(state, before, strict=True)), "the state was written to"
-        state, begun = new_state, begun + torch.tensor(kept)
+        state, begun = new_state, begun + torch.tensor(entry)
         yield encoded, positions[:, :-1]
     assert torch.equal(state[0], begun * per_item)
 
@@ -106,9 +106,9 @@ def test_how_items_arrive_does_not_matter():
     )
     again = [(5, (3,) * ROWS)] * 6
     for rows, positions in stream_rows(model, batch, capacity, again):
-        kept = positions[:, :3]
-        if int(kept.max()) < 20:
-            expected = singly.gather(1, kept.unsqueeze(2).expand(-1, -1, rows.size(2)))
+        stored = positions[:, :3]
+        if int(stored.max()) < 20:
+            expected = singly.gather(1, stored.unsqueeze(2).expand(-1, -1, rows.size(2)))
             assert max_difference(rows[:, :3], expected) <= bound
 
 

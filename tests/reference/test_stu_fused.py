@@ -45,9 +45,9 @@ def test_fused_equals_dense(variant, scaled):
     batch, dense = make_batch(config), make_model(config)
     scale = (factors(batch),) if scaled else ()
     fused = fused_twin(config, dense)
-    found, expected = run(fused, batch, rows_of(batch), *scale), run(dense, batch, *scale)
-    low = run(dense.float(), batch, *(each.float() for each in scale))
-    assert_same_function(config, found, expected, low)
+    actual, expected = run(fused, batch, rows_of(batch), *scale), run(dense, batch, *scale)
+    low = run(dense.float(), batch, *(entry.float() for entry in scale))
+    assert_same_function(config, actual, expected, low)
 
 
 @pytest.mark.parametrize("variant", ["all", "plain"])
@@ -79,10 +79,10 @@ def test_rows_that_are_not_the_valid_ones_give_something_else(wrong):
     batch, dense = make_batch(config), make_model(config)
     fused = fused_twin(config, dense)
     exact, right = run(dense, batch), run(fused, batch, rows_of(batch))
-    found = run(fused, batch, wrong(batch))
+    actual = run(fused, batch, wrong(batch))
     # A hundred times what two evaluations in float32 may differ by.
     limit = rounding_bound(longest_sum(config), run(dense.float(), batch), exact, torch.float32)
-    assert max_difference(found, right) > 100 * limit
+    assert max_difference(actual, right) > 100 * limit
 
 
 def test_heads_that_the_kernel_does_not_take_are_refused():

@@ -31,8 +31,8 @@ U = unit_roundoff(torch.float64)
 def test_positions_count_back_from_the_end_of_the_history():
     like = torch.zeros(3, 9, 1)
     lengths, targets = torch.tensor([9, 5, 3]), torch.tensor([2, 0, 1])
-    found = position_index(lengths, targets, like, contextual_seq_len=2, num_position_buckets=6)
-    assert found.tolist() == [
+    actual = position_index(lengths, targets, like, contextual_seq_len=2, num_position_buckets=6)
+    assert actual.tolist() == [
         [0, 1, 5, 5, 5, 4, 3, 2, 2],  # two contextual rows, five of history, two targets
         [0, 1, 5, 4, 3, 2, 2, 2, 2],  # the rest is padding
         [0, 1, 2, 2, 2, 2, 2, 2, 2],  # no history
@@ -43,7 +43,7 @@ def test_times_are_roots_of_minutes():
     seconds = torch.tensor([-5, 0, 59, 60, 239, 240, 60 * 99**2 - 1, 60 * 99**2, 60 * 101**2, 2**40])
     assert time_index(seconds, 100).tolist() == [0, 0, 0, 1, 1, 2, 98, 99, 100, 100]
     elapsed = torch.arange(0, 600_000, 7)
-    exact = torch.tensor([math.isqrt(each // 60) for each in elapsed.tolist()])
+    exact = torch.tensor([math.isqrt(entry // 60) for entry in elapsed.tolist()])
     assert torch.equal(time_index(elapsed, 2048), exact)
 
 
@@ -53,19 +53,19 @@ def test_the_encoder_adds_what_the_tables_have():
     seconds = torch.tensor([[0, 1_000_000, 1_000_060, 1_000_200, 1_000_300, 77]])
     x = torch.randn(1, 6, 4, dtype=torch.float64)
     with torch.no_grad():
-        found = encoder(lengths, seconds, x, targets)
+        actual = encoder(lengths, seconds, x, targets)
         times, positions = encoder._timestamp_embeddings_weight, encoder._position_embeddings_weight
         for row, (time, position) in enumerate([(10, 0), (2, 4), (2, 3), (1, 2), (0, 1)]):
             expected = 2.0 * x[0, row] + times[time] + positions[position]
             # Two additions on either side, in whatever order; the product is exact.
             terms = 2.0 * x[0, row].abs() + times[time].abs() + positions[position].abs()
-            assert ((found[0, row] - expected).abs() <= 4 * U * terms).all()
+            assert ((actual[0, row] - expected).abs() <= 4 * U * terms).all()
 
 
 def test_targets_are_split_off_left_aligned():
     values = torch.arange(12.0).reshape(2, 6, 1)
-    found = TargetSplit(3)(values, torch.tensor([6, 3]), torch.tensor([3, 0]))
-    assert found.squeeze(2).tolist() == [[3, 4, 5], [8, 8, 8]]
+    actual = TargetSplit(3)(values, torch.tensor([6, 3]), torch.tensor([3, 0]))
+    assert actual.squeeze(2).tolist() == [[3, 4, 5], [8, 8, 8]]
 
 
 def test_time_features_are_those_of_the_calendar():
@@ -109,9 +109,9 @@ def test_prefill_and_extend_are_the_forward(variant, layout):
     batch, model = make_batch(config), make_model(config, layout)
     with torch.no_grad():
         full = model(*batch.arguments)
-        found = model.extend(model.prefill(*batch.arguments), *batch.arguments)
+        actual = model.extend(model.prefill(*batch.arguments), *batch.arguments)
         low = model.float()(*batch.arguments)
-    assert_same_function(config, found, full, low)
+    assert_same_function(config, actual, full, low)
     behind = torch.arange(config.max_num_targets) >= batch.num_targets.unsqueeze(1)
     assert not full[behind].any()
     assert full[~behind].any()
@@ -126,10 +126,10 @@ def test_one_cache_ranks_any_targets():
     lengths, _, timestamps, targets = batch.arguments
     with torch.no_grad():
         cache = model.prefill(*batch.arguments)
-        found = model.extend(cache, lengths, others, timestamps, targets)
+        actual = model.extend(cache, lengths, others, timestamps, targets)
         expected = model(lengths, others, timestamps, targets)
         low = model.float()(lengths, others, timestamps, targets)
-    assert_same_function(config, found, expected, low)
+    assert_same_function(config, actual, expected, low)
 
 
 @pytest.mark.parametrize("postprocessor", POSTPROCESSORS)
@@ -138,14 +138,14 @@ def test_padding_may_hold_anything(postprocessor):
     batch, model = make_batch(config), make_model(config)
     lengths, ids, timestamps, targets = batch.arguments
     with torch.no_grad():
-        found = model(lengths, ids, timestamps, targets)
+        actual = model(lengths, ids, timestamps, targets)
         other = model(
             lengths,
             torch.where(batch.valid, ids, ids % config.num_items + 1),
             torch.where(batch.valid, timestamps, -timestamps),
             targets,
         )
-    assert torch.equal(found, other)
+    assert torch.equal(actual, other)
 
 
 def test_keys_are_the_public_ones():

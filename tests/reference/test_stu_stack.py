@@ -93,7 +93,7 @@ def test_a_layer_is_its_definition(group_norm, alpha, own_factors):
         x = torch.randn(2, 6, 12, generator=generator, dtype=torch.float64)
         mask = (torch.rand(2, 6, 6, generator=generator) < 0.5).double()
         scale = torch.rand(2, 6, generator=generator, dtype=torch.float64) if own_factors else None
-        found, cache = layer(x, mask, scale)
+        actual, cache = layer(x, mask, scale)
         assert cache is None
         expected = []
         for b in range(2):
@@ -101,7 +101,7 @@ def test_a_layer_is_its_definition(group_norm, alpha, own_factors):
             expected.append(layer_by_rows(layer, x[b], mask[b], factors, 2, 7, alpha or 5**-0.5, group_norm))
         low, _ = layer.float()(x.float(), mask.float(), None if scale is None else scale.float())
     # The output projection sums u, the attention and their product, 7 a head.
-    assert max_difference(found, torch.stack(expected)) <= rounding_bound(3 * 2 * 7, low, found)
+    assert max_difference(actual, torch.stack(expected)) <= rounding_bound(3 * 2 * 7, low, actual)
 
 
 def test_norms_are_float32_in_a_half_model():
@@ -140,22 +140,22 @@ def test_both_layouts_are_the_same_function(backend, variant, own_factors):
 
     def evaluated(stack, of):
         """The stack's output, and keys and values of every layer, in a type, of what float32 can hold."""
-        given, factors = (each.float().to(of) for each in (x, scale))
+        values, factors = (entry.float().to(of) for entry in (x, scale))
         stack = copy.deepcopy(stack).float().to(of)
         with torch.no_grad():
             output, cache = stack(
-                given,
+                values,
                 batch.seq_lengths,
                 batch.num_targets,
                 factors if own_factors else None,
                 return_cache_states=True,
             )
-        return [output, *(each[batch.valid] for state in cache for each in state)]
+        return [output, *(entry[batch.valid] for state in cache for entry in state)]
 
-    found, expected = evaluated(jagged, dtype), evaluated(dense, dtype)
+    actual, expected = evaluated(jagged, dtype), evaluated(dense, dtype)
     exact, low = evaluated(dense, torch.float64), evaluated(dense, torch.float32)
-    assert not found[0][~batch.valid].any()
-    for ours, theirs, in_float32, in_float64 in zip(found, expected, low, exact, strict=True):
+    assert not actual[0][~batch.valid].any()
+    for ours, theirs, in_float32, in_float64 in zip(actual, expected, low, exact, strict=True):
         assert_same_function(config, ours, theirs, in_float32, in_float64)
 
 
@@ -195,17 +195,17 @@ def test_targets_behind_a_cache_have_the_states_of_the_full_forward(layout, vari
     with torch.no_grad():
         full, _ = stack(x, batch.seq_lengths, batch.num_targets, scale)
         _, cache = stack(x, before, torch.zeros_like(before), scale, return_cache_states=True)
-        kept = [tuple(each.clone() for each in state) for state in cache]
+        stored = [tuple(entry.clone() for entry in state) for state in cache]
         delta_x = new_rows(x, enumerate(before.tolist()), MAX_TARGETS)
-        found, extended = stack.cached_forward(
+        actual, extended = stack.cached_forward(
             delta_x, batch.seq_lengths, before, batch.num_targets, cache, scale
         )
         low, _ = in_float32(stack, x, batch, scale)
     for b, (start, count) in enumerate(zip(before.tolist(), batch.num_targets.tolist(), strict=True)):
         if count:
             rows = slice(start, start + count)
-            assert_same_function(config, found[b, :count], full[b, rows], low[b, rows])
-    for old, state in zip(kept, cache, strict=True):
+            assert_same_function(config, actual[b, :count], full[b, rows], low[b, rows])
+    for old, state in zip(stored, cache, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(old, state, strict=True))
     assert len(extended) == config.num_layers
 
@@ -218,11 +218,11 @@ def appended_history(config, batch, stack, x):
         full, _ = stack(x, batch.seq_lengths, batch.num_targets)
         _, cache = stack(x, before, torch.zeros_like(before), return_cache_states=True)
         delta_x = new_rows(x, enumerate(before.tolist()), MAX_TARGETS + 1)
-        found, _ = stack.cached_forward(delta_x, batch.seq_lengths, before, batch.num_targets, cache)
+        actual, _ = stack.cached_forward(delta_x, batch.seq_lengths, before, batch.num_targets, cache)
         low, _ = in_float32(stack, x, batch)
     counts = (batch.seq_lengths - before).tolist()
     return [
-        (found[b, :count], full[b, start : start + count], low[b, start : start + count])
+        (actual[b, :count], full[b, start : start + count], low[b, start : start + count])
         for b, (start, count) in enumerate(zip(before.tolist(), counts, strict=True))
     ]
 
@@ -231,16 +231,16 @@ def appended_history(config, batch, stack, x):
 def test_history_may_be_appended_too(variant):
     config = small_config(variant)
     x, batch, _ = stack_arguments(config)
-    for found, full, low in appended_history(config, batch, make_model(config)._stu_module, x):
-        assert_same_function(config, found, full, low)
+    for entry, full, low in appended_history(config, batch, make_model(config)._stu_module, x):
+        assert_same_function(config, entry, full, low)
 
 
 def test_history_behind_contextual_rows_changes_them():
     """`STUStack.cached_forward` therefore allows it only without them."""
     config = small_config("contextual")
     x, batch, _ = stack_arguments(config)
-    found, full, _ = appended_history(config, batch, make_model(config)._stu_module, x)[0]
-    assert max_difference(found, full) > 1e-3
+    actual, full, _ = appended_history(config, batch, make_model(config)._stu_module, x)[0]
+    assert max_difference(actual, full) > 1e-3
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -253,9 +253,9 @@ def test_targets_know_nothing_of_each_other(variant):
     last_target = (row == (batch.seq_lengths - 1).unsqueeze(1)) & (batch.num_targets > 1).unsqueeze(1)
     other = torch.where(last_target.unsqueeze(2), x + 1.0, x)
     with torch.no_grad():
-        found, changed = (stack(each, batch.seq_lengths, batch.num_targets)[0] for each in (x, other))
-    assert torch.equal(found[~last_target], changed[~last_target])
-    assert (found[last_target] - changed[last_target]).abs().max() > 0.1
+        actual, changed = (stack(entry, batch.seq_lengths, batch.num_targets)[0] for entry in (x, other))
+    assert torch.equal(actual[~last_target], changed[~last_target])
+    assert (actual[last_target] - changed[last_target]).abs().max() > 0.1
     assert (first > 0).any()
 
 
@@ -266,12 +266,12 @@ def test_the_divisor_is_the_width_of_the_call():
     wider = F.pad(x, (0, 0, 0, 5))
     factor = torch.full(wider.shape[:2], 1 / x.size(1), dtype=x.dtype)
     with torch.no_grad():
-        found = stack(x, batch.seq_lengths, batch.num_targets)[0][batch.valid]
+        actual = stack(x, batch.seq_lengths, batch.num_targets)[0][batch.valid]
         padded = stack(wider, batch.seq_lengths, batch.num_targets)[0][:, : x.size(1)][batch.valid]
-        given = stack(wider, batch.seq_lengths, batch.num_targets, factor)[0][:, : x.size(1)][batch.valid]
+        values = stack(wider, batch.seq_lengths, batch.num_targets, factor)[0][:, : x.size(1)][batch.valid]
         low = in_float32(stack, x, batch)[0][batch.valid]
-    assert max_difference(found, padded) > 1e-3
-    assert_same_function(config, given, found, low)
+    assert max_difference(actual, padded) > 1e-3
+    assert_same_function(config, values, actual, low)
 
 
 @pytest.mark.parametrize("layout", ["dense", "jagged"])
@@ -281,8 +281,8 @@ def test_padding_may_hold_anything(layout):
     stack = make_model(config, layout)._stu_module
     poisoned = x.masked_fill(~batch.valid.unsqueeze(2), math.nan)
     with torch.no_grad():
-        found, clean = (stack(each, batch.seq_lengths, batch.num_targets)[0] for each in (poisoned, x))
-    assert torch.equal(found, clean)
+        actual, clean = (stack(entry, batch.seq_lengths, batch.num_targets)[0] for entry in (poisoned, x))
+    assert torch.equal(actual, clean)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ LOSSES = re.compile(r"(initial|best, epoch \d+): train ([\d.]+), validation ([\d
 def run(*arguments: object):
     """Exit code, output and error text of the program, in this process."""
     with torch.random.fork_rng(devices=[]):
-        return CliRunner().invoke(train.main, [str(each) for each in arguments])
+        return CliRunner().invoke(train.main, [str(entry) for entry in arguments])
 
 
 def command(*arguments: object) -> list[str]:
@@ -54,7 +54,7 @@ def test_training_on_clicks_says_what_came_of_it(optimizer, clicks, tmp_path):
     ended = run("--case", case, "--data", clicks, "--out", out, "--epochs", 3, "--optimizer", optimizer)
     assert ended.exit_code == 0, ended.output
     assert re.search(r"epoch   1  train \d\.\d{4}  validation \d\.\d{4}", ended.output)
-    assert [found[0].split(",")[0] for found in LOSSES.findall(ended.output)] == ["initial", "best"]
+    assert [entry[0].split(",")[0] for entry in LOSSES.findall(ended.output)] == ["initial", "best"]
     assert str(out / BEST) in ended.output
     assert sorted(path.name for path in out.iterdir()) == [BEST, CHECKPOINT]
 
@@ -66,7 +66,7 @@ def test_training_on_ratings_lowers_both_losses(ratings, tmp_path):
     )
     assert ended.exit_code == 0, ended.output
     (_, *initial), (_, *best) = LOSSES.findall(ended.output)
-    assert [float(each) for each in best] < [float(each) for each in initial]
+    assert [float(entry) for entry in best] < [float(entry) for entry in initial]
     assert float(best[1]) < float(initial[1])
 
 
@@ -149,9 +149,9 @@ def test_it_imports_neither_the_port_nor_the_harness():
         "parity.base",
         "parity.base.strict_yaml",
     }, "the reader of YAML, by way of the configs, and nothing else"
-    found = {name.split(".")[0] for name in modules}
-    assert {"reference", "configs", "datasets", "torch"} <= found
-    assert not found & {
+    actual = {name.split(".")[0] for name in modules}
+    assert {"reference", "configs", "datasets", "torch"} <= actual
+    assert not actual & {
         "cases",
         "nvtripy",
         "tripy_port",
@@ -197,7 +197,7 @@ def test_bad_input_is_one_message_and_exit_code_2(options, message, ratings, cli
     files = {"RATINGS": ratings, "CLICKS": clicks}
     # Of an option that is given twice the last one counts.
     words = ["--case", "hstu_tiny", "--data", "RATINGS", "--out", tmp_path / "out", *options.split()]
-    ended = run(*(files.get(each, each) for each in words))
+    ended = run(*(files.get(entry, entry) for entry in words))
     assert ended.exit_code == 2, ended.output
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -257,7 +257,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     write_atomically(path, b"new")
     assert calls == [("fsync", b"old"), ("replace",)]
     assert path.read_bytes() == b"new"
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def test_best_weights_that_are_lost_or_old_come_back(tmp_path):

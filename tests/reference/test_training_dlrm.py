@@ -76,7 +76,7 @@ def test_gradients_reach_every_parameter_and_only_rows_that_occur():
     task = dlrm_task()
     rows = torch.arange(8)
     task.loss(TRAIN, rows, torch.default_generator)[0].backward()
-    gradients = {name: each.grad.to_dense() for name, each in task.model.named_parameters()}
+    gradients = {name: entry.grad.to_dense() for name, entry in task.model.named_parameters()}
     assert not [name for name, gradient in gradients.items() if not gradient.abs().sum() > 0]
     for table in range(2):
         used = gradients[f"emb_l.{table}.weight"].abs().sum(dim=1).nonzero().flatten()
@@ -85,14 +85,14 @@ def test_gradients_reach_every_parameter_and_only_rows_that_occur():
 
 def test_one_step_of_sgd_is_the_gradient_times_the_rate():
     task = dlrm_task()
-    before = {name: each.detach().clone() for name, each in task.model.named_parameters()}
+    before = {name: entry.detach().clone() for name, entry in task.model.named_parameters()}
     task.loss(TRAIN, torch.arange(8), torch.default_generator)[0].backward()
-    gradients = {name: each.grad.to_dense() for name, each in task.model.named_parameters()}
+    gradients = {name: entry.grad.to_dense() for name, entry in task.model.named_parameters()}
     task.optimizer.step()
-    for name, each in task.model.named_parameters():
+    for name, entry in task.model.named_parameters():
         # The step's two roundings on either side, and one for each of the 8 rows, which may all add to one
         # row of a table.
-        parts = each.grad._values() if each.grad.is_sparse else each.grad
+        parts = entry.grad._values() if entry.grad.is_sparse else entry.grad
         step = 0.1 * 8 * parts.abs().max()
         limit = (4 + 8) * unit_roundoff(torch.float32) * (before[name].abs().max() + step)
-        assert max_difference(each, before[name] - 0.1 * gradients[name]) <= limit
+        assert max_difference(entry, before[name] - 0.1 * gradients[name]) <= limit

@@ -43,7 +43,7 @@ def by_definition(states, positives, negatives, table, temperature):
     for state, positive, drawn in zip(states, positives, negatives, strict=True):
         others = [logit(state, item) for item in drawn if item != positive]
         own = logit(state, positive)
-        losses.append(math.log(sum(math.exp(each - own) for each in [own, *others])))
+        losses.append(math.log(sum(math.exp(entry - own) for entry in [own, *others])))
     return losses
 
 
@@ -58,13 +58,13 @@ def test_the_sampled_softmax_is_its_definition(temperature):
     positives = torch.tensor([1, 2, 3, 4, 5, 6, 6])
     negatives = torch.randint(1, 9, (7, 6), generator=generator)
     negatives[6] = 6  # every negative is the positive: nothing is left to compare with
-    found = sampled_softmax(states, positives, negatives, lambda ids: table[ids], temperature)
+    actual = sampled_softmax(states, positives, negatives, lambda ids: table[ids], temperature)
     expected = by_definition(
         states.tolist(), positives.tolist(), negatives.tolist(), table.tolist(), temperature
     )
     assert (negatives[:6] == positives[:6, None]).any()
-    assert found.tolist() == pytest.approx(expected, rel=1e-12)
-    assert found[6] == 0
+    assert actual.tolist() == pytest.approx(expected, rel=1e-12)
+    assert actual[6] == 0
 
 
 def test_a_negative_that_is_the_positive_has_no_gradient():
@@ -130,9 +130,9 @@ def test_the_loss_is_the_mean_over_what_is_predicted(changes, monkeypatch):
             states.append(encoded[first:length])
             exact.append(in_float64[0, first:length])
             positives += [*user.past_ids[0, 1:length].tolist(), int(user.targets)][first:]
-        found, expected = asked["states"], torch.cat(states)
+        actual, expected = asked["states"], torch.cat(states)
         limit = rounding_bound(longest_sum(config), expected, torch.cat(exact), torch.float32)
-        assert max_difference(found, expected) <= limit
+        assert max_difference(actual, expected) <= limit
         assert asked["positives"].tolist() == positives
         assert asked["negatives"].shape == (len(positives), NUM_NEGATIVES)
         assert set(asked["negatives"].flatten().tolist()) == set(range(1, 41))
@@ -164,7 +164,7 @@ def test_padding_changes_neither_the_loss_nor_a_gradient(changes, part):
         task.model.train()
         loss, _ = task.loss(part, torch.arange(12), torch.default_generator)
         loss.backward()
-        results.append([loss.detach(), *(each.grad for each in task.model.parameters())])
+        results.append([loss.detach(), *(entry.grad for entry in task.model.parameters())])
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
@@ -180,7 +180,7 @@ def test_gradients_reach_every_parameter(changes):
     task = hstu_task(**changes)
     task.model.train()
     task.loss(TRAIN, torch.arange(12), torch.default_generator)[0].backward()
-    without = [name for name, each in task.model.named_parameters() if not each.grad.abs().sum() > 0]
+    without = [name for name, entry in task.model.named_parameters() if not entry.grad.abs().sum() > 0]
     assert not without
 
 

@@ -21,9 +21,9 @@ def _peak(code):
     done = subprocess.run(
         [sys.executable, str(TOOL), sys.executable, "-c", code], capture_output=True, text=True
     )
-    found = json.loads(done.stderr.splitlines()[-1])
-    assert found["exit_code"] == done.returncode
-    return found
+    actual = json.loads(done.stderr.splitlines()[-1])
+    assert actual["exit_code"] == done.returncode
+    return actual
 
 
 def _starting(*codes):
@@ -33,8 +33,8 @@ def _starting(*codes):
 
 def test_what_descendants_hold_together_is_counted():
     hold = HOLD.format(size=100_000_000, seconds=2)
-    found = _peak(_starting(hold, _starting(hold)))
-    assert 200e6 < found["peak_pss"] <= found["peak_rss"] < 400e6
+    actual = _peak(_starting(hold, _starting(hold)))
+    assert 200e6 < actual["peak_pss"] <= actual["peak_rss"] < 400e6
 
 
 def test_what_is_held_at_different_times_is_not_added_up():

@@ -87,11 +87,11 @@ class TestInterpreter:
         assert setup_env.probe(str(shim)) is None
 
     def test_the_real_one_answers(self) -> None:
-        found = setup_env.probe(sys.executable)
-        assert found is not None
-        assert found.version == sys.version_info[:3]
-        assert "pytest" in found.names
-        assert Path(found.base).resolve() == Path(sys.executable).resolve()
+        actual = setup_env.probe(sys.executable)
+        assert actual is not None
+        assert actual.version == sys.version_info[:3]
+        assert "pytest" in actual.names
+        assert Path(actual.base).resolve() == Path(sys.executable).resolve()
 
     def test_a_requested_one_is_never_replaced(self, python: str, tmp_path: Path) -> None:
         old = fake_python(tmp_path / "old", (3, 9, 18))
@@ -136,10 +136,10 @@ class TestFreshness:
         said = capsys.readouterr().out
         assert "missing" in said
         assert "torch 2.13.0, fbgemm-gpu-cpu 1.8.0, nvtripy 0.1.7" in said
-        made = len(steps)
-        assert made == STEPS
+        result = len(steps)
+        assert result == STEPS
         setup_env.ensure(checkout, None)
-        assert len(steps) == made
+        assert len(steps) == result
         assert capsys.readouterr().out == ""
 
     @pytest.mark.parametrize("name", setup_env.INPUTS)

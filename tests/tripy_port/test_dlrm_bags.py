@@ -150,9 +150,9 @@ def test_quotient_and_remainder_are_pooled_and_composed(operation, max_bag_size)
     q = summed(quotients, [[row // collisions for row in bag] for bag in bags], None)
     r = summed(remainders, [[row % collisions for row in bag] for bag in bags], None)
     expected = {"mult": q * r, "add": q + r, "concat": np.concatenate([q, r], axis=1)}[operation]
-    found = array(module(*(tensor(part) for part in in_one_list(bags))))
-    assert np.array_equal(found, expected)
-    assert found.shape[1] == module.output_dim
+    actual = array(module(*(tensor(part) for part in in_one_list(bags))))
+    assert np.array_equal(actual, expected)
+    assert actual.shape[1] == module.output_dim
 
 
 @pytest.mark.parametrize("base_dim", [DIM, 8])

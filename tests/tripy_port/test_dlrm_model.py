@@ -125,9 +125,9 @@ def test_pairs_come_row_by_row_from_the_lower_triangle(dtype, itself):
     expected = [*x[0, 0]]
     for i in range(vectors):
         expected += [2.0 ** (i + j) for j in range(i + 1 if itself else i)]
-    found = array(FeatureInteraction("dot", vectors, itself)(tensor(x, dtype)))
-    assert found.tolist() == [expected]
-    assert found.shape[1] == interaction_width("dot", vectors, vectors + 1, itself)
+    actual = array(FeatureInteraction("dot", vectors, itself)(tensor(x, dtype)))
+    assert actual.tolist() == [expected]
+    assert actual.shape[1] == interaction_width("dot", vectors, vectors + 1, itself)
 
 
 def test_a_single_vector_has_no_pairs():
@@ -145,11 +145,11 @@ def test_sums_of_half_tensors_are_rounded_once():
 def test_counts_beyond_float16_have_a_logarithm(dtype):
     counts = np.array([[-3, 0, 1, 70_000, 2**40]])
     like = tensor(np.ones(1, dtype=np.float32), dtype)
-    found = LogCounts()(tensor(counts), like)
-    assert found.dtype == dtype
+    actual = LogCounts()(tensor(counts), like)
+    assert actual.dtype == dtype
     exact = np.log(np.maximum(counts, 0) + 1.0)
     unit_roundoff = {tp.float32: 2.0**-23, tp.float16: 2.0**-11, tp.bfloat16: 2.0**-8}[dtype]
-    assert (np.abs(array(found) - exact) <= 2 * unit_roundoff * exact).all()
+    assert (np.abs(array(actual) - exact) <= 2 * unit_roundoff * exact).all()
 
 
 def test_the_sigmoid_takes_its_layer():
@@ -164,8 +164,8 @@ def test_the_output_is_clamped():
     plain = by_hand(values, counts, bags, "dot", False)
     assert (plain < 0.4).any() or (plain > 0.6).any()
     _, offsets, indices = arguments_for(counts, bags)
-    found = array(model.predict(tensor(counts), [tensor(o) for o in offsets], [tensor(i) for i in indices]))
-    assert max_difference(found, plain.clip(0.4, 0.6)) < 200 * 2.0**-24
+    actual = array(model.predict(tensor(counts), [tensor(o) for o in offsets], [tensor(i) for i in indices]))
+    assert max_difference(actual, plain.clip(0.4, 0.6)) < 200 * 2.0**-24
 
 
 def test_pooling_weights_and_per_sample_weights_multiply():
@@ -173,9 +173,9 @@ def test_pooling_weights_and_per_sample_weights_multiply():
     values = with_values(model)
     bags = make_bags(4)
     _, offsets, indices = arguments_for(np.zeros((4, DENSE)), bags)
-    given = [np.linspace(0.5, 2.0, part.size).astype(np.float32) for part in indices]
-    lS_o, lS_i, lS_w = ([tensor(each) for each in part] for part in (offsets, indices, given))
-    for weights, factors in ((None, [1.0] * len(ROWS)), (lS_w, given)):
+    arguments = [np.linspace(0.5, 2.0, part.size).astype(np.float32) for part in indices]
+    lS_o, lS_i, lS_w = ([tensor(entry) for entry in part] for part in (offsets, indices, arguments))
+    for weights, factors in ((None, [1.0] * len(ROWS)), (lS_w, arguments)):
         pooled = model.apply_emb(lS_o, lS_i, weights)
         for table, table_bags in enumerate(bags):
             learned = values[f"v_W_l.{table}"][indices[table]] * factors[table]
@@ -189,7 +189,8 @@ def test_inputs_are_checked_before_they_reach_the_graph():
 
     def check(counts=counts, offsets=offsets, indices=indices, weights=None):
         lists = [
-            None if part is None else [tensor(each) for each in part] for part in (offsets, indices, weights)
+            None if part is None else [tensor(entry) for entry in part]
+            for part in (offsets, indices, weights)
         ]
         model.check_inputs(tensor(counts), *lists)
 

@@ -46,9 +46,9 @@ def test_the_index_hash_is_the_place_among_the_tokens_and_0_for_strangers():
 def test_all_products_come_row_by_row():
     dense = np.array([[1.0, 2.0], [0.5, 4.0]], dtype=np.float32)
     sparse = [np.array([[8.0], [16.0]], dtype=np.float32)]
-    found = array(DenseSparseInteractionLayer()(tensor(dense), [tensor(each) for each in sparse]))
+    actual = array(DenseSparseInteractionLayer()(tensor(dense), [tensor(entry) for entry in sparse]))
     whole = np.concatenate([dense, *sparse], axis=1)
-    assert found.tolist() == [np.outer(row, row).ravel().tolist() for row in whole]
+    assert actual.tolist() == [np.outer(row, row).ravel().tolist() for row in whole]
 
 
 @pytest.mark.parametrize("name", ["dlrm_lecture", "dlrm_lecture_index"])
@@ -67,10 +67,10 @@ def test_the_whole_model_in_one_executable_for_any_batch(name):
     dense = rng.random((5, config.dense_input_feature_size)).astype(np.float32)
     compiled = compile_for(model.forward, (dense, raw), smallest=(dense[:1], raw[:1]))
     for batch in (1, 5):
-        found = call(compiled, (dense[:batch], raw[:batch]))
+        actual = call(compiled, (dense[:batch], raw[:batch]))
         expected = by_hand(values, config, dense[:batch], raw[:batch])
         # Sums of up to 186,624 products.
-        assert max_difference(found[0] if batch > 1 else np.array(found).reshape(1), expected) < 1e-4
+        assert max_difference(actual[0] if batch > 1 else np.array(actual).reshape(1), expected) < 1e-4
 
 
 def by_hand(values: dict, config, dense: np.ndarray, raw: np.ndarray) -> np.ndarray:

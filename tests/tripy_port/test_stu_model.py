@@ -68,12 +68,12 @@ def test_both_is_and():
 
 def test_users_are_ranked_the_same_in_any_batch():
     arguments = request()
-    smallest = tuple(each[:1] for each in arguments)
+    smallest = tuple(entry[:1] for entry in arguments)
     executable = compile_for(model().forward, arguments, smallest)
     (together,) = call(executable, arguments)
     assert together.shape == (4, TARGETS, CONFIG.embedding_dim)
     for user in range(4):
-        (alone,) = call(executable, tuple(each[user : user + 1] for each in arguments))
+        (alone,) = call(executable, tuple(entry[user : user + 1] for entry in arguments))
         assert max_difference(alone[0], together[user]) < ROUND_OFF * np.abs(together).max()
     behind = np.arange(TARGETS) >= arguments[3][:, None]
     assert not together[behind].any()
@@ -85,16 +85,16 @@ def test_targets_behind_a_cache_have_the_states_of_the_full_forward():
     (full,) = call(compile_for(model().forward, arguments), arguments)
 
     def prefill(*request):
-        return [each for state in model().prefill(*request) for each in state]
+        return [entry for state in model().prefill(*request) for entry in state]
 
     def extend(k_0, v_0, k_1, v_1, *request):
         return model().extend([(k_0, v_0), (k_1, v_1)], *request)
 
     prefilled = compile_for(prefill, arguments)(*map(runtime, arguments))
-    cache = [array(each).astype(np.float32) for each in prefilled]
+    cache = [array(entry).astype(np.float32) for entry in prefilled]
     assert len(cache) == 2 * CONFIG.num_layers
-    (found,) = call(compile_for(extend, (*cache, *arguments)), (*cache, *arguments))
-    assert max_difference(found, full) < ROUND_OFF * np.abs(full).max()
+    (actual,) = call(compile_for(extend, (*cache, *arguments)), (*cache, *arguments))
+    assert max_difference(actual, full) < ROUND_OFF * np.abs(full).max()
 
 
 def runtime(value):

@@ -143,14 +143,14 @@ def test_copies_with_a_stream_are_queued():
 
 def test_device_memrefs_are_gpu_memory_and_host_memrefs_are_not():
     device = CLIENT.get_devices()[0]
-    for made in (
+    for entry in (
         CLIENT.create_memref(shape=[2], dtype=ScalarTypeCode.i32, device=device),
         CLIENT.create_memref(
             memoryview(b"\1\0\0\0\2\0\0\0"), shape=[2], dtype=ScalarTypeCode.i32, device=device
         ),
     ):
-        assert made.tensor.is_cuda
-        assert made.ptr == made.tensor.data_ptr()
+        assert entry.tensor.is_cuda
+        assert entry.ptr == entry.tensor.data_ptr()
     assert not CLIENT.create_memref(shape=[2], dtype=ScalarTypeCode.i32).tensor.is_cuda
     assert tp.Tensor([1, 2], device=tp.device("gpu")).tolist() == [1, 2]
 

@@ -42,10 +42,10 @@ def test_synthetic_input_of_every_case(name):
     assert counts.max() > np.finfo(np.float16).max, "no count shows that float16 does not hold them"
     assert has_weights(inputs.arrays) == case.input.per_sample_weights
     lengths = [_lengths(inputs, table) for table in range(len(model.table_rows))]
-    assert {int(each.max()) for each in lengths} == {1, case.input.longest_bag}
-    assert min(int(each.min()) for each in lengths) == 0
-    assert any(each[0] == 0 for each in lengths), "no table's first bag is empty"
-    assert any(each[-1] == 0 for each in lengths), "no table's last bag is empty"
+    assert {int(entry.max()) for entry in lengths} == {1, case.input.longest_bag}
+    assert min(int(entry.min()) for entry in lengths) == 0
+    assert any(entry[0] == 0 for entry in lengths), "no table's first bag is empty"
+    assert any(entry[-1] == 0 for entry in lengths), "no table's last bag is empty"
     for table, rows in enumerate(model.table_rows):
         indices = inputs[index_name(table)]
         assert (indices.min(), indices.max()) == (0, rows - 1)
@@ -170,10 +170,10 @@ def test_a_bag_longer_than_the_port_takes_is_named():
 def test_counts_come_back_from_their_logarithms():
     counts = np.concatenate([np.arange(100_000), 10 ** np.arange(5, 9)])[:, None]
     dense = criteo.preprocess_dense(counts.astype(np.float64))
-    found = criteo.counts_of(dense)
-    assert np.array_equal(found[:100_000], counts[:100_000])
+    actual = criteo.counts_of(dense)
+    assert np.array_equal(actual[:100_000], counts[:100_000])
     # Where float32 tells neighbours no longer apart, one with the same logarithm comes back.
-    assert np.array_equal(criteo.preprocess_dense(found.astype(np.float64)), dense)
+    assert np.array_equal(criteo.preprocess_dense(actual.astype(np.float64)), dense)
     with pytest.raises(DataError, match=r"data: I2 of row 3 in its batch: 0\.49\d+ is no whole number"):
         criteo.counts_of(np.log1p(np.array([[1, 2], [3, 4], [5, 0.5]])).astype(np.float32))
 
@@ -205,8 +205,8 @@ def test_real_rows_become_batches_that_add_up(sample):
     )
     assert np.array_equal(logarithms, data.dense_ND)
     for table in range(26):
-        found = np.concatenate([inputs[index_name(table)] for inputs in batches.inputs])
-        assert np.array_equal(found, data.sparse_TN[table] % rows[table])
+        actual = np.concatenate([inputs[index_name(table)] for inputs in batches.inputs])
+        assert np.array_equal(actual, data.sparse_TN[table] % rows[table])
 
 
 def test_a_case_of_another_architecture_is_refused(sample):

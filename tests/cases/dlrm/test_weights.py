@@ -50,12 +50,12 @@ def test_every_parameter_changes_the_outputs(name):
     with torch.no_grad():
         before = entry(**arguments)
         for key, parameter in model.named_parameters():
-            kept = parameter.detach().clone()
+            stored = parameter.detach().clone()
             parameter.mul_(1.01)
             change = (entry(**arguments) - before).norm() / before.norm()
             # A hundredth of one tensor, clear of what float32 rounds off.
             assert change > 10 * torch.finfo(torch.float32).eps, key
-            parameter.copy_(kept)
+            parameter.copy_(stored)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_poison_changes_all_padding_and_nothing_else(name):
     poisoned = stu_inputs.poison(inputs, 0)
     valid = stu_inputs.valid_mask(inputs.arrays)
     assert set(poisoned.arrays) == set(inputs.arrays)
-    for array, clean in ((poisoned[each], inputs[each]) for each in inputs.arrays):
+    for array, clean in ((poisoned[entry], inputs[entry]) for entry in inputs.arrays):
         if array.ndim == 1:
             assert np.array_equal(array, clean)
         else:
@@ -124,9 +124,9 @@ def test_times_at_a_buckets_edge_are_found():
     edges = changed(edges, "seq_timestamps", (row, slice(9, 12)), query - np.array([200, 59, 0]))
     boundaries = case.boundaries()
     assert list(boundaries) == ["HSTUPositionalEncoder"]
-    found = boundaries["HSTUPositionalEncoder"](*encoder_arguments(case, edges))
-    assert found.shape == (*inputs["seq_ids"].shape, case.model.embedding_dim)
-    assert found[row, :, 0].tolist()[5:12] == [True, True, True, True, False, False, False]
+    actual = boundaries["HSTUPositionalEncoder"](*encoder_arguments(case, edges))
+    assert actual.shape == (*inputs["seq_ids"].shape, case.model.embedding_dim)
+    assert actual[row, :, 0].tolist()[5:12] == [True, True, True, True, False, False, False]
 
 
 def encoder_arguments(case, inputs):

@@ -81,20 +81,20 @@ def test_counting_merges_blocks_of_any_size():
         blocks = (
             values[start : start + size] for start in range(0, 1500 if size == 1 else values.size, size)
         )
-        found, counts = criteo_vocabulary.count_values(blocks)
+        actual, counts = criteo_vocabulary.count_values(blocks)
         if size == 1:
-            assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == Counter(
+            assert dict(zip(actual.tolist(), counts.tolist(), strict=True)) == Counter(
                 value for value in values[:1500].tolist() if value != MISSING
             )
         else:
-            assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == expected
-        assert np.all(np.diff(found) > 0)
+            assert dict(zip(actual.tolist(), counts.tolist(), strict=True)) == expected
+        assert np.all(np.diff(actual) > 0)
 
 
 def test_counting_nothing_finds_nothing():
     for blocks in ([], [np.array([MISSING, MISSING])]):
-        found, counts = criteo_vocabulary.count_values(blocks)
-        assert found.size == counts.size == 0
+        actual, counts = criteo_vocabulary.count_values(blocks)
+        assert actual.size == counts.size == 0
 
 
 def test_values_outside_the_vocabulary_are_unknown():

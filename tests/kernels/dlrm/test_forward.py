@@ -29,11 +29,11 @@ FORMS = {
 
 def forms(*names):
     """Parameters for a test of these forms, each skipped with its reason where it cannot run."""
-    found = []
+    actual = []
     for name in names or FORMS:
         reason = "; ".join(filter(None, map(unavailable, FORMS[name].values())))
-        found.append(pytest.param(name, marks=pytest.mark.skipif(bool(reason), reason=reason)))
-    return pytest.mark.parametrize("form", found)
+        actual.append(pytest.param(name, marks=pytest.mark.skipif(bool(reason), reason=reason)))
+    return pytest.mark.parametrize("form", actual)
 
 
 def model(itself=False, sigmoid_bot=-1, **changes):

@@ -66,15 +66,15 @@ def test_every_backend_is_right(name, precision, way):
         run = runner(way.split(",")[0])
     else:
         run = scheduled({"triton, long rows": 4096, "triton, longest rows": 8192}.get(way, WIDTH))
-    found = verdict(CASES[name], precision, run)
-    assert found.passed, found.reason
+    actual = verdict(CASES[name], precision, run)
+    assert actual.passed, actual.reason
 
 
 @needs_triton
 @pytest.mark.parametrize("name", ["research, heads of 25", "causal", "everything"])
 def test_three_tf32_products_are_judged_as_float32(name):
-    found = verdict(CASES[name], "fp32", runner("triton", "tf32x3"))
-    assert found.passed, found.reason
+    actual = verdict(CASES[name], "fp32", runner("triton", "tf32x3"))
+    assert actual.passed, actual.reason
 
 
 @needs_gpu
@@ -82,8 +82,8 @@ def test_three_tf32_products_are_judged_as_float32(name):
 @pytest.mark.parametrize("name", ["research, heads of 25", "causal", "everything"])
 def test_tf32_is_right(name, monkeypatch):
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    found = verdict(CASES[name], "tf32", runner("triton", "tf32"))
-    assert found.passed, found.reason
+    actual = verdict(CASES[name], "tf32", runner("triton", "tf32"))
+    assert actual.passed, actual.reason
 
 
 @needs_triton
@@ -97,8 +97,8 @@ def test_the_schedule_changes_nothing(name, cut):
     if CASES[name].heads % cut.get("heads", 1):
         pytest.skip("one head")
     schedule = replace(triton_launch.Schedule(32, 32, num_warps=4, num_stages=1, group=3), **cut)
-    found = verdict(CASES[name], "fp32", lambda *a: triton_launch.launch(*a, "ieee", schedule))
-    assert found.passed, found.reason
+    actual = verdict(CASES[name], "fp32", lambda *a: triton_launch.launch(*a, "ieee", schedule))
+    assert actual.passed, actual.reason
 
 
 @needs_triton
@@ -108,7 +108,7 @@ def test_other_sequences_change_nothing(mask, backend):
     case, results = CASES[mask], []
     generator = torch.Generator().manual_seed(3)
     offsets = torch.tensor([0, 70, 75, 140])
-    made = replace_rows(case.mask(generator, 140), 3)
+    product = replace_rows(case.mask(generator, 140), 3)
     q, k = (torch.randn(140, case.heads, case.attention_dim, generator=generator) for _ in range(2))
     v = torch.randn(140, case.heads, case.value_dim, generator=generator)
     for garbage in (0.0, float("nan"), float("inf")):
@@ -116,7 +116,7 @@ def test_other_sequences_change_nothing(mask, backend):
         for x in tensors:
             x[:70], x[75:] = garbage, garbage
         placed = [x.to(DEVICE) for x in (*tensors, offsets)]
-        results.append(hstu_attention(*placed, 70, moved(made), backend=backend)[70:75])
+        results.append(hstu_attention(*placed, 70, moved(product), backend=backend)[70:75])
     assert torch.isfinite(results[0]).all()
     assert all(torch.equal(results[0], result) for result in results[1:])
 
@@ -151,8 +151,8 @@ def test_slices_of_one_projection_are_taken_as_they_are():
         assert not q.is_contiguous()
         return hstu_attention(q, k, v, offsets.int(), longest, mask)
 
-    found = verdict(CASES["research, heads of 25"], "fp32", run)
-    assert found.passed, found.reason
+    actual = verdict(CASES["research, heads of 25"], "fp32", run)
+    assert actual.passed, actual.reason
 
 
 def test_the_eager_form_is_research_attention():

@@ -54,9 +54,9 @@ WRONG_SIZES = {
 
 @pytest.mark.parametrize("message", WRONG_SIZES)
 def test_sizes_are_checked_in_every_call(message):
-    given = call(4, 1)
-    hstu_attention(*given, backend="eager")
-    wrong = given._replace(**WRONG_SIZES[message])
+    values = call(4, 1)
+    hstu_attention(*values, backend="eager")
+    wrong = values._replace(**WRONG_SIZES[message])
     with pytest.raises(ValueError, match="^" + message.replace(".", r"\.")):
         hstu_attention(*wrong, backend="eager")
 
@@ -84,16 +84,16 @@ def test_a_vector_of_one_and_a_longer_strided_one_are_two_layouts():
 
 
 def test_another_backend_is_checked_for_itself():
-    given = call(4, 1, dtype=torch.float64)
-    hstu_attention(*given, backend="eager")
+    values = call(4, 1, dtype=torch.float64)
+    hstu_attention(*values, backend="eager")
     with pytest.raises(ValueError, match=r"^q\.dtype=torch\.float64"):
-        hstu_attention(*given, backend="triton")
+        hstu_attention(*values, backend="triton")
 
 
 def test_old_layouts_make_room(monkeypatch):
     monkeypatch.setattr(layout, "_LAYOUTS", {})
     monkeypatch.setattr(layout, "_MOST_LAYOUTS", 2)
-    kept = [layout_of(call(4, 1, heads=heads)) for heads in (1, 2, 3)]
+    stored = [layout_of(call(4, 1, heads=heads)) for heads in (1, 2, 3)]
     assert len(layout._LAYOUTS) == 2
-    assert layout_of(call(4, 1, heads=3)) is kept[2]
-    assert layout_of(call(4, 1, heads=1)) is not kept[0]
+    assert layout_of(call(4, 1, heads=3)) is stored[2]
+    assert layout_of(call(4, 1, heads=1)) is not stored[0]

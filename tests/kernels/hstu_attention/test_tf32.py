@@ -70,17 +70,17 @@ def computed(launcher, given: dict[str, torch.Tensor]) -> torch.Tensor:
 def test_factors_are_rounded_to_nearest():
     from kernels.hstu_attention import triton_launch
 
-    given = inputs()
-    wanted, known = expected(given, dict.fromkeys(FACTORS, rounded))
+    values = inputs()
+    wanted, known = expected(values, dict.fromkeys(FACTORS, rounded))
     assert int(known.sum()) > ROWS // 2
-    assert torch.equal(computed(triton_launch, given)[known], wanted[known])
+    assert torch.equal(computed(triton_launch, values)[known], wanted[known])
 
 
 @pytest.mark.parametrize("factor", FACTORS)
 def test_a_factor_that_is_cut_would_be_seen(factor):
-    given = inputs()
-    wanted, known = expected(given, dict.fromkeys(FACTORS, rounded))
-    wrong, _ = expected(given, dict.fromkeys(FACTORS, rounded) | {factor: cut})
+    values = inputs()
+    wanted, known = expected(values, dict.fromkeys(FACTORS, rounded))
+    wrong, _ = expected(values, dict.fromkeys(FACTORS, rounded) | {factor: cut})
     # Rounding and cutting differ for half of all numbers.
     assert float((wrong != wanted)[known].float().mean()) > 0.25
 
@@ -89,9 +89,9 @@ def test_a_factor_that_is_cut_would_be_seen(factor):
 def test_a_factor_that_is_left_to_the_tensor_cores_is_seen(factor, tmp_path, monkeypatch):
     source = f"{factor} = as_tf32({factor})"
     launcher = with_fault(source, f"{factor} = {factor}", tmp_path, monkeypatch)
-    given = inputs()
-    wanted, known = expected(given, dict.fromkeys(FACTORS, rounded))
-    assert not torch.equal(computed(launcher, given)[known], wanted[known])
+    values = inputs()
+    wanted, known = expected(values, dict.fromkeys(FACTORS, rounded))
+    assert not torch.equal(computed(launcher, values)[known], wanted[known])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -100,8 +100,8 @@ def test_what_is_no_number_stays(value):
 
     # A NaN of all ones, as GPUs make it, would become a zero if it were rounded as a number.
     odd = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32) if value != value else value
-    given = inputs()
-    given["v"][7] = odd
-    result = computed(triton_launch, given)
+    values = inputs()
+    values["v"][7] = odd
+    result = computed(triton_launch, values)
     assert bool(result[7].isnan()) if value != value else bool(result[7].isinf())
     assert bool(result[8:].isfinite().all())

@@ -31,8 +31,8 @@ FAULTS = {
 def test_a_wrong_setting_is_caught(fault):
     config, model = small_model()
     settings = FAULTS[fault](settings_of(config, model))
-    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
-    assert not found.passed
+    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    assert not actual.passed
 
 
 @pytest.mark.sampled
@@ -89,10 +89,10 @@ def test_a_fault_of_the_kernel_is_caught(fault, tmp_path, monkeypatch):
     monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: TILES[tile])
     config, model = small_model()
     settings = settings_of(config, model)
-    found = verdict(
+    actual = verdict(
         config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a), scale=10**5
     )
-    assert not found.passed
+    assert not actual.passed
 
 
 @needs_triton
@@ -101,16 +101,16 @@ def test_a_fault_of_the_mask_is_caught(edge, monkeypatch):
     causal = weights._causal
 
     def faulty(position):
-        made, width = causal(position), (position.numel() + 1) // 2
+        result, width = causal(position), (position.numel() + 1) // 2
         at = weights.POSITION_PAD + width - 1
         if edge == "the diagonal unseen":
-            made[at] = weights.UNSEEN
+            result[at] = weights.UNSEEN
         else:
-            made[at + 1] = position[width]
-        return made
+            result[at + 1] = position[width]
+        return result
 
     monkeypatch.setattr(weights, "_causal", faulty)
     config, model = small_model()
     settings = settings_of(config, model)
-    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
-    assert not found.passed
+    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    assert not actual.passed

@@ -40,10 +40,10 @@ def test_the_fused_forward_is_the_model(precision, dot_precision):
         pytest.skip("Triton's interpreter multiplies bfloat16 as integers")
     config, model = small_model()
     settings = settings_of(config, model)
-    found = verdict(
+    actual = verdict(
         config, model, precision, LENGTHS, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
     )
-    assert found.passed, found.reason
+    assert actual.passed, actual.reason
 
 
 @needs_triton
@@ -56,11 +56,11 @@ def test_two_float16_parts_are_exact_below_and_nan_beyond_their_range(factor):
             if name.endswith("_uvqk"):
                 parameter.mul_(factor)
     settings = settings_of(config, model)
-    found = verdict(
+    actual = verdict(
         config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings, "fp16x3")(*a)
     )
-    assert found.passed == (factor < 1.0), found.reason
-    assert found.passed or "NaN or Inf" in found.reason
+    assert actual.passed == (factor < 1.0), actual.reason
+    assert actual.passed or "NaN or Inf" in actual.reason
 
 
 @pytest.mark.sampled
@@ -71,10 +71,10 @@ def test_every_cut_of_a_block_is_the_model(tile, dot_precision, monkeypatch):
     config, model = small_model()
     settings = settings_of(config, model)
     monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: tile)
-    found = verdict(
+    actual = verdict(
         config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
     )
-    assert found.passed, found.reason
+    assert actual.passed, actual.reason
 
 
 @needs_triton
@@ -85,10 +85,10 @@ def test_every_cut_of_an_attention_is_the_model(heads, monkeypatch):
     monkeypatch.setattr(tiles, "fits_block_kernel", lambda forward: False)
     for tile in (AttentionTile(16, 32, 4, 1, heads=heads), AttentionTile(32, 16, 4, 2, heads=heads)):
         monkeypatch.setattr(tiles, "attention_tile", lambda forward, tile=tile: tile)
-        found = verdict(
+        actual = verdict(
             config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings, "fp16x3")(*a)
         )
-        assert found.passed, found.reason
+        assert actual.passed, actual.reason
 
 
 @needs_triton
@@ -104,8 +104,8 @@ def test_every_cut_of_an_attention_is_the_model(heads, monkeypatch):
 def test_other_shapes_are_the_model_too(changes):
     config, model = small_model(**changes)
     settings = settings_of(config, model)
-    found = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
-    assert found.passed, found.reason
+    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    assert actual.passed, actual.reason
 
 
 @pytest.mark.sampled
@@ -120,10 +120,12 @@ def test_nothing_depends_on_memory_that_nobody_wrote(tile, monkeypatch):
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         assert torch.empty(3).isnan().all()
-        found = verdict(config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a))
+        actual = verdict(
+            config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a)
+        )
     finally:
         torch.use_deterministic_algorithms(False)
-    assert found.passed, found.reason
+    assert actual.passed, actual.reason
 
 
 def test_the_table_of_times_is_the_definition():
@@ -135,12 +137,12 @@ def test_the_table_of_times_is_the_definition():
     patterns = torch.cat([patterns, integers])
     entry = table.entries[patterns >> table.shift]
     low, high = ((entry[:, i] >> (32 * (1 - i))).to(torch.int32).view(torch.float32) for i in range(2))
-    found = torch.where(patterns >= entry[:, 0] & 0xFFFFFFFF, high, low)
+    actual = torch.where(patterns >= entry[:, 0] & 0xFFFFFFFF, high, low)
     difference = patterns.to(torch.int32).view(torch.float32)
     # An integer below 2^24 or a multiple of a power of two: the definition takes int64.
     whole = difference == difference.round()
     expected = bucket_weights[time_bucket(difference[whole].double().clamp(max=2.0**62).long(), 128, 0.301)]
-    assert torch.equal(found[whole], expected)
+    assert torch.equal(actual[whole], expected)
     # Below 1 second there is no edge, and one weight.
     first = table.entries[: 0x3F800000 >> table.shift, 0]
     assert (first & 0xFFFFFFFF).to(torch.int32).view(torch.float32).isnan().all()
@@ -152,7 +154,7 @@ def test_the_table_of_times_is_the_definition():
 def test_times_far_apart_are_exact_and_beyond_reach_nan(dot_precision):
     config, model = small_model()
     settings = settings_of(config, model)
-    found = verdict(
+    actual = verdict(
         config,
         model,
         "fp32",
@@ -160,7 +162,7 @@ def test_times_far_apart_are_exact_and_beyond_reach_nan(dot_precision):
         lambda state, *a: HSTUForward(state, settings, dot_precision)(*a),
         scale=3 * 10**9,
     )
-    assert found.passed, found.reason
+    assert actual.passed, actual.reason
     lengths, ids, times = batch(model, LENGTHS)
     times[2, 20] += 1 << 50
     state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
@@ -188,8 +190,8 @@ def test_a_captured_graph_serves_smaller_batches(precision):
         graph(noise, torch.arange(7, device=DEVICE) * 50, torch.zeros(6, times.size(1), device=DEVICE).long())
         return graph(ids, offsets, times)
 
-    found = verdict(config, model, precision, LENGTHS, run)
-    assert found.passed, found.reason
+    actual = verdict(config, model, precision, LENGTHS, run)
+    assert actual.passed, actual.reason
 
 
 @needs_triton

@@ -54,20 +54,20 @@ def compiled(
     """TensorRT's view of a kernel for rows of about `width`, and the assembler's message on its PTX."""
     num_buckets = 128 if isinstance(settings, HSTUAttentionSettings) else 0
     shape = AttentionShape(PRECISIONS[precision], torch.int32, heads, *dims, width, num_buckets)
-    made = compile_attention(shape, settings, "ieee", capability)
-    entry = made.ptx.partition(f".entry {made.name}(")[2].partition(")")[0]
+    result = compile_attention(shape, settings, "ieee", capability)
+    entry = result.ptx.partition(f".entry {result.name}(")[2].partition(")")[0]
     return {
         "capability": capability,
         "precision": precision,
         "heads": heads,
-        "target": next(line.split()[1] for line in made.ptx.splitlines() if line.startswith(".target")),
-        "is_elf": made.cubin[:4] == b"\x7fELF",
-        "threads": made.threads,
-        "shared": made.shared,
-        "programs_per_block": made.programs_per_block,
+        "target": next(line.split()[1] for line in result.ptx.splitlines() if line.startswith(".target")),
+        "is_elf": result.cubin[:4] == b"\x7fELF",
+        "threads": result.threads,
+        "shared": result.shared,
+        "programs_per_block": result.programs_per_block,
         "arguments": [line.split()[1] for line in entry.strip().split(",\n")],
-        "has_table": "time_buckets[" in made.ptx,
-        "assembler": assembled(made, capability),
+        "has_table": "time_buckets[" in result.ptx,
+        "assembler": assembled(result, capability),
     }
 
 
@@ -91,8 +91,8 @@ def told(
     if unknown_heads:
         descs[0].shape_expr[1] = trtp.ShapeExpr()
     with mock.patch("torch.cuda.get_device_capability", return_value=(9, 0)):
-        made = registration.compile_kernel(*descs, settings.to_string(), (descs[2],), 0)
-    name, ptx, launch, numbers = made
+        result = registration.compile_kernel(*descs, settings.to_string(), (descs[2],), 0)
+    name, ptx, launch, numbers = result
     return {
         "is_named": f".entry {name}(" in ptx,
         "uses_tf32": "tf32" in ptx,

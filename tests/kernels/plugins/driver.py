@@ -19,12 +19,12 @@ def attention(
 ) -> torch.Tensor:
     """An attention plugin's output by its kernel, which is compiled for this GPU; `longest` is N."""
     major, minor = torch.cuda.get_device_capability()
-    made = compile_attention(shape, settings, "ieee", 10 * major + minor)
+    result = compile_attention(shape, settings, "ieee", 10 * major + minor)
     v, offsets = inputs[2:4]
     out = torch.full_like(v, float("nan"))
-    sequences, blocks = offsets.numel() - 1, -(-longest // made.block_m)
-    grid = blocks * sequences * made.programs_per_block
-    launch(made, grid, [*inputs, sequences, longest, blocks, out])
+    sequences, blocks = offsets.numel() - 1, -(-longest // result.block_m)
+    grid = blocks * sequences * result.programs_per_block
+    launch(result, grid, [*inputs, sequences, longest, blocks, out])
     return out
 
 

@@ -105,7 +105,7 @@ def assert_is_told_to_launch(told: dict[str, Any], programs: Iterable[int]) -> N
     """
     blocks = 1  # of 64 rows
     assert told["is_named"]
-    assert told["grid"] in [[blocks * 4 * each, 1, 1] for each in programs]
+    assert told["grid"] in [[blocks * 4 * entry, 1, 1] for entry in programs]
     assert told["threads"] % 32 == 0
     assert 0 < told["shared"] <= 48 << 10
     assert told["numbers"] == [4, 10, blocks]

@@ -140,11 +140,11 @@ def plain(name, precision):
 @pytest.mark.parametrize("precision", CASTABLE)
 @pytest.mark.parametrize("name", ["dlrm_tiny", "hstu_tiny", "stu_tiny"])
 def test_a_policy_of_one_precision_is_the_plain_port_bit_for_bit(name, precision):
-    expected, (found, _) = plain(name, precision), run(name, Policy.of({"": precision}))
-    assert found.keys() == expected.keys()
+    expected, (actual, _) = plain(name, precision), run(name, Policy.of({"": precision}))
+    assert actual.keys() == expected.keys()
     for tap, tensor in expected.items():
-        assert found[tap].dtype == tensor.dtype, tap
-        assert torch.equal(found[tap], tensor), tap
+        assert actual[tap].dtype == tensor.dtype, tap
+        assert torch.equal(actual[tap], tensor), tap
 
 
 @pytest.mark.parametrize("name", ["dlrm_tiny", "hstu_tiny"])
@@ -152,10 +152,10 @@ def test_a_policy_of_one_precision_is_the_plain_port_bit_for_bit(name, precision
 def test_every_module_runs_in_its_own_precision(name, turn):
     _, runner = run(name, Policy.of({"": "fp32"}))
     wanted = {path: CASTABLE[(place + turn) % 3] for place, path in enumerate(runner.precisions)}
-    found, runner = run(name, Policy.of(wanted))
+    actual, runner = run(name, Policy.of(wanted))
     assert runner.precisions == wanted
     exact = plain(name, "fp32")
-    for tap, tensor in found.items():
+    for tap, tensor in actual.items():
         if not tensor.is_floating_point():
             continue
         path = TapName.parse(tap).path
@@ -179,6 +179,6 @@ def test_the_port_is_left_as_it_was():
 
 
 def test_a_module_in_another_precision_changes_the_result_by_its_rounding_only():
-    exact, (found, _) = plain("dlrm_tiny", "fp32"), run("dlrm_tiny", Policy.of({"top_l.5": "fp16"}))
-    changed = {tap for tap in exact if not torch.equal(exact[tap], found[tap].to(exact[tap].dtype))}
+    exact, (actual, _) = plain("dlrm_tiny", "fp32"), run("dlrm_tiny", Policy.of({"top_l.5": "fp16"}))
+    changed = {tap for tap in exact if not torch.equal(exact[tap], actual[tap].to(exact[tap].dtype))}
     assert changed == {"top_l.5", "top_l", "predict.click"}

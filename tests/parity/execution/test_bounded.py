@@ -85,7 +85,7 @@ def captured(tmp_path):
         if not folder.path.exists():
             write_case(case, folder)
         batch = folder.batch(0)
-        reference, runners = (batch.precision("fp32").runner(each) for each in (REFERENCE, runner))
+        reference, runners = (batch.precision("fp32").runner(entry) for entry in (REFERENCE, runner))
         for process in (REFERENCE, runner):
             commands = Commands(process)
             commands.start(1)
@@ -191,16 +191,16 @@ def test_a_poisoned_tap_is_kept_only_where_a_valid_element_has_changed(tmp_path)
     (width, valid) = next(iter(case.valid_rows(inputs.arrays).items()))
     row = int(np.argmin(valid.sum(axis=1)))
     clean = {name: torch.zeros(len(valid), width, 2) for name in ("padding", "leak", "type")}
-    kept = unless_leaking({}, clean, case, part)
+    stored = unless_leaking({}, clean, case, part)
     changed = {name: tensor.clone() for name, tensor in clean.items()}
     changed["padding"][row, -1] = float("nan")
     changed["leak"][row, 0] = -0.0
     changed["type"] = changed["type"].double()
-    kept.update(changed | {"extra": torch.ones(1)})
-    assert kept["padding"] is clean["padding"] or torch.equal(kept["padding"], clean["padding"])
+    stored.update(changed | {"extra": torch.ones(1)})
+    assert stored["padding"] is clean["padding"] or torch.equal(stored["padding"], clean["padding"])
     for name in ("leak", "type"):
-        assert kept[name] is changed[name]
-    assert "extra" in kept
+        assert stored[name] is changed[name]
+    assert "extra" in stored
 
 
 def test_a_large_tensor_is_on_the_disk_at_once_and_there_once(tmp_path):
@@ -263,9 +263,9 @@ def test_a_spooled_capture_is_the_same_as_one_in_memory(tmp_path, tiny):
     assert back.longest_sums == in_memory.longest_sums
     assert back.largest_results == in_memory.largest_results
     for kind in ("tensors", "call_inputs"):
-        found, expected = getattr(back, kind), getattr(in_memory, kind)
-        assert list(found) == list(expected)
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        actual, expected = getattr(back, kind), getattr(in_memory, kind)
+        assert list(actual) == list(expected)
+        assert all(torch.equal(actual[name], expected[name]) for name in expected)
 
 
 def test_what_a_module_holds_is_measured():

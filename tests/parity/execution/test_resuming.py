@@ -81,11 +81,11 @@ def test_a_killed_run_goes_on(whole, command, tmp_path, done):
         time.sleep(0.01)
     _kill(process)
     assert not (folder / "report.json").exists()
-    kept = {path: path.stat().st_mtime_ns for path in _records(folder)}
+    stored = {path: path.stat().st_mtime_ns for path in _records(folder)}
     ended = command("--resume", folder)
     assert ended.code == 0, ended
     assert _results(folder) == _results(whole)
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert {path: path.stat().st_mtime_ns for path in stored} == stored
     assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
 
 
@@ -101,14 +101,14 @@ def _interrupted(whole, tmp_path):
 @pytest.mark.full
 def test_what_is_there_of_a_batch_without_its_record_is_made_again(whole, command, tmp_path):
     folder = _interrupted(whole, tmp_path)
-    record, kept = _records(folder)
+    record, stored = _records(folder)
     record.unlink()
     (capture,) = record.parent.glob("torch/tapped.safetensors")
     capture.write_bytes(capture.read_bytes()[:100])
-    before = kept.stat().st_mtime_ns
+    before = stored.stat().st_mtime_ns
     assert command("--resume", folder).code == 0
     assert _results(folder) == _results(whole)
-    assert kept.stat().st_mtime_ns == before
+    assert stored.stat().st_mtime_ns == before
 
 
 def test_changed_inputs_are_refused(whole, command, tmp_path):

@@ -17,14 +17,14 @@ def _case(**changes):
 
 
 def test_arrays_are_read_only_and_independent_of_the_caller():
-    given = {name: array.copy() for name, array in synthetic(_case()).arrays.items()}
-    inputs = HSTUInputs(given)
+    values = {name: array.copy() for name, array in synthetic(_case()).arrays.items()}
+    inputs = HSTUInputs(values)
     digest = inputs.digest
-    given["past_ids"][:] = 3
+    values["past_ids"][:] = 3
     with pytest.raises(ValueError, match="read-only"):
         inputs["past_ids"][0, 0] = 3
     with pytest.raises(TypeError):
-        inputs.arrays["past_ids"] = given["past_ids"]
+        inputs.arrays["past_ids"] = values["past_ids"]
     assert HSTUInputs(inputs.arrays).digest == digest
     assert pickle.loads(pickle.dumps(inputs)).digest == digest
 

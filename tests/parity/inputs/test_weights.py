@@ -164,9 +164,9 @@ def test_a_parameter_without_an_override_has_the_scale_of_its_role():
 
 
 def test_rounding_touches_floats_only():
-    given = {"w": torch.tensor([1.0, 1.0 + 2**-12]), "n": torch.tensor([7]), "b": torch.tensor([True])}
-    half = weights.rounded(given, torch.bfloat16)
-    assert [half[name].dtype for name in given] == [torch.bfloat16, torch.int64, torch.bool]
+    values = {"w": torch.tensor([1.0, 1.0 + 2**-12]), "n": torch.tensor([7]), "b": torch.tensor([True])}
+    half = weights.rounded(values, torch.bfloat16)
+    assert [half[name].dtype for name in values] == [torch.bfloat16, torch.int64, torch.bool]
     wide = weights.rounded(half, torch.float64)
     assert wide["w"].tolist() == [1.0, 1.0]
     assert wide["w"].dtype == torch.float64

@@ -28,18 +28,18 @@ def _kinds(changes):
 
 
 def test_a_report_equals_itself():
-    for made in (made_reports.passing(), made_reports.failing(), made_reports.everything()):
-        found = compare_reports(made, made)
-        assert (found.worse, found.better, found.added, found.not_comparable, found.notes) == (
+    for entry in (made_reports.passing(), made_reports.failing(), made_reports.everything()):
+        actual = compare_reports(entry, entry)
+        assert (actual.worse, actual.better, actual.added, actual.not_comparable, actual.notes) == (
             [],
             [],
             [],
             [],
             [],
         )
-        assert found.errors > 0
-        assert found.moved == 0
-        assert found.latencies > 0
+        assert actual.errors > 0
+        assert actual.moved == 0
+        assert actual.latencies > 0
 
 
 class TestErrors:
@@ -58,30 +58,30 @@ class TestErrors:
     def test_growth_beyond_what_other_roundings_explain(self, norm, factor, worse):
         before = verdict()
         after = before.model_copy(update={norm: getattr(before, norm) * factor})
-        found = compare_reports(_one(module("m")), _one(module("m", isolated=after)))
-        assert _kinds(found.worse) == [("error", "m alone")] * worse
-        assert found.moved == (factor not in (1.0, math.inf))
+        actual = compare_reports(_one(module("m")), _one(module("m", isolated=after)))
+        assert _kinds(actual.worse) == [("error", "m alone")] * worse
+        assert actual.moved == (factor not in (1.0, math.inf))
         if worse:
-            assert found.worse[0].factor == pytest.approx(factor)
+            assert actual.worse[0].factor == pytest.approx(factor)
 
     def test_the_same_the_other_way_round_is_better(self):
         small, large = _one(module("m", inside=0.2)), _one(module("m", inside=0.4))
         assert _kinds(compare_reports(small, large).worse) == [("error", "m in the model")]
-        found = compare_reports(large, small)
-        assert found.worse == []
-        assert _kinds(found.better) == [("error", "m in the model")]
+        actual = compare_reports(large, small)
+        assert actual.worse == []
+        assert _kinds(actual.better) == [("error", "m in the model")]
 
     def test_what_was_exact_and_no_longer_is(self):
         exact = verdict(margin=0.0)
-        found = compare_reports(_one(module("m", isolated=exact)), _one(module("m", alone=1e-6)))
-        assert [change.factor for change in found.worse] == [math.inf]
+        actual = compare_reports(_one(module("m", isolated=exact)), _one(module("m", alone=1e-6)))
+        assert [change.factor for change in actual.worse] == [math.inf]
         assert (
             compare_reports(_one(module("m", isolated=exact)), _one(module("m", isolated=exact))).worse == []
         )
 
     def test_checks_are_compared(self):
-        found = compare_reports(_one(), _one(checks={"incremental.current": verdict(margin=0.9)}))
-        assert _kinds(found.worse) == [("error", "incremental.current")]
+        actual = compare_reports(_one(), _one(checks={"incremental.current": verdict(margin=0.9)}))
+        assert _kinds(actual.worse) == [("error", "incremental.current")]
 
     @pytest.mark.parametrize("elements", [1, 16, 640])
     def test_rounding_drawn_anew_stays_below_the_rule(self, elements):
@@ -111,9 +111,9 @@ class TestLatencies:
     def test_beyond_both_ranges_together(self, median, p25, p75, runs, worse, better):
         now = made_reports.latency(median, p25, p75, runs)
         before, after = port("fp32", (), checks={}), port("fp32", (), checks={}, latency=now)
-        found = compare_reports(made_reports.report((before,)), made_reports.report((after,)))
-        assert _kinds(found.worse) == [("latency", "whole model")] * worse
-        assert _kinds(found.better) == [("latency", "whole model")] * better
+        actual = compare_reports(made_reports.report((before,)), made_reports.report((after,)))
+        assert _kinds(actual.worse) == [("latency", "whole model")] * worse
+        assert _kinds(actual.better) == [("latency", "whole model")] * better
 
     @pytest.mark.parametrize(("slower", "worse"), [(1.0, 1), (1.2, 1), (5.0, 0)])
     def test_what_the_reference_lost_as_well_is_the_machine(self, slower, worse):
@@ -130,16 +130,16 @@ class TestLatencies:
             runner = runner.model_copy(update={"latency": times(runner.latency, port_factor)})
             return made_reports.report((beside, runner))
 
-        found = compare_reports(report(1, 1), report(5, slower))
-        assert _kinds(found.worse) == [("latency", "whole model")] * worse
-        assert _kinds(compare_reports(report(5, slower), report(1, 1)).better) == _kinds(found.worse)
+        actual = compare_reports(report(1, 1), report(5, slower))
+        assert _kinds(actual.worse) == [("latency", "whole model")] * worse
+        assert _kinds(compare_reports(report(5, slower), report(1, 1)).better) == _kinds(actual.worse)
 
     def test_a_module_that_became_slower_is_named_where_the_model_did(self):
         slow = made_reports.latency(9e-5, 8e-5, 1e-4, 7)
         whole = made_reports.latency(0.02, 0.019, 0.021)
-        found = compare_reports(_one(module("m")), _one(module("m", latency=slow), latency=whole))
-        assert _kinds(found.worse) == [("latency", "whole model"), ("latency", "m")]
-        assert found.worse[1].factor == pytest.approx(4.5)
+        actual = compare_reports(_one(module("m")), _one(module("m", latency=slow), latency=whole))
+        assert _kinds(actual.worse) == [("latency", "whole model"), ("latency", "m")]
+        assert actual.worse[1].factor == pytest.approx(4.5)
         assert compare_reports(_one(module("m")), _one(module("m", latency=slow))).worse == []
 
     @pytest.mark.parametrize("draw", ["normal", "lognormal", "exponential"])
@@ -160,30 +160,30 @@ class TestLatencies:
     def test_other_machines_are_not_compared(self):
         slow = _one(latency=made_reports.latency(9.0, 9.0, 9.0))
         other = slow.model_copy(update={"environment": slow.environment | {"cores": "4", "gpu": "H200"}})
-        found = compare_reports(_one(), other)
-        assert (found.worse, found.latencies) == ([], 0)
-        assert found.notes == [
+        actual = compare_reports(_one(), other)
+        assert (actual.worse, actual.latencies) == ([], 0)
+        assert actual.notes == [
             "latencies are not comparable: the environments differ in cores 2 and 4, gpu none and H200"
         ]
-        assert found.errors > 0
+        assert actual.errors > 0
 
     def test_another_runtime_is_not_compared(self):
-        found = compare_reports(_one(), _one(label="tripy (native TensorRT 10.15)", latency=None))
-        assert found.worse == []
-        assert any("was tripy (portable, cpu)" in note for note in found.notes)
+        actual = compare_reports(_one(), _one(label="tripy (native TensorRT 10.15)", latency=None))
+        assert actual.worse == []
+        assert any("was tripy (portable, cpu)" in note for note in actual.notes)
 
 
 class TestWhatIsGone:
     def test_a_module(self):
-        found = compare_reports(_one(), _one(*(module(tap) for tap in TAPS[1:])))
-        assert _kinds(found.worse) == [("missing", f"module {TAPS[0]}")]
+        actual = compare_reports(_one(), _one(*(module(tap) for tap in TAPS[1:])))
+        assert _kinds(actual.worse) == [("missing", f"module {TAPS[0]}")]
         added = compare_reports(_one(*(module(tap) for tap in TAPS[1:])), _one())
         assert added.worse == []
         assert added.added == [f"hstu_tiny, fp32, tripy (portable, cpu): module {TAPS[0]}"]
 
     def test_a_verdict_of_a_module(self):
-        found = compare_reports(_one(module("m")), _one(module("m", isolated=None)))
-        assert _kinds(found.worse) == [("missing", "verdict on m alone")]
+        actual = compare_reports(_one(module("m")), _one(module("m", isolated=None)))
+        assert _kinds(actual.worse) == [("missing", "verdict on m alone")]
 
     def test_a_check_a_runner_a_precision_a_case(self):
         assert _kinds(compare_reports(_one(), _one(checks={})).worse) == [
@@ -211,24 +211,24 @@ class TestWhatIsGone:
     ],
 )
 def test_verdicts(before, after, worse):
-    found = compare_reports(_one(verdict=before), _one(verdict=after))
-    assert _kinds(found.worse) == [("verdict", "whole model")] * worse
-    assert len(found.better) == (before == "FAIL" and after == "PASS")
+    actual = compare_reports(_one(verdict=before), _one(verdict=after))
+    assert _kinds(actual.worse) == [("verdict", "whole model")] * worse
+    assert len(actual.better) == (before == "FAIL" and after == "PASS")
 
 
 def test_a_runner_that_no_longer_runs():
     crashed = made_reports.without_verdict("tripy", "CRASHED", "why")
-    found = compare_reports(_one(), made_reports.report((reference(), crashed)))
-    assert [(c.what, c.old, c.new) for c in found.worse] == [("whole model", "PASS", "CRASHED")]
+    actual = compare_reports(_one(), made_reports.report((reference(), crashed)))
+    assert [(c.what, c.old, c.new) for c in actual.worse] == [("whole model", "PASS", "CRASHED")]
 
 
 def test_a_failure_comes_with_its_module_and_the_gravest_first():
-    found = compare_reports(made_reports.passing(), made_reports.failing())
-    assert found.worse[0].kind == "verdict"
-    assert ("verdict", CULPRIT) in _kinds(found.worse)
-    kinds = [change.kind for change in found.worse]
+    actual = compare_reports(made_reports.passing(), made_reports.failing())
+    assert actual.worse[0].kind == "verdict"
+    assert ("verdict", CULPRIT) in _kinds(actual.worse)
+    kinds = [change.kind for change in actual.worse]
     assert kinds == sorted(kinds, key=["verdict", "missing", "error", "latency"].index)
-    assert str(summary(found)).startswith(f"WORSE: {len(found.worse)} regressions; ")
+    assert str(summary(actual)).startswith(f"WORSE: {len(actual.worse)} regressions; ")
 
 
 class TestNotComparable:
@@ -252,9 +252,9 @@ class TestNotComparable:
         other = case.model_copy(update={"case": case.case.model_copy(update={"name": "other"})})
         moved = other.model_copy(update={"weights_digest": "f" * 64})
         before, after = (_one().model_copy(update={"cases": (case, second)}) for second in (other, moved))
-        found = compare_reports(before, after)
-        assert found.not_comparable == ["other: not the same weights"]
-        assert str(summary(found)).startswith("INCOMPLETE: ")
+        actual = compare_reports(before, after)
+        assert actual.not_comparable == ["other: not the same weights"]
+        assert str(summary(actual)).startswith("INCOMPLETE: ")
 
 
 class TestCommand:
@@ -284,7 +284,7 @@ class TestCommand:
 
     def test_hostile_names_are_no_markup(self, command, saved):
         hostile = _one(module("[red]m[/red]", alone=0.1)), _one(module("[red]m[/red]", alone=0.9))
-        ended = command("--compare", *(saved(str(n), each) for n, each in enumerate(hostile)))
+        ended = command("--compare", *(saved(str(n), entry) for n, entry in enumerate(hostile)))
         assert ended.code == 1
         assert "[red]m[/red] alone" in ended.out
 
@@ -293,8 +293,8 @@ class TestCommand:
         other = case.model_copy(update={"case": case.case.model_copy(update={"name": "other"})})
         moved = other.model_copy(update={"weights_digest": "f" * 64})
         paths = (
-            saved(each.weights_digest[0], _one().model_copy(update={"cases": (case, each)}))
-            for each in (other, moved)
+            saved(entry.weights_digest[0], _one().model_copy(update={"cases": (case, entry)}))
+            for entry in (other, moved)
         )
         ended = command("--compare", *paths)
         assert ended.code == 2

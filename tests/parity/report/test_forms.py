@@ -111,8 +111,8 @@ class TestMarkdown:
     def test_failing_names_the_culprit_and_holds_its_numbers(self):
         text = render_markdown(made_reports.failing())
         assert text.startswith("### Parity: FAIL\n\n3 of 6 runs diverge.")
-        found = f"- **FAIL** hstu\\_tiny, fp16, tripy (portable, cpu): `{CULPRIT}`: "
-        assert found in text
+        actual = f"- **FAIL** hstu\\_tiny, fp16, tripy (portable, cpu): `{CULPRIT}`: "
+        assert actual in text
         assert text.count("\n  - explanation: equal after transposing the last two axes\n") == 3
         assert "<details><summary>Modules that fail</summary>\n\n```text\n" in text
         assert verdict("fp32", 5e4).bound in text

@@ -50,8 +50,8 @@ class _Page(HTMLParser):
 
     def all(self, tag, **wanted):
         return [
-            found for name, found in self.elements
-            if name == tag and all(found.get(key) == value for key, value in wanted.items())
+            entry for name, entry in self.elements
+            if name == tag and all(entry.get(key) == value for key, value in wanted.items())
         ]  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_one_self_contained_file(html):
     assert html.startswith("<!DOCTYPE html>")
     assert not page.all("script") + page.all("link") + page.all("img") + page.all("iframe")
     targets = [
-        found[key] for _, found in page.elements for key in ("src", "href", "xlink:href") if key in found
+        entry[key] for _, entry in page.elements for key in ("src", "href", "xlink:href") if key in entry
     ]
     assert all(target.startswith("#") for target in targets)
     assert not re.findall(r"@import|@font-face|url\((?!#)", html)
@@ -88,10 +88,10 @@ def test_one_self_contained_file(html):
 
 def test_links_lead_somewhere_and_ids_are_unique(html):
     page = _Page(html)
-    ids = [found["id"] for _, found in page.elements if "id" in found]
+    ids = [entry["id"] for _, entry in page.elements if "id" in entry]
     assert len(ids) == len(set(ids))
-    assert {found["href"][1:] for found in page.all("a")} <= set(ids)
-    named = {name for _, found in page.elements for name in found.get("aria-labelledby", "").split()}
+    assert {entry["href"][1:] for entry in page.all("a")} <= set(ids)
+    named = {name for _, entry in page.elements for name in entry.get("aria-labelledby", "").split()}
     assert named <= set(ids)
 
 
@@ -114,10 +114,10 @@ def test_a_failure_names_its_culprit_and_leads_to_it(failing):
     (target,) = {a["href"][1:] for a in failing.all("a") if a["href"].startswith("#case-0-fp16")}
     (line,) = failing.all("li", id=target)
     assert line["class"] == "fail"
-    number = next(n for n, (_, found) in enumerate(failing.elements) if found.get("id") == target)
+    number = next(n for n, (_, entry) in enumerate(failing.elements) if entry.get("id") == target)
     # The culprit is open, and nothing else is.
     assert failing.elements[number + 1] == ("details", {"open": None})
-    closed = [found for found in failing.all("details") if found == {}]
+    closed = [entry for entry in failing.all("details") if entry == {}]
     assert len(closed) == 3 * (len(TAPS) - 1) + 3 * 1
 
 
@@ -138,8 +138,8 @@ def test_the_map_shows_the_diagonal_and_says_it(failing):
     assert len(maps) == 6
     text = "Over the limit: 4 of 16 cells, within batch 0 to 3 and position 0 to 3."
     assert failing.words.count(text) == 6
-    assert all(text in found["aria-label"] for found in maps)
-    (outline,) = {found["d"] for found in failing.all("path", **{"class": "mark"}) if found["d"] != "M0 0h1"}
+    assert all(text in entry["aria-label"] for entry in maps)
+    (outline,) = {entry["d"] for entry in failing.all("path", **{"class": "mark"}) if entry["d"] != "M0 0h1"}
     assert outline == "M0 0h1M1 1h1M2 2h1M3 3h1"
 
 
@@ -148,7 +148,7 @@ def test_charts_and_what_they_show_in_words(failing):
     assert "bf16 from 3.9e-03 at _item_emb to 7.8e+02 at" in failing.words
     assert "Latency of the whole model" in failing.words
     assert "fp32 torch dense (eager, cpu) 8 ms; fp32 tripy (portable, cpu) 12 ms" in failing.words
-    colours = {v for _, found in failing.elements for k, v in found.items() if k in ("fill", "stroke") and v}
+    colours = {v for _, entry in failing.elements for k, v in entry.items() if k in ("fill", "stroke") and v}
     # Whatever is drawn takes its colours from the style sheet, which knows light, dark and print.
     assert not [colour for colour in colours if colour.startswith("#") or colour.startswith("rgb")]
     assert "var(--series-1)" in colours
@@ -235,8 +235,8 @@ class TestAxis:
     def test_covers_what_it_shows_and_orders_it(self):
         modules = [module("a"), module("b", alone=5e4), module("c", alone=0.0, inside=0.0)]
         axis = Axis.over(modules)
-        for each in modules:
-            for track in axis.tracks(each):
+        for entry in modules:
+            for track in axis.tracks(entry):
                 assert track.over == (track.measure.ratio > 1)
                 assert (track.port > track.limit) == track.over
                 assert track.port == ZERO_AT or FROM <= track.port <= TO

@@ -116,9 +116,9 @@ def test_the_page_is_no_wider_than_the_screen(shown, name, width):
 def test_axe_finds_no_violation(shown, name, width, scheme):
     axe = Axe(shown(name, width, scheme, opened=True))
     axe.inject()
-    found = axe.run()
-    assert found["violations"] == [], axe.report(found["violations"])
-    passed = {rule["id"] for rule in found["passes"]}
+    actual = axe.run()
+    assert actual["violations"] == [], axe.report(actual["violations"])
+    passed = {rule["id"] for rule in actual["passes"]}
     assert {"color-contrast", "heading-order", "region", "list"} <= passed
 
 
@@ -160,10 +160,10 @@ def test_one_drawing_of_each_chart_is_shown(shown, width):
     browser = shown("failing", width)
     drawn = browser.find_elements(By.CSS_SELECTOR, "figure .wide svg, figure .narrow svg")
     assert len(drawn) == 4
-    seen = [each for each in drawn if each.is_displayed()]
+    seen = [entry for entry in drawn if entry.is_displayed()]
     assert len(seen) == 2
-    assert all(each.size["width"] <= width for each in seen)
-    assert all(each.size["width"] > 0.6 * min(width, 1280) for each in seen)
+    assert all(entry.size["width"] <= width for entry in seen)
+    assert all(entry.size["width"] > 0.6 * min(width, 1280) for entry in seen)
 
 
 def test_the_keyboard_reaches_and_opens_a_module(shown):

@@ -99,10 +99,10 @@ def _failing(runner):
         else m
         for m in runner.modules
     )
-    found = runner.diagnosis.model_copy(
+    actual = runner.diagnosis.model_copy(
         update={"kind": "module", "tap": ATTENTION, "text": f"{ATTENTION} (Kind) diverges on its own: why"}
     )
-    return runner.model_copy(update={"verdict": "FAIL", "modules": modules, "diagnosis": found})
+    return runner.model_copy(update={"verdict": "FAIL", "modules": modules, "diagnosis": actual})
 
 
 @pytest.mark.parametrize("width", [120, 80])
@@ -143,7 +143,7 @@ def test_a_gpus_columns_leave_every_name_whole(report, width, tables):
         last = module.tap.split(".")[-1].split("[")[-1]
         assert any(last in line for line in lines), module.tap
     rows = [line for line in lines if line.strip().startswith("tripy (portable, cuda)")]
-    cells = [each for row in rows for each in row.removeprefix(" tripy (portable, cuda)").split()]
+    cells = [entry for row in rows for entry in row.removeprefix(" tripy (portable, cuda)").split()]
     assert cells == ["0.25", "12.3", "±2%", "0.0226", "±1%", "2938x"] * 3
 
 
@@ -224,11 +224,11 @@ def test_a_check_that_fails_shows_its_numbers_and_several_batches_their_name(rep
             return runner
         (name,) = runner.checks
         broken = runner.checks[name].model_copy(update={"status": "FAIL", "reason": "too far"})
-        found = runner.diagnosis.model_copy(
+        actual = runner.diagnosis.model_copy(
             update={"kind": "check", "tap": name, "text": f"{name}: too far", "batch": "one row"}
         )
         return runner.model_copy(
-            update={"verdict": "FAIL", "diagnosis": found, "checks": {name: broken}, "modules": ()}
+            update={"verdict": "FAIL", "diagnosis": actual, "checks": {name: broken}, "modules": ()}
         )
 
     several = _with_runners(report, change)
@@ -261,9 +261,9 @@ def test_one_sentence_for_each_way_to_end(report):
         "INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs; 1 run without a verdict."
     )
     assert any(line.startswith("CRASHED: hstu_tiny, fp32, torch jagged") for line in _shown(crashed))
-    for each in (passing, summary(failing).plain, summary(crashed).plain):
-        assert each.count("\n") == 0
-        assert each.endswith(".")
+    for entry in (passing, summary(failing).plain, summary(crashed).plain):
+        assert entry.count("\n") == 0
+        assert entry.endswith(".")
 
 
 def test_a_runner_that_nobody_asked_for_may_be_unavailable(report):

@@ -158,13 +158,13 @@ def test_one_graph_of_the_port_serves_fewer_users_and_rows(case):
     compiled = port._compiled("_entry", port._entry, arguments, case.form("fused").dynamic_sizes(arrays))
     for users in (slice(0, 5), slice(1, 2), slice(2, 5)):
         some = case.form("fused").rows(arrays, users)
-        given = map_tree(map_tree(case.form("fused").entry_arguments(some), port._host), to_device)
-        found = {name: to_host(out) for name, out in compiled(given).items()}
-        (name,) = found
+        values = map_tree(map_tree(case.form("fused").entry_arguments(some), port._host), to_device)
+        actual = {name: to_host(out) for name, out in compiled(values).items()}
+        (name,) = actual
         verdict = judge(
             oracle.run(some)[name],
             reference.run(some)[name],
-            found[name],
+            actual[name],
             PRECISIONS["fp32"],
             case.model.padded_length,
         )

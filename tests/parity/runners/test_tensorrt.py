@@ -91,37 +91,37 @@ def test_a_refusal_is_a_failure_with_tensorrts_words(saved_run, replayed, tmp_pa
 @pytest.fixture
 def runner():
     """A loaded tensorrt runner, and the arrays of its case."""
-    made = make_runner("tensorrt")
+    result = make_runner("tensorrt")
     case = load_case("hstu_tiny")
     from parity.inputs.weights import case_weights
 
     weights, _ = case_weights(case)
-    made.load(case, PRECISIONS["fp32"], weights)
-    return made, synthetic(case).arrays
+    result.load(case, PRECISIONS["fp32"], weights)
+    return result, synthetic(case).arrays
 
 
 @needs_library
 def test_a_graph_that_tensorrt_refuses_is_refused_at_the_ports_line(runner, tmp_path, monkeypatch):
     import nvtripy as tp
 
-    made, arrays = runner
+    result, arrays = runner
 
     def entry(arguments, traced):
         return {"score.encoded": tp.sigmoid(tp.cast(arguments["past_ids"], tp.int8))}
 
-    monkeypatch.setattr(made, "_entry", entry)
+    monkeypatch.setattr(result, "_entry", entry)
     line = entry.__code__.co_firstlineno + 1
     with pytest.raises(Refused, match=rf"your line: .*{Path(__file__).name}:{line} in entry"):
-        made.build(arrays, tmp_path)
+        result.build(arrays, tmp_path)
 
 
 @needs_library
 @cannot_run
 def test_after_a_build_that_cannot_run_nothing_runs(runner, tmp_path):
-    made, arrays = runner
-    facts = made.build(arrays, tmp_path)
-    assert made.build(arrays, tmp_path) is facts
-    for step in (made.run, made.run_tapped, made.run_incremental):
+    result, arrays = runner
+    facts = result.build(arrays, tmp_path)
+    assert result.build(arrays, tmp_path) is facts
+    for step in (result.run, result.run_tapped, result.run_incremental):
         with pytest.raises(BuiltOnly, match="PyTorch sees no CUDA device"):
             step(arrays)
 
@@ -135,7 +135,7 @@ def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
     from parity.runners.tripy import compiled as tripy_compiled
     from parity.runners.tripy.compiled import Compiled
 
-    made, arrays = runner
+    product, arrays = runner
     runs, stream = [], object()
 
     class Engine:
@@ -153,21 +153,21 @@ def test_where_engines_run_the_whole_model_runs_on_one(runner, monkeypatch):
     monkeypatch.setattr(tensorrt_runner, "_built", lambda inner, _: SimpleNamespace(engine_bytes=inner))
     monkeypatch.setattr(tensorrt_runner.trt, "Engine", Engine)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    on_engine = made.run(arrays)
+    on_engine = product.run(arrays)
     runs.clear()
     # The engine is timed, in its own stream, and not the executable that it was built of.
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(
         tripy_compiled, "measure", lambda run, repeats, queue: Timed([queue is stream] * repeats, run())
     )
-    timed = made.time(arrays, 2)
+    timed = product.time(arrays, 2)
     assert timed.seconds == [True, True]
     assert len(runs) == 1
     assert all(torch.equal(out, on_engine[name]) for name, out in timed.result.items())
-    assert made.time_replays(arrays, 2) == Replayed([])
-    made._executables.clear()
+    assert product.time_replays(arrays, 2) == Replayed([])
+    product._executables.clear()
     monkeypatch.setattr(tensorrt_runner, "_OnEngine", lambda *arguments: Compiled(*arguments[:3]))
-    expected = made.run(arrays)
+    expected = product.run(arrays)
     assert list(on_engine) == ["score.encoded", "score.current", "score.similarity"]
     assert all(torch.equal(on_engine[name], expected[name]) for name in expected)
 

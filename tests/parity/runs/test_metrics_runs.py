@@ -59,14 +59,14 @@ def _metrics(report, runners_of, runner="torch_jagged"):
 def test_a_run_with_labels_has_metrics_of_all_batches(labelled_run, runners_of):
     folder, ended = labelled_run
     report = read_report(folder / "report.json")
-    found = _metrics(report, runners_of)
-    assert list(found) == RANKING
-    assert all(metric.rows == USERS and not metric.flagged for metric in found.values())
-    assert 0 < found["MRR"].port < 1
+    actual = _metrics(report, runners_of)
+    assert list(actual) == RANKING
+    assert all(metric.rows == USERS and not metric.flagged for metric in actual.values())
+    assert 0 < actual["MRR"].port < 1
     # 60 items, fewer those of the history: every target is among the first 200.
-    assert found["HR@200"].reference == found["HR@200"].port == 1.0
+    assert actual["HR@200"].reference == actual["HR@200"].port == 1.0
     (line,) = (line for line in ended.out.splitlines() if line.strip().startswith("MRR"))
-    assert line.split()[1:4] == ["bf16", f"{found['MRR'].reference:.6f}", f"{found['MRR'].port:.6f}"]
+    assert line.split()[1:4] == ["bf16", f"{actual['MRR'].reference:.6f}", f"{actual['MRR'].port:.6f}"]
     assert line.split()[-1] == str(USERS)
 
 
@@ -92,9 +92,9 @@ def test_ranks_are_those_of_the_saved_states(labelled_run, runners_of):
             ]
             hits.append(len(above) < 10)
     assert len(hits) == USERS
-    found = _metrics(read_report(folder / "report.json"), runners_of)["HR@10"]
-    assert found.port == pytest.approx(np.mean(hits), abs=1e-12)
-    assert 0.1 < found.port < 0.9
+    actual = _metrics(read_report(folder / "report.json"), runners_of)["HR@10"]
+    assert actual.port == pytest.approx(np.mean(hits), abs=1e-12)
+    assert 0.1 < actual.port < 0.9
 
 
 def test_labels_are_saved_beside_the_inputs_and_not_in_them(labelled_run):
@@ -158,9 +158,9 @@ def test_a_port_that_passes_every_tensor_and_moves_a_metric_fails_the_run(
     code, report, shown = replayed(_nudged(labelled_run[0], tmp_path / "run", towards_target=True))
     runner = runners_of(report)["torch_jagged"]
     assert all(module.status == "PASS" for module in runner.modules)
-    found = {metric.name: metric for metric in runner.metrics}
-    assert found["MRR"].flagged
-    assert found["MRR"].interval[0] > 0
+    actual = {metric.name: metric for metric in runner.metrics}
+    assert actual["MRR"].flagged
+    assert actual["MRR"].interval[0] > 0
     assert (runner.verdict, runner.diagnosis.kind) == ("FAIL", "metric")
     assert code == report.exit_code == 1
     (line,) = (line for line in shown.splitlines() if line.startswith("FAIL: hstu_tiny, bf16"))
@@ -171,9 +171,9 @@ def test_a_port_that_passes_every_tensor_and_moves_a_metric_fails_the_run(
 
 def test_as_large_a_change_in_directions_of_chance_passes(labelled_run, replayed, tmp_path, runners_of):
     code, report, _ = replayed(_nudged(labelled_run[0], tmp_path / "run", towards_target=False))
-    found = _metrics(report, runners_of)
-    assert found["MRR"].port != found["MRR"].reference
-    assert not any(metric.flagged for metric in found.values())
+    actual = _metrics(report, runners_of)
+    assert actual["MRR"].port != actual["MRR"].reference
+    assert not any(metric.flagged for metric in actual.values())
     assert code == 0
 
 
@@ -197,14 +197,14 @@ def test_clicks_of_the_criteo_sample(command, tmp_path, quick, runners_of):
         *("--data", CRITEO, "--save", tmp_path / "run"),
     )
     assert ended.code == 0, ended
-    found = _metrics(read_report(tmp_path / "run" / "report.json"), runners_of, "tripy")
-    assert list(found) == ["log loss", "AUC", "normalized entropy", "calibration"]
+    actual = _metrics(read_report(tmp_path / "run" / "report.json"), runners_of, "tripy")
+    assert list(actual) == ["log loss", "AUC", "normalized entropy", "calibration"]
     # As the file has them, in its order.
     expected = [int(line.split(",")[0]) for line in CRITEO.read_text().splitlines()[1:]]
     saved = [load(path) for path in sorted((tmp_path / "run").glob("*/batch_*/labels.safetensors"))]
     assert np.concatenate([labels["clicks"] for labels in saved]).tolist() == expected
-    assert all(metric.rows == 200 and not metric.flagged for metric in found.values())
-    assert abs(found["AUC"].difference) < 1e-3
+    assert all(metric.rows == 200 and not metric.flagged for metric in actual.values())
+    assert abs(actual["AUC"].difference) < 1e-3
 
 
 @pytest.mark.skipif(

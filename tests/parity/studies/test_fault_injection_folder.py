@@ -36,21 +36,21 @@ def finding(**changes):
 
 
 def test_counts_add_up():
-    found = [
+    actual = [
         finding(),
         finding(detail="middle", localised=False, margin=2.0),
         finding(detail="large", outcome=Outcome.MISSED, localised=False, margin=0.5),
         finding(operator="source: constant", outcome=Outcome.EQUIVALENT, localised=False),
         finding(operator="source: constant", detail="x", outcome=Outcome.BROKEN, localised=False),
     ]
-    rows = summarise(found)
+    rows = summarise(actual)
     total = rows["all"]
     assert (total.injected, total.broken, total.equivalent, total.detected, total.missed) == (5, 1, 1, 2, 1)
     assert rows["weight: scaled"].detection == pytest.approx(2 / 3)
     assert rows["weight: scaled"].localisation == 0.5
     assert total.worst_margin == 2.0
     text = markdown(
-        found,
+        actual,
         [
             CleanFinding(
                 number=0, case="c", precision="fp32", runner="tripy", seed=1, batch_size=2, alarm="why"
@@ -63,13 +63,13 @@ def test_counts_add_up():
 
 
 def test_the_terminal_shows_each_count_under_its_name():
-    found = [
+    actual = [
         finding(),
         finding(outcome=Outcome.BELOW_LIMIT, localised=False),
         finding(outcome=Outcome.MISSED, localised=False),
     ]
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(render_self_test(SelfTest(found, [])))
+    console.print(render_self_test(SelfTest(actual, [])))
     heads, row, *_ = (re.split(r"\s{2,}", line.strip()) for line in console.export_text().splitlines())
     shown = dict(zip(heads, row, strict=True))
     counts = ("injected", "cannot be made", "equivalent", "below the limit", "detected", "missed")
@@ -87,9 +87,9 @@ def test_findings_survive_a_kill_in_the_middle_of_a_line(tmp_path):
     assert again.lines == [finding()]
     again.add(finding(detail="large"))
     again.close()
-    kept = store.Store(path, Finding)
-    kept.close()
-    assert [line.detail for line in kept.lines] == ["small", "large"]
+    stored = store.Store(path, Finding)
+    stored.close()
+    assert [line.detail for line in stored.lines] == ["small", "large"]
 
 
 def _said(number):

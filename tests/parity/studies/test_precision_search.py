@@ -55,7 +55,7 @@ def coarse(bench):
         unit("interaction", "interaction"),
         unit("top", "top_l"),
     )
-    assert sorted(path for each in units for path in each.paths) == sorted(bench.paths)
+    assert sorted(path for entry in units for path in entry.paths) == sorted(bench.paths)
     return units
 
 
@@ -136,30 +136,30 @@ def test_the_knapsack_is_exact(seed):
         return work.seconds({unit.name: name for unit, name in chosen.items()})
 
     best = min(seconds(chosen) for chosen in every if knapsack.predicted(chosen) <= budget)
-    found = knapsack.solve(budget)
-    assert knapsack.predicted(found) <= budget * (1 + 1e-6)
-    assert seconds(found) == pytest.approx(best, rel=1e-5)
+    actual = knapsack.solve(budget)
+    assert knapsack.predicted(actual) <= budget * (1 + 1e-6)
+    assert seconds(actual) == pytest.approx(best, rel=1e-5)
     assert best < seconds(dict.fromkeys(units, BASE))
 
 
 def test_a_model_in_fp32_costs_what_its_work_costs(bench):
     base = bench.evaluate({})
-    assert base.seconds == sum(op.seconds("fp32") for each in bench.work.operations.values() for op in each)
+    assert base.seconds == sum(op.seconds("fp32") for entry in bench.work.operations.values() for op in entry)
     assert bench.evaluate(dict.fromkeys(bench.paths, "fp16")).seconds < base.seconds
     assert bench.evaluate({"top_l.1": "fp16"}).seconds > base.seconds  # its casts
 
 
 def test_amplification_is_what_arrives_of_what_is_injected(bench):
-    base, lowered = (bench.evaluate(each, tapped=True) for each in ({}, {"bot_l.2": "fp16"}))
-    found = measure(bench, [Unit("bot_l.2", ("bot_l.2",))])["bot_l.2", "fp16"]
+    base, lowered = (bench.evaluate(entry, tapped=True) for entry in ({}, {"bot_l.2": "fp16"}))
+    actual = measure(bench, [Unit("bot_l.2", ("bot_l.2",))])["bot_l.2", "fp16"]
 
     def moved(tap):
         before, after = (run.taps[tap].double() for run in (base, lowered))
         return float((after - before).norm() / before.norm())
 
-    assert found.injected == pytest.approx(moved("bot_l.2"))
-    assert found.amplification == pytest.approx(moved("predict.click") / moved("bot_l.2"))
-    assert found.error == lowered.error
+    assert actual.injected == pytest.approx(moved("bot_l.2"))
+    assert actual.amplification == pytest.approx(moved("predict.click") / moved("bot_l.2"))
+    assert actual.error == lowered.error
 
 
 @pytest.mark.parametrize("budget", [2e-5, 1.2e-4, 3e-4])
@@ -169,39 +169,39 @@ def test_the_search_agrees_with_trying_everything(bench, coarse, budget):
         for names in itertools.product((BASE, "fp16"), repeat=len(coarse))
     ]
     cheapest = min((run.seconds, run.error) for run in every if run.error <= budget)
-    found = search(bench, budget, quiet, coarse)
-    assert (found.best.seconds, found.best.error) == cheapest
+    actual = search(bench, budget, quiet, coarse)
+    assert (actual.best.seconds, actual.best.error) == cheapest
 
 
 def test_the_search_keeps_its_budget_and_its_front_is_one(bench, coarse):
-    found = search(bench, 3e-4, quiet, coarse)
-    assert found.base.error < found.best.error <= 3e-4
-    assert found.best.seconds < found.base.seconds
-    seconds, errors = zip(*((run.seconds, run.error) for run in found.front), strict=True)
+    actual = search(bench, 3e-4, quiet, coarse)
+    assert actual.base.error < actual.best.error <= 3e-4
+    assert actual.best.seconds < actual.base.seconds
+    seconds, errors = zip(*((run.seconds, run.error) for run in actual.front), strict=True)
     assert list(seconds) == sorted(set(seconds))
     assert list(errors) == sorted(set(errors), reverse=True)
-    assert min(run.seconds for run in found.front if run.error <= 3e-4) == found.best.seconds
-    assert found.front[-1].error == found.base.error
+    assert min(run.seconds for run in actual.front if run.error <= 3e-4) == actual.best.seconds
+    assert actual.front[-1].error == actual.base.error
     # What is written down is what was run.
-    again = Bench(*setup()).evaluate_policy(compact(found.best.precisions))
+    again = Bench(*setup()).evaluate_policy(compact(actual.best.precisions))
     assert (again.error, again.outputs, again.seconds) == (
-        found.best.error,
-        found.best.outputs,
-        found.best.seconds,
+        actual.best.error,
+        actual.best.outputs,
+        actual.best.seconds,
     )
 
 
 def test_the_search_is_deterministic(coarse):
-    found = [search(Bench(*setup()), 1.2e-4, quiet, coarse) for _ in range(2)]
-    assert found[0] == found[1]
+    actual = [search(Bench(*setup()), 1.2e-4, quiet, coarse) for _ in range(2)]
+    assert actual[0] == actual[1]
 
 
 def test_few_runs_are_needed():
     bench = Bench(*setup())
-    found = search(bench, 1e-3, quiet)
-    assert set(found.best.precisions.values()) == {"fp16"}
-    assert not found.fp32_units
-    assert found.evaluations < len(bench.paths) + 10
+    actual = search(bench, 1e-3, quiet)
+    assert set(actual.best.precisions.values()) == {"fp16"}
+    assert not actual.fp32_units
+    assert actual.evaluations < len(bench.paths) + 10
 
 
 def test_a_budget_that_fp32_does_not_keep_is_refused(bench):
@@ -221,13 +221,13 @@ def test_a_module_that_is_made_sensitive_stays_in_fp32_and_is_named():
     second[:, 0], second[:, 1] = 100.0, -100.0
     weights |= {"top_l.0.weight": first, "top_l.0.bias": bias, "top_l.2.weight": second}
     bench = Bench(case, arrays, weights)
-    found = search(bench, 1e-3, quiet)
-    assert found.best.error <= 1e-3
-    must = {kept.unit.name: kept for kept in found.fp32_units if kept.must}
+    actual = search(bench, 1e-3, quiet)
+    assert actual.best.error <= 1e-3
+    must = {entry.unit.name: entry for entry in actual.fp32_units if entry.must}
     assert {"top_l.0", "top_l.1"} <= must.keys()
-    assert found.best.precisions["top_l.0"] == found.best.precisions["top_l.1"] == BASE
-    assert found.best.precisions["interaction"] == "fp16"
-    tables = found.sensitivities["emb_l.*", "fp16"].amplification
+    assert actual.best.precisions["top_l.0"] == actual.best.precisions["top_l.1"] == BASE
+    assert actual.best.precisions["interaction"] == "fp16"
+    tables = actual.sensitivities["emb_l.*", "fp16"].amplification
     assert must["top_l.0"].best.amplification > 10 * tables
     assert must["top_l.0"].error > 1e-3
 
@@ -239,10 +239,10 @@ def test_where_fp16_overflows_bf16_is_measured_and_taken():
         weights[name] = weights[name] * factor
     bench = Bench(case, arrays, weights)
     sensitive = Unit("bot_l.0", ("bot_l.0",))
-    found = measure(bench, [sensitive, Unit("emb_l.0", ("emb_l.0",))])
-    assert math.isinf(found["bot_l.0", "fp16"].error)
-    assert math.isfinite(found["bot_l.0", "bf16"].error)
-    assert ("emb_l.0", "bf16") not in found
+    actual = measure(bench, [sensitive, Unit("emb_l.0", ("emb_l.0",))])
+    assert math.isinf(actual["bot_l.0", "fp16"].error)
+    assert math.isfinite(actual["bot_l.0", "bf16"].error)
+    assert ("emb_l.0", "bf16") not in actual
     best = search(bench, 5e-2, quiet).best
     assert best.error <= 5e-2
     assert best.precisions["bot_l.0"] == "bf16"
@@ -256,9 +256,9 @@ def test_the_command_searches_and_judges_what_it_found(command, tmp_path, bench)
     report = json.loads((tmp_path / "found" / "precision.json").read_text())
     assert report["best"]["error"] <= report["budget"] == 1.2e-4
     assert report["modules"] == len(bench.paths)
-    assert any(kept["must"] for kept in report["fp32_units"])
-    for kept in report["fp32_units"]:
-        assert kept["unit"] in ended.out
+    assert any(entry["must"] for entry in report["fp32_units"])
+    for entry in report["fp32_units"]:
+        assert entry["unit"] in ended.out
 
     policy = tmp_path / "found" / "policy.yaml"
     judged = command("--policy", policy, *arguments, "--save", tmp_path / "judged")
@@ -292,11 +292,11 @@ def test_what_cannot_be_judged_is_refused(command, tmp_path, policy, arguments, 
 
 
 def test_where_tensorrt_runs_the_front_is_timed(bench, coarse, monkeypatch):
-    found = search(bench, 3e-4, quiet, coarse)
+    actual = search(bench, 3e-4, quiet, coarse)
     assert not can_measure()
-    assert all(run.latency is None for run in search_fields(found, bench)["front"])
+    assert all(run.latency is None for run in search_fields(actual, bench)["front"])
     monkeypatch.setattr("parity.studies.precision_search.report.can_measure", lambda: True)
     monkeypatch.setattr("parity.studies.precision_search.latency.ROUNDS", 2)
-    timed = search_fields(found, bench)["front"]
-    assert len(timed) == len(found.front) > 1
+    timed = search_fields(actual, bench)["front"]
+    assert len(timed) == len(actual.front) > 1
     assert all(run.latency.runs == 2 and run.latency.median > 0.0 for run in timed)

@@ -43,25 +43,25 @@ def on_h200(monkeypatch):
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_every_module_and_the_model_have_the_limit_of_their_work(inputs, precision):
-    found = find_rooflines(CASE, PRECISIONS[precision], inputs, h200().gpu)
+    actual = find_rooflines(CASE, PRECISIONS[precision], inputs, h200().gpu)
     shapes = {name: array.shape for name, array in inputs.arrays.items()}
     item = 2 if precision == "bf16" else 4
     works = case_work(CASE.config, shapes, item)
     works |= {f"append:{tap}": work for tap, work in appending_work(CASE.config, shapes, item).items()}
-    assert found.reason == ""
-    assert set(found.by_tap) == set(works)
+    assert actual.reason == ""
+    assert set(actual.by_tap) == set(works)
     for tap, work in works.items():
-        assert found.by_tap[tap] == roofline(work, precision, h200())
+        assert actual.by_tap[tap] == roofline(work, precision, h200())
 
 
 def test_another_gpu_has_a_reason_and_no_limits(inputs):
     other = h200().gpu.model_copy(update={"name": "NVIDIA B200"})
-    found = find_rooflines(CASE, PRECISIONS["fp32"], inputs, other)
-    assert found.by_tap == {}
-    assert "ceilings of this NVIDIA B200 are not known" in found.reason
+    actual = find_rooflines(CASE, PRECISIONS["fp32"], inputs, other)
+    assert actual.by_tap == {}
+    assert "ceilings of this NVIDIA B200 are not known" in actual.reason
     assert (
         "python -m perf_model.measure.ceilings --output perf_model/ceilings/b200/ceilings.json"
-        in found.reason
+        in actual.reason
     )
 
 
@@ -70,16 +70,16 @@ def test_damaged_ceilings_are_a_reason_and_no_crash(inputs, monkeypatch):
         raise CeilingsError("ceilings.json: holds no ceilings")
 
     monkeypatch.setattr(rooflines, "find_ceilings", damaged)
-    found = find_rooflines(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
-    assert (found.by_tap, found.reason) == ({}, "ceilings.json: holds no ceilings")
+    actual = find_rooflines(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
+    assert (actual.by_tap, actual.reason) == ({}, "ceilings.json: holds no ceilings")
 
 
 def test_a_case_without_counts_has_a_reason_and_no_limits(inputs, monkeypatch):
     # As a case that does not override it.
     monkeypatch.setattr(type(CASE), "work", Case.work)
-    found = find_rooflines(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
-    assert found.by_tap == {}
-    assert found.reason == "hstu_tiny has no counts of FLOPs and bytes"
+    actual = find_rooflines(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
+    assert actual.by_tap == {}
+    assert actual.reason == "hstu_tiny has no counts of FLOPs and bytes"
 
 
 def test_without_a_gpu_nothing_is_saved(inputs, tmp_path):
@@ -90,8 +90,8 @@ def test_without_a_gpu_nothing_is_saved(inputs, tmp_path):
 
 def test_what_is_saved_is_what_was_found(inputs, tmp_path, on_h200):
     write_rooflines(CASE, PRECISIONS["fp32"], inputs, tmp_path / "roofline.json")
-    found = find_rooflines(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
-    assert rooflines.Rooflines.model_validate_json((tmp_path / "roofline.json").read_text()) == found
+    actual = find_rooflines(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
+    assert rooflines.Rooflines.model_validate_json((tmp_path / "roofline.json").read_text()) == actual
 
 
 def test_a_batch_without_a_gpu_has_no_limits(tmp_path):
@@ -114,8 +114,8 @@ def gpu_run(saved_run, inputs, tmp_path):
     record["runners"]["torch"]["label"] = "torch dense (eager, cuda)"
     record["runners"]["torch_jagged"]["label"] = "torch jagged (eager, cpu)"
     (batch / "record.json").write_text(json.dumps(record))
-    found = find_rooflines(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
-    (batch / "roofline.json").write_text(found.model_dump_json())
+    actual = find_rooflines(CASE, PRECISIONS["fp32"], inputs, h200().gpu)
+    (batch / "roofline.json").write_text(actual.model_dump_json())
     return folder
 
 

@@ -20,8 +20,8 @@ from parity.timing.traces import WHOLE_MODEL
 def ranges_in(path):
     """Ranges of a trace in order of their begin: name, begin and end."""
     events = json.loads(path.read_text())["traceEvents"]
-    found = [e for e in events if e.get("ph") == "X" and e.get("cat") == "user_annotation"]
-    spans = sorted((e["ts"], -e["dur"], e["name"], e["ts"] + e["dur"]) for e in found)
+    actual = [e for e in events if e.get("ph") == "X" and e.get("cat") == "user_annotation"]
+    spans = sorted((e["ts"], -e["dur"], e["name"], e["ts"] + e["dur"]) for e in actual)
     return [(name, begin, end) for begin, _, name, end in spans]
 
 
@@ -77,8 +77,8 @@ def test_modules_of_one_graph_run_behind_it_by_themselves(loaded, tmp_path):
 def test_a_run_writes_one_trace_for_each_runner(tmp_path):
     folder = tmp_path / "traces"
     options = ["--case", "hstu_tiny", "--precision", "fp32", "--runners", "torch_jagged"]
-    found = CliRunner().invoke(run_parity.main, [*options, "--profile", str(folder)])
-    assert found.exit_code == 0, found.output
+    actual = CliRunner().invoke(run_parity.main, [*options, "--profile", str(folder)])
+    assert actual.exit_code == 0, actual.output
     names = {path.name for path in folder.iterdir()}
     assert names == {"hstu_tiny.fp32.torch.json", "hstu_tiny.fp32.torch_jagged.json"}
 

@@ -170,12 +170,12 @@ def test_another_result_altogether_is_not_explained(oracle, counted):
 
 def test_non_finite_results_are_not_explained(oracle, counted):
     limit = Distance(1e-6, 1e-6, 1e-6)
-    found = FailedTensor(oracle, oracle * np.inf, counted, limit, ["a", "b", "c"], torch.float32)
-    assert explain(found) == []
+    actual = FailedTensor(oracle, oracle * np.inf, counted, limit, ["a", "b", "c"], torch.float32)
+    assert explain(actual) == []
 
 
 def test_integers(counted):
     oracle = np.random.default_rng(3).integers(0, 50, size=(6, 9)).astype(float)
     limit = Distance(0.0, 0.0, 0.0)
-    found = FailedTensor(oracle, oracle + 1, np.ones((6, 9), bool), limit, ["rows", "columns"], torch.int64)
-    assert explain(found) == ["equals the oracle plus 1"]
+    actual = FailedTensor(oracle, oracle + 1, np.ones((6, 9), bool), limit, ["rows", "columns"], torch.int64)
+    assert explain(actual) == ["equals the oracle plus 1"]

@@ -107,13 +107,13 @@ class TestDynamicSizes:
 
     @pytest.mark.parametrize("name", ["dlrm_tiny", "dlrm_tiny_weighted"])
     def test_bags_of_any_lengths(self, name):
-        made = setup(name)
+        result = setup(name)
         for lengths in ([0, 0, 0], [0, 5, 0], [9, 0, 1], [0, 0, 64]):
-            made.assert_right(_bags(made, lengths))
+            result.assert_right(_bags(result, lengths))
 
     def test_an_empty_bag_is_zero_and_reads_no_neighbour(self):
-        made = setup("dlrm_tiny")
-        taps = made.onnx.run_tapped(_bags(made, [3, 0, 2])).tensors
+        result = setup("dlrm_tiny")
+        taps = result.onnx.run_tapped(_bags(result, [3, 0, 2])).tensors
         assert taps["emb_l.0"][1].abs().max() == 0
         assert (taps["emb_l.0"][[0, 2]].abs().sum(dim=1) > 0).all()
 
@@ -147,8 +147,8 @@ def test_quotients_of_large_indices_are_exact():
     )
     indices = np.array([2**24 + 1, 3 * 2**40 + 2, -1, -3], dtype=np.int64)
     session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
-    (found,) = session.run(None, {session.get_inputs()[0].name: indices})
-    assert found.tolist() == (indices // 3).tolist()
+    (actual,) = session.run(None, {session.get_inputs()[0].name: indices})
+    assert actual.tolist() == (indices // 3).tolist()
 
 
 class TestModules:

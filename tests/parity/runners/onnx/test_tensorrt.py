@@ -25,9 +25,9 @@ cannot_run = pytest.mark.skipif(
 
 
 def loaded(name, precision="fp32"):
-    made, runner = setup(name), make_runner("tensorrt_onnx")
-    runner.load(made.case, PRECISIONS[precision], made.weights)
-    return made, runner
+    result, runner = setup(name), make_runner("tensorrt_onnx")
+    runner.load(result.case, PRECISIONS[precision], result.weights)
+    return result, runner
 
 
 @needs_library
@@ -36,17 +36,17 @@ def loaded(name, precision="fp32"):
     ("name", "precision", "dtype"), [("dlrm_tiny", "bf16", "BFloat16"), ("hstu_tiny", "fp16", "Half")]
 )
 def test_engines_are_built_where_they_cannot_run(name, precision, dtype, tmp_path):
-    made, runner = loaded(name, precision)
-    arrays = made.arrays(made.case.input.batch_size, 0)
+    result, runner = loaded(name, precision)
+    arrays = result.arrays(result.case.input.batch_size, 0)
     facts = runner.build(arrays, tmp_path)
-    assert [each["shape"] for each in facts] == ["dynamic batch", "static"]
-    for each in facts:
-        assert dtype in each["dtypes"]
-        assert each["layers"] > 50
-        assert 0 < each["engine_layers"] < each["layers"]
-        assert (tmp_path / f"{each['key']}.engine").stat().st_size == each["bytes"]
-        listing = json.loads((tmp_path / f"{each['key']}.json").read_text())["inspector"]
-        assert len(listing["layers"]) == each["engine_layers"]
+    assert [entry["shape"] for entry in facts] == ["dynamic batch", "static"]
+    for entry in facts:
+        assert dtype in entry["dtypes"]
+        assert entry["layers"] > 50
+        assert 0 < entry["engine_layers"] < entry["layers"]
+        assert (tmp_path / f"{entry['key']}.engine").stat().st_size == entry["bytes"]
+        listing = json.loads((tmp_path / f"{entry['key']}.json").read_text())["inspector"]
+        assert len(listing["layers"]) == entry["engine_layers"]
         outputs = [b["name"] for b in listing["bindings"] if b["mode"] == "Output"]
         assert outputs == list(runner.exported.outputs)
     assert runner.build(arrays, tmp_path) is facts
@@ -57,35 +57,35 @@ def test_engines_are_built_where_they_cannot_run(name, precision, dtype, tmp_pat
 
 @needs_library
 def test_a_refusal_has_tensorrts_words_and_the_module(tmp_path):
-    made, runner = loaded("dlrm_tiny")
+    result, runner = loaded("dlrm_tiny")
     node = next(
         n for n in runner.exported.graph if n.op_type == "Relu" and "bot_l.1" in str(n.metadata_props)
     )
     node.op_type = "NoSuchOperator"
     with pytest.raises(Refused, match=rf"in NoSuchOperator \({node.name}\) of module bot_l.1\n  TensorRT: "):
-        runner.build(made.arrays(4, 0), tmp_path)
+        runner.build(result.arrays(4, 0), tmp_path)
 
 
 @needs_library
 def test_where_engines_run_names_carry_the_results(monkeypatch, tmp_path):
     """ONNX Runtime stands in for the engine: the rest is the runner's own."""
-    made, runner = loaded("dlrm_tiny")
-    arrays = made.arrays(4, 0)
-    monkeypatch.setattr(runner, "_open", made.onnx._open)
-    expected = made.onnx.run(arrays)
-    found = runner.run(arrays)
-    assert list(found) == list(expected)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    result, runner = loaded("dlrm_tiny")
+    arrays = result.arrays(4, 0)
+    monkeypatch.setattr(runner, "_open", result.onnx._open)
+    expected = result.onnx.run(arrays)
+    actual = runner.run(arrays)
+    assert list(actual) == list(expected)
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
     taps = runner.run_tapped(arrays).tensors
     assert set(taps) == {*runner.exported.taps, *runner.exported.outputs}
 
 
 @needs_library
 def test_a_batch_of_another_shape_is_another_engine(monkeypatch):
-    made, runner = loaded("dlrm_tiny")
-    monkeypatch.setattr(runner, "_open", made.onnx._open)
+    result, runner = loaded("dlrm_tiny")
+    monkeypatch.setattr(runner, "_open", result.onnx._open)
     for batch in (4, 4, 6):
-        runner.run(made.arrays(batch, 0))
+        runner.run(result.arrays(batch, 0))
     assert len(runner._sessions) == 2
 
 

@@ -157,22 +157,22 @@ def oracles():
 
 def test_the_oracle_itself_is_untouched_and_its_draws_lie_around_it(oracles):
     (oracle, plain, _), arrays = oracles
-    found, exact = oracle.run_tapped(arrays).tensors, plain.run_tapped(arrays).tensors
-    assert [name for name in found if not TapName.parse(name).samples] == list(exact)
-    assert all(torch.equal(found[name], exact[name]) for name in exact)
+    actual, exact = oracle.run_tapped(arrays).tensors, plain.run_tapped(arrays).tensors
+    assert [name for name in actual if not TapName.parse(name).samples] == list(exact)
+    assert all(torch.equal(actual[name], exact[name]) for name in exact)
     for name in exact:
-        draws = found[samples(name)]
+        draws = actual[samples(name)]
         assert draws.shape == (MOST_SAMPLES, *exact[name].shape)
         assert all(_error(draw, exact[name]) < 20 * BF16.unit_roundoff for draw in draws)
-    assert not torch.equal(*found[samples("top_l.4")][:2])
+    assert not torch.equal(*actual[samples("top_l.4")][:2])
 
 
 def test_a_module_alone_has_draws_of_its_own_roundings_only(oracles):
     (oracle, plain, reference), arrays = oracles
     capture = reference.record(arrays)
     call = next(call for call in capture.calls if call.path == "top_l.4")
-    found = oracle.run_call(call, capture.call_inputs, arrays)
+    actual = oracle.run_call(call, capture.call_inputs, arrays)
     exact = plain.run_call(call, capture.call_inputs, arrays)["top_l.4"]
-    assert torch.equal(found["top_l.4"], exact)
+    assert torch.equal(actual["top_l.4"], exact)
     # One rounding of the product's result.
-    assert all(_error(draw, exact) < BF16.unit_roundoff for draw in found[samples("top_l.4")])
+    assert all(_error(draw, exact) < BF16.unit_roundoff for draw in actual[samples("top_l.4")])

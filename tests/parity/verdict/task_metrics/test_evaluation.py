@@ -64,8 +64,8 @@ class TestFlag:
     @pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
     def test_rounding_is_never_flagged(self, precision):
         for seed in range(15):
-            found = _evaluated(Clicks("p", precision), precision, [_clicked(300, precision, seed)])
-            assert not any(metric.flagged for metric in found.values()), seed
+            actual = _evaluated(Clicks("p", precision), precision, [_clicked(300, precision, seed)])
+            assert not any(metric.flagged for metric in actual.values()), seed
 
     def test_errors_that_add_up_are_flagged_though_each_is_within_the_limit(self):
         """Every element moves by one rounding, all in the same direction."""
@@ -78,8 +78,8 @@ class TestFlag:
         relative = np.linalg.norm(port - oracle) / np.linalg.norm(oracle)
         limit = 2 * np.linalg.norm(reference - oracle) / np.linalg.norm(oracle) + 2 * FP16.unit_roundoff
         assert relative < limit
-        found = _evaluated(Clicks("p", FP16), FP16, [batch])
-        calibration = found["calibration"]
+        actual = _evaluated(Clicks("p", FP16), FP16, [batch])
+        calibration = actual["calibration"]
         assert calibration.flagged
         assert calibration.interval[0] > 0
         assert abs(calibration.port - calibration.oracle) > calibration.limit
@@ -91,21 +91,21 @@ class TestFlag:
             p[0] = 1.0 - p[0]
             return p
 
-        found = _evaluated(Clicks("p", FP16), FP16, [_clicked(300, change=one_row)])["log loss"]
-        assert abs(found.port - found.oracle) > found.limit
-        assert found.interval[0] <= 0 <= found.interval[1]
-        assert not found.flagged
+        actual = _evaluated(Clicks("p", FP16), FP16, [_clicked(300, change=one_row)])["log loss"]
+        assert abs(actual.port - actual.oracle) > actual.limit
+        assert actual.interval[0] <= 0 <= actual.interval[1]
+        assert not actual.flagged
 
     def test_a_port_nearer_to_the_oracle_than_the_reference_is_not_flagged(self):
         reference, oracle, _, labels, inputs = _clicked(4000)
         shifted = reference * 0.99
-        found = _evaluated(Clicks("p", FP16), FP16, [(shifted, oracle, oracle, labels, inputs)])
-        assert found["calibration"].interval[0] > 0
-        assert not any(metric.flagged for metric in found.values())
+        actual = _evaluated(Clicks("p", FP16), FP16, [(shifted, oracle, oracle, labels, inputs)])
+        assert actual["calibration"].interval[0] > 0
+        assert not any(metric.flagged for metric in actual.values())
 
     def test_the_numbers_of_a_report_follow_from_one_another(self):
-        found = _evaluated(Clicks("p", BF16), BF16, [_clicked(300, BF16)])
-        for metric in found.values():
+        actual = _evaluated(Clicks("p", BF16), BF16, [_clicked(300, BF16)])
+        for metric in actual.values():
             assert isinstance(metric, MetricValues)
             assert metric.difference == metric.port - metric.reference
             assert metric.limit == metric.k * abs(metric.reference - metric.oracle) + metric.floor
@@ -117,10 +117,10 @@ class TestFlag:
         count = 5000
         oracle = np.full((count, 1), 0.5)
         labels = {"clicks": np.arange(count) % 2}
-        found = _evaluated(Clicks("p", FP16), FP16, [(oracle, oracle, oracle, labels, {})])["calibration"]
-        each = 2 * FP16.unit_roundoff * 0.5
-        expected = 1.96 * each / math.sqrt(count) / 0.5
-        assert found.floor == pytest.approx(expected, rel=0.4)
+        actual = _evaluated(Clicks("p", FP16), FP16, [(oracle, oracle, oracle, labels, {})])["calibration"]
+        item = 2 * FP16.unit_roundoff * 0.5
+        expected = 1.96 * item / math.sqrt(count) / 0.5
+        assert actual.floor == pytest.approx(expected, rel=0.4)
 
 
 class TestInterval:
@@ -160,28 +160,28 @@ class TestDegenerate:
     def test_one_class_has_a_log_loss_and_reasons(self, label):
         reference, oracle, port, labels, inputs = _clicked(20)
         labels = {"clicks": np.full(20, label)}
-        found = _evaluated(Clicks("p", FP16), FP16, [(reference, oracle, port, labels, inputs)])
-        assert found["log loss"].port > 0
+        actual = _evaluated(Clicks("p", FP16), FP16, [(reference, oracle, port, labels, inputs)])
+        assert actual["log loss"].port > 0
         for name in ("AUC", "normalized entropy"):
-            assert found[name].reason == f"all 20 labels are {label}"
-            assert found[name].values is None
-        assert isinstance(found["calibration"], MetricValues) == (label == 1)
-        assert not any(metric.flagged for metric in found.values())
+            assert actual[name].reason == f"all 20 labels are {label}"
+            assert actual[name].values is None
+        assert isinstance(actual["calibration"], MetricValues) == (label == 1)
+        assert not any(metric.flagged for metric in actual.values())
 
     def test_one_row_has_values_and_no_interval(self):
         (batch, _) = _cut(_clicked(20), 1, 20)
-        found = _evaluated(Clicks("p", FP16), FP16, [batch])["log loss"]
-        assert found.port > 0
-        assert (found.interval, found.no_interval) == (None, "one row is no sample")
-        assert not found.flagged
+        actual = _evaluated(Clicks("p", FP16), FP16, [batch])["log loss"]
+        assert actual.port > 0
+        assert (actual.interval, actual.no_interval) == (None, "one row is no sample")
+        assert not actual.flagged
 
     def test_few_rows_may_have_resamples_of_one_class(self):
         reference, oracle, port, _, inputs = _clicked(6)
         labels = {"clicks": np.array([1, 0, 0, 0, 0, 0])}
-        found = _evaluated(Clicks("p", FP16), FP16, [(reference, oracle, port, labels, inputs)])["AUC"]
-        assert found.interval is None
-        assert "of 999 resamples have labels of one kind only" in found.no_interval
-        assert 0 <= found.port <= 1
+        actual = _evaluated(Clicks("p", FP16), FP16, [(reference, oracle, port, labels, inputs)])["AUC"]
+        assert actual.interval is None
+        assert "of 999 resamples have labels of one kind only" in actual.no_interval
+        assert 0 <= actual.port <= 1
 
     @pytest.mark.parametrize(("side", "named"), [(0, "torch"), (1, "oracle"), (2, "tripy")])
     def test_nan_is_a_reason_that_names_the_side(self, side, named):
@@ -189,8 +189,8 @@ class TestDegenerate:
         batch[side] = batch[side].copy()
         batch[side][3:5] = np.nan
         with np.errstate(invalid="ignore"):
-            found = _evaluated(Clicks("p", FP16), FP16, [tuple(batch)])
-        for metric in found.values():
+            actual = _evaluated(Clicks("p", FP16), FP16, [tuple(batch)])
+        for metric in actual.values():
             assert metric.reason == f"2 of 20 rows of {named} have no probability of 0..1"
             assert metric.values is None
 
@@ -198,8 +198,8 @@ class TestDegenerate:
     def test_an_output_that_is_missing_or_of_another_shape_has_no_rows(self, port):
         first, second = _cut(_clicked(20), 8, 20)
         reference, oracle, _, *rest = second
-        found = _evaluated(Clicks("p", FP16), FP16, [first, (reference, oracle, port, *rest)])
-        assert found["AUC"].reason == "12 of 20 rows of tripy have no probability of 0..1"
+        actual = _evaluated(Clicks("p", FP16), FP16, [first, (reference, oracle, port, *rest)])
+        assert actual["AUC"].reason == "12 of 20 rows of tripy have no probability of 0..1"
 
 
 def test_batches_in_any_order_give_the_same_metrics():
@@ -207,10 +207,10 @@ def test_batches_in_any_order_give_the_same_metrics():
     parts = _cut(batch, 128, 256, 300)
     whole = _evaluated(Clicks("p", FP16), FP16, [batch])
     for order in itertools.permutations(parts):
-        found = _evaluated(Clicks("p", FP16), FP16, list(order))
+        actual = _evaluated(Clicks("p", FP16), FP16, list(order))
         for name, metric in whole.items():
             for side in ("oracle", "reference", "port"):
-                assert getattr(found[name], side) == pytest.approx(getattr(metric, side), rel=1e-12)
+                assert getattr(actual[name], side) == pytest.approx(getattr(metric, side), rel=1e-12)
 
 
 def test_rows_that_change_places_change_the_metrics():
@@ -218,8 +218,8 @@ def test_rows_that_change_places_change_the_metrics():
     reference, oracle, port, labels, inputs = _clicked(300)
     turned = {"clicks": labels["clicks"][::-1]}
     (right, wrong) = (
-        _evaluated(Clicks("p", FP16), FP16, [(reference, oracle, port, each, inputs)])["AUC"]
-        for each in (labels, turned)
+        _evaluated(Clicks("p", FP16), FP16, [(reference, oracle, port, entry, inputs)])["AUC"]
+        for entry in (labels, turned)
     )
     assert right.port > 0.7
     assert abs(wrong.port - 0.5) < 0.15

@@ -37,11 +37,11 @@ class TestClicks:
 
     def test_normalized_entropy_of_the_base_rate_is_one(self, clicks):
         y = np.array([1, 0, 0, 0])
-        found = _metrics(clicks)["normalized entropy"]
-        assert float(found.over(np.full(4, 0.25), y)) == pytest.approx(1.0, rel=1e-12)
+        actual = _metrics(clicks)["normalized entropy"]
+        assert float(actual.over(np.full(4, 0.25), y)) == pytest.approx(1.0, rel=1e-12)
         # Half of the log loss in bits, as the entropy of two equal classes is one bit.
         expected = -(math.log2(0.9) + math.log2(0.8) + math.log2(0.4) + math.log2(0.3)) / 4
-        assert float(found.over(self.P, self.Y)) == pytest.approx(expected, rel=1e-12)
+        assert float(actual.over(self.P, self.Y)) == pytest.approx(expected, rel=1e-12)
 
     def test_calibration_by_hand(self, clicks):
         assert float(_metrics(clicks)["calibration"].over(self.P, self.Y)) == pytest.approx(2.0 / 2.0)
@@ -56,9 +56,9 @@ class TestClicks:
             for click, other in itertools.product(p[y == 1], p[y == 0])
         ]
         assert len(set(pairs)) == 3
-        found = _metrics(clicks)["AUC"]
-        assert float(found.over(p, y)) == pytest.approx(np.mean(pairs), rel=1e-12)
-        assert found.over(p[None], y[None])[0] == pytest.approx(np.mean(pairs), rel=1e-12)
+        actual = _metrics(clicks)["AUC"]
+        assert float(actual.over(p, y)) == pytest.approx(np.mean(pairs), rel=1e-12)
+        assert actual.over(p[None], y[None])[0] == pytest.approx(np.mean(pairs), rel=1e-12)
 
     @pytest.mark.parametrize("name", ["log loss", "AUC", "normalized entropy", "calibration"])
     def test_resamples_at_once_are_the_resamples_one_by_one(self, clicks, name):
@@ -74,16 +74,16 @@ class TestClicks:
     @pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
     def test_a_stored_one_counts_as_the_furthest_value_that_rounds_to_it(self, precision):
         y = np.array([0, 1])
-        found = float(_metrics(Clicks("p", precision))["log loss"].over(np.array([1.0, 0.5]), y))
-        furthest = 1.0 - math.exp(-(2 * found - math.log(2.0)))
+        actual = float(_metrics(Clicks("p", precision))["log loss"].over(np.array([1.0, 0.5]), y))
+        furthest = 1.0 - math.exp(-(2 * actual - math.log(2.0)))
         rounded = torch.tensor(furthest, dtype=torch.float64).to(precision.dtype)
         further = torch.tensor(2 * furthest - 1.0, dtype=torch.float64).to(precision.dtype)
         assert rounded == 1.0
         assert further < 1.0
 
     def test_a_stored_zero_counts_as_scikit_learn_has_it(self, clicks):
-        found = float(_metrics(clicks)["log loss"].over(np.array([0.0, 0.5]), np.array([1, 0])))
-        assert found == pytest.approx((-math.log(np.finfo(np.float64).eps) + math.log(2.0)) / 2)
+        actual = float(_metrics(clicks)["log loss"].over(np.array([0.0, 0.5]), np.array([1, 0])))
+        assert actual == pytest.approx((-math.log(np.finfo(np.float64).eps) + math.log(2.0)) / 2)
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -0.1, 1.1])
     def test_what_is_no_probability_has_no_row(self, clicks, bad):
@@ -127,12 +127,12 @@ class TestRanking:
         targets = rng.integers(1, 70_001, 130)
         past = rng.integers(1, 70_001, (130, 4))
         inputs = {"past_ids": past, "past_lengths": np.full(130, 3)}
-        found = Ranking("score.current", items).rows(state, {"targets": targets}, inputs)
+        actual = Ranking("score.current", items).rows(state, {"targets": targets}, inputs)
         unit = items / np.linalg.norm(items, axis=1, keepdims=True)
         for user in (0, 1, 59, 60, 129):  # in the first block, at its end, and in the last
             scores = unit @ state[user]
             above = set(np.flatnonzero(scores > scores[targets[user] - 1]) + 1)
-            assert found[user] == 1 + len(above - set(past[user, :3]) - {targets[user]})
+            assert actual[user] == 1 + len(above - set(past[user, :3]) - {targets[user]})
 
     def test_equal_scores_count_against_the_target(self):
         same = np.tile(ITEMS[:1], (5, 1)) * np.array([[1.0], [3.0], [0.7], [1e-3], [9.0]])
@@ -156,9 +156,9 @@ class TestRanking:
         assert np.array_equal(np.isnan(ranks), [False, True])
 
     def test_hit_rates_gains_and_reciprocal_ranks_by_hand(self):
-        found = _metrics(Ranking("score.current", ITEMS))
+        actual = _metrics(Ranking("score.current", ITEMS))
         ranks = np.array([1.0, 3.0, 10.0, 11.0, 50.0, 51.0, 200.0, 201.0])
-        values = {name: float(metric.over(ranks, ranks)) for name, metric in found.items()}
+        values = {name: float(metric.over(ranks, ranks)) for name, metric in actual.items()}
         assert set(values) == {f"{kind}@{k}" for kind in ("HR", "NDCG") for k in CUTOFFS} | {"MRR"}
         assert [values[f"HR@{k}"] for k in (10, 50, 200)] == [3 / 8, 5 / 8, 7 / 8]
         assert values["NDCG@10"] == pytest.approx((1 + 1 / 2 + 1 / math.log2(11)) / 8)
