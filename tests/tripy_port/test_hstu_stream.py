@@ -43,7 +43,7 @@ def compiled_step(config, model, smallest_batch=ROWS):
 
     state = model.empty_state(ROWS, CAPACITY)
     arguments = {
-        "state": [info(tuple(map(int, each.shape[1:])), each.dtype) for each in state],
+        "state": [info(tuple(map(int, entry.shape[1:])), entry.dtype) for entry in state],
         "new_lengths": info((), tp.int64),
         "new_ids": info((NEW,), tp.int64),
         "ratings": info((NEW,), tp.int64),
@@ -88,16 +88,16 @@ def test_one_executable_serves_several_batches():
     rng = np.random.default_rng(0)
     ids = rng.integers(1, 41, (ROWS, NEW))
     times = rng.integers(1, 10**6, (ROWS, NEW + 1)).cumsum(axis=1)
-    kept = np.array([3, 0, 2, 1])
+    stored = np.array([3, 0, 2, 1])
 
     def states(dtype, batches):
         config, model = stream_model("positional", dtype)
         executable = compiled_step(config, model, smallest_batch=1)
         parts = []
         for rows in batches:
-            new = {"new_lengths": kept[rows], "new_ids": ids[rows], "timestamps": times[rows]}
+            new = {"new_lengths": stored[rows], "new_ids": ids[rows], "timestamps": times[rows]}
             arguments = {name: runtime_input(value) for name, value in new.items()}
-            state = model.empty_state(kept[rows].size, CAPACITY)
+            state = model.empty_state(stored[rows].size, CAPACITY)
             parts.append(array(executable({"state": state} | arguments)[0]))
         return config, np.concatenate(parts)
 

@@ -42,9 +42,9 @@ def inputs() -> dict[str, torch.Tensor]:
     return {name: 3 * torch.randn(ROWS, generator=generator) for name in ("q", "k", "v")}
 
 
-def expected(given: dict[str, torch.Tensor], how: dict[str, object]) -> tuple[torch.Tensor, torch.Tensor]:
+def expected(inputs: dict[str, torch.Tensor], how: dict[str, object]) -> tuple[torch.Tensor, torch.Tensor]:
     """silu(q k) v with factors narrowed as `how` says, and which rows are known to the bit."""
-    q, k, v = (how[name](given[name]) for name in ("q", "k", "v"))
+    q, k, v = (how[name](inputs[name]) for name in ("q", "k", "v"))
     logits = q.double() * k.double()
     weights = (logits * logits.sigmoid()).float()
     low = weights.view(torch.int32) & ((1 << DROPPED) - 1)
@@ -54,11 +54,11 @@ def expected(given: dict[str, torch.Tensor], how: dict[str, object]) -> tuple[to
     return how["weights"](weights) * v, known
 
 
-def computed(launcher, given: dict[str, torch.Tensor]) -> torch.Tensor:
+def computed(launcher, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     def tensor(name: str) -> torch.Tensor:
         spread = torch.zeros(ROWS, 1, HEAD)
         # q k is one product, and only one element of a result is not zero.
-        spread[:, 0, 3] = given[name]
+        spread[:, 0, 3] = inputs[name]
         return spread.to(DEVICE)
 
     offsets = torch.arange(ROWS + 1, device=DEVICE)

@@ -71,13 +71,13 @@ def compiled(
     }
 
 
-def assembled(made: CompiledKernel, capability: int) -> str:
+def assembled(kernel: CompiledKernel, capability: int) -> str:
     """The message of triton's assembler on the PTX; empty if it accepts the PTX."""
     # Versions of Triton choose differently between its two assemblers.
     assembler = get_ptxas(capability)
     with tempfile.TemporaryDirectory() as name:
         ptx = Path(name, "kernel.ptx")
-        ptx.write_text(made.ptx)
+        ptx.write_text(kernel.ptx)
         command = [assembler.path, f"-arch=sm_{capability}{'a' if capability >= 90 else ''}", str(ptx)]
         done = subprocess.run([*command, "-o", f"{name}/cubin"], capture_output=True, text=True, check=False)
     return done.stderr if done.returncode else ""

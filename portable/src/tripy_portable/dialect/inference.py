@@ -138,8 +138,8 @@ def _normalization(view: OpView) -> list[RankedTensorType]:
             f"`axis` value {axes} is out of bounds for an input tensor of rank {data.rank}"
         )
     for what, affine in (("scale", scale), ("bias", bias)):
-        for dim, (extent, given) in enumerate(zip(data.dims, affine.dims)):
-            if DYNAMIC not in (extent, given) and given not in (1, extent, view.attrs["num_groups"]):
+        for dim, (extent, other) in enumerate(zip(data.dims, affine.dims)):
+            if DYNAMIC not in (extent, other) and other not in (1, extent, view.attrs["num_groups"]):
                 raise VerificationError(
                     f"The normalization {what} is not broadcast-compatible with the input at dimension "
                     f"{dim}: "

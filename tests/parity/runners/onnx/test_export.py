@@ -28,21 +28,23 @@ CASES = ("dlrm_tiny", "dlrm_tiny_weighted", "dlrm_lecture_index", "hstu_tiny")
 
 
 @pytest.fixture(params=CASES)
-def made(request):
+def subject(request):
     return setup(request.param)
 
 
 class TestNames:
-    def test_taps_are_those_of_the_reference(self, made):
-        model = made.case.build_reference().eval()
-        arguments = made.case.entry_arguments(made.arrays(3, 1))
+    def test_taps_are_those_of_the_reference(self, subject):
+        model = subject.case.build_reference().eval()
+        arguments = subject.case.entry_arguments(subject.arrays(3, 1))
         with torch.no_grad(), tapped(model) as capture:
-            getattr(model, made.case.entry)(**_tensors(arguments))
-        assert made.onnx.exported.taps == tuple(capture.tensors)
-        assert made.onnx.exported.outputs == tuple(f"{made.case.entry}.{name}" for name in made.case.outputs)
+            getattr(model, subject.case.entry)(**_tensors(arguments))
+        assert subject.onnx.exported.taps == tuple(capture.tensors)
+        assert subject.onnx.exported.outputs == tuple(
+            f"{subject.case.entry}.{name}" for name in subject.case.outputs
+        )
 
-    def test_outputs_of_the_files_carry_them(self, made):
-        exported = made.onnx.exported
+    def test_outputs_of_the_files_carry_them(self, subject):
+        exported = subject.onnx.exported
         assert [value.name for value in exported.plain().graph.outputs] == list(exported.outputs)
         assert [value.name for value in exported.tapped().graph.outputs] == [
             *exported.taps,
@@ -72,9 +74,9 @@ class TestNames:
             **{f"lS_{kind}.{table}": f"indices_{table}" for kind in "iw" for table in (0, 1)},
         }
 
-    def test_weights_have_the_names_of_the_state_dict(self, made):
-        names = set(made.onnx.exported.plain().graph.initializers)
-        parameters = dict(made.case.build_reference().named_parameters())
+    def test_weights_have_the_names_of_the_state_dict(self, subject):
+        names = set(subject.onnx.exported.plain().graph.initializers)
+        parameters = dict(subject.case.build_reference().named_parameters())
         # Some are transposed or folded by the optimiser.
         assert len(names & set(parameters)) >= len(parameters) // 2
 
@@ -92,8 +94,8 @@ def _tensors(value):
     return torch.tensor(value)
 
 
-def test_the_file_is_plain_onnx(made, tmp_path):
-    save_model(made.onnx.exported.plain(), tmp_path / "model.onnx")
+def test_the_file_is_plain_onnx(subject, tmp_path):
+    save_model(subject.onnx.exported.plain(), tmp_path / "model.onnx")
     checker.check_model(tmp_path / "model.onnx", full_check=True)
     kinds = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
     assert not kinds & {"Loop", "If", "Scan", "SequenceEmpty", "ConcatFromSequence", "Identity"}
@@ -101,8 +103,8 @@ def test_the_file_is_plain_onnx(made, tmp_path):
 
 class TestDynamicSizes:
     @pytest.mark.parametrize("batch", [1, 2, 7, 40])
-    def test_one_file_takes_other_batches(self, made, batch):
-        outputs = made.assert_right(made.arrays(batch, seed=batch))
+    def test_one_file_takes_other_batches(self, subject, batch):
+        outputs = subject.assert_right(subject.arrays(batch, seed=batch))
         assert all(tensor.shape[0] == batch for tensor in outputs.values())
 
     @pytest.mark.parametrize("name", ["dlrm_tiny", "dlrm_tiny_weighted"])
@@ -118,16 +120,16 @@ class TestDynamicSizes:
         assert (taps["emb_l.0"][[0, 2]].abs().sum(dim=1) > 0).all()
 
 
-def _bags(made, lengths):
+def _bags(subject, lengths):
     """Inputs whose every table has bags of these lengths."""
     batch, total = len(lengths), sum(lengths)
-    arrays = made.arrays(batch, seed=3)
+    arrays = subject.arrays(batch, seed=3)
     rng = np.random.default_rng(total)
-    for table, rows in enumerate(made.case.model.table_rows):
+    for table, rows in enumerate(subject.case.model.table_rows):
         arrays[f"lS_i_{table}"] = rng.integers(0, rows, total)
         if f"lS_w_{table}" in arrays:
             arrays[f"lS_w_{table}"] = rng.uniform(0.25, 2.0, total).astype(np.float32)
-    arrays["lS_o"] = np.tile(np.cumsum([0, *lengths])[:-1], (len(made.case.model.table_rows), 1))
+    arrays["lS_o"] = np.tile(np.cumsum([0, *lengths])[:-1], (len(subject.case.model.table_rows), 1))
     return arrays
 
 
@@ -152,17 +154,17 @@ def test_quotients_of_large_indices_are_exact():
 
 
 class TestModules:
-    def test_every_call_of_the_reference_can_be_cut_out(self, made):
-        arrays = made.arrays(4, 0)
-        capture = made.other("torch").record(arrays)
-        calls = [call for call in capture.calls if made.onnx.can_run(call)]
+    def test_every_call_of_the_reference_can_be_cut_out(self, subject):
+        arrays = subject.arrays(4, 0)
+        capture = subject.other("torch").record(arrays)
+        calls = [call for call in capture.calls if subject.onnx.can_run(call)]
         assert calls
         for call in calls:
             keys = argument_keys(call.args, call.kwargs)
-            model = made.onnx.exported.module(call.tap, list(keys), call.outputs)
+            model = subject.onnx.exported.module(call.tap, list(keys), call.outputs)
             assert [value.name for value in model.graph.outputs] == list(call.outputs)
             # Its own weights and no others.
-            owners = {name.rsplit(".", 1)[0] for name in model.graph.initializers if name in made.weights}
+            owners = {name.rsplit(".", 1)[0] for name in model.graph.initializers if name in subject.weights}
             assert all((owner + ".").startswith(call.path + ".") for owner in owners), (call.path, owners)
 
     def test_what_depends_on_more_than_its_arguments_is_said_so(self):

@@ -66,15 +66,15 @@ def test_every_module_passes_alone_and_in_the_model(name, precision):
 
 
 def test_bfloat16_is_unavailable_with_onnx_runtimes_words():
-    made, runner = setup("dlrm_tiny"), make_runner("onnxruntime")
+    subject, runner = setup("dlrm_tiny"), make_runner("onnxruntime")
     with pytest.raises(Unavailable, match="cannot run bf16: .*NOT_IMPLEMENTED"):
-        runner.load(made.case, PRECISIONS["bf16"], made.weights)
+        runner.load(subject.case, PRECISIONS["bf16"], subject.weights)
 
 
 def test_tf32_is_unavailable_on_the_cpu():
-    made, runner = setup("dlrm_tiny"), make_runner("onnxruntime")
+    subject, runner = setup("dlrm_tiny"), make_runner("onnxruntime")
     with pytest.raises(Unavailable, match="tf32 is an arithmetic of CUDA devices"):
-        runner.load(made.case, PRECISIONS["tf32"], made.weights)
+        runner.load(subject.case, PRECISIONS["tf32"], subject.weights)
 
 
 @pytest.mark.parametrize("package", ["onnxruntime", "onnxscript"])
@@ -102,10 +102,10 @@ class TestBesideAGpu:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
     def refused(self, precision):
-        made, runner = setup("dlrm_tiny"), make_runner("onnxruntime")
+        subject, runner = setup("dlrm_tiny"), make_runner("onnxruntime")
         assert ", cuda, " in runner.label()
         with pytest.raises(Unavailable) as caught:
-            runner.load(made.case, PRECISIONS[precision], made.weights)
+            runner.load(subject.case, PRECISIONS[precision], subject.weights)
         return str(caught.value)
 
     def test_without_a_provider_for_it_the_runner_is_unavailable(self):
@@ -133,25 +133,25 @@ def test_it_runs_by_name_only():
 
 
 def test_times_are_taken_of_the_model_and_of_modules():
-    made = setup("dlrm_tiny")
-    arrays = made.arrays(4, 0)
-    capture = made.other("torch").record(arrays)
+    subject = setup("dlrm_tiny")
+    arrays = subject.arrays(4, 0)
+    capture = subject.other("torch").record(arrays)
     call = next(call for call in capture.calls if call.path == "bot_l")
-    made.onnx.run_call(call, capture.call_inputs, arrays)
-    alone = made.onnx.time_call(call, capture.call_inputs, arrays, 3)
-    for seconds in (made.onnx.time(arrays, 3).seconds, alone):
+    subject.onnx.run_call(call, capture.call_inputs, arrays)
+    alone = subject.onnx.time_call(call, capture.call_inputs, arrays, 3)
+    for seconds in (subject.onnx.time(arrays, 3).seconds, alone):
         assert len(seconds) == 3
         assert min(seconds) > 0
 
 
 def test_sessions_follow_the_number_of_threads():
-    made = setup("dlrm_tiny")
-    arrays = made.arrays(4, 0)
+    subject = setup("dlrm_tiny")
+    arrays = subject.arrays(4, 0)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(before + 1)
-        made.onnx.run(arrays)
-        assert ("plain", before + 1) in made.onnx._sessions
+        subject.onnx.run(arrays)
+        assert ("plain", before + 1) in subject.onnx._sessions
     finally:
         torch.set_num_threads(before)
 
