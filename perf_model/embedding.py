@@ -1,9 +1,8 @@
 """The seed's prediction of embedding lookups: traffic over bandwidth, with a model of the L2's hit rate.
 
-The formulas are those of seed 001 (a notebook that models DLRM on a V100 from traces), to the letter, and
-reproduce its printed numbers. The kernel is a table-batched embedding bag of int32 indices and float32 rows
-with one warp a bag; its traffic has sectors of 32 bytes. `perf_model.lookup` models PyTorch's kernel on
-current GPUs.
+Seed 001 is a notebook that models DLRM on a V100 from traces. This module has its formulas and gives its
+printed numbers. The kernel is a table-batched embedding bag of int32 indices and float32 rows. It has one
+warp a bag and moves sectors of 32 bytes. `perf_model.lookup` models PyTorch's kernel on current GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ OFFSETS_TRAFFIC = TABLE_OFFSETS_TRAFFIC = SECTOR
 
 @dataclass(frozen=True)
 class SeedGPU:
-    """The constants of the seed's predictors; the defaults are those of its GPU.
+    """Constants of the seed's predictors; the defaults describe its GPU.
 
     Attributes:
         dram_bandwidth, l2_bandwidth: GB/s. throughput: GFLOP/s.

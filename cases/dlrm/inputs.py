@@ -52,10 +52,10 @@ def has_weights(arrays: Mapping[str, np.ndarray]) -> bool:
 def synthetic(case: CaseConfig) -> CaseInputs:
     """Rows that look like logged ones and reach every part of the model.
 
-    Dense features are counts, each feature with a range of its own, from a handful to millions; some are
-    missing, some negative. Every other table's bags have 0 to ``longest_bag`` indices, those of the others
-    none or one. The first and the last bag of the batch are empty in some tables. Indices are popular in
-    proportion to 1 / (index + 1); both ends of every table occur where there are two indices.
+    Dense features are counts. Each feature has a range of its own, from a handful to millions. Some counts
+    are missing, and some are negative. Every other table has bags of 0 to `longest_bag` indices. The rest
+    have bags of at most one. The first and the last bag of the batch are empty in some tables. The frequency
+    of an index is proportional to 1 / (index + 1). Both ends of a table occur if it gets two indices.
     """
     model, wanted = case.model, case.input
     batch = wanted.batch_size

@@ -116,8 +116,8 @@ class DenseHSTU(ConfiguredCase):
     def _close_to_bucket_edges(self, all_timestamps: torch.Tensor, *_: torch.Tensor) -> np.ndarray:
         """The time bucket of a pair is floor(ln(max(|dt|, 1)) / divisor) in float32, clamped above.
 
-        Its pre-image is within round-off of an integer when logarithm and division, each good to one
-        ulp, could land on either side: relative distance up to 4 * 2^-24, as both factors round twice.
+        Logarithm and division are each good to one ulp, and both factors round twice. The bucket may change
+        if the pre-image has a relative distance of up to 4 * 2^-24 from an integer.
         """
         # User by user: a batch of pairs in float64 may not fit into memory several times.
         return np.stack([_close_to_an_edge(ts_N, self.model) for ts_N in all_timestamps.numpy()])

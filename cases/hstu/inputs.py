@@ -1,9 +1,9 @@
 """Histories for HSTU: the arrays, their padding, and the checks of both.
 
 Legend: B users, N items in a padded row, X candidates. The layout is the public one
-(meta-recsys/generative-recommenders, ``research/modeling/sequential/features.py``): a history is
-left-aligned and in order of time, id 0 is padding, and the timestamp at position ``length`` is that of
-the query, the moment for which the next item is asked. Everything behind it is padding.
+(meta-recsys/generative-recommenders, `research/modeling/sequential/features.py`). A history is left-aligned
+and in order of time, and id 0 is padding. The timestamp at position `length` is the query's, the moment of
+the next item. Everything behind it is padding.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ class HSTUInputs(CaseInputs):
 
 
 def poison(inputs: HSTUInputs, seed: int) -> HSTUInputs:
-    """The same histories with garbage in the padding: nothing valid may change when a model runs on it.
+    """The same histories with garbage in the padding, which may change no valid result.
 
-    Padded ids become ids of the table, other than 0, so that a mask made from the ids alone no longer
-    finds the padding; ratings become any rating; timestamps become any, negative ones included. The
-    query's timestamp is not padding and stays.
+    Padded ids become ids of the table, other than 0: a mask from ids alone then misses the padding. Ratings
+    become any rating. Timestamps become any number, also negative. The query's timestamp is no padding.
     """
     rng = np.random.default_rng([seed, 0xBAD])
     per_item = inputs.positions_per_item
@@ -73,13 +72,13 @@ def poison(inputs: HSTUInputs, seed: int) -> HSTUInputs:
 
 
 def validate(inputs: HSTUInputs, model: HSTUConfig) -> None:
-    """Checks that a model of this configuration can be run on these inputs.
+    """Refuse inputs on which a model of this configuration cannot run.
 
-    Ids and ratings are checked in the padding too: an id outside a table cannot be looked up, even
-    where the result is thrown away. Timestamps are checked up to the query's.
+    Ids and ratings are checked in the padding too: a lookup outside a table fails, even if a mask drops the
+    result. Timestamps are checked up to the query's.
 
     Raises:
-        UserError: with the array and the index of the first bad element, its value, and the fix.
+        UserError: A bad element, with its array, index and value.
     """
     _validate_layout(inputs, model)
     lengths_B, longest = inputs["past_lengths"], model.max_sequence_len

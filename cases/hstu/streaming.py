@@ -2,8 +2,8 @@
 
 A step of `hstu_stream` must equal the dense model over the whole stream with a mask of C positions; see
 `reference.hstu_stream`. The dense model ends at its width W, and a stream goes on. The full forward is
-therefore a dense model of a larger width with weights for the additional positions: the last learned position
-again, and zeros for relative positions that every mask hides. Its divisor stays W.
+therefore a dense model of a larger width. Its additional positions repeat the last learned position. Its
+additional relative positions are zero, since every mask hides them. Its divisor stays W.
 
 Legend: B rows, T items, M new items, N positions of the whole stream.
 """
@@ -27,8 +27,8 @@ _LONGEST_PAUSE = 7.5
 class HSTUStreams(Streams):
     """Research HSTU over streams of items with ratings and timestamps.
 
-    The arrays of a stream are `ids` and `ratings` (B, T), and `timestamps` (B, T + 1) in seconds: of each
-    item, and of the event after the last one.
+    The arrays of a stream are `ids` and `ratings` (B, T), and `timestamps` (B, T + 1) in seconds. The last
+    timestamp is that of the event behind the last item.
     """
 
     output = "encoded"
@@ -117,8 +117,7 @@ class HSTUStreams(Streams):
     def origin(self, name: str) -> str:
         """See `Streams.origin`. A block's keys and values come from the outputs of the block before it.
 
-        If they are the first to fail, behind the first block, the attention of the block before is wrong, and
-        its own cache is right.
+        If they are the first to fail, the attention of the block before is wrong, and its own cache is right.
         """
         if name == "timestamps":
             return "the cache holds times of no position"

@@ -21,10 +21,9 @@ _REPEAT_RATE = 0.1
 def synthetic(case: CaseConfig, per_user_candidates: bool = False) -> HSTUInputs:
     """Histories that look like recorded ones and reach every part of the model.
 
-    Lengths are long-tailed with the shortest (1) and the longest (the maximum) both present; one user
-    alone has the longest. Items are popular by Zipf's law and come back. The pauses between events go
-    from seconds to years, chosen so that every time bucket of ``reachable_buckets`` that the batch has
-    room for occurs. Ratings are 1..num_ratings-1.
+    Lengths are long-tailed, from 1 to the maximum, and one user alone has the longest. Items are popular by
+    Zipf's law and come back. The pauses between events go from seconds to years. They cover as many time
+    buckets of `reachable_buckets` as the batch has room for. Ratings are 1..num_ratings-1.
 
     Args:
         per_user_candidates: Draw candidates for each user, (B, X), in place of one list for all, (1, X).
@@ -56,10 +55,9 @@ def synthetic(case: CaseConfig, per_user_candidates: bool = False) -> HSTUInputs
 
 
 def reachable_buckets(model: HSTUConfig) -> np.ndarray:
-    """Time buckets, ascending, that a pause of 0..MAX_GAP_SECONDS whole seconds falls into.
+    """Time buckets of pauses of 0..MAX_GAP_SECONDS whole seconds, ascending.
 
-    Not all of them: between 1 and 2 seconds there is no whole number, and at the public width of 0.301
-    the bucket between is never used.
+    Some buckets are out of reach. At the public width of 0.301 a bucket lies between 1 and 2 seconds.
     """
     return np.unique(_bucket(_bucket_gaps(model), model))
 
@@ -113,10 +111,10 @@ def _timestamps(rng: np.random.Generator, lengths_B: np.ndarray, model: HSTUConf
 
 
 def _covering_gaps(rng: np.random.Generator, limit: int, unseen: set[int], model: HSTUConfig) -> np.ndarray:
-    """The first pauses of a history, each the one that opens most unseen buckets.
+    """The first pauses of a history. Each pause opens the most unseen buckets, which leave `unseen`.
 
-    Takes the opened ones out of ``unseen``. A pause opens a bucket for its sum with every run of pauses
-    right before it, so a history of n items has room for far more than n buckets.
+    A pause opens a bucket for its sum with every run of pauses right before it. A history of n items
+    therefore has room for far more than n buckets.
     """
     options = rng.permutation(_bucket_gaps(model))
     chosen: list[int] = []

@@ -1,17 +1,16 @@
 """Scales of research HSTU's initial weights, with which every module shows in the output.
 
-With the public initial values a block moves its residual by about a hundredth, and a port without the block
+With the public initial values a block moves its residual by about a hundredth. A port without the block
 still looks right. D is the width of the stream, X_l its root mean square before block l.
 
 * Embeddings of items and ratings: 1 / sqrt(own width) of X_0 / sqrt(2), since the input is multiplied by
   sqrt(D). Positions: X_0 / sqrt(2), as much as the items.
-* ``_uvqk``: 1 / sqrt(D). Then u, v, q and k have unit variance before their activation, as their normalised
-  input has.
-* ``_ts_w``, ``_pos_w``: 1, and ``_w``, the only bias of its model, sqrt(2). The attention's logits are sums
-  of attention_dim products of variance 0.13, a few units wide; a bias of the same order reaches every logit.
-* ``_o``: the weight makes the block add half of X_l to the stream, for an input that is SiLU times a
-  normalised value; the bias adds a third of that. X_l grows with the depth l: the last block counts as much
-  as the first.
+* `_uvqk`: 1 / sqrt(D). Then u, v, q and k have unit variance before their activation, like their normalised
+  input.
+* `_ts_w`, `_pos_w`: 1, and `_w`, the only bias of its model, sqrt(2). The attention's logits are sums of
+  attention_dim products of variance 0.13, a few units wide. A bias of the same order reaches every logit.
+* `_o`: the block adds half of X_l to the stream. Its input is SiLU times a normalised value. The bias adds a
+  third of that. X_l grows with the depth l: the last block counts as much as the first.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ import torch
 STREAM = 0.14
 """Root mean square of the residual stream behind the input embedding, near that of the public initial values.
 
-The layer norms divide it out. Only their epsilon can tell (1e-6, beside a variance of 0.02), so that a wrong
-epsilon shows.
+The layer norms divide it out, except for their epsilon (1e-6, beside a variance of 0.02). A wrong epsilon
+therefore shows.
 """
 BLOCK_RATIO = 0.5
 """||f(x)|| / ||x|| of a block."""

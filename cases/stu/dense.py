@@ -44,8 +44,8 @@ class DenseSTU(ConfiguredCase):
 
     def validate(self, arrays: Arrays) -> None:
         stu_inputs.validate(CaseInputs(arrays), self.model)
-        # Padding is masked by axis length, so no other axis may be as long as the sequence. That of the
-        # targets needs no mask: behind a sequence's targets it repeats a valid row.
+        # Padding is masked by axis length, so no other axis may be as long as the sequence. The targets' axis
+        # needs no mask: behind a sequence's targets it repeats a valid row.
         n = self.model.padded_length
         if n in {self.batch_size_of(arrays), *_widths(self.model)}:
             raise UserError(
@@ -78,9 +78,9 @@ class DenseSTU(ConfiguredCase):
     ) -> np.ndarray:
         """The time bucket of a row is floor(sqrt(max(dt, 0) / 60)) in float32, clamped above.
 
-        Its pre-image is within round-off of an integer when the conversion of dt, division and root, each
-        good to one ulp, could land on either side: relative distance up to 4 * 2^-24. A root that is a whole
-        number, which every 60 k^2 seconds have, is so where division or root are not correctly rounded.
+        The conversion of dt, division and root are each good to one ulp. The bucket may change if the
+        pre-image has a relative distance of up to 4 * 2^-24 from an integer. The root of 60 k^2 / 60 seconds
+        is a whole number, which incorrect rounding of division or root moves.
         """
         lengths_B, seconds_BN = lengths.numpy(), seconds.numpy()
         query_B1 = np.take_along_axis(seconds_BN, lengths_B[:, None] - 1, axis=1)

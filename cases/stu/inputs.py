@@ -14,7 +14,7 @@ from parity.base.errors import UserError
 from parity.inputs.arrays import CaseInputs, require_all_good, require_int64, require_names
 
 NAMES = ("seq_lengths", "seq_ids", "seq_timestamps", "num_targets")
-#: (B, N) float32, in the inputs of cases whose rows have factors of their own.
+#: Factors of rows, (B, N) float32; only in the inputs of cases with such factors.
 SCALE = "attn_scale"
 #: Moment of the first request, the autumn of 2015; the others follow within four weeks.
 _FIRST_QUERY = 1_443_000_000
@@ -24,10 +24,10 @@ _QUERY_SPAN = 28 * 24 * 3600
 def synthetic(case: CaseConfig) -> CaseInputs:
     """Requests that look like logged ones and reach every part of the model.
 
-    A row of the batch is a sequence: C contextual rows at time 0 (as the public preprocessor writes them), a
-    history in order of time, targets at the query's time, padding. One history is the longest and one is
-    empty, one request has the most targets and one has none. The ages of a history's events are spread over
-    the time buckets, from none to beyond the last.
+    A row of the batch is a sequence. C contextual rows have time 0, as in the public preprocessor. A history
+    in order of time follows, then targets at the query's time, then padding. One history is the longest and
+    one is empty. One request has the most targets and one has none. The ages of a history's events are spread
+    over the time buckets, from zero to beyond the last.
     """
     model, batch = case.model, case.input.batch_size
     streams = np.random.default_rng([case.input.seed, 0x57]).spawn(4)
@@ -103,13 +103,12 @@ def poison(inputs: CaseInputs, seed: int) -> CaseInputs:
 
 
 def validate(inputs: CaseInputs, model: STUConfig) -> None:
-    """Checks that a model of this configuration can be run on these inputs.
+    """Refuse inputs on which a model of this configuration cannot run.
 
-    Ids are checked in the padding too: an id outside a table cannot be looked up, even where the result
-    is thrown away.
+    Ids are checked in the padding too: a lookup outside a table fails, even if a mask drops the result.
 
     Raises:
-        UserError: with the array and the index of the first bad element, its value, and the fix.
+        UserError: A bad element, with its array, index and value.
     """
     _validate_layout(inputs, model)
     c, targets_B = model.contextual_seq_len, inputs["num_targets"]

@@ -41,8 +41,8 @@ class Scheduler:
     """
 
     def __init__(self) -> None:
-        # PyTorch's own number, which OMP_NUM_THREADS sets: where tests run in a process a core, threads for
-        # all cores in each of them would wait for one another.
+        # PyTorch's own number, which OMP_NUM_THREADS sets. Tests run in a process a core. Threads for all
+        # cores in each process would wait for one another.
         threads = torch.get_num_threads()
         cores = os.cpu_count() or 1
         self.workers = min(MAX_WORKERS, cores)

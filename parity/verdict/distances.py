@@ -95,8 +95,8 @@ class Oracle:
 def carrying_rows(values: np.ndarray, counted: np.ndarray) -> float:
     """The effective number of rows that carry a tensor's norm.
 
-    It is (sum of s)^2 / (sum of s^2) for the rows' squared norms s: 1 if one row holds the whole norm, and
-    the number of rows if all rows have the same norm.
+    It is (sum of s)^2 / (sum of s^2) for the rows' squared norms s. It is 1 if one row holds the whole norm,
+    and the number of rows if all rows have the same norm.
 
     Args:
         values: Any shape. A row is the last axis; of a tensor with at most one axis, an element.

@@ -1,8 +1,8 @@
 """Random rounding errors: the float64 oracle with an error in every operation.
 
-The reference's distance from the oracle is one sample of a random number. Where few rows carry a result, as
-in a batch of one, it may be small by chance, and tells little about the precision. The oracle takes more
-samples. Every result of an operation gets the error of rounding it to the tested precision,
+The reference's distance from the oracle is one sample of a random number. If few rows carry a result, as in
+a batch of one, the sample may be small by chance. The oracle takes more samples. Every result of an operation
+gets the error of rounding it to the tested precision,
 
     uniform in +- u * 2^floor(log2 |y|)        of a result y, u being the unit round-off,
 
@@ -11,12 +11,14 @@ precision a,
 
     normal, of standard deviation RMS * a * sqrt(log2 n) * ||terms||,    RMS = 1 / sqrt(8 ln 2),
 
-since each of the log2 n levels of a pairwise sum rounds partial sums whose squares, with signs at random,
-add up to those of the terms, and one rounding has RMS units in the mean square where leading digits are
-distributed logarithmically (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.7
-and 4.2; the method is Parker's Monte Carlo arithmetic, 1997). Results that are exact in any type have no
-error: moved data, a zero, a result that equals an operand (x + 0, x * 1, a maximum). Samples contain the
-growth of errors in sums that cancel. A bound from the length of a chain does not.
+A pairwise sum has log2 n levels, and each level rounds its partial sums. With random signs, the squares of a
+level's partial sums add up to the squares of the terms. One rounding has RMS units in the mean square if
+leading digits are distributed logarithmically (Higham, "Accuracy and Stability of Numerical Algorithms",
+2002, sections 2.7 and 4.2). The method is Parker's Monte Carlo arithmetic, 1997.
+
+Results that are exact in any type have no error: moved data, a zero, a result that equals an operand (x + 0,
+x * 1, a maximum). Samples contain the growth of errors in sums that cancel. A bound from the length of a
+chain does not.
 """
 
 from __future__ import annotations

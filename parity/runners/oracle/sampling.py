@@ -8,9 +8,9 @@ A tensor without a rounding is equal in all samples, and exists once: inputs, pa
 first rounding makes it a `Samples`, be it of the batch or of parameters alone. A bias that a model computes
 once for all rows has other errors in every sample.
 
-Some models cannot run so (`NotBatchable`): a branch or a shape depends on a rounded number, a rounded number
-is written into a tensor that exists once, or PyTorch cannot vectorize an operation. Their samples are taken
-one by one, which gives the same distribution, and the runner's log says so.
+Some models cannot run so (`NotBatchable`). A branch or a shape may depend on a rounded number. A model may
+write a rounded number into a tensor that exists once. PyTorch cannot vectorize every operation. Samples of
+such a model are taken one by one, with the same distribution, and the runner's log has the reason.
 """
 
 from __future__ import annotations

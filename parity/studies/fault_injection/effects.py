@@ -1,20 +1,20 @@
 """The effect of an undetected fault: none, less than the suite may ask for, or a miss.
 
-s is the spacing of the tested precision's numbers, two units of round-off. A smaller change of a result need
-not show. Every distance is relative to the oracle's norm, over valid elements. It is taken in the Euclidean
+s is the spacing of the tested precision's numbers, two units of round-off. Rounding may hide a smaller
+change. Every distance is relative to the oracle's norm, over valid elements. It is taken in the Euclidean
 norm and in that of the largest element. A fault is **equivalent** when one of these is proved:
 
 * Weights. The float64 oracle gets the same change. The modules with the weight, and the modules around them,
   run on the inputs that the reference saw. Their outputs move by at most s.
 * Source, same bits. No bit of any result changes, of a module alone or of a run of the whole model.
-* Source, by distance. Tripy has no float64. As a function: in float32, on the weights and inputs of the
-  tested precision, the faulty port is at most s further from the oracle than the clean port. As arithmetic:
-  in the tested precision it is at most s further from the oracle than the reference and the clean port. The
-  first alone would accept a sum that is accumulated in half precision. The second alone would accept, in half
-  precision, a change that only a wider type shows. In float32 the two are one.
+* Source, by distance. Tripy has no float64, so two proofs replace it. Both compare with the oracle on the
+  weights and inputs of the tested precision. In float32, the faulty port is at most s further off than the
+  clean port. In the tested precision, it is at most s further off than the reference and the clean port. The
+  first alone accepts a sum that is accumulated in half precision. The second alone accepts a change that only
+  a wider type shows. In float32 the two are one.
 
-A fault that moves results by more than s is **below the limit** where no result moves by more than the limit
-of its verdict (`parity.verdict.rule`). Two correct programs may be that far apart. The table counts these
+A fault that moves results by more than s is **below the limit** if every result stays within the limit of its
+verdict (`parity.verdict.rule`). Two correct programs may be that far apart. The table counts these
 faults separately, as undetected. All other faults are **missed**.
 """
 

@@ -10,9 +10,9 @@ metric m of the oracle, the reference and the port over the rows of all batches,
     |m_port - m_oracle| > k * |m_ref - m_oracle| + floor.                                         (1)
 
 k is that of the model's output: the port may be k times as far off as the reference. The tensor's floor is
-the error that a port may have beside an exact reference, and it has to be translated into the metric. A
-metric is one number, and the reference's may be exact by chance if its errors cancel. The floor is therefore
-the change of the metric if every element of the output has the largest error that the verdict rule allows,
+the port's allowed error beside an exact reference. The metric needs a floor as well: it is one number, and
+the reference's may be exact by chance if its errors cancel. In the metric's floor, every element of the
+output has the largest error that the verdict rule allows,
 
     e_i = k * |reference_i - oracle_i| + floor * |oracle_i|.
 
