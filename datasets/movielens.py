@@ -71,8 +71,8 @@ class Ratings:
 class Histories:
     """Padded histories of B users, left-aligned, in order of time. All arrays are int64.
 
-    The ratings of a user are the history, the target, and the older ratings beyond the longest history:
-    ``past_lengths + 1 + truncated`` is the number of ratings of the user.
+    The ratings of a user are the history, the target, and the older ratings beyond the longest history. Their
+    number is `past_lengths + 1 + truncated`.
 
     Attributes:
         user_ids: (B,) ids of the users.

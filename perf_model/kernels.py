@@ -1,8 +1,8 @@
 """Seconds of each of PyTorch's kernels on the GPU, from tables measured on single kernels.
 
-Products are estimated by `perf_model.products` and bags by `perf_model.lookup`. All other operations stream:
-their time is the larger of two table entries of their kind of kernel, by elements (index arithmetic bounds
-broadcasts, gathers and norms) and by bytes.
+`perf_model.products` estimates products, and `perf_model.lookup` estimates bags. All other operations stream.
+Their time is the larger of two table entries of their kind of kernel, by elements and by bytes. Index
+arithmetic determines the time of broadcasts, gathers and norms.
 """
 
 from __future__ import annotations

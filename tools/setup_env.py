@@ -104,7 +104,7 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def probe(command: str) -> Interpreter | None:
-    """Asks `command` which Python it is. None without an answer, as from an idle shim of pyenv."""
+    """The Python behind `command`. None without an answer, as from an idle shim of pyenv."""
     try:
         answer = subprocess.run(
             [command, "-I", "-c", PROBE],

@@ -79,8 +79,8 @@ class DenseSTU(ConfiguredCase):
         """The time bucket of a row is floor(sqrt(max(dt, 0) / 60)) in float32, clamped above.
 
         The conversion of dt, division and root are each good to one ulp. The bucket may change if the
-        pre-image has a relative distance of up to 4 * 2^-24 from an integer. The root of 60 k^2 / 60 seconds
-        is a whole number, which incorrect rounding of division or root moves.
+        pre-image has a relative distance of up to 4 * 2^-24 from an integer. At 60 k^2 seconds
+        the root is a whole number, unless division or root round incorrectly.
         """
         lengths_B, seconds_BN = lengths.numpy(), seconds.numpy()
         query_B1 = np.take_along_axis(seconds_BN, lengths_B[:, None] - 1, axis=1)

@@ -45,9 +45,9 @@ _DAY = re.compile(r"day_(\d+)(\.gz)?")
 class Preprocessing:
     """The way from sparse values to rows of a table.
 
-    With ``hash_size``, value v is row v mod hash_size, and a gap is row 0, as with the public
-    ``max_ind_range``. Without it each feature has a vocabulary: row 0 is a gap, row 1 a value that is not in
-    the vocabulary, and the values in it follow in ascending order.
+    With `hash_size`, value v is row v mod hash_size, and a gap is row 0, as with the public `max_ind_range`.
+    Without it each feature has a vocabulary. Row 0 is a gap, and row 1 a value outside the vocabulary. The
+    values of the vocabulary follow in ascending order.
 
     Attributes:
         min_frequency: the least number of times that a value occurs in a feature to get a row of its own.

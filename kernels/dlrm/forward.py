@@ -2,11 +2,11 @@
 
 The dense layers run in half precision; the tables are read in their stored precision:
 
-* one kernel, `bags_interaction`, computes all bags, the interaction and the concatenation: it writes no
-  pooled vector to memory;
-* one kernel computes a linear layer with its bias and activation, or two layers where the second is narrow;
-* the interaction's odd number of columns (479 at MLPerf's sizes) is padded to a multiple of 16 with zero
-  weights: rows without 16-byte alignment would be read element by element.
+* One kernel, `bags_interaction`, computes all bags, the interaction and the concatenation. It writes no
+  pooled vector to memory.
+* One kernel computes a linear layer with its bias and activation, or two layers if the second is narrow.
+* The interaction's odd number of columns (479 at MLPerf's sizes) is padded to a multiple of 16 with zero
+  weights. Rows without 16-byte alignment are read element by element.
 
 Weights come under the reference's state-dict keys: `emb_l.N.weight`, `bot_l.N.*`, `top_l.N.*`.
 
@@ -28,8 +28,8 @@ from kernels.dlrm.tables import Bags, TableGroup
 
 # Rows of the interaction are padded to this many columns: 32 bytes in half precision.
 _COLUMN_MULTIPLE = 16
-# Where two layers in one kernel beat two kernels, measured in benchmarks/results/dlrm_kernels.md: always with
-# few outputs, and with up to 256 where a batch is large enough for one program of 64 rows a multiprocessor.
+# Two layers in one kernel beat two kernels with few outputs, and with up to 256 outputs of a large batch.
+# Such a batch has a program of 64 rows for each multiprocessor (benchmarks/results/dlrm_kernels.md).
 _FUSED_WIDTH = 512
 _FEW_OUTPUTS = 16
 _MANY_OUTPUTS = 256

@@ -3,8 +3,8 @@
 They are the lecture's `pointwise_add_relu_fusion` and `fused_add_mul_activation`, for any shape and dtype.
 The kernels compute in float32 and round once, where eager PyTorch rounds after every operation.
 
-Departures from the lecture: the result is a new tensor by default (``out=x`` overwrites the input, as the
-lecture does), rows have any width, nothing synchronises, and a ReLU keeps NaN.
+Departures from the lecture: the result is a new tensor by default, rows have any width, no call synchronises,
+and a ReLU keeps NaN. `out=x` overwrites the input, as in the lecture.
 
 Legend: M rows, N columns.
 """

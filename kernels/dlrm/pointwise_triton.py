@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 # Elements of a program. 1,024 in 4 warps is 8 elements a thread: one 16-byte access in half precision, two in
-# float32, and enough programs to fill the chip from 128 x 1,024 elements on.
+# float32. From 128 x 1,024 elements on, the programs fill the chip.
 _BLOCK = 1024
 
 

@@ -1,7 +1,7 @@
 """Embedding tables and the bags that look up rows in them.
 
-Bags of all tables lie in one vector of indices, table after table. ``offsets`` (T * B + 1) holds the place
-where bag b of table t begins, at t * B + b; its last entry is the end of the last bag.
+Bags of all tables lie in one vector of indices, table after table. Bag b of table t
+begins at `offsets[t * B + b]`. The last entry of `offsets` (T * B + 1) is the end of the last bag.
 
 Legend: B batch, T tables, L number of indices of all tables, D embedding.
 """

@@ -1,9 +1,9 @@
 """The fused HSTU attention kernel in Triton. `hstu_attention_kernel` also compiles ahead of time.
 
 One program owns BLOCK_M rows of one sequence and HEADS heads, which share the bias. It walks over the columns
-in blocks of BLOCK_N, in this order: blocks that a window cuts; blocks that are visible to every row, without
-a mask; blocks that the diagonal, the targets or the sequence's end cut; the targets' own blocks. It skips
-blocks that are visible to no row.
+in blocks of BLOCK_N. First come blocks that a window cuts, then blocks that are visible to every row and need
+no mask. Blocks that the diagonal, the targets or the sequence's end cut follow, then the targets' own blocks.
+It skips blocks that are visible to no row.
 
 The scale of the weights and the outer alpha are linear: the program applies them once, to the accumulator.
 Whole blocks may come through tensor descriptors (the copy engine). A cut block needs masked loads: the

@@ -33,9 +33,9 @@ def sigmoid_exact(x):
 def sigmoid_half(exponent):
     """1 / (1 + 2^exponent) within 2^-20; a half type rounds at 2^-11.
 
-    Two elements share a reciprocal, 1/a = b/(a b) and 1/b = a/(a b), which costs 1.5 in place of 2 operations
-    of the special-function unit an element. Exponents are clamped to 63, so that the product does not
-    overflow and its reciprocal is not flushed to zero: for x below -43, the sigmoid is 2^-63.
+    Two elements share a reciprocal, 1/a = b/(a b) and 1/b = a/(a b). An element then costs 1.5 in place of 2
+    operations of the special-function unit. Exponents are clamped to 63: the product does not overflow, and
+    its reciprocal is not flushed to zero. For x below -43, the sigmoid is 2^-63.
     """
     return tl.inline_asm_elementwise(
         """{

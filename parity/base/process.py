@@ -34,10 +34,10 @@ def one_thread() -> Iterator[None]:
 
 
 def reuse_freed_memory() -> None:
-    """Let glibc keep the memory of freed tensors for the next ones; other C libraries stay as they are.
+    """Let glibc keep the memory of freed tensors for the next ones. Other C libraries do not change.
 
-    By default every large tensor is new memory of the system, which clears each page at its first use. That
-    takes half the time of operations on the CPU.
+    By default every large tensor is new memory of the system, which clears each page at its first use. The
+    clearing takes half the time of operations on the CPU.
     """
     if platform.libc_ver()[0] != "glibc":
         return

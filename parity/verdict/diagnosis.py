@@ -60,7 +60,7 @@ def _failed_inside(tap: TapJudgement, verdict: Verdict) -> Diagnosis:
 def _nearest_inside(taps: Sequence[TapJudgement], failed: TapJudgement) -> str:
     """The module inside a failing one with the largest margin, in words; empty without a candidate.
 
-    An error within a module's limit may exceed the limit of the module around it, if later operations cancel
+    An error within a module's limit may exceed the limit of the outer module. Later operations then cancel
     more of the result than of the error. An error far above the limit comes from the module's own code.
     """
     assert failed.isolated is not None

@@ -1,9 +1,9 @@
 """Error maps: the place of a tensor's error, which shows a wrong mask or a padding leak at once.
 
 A map shows the tensor's two most telling axes, batch and position if it has them. Each cell holds the largest
-error over all other axes and over its elements. A cell is one character, so that a report stays small and the
-map is readable in `report.json` itself: the level of error over limit, see `LEVELS`, or `OUTSIDE` if no
-element of the cell is compared.
+error over all other axes and over its elements. A cell is one character: the level of error over limit, see
+`LEVELS`, or `OUTSIDE` if no element of the cell is compared. A report stays small, and `report.json` shows
+the map to a reader.
 """
 
 from __future__ import annotations

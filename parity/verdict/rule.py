@@ -1,7 +1,7 @@
 """The rule of a verdict: limits from the precision and the longest sum, without hand-tuned tolerances.
 
-Three results meet at every tap, all computed from the same rounded weights and inputs: the float64 oracle
-`o`, the reference `r` at the tested precision and the port `p` at that precision. Their errors are
+Three results of the same rounded weights and inputs meet at every tap: the float64 oracle `o`, the reference
+`r` and the port `p`, both at the tested precision. Their errors are
 
     err_ref = ||r - o|| / ||o||        err_port = ||p - o|| / ||o||,
 

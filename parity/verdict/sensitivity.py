@@ -28,7 +28,7 @@ def min_detectable_error(oracle: Oracle, port: np.ndarray, limit: Distance) -> f
 
     Args:
         oracle: The compared elements of the oracle.
-        port: Those of the port, (n,) float64, within the limit.
+        port: The same elements of the port, (n,) float64, within the limit.
         limit: The limits of the distance.
     """
     return max(_detected_from(oracle, port, limit, sign) for sign in (1.0, -1.0))

@@ -147,8 +147,8 @@ def _failed_alone(comparison: Comparison) -> bool:
 def _is_at_home(diagnosis: Diagnosis, row: TapJudgement | None, homes: set[str]) -> bool:
     """Whether the diagnosis names a module that contains the fault.
 
-    Code between the modules belongs to no module. The diagnosis of such a fault must accuse no module alone:
-    every module is right on its own, and the named tap is where wrong values arrive.
+    Code between the modules belongs to no module. The diagnosis of such a fault must accuse no module alone.
+    Every module is right on its own, and wrong values arrive at the named tap.
     """
     if row is None:
         return "" in homes

@@ -1,8 +1,8 @@
 """Verdicts of every tensor of every step, and the content of a wrong cache.
 
-The tensors of a step are judged in the order of their computation: the rows' lengths, the cached tensors in
-the order of `Streams.cached`, then the outputs of the new positions. The first that fails is named, because
-later ones depend on it.
+The tensors of a step are judged in the order of their computation. The rows' lengths come first, then the
+cached tensors in the order of `Streams.cached`, then the outputs of the new positions. The verdict names the
+first failure, since later tensors depend on it.
 
 Legend: B rows, C capacity, N positions, X width.
 """

@@ -2,8 +2,8 @@
 
 Log loss and AUC are scikit-learn's definitions (natural logarithm; equal predictions count half). Normalized
 entropy is the log loss over the entropy of the base rate (He et al., "Practical lessons from predicting
-clicks on ads at Facebook", 2014): below 1 is better than always predicting the base rate. Calibration is the
-mean prediction over the mean label.
+clicks on ads at Facebook", 2014). Below 1 it is better than the base rate as the only prediction. Calibration
+is the mean prediction over the mean label.
 
 A prediction of exactly 1 stands for all numbers that round to 1 in the tested precision. Its loss is that of
 the number furthest from 1. A prediction of exactly 0 counts as 2.2e-16, as in scikit-learn.
