@@ -5,6 +5,16 @@ Exit code: 0 all verdicts pass; 1 a verdict fails or a runner breaks; 2 bad inpu
 unavailable.
 """
 
+import sys
+
+from parity.execution import fork_server
+
+WITHOUT_RUNNERS = {"-h", "--help", "--list", "--replay", "--compare"}
+
+if __name__ == "__main__" and not WITHOUT_RUNNERS.intersection(sys.argv):
+    # It imports PyTorch while this process does.
+    fork_server.start()
+
 if __name__ != "__mp_main__":  # processes of runners import this file too, and need no command line
     from cases.shipped import SHIPPED
     from parity.cli.command import command

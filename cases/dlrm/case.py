@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from cases.configured import ConfiguredCase
 from cases.dlrm import inputs as dlrm_inputs
-from cases.dlrm import recorded as dlrm_recorded
 from cases.dlrm.inputs import has_weights, index_name, weight_name
 from cases.dlrm.weight_scales import weight_scale
-from datasets.criteo import logs as criteo
 from parity.base.precision import Precision
 from parity.base.task import Task
 from parity.case import Arrays, Batches
 from parity.inputs.arrays import CaseInputs
+
+if TYPE_CHECKING:
+    from datasets.criteo.logs import CriteoData
 
 
 class DLRMCase(ConfiguredCase):
@@ -44,13 +45,20 @@ class DLRMCase(ConfiguredCase):
         return Batches([inputs], f"synthetic, seed {self.seed}", counts)
 
     def recognises(self, path: Path) -> bool:
-        return criteo.recognises(path)
+        # Every process of a run imports this module, and Arrow, which only recorded data needs, takes long.
+        from datasets.criteo import logs
 
-    def read(self, path: Path) -> tuple[Path, criteo.CriteoData]:
-        return dlrm_recorded.read(path)
+        return logs.recognises(path)
 
-    def recorded(self, data: tuple[Path, criteo.CriteoData]) -> Batches:
-        return dlrm_recorded.recorded(self.config, data)
+    def read(self, path: Path) -> tuple[Path, CriteoData]:
+        from cases.dlrm import recorded
+
+        return recorded.read(path)
+
+    def recorded(self, data: tuple[Path, CriteoData]) -> Batches:
+        from cases.dlrm import recorded
+
+        return recorded.recorded(self.config, data)
 
     def task(self, weights: Path, precision: Precision) -> Task:
         from parity.verdict.task_metrics.clicks import Clicks

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from cases.configured import ConfiguredCase, unflatten_cache
 from cases.hstu import inputs as hstu_inputs
-from cases.hstu import recorded as hstu_recorded
 from cases.hstu.inputs import HSTUInputs
 from cases.hstu.synthetic import synthetic
 from cases.hstu.weight_scales import weight_scale
 from configs import HSTUConfig
-from datasets import movielens
 from parity.base.errors import UserError
 from parity.base.precision import Precision
 from parity.base.task import Task
 from parity.case import Arrays, Batches
+
+if TYPE_CHECKING:
+    from datasets.movielens import Ratings
 
 _APPENDS = 2
 """Items of each row that the incremental forward appends one by one."""
@@ -42,13 +43,20 @@ class DenseHSTU(ConfiguredCase):
         return Batches([inputs], f"synthetic, seed {self.seed}", counts)
 
     def recognises(self, path: Path) -> bool:
+        # Every process of a run imports this module, and Arrow, which only recorded data needs, takes long.
+        from datasets import movielens
+
         return movielens.recognises(path)
 
-    def read(self, path: Path) -> movielens.Ratings:
-        return hstu_recorded.read(path)
+    def read(self, path: Path) -> Ratings:
+        from cases.hstu import recorded
 
-    def recorded(self, data: movielens.Ratings) -> Batches:
-        return hstu_recorded.recorded(self.config, data)
+        return recorded.read(path)
+
+    def recorded(self, data: Ratings) -> Batches:
+        from cases.hstu import recorded
+
+        return recorded.recorded(self.config, data)
 
     def task(self, weights: Path, precision: Precision) -> Task:
         """The catalogue is every item of the table, as the model looks it up."""

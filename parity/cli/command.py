@@ -24,8 +24,6 @@ from parity.cli.arguments import Arguments, refuse_with
 from parity.cli.progress import counted, spinner
 from parity.pipeline import replay, resume, run
 from parity.report import terminal as render
-from parity.report import terminal_differences as render_changes
-from parity.report.differences import compare_reports
 from parity.report.files import read_report, write_outputs
 from parity.report.schema import Report
 from parity.runners import RUNNERS, Unavailable, default_runners
@@ -287,6 +285,9 @@ def _stream(console: Console, arguments: Arguments, steps: int, capacity: int | 
 
 def _compare(console: Console, old: Path, new: Path) -> int:
     """Print the changes from one report to the other, and return the exit code."""
+    from parity.report import terminal_differences as render_changes
+    from parity.report.differences import compare_reports
+
     reports = (read_report(path / "report.json" if path.is_dir() else path) for path in (old, new))
     changes = compare_reports(*reports)
     console.print(render_changes.render_changes(changes))

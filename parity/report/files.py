@@ -8,7 +8,6 @@ from pathlib import Path
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.execution.folder import RunFolder
-from parity.report.html import render_html
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
 from parity.report.schema import SCHEMA, Report
@@ -16,6 +15,9 @@ from parity.report.schema import SCHEMA, Report
 
 def forms(folder: RunFolder) -> dict[Path, Callable[[Report], str]]:
     """Renderers of the report's other forms, by file."""
+    # Jinja takes a third of a second to import, which a run has while its runners work.
+    from parity.report.html import render_html
+
     return {folder.html: render_html, folder.junit: render_junit, folder.markdown: render_markdown}
 
 

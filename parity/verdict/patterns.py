@@ -13,8 +13,6 @@ from fractions import Fraction
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
 
 from parity.verdict.distances import Distance, Oracle
 
@@ -148,6 +146,10 @@ def _shift(failed: FailedTensor) -> Iterator[str]:
 
 
 def _permutation(failed: FailedTensor) -> Iterator[str]:
+    # SciPy takes long to import, and only a failure needs it.
+    from scipy.optimize import linear_sum_assignment
+    from scipy.spatial.distance import cdist
+
     for axis, size in enumerate(failed.oracle.shape):
         if not 1 < size <= LONGEST_AXIS:
             continue

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import special
 
 from parity.verdict.distances import Distance, Oracle
 
@@ -88,6 +87,9 @@ def sampling_factor(numerator: float, denominator: float) -> float:
         numerator: Degrees of freedom of the error.
         denominator: Degrees of freedom of the error that it is compared with.
     """
+    # SciPy takes long to import, which a run has while its runners work.
+    from scipy import special
+
     # The quantile of the F distribution. `scipy.stats` has it too and takes half a second to import.
     return math.sqrt(float(special.fdtri(numerator, denominator, 1.0 - FALSE_ALARM)))
 
