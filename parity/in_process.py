@@ -69,7 +69,7 @@ class CleanRun:
             precision,
             self.arrays,
             self.reference,
-            oracle.run_tapped(self.arrays).tensors,
+            oracle.run_tapped(self.arrays),
             self._alone(oracle, self.reference.calls) if isolated else {},
             reference.run_incremental(self.arrays),
             has_padding=self.poisoned is not None,
@@ -102,13 +102,15 @@ class CleanRun:
 
     def results(self, runner: Runner) -> Results:
         """All results of a loaded runner that verdicts need."""
+        received = runner.run_tapped(self.arrays)
         return Results(
             untapped=runner.run(self.arrays),
-            tapped=runner.run_tapped(self.arrays).tensors,
+            tapped=received.tensors,
             isolated=self._alone(runner, self.reference.calls),
             poisoned=runner.run_tapped(self.poisoned).tensors if self.poisoned is not None else {},
             incremental=runner.run_incremental(self.arrays) if isinstance(runner, Appends) else {},
             appends=isinstance(runner, Appends),
+            received=received,
         )
 
     def reference_results(self, **changes: Any) -> Results:

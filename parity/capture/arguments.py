@@ -1,14 +1,15 @@
 """The arguments of the calls of one run: the tensors and constants that modules receive.
 
-An argument often is a tensor that exists already: the result of another module, an input of the entry, or an
-argument of an earlier call. Its origin names that tensor, and no run copies or returns it twice.
+An argument often is a tensor that exists already: the result of another module, an input of the entry, a
+parameter of the model, or an argument of an earlier call. Its origin names that tensor, and no run copies or
+returns it twice.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parity.base.trees import dotted, leaves
@@ -25,9 +26,11 @@ class Argument:
         name: Path of the leaf, its parameter first, such as `query` or `payloads.timestamps`.
         parameter: Place of the parameter in the signature.
         tensor: Key of the tensor in `Capture.argument`; empty for another leaf.
-        origin: Name of the first tap, input of the entry, or argument that is this tensor; empty for none.
+        origin: Name of the tensor that this argument is: a tap, an input of the entry, a parameter, or an
+            earlier argument; empty for a tensor of its own.
         constant: Value of a constant.
         other: Class of a leaf that is neither a tensor nor a constant, else empty.
+        is_default: Whether the caller leaves the argument out.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Argument:
     origin: str = ""
     constant: bool | int | float | str | None = None
     other: str = ""
+    is_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class Received:
 
 def named_arguments(
     function: Callable[..., Any], args: tuple, kwargs: dict
-) -> Iterator[tuple[str, int, Any]]:
-    """Yield name, place of the parameter, and value of every leaf of a call, defaults included.
+) -> Iterator[tuple[Argument, Any]]:
+    """Yield every leaf of a call, defaults included, as an argument without its value, and the value.
 
     Args:
         function: The called function, bound to its module.
@@ -69,15 +73,15 @@ def named_arguments(
     """
     signature = inspect.signature(function)
     bound = signature.bind(*args, **kwargs)
+    passed = set(bound.arguments)
     bound.apply_defaults()
     for place, (name, value) in enumerate(bound.arguments.items()):
         is_extra = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
         for path, leaf in leaves(value, () if is_extra else (name,)):
-            yield dotted(path), place, leaf
+            yield Argument(dotted(path), place, is_default=name not in passed), leaf
 
 
-def constant_argument(name: str, parameter: int, leaf: Any) -> Argument:
+def with_value(argument: Argument, leaf: Any) -> Argument:
     """The argument of a leaf that is no tensor."""
-    if isinstance(leaf, CONSTANTS):
-        return Argument(name, parameter, constant=leaf)
-    return Argument(name, parameter, other=type(leaf).__name__)
+    is_constant = isinstance(leaf, CONSTANTS)
+    return replace(argument, constant=leaf) if is_constant else replace(argument, other=type(leaf).__name__)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from parity.base.trees import dotted, leaves, map_tree
-from parity.capture.arguments import Argument, Received, constant_argument, named_arguments
+from parity.capture.arguments import Argument, Received, named_arguments, with_value
 from parity.capture.captures import METHODS, Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.capture.longest_sums import LongestSums
 from parity.capture.names import TapName
@@ -44,7 +44,8 @@ def tapped(
     running: list[str] = []
     finished = 0
     sums = LongestSums() if record_calls else None
-    origins = _Origins(capture, inputs or {})
+    parameters = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    origins = _Origins(capture, parameters | dict(inputs) if inputs is not None else {})
     functions = {path: module.forward for path, module in model.named_modules()}
 
     def before(path: str, args: tuple, kwargs: dict, function: Callable[..., Any] | None = None) -> None:
@@ -57,11 +58,11 @@ def tapped(
                 keys[id(leaf)] = capture.intern(leaf)
             return keys[id(leaf)]
 
-        def argument(name: str, parameter: int, leaf: Any) -> Argument:
+        def complete(argument: Argument, leaf: Any) -> Argument:
             if not _is_tensor(leaf):
-                return constant_argument(name, parameter, leaf)
-            call = TapName(path, seen.get(path, 0))
-            return origins.argument(call, name, parameter, leaf, frozen(leaf).key if sums is not None else "")
+                return with_value(argument, leaf)
+            own = str(TapName(path, seen.get(path, 0), argument=argument.name))
+            return origins.complete(argument, own, leaf, frozen(leaf).key if sums is not None else "")
 
         if inputs is not None:
             named = named_arguments(function or functions[path], args, kwargs)
@@ -69,7 +70,7 @@ def tapped(
                 parent=running[-1] if running else "",
                 finished=finished,
                 longest_sum_before=sums.longest_so_far if sums is not None else 0,
-                arguments=tuple(argument(*leaf) for leaf in named),
+                arguments=tuple(complete(argument, leaf) for argument, leaf in named),
             )
         running.append(path)
         if sums is not None:
@@ -114,14 +115,14 @@ class _Origins:
 
     Args:
         capture: Has copies of the named tensors.
-        inputs: Tensors of the entry's arguments by name.
+        tensors: Parameters of the model and tensors of the entry's arguments, by name.
     """
 
-    def __init__(self, capture: Capture, inputs: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, capture: Capture, tensors: Mapping[str, torch.Tensor]) -> None:
         self._capture = capture
         # By identity: the tensor, its name, the key of its copy. Weak references do not delay its end.
         self._named: dict[int, tuple[weakref.ref[torch.Tensor], str, str]] = {}
-        for name, tensor in inputs.items():
+        for name, tensor in tensors.items():
             self.add(tensor, name, name)
 
     def add(self, tensor: torch.Tensor, name: str, key: str) -> None:
@@ -142,16 +143,19 @@ class _Origins:
                 return torch.equal(copies[key], tensor.cpu())
         return True
 
-    def argument(self, call: TapName, name: str, parameter: int, tensor: torch.Tensor, key: str) -> Argument:
-        """The argument of a tensor, with the key of its copy in the capture; empty for no copy yet."""
+    def complete(self, argument: Argument, own: str, tensor: torch.Tensor, key: str) -> Argument:
+        """The argument with its tensor, whose name is `own` if it has none.
+
+        `key` is that of the tensor's copy in the capture; empty if there is none.
+        """
         known = self._find(tensor)
-        origin, known_key = known or ("", str(replace(call, argument=name)))
+        origin, known_key = known or ("", own)
         key = key or known_key
         if key not in self._capture.tensors and key not in self._capture.call_inputs:
             self._capture.call_inputs[key] = tensor.detach().cpu().clone()
         if known is None or key != known_key:
-            self._named[id(tensor)] = weakref.ref(tensor), origin or str(replace(call, argument=name)), key
-        return Argument(name, parameter, tensor=key, origin=origin)
+            self._named[id(tensor)] = weakref.ref(tensor), origin or own, key
+        return replace(argument, tensor=key, origin=origin)
 
 
 @contextlib.contextmanager

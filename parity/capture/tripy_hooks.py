@@ -7,13 +7,13 @@ compiled function, and so do arguments that are nothing else's result. The model
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import nvtripy as tp
 
-from parity.capture.arguments import Argument, Received, constant_argument, named_arguments
+from parity.capture.arguments import Argument, Received, named_arguments, with_value
 from parity.capture.captures import tensor_leaves
 from parity.capture.names import TapName
 
@@ -37,34 +37,40 @@ class Traced:
     Attributes:
         taps: Results of all modules by name.
         received: Arguments of all calls in the order in which they begin, by the call's tap.
-        arguments: Tensors of the arguments that are no tap, by the name of the first.
+        arguments: Tensors of the arguments that are neither tap nor parameter, by the name of the first.
+        parameters: Parameters of the model by name.
     """
 
+    parameters: Mapping[str, tp.Tensor]
     taps: dict[str, tp.Tensor] = field(default_factory=dict)
     received: dict[str, Received] = field(default_factory=dict)
     arguments: dict[str, tp.Tensor] = field(default_factory=dict)
     # By identity of the traced tensor; the tensor itself keeps the identity from another one.
     _named: dict[int, tuple[str, tp.Tensor]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name, tensor in self.parameters.items():
+            self.name(tensor, name)
+
     def name(self, tensor: tp.Tensor, name: str) -> str:
         """The name of a tensor: `name`, unless it has one."""
         return self._named.setdefault(id(tensor.trace_tensor), (name, tensor))[0]
 
-    def argument(self, call: TapName, name: str, parameter: int, leaf: Any) -> Argument:
-        """The argument of a leaf."""
+    def complete(self, call: TapName, argument: Argument, leaf: Any) -> Argument:
+        """The argument of a call with its value or tensor."""
         if isinstance(leaf, tp.DimensionSize) or not is_tripy_tensor(leaf):
-            return constant_argument(name, parameter, leaf)
-        own = str(replace(call, argument=name))
+            return with_value(argument, leaf)
+        own = str(replace(call, argument=argument.name))
         known = self.name(leaf, own)
-        if known not in self.taps:
+        if known not in self.taps and known not in self.parameters:
             self.arguments[known] = leaf
-        return Argument(name, parameter, tensor=known, origin=known if known != own else "")
+        return replace(argument, tensor=known, origin=known if known != own else "")
 
 
 @contextlib.contextmanager
 def tapped(model: tp.Module) -> Iterator[Traced]:
     """Collect every submodule's results and arguments by name while the body traces the model."""
-    traced = Traced()
+    traced = Traced(model.state_dict())
     seen: dict[str, int] = {}
     running: list[str] = []
     wrapped: list[tp.Module] = []
@@ -79,7 +85,8 @@ def tapped(model: tp.Module) -> Iterator[Traced]:
                 finished=len(traced.taps),
                 longest_sum_before=0,
                 arguments=tuple(
-                    traced.argument(call, *leaf) for leaf in named_arguments(forward, args, kwargs)
+                    traced.complete(call, argument, leaf)
+                    for argument, leaf in named_arguments(forward, args, kwargs)
                 ),
             )
             running.append(path)

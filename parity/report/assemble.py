@@ -243,6 +243,8 @@ def _diagnosis(diagnosis: Diagnosis) -> DiagnosisReport:
         amplification=diagnosis.amplification,
         batch=diagnosis.batch,
         explanation=diagnosis.explanation,
+        code=diagnosis.code,
+        argument=diagnosis.argument,
     )
 
 

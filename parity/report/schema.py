@@ -151,12 +151,14 @@ class ModuleReport(_Part):
 class DiagnosisReport(_Part):
     """The place where a runner diverges first; see `parity.verdict.judgement.Diagnosis`."""
 
-    kind: Literal["none", "module", "amplification", "check", "metric", "insensitive"]
+    kind: Literal["none", "module", "amplification", "between", "check", "metric", "insensitive"]
     tap: str
     text: str
     amplification: float | None
     batch: str
     explanation: tuple[str, ...] = ()
+    code: str | None = None
+    argument: str = ""
 
 
 class MetricReport(_Part):

@@ -5,7 +5,7 @@ A comparison reads captures only. A replayed run therefore gives the same verdic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,14 +14,13 @@ import torch
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.inputs.masks import bits
+from parity.verdict.arguments import judge_arguments
 from parity.verdict.bound import bound_for
 from parity.verdict.diagnosis import diagnose
 from parity.verdict.evidence import Evidence, Results
-from parity.verdict.judgement import Diagnosis, TapJudgement
+from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
 from parity.verdict.rule import Verdict, failure, judge
 
-MODEL_OUTPUT = "model output"
-"""Kind of a tap that is an output of the entry point."""
 MAX_BOUNDARY_FRACTION = 0.01
 """Largest share of a tap's own elements that may lie at a discontinuity; with more, the tap fails."""
 MAX_FLIPPED_FRACTION = 0.5
@@ -38,6 +37,7 @@ class Comparison:
         padding_leak: First tap that changes with the content of the padding; empty if none does.
         observer_difference: Largest absolute change of an output by tapping the modules.
         diagnosis: Place of the first divergence.
+        calls: Calls that receive other arguments than the reference's.
     """
 
     taps: tuple[TapJudgement, ...]
@@ -45,6 +45,7 @@ class Comparison:
     padding_leak: str
     observer_difference: float
     diagnosis: Diagnosis
+    calls: tuple[CallJudgement, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -75,7 +76,24 @@ def compare(evidence: Evidence, results: Results) -> Comparison:
     looks_for_leaks = results.taps_modules and evidence.has_padding
     leak = first_padding_leak(evidence, results) if looks_for_leaks else ""
     observer = _largest_difference(results) if results.taps_modules else 0.0
-    return Comparison(taps, checks, leak, observer, diagnose(taps, checks, leak))
+    if not results.received.arguments:
+        return Comparison(taps, checks, leak, observer, diagnose(taps, checks, leak))
+    calls = judge_arguments(
+        evidence,
+        results,
+        _right_taps(evidence, taps),
+        with_floats=not all(tap.passed for tap in taps),
+        excluded=lambda tensor: _row_mask(flips, tensor),
+    )
+    diagnosis = diagnose(taps, checks, leak, calls, evidence.entry)
+    return Comparison(taps, checks, leak, observer, diagnosis, calls)
+
+
+def _right_taps(evidence: Evidence, taps: Sequence[TapJudgement]) -> int:
+    """Number of the reference's taps before the first one that fails inside the model."""
+    failed = {tap.tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed}
+    names = list(evidence.reference.tensors)
+    return next((place for place, name in enumerate(names) if name in failed), len(names))
 
 
 def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:

@@ -3,36 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from parity.verdict.judgement import Diagnosis, TapJudgement
+from parity.capture.names import TapName
+from parity.verdict.judgement import (
+    MODEL_OUTPUT,
+    ArgumentDifference,
+    CallJudgement,
+    Diagnosis,
+    TapJudgement,
+)
 from parity.verdict.rule import Verdict
 
 CLOSE = 10.0
 """Margin up to which the modules inside a failing module may cause its failure. It selects words only."""
 
 
-def diagnose(taps: Sequence[TapJudgement], checks: Mapping[str, Verdict], leak: str) -> Diagnosis:
-    """Name the first module that diverges.
+def diagnose(
+    taps: Sequence[TapJudgement],
+    checks: Mapping[str, Verdict],
+    leak: str,
+    calls: Sequence[CallJudgement] | None = None,
+    entry: str = "",
+) -> Diagnosis:
+    """Name the first module that diverges, or the code between modules.
 
     Args:
         taps: In the order in which modules finish, a module after the modules inside it. The first isolated
             failure is therefore the innermost one.
         checks: Verdicts on other outputs, by name.
         leak: First tap that changes with the content of the padding; empty if none does.
+        calls: Calls with other arguments than the reference's; None where arguments are not known.
+        entry: Name of the entry.
     """
     for tap in taps:
         if tap.isolated is not None and not tap.isolated.passed:
-            text = f"{tap.path} ({tap.kind}) diverges on its own: {tap.isolated.reason}"
-            return Diagnosis("module", tap.tap, text + _nearest_inside(taps, tap))
+            return _failed_alone(taps, tap, tap.isolated, calls or ())
     for tap in taps:
         verdict = tap.accumulated
         if verdict is not None and np.isnan(verdict.port.l2) and not verdict.passed:
             return Diagnosis("module", tap.tap, f"{tap.tap}: {verdict.reason}")
-    for tap in taps:
-        if tap.accumulated is not None and not tap.accumulated.passed:
-            return _failed_inside(tap, tap.accumulated)
+    failed = [tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed]
+    for call in calls or ():
+        if call.wrong and (failed or call.is_wrong_by_itself):
+            return _between(taps, call, call.wrong, entry, shows=bool(failed))
+    if failed:
+        assert failed[0].accumulated is not None
+        if calls is not None and failed[0].kind == MODEL_OUTPUT:
+            return _after_the_modules(failed[0], failed[0].accumulated, entry)
+        return _failed_inside(failed[0], failed[0].accumulated)
     if leak:
         text = f"padding leaks: garbage in padded positions changes valid bits at {leak}"
         return Diagnosis("check", leak, text)
@@ -40,6 +61,55 @@ def diagnose(taps: Sequence[TapJudgement], checks: Mapping[str, Verdict], leak: 
         if not verdict.passed:
             return Diagnosis("check", name, f"{name}: {verdict.reason}")
     return Diagnosis()
+
+
+def _failed_alone(
+    taps: Sequence[TapJudgement], tap: TapJudgement, verdict: Verdict, calls: Sequence[CallJudgement]
+) -> Diagnosis:
+    """The diagnosis of a module that fails on its own, with the argument that its code passes on."""
+    text = f"{tap.path} ({tap.kind}) diverges on its own: {verdict.reason}"
+    for call in calls:
+        if call.parent == tap.path and call.wrong:
+            text = f"{text}; inside, {call.call} {call.text()}"
+            return Diagnosis("module", tap.tap, text, code=tap.path, argument=_argument(call, call.wrong))
+    return Diagnosis("module", tap.tap, text + _nearest_inside(taps, tap))
+
+
+def _between(
+    taps: Sequence[TapJudgement], call: CallJudgement, wrong: ArgumentDifference, entry: str, shows: bool
+) -> Diagnosis:
+    """The diagnosis of code that passes a wrong argument to a module.
+
+    Args:
+        taps: As in `diagnose`.
+        call: The call.
+        wrong: The argument.
+        entry: Name of the entry.
+        shows: Whether a result fails.
+    """
+    effect = "every module passes on its own" if shows else "no result of this batch shows it"
+    names = (tap.tap for tap in taps if str(TapName.parse(tap.tap).module_call) == call.call)
+    return Diagnosis(
+        "between",
+        next(names, ""),
+        f"{call.call} {call.text()}; {effect}; the code of {call.parent or entry} makes the argument",
+        explanation=wrong.explanation,
+        code=call.parent,
+        argument=_argument(call, wrong),
+    )
+
+
+def _argument(call: CallJudgement, argument: ArgumentDifference) -> str:
+    return str(replace(TapName.parse(call.call), argument=argument.name))
+
+
+def _after_the_modules(tap: TapJudgement, verdict: Verdict, entry: str) -> Diagnosis:
+    """The diagnosis of a wrong output behind modules that are all right."""
+    text = (
+        f"{tap.tap}: {verdict.reason}; every module is right and receives the right arguments; "
+        f"the code of {entry} after the modules makes the output"
+    )
+    return Diagnosis("between", tap.tap, text, code="")
 
 
 def _failed_inside(tap: TapJudgement, verdict: Verdict) -> Diagnosis:

@@ -34,6 +34,7 @@ class Evidence:
         boundary: Elements within round-off of a discontinuity, by tap.
         gaps: Classes of the reference that the port cannot have, with the reason.
         causal: Whether no row of a sequence depends on a later one.
+        oracle_received: Tapped run of the oracle, for the arguments of its calls.
     """
 
     precision: Precision
@@ -49,6 +50,7 @@ class Evidence:
     boundary: Mapping[str, np.ndarray] = field(default_factory=dict)
     gaps: Mapping[str, str] = field(default_factory=dict)
     causal: bool = True
+    oracle_received: Capture = field(default_factory=Capture)
 
     def __post_init__(self) -> None:
         self.kinds = {name: call for call in self.reference.calls for name in call.outputs}
@@ -107,6 +109,7 @@ class Results:
         taps_modules: Whether the runner has taps.
         appends: Whether the runner has an incremental forward.
         fused: Classes of the reference that the runner computes inside another module, with the reason.
+        received: The tapped run, for the arguments of its calls; without arguments, none are compared.
     """
 
     untapped: Mapping[str, torch.Tensor]
@@ -118,3 +121,4 @@ class Results:
     taps_modules: bool = True
     appends: bool = True
     fused: Mapping[str, str] = field(default_factory=dict)
+    received: Capture = field(default_factory=Capture)

@@ -10,7 +10,7 @@ import torch
 from parity.inputs.masks import bits
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import TapJudgement
-from parity.verdict.patterns import FailedTensor, explain, named_places
+from parity.verdict.patterns import FailedTensor, explain, named_axes, named_places
 from parity.verdict.rule import Verdict
 
 
@@ -50,7 +50,7 @@ def _explain(
         port=port.to(torch.float64).numpy(),
         counted=evidence.counted(tap, shape),
         limit=verdict.limit,
-        axes=_axes(evidence, shape),
+        axes=named_axes(shape, evidence.batch_size, evidence.valid),
         dtype=port.dtype,
     )
     return tuple(explain(failed))
@@ -67,7 +67,7 @@ def _explain_leak(evidence: Evidence, results: Results, tap: str) -> tuple[str, 
     changed = valid & (bits(clean) != bits(poisoned))
     if not changed.any():
         return ()
-    places = named_places(changed, _axes(evidence, shape))
+    places = named_places(changed, named_axes(shape, evidence.batch_size, evidence.valid))
     return (
         f"{int(changed.sum())} of {int(valid.sum())} valid elements change"
         + (f", all {'; '.join(places)}" if places else ""),
@@ -89,14 +89,3 @@ def _reach(evidence: Evidence, changed: np.ndarray) -> tuple[str, ...]:
         if (is_changed == padded).all():
             return ("every valid position of the sequences with padding: something runs over the padding",)
         return (f"no further than {distance} positions from the padding",)
-
-
-def _axes(evidence: Evidence, shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Names of the axes: the batch and the sequence by name, others by number."""
-    names = [f"axis {axis}" for axis in range(len(shape))]
-    if shape and shape[0] == evidence.batch_size:
-        names[0] = "the batch"
-        for axis, size in enumerate(shape[1:], start=1):
-            if size in evidence.valid:
-                names[axis] = f"the sequence (axis {axis})"
-    return tuple(names)

@@ -10,6 +10,9 @@ from typing import Literal
 from parity.execution.record import RunnerRecord, Status
 from parity.verdict.rule import Verdict
 
+MODEL_OUTPUT = "model output"
+"""Kind of a tap that is an output of the entry point."""
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorMap:
@@ -33,7 +36,7 @@ class TapJudgement:
     Attributes:
         tap: Name of the tap.
         path: Path of its module.
-        kind: Class of its module, or `parity.verdict.comparison.MODEL_OUTPUT`.
+        kind: Class of its module, or `MODEL_OUTPUT`.
         accumulated: Verdict inside the model; None if there is none.
         isolated: Verdict of the module alone on the reference's inputs; None if it cannot run alone.
         gap: Reason why the runner has no such module; empty if it has one.
@@ -94,26 +97,89 @@ class TapJudgement:
 
 
 @dataclass(frozen=True, slots=True)
+class ArgumentDifference:
+    """An argument that the port passes otherwise than the reference.
+
+    Attributes:
+        name: Path of the argument, its parameter first.
+        kind: "value": other elements, or another constant; "absent": a tensor on one side only; "form":
+            another shape, type or signature.
+        text: The difference in words.
+        is_exact: Whether the elements are integers or booleans.
+        explanation: Patterns that explain the tensor, in words.
+    """
+
+    name: str
+    kind: Literal["value", "absent", "form"]
+    text: str
+    is_exact: bool = False
+    explanation: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallJudgement:
+    """A call that receives other arguments than the reference's, though every module before it is right.
+
+    Attributes:
+        call: Tap name of the call.
+        parent: Path of the module whose code makes the arguments; empty for the code of the entry.
+        differing: The arguments that differ, in the order of the signature.
+        equal: Names of the other arguments.
+    """
+
+    call: str
+    parent: str
+    differing: tuple[ArgumentDifference, ...]
+    equal: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> ArgumentDifference | None:
+        """The first argument with another value, or without one; None if all differences are of form."""
+        return next((argument for argument in self.differing if argument.kind != "form"), None)
+
+    @property
+    def is_wrong_by_itself(self) -> bool:
+        """Whether integers or booleans differ, which needs no other failure."""
+        return any(argument.is_exact for argument in self.differing)
+
+    def text(self) -> str:
+        """The most telling difference, and the other arguments, in words."""
+        telling = self.wrong or self.differing[0]
+        others = [argument.name for argument in self.differing if argument is not telling]
+        also = f"; also another {', '.join(others)}" if others else ""
+        equal = (
+            f"; {', '.join(self.equal)} {'is' if len(self.equal) == 1 else 'are'} equal" if self.equal else ""
+        )
+        return f"receives another {telling.name}: {telling.text}{also}{equal}"
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The place where a runner diverges first.
 
     Attributes:
         kind: "none"; "module": a module fails on its own; "amplification": every module passes on its own
-            and an error grows inside the model; "check": a check other than the taps fails; "metric": a task
-            metric moves; "insensitive": checks detect too little.
+            and an error grows inside the model; "between": the code between modules is wrong; "check": a
+            check other than the taps fails; "metric": a task metric moves; "insensitive": checks detect too
+            little.
         tap: Tap of the module; name of the check; empty for the whole model.
         text: The diagnosis in words.
         amplification: Ratio of the error inside the model to the error alone; None for other kinds.
         explanation: Patterns that explain the wrong tensor, in words.
         batch: Name of the batch.
+        code: Path of the module whose code between other modules is wrong, empty for the code of the entry;
+            None where no such code is known.
+        argument: Name of the argument that this code makes; empty for a result.
     """
 
-    kind: Literal["none", "module", "amplification", "check", "metric", "insensitive"] = "none"
+    kind: Literal["none", "module", "amplification", "between", "check", "metric", "insensitive"] = "none"
     tap: str = ""
     text: str = ""
     amplification: float | None = None
     explanation: tuple[str, ...] = ()
     batch: str = ""
+    code: str | None = None
+    argument: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,13 @@ from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Sta
 from parity.inputs.arrays import load
 from parity.runners.forms import computed_inside
 from parity.timing.roofline import Rooflines, read_rooflines
-from parity.verdict.comparison import MODEL_OUTPUT, Comparison, compare
+from parity.verdict.comparison import Comparison, compare
 from parity.verdict.error_map import with_error_maps
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_tap
-from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement, TapJudgement
+from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
 from parity.verdict.merging import merge_batches
+from parity.verdict.notes import notes
 
 if TYPE_CHECKING:
     from parity.verdict.task_metrics.evaluation import Evaluation
@@ -238,7 +239,7 @@ def evidence_of(
     precision: Precision,
     arrays: Mapping[str, np.ndarray],
     reference: Capture,
-    oracle: Mapping[str, torch.Tensor],
+    oracle: Capture,
     oracle_isolated: Mapping[str, torch.Tensor],
     reference_incremental: Mapping[str, torch.Tensor],
     has_padding: bool,
@@ -250,7 +251,7 @@ def evidence_of(
         precision: The tested precision.
         arrays: Inputs of the batch.
         reference: Tapped run of the reference, with its calls.
-        oracle: Taps of the oracle.
+        oracle: Tapped run of the oracle.
         oracle_isolated: Taps of the oracle, each module alone; empty if no module is judged alone.
         reference_incremental: Incremental outputs of the reference, or empty.
         has_padding: Whether runners also ran with garbage in the padding.
@@ -272,7 +273,7 @@ def evidence_of(
         precision=precision,
         entry=case.entry,
         reference=reference,
-        oracle=oracle,
+        oracle=oracle.tensors,
         oracle_isolated=oracle_isolated,
         reference_incremental=reference_incremental,
         incremental_outputs=case.incremental_outputs,
@@ -282,6 +283,7 @@ def evidence_of(
         boundary=boundary,
         gaps=case.gaps(),
         causal=case.is_causal(),
+        oracle_received=oracle,
     )
 
 
@@ -301,7 +303,7 @@ def _evidence(case: Case, folder: PrecisionFolder, record: Record) -> Evidence:
         PRECISIONS[record.precision],
         load(folder.batch.inputs).arrays,
         open_capture(reference.tapped),
-        open_capture(oracle.tapped).tensors,
+        open_capture(oracle.tapped),
         _optional(oracle.isolated).tensors,
         _optional(reference.incremental).tensors,
         has_padding=folder.batch.poisoned.exists(),
@@ -317,7 +319,8 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
     untapped = _optional(folder.timed).tensors or _optional(folder.untapped).tensors
     if not record.taps_modules:
         return Results(untapped=untapped, taps_modules=False, appends=False)
-    tapped = _optional(folder.tapped).tensors
+    received = _optional(folder.tapped)
+    tapped = received.tensors
     # The tapped run of the reference is its isolated run: its modules run on the recorded inputs.
     isolated = tapped if name == REFERENCE else _optional(folder.isolated).tensors
     return Results(
@@ -329,6 +332,7 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
         incremental=_optional(folder.incremental).tensors,
         appends=record.appends,
         fused=computed_inside(case, name),
+        received=Capture() if name == REFERENCE else received,
     )
 
 
@@ -338,26 +342,23 @@ def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, ba
     if record.status is not Status.OK:
         diagnosis = _blame(comparison, record)
     tap = comparison.tap(diagnosis.tap)
-    explanation = explain_tap(evidence, results, tap) if tap is not None else ()
+    explanation = diagnosis.explanation
+    if tap is not None and not explanation and not (diagnosis.kind == "between" and tap.passed):
+        explanation = explain_tap(evidence, results, tap)
     judgement = RunnerJudgement(
         record=record,
         status=record.status,
         reason=record.reason,
         verdict="PASS" if diagnosis.kind == "none" else "FAIL",
         diagnosis=replace(diagnosis, explanation=explanation, batch=batch),
-        taps=tuple(replace(tap, batch=batch, notes=_notes(evidence, tap)) for tap in comparison.taps),
+        taps=tuple(
+            replace(tap, batch=batch, notes=notes(evidence, comparison, tap)) for tap in comparison.taps
+        ),
         checks=comparison.checks,
         padding_leak=comparison.padding_leak,
         observer_difference=comparison.observer_difference,
     )
     return with_error_maps(judgement, evidence, results)
-
-
-def _notes(evidence: Evidence, tap: TapJudgement) -> tuple[str, ...]:
-    """The operations of a tap's module whose longest sum is not known."""
-    path = "" if tap.kind == MODEL_OUTPUT else tap.path
-    operations = evidence.reference.unknown_sums.get(path, {})
-    return tuple(f"the longest sum of {name} is not known: {origin}" for name, origin in operations.items())
 
 
 def _blame(comparison: Comparison, record: RunnerRecord) -> Diagnosis:

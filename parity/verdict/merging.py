@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from parity.execution.record import REFERENCE
-from parity.verdict.comparison import MODEL_OUTPUT
 from parity.verdict.error_map import with_telling_maps
-from parity.verdict.judgement import Diagnosis, RunnerJudgement, TapJudgement
+from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, RunnerJudgement, TapJudgement
 from parity.verdict.rule import Verdict
 from parity.verdict.sensitivity import INSENSITIVE_ABOVE
 

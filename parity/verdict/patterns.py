@@ -7,7 +7,7 @@ Without a pattern for the whole tensor, the explanation names the places of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -264,3 +264,14 @@ def named_places(wrong: np.ndarray, axes: Sequence[str]) -> list[str]:
             if fits and wrong.shape[-1] > 1:
                 places.append(f"{words} of {axes[-2]} and {axes[-1]}")
     return places
+
+
+def named_axes(shape: tuple[int, ...], batch_size: int, sequence_sizes: Container[int]) -> tuple[str, ...]:
+    """Names of a tensor's axes: the batch and the sequence by name, others by number."""
+    names = [f"axis {axis}" for axis in range(len(shape))]
+    if shape and shape[0] == batch_size:
+        names[0] = "the batch"
+        for axis, size in enumerate(shape[1:], start=1):
+            if size in sequence_sizes:
+                names[axis] = f"the sequence (axis {axis})"
+    return tuple(names)

@@ -160,6 +160,13 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
                 capture.call_inputs[name] = tensor
         if whole:
             capture.arguments.update(compiled.received)
+            received = {
+                leaf.tensor for call in compiled.received.values() for leaf in call.arguments if leaf.origin
+            }
+            parameters = self.model.state_dict()
+            capture.call_inputs.update(
+                {name: to_host(parameters[name]) for name in received & set(parameters)}
+            )
         return capture
 
     def time(self, arrays: Arrays, repeats: int) -> Timed:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from parity.capture.captures import ModuleCall
+from parity.capture.captures import Capture, ModuleCall
 from parity.in_process import describe
 from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.effects import effect_of
@@ -76,7 +76,7 @@ def _initial_results(bench: Bench, reached: list[ModuleCall]) -> Results:
     results = replace(bench.clean, isolated=dict(bench.clean.isolated), isolated_problems={})
     if any(name in bench.evidence.boundary for call in reached for name in call.outputs):
         # The tapped run shows the rows that a flipped element reaches.
-        results.tapped, _ = _attempt(lambda: bench.port.run_tapped(bench.arrays).tensors)
+        _run_tapped(bench, results)
     return results
 
 
@@ -98,7 +98,7 @@ def _rerun(bench: Bench, call: ModuleCall, results: Results) -> None:
 
 def _judged_whole(bench: Bench, results: Results) -> tuple[Comparison, Diagnosis]:
     port, arrays, poisoned = bench.port, bench.arrays, bench.poisoned
-    results.tapped, tapped = _attempt(lambda: port.run_tapped(arrays).tensors)
+    tapped = _run_tapped(bench, results)
     results.incremental, incremental = _attempt(lambda: port.run_incremental(arrays))
     results.untapped, untapped = _attempt(lambda: port.run(arrays))
     leak = ""
@@ -109,6 +109,18 @@ def _judged_whole(bench: Bench, results: Results) -> tuple[Comparison, Diagnosis
     if problem:
         return comparison, Diagnosis("check", "", f"every module passes on its own, and {problem}")
     return comparison, comparison.diagnosis
+
+
+def _run_tapped(bench: Bench, results: Results) -> str:
+    """Run the port with taps. Returns the message of its exception, or an empty text."""
+    try:
+        results.received = bench.port.run_tapped(bench.arrays)
+    except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
+        results.received = Capture()
+        return describe(error)
+    finally:
+        results.tapped = results.received.tensors
+    return ""
 
 
 def _attempt(run: Callable[[], Tensors]) -> tuple[Tensors, str]:
@@ -147,13 +159,12 @@ def _failed_alone(comparison: Comparison) -> bool:
 def _is_at_home(diagnosis: Diagnosis, row: TapJudgement | None, homes: set[str]) -> bool:
     """Whether the diagnosis names a module that contains the fault.
 
-    Code between the modules belongs to no module. The diagnosis of such a fault must accuse no module alone.
-    Every module is right on its own, and wrong values arrive at the named tap.
+    A diagnosis of code between modules names the module whose code it is, the entry's by the empty path. A
+    check of the whole model names no module, as its faults are in no module.
     """
-    if row is None:
-        return "" in homes
-    alone = row.isolated is not None and not row.isolated.passed
-    return row.path in homes if alone else "" in homes or row.path in homes
+    if diagnosis.kind == "between":
+        return diagnosis.code in homes
+    return row.path in homes if row is not None else "" in homes
 
 
 def _margin(row: TapJudgement | None) -> float | None:

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from parity.execution.record import REFERENCE, RunnerRecord, Status
-from parity.verdict.comparison import MODEL_OUTPUT
-from parity.verdict.judgement import Diagnosis
+from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis
 from parity.verdict.merging import merge_batches
 from tests.parity.judgements import runner, tap, verdict
 

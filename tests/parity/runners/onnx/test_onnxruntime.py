@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime", reason="the runner needs onnxruntime: pip ins
 from parity.base.precision import PRECISIONS
 from parity.report.schema import DiagnosisReport
 from parity.runners import Unavailable, default_runners, make_runner
-from parity.verdict.comparison import MODEL_OUTPUT
+from parity.verdict.judgement import MODEL_OUTPUT
 from tests.parity import fault_runs
 from tests.parity.case_runs import judged, tapped_paths
 from tests.parity.hidden_gpu import without_gpu

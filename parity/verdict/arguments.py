@@ -1,0 +1,233 @@
+"""Arguments of the port's calls against the reference's: the verdicts on the code between modules.
+
+An argument whose origin is the reference's, the same tap or input of the entry, is right. Any other tensor is
+compared. Integers and booleans must equal the reference's. A floating-point argument has the limit of a tap
+at the beginning of its call: the errors of reference and port are distances from the oracle's argument
+(`parity.verdict.rule`), and the code that makes the argument counts as one more module.
+
+Padding does not count, nor do rows that depend on a discontinuity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from parity.base.precision import dtype_name
+from parity.capture.arguments import Argument, Received
+from parity.verdict.distances import Distance
+from parity.verdict.evidence import Evidence, Results
+from parity.verdict.judgement import ArgumentDifference, CallJudgement
+from parity.verdict.patterns import FailedTensor, explain, named_axes, named_places
+from parity.verdict.rule import judge
+
+EXACT = Distance(0.0, 0.0, 0.0)
+"""The limit of integers, booleans and infinite elements."""
+Excluded = Callable[[torch.Tensor], np.ndarray | None]
+"""From a tensor to the mask of its elements that depend on a discontinuity; None for none."""
+
+
+def judge_arguments(
+    evidence: Evidence, results: Results, right_taps: int, with_floats: bool, excluded: Excluded
+) -> tuple[CallJudgement, ...]:
+    """The calls that receive another argument than the reference's, in the order in which they begin.
+
+    Args:
+        evidence: Has the arguments of the reference and the oracle.
+        results: Has those of the port.
+        right_taps: Number of taps before the first one that fails. A call that begins later may receive a
+            wrong argument from a wrong module, and is left out.
+        with_floats: Whether to compare floating-point tensors.
+        excluded: Elements of a tensor that depend on a discontinuity.
+    """
+    judgements = []
+    for call, received in evidence.reference.arguments.items():
+        port = results.received.arguments.get(call)
+        if port is None or received.finished > right_taps:
+            continue
+        judge = _CallJudge(evidence, results, call, received, with_floats, excluded)
+        differing, equal = [], []
+        for name, theirs, ours in _paired(received, port):
+            difference = judge.difference(name, theirs, ours)
+            if difference is None:
+                equal.append(name)
+            else:
+                differing.append(difference)
+        if differing:
+            judgements.append(CallJudgement(call, received.parent, tuple(differing), tuple(equal)))
+    return tuple(judgements)
+
+
+class _CallJudge:
+    """Judges the arguments of one call. The parameters are those of `judge_arguments`."""
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        results: Results,
+        call: str,
+        received: Received,
+        with_floats: bool,
+        excluded: Excluded,
+    ) -> None:
+        self._evidence = evidence
+        self._port = results.received
+        self._call = call
+        self._received = received
+        self._with_floats = with_floats
+        self._excluded = excluded
+
+    def difference(
+        self, name: str, reference: Argument | None, port: Argument | None
+    ) -> ArgumentDifference | None:
+        """The difference of one argument; None if it is right, or not compared."""
+        if reference is None or port is None:
+            return _one_sided(name, reference, port)
+        if not reference.tensor or not port.tensor:
+            return self._other_than_tensors(name, reference, port)
+        if reference.origin and reference.origin == port.origin:
+            return None
+        theirs, ours = self._evidence.reference.argument(reference), self._port.argument(port)
+        if ours.shape != theirs.shape:
+            text = f"shape {tuple(ours.shape)} in place of {tuple(theirs.shape)}"
+            return ArgumentDifference(name, "form", text)
+        # An integer is the same in more bits.
+        if ours.dtype != theirs.dtype and not (_is_integer(ours) and _is_integer(theirs)):
+            return ArgumentDifference(
+                name, "form", f"{dtype_name(ours.dtype)} in place of {dtype_name(theirs.dtype)}"
+            )
+        is_exact = not theirs.dtype.is_floating_point
+        failed = self._failed(name, theirs, ours) if is_exact or self._with_floats else None
+        if failed is None:
+            return None
+        tensor, wrong = failed
+        count = int(wrong.sum())
+        places = named_places(wrong, tensor.axes) if count else []
+        where = f", all {'; '.join(places)}" if places else ""
+        return ArgumentDifference(
+            name,
+            "value",
+            f"{count} of {int(tensor.counted.sum())} elements{where}"
+            if count
+            else "all elements by a little",
+            is_exact,
+            (*self._passed_instead(name, reference, port, ours), *explain(tensor)),
+        )
+
+    def _other_than_tensors(
+        self, name: str, reference: Argument, port: Argument
+    ) -> ArgumentDifference | None:
+        if reference.other and port.other:
+            return None
+        if not (reference.tensor or reference.other or port.tensor or port.other):
+            if self._same_constant(reference, port):
+                return None
+            return ArgumentDifference(name, "value", _instead(reference, port))
+        # A number may stand for a tensor of one element, and a class for its tensors.
+        sides = {bool(side.tensor): side for side in (reference, port)}
+        is_absent = len(sides) == 2 and not sides[False].other and sides[False].constant is None
+        return ArgumentDifference(name, "absent" if is_absent else "form", _instead(reference, port))
+
+    def _same_constant(self, reference: Argument, port: Argument) -> bool:
+        ours, theirs = port.constant, reference.constant
+        if isinstance(ours, (int, float)) and isinstance(theirs, (int, float)):
+            # A number counts as rounded to the tested precision.
+            roundoff = self._evidence.precision.unit_roundoff if isinstance(theirs, float) else 0.0
+            equal = ours == theirs or (math.isnan(ours) and math.isnan(theirs))
+            return equal or abs(ours - theirs) <= roundoff * abs(theirs) < math.inf
+        return type(ours) is type(theirs) and ours == theirs
+
+    def _failed(
+        self, name: str, reference: torch.Tensor, port: torch.Tensor
+    ) -> tuple[FailedTensor, np.ndarray] | None:
+        """The compared tensors and the mask of the wrong elements; None if the port's tensor is right."""
+        shape = tuple(reference.shape)
+        mask, excluded = self._evidence.mask(shape), self._excluded(reference)
+        counted = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape).copy()
+        if excluded is not None:
+            counted &= ~excluded
+        differs = (reference != port).numpy() & counted
+        if not differs.any():
+            return None
+        axes = named_axes(shape, self._evidence.batch_size, self._evidence.valid)
+        theirs, ours = (side.to(torch.float64).numpy() for side in (reference, port))
+        finite = np.isfinite(theirs) & np.isfinite(ours)
+        oracle = self._oracle(name)
+        is_exact = not reference.dtype.is_floating_point or bool((differs & ~finite).any())
+        if is_exact or oracle is None or oracle.shape != reference.shape:
+            return FailedTensor(theirs, ours, counted, EXACT, axes, port.dtype), differs
+        counted &= finite
+        taps = list(self._evidence.reference.tensors)[: self._received.finished]
+        before = self._evidence.modules(taps[-1], isolated=False) if taps else 0
+        verdict = judge(
+            oracle,
+            reference,
+            port,
+            self._evidence.precision,
+            self._received.longest_sum_before,
+            counted,
+            modules=before + 1,
+        )
+        if verdict.passed:
+            return None
+        failed = FailedTensor(oracle.numpy(), ours, counted, verdict.limit, axes, port.dtype)
+        return failed, failed.wrong
+
+    def _oracle(self, name: str) -> torch.Tensor | None:
+        run = self._evidence.oracle_received
+        arguments = run.arguments[self._call].arguments if self._call in run.arguments else ()
+        return next((run.argument(argument) for argument in arguments if argument.name == name), None)
+
+    def _passed_instead(
+        self, name: str, reference: Argument, port: Argument, ours: torch.Tensor
+    ) -> Iterator[str]:
+        """The known tensor that the port passes in the argument's place."""
+        for other in self._received.arguments:
+            if other.name != name and other.tensor:
+                tensor = self._evidence.reference.argument(other)
+                if tensor.dtype == ours.dtype and torch.equal(tensor, ours):
+                    yield f"equals the reference's {other.name}"
+                    return
+        if port.origin and reference.origin:
+            yield f"is {port.origin} in place of {reference.origin}"
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return tensor.dtype is not torch.bool and not tensor.dtype.is_floating_point
+
+
+def _one_sided(name: str, reference: Argument | None, port: Argument | None) -> ArgumentDifference | None:
+    if port is None and reference is not None and reference.tensor:
+        return ArgumentDifference(name, "absent", "the port's module has no such argument")
+    present = port or reference
+    if present is None or present.is_default:
+        return None
+    side = "reference" if port else "port"
+    return ArgumentDifference(name, "form", f"the {side}'s module has no such argument")
+
+
+def _instead(reference: Argument, port: Argument) -> str:
+    theirs, ours = (
+        "a tensor" if side.tensor else side.other or repr(side.constant) for side in (reference, port)
+    )
+    return f"{ours} in place of {theirs}"
+
+
+def _paired(reference: Received, port: Received) -> Iterator[tuple[str, Argument | None, Argument | None]]:
+    """Arguments of both sides by name, or by the place of a parameter that the sides name otherwise."""
+    known = {argument.name for argument in reference.arguments}
+    ours = {argument.name: argument for argument in port.arguments}
+    by_place = {_place(argument): argument for argument in port.arguments if argument.name not in known}
+    for argument in reference.arguments:
+        other = ours.get(argument.name)
+        yield argument.name, argument, other or by_place.pop(_place(argument), None)
+    for argument in by_place.values():
+        yield argument.name, None, argument
+
+
+def _place(argument: Argument) -> tuple[int, str]:
+    """The place of the parameter, and the way from it to the leaf."""
+    return argument.parameter, argument.name.partition(".")[2]

@@ -1,0 +1,51 @@
+"""Faults in the port's code between modules: the diagnosis names the call that receives the wrong argument."""
+
+import pytest
+
+from parity.studies.fault_injection.faults import Outcome
+from parity.studies.fault_injection.handwritten import Edit
+from parity.studies.fault_injection.trial import try_fault
+from tests.parity.case_runs import bench_of, on_bench
+
+pytestmark = [
+    pytest.mark.usefixtures("without_call_stacks"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+HSTU = "tripy_port.hstu_dense"
+FAULTS = {
+    "mask_transposed": (
+        HSTU,
+        "self._valid_attn_mask(self._attn_mask, x)",
+        "tp.transpose(self._valid_attn_mask(self._attn_mask, x), 0, 1)",
+        "_hstu",
+    ),
+    "ids_shifted_by_one": (
+        HSTU,
+        "self.get_item_embeddings(past_ids)",
+        "self.get_item_embeddings(tp.minimum(past_ids + 1, 3))",
+        "_embedding_module",
+    ),
+    "padded_timestamps_count": (
+        HSTU,
+        "all_timestamps = clear_padded_timestamps(all_timestamps, x_lengths)",
+        "all_timestamps = all_timestamps + tp.cast(tp.unsqueeze(x_lengths, 1), tp.int64)",
+        "_hstu",
+    ),
+    "output_scaled": (
+        HSTU,
+        "return encoded, current, self.similarity_fn(current, item_ids)",
+        "return encoded * 1.01, current, self.similarity_fn(current, item_ids)",
+        "score.encoded",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=on_bench("hstu_tiny")) for name in FAULTS])
+def test_code_of_the_entry_is_named_by_the_call_that_it_feeds(name):
+    module, old, new, named = FAULTS[name]
+    fault = Edit("by hand: between", module, name, module, old, new, "hstu_tiny", named)
+    finding = try_fault(bench_of("hstu_tiny"), fault)
+    assert finding.outcome is Outcome.DETECTED
+    assert (finding.kind, finding.localised) == ("between", True)
+    assert finding.named.startswith(named)
