@@ -87,7 +87,9 @@ def _between(
         entry: Name of the entry.
         shows: Whether a result fails.
     """
-    effect = "every module passes on its own" if shows else "no result of this batch shows it"
+    judged_alone = any(tap.isolated is not None for tap in taps)
+    right = "every module passes on its own" if judged_alone else "every module before it is right"
+    effect = right if shows else "no result of this batch shows it"
     names = (tap.tap for tap in taps if str(TapName.parse(tap.tap).module_call) == call.call)
     return Diagnosis(
         "between",

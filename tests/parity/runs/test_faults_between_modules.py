@@ -1,4 +1,4 @@
-"""Faults in the port's code between modules: the diagnosis names the call that receives the wrong argument."""
+"""Faults in the port's code between modules: the diagnosis names the call that gets the wrong argument."""
 
 import pytest
 
