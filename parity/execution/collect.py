@@ -155,7 +155,8 @@ def collect(
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
     collection = _Collection(batch, pool, scheduler, progress, budget, modules_alone, covers)
     with scheduler.capturing(), ThreadPoolExecutor(max_workers=len(everyone)) as threads:
-        records = dict(zip(everyone, threads.map(collection.capture, everyone), strict=True))
+        captured = threads.map(lambda name: collection.capture(name, timed), everyone)
+        records = dict(zip(everyone, captured, strict=True))
     gpu = collection.time(records) if timed else {}
     if profiles is not None:
         collection.profile(records, profiles)
@@ -190,8 +191,8 @@ class _Collection:
         # Memory of the whole batch, known when the reference has run; or the reference's failure.
         self._recorded: Future[WorkingBytes] = Future()
 
-    def capture(self, name: str) -> RunnerRecord:
-        """Take all captures of one runner."""
+    def capture(self, name: str, timed: bool) -> RunnerRecord:
+        """Take all captures of one runner, and prepare its timing."""
         record = RunnerRecord()
         try:
             self._capture(name, record)
@@ -201,8 +202,19 @@ class _Collection:
         except CannotWrite as error:
             self._fail_waiting(name, RunnerFailure(Status.ERROR, str(error)))
             raise
+        if timed and name in self._working({name: record}):
+            record.timing_reason = self._prepare_timing(name)
         self._progress(f"{self._batch.case.name} {self._batch.precision.name}: {name}")
         return record
+
+    def _prepare_timing(self, name: str) -> str:
+        """Prepare a runner's timing beside the captures of others. Returns the reason for a failure."""
+        if self._reference_seconds <= LONGEST_TIMED:
+            try:
+                self._ask(name, Commands.prepare_timing, self._batch.folder.inputs, self._calls)
+            except RunnerFailure as failure:
+                return str(failure)
+        return ""
 
     def _fail_waiting(self, name: str, failure: RunnerFailure) -> None:
         """Pass the reference's failure to the runners that wait for its calls."""
@@ -310,7 +322,10 @@ class _Collection:
                     f"that takes more than {LONGEST_TIMED:.0f} s"
                 )
             return {}
-        return time_runners(self._batch, self._working(records), self._pool, self._scheduler)
+        prepared = {
+            name: record for name, record in self._working(records).items() if not record.timing_reason
+        }
+        return time_runners(self._batch, prepared, self._pool, self._scheduler)
 
     def _working(self, records: dict[str, RunnerRecord]) -> dict[str, RunnerRecord]:
         return {

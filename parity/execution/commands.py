@@ -1,7 +1,8 @@
 """The commands of a runner's process, one method each. Tensors travel as files.
 
 `parity.execution.worker.RunnerProcess.request` calls a method here, in the runner's process. Only the loaded
-model and the outputs of the last timed run stay from one command to the next. Files are cached.
+model, the outputs of the last timed run, and on a GPU the calls to be timed stay from one command to the
+next. Files are cached.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import functools
 import importlib
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,7 +48,7 @@ from parity.runners.base import (
     TapsAtOnce,
     TapsModules,
 )
-from parity.timing.measure import Replayed
+from parity.timing.measure import Replayed, TimedCall
 from parity.timing.rounds import TimedRuns
 from parity.timing.traces import profile
 
@@ -96,6 +97,7 @@ class Commands:
         self._arrays: dict[Path, Mapping[str, np.ndarray]] = {}
         self._captures: dict[Path, Capture] = {}
         self._timed: dict[str, torch.Tensor] = {}
+        self._in_place: dict[tuple[Path, str], TimedCall] = {}
 
     @property
     def _runner(self) -> Runner:
@@ -132,6 +134,7 @@ class Commands:
         if self._loaded == (reference, precision, weights):
             return
         self._captures.clear()
+        self._in_place.clear()
         self._loaded = None
         case = load_case(reference)
         self._runner.load(case, precision, load_export(weights))
@@ -258,13 +261,37 @@ class Commands:
         if self._timed:
             save_capture(Capture(tensors=self._timed), stem)
 
+    def prepare_timing(self, inputs: Path, calls: Path) -> None:
+        """Capture CUDA graphs of the model and of each recorded call, which the first replays would do.
+
+        Nothing without a GPU. The machine may have other users.
+        """
+        if not torch.cuda.is_available():
+            return
+        self.time_replays(inputs, 0)
+        if isinstance(self._runner, TapsModules):
+            for _, timed in self._timed_calls(inputs, calls):
+                timed.time(1)
+                if timed.replays is not None:
+                    timed.replays.time(0)
+
     def time_calls(self, inputs: Path, calls: Path, repeats: int) -> dict[str, list[float]]:
         """Time each recorded call alone, by tap."""
+        return {tap: timed.time(repeats) for tap, timed in self._timed_calls(inputs, calls)}
+
+    def _timed_calls(self, inputs: Path, calls: Path) -> Iterator[tuple[str, TimedCall]]:
+        """The recorded calls with their arguments in place, by tap.
+
+        On a GPU they stay in place until another model is loaded. The host has no memory for all of them.
+        """
         runner, recorded, arrays = self._able(TapsModules), self._capture(calls), self._inputs(inputs)
-        return {
-            call.tap: runner.time_call(call, recorded.call_inputs, arrays, repeats)
-            for call in filter(runner.can_run, recorded.calls)
-        }
+        for call in filter(runner.can_run, recorded.calls):
+            timed = self._in_place.get((calls, call.tap))
+            if timed is None:
+                timed = runner.timed_call(call, recorded.call_inputs, arrays)
+                if torch.cuda.is_available():
+                    self._in_place[calls, call.tap] = timed
+            yield call.tap, timed
 
     def time_replays(self, inputs: Path, repeats: int) -> Replayed:
         """Time replays of the whole model's CUDA graph; none and no reason without that ability."""
@@ -274,13 +301,11 @@ class Commands:
         return runner.time_replays(self._inputs(inputs), repeats)
 
     def time_call_replays(self, inputs: Path, calls: Path, repeats: int) -> dict[str, Replayed]:
-        """Time replays of each recorded call's CUDA graph, by tap; none without that ability."""
-        runner, recorded, arrays = self._runner, self._capture(calls), self._inputs(inputs)
-        if not isinstance(runner, ReplaysGraphs):
-            return {}
+        """Time replays of the CUDA graph of each recorded call that has one, by tap."""
         return {
-            call.tap: runner.time_call_replays(call, recorded.call_inputs, arrays, repeats)
-            for call in filter(self._able(TapsModules).can_run, recorded.calls)
+            tap: timed.replays.time(repeats)
+            for tap, timed in self._timed_calls(inputs, calls)
+            if timed.replays is not None
         }
 
     def profile(self, inputs: Path, calls: Path, path: Path) -> None:
@@ -293,8 +318,9 @@ class Commands:
         ranges = runner.module_ranges() if isinstance(runner, RangesModules) else contextlib.nullcontext()
         alone: dict[str, Callable[[], Any]] = {}
         if isinstance(runner, TapsModules) and not isinstance(runner, RangesModules):
+            run_alone = lambda call: runner.timed_call(call, recorded.call_inputs, arrays).time(1)  # noqa: E731
             for call in filter(runner.can_run, recorded.calls):
-                alone[call.tap] = functools.partial(runner.time_call, call, recorded.call_inputs, arrays, 1)
+                alone[call.tap] = functools.partial(run_alone, call)
         profile(lambda: runner.time(arrays, 1), ranges, alone, path)
 
     def call(self, target: str, *arguments: Any) -> Any:

@@ -15,6 +15,8 @@ _MODULES = [
     "parity.execution.worker",
     "parity.runners.torch.eager",
     "parity.runners.oracle.float64",
+    # Decompositions of PyTorch's operations import it, in the first run that records calls.
+    "torch.fx.experimental.symbolic_shapes",
 ]
 """Modules of all runner processes, and of runners that every run has."""
 

@@ -22,7 +22,7 @@ from parity.execution.worker import RunnerProcess
 
 MAX_WORKERS = 2
 """Largest number of workers on a CPU: each holds models and executables in memory."""
-MAX_GPU_WORKERS, CORES_OF_A_GPU_WORKER = 4, 4
+MAX_GPU_WORKERS, CORES_OF_A_GPU_WORKER = 6, 2
 """Largest number of workers beside a GPU, and the cores that each needs: it compiles while the GPU waits."""
 PATIENCE = 3.0
 """Time for dismissed processes to clean up, in seconds; a process that still computes is ended after it."""
@@ -45,12 +45,14 @@ class Scheduler:
         # cores in each process would wait for one another.
         threads = torch.get_num_threads()
         cores = os.cpu_count() or 1
-        self.workers = min(MAX_WORKERS, cores)
+        self.workers = self._parts = min(MAX_WORKERS, cores)
         if torch.cuda.is_available():
             self.workers = max(self.workers, min(MAX_GPU_WORKERS, cores // CORES_OF_A_GPU_WORKER))
-        self.threads_shared = max(1, threads // self.workers)
+            # The model's data is on the GPU: a core is all that a runner needs.
+            self._parts = cores
+        self.threads_shared = max(1, threads // self._parts)
         self.threads_alone = threads
-        self._slots = threading.Semaphore(self.workers)
+        self._slots = threading.Semaphore(self._parts)
         self._taking_all = threading.Lock()
         self._recording = threading.Lock()
         self._phases = threading.Condition()
@@ -99,7 +101,7 @@ class Scheduler:
     def alone(self) -> Iterator[None]:
         """Wait until no other user is inside, and admit none in the body."""
         with self._taking_all, contextlib.ExitStack() as slots:
-            for _ in range(self.workers):
+            for _ in range(self._parts):
                 slots.enter_context(self._slots)
             yield
 
@@ -132,10 +134,14 @@ class RunnerPool:
                 self._processes[key] = process
         return process
 
-    def stop(self) -> None:
-        """End the processes, and the processes that runners started, such as compilers."""
+    def dismiss(self) -> None:
+        """Tell the processes that no command follows."""
         for process in self._processes.values():
             process.dismiss()
+
+    def stop(self) -> None:
+        """End the processes, and the processes that runners started, such as compilers."""
+        self.dismiss()
         latest = time.monotonic() + PATIENCE
         for process in self._processes.values():
             process.stop(max(0.0, latest - time.monotonic()))
@@ -180,5 +186,8 @@ def side_by_side(
         with one_thread(), ThreadPoolExecutor(max_workers=scheduler.workers) as threads:
             return list(threads.map(do, units))
     finally:
+        # All clean up at the same time.
+        for worker in workers:
+            worker.pool.dismiss()
         for worker in workers:
             worker.pool.stop()

@@ -7,7 +7,7 @@
     RecordsCalls     a capture with the calls of all modules and their inputs
     Appends          the incremental forward
     RangesModules    modules as ranges of a profile
-    ReplaysGraphs    timed replays of captured CUDA graphs
+    ReplaysGraphs    timed replays of the model's captured CUDA graph
     BuildsEngines    engines as results of their own
     MeasuresCoverage what the inputs ask of the port
 """
@@ -27,7 +27,7 @@ from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.case import Case
 from parity.coverage.questions import Coverage
-from parity.timing.measure import Replayed, Timed
+from parity.timing.measure import Replayed, Timed, TimedCall
 
 Arrays = Mapping[str, np.ndarray]
 Tensors = Mapping[str, torch.Tensor]
@@ -112,8 +112,8 @@ class TapsModules(Runner):
         """
 
     @abc.abstractmethod
-    def time_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> list[float]:
-        """Seconds of synchronised runs of one module alone; empty where it has no time of its own."""
+    def timed_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> TimedCall:
+        """One module alone on the inputs of the reference's module, to be timed."""
 
 
 class TapsAtOnce(TapsModules):
@@ -148,15 +148,11 @@ class RangesModules(TapsModules):
 
 
 class ReplaysGraphs(Runner):
-    """A runner that times replays of captured CUDA graphs. Without a GPU there are none."""
+    """A runner that times replays of the model's captured CUDA graph. Without a GPU there are none."""
 
     @abc.abstractmethod
     def time_replays(self, arrays: Arrays, repeats: int) -> Replayed:
-        """Time replays of the untapped model."""
-
-    @abc.abstractmethod
-    def time_call_replays(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> Replayed:
-        """Time replays of one module alone."""
+        """Time replays of the untapped model; 0 only captures its graph."""
 
 
 class BuildsEngines(Runner):

@@ -18,7 +18,7 @@ from parity.case import Case
 from parity.runners.base import Arrays, BuildsEngines, BuiltOnly, Refused, Tensors, Unavailable
 from parity.runners.tripy.compiled import Compiled
 from parity.runners.tripy.runner import IS_PORTABLE, TripyRunner
-from parity.timing.measure import Replayed
+from parity.timing.measure import Replays
 
 if IS_PORTABLE:
     from tripy_portable import trt
@@ -126,9 +126,9 @@ class TensorRTRunner(TripyRunner, BuildsEngines):
             "key": built.key,
         }
 
-    def _time_replays(self, compiled: Compiled, arguments: Any, repeats: int) -> Replayed:
+    def _replays(self, compiled: Compiled, on_device: Any) -> Replays | None:
         # The portable runtime's graph is not the engine.
-        return Replayed([])
+        return None
 
     def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
         if self._cannot_run:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -138,6 +138,56 @@ class Replay:
     def time(self, repeats: int) -> list[float]:
         """Seconds of single replays, without the host's."""
         return measure_queued(self._graph.replay, repeats, torch.cuda.current_stream()).seconds
+
+
+class Captured(Protocol):
+    """Work as a captured CUDA graph."""
+
+    def time(self, repeats: int) -> list[float]:
+        """Seconds of single replays. Raises `NotCapturable`."""
+
+
+class Replays:
+    """Replays of work as a CUDA graph, or the reason for their absence.
+
+    Args:
+        capture: Captures the graph, at the first use. May raise `NotCapturable`.
+    """
+
+    def __init__(self, capture: Callable[[], Captured]) -> None:
+        self._capture = capture
+        self._graph: Captured | None = None
+        self._reason = ""
+
+    def time(self, repeats: int) -> Replayed:
+        """Time so many replays; 0 only captures the graph."""
+        if self._reason:
+            return Replayed([], self._reason)
+        try:
+            if self._graph is None:
+                self._graph = self._capture()
+            return Replayed(self._graph.time(repeats))
+        except NotCapturable as reason:
+            self._graph, self._reason = None, str(reason)
+            return Replayed([], self._reason)
+
+
+@dataclass(frozen=True)
+class TimedCall:
+    """One module alone with its arguments in place, to be timed again and again.
+
+    Attributes:
+        time: Seconds of so many synchronised runs; empty where it has no time of its own.
+        replays: Replays of its CUDA graph; None where there are none.
+    """
+
+    time: Callable[[int], list[float]]
+    replays: Replays | None = None
+
+
+def untimed(repeats: int) -> list[float]:
+    """`TimedCall.time` of a module without a time of its own."""
+    return []
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ from parity.capture.captures import Capture, ModuleCall, argument_keys
 from parity.case import Case
 from parity.runners.base import Arrays, TapsModules, Tensors
 from parity.runners.onnx.export import Exported, argument_name, export, feeds
-from parity.timing.measure import Timed
+from parity.timing.measure import Timed, TimedCall
 
 
 class Session(Protocol):
@@ -97,9 +97,9 @@ class OnnxRunner(TapsModules):
         session, tensors = self._call(call, inputs, arrays)
         return session(tensors)
 
-    def time_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> list[float]:
+    def timed_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> TimedCall:
         session, tensors = self._call(call, inputs, arrays)
-        return session.time(tensors, repeats)
+        return TimedCall(lambda repeats: session.time(tensors, repeats))
 
     def _call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[Session, Tensors]:
         keys = argument_keys(call.args, call.kwargs)

@@ -27,7 +27,7 @@ from parity.runners.base import (
     Tensors,
     Unavailable,
 )
-from parity.timing.measure import NotCapturable, Replay, Replayed, Timed, measure
+from parity.timing.measure import Replay, Replayed, Replays, Timed, TimedCall, measure
 
 
 class TorchModel(Runner):
@@ -134,11 +134,18 @@ class TorchModules(TorchModel, TapsModules):
         with torch.inference_mode():
             return self._call_taps(call, args, kwargs)
 
-    def time_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> list[float]:
+    def timed_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> TimedCall:
         args, kwargs = self._call_arguments(call, inputs, arrays)
         module = call.function(self._modules[call.path])
-        with torch.inference_mode():
-            return measure(lambda: module(*args, **kwargs), repeats, self._queue()).seconds
+
+        @torch.inference_mode()
+        def run() -> Any:
+            return module(*args, **kwargs)
+
+        return TimedCall(lambda repeats: measure(run, repeats, self._queue()).seconds, self._replays(run))
+
+    def _replays(self, run: Callable[[], Any]) -> Replays | None:
+        return Replays(lambda: Replay(run)) if self.device.type == "cuda" else None
 
     def _call_arguments(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[list, dict]:
         """The arguments of a module alone, on the device."""
@@ -151,37 +158,21 @@ class TorchModules(TorchModel, TapsModules):
 
 
 class TorchGraphs(TorchModules, ReplaysGraphs):
-    """A PyTorch model that is also timed as replays of CUDA graphs."""
+    """A PyTorch model that is also timed as replays of its CUDA graph."""
 
     def __init__(self, device: torch.device | None = None) -> None:
         super().__init__(device)
-        # By tap, the whole model under "": a captured graph, or the reason why there is none.
-        self._replays: dict[str, Replay | NotCapturable] = {}
+        self._whole: Replays | None = None
 
     def _build(self, case: Case, dtype: torch.dtype, weights: Tensors) -> None:
-        self._replays = {}
+        self._whole = None
         super()._build(case, dtype, weights)
 
     def time_replays(self, arrays: Arrays, repeats: int) -> Replayed:
-        arguments = self._arguments(arrays)
-        return self._replayed("", lambda: self._entry(arguments), repeats)
-
-    def time_call_replays(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> Replayed:
-        args, kwargs = self._call_arguments(call, inputs, arrays)
-        module = call.function(self._modules[call.path])
-        return self._replayed(call.tap, lambda: module(*args, **kwargs), repeats)
-
-    def _replayed(self, tap: str, function: Callable[[], Any], repeats: int) -> Replayed:
-        if self.device.type != "cuda":
-            return Replayed([])
-        with torch.inference_mode():
-            if tap not in self._replays:
-                try:
-                    self._replays[tap] = Replay(function)
-                except NotCapturable as reason:
-                    self._replays[tap] = reason
-            replay = self._replays[tap]
-            return Replayed(replay.time(repeats)) if isinstance(replay, Replay) else Replayed([], str(replay))
+        if self._whole is None:
+            arguments = self._arguments(arrays)
+            self._whole = self._replays(torch.inference_mode()(lambda: self._entry(arguments)))
+        return Replayed([]) if self._whole is None else self._whole.time(repeats)
 
 
 class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules):

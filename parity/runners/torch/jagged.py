@@ -16,7 +16,7 @@ from parity.case import Case, Form
 from parity.runners.base import Arrays, RangesModules, Tensors
 from parity.runners.forms import form_of
 from parity.runners.torch.eager import TorchGraphs, TorchModules, recorded_arguments
-from parity.timing.measure import Replayed
+from parity.timing.measure import TimedCall, untimed
 
 
 class TorchForm(TorchModules, RangesModules):
@@ -61,8 +61,5 @@ class TorchJaggedRunner(TorchForm, TorchGraphs):
     def label(self) -> str:
         return f"torch jagged (eager, {self.device.type})"
 
-    def time_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> list[float]:
-        return []
-
-    def time_call_replays(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> Replayed:
-        return Replayed([])
+    def timed_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> TimedCall:
+        return TimedCall(untimed)

@@ -33,15 +33,20 @@ from parity.runners.base import (
     Unavailable,
 )
 from parity.runners.torch.eager import recorded_arguments
-from parity.runners.tripy.compiled import Compiled, time_runs, to_device, to_host, tripy_dtype, with_graphs
+from parity.runners.tripy.compiled import (
+    Compiled,
+    ExecutableReplay,
+    time_runs,
+    to_device,
+    to_host,
+    tripy_dtype,
+)
 from parity.runners.tripy.lean_traces import leanly
 from parity.runners.tripy.survey import Survey
-from parity.timing.measure import NotCapturable, Replayed, Timed, measure_queued, same_bits
+from parity.timing.measure import Replayed, Replays, Timed, TimedCall
 
 _STATIC: Mapping[int, int] = {}
 IS_PORTABLE = bool(getattr(mlir_tensorrt, "__portable__", False))
-_CALLS_TO_CAPTURE = 2
-"""The portable runtime captures at the second call."""
 
 
 class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
@@ -53,7 +58,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self.dtype: torch.dtype
         self._modules: dict[str, tp.Module] = {}
         self._executables: dict[Any, list[Compiled]] = {}
-        self._replays: dict[int, tp.Executable] = {}
+        self._whole: Replays | None = None
         self._survey: Survey | None = None
 
     def label(self) -> str:
@@ -75,14 +80,14 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
             raise Unavailable(str(error)) from error
         self._load_parameters(weights)
         self._modules = dict(named_modules(self.model))
-        self._executables, self._replays = {}, {}
+        self._executables, self._whole = {}, None
         self._survey = None
 
     def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
         if self._survey is None:
             twin = copy.copy(self)
             self._survey = Survey(self.case, tripy_dtype(self.dtype), self._modules, twin)
-            twin._executables, twin._replays = {}, {}
+            twin._executables, twin._whole = {}, None
             twin._compile = self._survey.graph
         return self._survey.answer(arrays, recorded)
 
@@ -184,27 +189,15 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
     def time_replays(self, arrays: Arrays, repeats: int) -> Replayed:
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         compiled = self._compiled("_entry", self._entry, arguments, self.case.dynamic_sizes(arrays))
-        return self._time_replays(compiled, arguments, repeats)
+        if self._whole is None:
+            self._whole = self._replays(compiled, map_tree(arguments, to_device))
+        return Replayed([]) if self._whole is None else self._whole.time(repeats)
 
-    def _time_replays(self, compiled: Compiled, arguments: Any, repeats: int) -> Replayed:
-        """Calls of the portable runtime's captured graph, which copies its inputs in and its results out."""
-        if not (IS_PORTABLE and torch.cuda.is_available()) or compiled.executable is None:
-            return Replayed([])
-        on_device = map_tree(arguments, to_device)
-        if id(compiled) not in self._replays:
-            self._replays[id(compiled)] = with_graphs(compiled.executable)
-        executable = self._replays[id(compiled)]
-        executable.stream = compiled.executable.stream
-        for _ in range(_CALLS_TO_CAPTURE):
-            executable(on_device)
-        try:
-            replayed = measure_queued(lambda: executable(on_device), repeats, compiled.queue())
-        except NotCapturable as reason:
-            return Replayed([], str(reason))
-        pairs = zip(replayed.result, compiled.launch(on_device), strict=True)
-        if not all(same_bits(to_host(result), to_host(expected)) for result, expected in pairs):
-            return Replayed([], "a replay gives other bits than a run")
-        return Replayed(replayed.seconds)
+    def _replays(self, compiled: Compiled, on_device: Any) -> Replays | None:
+        """Replays of the portable runtime's graph; there are none on TensorRT, or without a graph."""
+        if not (IS_PORTABLE and torch.cuda.is_available()) or compiled.is_empty:
+            return None
+        return Replays(lambda: ExecutableReplay(compiled, on_device))
 
     def _call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[Compiled, Any]:
         """One module's executable, and its arguments on the host."""
@@ -229,13 +222,11 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         compiled, arguments = self._call(call, inputs, arrays)
         return compiled.on_host(map_tree(arguments, to_device))
 
-    def time_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> list[float]:
+    def timed_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> TimedCall:
         compiled, arguments = self._call(call, inputs, arrays)
-        return time_runs(compiled, map_tree(arguments, to_device), repeats)[0]
-
-    def time_call_replays(self, call: ModuleCall, inputs: Tensors, arrays: Arrays, repeats: int) -> Replayed:
-        compiled, arguments = self._call(call, inputs, arrays)
-        return self._time_replays(compiled, arguments, repeats)
+        on_device = map_tree(arguments, to_device)
+        time = lambda repeats: time_runs(compiled, on_device, repeats)[0]  # noqa: E731
+        return TimedCall(time, self._replays(compiled, on_device))
 
 
 class TripyRunner(TripyModules, Appends):

@@ -346,11 +346,25 @@ def test_threads_are_divided_among_workers(machine, monkeypatch):
     assert (single.workers, single.threads_shared, single.threads_alone) == (1, 1, 1)
 
 
-@pytest.mark.parametrize(("cores", "workers"), [(2, MAX_WORKERS), (11, MAX_WORKERS), (12, 3), (64, 4)])
+@pytest.mark.parametrize(("cores", "workers"), [(2, MAX_WORKERS), (5, MAX_WORKERS), (6, 3), (64, 6)])
 def test_a_gpu_gets_more_workers_where_cores_allow(cores, workers, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert Scheduler().workers == workers
+
+
+def test_beside_a_gpu_a_runner_has_a_core_and_timing_has_all(machine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    machine = Scheduler()
+    assert (machine.workers, machine.threads_shared) == (6, 1)
+    users = [_Visitor(machine.shared) for _ in range(12)]
+    assert all(user.is_inside(SOON) for user in users)
+    late = _Visitor(machine.alone)
+    assert all(user.leave() for user in users[1:])
+    assert not late.is_inside(AT_ONCE)
+    assert users[0].leave()
+    assert late.is_inside(SOON)
+    assert late.leave()
 
 
 def test_timing_follows_the_captures_that_have_begun_and_precedes_all_others(machine):

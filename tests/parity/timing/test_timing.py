@@ -19,7 +19,7 @@ from parity.report.overview import milliseconds
 from parity.report.terminal import render
 from parity.timing import measure as timing
 from parity.timing import rounds
-from parity.timing.measure import NotCapturable, Replay, Replayed, measure, measure_queued
+from parity.timing.measure import NotCapturable, Replay, Replayed, Replays, measure, measure_queued
 from parity.timing.rounds import NotTimed, TimedRuns
 from tests.parity import made_reports
 
@@ -328,6 +328,35 @@ def test_bits_are_compared_with_signs_and_not_a_number():
     assert not timing.same_bits(nan, torch.tensor([float("nan"), -0.0]))
     assert not timing.same_bits(torch.ones(2), torch.ones(2, dtype=torch.int32))
     assert not timing.same_bits(torch.ones(2), torch.ones(1, 2))
+
+
+class TestReplays:
+    """Graphs that are captured at the first use."""
+
+    def test_a_graph_is_captured_once_and_without_a_replay(self):
+        made = []
+
+        def capture():
+            made.append(SimpleNamespace(time=lambda repeats: [0.5] * repeats))
+            return made[-1]
+
+        replays = Replays(capture)
+        assert not made
+        assert replays.time(0) == Replayed([])
+        assert replays.time(2) == Replayed([0.5, 0.5])
+        assert len(made) == 1
+
+    def test_the_reason_against_a_graph_stays(self):
+        asked = []
+
+        def refuse(repeats=0):
+            asked.append(repeats)
+            raise NotCapturable("it waits")
+
+        for capture in (refuse, lambda: SimpleNamespace(time=refuse)):
+            replays = Replays(capture)
+            assert replays.time(3) == replays.time(3) == Replayed([], "it waits")
+        assert asked == [0, 3]
 
 
 @NEEDS_GPU

@@ -138,7 +138,7 @@ def test_times_are_taken_of_the_model_and_of_modules():
     capture = subject.other("torch").record(arrays)
     call = next(call for call in capture.calls if call.path == "bot_l")
     subject.onnx.run_call(call, capture.call_inputs, arrays)
-    alone = subject.onnx.time_call(call, capture.call_inputs, arrays, 3)
+    alone = subject.onnx.timed_call(call, capture.call_inputs, arrays).time(3)
     for seconds in (subject.onnx.time(arrays, 3).seconds, alone):
         assert len(seconds) == 3
         assert min(seconds) > 0
