@@ -39,7 +39,7 @@ void pointwise(const at::Tensor& x, const std::optional<at::Tensor>& y, const at
     C10_CUDA_CHECK(dlrm::launch_pointwise(
         x.const_data_ptr(), y.has_value() ? y->const_data_ptr() : nullptr, bias.const_data_ptr(),
         out.mutable_data_ptr(), x.numel(), x.size(-1), static_cast<float>(scale), element_of(x.scalar_type()),
-        sigmoid ? dlrm::Activation::kSigmoid : lecture::Activation::kRelu,
+        sigmoid ? dlrm::Activation::kSigmoid : dlrm::Activation::kRelu,
         c10::cuda::getCurrentCUDAStream()));
 }
 
