@@ -31,7 +31,7 @@ from parity.execution.record import (
 )
 from parity.execution.request import Batch, Request
 from parity.execution.scheduler import RunnerPool, Scheduler, Worker
-from parity.execution.timings import time_runners
+from parity.execution.timings import prepare_timing, time_runners
 from parity.inputs.prepared import PreparedCase
 from parity.timing.roofline import write_rooflines
 
@@ -202,19 +202,10 @@ class _Collection:
         except CannotWrite as error:
             self._fail_waiting(name, RunnerFailure(Status.ERROR, str(error)))
             raise
-        if timed and name in self._working({name: record}):
-            record.timing_reason = self._prepare_timing(name)
+        if timed and name in self._working({name: record}) and self._reference_seconds <= LONGEST_TIMED:
+            record.timing_reason = prepare_timing(self._batch, name, self._pool, self._scheduler)
         self._progress(f"{self._batch.case.name} {self._batch.precision.name}: {name}")
         return record
-
-    def _prepare_timing(self, name: str) -> str:
-        """Prepare a runner's timing beside the captures of others. Returns the reason for a failure."""
-        if self._reference_seconds <= LONGEST_TIMED:
-            try:
-                self._ask(name, Commands.prepare_timing, self._batch.folder.inputs, self._calls)
-            except RunnerFailure as failure:
-                return str(failure)
-        return ""
 
     def _fail_waiting(self, name: str, failure: RunnerFailure) -> None:
         """Pass the reference's failure to the runners that wait for its calls."""

@@ -262,10 +262,7 @@ class Commands:
             save_capture(Capture(tensors=self._timed), stem)
 
     def prepare_timing(self, inputs: Path, calls: Path) -> None:
-        """Capture CUDA graphs of the model and of each recorded call, which the first replays would do.
-
-        Nothing without a GPU. The machine may have other users.
-        """
+        """Capture CUDA graphs of the model and of recorded calls, beside other users; nothing without a GPU."""
         if not torch.cuda.is_available():
             return
         self.time_replays(inputs, 0)
@@ -296,9 +293,8 @@ class Commands:
     def time_replays(self, inputs: Path, repeats: int) -> Replayed:
         """Time replays of the whole model's CUDA graph; none and no reason without that ability."""
         runner = self._runner
-        if not isinstance(runner, ReplaysGraphs):
-            return Replayed([])
-        return runner.time_replays(self._inputs(inputs), repeats)
+        has_graph = isinstance(runner, ReplaysGraphs)
+        return runner.time_replays(self._inputs(inputs), repeats) if has_graph else Replayed([])
 
     def time_call_replays(self, inputs: Path, calls: Path, repeats: int) -> dict[str, Replayed]:
         """Time replays of the CUDA graph of each recorded call that has one, by tap."""

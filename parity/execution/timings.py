@@ -19,6 +19,18 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
+def prepare_timing(batch: Batch, name: str, pool: RunnerPool, scheduler: Scheduler) -> str:
+    """Prepare a loaded runner's timing beside the captures of others. Returns the reason for a failure."""
+    calls = batch.folder.precision(batch.precision.name).runner(REFERENCE).tapped
+    runner = _TimedProcess(pool, name, batch, calls, scheduler.threads_shared)
+    try:
+        with scheduler.shared():
+            runner.put_in_place()
+    except NotTimed as failure:
+        return str(failure)
+    return ""
+
+
 def time_runners(
     batch: Batch, records: Mapping[str, RunnerRecord], pool: RunnerPool, scheduler: Scheduler
 ) -> dict[str, str]:
@@ -64,6 +76,9 @@ class _TimedProcess:
 
     def prepare(self) -> None:
         self._ask(Commands.start, self.threads)
+
+    def put_in_place(self) -> None:
+        self._ask(Commands.prepare_timing, self.batch.folder.inputs, self.calls)
 
     def save(self, stem: Path) -> str:
         """Save the outputs of the last timed run. Returns the reason for a failure, or nothing."""
