@@ -262,7 +262,7 @@ class Commands:
             save_capture(Capture(tensors=self._timed), stem)
 
     def prepare_timing(self, inputs: Path, calls: Path) -> None:
-        """Capture CUDA graphs of the model and of recorded calls, beside other users; nothing without a GPU."""
+        """Capture CUDA graphs of the model and of calls, beside other users; nothing without a GPU."""
         if not torch.cuda.is_available():
             return
         self.time_replays(inputs, 0)
