@@ -1,0 +1,112 @@
+"""Distances from the oracle, the crossing of a limit, and rows that carry a result, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from parity.verdict.distances import Distance, Oracle, carrying_rows
+
+INF = math.inf
+
+
+def _array(*values):
+    return np.array(values, dtype=np.float64)
+
+
+def test_the_three_measures_of_a_distance():
+    oracle = Oracle(_array(3.0, -4.0))
+    assert oracle.largest == 4.0
+    assert oracle.distance(_array(3.0, -4.0)) == Distance(0.0, 0.0, 0.0)
+    assert oracle.distance(_array(3.0, -2.0)) == Distance(2 / 5, 2 / 4, pytest.approx(-8 / 25))
+    assert oracle.distance(_array(9.0, -12.0)) == Distance(2.0, pytest.approx(2.0), pytest.approx(2.0))
+    assert oracle.distance(_array(2.0, -4.0)) == Distance(1 / 5, 1 / 4, pytest.approx(-3 / 25))
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
+def test_a_distance_neither_overflows_nor_underflows(scale):
+    distance = Oracle(_array(3.0, 4.0) * scale).distance(_array(3.0, 2.0) * scale)
+    assert [distance.l2, distance.largest, distance.scale_error] == pytest.approx([2 / 5, 2 / 4, -8 / 25])
+
+
+def test_an_oracle_of_zeros_is_infinitely_far_from_everything_else():
+    zeros = Oracle(_array(0.0, 0.0))
+    assert zeros.largest == 0.0
+    assert zeros.distance(_array(0.0, 0.0)) == Distance(0.0, 0.0, 0.0)
+    assert zeros.distance(_array(0.0, 1e-300)) == Distance(INF, INF, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("distance", "exceeds"),
+    [
+        (Distance(1.0, 2.0, 3.0), False),
+        (Distance(1.0, 2.0, -3.0), False),
+        (Distance(1.1, 0.0, 0.0), True),
+        (Distance(0.0, 2.1, 0.0), True),
+        (Distance(0.0, 0.0, 3.1), True),
+        (Distance(0.0, 0.0, -3.1), True),
+    ],
+)
+def test_a_distance_exceeds_a_limit_in_any_measure_and_not_at_the_limit(distance, exceeds):
+    assert distance.exceeds(Distance(1.0, 2.0, 3.0)) is exceeds
+
+
+@pytest.mark.parametrize(
+    ("result", "added", "limit", "factor"),
+    [
+        # The oracle is (3, 4), of norm 5 and largest element 4.
+        ((3, 4), (0, 2), Distance(INF, 0.5, INF), 1.0),
+        ((3, 4), (0, -2), Distance(INF, 0.5, INF), 1.0),
+        ((3, 5), (0, 2), Distance(INF, 0.5, INF), 0.5),
+        ((3, 5), (0, -2), Distance(INF, 0.5, INF), 1.5),
+        ((3, 5), (0.1, -2), Distance(INF, 0.5, INF), 1.5),
+        ((3, 4), (4, 2), Distance(INF, 0.5, INF), 0.5),
+        ((3, 4), (3, 4), Distance(0.5, INF, INF), 0.5),
+        ((3, 5), (0, 2), Distance(0.8, INF, INF), 1.5),
+        ((3, 5), (0, -2), Distance(0.8, INF, INF), 2.5),
+        ((4, 4), (0, 2), Distance(math.sqrt(5) / 5, INF, INF), 1.0),
+        ((3, 4), (3, 4), Distance(INF, INF, 0.5), 0.5),
+        ((3, 4), (-3, -4), Distance(INF, INF, 0.5), 0.5),
+        ((3.3, 4.4), (3, 4), Distance(INF, INF, 0.5), 0.4),
+        ((3.3, 4.4), (-3, -4), Distance(INF, INF, 0.5), 0.6),
+        ((3, 4), (4, -3), Distance(INF, INF, 0.5), INF),
+        ((3, 4), (3, 4), Distance(0.5, 0.4, 0.3), 0.3),
+        ((3, 4), (3, 4), Distance(0.3, 0.4, 0.5), 0.3),
+        ((3, 4), (3, 4), Distance(0.4, 0.3, 0.5), 0.3),
+        ((3, 4), (0, 0), Distance(0.5, 0.5, 0.5), INF),
+    ],
+)
+def test_the_factor_at_which_a_limit_is_met(result, added, limit, factor):
+    crossing = Oracle(_array(3.0, 4.0)).crossing(_array(*result), _array(*added), limit)
+    assert crossing == pytest.approx(factor, rel=1e-12)
+
+
+def test_a_result_beyond_its_limit_by_rounding_meets_it_at_once():
+    oracle = Oracle(_array(3.0, 4.0))
+    # The difference is across the direction: no factor reaches the limit again.
+    assert oracle.crossing(_array(7.0, 1.0), _array(3.0, 4.0), Distance(0.9, INF, INF)) == pytest.approx(0.0)
+
+
+def test_no_factor_meets_a_limit_of_an_oracle_of_zeros():
+    zeros = Oracle(_array(0.0, 0.0))
+    assert zeros.crossing(_array(0.0, 0.0), _array(1.0, 1.0), Distance(0.1, 0.1, 0.1)) == INF
+
+
+def test_rows_carry_by_the_squares_of_their_norms():
+    values = np.array([[3.0, 0.0], [0.0, 4.0], [np.nan, np.nan]])
+    counted = np.array([[True, True], [True, True], [False, False]])
+    assert carrying_rows(values, counted) == pytest.approx(25**2 / (81 + 256), rel=1e-12)
+    # An element that does not count carries nothing, in a row that does.
+    values[0, 1] = np.nan
+    counted[0, 1] = False
+    assert carrying_rows(values, counted) == pytest.approx(25**2 / (81 + 256), rel=1e-12)
+    assert carrying_rows(values[:2].ravel(), counted[:2].ravel()) == pytest.approx(25**2 / (81 + 256))
+    # The last axis is a row, however many axes stand before it.
+    rows = np.array([3.0, 4.0]).reshape(2, 1, 1) * np.ones((2, 3, 5))
+    assert carrying_rows(rows, np.ones(rows.shape, bool)) == pytest.approx(75**2 / (3 * (81 + 256)))
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_fourth_powers_neither_overflow_nor_underflow(scale):
+    values = np.array([[3.0], [-4.0]]) * scale
+    assert carrying_rows(values, np.ones((2, 1), bool)) == pytest.approx(25**2 / (81 + 256))
