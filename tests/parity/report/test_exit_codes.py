@@ -1,0 +1,210 @@
+"""The exit code and the first sentence of a report, over every combination of runners that matters."""
+
+import itertools
+
+import pytest
+
+from parity.execution.case_files import BatchDescription, CaseDescription
+from parity.execution.record import ORACLE, REFERENCE, RunnerRecord, Status
+from parity.report.assemble import assemble
+from parity.report.overview import outcome
+from parity.report.schema import BatchReport, CaseReport
+from parity.verdict.judgement import Diagnosis, RunnerJudgement
+from parity.verdict.judging import PrecisionJudgement
+from tests.parity import made_reports
+from tests.parity.judgements import runner, tap, verdict
+from tests.parity.made_reports import module, port, reference, without_verdict
+
+REF = runner(tap("block"))
+PASS = runner(tap("block"))
+FAIL = runner(tap("block", isolated=verdict(2.0)), verdict="FAIL", diagnosis=Diagnosis("module", "block"))
+INSENSITIVE = runner(tap("block", insensitive=True), verdict="INSENSITIVE")
+
+
+def _without(status: Status, verdict="NONE") -> RunnerJudgement:
+    return RunnerJudgement(RunnerRecord(), status, "a reason", verdict)
+
+
+BUILT, UNAVAILABLE = _without(Status.BUILT), _without(Status.UNAVAILABLE)
+BROKEN = [
+    _without(status) for status in Status if status not in (Status.OK, Status.BUILT, Status.UNAVAILABLE)
+]
+
+
+def _assembled(runners, asked=(), second=None):
+    """The report on one case in fp32; with `second`, in fp16 as well."""
+    case = made_reports.load_case("hstu_tiny").reference
+    description = CaseDescription(
+        case=case,
+        position=0,
+        precisions=("fp32",),
+        source="synthetic, seed 0",
+        weights_source="initial, seed 1",
+        weights_digest="d" * 64,
+        batches=(BatchDescription(name="typical", purpose="timed", digest="e" * 64),),
+        counts={"users": 5},
+        labels_digests=("f" * 64,),
+    )
+    judgements = [PrecisionJudgement("fp32", {REFERENCE: REF} | runners, {"clock": "1 GHz"}, None, None)]
+    if second is not None:
+        judgements.append(PrecisionJudgement("fp16", {REFERENCE: REF} | second, {}, None, None))
+    return assemble([(description, judgements)], "run_parity.py --precision fp32", asked)
+
+
+def _code(runners, asked=(), second=None):
+    return _assembled(runners, asked, second).exit_code
+
+
+def test_a_report_holds_the_facts_of_its_run():
+    report = _assembled({"tripy": PASS}, ["tripy"])
+    assert (report.command, report.requested_runners) == ("run_parity.py --precision fp32", ("tripy",))
+    assert report.coverage is None
+    assert report.created.endswith("+00:00")
+    assert report.environment["python"]
+    (case,) = report.cases
+    assert case == CaseReport(
+        case=made_reports.load_case("hstu_tiny").reference,
+        source="synthetic, seed 0",
+        weights_source="initial, seed 1",
+        weights_digest="d" * 64,
+        labels_digests=("f" * 64,),
+        batches=(BatchReport(name="typical", purpose="timed", digest="e" * 64),),
+        counts={"users": 5},
+        precisions=case.precisions,
+    )
+    assert [(p.precision, p.gpu) for p in case.precisions] == [("fp32", {"clock": "1 GHz"})]
+    assert [entry.runner for entry in case.precisions[0].runners] == [REFERENCE, "tripy"]
+
+
+def test_0_if_all_pass():
+    assert _code({"tripy": PASS}) == 0
+    assert _code({"tripy": PASS, "onnx": PASS}, ["tripy", "onnx"], second={"tripy": PASS}) == 0
+
+
+@pytest.mark.parametrize("bad", [FAIL, INSENSITIVE, *BROKEN, _without(Status.REFUSED, "FAIL")])
+def test_1_if_one_runner_in_one_precision_does_not_pass(bad):
+    for order in itertools.permutations([("tripy", PASS), ("onnx", bad), ("trt", PASS)]):
+        assert _code(dict(order)) == 1
+    assert _code({"tripy": bad}) == 1
+    assert _code({"tripy": PASS}, second={"tripy": bad}) == 1
+    assert _code({"tripy": bad}, second={"tripy": PASS}) == 1
+    # A failure is the code of a run in which another runner cannot run.
+    assert _code({"tripy": bad, "onnx": UNAVAILABLE}, ["tripy", "onnx"]) == 1
+
+
+@pytest.mark.parametrize("bad", [FAIL, *BROKEN])
+def test_1_if_the_reference_or_the_oracle_does_not_run(bad):
+    assert _code({REFERENCE: bad, "tripy": PASS}) == 1
+    assert _code({ORACLE: bad, "tripy": PASS}) == 1
+
+
+def test_2_if_a_runner_that_the_user_named_cannot_run():
+    assert _code({"tripy": UNAVAILABLE}, ["tripy"]) == 2
+    assert _code({"onnx": PASS, "tripy": UNAVAILABLE}, ["onnx", "tripy"]) == 2
+    assert _code({"onnx": PASS, "tripy": UNAVAILABLE}) == 0
+    assert _code({"onnx": PASS, "tripy": UNAVAILABLE}, ["onnx"]) == 0
+
+
+@pytest.mark.parametrize("name", [REFERENCE, ORACLE])
+def test_2_if_the_basis_of_all_verdicts_cannot_run(name):
+    assert _code({name: UNAVAILABLE, "tripy": PASS}) == 2
+    assert _code({name: UNAVAILABLE, "tripy": PASS}, ["tripy"]) == 2
+
+
+def test_1_if_nothing_was_judged():
+    assert _code({}) == 1
+    assert _code({"tripy": UNAVAILABLE}) == 1
+    assert _code({"tripy": _without(Status.OK)}) == 1
+    assert assemble([], "", ()).exit_code == 1
+
+
+def test_0_if_engines_were_only_built():
+    assert _code({"tensorrt": BUILT}, ["tensorrt"]) == 0
+    assert _code({"tensorrt": BUILT, "tripy": PASS}) == 0
+    assert _code({"tensorrt": BUILT, "tripy": FAIL}) == 1
+
+
+# The first sentence
+
+
+def _sentence(*runners, asked=()):
+    report = made_reports.report((reference(), *runners))
+    return str(outcome(report.model_copy(update={"requested_runners": asked})))
+
+
+BUILDS = made_reports.everything().cases[0].precisions[0].runners
+
+
+def _built(count):
+    build = next(entry for entry in BUILDS if entry.builds).builds[0]
+    return without_verdict("tensorrt", "BUILT", "no GPU", builds=(build,) * count)
+
+
+GAP = module("cast", status="GAP", gap="no such operation", isolated=None, accumulated=None)
+GOOD = port("fp32", (module("first", alone=0.3, inside=0.4), module("second", alone=0.5, inside=0.1)))
+BAD = port("fp32", (module("first"), module("second", alone=2.0)), verdict="FAIL")
+DULL = port(
+    "fp32",
+    (module("first", status="INSENSITIVE"), module("second"), module("third", status="INSENSITIVE")),
+    verdict="INSENSITIVE",
+)
+ABSENT = without_verdict("onnx", "UNAVAILABLE", "no such library")
+CRASHED = without_verdict("onnx", "CRASHED", "signal 11")
+
+
+@pytest.mark.parametrize(
+    ("runners", "sentence"),
+    [
+        ((GOOD,), "PASS: 2 module verdicts of 1 run; the closest to its limit is second at 0.50."),
+        (
+            (port("fp32", (module("first"), GAP)), GOOD),
+            "PASS: 3 module verdicts of 2 runs; the closest to its limit is second at 0.50; 1 gap, each with "
+            "its reason.",
+        ),
+        (
+            (GOOD, _built(1), ABSENT),
+            "PASS: 2 module verdicts of 1 run; the closest to its limit is second at 0.50; 1 engine built "
+            "and not run; 1 run without a verdict.",
+        ),
+        ((BAD,), "FAIL: 1 of 2 runs diverges."),
+        (
+            (BAD, GOOD, BAD, ABSENT, CRASHED, _built(2)),
+            "FAIL: 2 of 4 runs diverge; 2 engines built and not run; 2 runs without a verdict.",
+        ),
+        ((BAD, DULL), "FAIL: 1 of 3 runs diverges."),
+        ((_built(2),), "BUILT: every graph; nothing was compared; 2 engines built and not run."),
+        (
+            (_built(1), ABSENT),
+            "BUILT: every graph; nothing was compared; 1 engine built and not run; 1 run without a verdict.",
+        ),
+        (
+            (_built(1), CRASHED),
+            "INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs; 1 engine built and not run; 1 run "
+            "without a verdict.",
+        ),
+        ((), "INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs."),
+        (
+            (ABSENT,),
+            "INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs; 1 run without a verdict.",
+        ),
+        (
+            (GOOD, DULL, CRASHED),
+            "INCOMPLETE: all that ran passes, 5 module verdicts of 2 runs; 1 run without a verdict.",
+        ),
+        (
+            (GOOD, DULL),
+            "INSENSITIVE: nothing diverges, 5 module verdicts of 2 runs, but 2 of these checks do not detect "
+            "an error of 1%.",
+        ),
+    ],
+)
+def test_the_first_sentence(runners, sentence):
+    assert _sentence(*runners) == sentence
+
+
+def test_a_runner_that_the_user_named_and_that_cannot_run_leaves_a_run_incomplete():
+    text = "all that ran passes, 2 module verdicts of 1 run; 1 run without a verdict."
+    assert _sentence(GOOD, ABSENT, asked=("onnx",)) == f"INCOMPLETE: {text}"
+    assert _sentence(GOOD, ABSENT, asked=("tripy",)).startswith("PASS: ")
+    built = _sentence(_built(1), ABSENT, asked=("onnx",))
+    assert built.startswith("INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs")

@@ -1,0 +1,145 @@
+"""Diagnoses as whole values, in the order in which one cause hides the next."""
+
+import math
+
+import pytest
+
+from parity.base.precision import PRECISIONS
+from parity.verdict.bound import bound_for
+from parity.verdict.diagnosis import CLOSE, diagnose
+from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement, Diagnosis
+from parity.verdict.rule import failure
+from tests.parity.judgements import tap, verdict
+
+FAIL, MISSING = verdict(2.0), failure("missing: no such module", bound_for(PRECISIONS["fp32"], 1))
+GOOD = tap("block.norm", "Norm")
+
+
+def test_nothing_fails():
+    assert diagnose([GOOD], {"incremental.out": verdict()}, "") == Diagnosis()
+    assert diagnose([], {}, "") == Diagnosis("none", "", "", None, (), "")
+
+
+def test_the_first_module_that_fails_alone():
+    taps = [
+        GOOD,
+        tap("block.sum", "Sum", accumulated=FAIL),
+        tap("block.mask", "Mask", isolated=None, accumulated=MISSING),
+        tap("block", "Block", isolated=verdict(2 * CLOSE)),
+        tap("model", "Model", isolated=verdict(2.0)),
+    ]
+    actual = diagnose(taps, {"incremental.out": FAIL}, "block")
+    assert actual == Diagnosis("module", "block", "block (Block) diverges on its own: exceeds")
+
+
+@pytest.mark.parametrize("margin", [1.5, CLOSE])
+def test_a_module_close_to_its_limit_names_the_nearest_inside(margin):
+    inside = [
+        tap("block.a", isolated=verdict(0.3)),
+        tap("block.b", isolated=verdict(0.85)),
+        tap("block.c", isolated=None),
+        tap("blocks.d", isolated=verdict(0.95)),
+    ]
+    text = "block (Block) diverges on its own: exceeds"
+    nearest = "; of the modules inside, block.b is nearest to its own limit, 0.85 of it"
+    failed = tap("block", "Block", isolated=verdict(margin))
+    assert diagnose([*inside, failed], {}, "").text == text + nearest
+    assert diagnose([failed, *inside[2:]], {}, "").text == text
+    assert diagnose([tap("block.a", isolated=verdict(0.0)), failed], {}, "").text == text
+    far = tap("block", "Block", isolated=verdict(CLOSE * 1.01))
+    assert diagnose([*inside, far], {}, "").text == text
+
+
+def test_a_missing_tap_comes_before_a_wrong_one():
+    taps = [GOOD, tap("block", accumulated=FAIL), tap("mask", isolated=None, accumulated=MISSING)]
+    actual = diagnose(taps, {"incremental.out": FAIL}, "block")
+    assert actual == Diagnosis("module", "mask", "mask: missing: no such module")
+
+
+def test_an_error_that_grows_inside_the_model():
+    alone = verdict(0.5)
+    grown = tap("block", "Block", isolated=alone, accumulated=FAIL)
+    actual = diagnose([GOOD, grown, tap("later", accumulated=FAIL)], {"incremental.out": FAIL}, "block")
+    text = "every module passes on its own; the error that reaches block exceeds its limit: "
+    assert actual == Diagnosis("amplification", "block", f"{text}4 times its own error", 4.0)
+    exact = tap("block", "Block", isolated=verdict(0.0), accumulated=FAIL)
+    assert diagnose([exact], {}, "") == Diagnosis(
+        "amplification", "block", f"{text}its own error is zero", None
+    )
+
+
+def test_a_module_that_cannot_run_alone():
+    actual = diagnose([GOOD, tap("score.out", MODEL_OUTPUT, isolated=None, accumulated=FAIL)], {}, "")
+    assert actual == Diagnosis("module", "score.out", "score.out (model output): exceeds")
+
+
+def test_a_leak_comes_before_the_checks():
+    checks = {"incremental.first": verdict(), "incremental.second": FAIL, "incremental.third": FAIL}
+    text = "padding leaks: garbage in padded positions changes valid bits at block"
+    assert diagnose([GOOD], checks, "block") == Diagnosis("check", "block", text)
+    actual = diagnose([GOOD], checks, "")
+    assert actual == Diagnosis("check", "incremental.second", "incremental.second: exceeds")
+
+
+def _call(*differing, parent="block", call="block.mask"):
+    return CallJudgement(call, parent, differing, ())
+
+
+WRONG = ArgumentDifference("mask", "value", "receives another mask", is_exact=True, explanation=("shifted",))
+
+
+def test_a_wrong_argument_inside_a_module_that_fails_alone():
+    failed = tap("block", "Block", isolated=verdict(2 * CLOSE))
+    call = _call(WRONG)
+    calls = [_call(WRONG, parent="other"), _call(parent="block"), call, _call(WRONG, call="block.late")]
+    actual = diagnose([GOOD, failed], {}, "", calls, "score")
+    text = f"block (Block) diverges on its own: exceeds; inside, block.mask {call.text()}"
+    assert actual == Diagnosis("module", "block", text, code="block", argument="block.mask(mask)")
+    alone = diagnose([GOOD, failed], {}, "", [_call(WRONG, parent="other")], "score")
+    assert alone == Diagnosis("module", "block", "block (Block) diverges on its own: exceeds")
+
+
+@pytest.mark.parametrize(("parent", "code"), [("block", "block"), ("", "score")])
+def test_a_wrong_argument_between_modules(parent, code):
+    call = _call(WRONG, parent=parent)
+    taps = [GOOD, tap("block.mask", "Mask"), tap("block", "Block", accumulated=FAIL)]
+    actual = diagnose(taps, {}, "block", [call], "score")
+    text = f"block.mask {call.text()}; every module passes on its own; the code of {code} makes the argument"
+    expected = Diagnosis(
+        "between",
+        "block.mask",
+        text,
+        explanation=("shifted",),
+        code=parent,
+        argument="block.mask(mask)",
+    )
+    assert actual == expected
+    # Without modules alone, those before the call are right; a call without a tap has no place among them.
+    inside = [tap("block", "Block", isolated=None, accumulated=FAIL)]
+    before = diagnose(inside, {}, "", [call], "score")
+    assert before.text == text.replace("passes on its own", "before it is right")
+    assert before.tap == ""
+
+
+def test_a_wrong_argument_that_no_result_shows():
+    call = _call(WRONG)
+    assert call.is_wrong_by_itself
+    actual = diagnose([GOOD], {}, "block", [_call(), call], "score")
+    assert actual.text.endswith("; no result of this batch shows it; the code of block makes the argument")
+    assert actual.kind == "between"
+
+
+def test_an_output_behind_right_modules():
+    output = tap("score.out", MODEL_OUTPUT, isolated=None, accumulated=FAIL)
+    text = (
+        "score.out: exceeds; every module is right and receives the right arguments; "
+        "the code of score after the modules makes the output"
+    )
+    assert diagnose([GOOD, output], {}, "", [], "score") == Diagnosis("between", "score.out", text, code="")
+    grown = tap("block", "Block", accumulated=FAIL)
+    assert diagnose([GOOD, grown, output], {}, "", [], "score").kind == "amplification"
+
+
+def test_an_infinite_error_is_no_missing_tap():
+    infinite = tap("block", "Block", isolated=None, accumulated=verdict(math.inf))
+    assert diagnose([infinite], {}, "").text == "block (Block): exceeds"

@@ -1,0 +1,86 @@
+"""Judgements of taps, arguments and metrics: their status follows from all verdicts that they hold."""
+
+import math
+
+import pytest
+
+from parity.verdict.judgement import (
+    ArgumentDifference,
+    CallJudgement,
+    MetricJudgement,
+    MetricValues,
+    TapJudgement,
+)
+from tests.parity.judgements import tap, verdict
+
+PASS, CLOSE, FAIL = verdict(0.2, 1e-6), verdict(0.9, 1e-3), verdict(2.0)
+
+
+@pytest.mark.parametrize(
+    ("accumulated", "isolated", "passed", "margin", "detectable"),
+    [
+        (PASS, None, True, 0.2, 1e-6),
+        (None, CLOSE, True, 0.9, 1e-3),
+        (PASS, CLOSE, True, 0.9, 1e-6),
+        (CLOSE, PASS, True, 0.9, 1e-6),
+        (FAIL, PASS, False, 2.0, math.nan),
+        (PASS, FAIL, False, 2.0, math.nan),
+        (verdict(math.nan), PASS, False, math.inf, math.nan),
+        (None, None, True, 0.0, math.nan),
+    ],
+)
+def test_one_failing_verdict_fails_a_tap(accumulated, isolated, passed, margin, detectable):
+    judged = TapJudgement.of("block@1", "block", "Block", accumulated, isolated)
+    expected = TapJudgement(
+        "block@1", "block", "Block", accumulated, isolated, "", "", detectable, False, {}, ()
+    )
+    assert repr(judged) == repr(expected)
+    assert (judged.passed, judged.status) == (passed, "PASS" if passed else "FAIL")
+    assert judged.margin == pytest.approx(margin)
+    verdicts = {"isolated": isolated, "accumulated": accumulated}
+    assert judged.verdicts == {name: value for name, value in verdicts.items() if value is not None}
+    assert list(judged.verdicts) == [name for name in verdicts if verdicts[name] is not None]
+
+
+def test_the_status_of_gaps_and_of_insensitive_taps():
+    assert tap("block", insensitive=True).status == "INSENSITIVE"
+    assert tap("block", insensitive=True, isolated=FAIL).status == "FAIL"
+    gap = tap("block", gap="no such operation", accumulated=None, isolated=None)
+    assert (gap.status, gap.passed) == ("GAP", True)
+
+
+def test_a_metric_is_flagged_by_its_values():
+    values = MetricValues(0.5, 0.25, 1.0, (-1.0, 1.0), "", 2.0, 0.1, 0.3, flagged=True)
+    assert values.difference == 0.75
+    assert MetricJudgement("ndcg", 5, values=values).flagged
+    assert not MetricJudgement("ndcg", 5, reason="no rows").flagged
+
+
+def _difference(name, kind="value", is_exact=False):
+    return ArgumentDifference(name, kind, f"the text of {name}", is_exact)
+
+
+FORM, VALUE, ABSENT = _difference("form", "form"), _difference("value"), _difference("absent", "absent")
+
+
+@pytest.mark.parametrize(
+    ("differing", "equal", "wrong", "text"),
+    [
+        ((VALUE,), (), VALUE, "another value: the text of value"),
+        ((FORM, VALUE, ABSENT), (), VALUE, "another value: the text of value; also another form, absent"),
+        (
+            (FORM, ABSENT),
+            ("query",),
+            ABSENT,
+            "another absent: the text of absent; also another form; query is equal",
+        ),
+        ((FORM,), ("query", "key"), None, "another form: the text of form; query, key are equal"),
+    ],
+)
+def test_the_most_telling_argument_of_a_call(differing, equal, wrong, text):
+    call = CallJudgement("block@1", "model", differing, equal)
+    assert call.wrong == wrong
+    assert call.text() == f"receives another {text.removeprefix('another ')}"
+    assert not call.is_wrong_by_itself
+    exact = CallJudgement("block@1", "model", (*differing, _difference("mask", is_exact=True)), equal)
+    assert exact.is_wrong_by_itself
