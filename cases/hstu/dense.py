@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import torch
 
 from cases.configured import ConfiguredCase, unflatten_cache
 from cases.hstu import inputs as hstu_inputs
+from cases.hstu import plan as hstu_plan
 from cases.hstu.inputs import HSTUInputs
 from cases.hstu.synthetic import synthetic
 from cases.hstu.weight_scales import weight_scale
@@ -18,7 +19,7 @@ from configs import HSTUConfig
 from parity.base.errors import UserError
 from parity.base.precision import Precision
 from parity.base.task import Task
-from parity.case import Arrays, Batches
+from parity.case import Arrays, Batches, PlannedBatch
 
 if TYPE_CHECKING:
     from datasets.movielens import Ratings
@@ -41,6 +42,9 @@ class DenseHSTU(ConfiguredCase):
         inputs = synthetic(self.config)
         counts = {"users": inputs.batch_size, "history": int(inputs["past_lengths"].sum())}
         return Batches([inputs], f"synthetic, seed {self.seed}", counts)
+
+    def plan(self) -> Iterable[PlannedBatch]:
+        return hstu_plan.plan(self.config, {self.input.num_candidates, *_widths(self.model)})
 
     def recognises(self, path: Path) -> bool:
         # Every process of a run imports this module, and Arrow, which only recorded data needs, takes long.

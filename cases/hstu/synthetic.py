@@ -81,7 +81,9 @@ def _lengths(rng: np.random.Generator, longest: int, batch_size: int) -> np.ndar
     lengths = np.exp(rng.uniform(0.0, np.log(longest + 1), batch_size)).astype(np.int64).clip(1, longest)
     ends = [longest, 1][:batch_size]
     lengths[: len(ends)] = ends
-    return rng.permutation(lengths)
+    lengths = rng.permutation(lengths)
+    # The first row is not the longest one, where there is another.
+    return np.roll(lengths, 1) if lengths[0] == longest else lengths
 
 
 def _histories(rng: np.random.Generator, rank: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
