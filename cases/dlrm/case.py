@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,12 @@ import torch
 
 from cases.configured import ConfiguredCase
 from cases.dlrm import inputs as dlrm_inputs
+from cases.dlrm import plan as dlrm_plan
 from cases.dlrm.inputs import has_weights, index_name, weight_name
 from cases.dlrm.weight_scales import weight_scale
 from parity.base.precision import Precision
 from parity.base.task import Task
-from parity.case import Arrays, Batches
+from parity.case import Arrays, Batches, PlannedBatch
 from parity.inputs.arrays import CaseInputs
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ class DLRMCase(ConfiguredCase):
             "empty_bags": _empty_bags(inputs.arrays),
         }
         return Batches([inputs], f"synthetic, seed {self.seed}", counts)
+
+    def plan(self) -> Iterable[PlannedBatch]:
+        return dlrm_plan.plan(self.config)
 
     def recognises(self, path: Path) -> bool:
         # Every process of a run imports this module, and Arrow, which only recorded data needs, takes long.

@@ -114,6 +114,10 @@ class DenseHSTU(ConfiguredCase):
         items, positions = arrays["past_ids"].shape[1], arrays["timestamps"].shape[1]
         for size in {items, positions}:
             masks[size] = np.arange(size)[None, :] < lengths * (size // items)
+        if self.model.normalization == "softmax_rel_bias":
+            # The blocks run at full width.
+            width = self.model.sequence_width
+            masks[width] = np.arange(width)[None, :] < lengths * (positions // items)
         return masks
 
     def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:

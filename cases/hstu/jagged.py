@@ -19,6 +19,8 @@ from parity.case import Arrays, Form
 
 _STACK = "_hstu"
 _ATTENTION = "_attn"
+_MASK = "_valid_attn_mask"
+_BIAS = "._rel_attn_bias"
 
 
 class HSTUJagged(DenseHSTU, Form):
@@ -30,12 +32,26 @@ class HSTUJagged(DenseHSTU, Form):
         return build_hstu(self.model, "jagged")
 
     def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
-        return pad_taps(tensors, position_lengths(arrays), arrays["timestamps"].shape[1])
+        width = arrays["timestamps"].shape[1]
+        if self.model.normalization == "softmax_rel_bias":
+            # Both layouts compute it at full width.
+            width = self.model.sequence_width
+        cropped = {tap: _cropped(tap, tensor, width) for tap, tensor in tensors.items()}
+        return pad_taps(cropped, position_lengths(arrays), width)
 
     def module_arguments(
         self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]
     ) -> tuple[list, dict]:
         return jagged_arguments(path, args, kwargs, position_lengths(arrays))
+
+
+def _cropped(tap: str, tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """Masks, biases and the stack's result have the model's width in the jagged layout."""
+    if tap == _MASK:
+        return tensor[:width, :width].contiguous()
+    if _BIAS in tap:
+        return tensor[:, :width, :width].contiguous()
+    return tensor[:, :width].contiguous() if tap == f"{_STACK}[0]" or tap == _STACK else tensor
 
 
 def position_lengths(arrays: Arrays) -> torch.Tensor:

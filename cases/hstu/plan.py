@@ -1,7 +1,7 @@
 """Batches of histories beside the typical one: other widths, sizes and values.
 
-Together they reach the least and the largest of each integer input, both sides of the time buckets' edges, and
-rows that are trimmed to fewer positions than the model has.
+Together they reach the least and the largest value of each integer input, both sides of the time buckets'
+edges, and rows that are trimmed to fewer positions than the model has.
 
 Legend: B users, N items in a padded row, X candidates.
 """
@@ -88,7 +88,12 @@ class _Drawing:
         return lengths.tolist()
 
     def batch(
-        self, lengths: list[int], width: int, times: Callable[[tuple[int, int]], np.ndarray], per_user: bool = False, repeats: bool = False
+        self,
+        lengths: list[int],
+        width: int,
+        times: Callable[[tuple[int, int]], np.ndarray],
+        per_user: bool = False,
+        repeats: bool = False,
     ) -> HSTUInputs:
         """Histories padded to `width`; ids and ratings at their ends in the first two places of each row."""
         model, rng = self._model, self._rng

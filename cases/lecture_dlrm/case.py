@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from cases.configured import ConfiguredCase
 from parity.base.errors import UserError
-from parity.case import Arrays, Batches
+from parity.case import Arrays, Batches, PlannedBatch
 from parity.inputs.arrays import CaseInputs, require_all_good, require_int64, require_names
 
 _LARGEST_COUNT = 4_000
@@ -43,6 +44,49 @@ class LectureDLRMCase(ConfiguredCase):
             {"dense_features": counts_BD.astype(np.float32), "sparse_features": sparse_BT.astype(np.int64)}
         )
         return Batches([inputs], f"synthetic, seed {self.seed}", {"rows": batch})
+
+    def plan(self) -> Iterator[PlannedBatch]:
+        """Batches of one, two and three rows with the values at which a hash or an integer type changes."""
+        sizes = self.model.cardinalities
+        yield PlannedBatch("one row", "one row; counts of zero; raw value 0", self._rows(0.0, [[0]]))
+        # x + 1 is the first and the last multiple of a cardinality, and beside it.
+        around = [[-1] * len(sizes), [size - 1 for size in sizes]]
+        yield PlannedBatch(
+            "multiples",
+            "two rows; raw values in front of a multiple of the cardinality",
+            self._rows(-7.0, around),
+        )
+        beside = [list(sizes), [-2] * len(sizes), [1 - size for size in sizes]]
+        yield PlannedBatch(
+            "negative",
+            "three rows; negative raw values, and those beside a multiple",
+            self._rows(2.5, beside),
+        )
+        large = [[2**31 - 1], [2**31], [2**32 - 1], [2**32], [2**40 + 5], [-(2**31)], [-(2**40)]]
+        yield PlannedBatch(
+            "wide", "raw values at the ends of 31, 32 and more bits", self._rows(4000.0, large)
+        )
+        tokens = [entry["tokenizer_values"] for entry in self.model.metadata.values()]
+        known = [
+            [values[0] for values in tokens],
+            [values[-1] for values in tokens],
+            [values[-1] + 1 for values in tokens],
+            # Another value with the same low 32 bits, and one token of another feature.
+            [values[-1] + 2**32 for values in tokens],
+            [values[len(values) // 2] for values in tokens[1:] + tokens[:1]],
+        ]
+        yield PlannedBatch(
+            "tokens", "first and last tokens, and values beside them that are none", self._rows(30.0, known)
+        )
+
+    def _rows(self, count: float, raw: list[list[int]]) -> CaseInputs:
+        """Rows of raw values, one for all features or one each; counts around one number."""
+        sparse_BT = np.stack(
+            [np.resize(np.array(values, dtype=np.int64), len(self.model.cardinalities)) for values in raw]
+        )
+        steps_BD = np.arange(len(raw) * self.model.dense_input_feature_size).reshape(len(raw), -1) % 5
+        dense_BD = (count * (1 + steps_BD / 4)).astype(np.float32)
+        return CaseInputs({"dense_features": dense_BD, "sparse_features": sparse_BT})
 
     def read(self, path: Path) -> Any:
         raise UserError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import torch
 
 from cases.configured import ConfiguredCase, unflatten_cache
 from cases.stu import inputs as stu_inputs
+from cases.stu import plan as stu_plan
 from cases.stu.weight_scales import weight_scale
 from configs import STUConfig
 from parity.base.errors import UserError
-from parity.case import Arrays, Batches
+from parity.case import Arrays, Batches, PlannedBatch
 from parity.inputs.arrays import CaseInputs
 
 CACHE_TENSORS = 2
@@ -37,6 +38,9 @@ class DenseSTU(ConfiguredCase):
         }
         return Batches([inputs], f"synthetic, seed {self.seed}", counts)
 
+    def plan(self) -> Iterable[PlannedBatch]:
+        return stu_plan.plan(self.config, _widths(self.model))
+
     def read(self, path: Path) -> Any:
         raise UserError(
             "--data", str(path), "cannot be read for the production STU", "leave --data out, or use hstu_ml1m"
@@ -44,9 +48,9 @@ class DenseSTU(ConfiguredCase):
 
     def validate(self, arrays: Arrays) -> None:
         stu_inputs.validate(CaseInputs(arrays), self.model)
-        # Padding is masked by axis length, so no other axis may be as long as the sequence. The targets' axis
-        # needs no mask: behind a sequence's targets it repeats a valid row.
-        n = self.model.padded_length
+        # Padding is masked by axis length, so no other axis may be as long as the sequence. That of the
+        # targets needs no mask: behind a sequence's targets it repeats a valid row.
+        n = arrays["seq_ids"].shape[1]
         if n in {self.batch_size_of(arrays), *_widths(self.model)}:
             raise UserError(
                 f"{self.name}: padded length",

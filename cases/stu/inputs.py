@@ -129,6 +129,13 @@ def validate(inputs: CaseInputs, model: STUConfig) -> None:
     )
     ids_BN = inputs["seq_ids"]
     require_all_good(
+        "seq_lengths",
+        inputs["seq_lengths"],
+        inputs["seq_lengths"] > ids_BN.shape[1],
+        f"is more than the {ids_BN.shape[1]} rows of a padded sequence",
+        "pad the sequences to the longest one",
+    )
+    require_all_good(
         "seq_ids",
         ids_BN,
         (ids_BN < 0) | (ids_BN > model.num_items),
@@ -146,15 +153,22 @@ def _validate_layout(inputs: CaseInputs, model: STUConfig) -> None:
     require_names(inputs, NAMES + ((SCALE,) if SCALE in inputs.arrays else ()))
     for name in NAMES:
         require_int64(name, inputs[name])
-    batch, n = len(np.atleast_1d(inputs["seq_lengths"])), model.padded_length
+    batch, n = len(np.atleast_1d(inputs["seq_lengths"])), (inputs["seq_ids"].shape or (0,))[-1]
+    if not 1 <= n <= model.padded_length:
+        raise UserError(
+            "seq_ids",
+            inputs["seq_ids"].shape,
+            f"is wider than {model.padded_length}, all rows of the model, or empty",
+            f"give sequences of 1..{model.padded_length} rows",
+        )
     for name, array in inputs.arrays.items():
         shape = (batch,) if name in ("seq_lengths", "num_targets") else (batch, n)
         if array.shape != shape or batch == 0:
             raise UserError(
                 name,
                 array.shape,
-                f"is not the shape {shape} that follows from seq_lengths and the model",
-                "give every array the same users, at least one, and rows padded to the model's width",
+                f"is not the shape {shape} that follows from seq_lengths and seq_ids",
+                "give every array the same users, at least one, and rows padded to one width",
             )
     if SCALE in inputs.arrays and inputs[SCALE].dtype != np.float32:
         raise UserError(SCALE, str(inputs[SCALE].dtype), "is not float32", "give float32")
