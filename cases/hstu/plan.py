@@ -148,5 +148,6 @@ class _Drawing:
         gaps_BN = (1e9 * self._rng.uniform(0.1, 1.0, shape)).astype(np.int64)
         beyond = 2.0 * np.exp(model.bucket_divisor * model.num_buckets)
         if beyond < _LARGEST_SPAN:
-            gaps_BN[-1, shape[1] // 3] = int(beyond)
+            # In the longest row.
+            gaps_BN[shape[0] // 2, 2] = int(beyond)
         return _BEFORE_1970 + np.cumsum(gaps_BN, axis=1)

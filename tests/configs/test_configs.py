@@ -72,7 +72,8 @@ def test_cases_cover_every_kind_of_module():
     assert {model.output_postprocessor for model in models} == {"l2_norm", "layer_norm"}
     assert {model.embedding for model in models} == {"local", "categorical"}
     assert {model.normalization for model in models} == {"rel_bias", "hstu_rel_bias", "softmax_rel_bias"}
-    assert {model.relative_attention_bias for model in models} == {"bucketed_time_and_position", "positional"}
+    biases = {model.relative_attention_bias for model in models}
+    assert biases == {"bucketed_time_and_position", "positional", "none"}
     assert {model.concat_ua for model in models} == {True, False}
 
 

@@ -70,7 +70,11 @@ def test_cases_cover_every_kind_of_module_and_both_ways_to_sum_bags():
     assert any(model.loss_threshold for model in models)
     assert any(model.sigmoid_bot >= 0 for model in models)
     assert {min(model.max_bag_size or 0, 2) for model in models} == {0, 1, 2}
-    assert [name for name in DLRM_CASES if configs.load_case(name).default] == ["dlrm_tiny"]
+    assert {model.weighted_pooling for model in models} == {None, "learned", "fixed"}
+    assert {model.qr_operation for model in models if model.qr_flag} == {"mult", "add", "concat"}
+    assert {model.md_round_dims for model in models if model.md_flag} == {True, False}
+    tiny = [name for name in DLRM_CASES if name.startswith("dlrm_tiny")]
+    assert [name for name in DLRM_CASES if configs.load_case(name).default] == tiny
 
 
 def test_widths_that_look_like_a_date_are_widths(tmp_path):

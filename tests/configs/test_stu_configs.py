@@ -32,10 +32,23 @@ def test_the_public_sizes():
     assert model.mask_contextual_seq_len == 0
 
 
-def test_no_case_of_it_is_in_a_plain_run():
+def test_small_cases_of_it_are_in_a_plain_run_with_every_choice():
     cases = [configs.load_case(name) for name in configs.list_cases() if name.startswith("stu_")]
-    assert len(cases) == 3
-    assert not any(case.default for case in cases)
+    assert [case.name for case in cases if not case.default] == ["stu_dlrmv3"]
+    models = [case.model for case in cases if case.default]
+    assert {model.output_postprocessor for model in models} == {
+        "l2_norm",
+        "layer_norm",
+        "timestamp_layer_norm",
+    }
+    assert {0, 1} < {model.contextual_seq_len for model in models}
+    for choices in (
+        {model.use_group_norm for model in models},
+        {model.contextual_attention for model in models},
+        {model.max_attn_len > 0 for model in models},
+        {model.attn_alpha is None for model in models},
+    ):
+        assert choices == {True, False}
 
 
 def test_the_width_counts_all_rows():

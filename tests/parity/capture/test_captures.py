@@ -6,6 +6,7 @@ import torch
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, TensorKey, tensor_leaves
+from parity.capture.spool import content_digest
 from parity.capture.store import load_capture, save_capture
 from parity.capture.torch_hooks import tapped
 from parity.inputs.arrays import make_inputs
@@ -179,3 +180,8 @@ def test_a_method_that_is_a_call_is_recorded_under_its_name():
     for call in methods.values():
         for name, tensor in runner.run_call(call, capture.call_inputs, inputs.arrays).items():
             assert torch.equal(tensor, capture.tensors[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_empty_tensors_have_digests(dtype):
+    assert content_digest(torch.zeros(0, dtype=dtype)) != content_digest(torch.zeros(0, 2, dtype=dtype))

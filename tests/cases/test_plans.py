@@ -1,0 +1,94 @@
+"""The batches of the shipped cases' plans: sizes, widths and values that one batch would not have."""
+
+import numpy as np
+import pytest
+
+from cases.shipped import SHIPPED, load_case
+from parity.inputs.arrays import make_inputs
+
+DEFAULT = tuple(case.name for case in SHIPPED.cases() if case.default)
+
+
+def planned(name):
+    """The case and its batches by name."""
+    case = load_case(name)
+    return case, {batch.name: batch.inputs for batch in make_inputs(case).batches}
+
+
+def of_family(family):
+    return [name for name in DEFAULT if load_case(name).config.family == family]
+
+
+@pytest.mark.parametrize("name", DEFAULT)
+def test_batches_have_several_sizes_names_and_purposes(name):
+    case = load_case(name)
+    batches = make_inputs(case).batches
+    assert batches[0].name == "typical"
+    assert len({batch.name for batch in batches}) == len(batches) >= 5
+    assert all(batch.purpose for batch in batches)
+    sizes = {case.batch_size_of(batch.inputs) for batch in batches}
+    assert {1, 2, 3, case.batch_size} <= sizes
+    # The typical batch is the largest: its executable serves the others.
+    assert max(sizes) == case.batch_size
+
+
+@pytest.mark.parametrize("name", of_family("hstu"))
+def test_histories_of_every_length_in_narrow_and_full_rows(name):
+    case, batches = planned(name)
+    model = case.model
+    lengths = {name: batch["past_lengths"].tolist() for name, batch in batches.items()}
+    assert {1, 2, model.max_sequence_len} <= {length for batch in lengths.values() for length in batch}
+    assert all(batch[0] < max(batch) for batch in lengths.values() if len(batch) > 1)
+    narrow = batches["narrow"]
+    assert narrow["past_ids"].shape[1] < model.padded_length
+    assert narrow["item_ids"].shape[0] == len(lengths["narrow"]) > 1
+    ids = np.concatenate([batch["past_ids"].ravel() for batch in batches.values()])
+    ratings = np.concatenate([batch["ratings"].ravel() for batch in batches.values()])
+    assert {0, 1, model.num_items} <= set(ids.tolist())
+    assert {0, model.num_ratings - 1} <= set(ratings.tolist())
+
+
+@pytest.mark.parametrize("name", of_family("hstu"))
+def test_pauses_of_nothing_seconds_and_decades(name):
+    case, batches = planned(name)
+    seconds = {name: batch["timestamps"] for name, batch in batches.items()}
+    assert len(set(seconds["one full row"].ravel().tolist()) - {0}) == 1
+    decades = seconds["decades"]
+    assert decades.min() < 0
+    assert decades.max() > 2**31
+    beyond = np.exp(case.model.bucket_divisor * case.model.num_buckets)
+    assert np.diff(decades, axis=1).max() > beyond
+
+
+@pytest.mark.parametrize("name", of_family("stu"))
+def test_requests_without_history_targets_or_full_rows(name):
+    case, batches = planned(name)
+    model = case.model
+    targets = np.concatenate([batch["num_targets"] for batch in batches.values()])
+    lengths = np.concatenate([batch["seq_lengths"] for batch in batches.values()])
+    history = lengths - targets - model.contextual_seq_len
+    assert {0, model.max_num_targets} <= set(targets.tolist())
+    assert {0, 1, model.max_uih_len} <= set(history.tolist())
+    assert batches["narrow"]["seq_ids"].shape[1] < model.padded_length
+
+
+@pytest.mark.parametrize("name", of_family("dlrm"))
+def test_bags_of_nothing_and_of_the_longest_and_both_ends_of_tables(name):
+    case, batches = planned(name)
+    for table, rows in enumerate(case.model.table_rows):
+        indices = [batch[f"lS_i_{table}"] for batch in batches.values()]
+        assert {0, rows - 1} <= set(np.concatenate(indices).tolist())
+        assert min(array.size for array in indices) == 0
+    counts = np.concatenate([batch["counts"].ravel() for batch in batches.values()])
+    assert counts.min() < -(2**31)
+    assert counts.max() > 2**31
+
+
+@pytest.mark.parametrize("name", of_family("lecture_dlrm"))
+def test_raw_values_beside_multiples_negative_and_of_many_bits(name):
+    case, batches = planned(name)
+    raw = np.concatenate([batch["sparse_features"] for batch in batches.values()])
+    assert raw.min() < -(2**31)
+    assert raw.max() > 2**32
+    for feature, size in enumerate(case.model.cardinalities):
+        assert {-2, -1, 0, size - 1, size} <= set(raw[:, feature].tolist())
