@@ -102,9 +102,20 @@ class DLRMCase(ConfiguredCase):
             own |= {f"lS_w.{table}": (f"indices_{table}", 0) for table in tables}
         return super().dynamic_axes(arrays) | own
 
-    def rows(self, arrays: Arrays, rows: slice) -> None:
-        """A table's indices of all rows lie behind each other: a batch runs as a whole."""
-        return None
+    def rows(self, arrays: Arrays, rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        """The bags of the rows, one behind the other in each table."""
+        chosen = {"counts": arrays["counts"][rows], "lS_o": np.empty_like(arrays["lS_o"][:, rows])}
+        for table, starts_B in enumerate(arrays["lS_o"]):
+            name = index_name(table)
+            lengths = np.diff(starts_B, append=arrays[name].size)[rows]
+            ends = np.cumsum(lengths)
+            chosen["lS_o"][table] = ends - lengths
+            # The place of each chosen index in its table's array.
+            places = np.repeat(starts_B[rows] - (ends - lengths), lengths) + np.arange(lengths.sum())
+            chosen[name] = arrays[name][places]
+            if has_weights(arrays):
+                chosen[weight_name(table)] = arrays[weight_name(table)][places]
+        return chosen
 
 
 def _empty_bags(arrays: Arrays) -> int:

@@ -101,7 +101,7 @@ class DenseHSTU(ConfiguredCase):
     def batch_size_of(self, arrays: Arrays) -> int:
         return arrays["past_lengths"].shape[0]
 
-    def rows(self, arrays: Arrays, rows: slice) -> dict[str, np.ndarray]:
+    def rows(self, arrays: Arrays, rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         """Users are independent: attention, norms and biases stay within one. Candidates may be shared."""
         shared = arrays["item_ids"].shape[0] == 1
         return {

@@ -1,7 +1,7 @@
 """Trials of rows: a batch's rows in other batches, and the same batch again.
 
-A row's results must not depend on the other rows, and a run's results not on the time of the run. Each trial runs
-the model with taps on rows of one batch, and compares the taps with those of the batch:
+A row's results must not depend on the other rows, and a run's results not on the time of the run. Each trial
+runs the model with taps on rows of one batch, and compares the taps with those of the batch:
 
     ALONE        one row: the first, one in the middle, the last
     SMALL        two rows, the last one first
@@ -9,20 +9,21 @@ the model with taps on rows of one batch, and compares the taps with those of th
     NEIGHBOURS   one row in its place, all others replaced by copies of another row
     AGAIN        the same batch once more
 
-The axis of rows of a tap follows from the shape that it has for one row. A tap of one shape for any batch, such
-as an embedding of shared candidates, is compared as a whole.
+The axis of rows of a tap follows from the shape that it has for one row. A tap of one shape for any batch,
+such as an embedding of shared candidates, is compared as a whole.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 import torch
 
+from parity.capture.captures import Capture, Through
 from parity.case import Arrays, Case
 from parity.inputs.masks import bits, valid_elements
 
@@ -95,7 +96,7 @@ def _beside_copies(case: Case, arrays: Arrays, row: int) -> tuple[int, ...]:
     Engines have a largest size. Where every copy needs more, the other rows change places instead.
     """
     batch = case.batch_size_of(arrays)
-    for other in (number for number in range(batch) if number != row):
+    for other in (number for number in reversed(range(batch)) if number != row):
         rows = tuple(row if place == row else other for place in range(batch))
         chosen = case.rows(arrays, np.array(rows))
         if chosen is not None and all(chosen[name].size <= arrays[name].size for name in arrays):
@@ -105,8 +106,57 @@ def _beside_copies(case: Case, arrays: Arrays, row: int) -> tuple[int, ...]:
     return tuple(row if place == row else next(turned) for place in range(batch))
 
 
+@dataclass(frozen=True)
+class RowDifferences:
+    """The differences of one trial from the batch.
+
+    Attributes:
+        kind: Value of the trial's `Trial`.
+        rows: Numbers of the compared rows in the batch.
+        taps: By tap whose bits differ, in the order of the taps: the largest absolute difference of each
+            row's valid elements. A difference in NaN or infinity is the largest number.
+    """
+
+    kind: str
+    rows: tuple[int, ...]
+    taps: dict[str, list[float]]
+
+
+def run_row_trials(
+    case: Case,
+    arrays: Arrays,
+    whole: Mapping[str, torch.Tensor],
+    run: Callable[[Arrays, Capture], object],
+) -> list[RowDifferences]:
+    """Run the trials of a batch.
+
+    Args:
+        case: The case.
+        arrays: The batch.
+        whole: Taps of the batch.
+        run: Runs the model on inputs and puts its taps into a capture.
+    """
+    comparison = _Comparison(whole, case.batch_size_of(arrays), case.valid_rows(arrays))
+    results = []
+    for trial in row_trials(case, arrays):
+        taps: dict[str, list[float]] = {}
+
+        def compare(
+            name: str, tap: torch.Tensor, trial: RowTrial = trial, taps: dict[str, list[float]] = taps
+        ) -> dict[str, torch.Tensor]:
+            differences = comparison.differences(trial, name, tap)
+            if differences is not None:
+                taps[name] = differences
+            return {}
+
+        # No tap is held.
+        run(trial.arrays(case, arrays), Capture(tensors=Through({}, compare)))
+        results.append(RowDifferences(trial.kind.value, trial.numbers, taps))
+    return results
+
+
 @dataclass
-class RowComparison:
+class _Comparison:
     """Compares the taps of a batch's trials with the taps of the batch.
 
     Args:
@@ -124,7 +174,7 @@ class RowComparison:
         """The largest absolute difference of each compared row's valid elements at a tap.
 
         None where all bits are equal, and where the tap has no axis of rows. A difference in NaN or
-        infinity is infinite. The trials of single rows come first.
+        infinity is the largest number. The trials of single rows come first.
         """
         before = self.whole.get(name)
         if before is None:
@@ -164,11 +214,11 @@ def _rows(tensor: torch.Tensor, axis: int, batch: int, rows: Sequence[int]) -> t
 def _largest(one: torch.Tensor, other: torch.Tensor, keep: np.ndarray | None) -> list[float] | None:
     """The largest difference in each row; None for equal bits."""
     if one.shape != other.shape or one.dtype != other.dtype:
-        return [math.inf] * one.shape[0]
+        return [sys.float_info.max] * one.shape[0]
     changed = bits(one) != bits(other)
     if keep is not None:
         changed = changed & keep
     if not changed.any():
         return None
-    distance = (one.double() - other.double()).abs().nan_to_num(nan=math.inf, posinf=math.inf).numpy()
+    distance = (one.double() - other.double()).abs().nan_to_num(nan=sys.float_info.max).numpy()
     return [float(row.max(initial=0.0)) for row in np.where(changed, distance, 0.0)]

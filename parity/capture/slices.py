@@ -122,10 +122,16 @@ def parts(case: Case, arrays: Mapping[str, np.ndarray], needed: int, limit: int)
     for start in range(0, batch, step):
         rows = slice(start, min(start + step, batch))
         inputs = case.rows(arrays, rows)
-        if inputs is None:
+        if inputs is None or not _is_cut(arrays, inputs, rows):
             return whole
         cut.append(Part(inputs, rows, batch))
     return cut if len(cut) > 1 else whole
+
+
+def _is_cut(arrays: Mapping[str, np.ndarray], part: Mapping[str, np.ndarray], rows: slice) -> bool:
+    """Whether all arrays are shared or cut along their first axis, as recorded inputs of calls will be."""
+    count = rows.stop - rows.start
+    return all(part[name].shape in (array.shape, (count, *array.shape[1:])) for name, array in arrays.items())
 
 
 class _Cut(Mapping[str, torch.Tensor]):

@@ -166,11 +166,15 @@ class Case(abc.ABC):
         """For each size of a padded axis, the (B, size) boolean mask of what counts."""
         return {}
 
-    def rows(self, arrays: Arrays, rows: slice) -> Arrays | None:
+    def rows(self, arrays: Arrays, rows: slice | np.ndarray) -> Arrays | None:
         """The inputs of some rows of the batch, where no row's results depend on another's.
 
         None where they do, or where rows cannot be told apart: such a batch runs as a whole. By default every
         array is cut along its first axis if all of them have B rows.
+
+        Args:
+            arrays: The batch's inputs.
+            rows: A slice, or numbers of rows in any order, repeated ones included.
         """
         batch = self.batch_size_of(arrays)
         if any(array.shape[:1] != (batch,) for array in arrays.values()):

@@ -25,6 +25,7 @@ from parity.execution.record import (
     REFERENCE,
     BuildRecord,
     Record,
+    RowTrialRecord,
     RunnerFailure,
     RunnerRecord,
     Status,
@@ -114,6 +115,7 @@ class BatchCollection:
             profiles=self._request.profile if number == 0 else None,
             covers=self._request.covers(self._precision),
             modules_alone=modules_alone,
+            row_trials=number == 0,
         )
         if not batch.is_recorded:
             # Other batches of a plan tell nothing new of a runner that cannot run here.
@@ -131,6 +133,7 @@ def collect(
     covers: bool = False,
     budget: MemoryBudget = DEFAULT_BUDGET,
     modules_alone: bool = True,
+    row_trials: bool = False,
 ) -> Record:
     """Run the reference, the oracle and other runners on a batch; save captures and the record.
 
@@ -148,12 +151,13 @@ def collect(
         covers: Whether to measure what the batch asks of the port.
         budget: Memory that runs may take.
         modules_alone: Whether every module also runs alone, on the inputs of the reference's module.
+        row_trials: Whether rows also run in other batches, and the batch a second time.
 
     Raises:
         CannotWrite: The captures cannot be written.
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
-    collection = _Collection(batch, pool, scheduler, progress, budget, modules_alone, covers)
+    collection = _Collection(batch, pool, scheduler, progress, budget, modules_alone, covers, row_trials)
     with scheduler.capturing(), ThreadPoolExecutor(max_workers=len(everyone)) as threads:
         captured = threads.map(lambda name: collection.capture(name, timed), everyone)
         records = dict(zip(everyone, captured, strict=True))
@@ -177,8 +181,10 @@ class _Collection:
         budget: MemoryBudget,
         modules_alone: bool,
         covers: bool,
+        row_trials: bool,
     ) -> None:
         self._modules_alone = modules_alone
+        self._row_trials = row_trials
         self.folder = batch.folder.precision(batch.precision.name)
         self._batch = batch
         self._pool = pool
@@ -238,6 +244,8 @@ class _Collection:
                     self._reference_seconds = seconds
             if record.taps_modules and batch.folder.poisoned.exists():
                 self._run_poisoned(record, name, folder, needed)
+            if record.taps_modules and self._row_trials:
+                self._run_row_trials(record, name, folder, needed)
         if record.taps_modules and name != REFERENCE and self._modules_alone:
             arguments = (inputs, self._calls, folder.isolated, self._budget)
             record.problems = self._ask(name, Commands.run_isolated, *arguments)
@@ -279,6 +287,17 @@ class _Collection:
         arguments = (self._batch.folder.poisoned, folder.poisoned, self._budget, calls, clean)
         with _step(record, "run_tapped"), room:
             self._request(name, Commands.run_tapped, *arguments)
+
+    def _run_row_trials(
+        self, record: RunnerRecord, name: str, folder: RunnerFolder, needed: WorkingBytes
+    ) -> None:
+        # The reference always runs the whole batch.
+        calls = None if name == REFERENCE else self._calls
+        room = self._room_for(needed.forward) if name == REFERENCE else self._scheduler.shared()
+        arguments = (self._batch.folder.inputs, folder.tapped, self._budget, calls)
+        with _step(record, "run_row_trials"), room:
+            trials = self._request(name, Commands.run_row_trials, *arguments)
+            record.row_trials = [RowTrialRecord(**vars(trial)) for trial in trials]
 
     def _room_for(self, needed: int) -> AbstractContextManager[None]:
         """The part of the machine for a run of the whole batch that takes so many bytes."""

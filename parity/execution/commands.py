@@ -22,6 +22,7 @@ import torch
 
 from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
+from parity.capture.rows import RowDifferences, run_row_trials
 from parity.capture.slices import (
     MemoryBudget,
     Part,
@@ -187,6 +188,21 @@ class Commands:
                 destination = Capture(tensors=taps)
             self._able(TapsModules).run_tapped(part.arrays, destination, whole=part.rows is None)
         save_capture(capture, stem)
+
+    def run_row_trials(
+        self, inputs: Path, tapped: Path, budget: MemoryBudget, calls: Path | None
+    ) -> list[RowDifferences]:
+        """Compare rows of the batch, or of its first part, in other batches and in a second run.
+
+        Args:
+            inputs: The batch.
+            tapped: Stem of this runner's capture of the batch.
+            budget: Memory that a run may take.
+            calls: As of `run_tapped`.
+        """
+        part, taps = self._parts(inputs, calls, budget)[0], self._capture(tapped).tensors
+        whole = taps if part.rows is None else part.inputs(taps)
+        return run_row_trials(self._model, part.arrays, whole, self._able(TapsModules).run_tapped)
 
     def _parts(self, inputs: Path, calls: Path | None, budget: MemoryBudget) -> list[Part]:
         arrays = self._inputs(inputs)

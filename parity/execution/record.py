@@ -44,6 +44,16 @@ class RunnerFailure(Exception):
         self.reason = reason
 
 
+class RowTrialRecord(BaseModel):
+    """Differences of a batch's rows in one trial; see `parity.capture.rows.RowDifferences`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str
+    rows: tuple[int, ...]
+    taps: dict[str, list[float]]
+
+
 class BuildRecord(BaseModel):
     """An engine that was built of a whole model.
 
@@ -79,6 +89,7 @@ class RunnerRecord(BaseModel):
         appends: Whether it has an incremental forward.
         status, reason: Status at its end, and the reason of another status than OK.
         problems: Errors of isolated calls, by tap.
+        row_trials: Differences of rows in other batches and in a second run; None if nothing was tried.
         seconds: Runs of the whole model.
         module_seconds: Runs of single calls, by tap.
         replay_seconds, module_replay_seconds: The same as replays of a CUDA graph.
@@ -95,6 +106,7 @@ class RunnerRecord(BaseModel):
     status: Status = Status.OK
     reason: str = ""
     problems: dict[str, str] = {}
+    row_trials: list[RowTrialRecord] | None = None
     seconds: list[float] = []
     module_seconds: dict[str, list[float]] = {}
     replay_seconds: list[float] = []

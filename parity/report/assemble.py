@@ -24,6 +24,7 @@ from parity.report.schema import (
     PrecisionReport,
     Report,
     RooflineReport,
+    RowReport,
     RunnerReport,
     VerdictReport,
 )
@@ -135,6 +136,7 @@ def runner_report(name: str, judgement: RunnerJudgement, rooflines: Rooflines | 
             "replay_reasons": record.replay_reasons,
             "peak_bytes": record.peak_bytes,
             "metrics": tuple(_metric(metric) for metric in judgement.metrics),
+            "rows": tuple(RowReport.model_validate(row, from_attributes=True) for row in judgement.rows),
         }
     )
 

@@ -29,6 +29,7 @@ def render_markdown(report: Report) -> str:
     if metrics:
         parts += ["**Metrics**", metrics]
     parts += [_details("Modules that fail", _failing_modules(report)), _details("Gaps", _gaps(report))]
+    parts.append(_details("Rows in other batches and in a second run", _rows(report)))
     parts.append(_details("Notes", "\n".join(f"- {_text(note)}" for note in overview.notes(report))))
     parts += _coverage(report)
     parts.append(_details("Environment", _environment(report)))
@@ -125,6 +126,14 @@ def _coverage(report: Report) -> list[str]:
     more = f"\n\nand {left_out} more in report.html" if left_out > 0 else ""
     body = table(["place", "source", "not asked"], rows) + more if rows else ""
     return [_text(coverage.in_words(report.coverage)), _details("Not asked", body)]
+
+
+def _rows(report: Report) -> str:
+    return "\n".join(
+        f"- {_text(case.case.name)}, {_text(label)}: {_text(text)}"
+        for case in report.cases
+        for label, text in overview.row_lines(case).items()
+    )
 
 
 def _gaps(report: Report) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from parity.report.schema import (
     ModuleReport,
     PrecisionReport,
     Report,
+    RowReport,
     RunnerReport,
     VerdictReport,
 )
@@ -121,6 +122,42 @@ def notes(report: Report) -> list[str]:
         for note in module.notes
     )
     return list(dict.fromkeys(noted))
+
+
+def row_lines(case: CaseReport) -> dict[str, str]:
+    """By label of a runner, in words: whether its rows depend on their batch, and its results on the run."""
+    told: dict[str, dict[str, list[str]]] = {}
+    for precision in case.precisions:
+        for entry in precision.runners:
+            if entry.rows:
+                texts = told.setdefault(entry.label, {})
+                texts.setdefault(_rows_text(entry.rows), []).append(precision.precision)
+    return {
+        label: "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
+        for label, texts in told.items()
+    }
+
+
+def _rows_text(trials: Sequence[RowReport]) -> str:
+    *moved, again = trials
+    differing = [
+        f"a row {trial.kind} differs by up to {trial.largest:.0e} of the largest element, "
+        f"first at {trial.first}"
+        for trial in moved
+        if trial.first
+    ]
+    equal = [trial.kind for trial in moved if not trial.first]
+    if not moved:
+        parts = ["rows cannot be separated"]
+    elif not differing:
+        parts = ["rows are equal bit for bit in any batch"]
+    else:
+        parts = [*differing, *([f"equal bit for bit {', '.join(equal)}"] if equal else [])]
+    if again.first:
+        parts.append(f"a second run differs by up to {again.largest:.0e}, first at {again.first}")
+    else:
+        parts.append("a second run is equal bit for bit")
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,18 @@ class MetricReport(_Part):
     flagged: bool = False
 
 
+class RowReport(_Part):
+    """Differences of rows in one kind of trial; see `parity.verdict.judgement.RowJudgement`."""
+
+    kind: str
+    rows: int
+    first: str
+    largest: Number
+    largest_tap: str
+    excess: str
+    reason: str
+
+
 class RunnerReport(_Part):
     """One runner in one precision of one case.
 
@@ -206,6 +218,7 @@ class RunnerReport(_Part):
         peak_bytes: Largest GPU memory of PyTorch's allocator during whole-model runs, weights included.
         builds: Engines of the whole model.
         metrics: Task metrics, if there are labels.
+        rows: Differences of rows by kind of trial; only the second run where rows cannot be separated.
     """
 
     runner: str
@@ -225,6 +238,7 @@ class RunnerReport(_Part):
     peak_bytes: int | None = None
     builds: tuple[BuildRecord, ...] = ()
     metrics: tuple[MetricReport, ...] = ()
+    rows: tuple[RowReport, ...] = ()
 
 
 class PrecisionReport(_Part):

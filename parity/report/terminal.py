@@ -36,6 +36,7 @@ from parity.report.overview import (
     outcome,
     place,
     ratio_text,
+    row_lines,
     verdict_lines,
 )
 from parity.report.schema import CaseReport, LatencyReport, MetricReport, ModuleReport, Report, RunnerReport
@@ -50,11 +51,17 @@ def render(report: Report) -> RenderableType:
     """The whole report: a table for each case, the failures in detail, and one sentence at the end."""
     parts: list[RenderableType] = [Text(_LEGEND, style="dim")]
     for case in report.cases:
-        parts += [_CaseTables(case), *_metrics(case), *_gpu(case), Text()]
+        parts += [_CaseTables(case), *_metrics(case), *_rows(case), *_gpu(case), Text()]
     parts += list(_failures(report))
     parts += list(_coverage(report))
     parts.append(summary(report))
     return Group(*parts)
+
+
+def _rows(case: CaseReport) -> Iterator[RenderableType]:
+    """Whether rows depend on their batch and results on the run, a line a runner."""
+    for label, text in row_lines(case).items():
+        yield Text(f"rows: {label}: {text}", style="dim")
 
 
 def _gpu(case: CaseReport) -> Iterator[RenderableType]:

@@ -232,6 +232,30 @@ class MetricJudgement:
 
 
 @dataclass(frozen=True, slots=True)
+class RowJudgement:
+    """The differences of rows in one kind of trial; see `parity.capture.rows`.
+
+    Attributes:
+        kind: Value of the kind; it completes "a row ...".
+        rows: Number of compared rows.
+        first: First tap whose bits differ; empty if all are equal.
+        largest: Largest difference of an element, relative to the largest element of the tap in the oracle;
+            infinite for a difference from an oracle of zeros.
+        largest_tap: Tap with the largest difference; empty without one.
+        excess: Tap with a difference that two results within the limit cannot have, or empty.
+        reason: The excess in words, or empty.
+    """
+
+    kind: str
+    rows: int
+    first: str = ""
+    largest: float = 0.0
+    largest_tap: str = ""
+    excess: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerJudgement:
     """The verdicts on one runner of a case in one precision.
 
@@ -247,6 +271,7 @@ class RunnerJudgement:
         padding_leak: First tap that changes with the content of the padding; empty if none does.
         observer_difference: Largest absolute change of an output by tapping the modules.
         metrics: Task metrics, if there are labels.
+        rows: Differences of rows by kind of trial; only the second run where rows cannot be separated.
     """
 
     record: RunnerRecord
@@ -259,3 +284,4 @@ class RunnerJudgement:
     padding_leak: str = ""
     observer_difference: float = 0.0
     metrics: tuple[MetricJudgement, ...] = ()
+    rows: tuple[RowJudgement, ...] = ()

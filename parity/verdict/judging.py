@@ -35,6 +35,7 @@ from parity.verdict.explanation import explain_tap
 from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
 from parity.verdict.merging import merge_batches
 from parity.verdict.notes import notes
+from parity.verdict.rows import judge_rows, row_diagnosis
 
 if TYPE_CHECKING:
     from parity.verdict.task_metrics.evaluation import Evaluation
@@ -345,6 +346,9 @@ def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, ba
     explanation = diagnosis.explanation
     if tap is not None and not explanation and not (diagnosis.kind == "between" and tap.passed):
         explanation = explain_tap(evidence, results, tap)
+    rows = judge_rows(evidence, comparison.taps, record.row_trials or ())
+    if diagnosis.kind == "none":
+        diagnosis = row_diagnosis(rows)
     judgement = RunnerJudgement(
         record=record,
         status=record.status,
@@ -357,6 +361,7 @@ def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, ba
         checks=comparison.checks,
         padding_leak=comparison.padding_leak,
         observer_difference=comparison.observer_difference,
+        rows=rows,
     )
     return with_error_maps(judgement, evidence, results)
 

@@ -125,6 +125,10 @@ class Section:
         ]
 
     @cached_property
+    def rows(self) -> dict[str, str]:
+        return overview.row_lines(self.case)
+
+    @cached_property
     def boundaries(self) -> list[Boundary]:
         return [
             Boundary(precision.precision, entry.label, module.tap, verdict.boundary, verdict.checked)

@@ -1,0 +1,126 @@
+"""Judgement of rows: a row's results in other batches, and in a second run.
+
+Equal bits are a fact and not a duty: another batch size may change the order of a sum. Both results of a row
+must lie within the limit, so that their difference has a limit too. Let o be the oracle, and L the limit of
+the tap's largest error inside the model (`parity.verdict.rule`). Two results within it differ by at most
+
+    |p - q| <= |p - o| + |q - o| <= 2 * L * max |o|
+
+in every element. A row with a larger difference depends on the other rows, or on the time of the run, and
+the runner fails. Rows with an element at a discontinuity that one of the two results crosses are not judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from parity.execution.record import RowTrialRecord
+from parity.verdict.evidence import Evidence
+from parity.verdict.judgement import Diagnosis, RowJudgement, TapJudgement
+
+WITHIN_LIMITS = 2.0
+"""Largest difference of two results within a limit, in limits."""
+
+
+def judge_rows(
+    evidence: Evidence, taps: Iterable[TapJudgement], trials: Sequence[RowTrialRecord]
+) -> tuple[RowJudgement, ...]:
+    """The judgement of every kind of trial.
+
+    Args:
+        evidence: The evidence on the batch.
+        taps: Judgements of the runner's taps, which have the limits.
+        trials: The runner's trials.
+    """
+    judged = {tap.tap: tap for tap in taps}
+    order = {tap: place for place, tap in enumerate(evidence.reference.tensors)}
+    kinds: dict[str, RowJudgement] = {}
+    for trial in trials:
+        one = _judge_trial(evidence, judged, _ordered(trial, order))
+        kinds[trial.kind] = _joined(kinds[trial.kind], one, order) if trial.kind in kinds else one
+    return tuple(kinds.values())
+
+
+def row_diagnosis(rows: Iterable[RowJudgement]) -> Diagnosis:
+    """The diagnosis of a runner all of whose taps pass: its first row with too large a difference, if any."""
+    failed = next((row for row in rows if row.excess), None)
+    return Diagnosis() if failed is None else Diagnosis("check", failed.excess, failed.reason)
+
+
+def _ordered(trial: RowTrialRecord, order: Mapping[str, int]) -> RowTrialRecord:
+    """The trial with its taps in the order in which the reference's modules finish."""
+    taps = sorted(trial.taps, key=lambda tap: order.get(tap, len(order)))
+    return trial.model_copy(update={"taps": {tap: trial.taps[tap] for tap in taps}})
+
+
+def _joined(one: RowJudgement, other: RowJudgement, order: Mapping[str, int]) -> RowJudgement:
+    """Two trials of one kind."""
+    firsts = [judgement.first for judgement in (one, other) if judgement.first]
+    larger = max(one, other, key=lambda judgement: judgement.largest)
+    failed = one if one.excess or not other.excess else other
+    return RowJudgement(
+        kind=one.kind,
+        rows=one.rows + other.rows,
+        first=min(firsts, key=lambda tap: order.get(tap, len(order)), default=""),
+        largest=larger.largest,
+        largest_tap=larger.largest_tap,
+        excess=failed.excess,
+        reason=failed.reason,
+    )
+
+
+def _judge_trial(evidence: Evidence, judged: dict[str, TapJudgement], trial: RowTrialRecord) -> RowJudgement:
+    largest, largest_tap, excess, reason = 0.0, "", "", ""
+    flipped: set[int] = set()
+    for tap, differences in trial.taps.items():
+        scale = _scale(evidence, tap)
+        relative = [_ratio(difference, scale) for difference in differences]
+        if max(relative) > largest:
+            largest, largest_tap = max(relative), tap
+        flipped |= _flipped(evidence, tap, trial.rows, differences)
+        limit = _limit(judged.get(tap))
+        counted = {row: ratio for row, ratio in zip(trial.rows, relative, strict=True) if row not in flipped}
+        row = max(counted, key=lambda row: counted[row], default=None)
+        if row is not None and not excess and counted[row] > WITHIN_LIMITS * limit:
+            excess = tap
+            reason = (
+                f"row {row} {trial.kind} differs from itself in the batch by {counted[row]:.3g} of the "
+                f"largest element of {tap}; two results within the limit differ by at most "
+                f"{WITHIN_LIMITS * limit:.3g}"
+            )
+    first = next(iter(trial.taps), "")
+    return RowJudgement(trial.kind, len(trial.rows), first, largest, largest_tap, excess, reason)
+
+
+def _ratio(difference: float, scale: float) -> float:
+    if difference == 0.0:
+        return 0.0
+    return difference / scale if scale > 0.0 else math.inf
+
+
+def _scale(evidence: Evidence, tap: str) -> float:
+    """The largest compared element of the oracle; 1 for integers and booleans, whose limit is 0."""
+    oracle = evidence.oracle.get(tap)
+    if oracle is None or not oracle.dtype.is_floating_point:
+        return 1.0
+    counted = evidence.counted(tap, tuple(oracle.shape))
+    return float(np.abs(oracle.double().numpy()[counted]).max(initial=0.0))
+
+
+def _limit(tap: TapJudgement | None) -> float:
+    """The limit of the largest error inside the model; infinite without a verdict."""
+    if tap is None or tap.accumulated is None or math.isnan(tap.accumulated.limit.largest):
+        return math.inf
+    return tap.accumulated.limit.largest
+
+
+def _flipped(evidence: Evidence, tap: str, rows: Sequence[int], differences: Sequence[float]) -> set[int]:
+    """Rows that differ at a tap where they have elements at a discontinuity."""
+    boundary = evidence.boundary.get(tap)
+    if boundary is None:
+        return set()
+    crossing = boundary.reshape(boundary.shape[0], -1).any(axis=1)
+    return {row for row, difference in zip(rows, differences, strict=True) if difference and crossing[row]}

@@ -1,0 +1,171 @@
+"""Rows of a batch: other bits are told, and a difference beyond both limits fails."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from parity.base.precision import PRECISIONS
+from parity.capture.rows import Trial, run_row_trials
+from parity.case import Case
+from parity.execution.record import RowTrialRecord
+from parity.in_process import CleanRun
+from parity.verdict.comparison import compare
+from parity.verdict.judgement import RowJudgement
+from parity.verdict.rows import judge_rows, row_diagnosis
+from tests.parity.judgements import tap as judged_tap
+from tests.parity.judgements import verdict
+
+
+class Pooled(torch.nn.Module):
+    """The mean of a row's valid positions; with the fault, of as many as row 0 has."""
+
+    def __init__(self, shares_length):
+        super().__init__()
+        self.shares_length = shares_length
+
+    def forward(self, x_BND, lengths_B):
+        if self.shares_length:
+            lengths_B = lengths_B[:1].expand(len(lengths_B))
+        valid_BN = torch.arange(x_BND.shape[1])[None] < lengths_B[:, None]
+        return (x_BND * valid_BN[..., None]).sum(1) / lengths_B[:, None]
+
+
+class Model(torch.nn.Module):
+    def __init__(self, shares_length):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.pooled = Pooled(shares_length)
+
+    def forward(self, x, lengths):
+        return self.pooled(self.first(x), lengths)
+
+
+class Pooling(Case):
+    name = "pooling"
+    seed = 0
+    batch_size = 6
+
+    def __init__(self, shares_length):
+        self.shares_length = shares_length
+
+    def build_reference(self):
+        return Model(self.shares_length)
+
+    def build_port(self, dtype):
+        raise NotImplementedError
+
+    def make_inputs(self):
+        random = np.random.default_rng(self.seed)
+        x = random.standard_normal((self.batch_size, 7, 4)).astype(np.float32)
+        return {"x": x, "lengths": np.array([5, 1, 7, 3, 2, 6])[: self.batch_size]}
+
+
+def judged(shares_length):
+    case = Pooling(shares_length)
+    run = CleanRun(case, PRECISIONS["fp32"])
+    runner = run.load("torch")
+    trials = run_row_trials(case, run.arrays, run.reference.tensors, runner.run_tapped)
+    comparison = compare(run.evidence, run.reference_results())
+    # Each module does on the batch just as the oracle does: no other check sees the fault.
+    assert comparison.passed
+    return judge_rows(run.evidence, comparison.taps, [RowTrialRecord(**vars(trial)) for trial in trials])
+
+
+def test_a_model_with_independent_rows_passes():
+    rows = judged(shares_length=False)
+    assert [row.kind for row in rows] == [kind.value for kind in Trial]
+    assert row_diagnosis(rows).kind == "none"
+    assert all(row.largest < 1e-6 for row in rows)
+
+
+def test_a_model_in_which_every_row_uses_row_0_s_length_fails():
+    rows = judged(shares_length=True)
+    failed = {row.kind: row for row in rows if row.excess}
+    assert set(failed) == {kind.value for kind in Trial} - {Trial.AGAIN.value}
+    assert {row.excess for row in failed.values()} == {"pooled"}
+    diagnosis = row_diagnosis(rows)
+    assert (diagnosis.kind, diagnosis.tap) == ("check", "pooled")
+    assert diagnosis.text.startswith("row 3 alone differs from itself in the batch by ")
+    assert "two results within the limit differ by at most" in diagnosis.text
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    return CleanRun(Pooling(False), PRECISIONS["fp32"], isolated=False).evidence
+
+
+LIMIT = verdict().limit.largest
+
+
+def judge_one(evidence, taps, judgements=None, kind=Trial.ALONE):
+    judgements = [judged_tap(name) for name in ("first", "pooled")] if judgements is None else judgements
+    (row,) = judge_rows(evidence, judgements, [RowTrialRecord(kind=kind.value, rows=(3, 1), taps=taps)])
+    return row
+
+
+def scale(evidence, tap):
+    return float(evidence.oracle[tap].abs().max())
+
+
+@pytest.mark.parametrize("tap", ["first", "pooled"])
+def test_a_difference_up_to_both_limits_passes_and_more_fails(evidence, tap):
+    allowed = 2 * LIMIT * scale(evidence, tap)
+    assert not judge_one(evidence, {tap: [0.0, 0.999 * allowed]}).excess
+    failed = judge_one(evidence, {tap: [0.0, 1.001 * allowed]})
+    assert failed.excess == tap
+    assert failed.reason.startswith("row 1 alone")
+    assert failed.largest == pytest.approx(2 * LIMIT * 1.001)
+
+
+def test_other_bits_of_one_value_are_told(evidence):
+    row = judge_one(evidence, {"pooled": [0.0, 0.0], "first": [0.0, 0.0]})
+    assert (row.first, row.largest, row.excess) == ("first", 0.0, "")
+    assert judge_one(evidence, {}) == RowJudgement(Trial.ALONE.value, 2)
+
+
+def test_a_tap_that_only_moves_data_must_be_equal(evidence):
+    exact = verdict()
+    exact = replace(exact, limit=replace(exact.limit, largest=0.0))
+    assert judge_one(evidence, {"first": [1e-30, 0.0]}, [judged_tap("first", accumulated=exact)]).excess
+    assert not judge_one(evidence, {"first": [0.0, 0.0]}, [judged_tap("first", accumulated=exact)]).excess
+
+
+def test_a_tap_without_a_limit_is_no_failure_by_itself(evidence):
+    row = judge_one(evidence, {"first": [9.0, 0.0]}, [judged_tap("first", accumulated=None)])
+    assert (row.first, row.excess) == ("first", "")
+    assert not judge_one(evidence, {"gone": [9.0, 0.0]}).excess
+
+
+def test_a_difference_from_zeros_is_infinite(evidence):
+    zeros = replace(evidence, oracle={"first": torch.zeros(6, 7, 4)})
+    row = judge_one(zeros, {"first": [1e-30, 0.0]})
+    assert math.isinf(row.largest)
+    assert row.excess == "first"
+
+
+def test_a_row_that_crosses_a_discontinuity_is_not_judged(evidence):
+    boundary = np.zeros((6, 7, 4), bool)
+    boundary[3, 0, 0] = True
+    crossing = replace(evidence, boundary={"first": boundary})
+    # Row 3 differs at its discontinuity, and row 1 has none.
+    assert not judge_one(crossing, {"first": [9.0, 0.0], "pooled": [9.0, 0.0]}).excess
+    assert judge_one(crossing, {"first": [9.0, 0.0], "pooled": [9.0, 9.0]}).reason.startswith("row 1")
+    # Without a difference there, row 3 did not cross it.
+    assert judge_one(crossing, {"pooled": [9.0, 0.0]}).reason.startswith("row 3")
+
+
+def test_trials_of_one_kind_are_one_judgement(evidence):
+    judgements = [judged_tap(name) for name in ("first", "pooled")]
+    big = scale(evidence, "pooled")
+    trials = [
+        RowTrialRecord(kind="alone", rows=(0,), taps={}),
+        RowTrialRecord(kind="alone", rows=(1,), taps={"pooled": [big]}),
+        RowTrialRecord(kind="alone", rows=(2,), taps={"first": [1e-9], "pooled": [2 * big]}),
+    ]
+    (row,) = judge_rows(evidence, judgements, trials)
+    assert (row.rows, row.first, row.largest_tap, row.excess) == (3, "first", "pooled", "pooled")
+    assert row.largest == pytest.approx(2.0)
+    assert row.reason.startswith("row 1 alone")
