@@ -76,7 +76,7 @@ def _explain_leak(evidence: Evidence, results: Results, tap: str) -> tuple[str, 
 
 
 def _reach(evidence: Evidence, changed: np.ndarray) -> tuple[str, ...]:
-    """The largest distance of a changed element from the padding, in positions."""
+    """The largest distance of a changed element from the padding, in positions, if an axis is padded."""
     for axis, size in enumerate(changed.shape[1:], start=1):
         if size not in evidence.valid or changed.shape[0] != evidence.batch_size:
             continue
@@ -89,3 +89,4 @@ def _reach(evidence: Evidence, changed: np.ndarray) -> tuple[str, ...]:
         if (is_changed == padded).all():
             return ("every valid position of the sequences with padding: something runs over the padding",)
         return (f"no further than {distance} positions from the padding",)
+    return ()

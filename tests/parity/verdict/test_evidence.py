@@ -1,0 +1,113 @@
+"""The basis of verdicts: which sums and modules stand behind a tap, and which elements count."""
+
+import numpy as np
+import pytest
+import torch
+
+from parity.base.precision import PRECISIONS
+from parity.capture.captures import Capture, ModuleCall
+from parity.verdict.evidence import Evidence
+
+VALID = np.array([[True, True, False], [True, False, False]])
+
+
+def _call(path, tap="", outputs=()):
+    return ModuleCall(path, tap or path, path.title(), [], {}, outputs or (tap or path,))
+
+
+CALLS = [
+    _call("table"),
+    _call("first", outputs=("first[0]", "first[1]")),
+    _call("mask"),
+    _call("first", "append:first"),
+    _call("second"),
+]
+
+
+def _evidence(calls=(), **fields):
+    sums = {"table": 0, "first": 7, "mask": 0, "second": 3}
+    reference = Capture(
+        calls=list(calls),
+        longest_sums={call.path: sums[call.path] for call in calls},
+        longest_sums_before={name: 10 + place for place, call in enumerate(calls) for name in call.outputs},
+    )
+    defaults = {"oracle": {}, "oracle_isolated": {}, "reference_incremental": {}, "incremental_outputs": {}}
+    return Evidence(
+        **{
+            "precision": PRECISIONS["fp32"],
+            "entry": "score",
+            "reference": reference,
+            "valid": {3: VALID},
+            "batch_size": 2,
+            **defaults,
+            **fields,
+        }
+    )
+
+
+def test_the_defaults_are_strict():
+    evidence = _evidence()
+    assert evidence.has_padding is True
+    assert evidence.causal is True
+    assert (dict(evidence.boundary), dict(evidence.gaps)) == ({}, {})
+
+
+def test_the_modules_before_a_tap_are_those_with_arithmetic():
+    evidence = _evidence(CALLS)
+    taps = ("table", "first[0]", "first[1]", "mask", "append:first", "second", "score.out")
+    assert [evidence.modules(tap, isolated=False) for tap in taps] == [1, 1, 1, 1, 1, 2, 2]
+    assert [evidence.modules(tap, isolated=True) for tap in taps] == [1] * 7
+    assert _evidence().modules("score.out", isolated=False) == 1
+
+
+def test_the_longest_sum_is_the_modules_own_or_that_of_all_before_it():
+    evidence = _evidence(CALLS)
+    taps = ("table", "first[0]", "first[1]", "append:first", "second")
+    assert [evidence.longest_sum(tap, isolated=True) for tap in taps] == [0, 7, 7, 7, 3]
+    assert [evidence.longest_sum(tap, isolated=False) for tap in taps] == [10, 11, 11, 13, 14]
+    # An output of the model has the longest of all modules.
+    assert [evidence.longest_sum("score.out", isolated) for isolated in (True, False)] == [7, 7]
+    assert _evidence().longest_sum("score.out", isolated=False) == 1
+
+
+def test_calls_by_tap():
+    kinds = _evidence(CALLS).kinds
+    assert {name: call.kind for name, call in kinds.items()} == {
+        "table": "Table",
+        "first[0]": "First",
+        "first[1]": "First",
+        "mask": "Mask",
+        "append:first": "First",
+        "second": "Second",
+    }
+
+
+def test_rounding_samples_by_tap_and_by_place():
+    inside, alone = torch.ones(5, 2, 3, dtype=torch.float64), torch.zeros(5, 2, 3, dtype=torch.float64)
+    oracle = {"block": inside[0], "rounding_samples:block": inside}
+    isolated = {"block": alone[0], "rounding_samples:block": alone, "rounding_samples:only": alone}
+    evidence = _evidence(oracle=oracle, oracle_isolated=isolated)
+    samples = {
+        (tap, place): evidence.rounding_samples(tap, isolated=place)
+        for tap in ("block", "only", "other")
+        for place in (False, True)
+    }
+    present = [key for key, value in samples.items() if value is not None]
+    assert present == [("block", False), ("block", True), ("only", True)]
+    assert samples["block", False] is not samples["block", True]
+
+
+@pytest.mark.parametrize("boundary", [False, True])
+def test_compared_elements_are_neither_padding_nor_at_a_discontinuity(boundary):
+    at = np.zeros((2, 3), bool)
+    at[0, 1] = at[1, 2] = True
+    evidence = _evidence(boundary={"block": at} if boundary else {})
+    expected = VALID & ~at if boundary else VALID
+    assert np.array_equal(evidence.counted("block", (2, 3)), expected)
+    assert np.array_equal(evidence.counted("other", (2, 3)), VALID)
+    assert evidence.counted("other", (2, 4)).dtype == bool
+    assert evidence.counted("other", (2, 4)).all()
+    assert np.array_equal(evidence.counted("other", (2, 3, 5)), np.repeat(VALID[:, :, None], 5, axis=2))
+    evidence.counted("other", (2, 3))[:] = False
+    assert np.array_equal(evidence.valid[3], VALID)
+    assert VALID.any()
