@@ -80,7 +80,7 @@ def _is_running(pid):
 def test_results_come_back(process):
     label = f"torch dense (eager, {'cuda' if torch.cuda.is_available() else 'cpu'})"
     assert process.request(Commands.start, 1) == Abilities(
-        label, taps_modules=True, appends=True, builds=False
+        label, taps_modules=True, appends=True, builds=False, measures_coverage=False
     )
     assert process.pid != os.getpid()
 
@@ -304,6 +304,7 @@ def test_a_module_that_runs_out_of_memory_alone_ends_the_runner(isolated, error)
 def machine(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     return Scheduler()
 
 
