@@ -111,9 +111,13 @@ class Capture:
         """Store one copy of an input tensor, however many calls receive it."""
         # A copy has the strides of its shape; `contiguous` leaves those of an axis of size 1 as they are.
         content = tensor.detach().clone(memory_format=torch.contiguous_format)
-        key = content_digest(content)[:16]
+        digest = content_digest(content)
+        key = digest[:16]
         if key not in self.call_inputs:
-            self.call_inputs[key] = content.cpu()
+            if isinstance(self.call_inputs, Spool):
+                self.call_inputs.add(key, content.cpu(), digest)
+            else:
+                self.call_inputs[key] = content.cpu()
         return TensorKey(key)
 
     def add_appending(self, appending: Capture) -> None:

@@ -85,13 +85,17 @@ class Spool(MutableMapping[str, torch.Tensor]):
         return Spool(self._folder, self._large)
 
     def __setitem__(self, name: str, tensor: torch.Tensor) -> None:
+        self.add(name, tensor)
+
+    def add(self, name: str, tensor: torch.Tensor, digest: str = "") -> None:
+        """Set a tensor whose `content_digest` may be known."""
         self.pop(name, None)
         self.shapes[name], self.sizes[name] = tuple(tensor.shape), tensor.nbytes
         if tensor.nbytes < self._large and self._small_bytes + tensor.nbytes <= SMALL_TOTAL * self._large:
             self._small_bytes += tensor.nbytes
             self.small[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         else:
-            self.stored[name] = [self._store(tensor)]
+            self.stored[name] = [self._store(tensor, digest)]
 
     def add_rows(self, name: str, tensor: torch.Tensor) -> None:
         """Append to a tensor along its first axis."""
@@ -106,11 +110,11 @@ class Spool(MutableMapping[str, torch.Tensor]):
         row_bytes = max(1, tensor.nbytes // max(1, tensor.shape[0]))
         return 1 << max(0, math.ceil(math.log2(self._large / row_bytes)))
 
-    def _store(self, tensor: torch.Tensor) -> str:
+    def _store(self, tensor: torch.Tensor, digest: str = "") -> str:
         own = tensor.detach().cpu()
         if own.stride() != torch.empty(own.shape, device="meta").stride():
             own = own.clone(memory_format=torch.contiguous_format)
-        digest = content_digest(own)
+        digest = digest or content_digest(own)
         path = _file(self._folder, digest)
         with writing(path):
             if not path.exists():

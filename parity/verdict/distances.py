@@ -46,7 +46,7 @@ class Oracle:
     _square: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        largest = float(np.abs(self.values).max())
+        largest = largest_absolute(self.values)
         # Squares of the scaled elements neither overflow nor underflow.
         scaled = self.values / (largest or 1.0)
         object.__setattr__(self, "largest", largest)
@@ -63,7 +63,7 @@ class Oracle:
         difference /= self.largest
         return Distance(
             l2=float(np.linalg.norm(difference)) / math.sqrt(self._square),
-            largest=float(np.abs(difference).max()),
+            largest=largest_absolute(difference),
             scale_error=float(difference @ self._scaled) / self._square,
         )
 
@@ -80,16 +80,28 @@ class Oracle:
         """
         if self.largest == 0.0 or not added.any():
             return math.inf
-        off, added = (result - self.values) / self.largest, added / self.largest
-        largest = np.full_like(off, math.inf)
-        np.divide(limit.largest - off * np.sign(added), np.abs(added), out=largest, where=added != 0.0)
+        off, added = result - self.values, added / self.largest
+        off /= self.largest
+        # |off + e added| = limit.largest, element by element
+        largest = np.copysign(limit.largest, added)
+        largest -= off
+        with np.errstate(divide="ignore", invalid="ignore"):
+            largest /= added
         # ||off + e added||^2 = (limit.l2 ||oracle||)^2
         squares, mixed = float(added @ added), float(off @ added)
         room = limit.l2 * limit.l2 * self._square - float(off @ off)
         l2 = (math.sqrt(max(0.0, mixed * mixed + squares * room)) - mixed) / squares
         added_scale, scale = float(added @ self._scaled), float(off @ self._scaled)
         scale_room = limit.scale_error * self._square - math.copysign(1.0, added_scale) * scale
-        return min(float(largest.min()), l2, scale_room / abs(added_scale) if added_scale else math.inf)
+        return min(
+            float(np.fmin.reduce(largest)), l2, scale_room / abs(added_scale) if added_scale else math.inf
+        )
+
+
+def largest_absolute(values: np.ndarray) -> float:
+    """The largest absolute element, without an array of absolute elements."""
+    # The sum turns -0.0 into 0.0.
+    return max(float(values.max()), -float(values.min())) + 0.0
 
 
 def carrying_rows(values: np.ndarray, counted: np.ndarray) -> float:
@@ -106,9 +118,9 @@ def carrying_rows(values: np.ndarray, counted: np.ndarray) -> float:
         # Rows of padding add nothing; in long sequences they are the majority.
         has_counted = counted.any(axis=-1)
         values, counted = values[has_counted], counted[has_counted]
-    compared = np.where(counted, values, 0.0)
+    compared = values if counted.all() else np.where(counted, values, 0.0)
     # Fourth powers of the scaled elements neither overflow nor underflow.
-    squares = np.square(compared / (np.abs(compared).max() or 1.0))
+    squares = np.square(compared / (largest_absolute(compared) or 1.0))
     rows = squares.sum(axis=-1).ravel() if squares.ndim > 1 else squares.ravel()
     fourth = float(rows @ rows)
     return float(rows.sum()) ** 2 / fourth if fourth else 1.0

@@ -89,6 +89,8 @@ from parity.verdict.sensitivity import min_detectable_error
 
 WORST_ELEMENTS = 5
 """Number of the worst elements in a verdict."""
+BLOCK_ELEMENTS = 4096
+"""Elements of a block in the search for the worst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +287,7 @@ def _compared(side: torch.Tensor, counted: np.ndarray) -> np.ndarray:
         # NumPy does not have the type, but has its bits.
         bits = side.view(torch.int16).numpy()[counted]
         return torch.from_numpy(bits).view(torch.bfloat16).to(torch.float64).numpy()
-    return side.numpy()[counted].astype(np.float64)
+    return side.numpy()[counted].astype(np.float64, copy=False)
 
 
 def _non_finite_reason(o: np.ndarray, r: np.ndarray, p: np.ndarray) -> str:
@@ -307,9 +309,9 @@ def _worst(
     distance: np.ndarray, counted: np.ndarray, o: np.ndarray, r: np.ndarray, p: np.ndarray
 ) -> tuple[Element, ...]:
     count = min(WORST_ELEMENTS, distance.size)
-    order = np.argpartition(distance, -count)[-count:]
+    order = _largest(distance, count)
     order = order[np.argsort(-distance[order], kind="stable")]
-    flat = np.flatnonzero(counted)[order]
+    flat = order if distance.size == counted.size else np.flatnonzero(counted)[order]
     indices = (
         np.stack(np.unravel_index(flat, counted.shape), axis=-1)
         if counted.ndim
@@ -319,3 +321,15 @@ def _worst(
         Element(tuple(int(i) for i in index), float(o[at]), float(r[at]), float(p[at]))
         for index, at in zip(indices, order, strict=True)
     )
+
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Positions of the `count` largest values, which lie in the `count` blocks of the largest maxima."""
+    blocks = values.size // BLOCK_ELEMENTS
+    positions = np.arange(values.size) if blocks <= count else np.arange(blocks * BLOCK_ELEMENTS, values.size)
+    if blocks > count:
+        whole = values[: blocks * BLOCK_ELEMENTS].reshape(blocks, BLOCK_ELEMENTS)
+        chosen = np.argpartition(whole.max(axis=1), -count)[-count:]
+        inside = chosen[:, np.newaxis] * BLOCK_ELEMENTS + np.arange(BLOCK_ELEMENTS)
+        positions = np.concatenate([inside.ravel(), positions])
+    return positions[np.argpartition(values[positions], -count)[-count:]]

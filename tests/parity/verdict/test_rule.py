@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from parity.base.precision import PRECISIONS
+from parity.verdict import rule
 from parity.verdict.bound import ROUNDINGS_PER_OPERATION, bound_for
-from parity.verdict.distances import Distance, Oracle, carrying_rows
+from parity.verdict.distances import Distance, Oracle, carrying_rows, largest_absolute
 from parity.verdict.rule import judge
 from parity.verdict.sensitivity import STEP, min_detectable_error
 
@@ -274,3 +275,16 @@ def test_scalars_have_an_empty_index():
     verdict = judge(one.double(), one, torch.tensor(2.0), FP32, 1)
     assert not verdict.passed
     assert verdict.worst[0].index == ()
+
+
+@pytest.mark.parametrize("size", [1, 7, rule.BLOCK_ELEMENTS, 9 * rule.BLOCK_ELEMENTS + 5])
+def test_the_worst_elements_are_the_largest_of_all_blocks(size):
+    values = np.random.default_rng(size).permutation(size).astype(np.float64)
+    count = min(rule.WORST_ELEMENTS, size)
+    positions = rule._largest(values, count)
+    assert sorted(values[positions]) == [*range(size - count, size)]
+
+
+def test_the_largest_absolute_element_may_be_negative_and_is_no_negative_zero():
+    assert largest_absolute(np.array([1.0, -3.0, 2.0])) == 3.0
+    assert math.copysign(1.0, largest_absolute(np.array([-0.0, 0.0]))) == 1.0
