@@ -67,6 +67,7 @@ class ConfiguredCase(Case):
         self.input: Any = config.input
         self.name = config.name
         self.description = config.description
+        self.family = config.family
         self.seed = self.input.seed
         self.batch_size = self.input.batch_size
 

@@ -55,6 +55,8 @@ class Case(abc.ABC):
     """Names that `form` accepts."""
     incremental_outputs: Mapping[str, str] = {}
     """Tap names of the results of `extend`, in order, each with the tap of the entry that it must equal."""
+    family: str = ""
+    """Name that all cases of one model share; faults by hand may be for a family."""
     packages: tuple[str, ...] = ()
     """Top packages of the case's code besides its own: a folder that reproduces a failure holds their copies,
     and findings about faults depend on their code."""

@@ -105,6 +105,14 @@ class Coverage:
             raise UserError("coverage", str(path), "is missing or damaged", "run again") from error
 
 
+def excuse_of(identity: str, excuses: Mapping[str, str]) -> str:
+    """The reason why no input can give an answer; empty without one. See `Case.cannot_be_asked`."""
+    for key, reason in excuses.items():
+        if identity == key or identity.startswith((f"{key} | ", f"{key}:")):
+            return reason
+    return ""
+
+
 def _order(question: Question) -> tuple:
     kind = list(Kind).index(question.kind)
     return question.module, question.line, kind, question.place, question.text, question.answers

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from parity.case import Case
 from parity.coverage.options import options_of
-from parity.coverage.questions import Coverage, Kind, Question
+from parity.coverage.questions import Coverage, Kind, Question, excuse_of
 from parity.coverage.sizes import VARIES
 from parity.report.schema import CoverageReport, UnaskedReport
 from parity.verdict.judging import PrecisionJudgement
@@ -128,14 +128,12 @@ def _rest(coverage: Coverage) -> Iterable[UnaskedReport]:
 def _excuse(entry: UnaskedReport, excuses: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The reason for missing answers, and the answers without a reason."""
     place = f"{entry.module}:{entry.place}" if entry.module and entry.place else entry.module or entry.place
-    reasons = {}
-    for answer in entry.missing:
-        identity = " | ".join(part for part in (place, entry.text, answer) if part)
-        for key, reason in excuses.items():
-            if identity == key or identity.startswith((f"{key} | ", f"{key}:")):
-                reasons[answer] = reason
-    left = tuple(answer for answer in entry.missing if answer not in reasons)
-    return "; ".join(dict.fromkeys(reasons.values())), left
+    identities = {
+        answer: " | ".join(part for part in (place, entry.text, answer) if part) for answer in entry.missing
+    }
+    reasons = {answer: excuse_of(identity, excuses) for answer, identity in identities.items()}
+    left = tuple(answer for answer, reason in reasons.items() if not reason)
+    return "; ".join(dict.fromkeys(reason for reason in reasons.values() if reason)), left
 
 
 def in_words(report: CoverageReport) -> str:

@@ -1,84 +1,155 @@
-"""One case in one precision, run once without a fault: the basis for judging its faults."""
+"""One case in one precision, run once without a fault: the basis for judging its faults.
+
+The batches are those of the case's plan, in order. A fuzzed set stands beside it: batches of plans with other
+seeds and batch sizes. They detect no fault, and a fault without an effect has none on them either.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from parity.base.errors import UserError
-from parity.base.precision import PRECISIONS, Precision
-from parity.capture.captures import ModuleCall
+from parity.base.precision import Precision
 from parity.capture.names import TapName
 from parity.capture.tripy_hooks import named_modules
 from parity.case import Case
-from parity.coverage.source import port_modules, swapped
-from parity.in_process import CleanRun
+from parity.coverage.questions import Coverage, Kind, excuse_of
+from parity.coverage.source import port_modules
+from parity.inputs.arrays import NamedInputs, make_inputs
 from parity.inputs.weights import case_weights, rounded
 from parity.runners.tripy.runner import TripyRunner
+from parity.studies.fault_injection.batch import BatchBench
 from parity.studies.fault_injection.faults import Fault
 from parity.studies.fault_injection.handwritten import Edit, handwritten
 from parity.studies.fault_injection.mutation import Mutation, mutations
 from parity.studies.fault_injection.sites import Watch
 from parity.studies.fault_injection.weight_faults import WeightFault, weight_faults
-from parity.verdict.comparison import compare
 
 PLAIN = (bool, int, float, str, tuple, type(None))
 """Types of attributes that describe the construction of a module."""
-WIDEST = PRECISIONS["fp32"]
-"""The widest precision of Tripy. Changes of the computed function are measured in it."""
-
-Norms = tuple[float, float]
-"""A relative distance in the Euclidean norm and in that of the largest element."""
-Tap = tuple[bool, str]
-"""Whether a module ran alone, and the tap; for a check, False and its name."""
+FUZZED = 3
+"""Number of batches in the fuzzed set."""
+LARGEST_SEED = 1 << 20
 
 
-class Bench(CleanRun):
-    """A case in a precision, run once without a fault.
-
-    Attributes:
-        port: The runner that gets the faults.
-        clean, clean_comparison: Results without a fault, and their verdicts.
+class Bench(BatchBench):
+    """A case in a precision, its typical batch run once without a fault.
 
     Raises:
         UserError: The port fails without a fault.
     """
 
     def __init__(self, case: Case, precision: Precision) -> None:
-        super().__init__(case, precision)
+        typical, *self._planned = make_inputs(case).batches
+        weights, _ = case_weights(case)
         stale, _ = case_weights(case.with_overrides(seed=case.seed + 1))
         self.stale = rounded(stale, precision.dtype)
-        self.port = TripyRunner()
         self._sources = port_modules(case)
         self._building, self._running = Watch(self._sources), Watch(self._sources)
+        port = TripyRunner()
         with self._building.on({}):
-            self.port.load(case, precision, self.weights)
-        modules = dict(named_modules(self.port.model))
-        self._constructions = _constructions(self.port.model, modules)
-        with self._running.on(modules):
-            self.clean = self.results(self.port)
-        self.clean_comparison = compare(self.evidence, self.clean)
-        diagnosis = self.clean_comparison.diagnosis
-        if diagnosis.kind != "none":
-            raise UserError(
-                "--self-test",
-                f"{case.name} {precision.name}",
-                f"fails without a fault ({diagnosis.text})",
-                "make the suite pass first",
-            )
+            port.load(case, precision, rounded(weights, precision.dtype))
+        self._modules = dict(named_modules(port.model))
+        self._constructions = _constructions(port.model, self._modules)
+        watching = self._running.on(self._modules)
+        super().__init__(case, precision, typical.name, typical.inputs.arrays, weights, port, watching)
+
+    def batches(self) -> Iterator[BatchBench]:
+        """All batches of the plan in order, this one first."""
+        yield self
+        yield from self._others
+
+    @functools.cached_property
+    def _others(self) -> list[BatchBench]:
+        return self._runs_of(self._planned)
+
+    @functools.cached_property
+    def fuzzed(self) -> list[BatchBench]:
+        """Batches of other seeds, batch sizes and shapes, the same in every campaign."""
+        rng = np.random.default_rng([0xF022, self.case.seed])
+        drawn: list[NamedInputs] = []
+        while len(drawn) < FUZZED:
+            size = int(rng.integers(1, 2 * self.case.batch_size + 1))
+            seed = int(rng.integers(LARGEST_SEED))
+            try:
+                batches = make_inputs(self.case.with_overrides(seed=seed, batch_size=size)).batches
+            except UserError:
+                continue  # a batch size that the case refuses
+            batch = batches[rng.integers(len(batches))]
+            name = f"{batch.name}, seed {seed}, batch size {size}"
+            drawn.append(NamedInputs(name, "fuzzed", batch.inputs))
+        return self._runs_of(drawn)
+
+    def _runs_of(self, batches: list[NamedInputs]) -> list[BatchBench]:
+        """The batches, run without a fault by a port of their own, which then gets the faults of this one."""
+        port = TripyRunner()
+        port.load(self.case, self.precision, self.weights)
+        modules = dict(named_modules(port.model))
+        runs = []
+        for batch in batches:
+            arrays, watching = batch.inputs.arrays, self._running.on(modules)
+            run = BatchBench(self.case, self.precision, batch.name, arrays, self.weights, port, watching)
+            run.port = self.port
+            runs.append(run)
+        return runs
+
+    @functools.cached_property
+    def coverage(self) -> Coverage:
+        """What the batches of the plan and of the fuzzed set ask of the port."""
+        coverage = Coverage()
+        port = TripyRunner()
+        port.load(self.case, self.precision, self.weights)
+        for batch in (*self.batches(), *self.fuzzed):
+            coverage.update(port.coverage(batch.arrays, batch.reference))
+        return coverage
+
+    def not_asked(self, fault: Fault) -> str:
+        """An outcome at the place of a fault in the source that no batch asks; empty if all are asked."""
+        if not isinstance(fault, (Mutation, Edit)):
+            return ""
+        first, last = fault.lines
+        for question, missing in self.coverage.missing():
+            is_there = question.module == fault.module and first <= question.line <= last
+            if is_there and question.kind in (Kind.OUTCOME, Kind.BRANCH):
+                for answer in missing:
+                    if not excuse_of(question.identity(answer), self.case.cannot_be_asked()):
+                        return f"no batch asks line {question.line}: `{question.text}` {answer}"
+        return ""
 
     def name_of(self, fault: Fault) -> str:
         """`Finding.identity` of the fault's finding."""
         return f"{self.case.name} | {self.precision.name} | {fault.identity}"
 
     def faults(self) -> list[Fault]:
-        """Every fault of the catalogue that this case reaches."""
+        """Every fault of the catalogue whose place this case's typical batch reaches."""
+        return [
+            *weight_faults(self.weights, self.stale, self.precision),
+            *(mutation for mutation in self._mutations if self._is_reached(mutation)),
+            *(edit for edit in self._by_hand() if self._is_mine(edit)),
+        ]
+
+    def unreached(self) -> list[Fault]:
+        """Faults of the source at lines that the case does not reach.
+
+        They are mutations in functions that the case enters, and all faults by hand for its family.
+        """
+        entered = {mutation.target for mutation in self._mutations if self._is_reached(mutation)}
+        edits = (edit for edit in self._by_hand() if edit.family and edit.family == self.case.family)
+        return [
+            *(one for one in self._mutations if one.target in entered and not self._is_reached(one)),
+            *(edit for edit in edits if not edit.is_stale and not self._is_reached(edit)),
+        ]
+
+    def _by_hand(self) -> Iterator[Edit]:
+        for catalogue in self.case.fault_catalogues:
+            yield from handwritten(catalogue)
+
+    @functools.cached_property
+    def _mutations(self) -> list[Mutation]:
         numbers: dict[str, float] = {}
         for attributes in self._constructions.values():
             numbers |= {
@@ -86,38 +157,34 @@ class Bench(CleanRun):
                 for name, value in attributes.items()
                 if isinstance(value, (int, float)) and not isinstance(value, bool)
             }
-        in_source = [
-            mutation
-            for mutation in mutations(self._sources, numbers)
-            if self._running.of(mutation.module, mutation.lines)
-            or self._building.of(mutation.module, mutation.lines)
-        ]
-        by_hand = (edit for catalogue in self.case.fault_catalogues for edit in handwritten(catalogue))
-        return [
-            *weight_faults(self.weights, self.stale, self.precision),
-            *in_source,
-            *(edit for edit in by_hand if edit.case == self.case.name),
-        ]
+        return mutations(self._sources, numbers)
 
-    @contextlib.contextmanager
-    def faulty(self, fault: Fault, port: TripyRunner, precision: Precision) -> Iterator[None]:
-        """Inside, `port` is loaded with the fault; the weights are those of the tested precision."""
-        with contextlib.ExitStack() as stack:
-            tensors = self.weights
-            if isinstance(fault, WeightFault):
-                tensors = fault.apply(self.weights, self.precision.dtype)
-            else:
-                assert isinstance(fault, (Mutation, Edit))
-                stack.enter_context(swapped(fault.module, fault.tree()))
-            port.load(self.case, precision, tensors)
-            yield
+    def _is_reached(self, fault: Mutation | Edit) -> bool:
+        places = (watch.of(fault.module, fault.lines) for watch in (self._running, self._building))
+        return any(places)
+
+    def _is_mine(self, edit: Edit) -> bool:
+        """Whether a fault by hand is for this case."""
+        if edit.case:
+            return edit.case == self.case.name
+        if edit.in_harness:
+            return True
+        return edit.family == self.case.family and (edit.is_stale or self._is_reached(edit))
 
     def homes(self, fault: Fault) -> set[str]:
         """Paths of the modules that contain the fault, while the port is loaded with it."""
         if isinstance(fault, WeightFault):
             return {self._owner(name) for name in fault.names}
         if isinstance(fault, Edit):
-            return self._running.of(fault.module, fault.lines) | {str(TapName.parse(fault.named).module_call)}
+            if fault.case:
+                return self._running.of(fault.module, fault.lines) | {
+                    str(TapName.parse(fault.named).module_call)
+                }
+            return {
+                path
+                for path, module in {"": self.port.model, **dict(named_modules(self.port.model))}.items()
+                if fault.of_class in {base.__name__ for base in type(module).__mro__}
+            }
         assert isinstance(fault, Mutation)
         homes = set(self._running.of(fault.module, fault.lines))
         if self._building.of(fault.module, fault.lines):
@@ -132,52 +199,6 @@ class Bench(CleanRun):
         parts = parameter.split(".")
         paths = [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
         return next((path for path in paths if path in called), "")
-
-    def reached(self, fault: Fault, homes: set[str]) -> list[ModuleCall]:
-        """Calls of the modules that contain the fault and of the modules around them, innermost first."""
-        calls = self.reference.calls
-        if isinstance(fault, Edit):
-            return calls
-        return [
-            call
-            for call in calls
-            if any(home == call.path or home.startswith(f"{call.path}.") for home in homes)
-        ]
-
-    @functools.cached_property
-    def clean_errors_in_widest(self) -> dict[Tap, Norms]:
-        """Errors of the port without a fault in `WIDEST`: every call alone, and the whole model."""
-        port = TripyRunner()
-        port.load(self.case, WIDEST, self.weights)
-        return self.errors(port, self.reference.calls)
-
-    def errors(self, port: TripyRunner, calls: Iterable[ModuleCall]) -> dict[Tap, Norms]:
-        """Errors of a loaded port against the oracle: the calls alone, and the whole model."""
-        evidence = self.evidence
-        errors = {}
-        for call in calls:
-            for name, tensor in port.run_call(call, self.reference.call_inputs, self.arrays).items():
-                errors[True, name] = self.distance(name, tensor, evidence.oracle_isolated[name])
-        for name, tensor in port.run_tapped(self.arrays).tensors.items():
-            errors[False, name] = self.distance(name, tensor, evidence.oracle[name])
-        for name, tensor in port.run_incremental(self.arrays).items():
-            full = evidence.oracle[evidence.incremental_outputs[name]]
-            errors[False, name] = self.distance(name, tensor, full)
-        return errors
-
-    def distance(self, name: str, tensor: torch.Tensor, oracle: torch.Tensor) -> Norms:
-        """||tensor - oracle|| / ||oracle|| in both norms, over the compared elements of the tap `name`."""
-        if tensor.shape != oracle.shape:
-            return math.inf, math.inf
-        counted = self.evidence.counted(name, tuple(oracle.shape))
-        wide, exact = (side.to(torch.float64).numpy()[counted] for side in (tensor, oracle))
-        difference = np.abs(wide - exact)
-        if not difference.any():
-            return 0.0, 0.0
-        if not oracle.dtype.is_floating_point or not np.isfinite(difference).all() or not exact.any():
-            return math.inf, math.inf
-        l2 = np.linalg.norm(difference) / np.linalg.norm(exact)
-        return float(l2), float(difference.max() / np.abs(exact).max())
 
 
 def _constructions(model: Any, modules: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from parity.base.precision import PRECISIONS
 from parity.case import Case, CaseReference, load_case
 from parity.studies.fault_injection import workers
-from parity.studies.fault_injection.faults import CleanFinding, Finding
+from parity.studies.fault_injection.faults import CleanFinding, Fault, Finding, Outcome, resolved
 from parity.studies.fault_injection.store import Store, digest, opened
 from parity.studies.packages import packages_of
 
@@ -49,30 +49,57 @@ def run(plan: Plan, folder: Path, advance: Advance) -> tuple[list[Finding], list
 
 
 def _faults(plan: Plan, folder: Path, advance: Advance) -> list[Finding]:
+    """All findings of the plan. Cases of one family follow each other, and the next one skips some faults."""
     store = Store(folder / "findings.jsonl", Finding)
     findings = {finding.identity: finding for finding in store.lines}
-    units = [(case.reference.model_dump_json(), name) for case in plan.cases for name in plan.precisions]
-    # Few units are cut into parts, so that every core has work to the end.
-    parts = -(-2 * workers.cores() // len(units))
-    known = frozenset(findings)
-    tasks = [
-        (_findings_of_part, (*unit, plan.operators, plan.share, part, parts, known))
-        for unit in units
-        for part in range(parts)
-    ]
     wanted: dict[str, None] = {}
+    unreached: dict[str, set[tuple[str, str, str]]] = {}
     done = 0
-    for report in workers.reports(tasks):
-        if isinstance(report, Finding):
-            store.add(report)
-            findings[report.identity] = report
-            done += 1
-        else:
-            wanted |= dict.fromkeys(report)
-            done += len(known.intersection(report))
-        advance(done, len(wanted), next(reversed(wanted), "").split(" | ")[0])
+    for cases in _rounds(plan.cases):
+        units = [(case.reference.model_dump_json(), name) for case in cases for name in plan.precisions]
+        # Few units are cut into parts, so that every core has work to the end.
+        parts = -(-2 * workers.cores() // len(units))
+        known = frozenset(findings)
+        detected = frozenset(
+            finding.fault.identity for finding in findings.values() if finding.outcome is Outcome.DETECTED
+        )
+        tasks = [
+            (_findings_of_part, (*unit, plan.operators, plan.share, part, parts, known, detected))
+            for unit in units
+            for part in range(parts)
+        ]
+        for report in workers.reports(tasks):
+            if isinstance(report, Finding):
+                store.add(report)
+                findings[report.identity] = report
+                done += 1
+            elif isinstance(report, _Work):
+                wanted |= dict.fromkeys(report.names)
+                done += len(known.intersection(report.names))
+                unreached.setdefault(report.precision, set()).update(report.unreached)
+            advance(done, len(wanted), next(reversed(wanted), "").split(" | ")[0])
     store.close()
-    return [findings[name] for name in wanted]
+    return resolved([findings[name] for name in wanted], unreached)
+
+
+def _rounds(cases: tuple[Case, ...]) -> list[list[Case]]:
+    """The cases in rounds, one of each family in a round. Cases without a family are in the first one."""
+    rounds: list[list[Case]] = [[]]
+    counts: dict[str, int] = {}
+    for case in cases:
+        number = counts[case.family] = counts.get(case.family, -1) + 1 if case.family else 0
+        rounds += [[] for _ in range(number + 1 - len(rounds))]
+        rounds[number].append(case)
+    return rounds
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The work of a part: names of its findings, and faults in functions of the case that it cannot reach."""
+
+    precision: str
+    names: tuple[str, ...]
+    unreached: tuple[tuple[str, str, str], ...]
 
 
 def _findings_of_part(
@@ -83,18 +110,33 @@ def _findings_of_part(
     part: int,
     parts: int,
     known: frozenset[str],
-) -> Iterator[list[str] | Finding]:
-    """A part of the faults of one case in one precision: their names, then the findings of the new ones."""
+    detected: frozenset[str],
+) -> Iterator[_Work | Finding]:
+    """A part of the faults of one case in one precision: its work, then the findings of the new ones."""
     from parity.studies.fault_injection.bench import Bench
+    from parity.studies.fault_injection.handwritten import Edit
+    from parity.studies.fault_injection.harness import try_in_harness
     from parity.studies.fault_injection.trial import try_fault
 
+    def is_wanted(fault: Fault) -> bool:
+        return fault.operator.startswith(operators) and drawn(fault.identity, share)
+
     bench = Bench(load_case(CaseReference.model_validate_json(case_json)), PRECISIONS[precision])
-    faults = {bench.name_of(fault): fault for fault in bench.faults() if fault.operator.startswith(operators)}
-    mine = [name for name in faults if drawn(name, share)][part::parts]
-    yield mine
+    # One case of a family has to detect a fault of that family.
+    faults = {
+        bench.name_of(fault): fault
+        for fault in filter(is_wanted, bench.faults())
+        if bench.name_of(fault) in known
+        or not (isinstance(fault, Edit) and fault.family and fault.identity in detected)
+    }
+    unreached = [(f.operator, f.target, f.detail) for f in filter(is_wanted, bench.unreached())]
+    mine = list(faults)[part::parts]
+    yield _Work(precision, tuple(mine), tuple(unreached) if part == 0 else ())
     for name in mine:
         if name not in known:
-            yield try_fault(bench, faults[name])
+            fault = faults[name]
+            in_harness = isinstance(fault, Edit) and fault.in_harness
+            yield try_in_harness(bench, fault) if in_harness else try_fault(bench, fault)
 
 
 def drawn(name: str, share: float) -> bool:

@@ -58,6 +58,7 @@ def render_self_test(result: SelfTest) -> RenderableType:
         "injected",
         "cannot be made",
         "equivalent",
+        "asked elsewhere",
         "below the limit",
         "detected",
         "missed",
@@ -70,7 +71,15 @@ def render_self_test(result: SelfTest) -> RenderableType:
             operator,
             *(
                 str(count)
-                for count in (row.injected, row.broken, row.equivalent, row.below, row.detected, row.missed)
+                for count in (
+                    row.injected,
+                    row.broken,
+                    row.equivalent,
+                    row.elsewhere,
+                    row.below,
+                    row.detected,
+                    row.missed,
+                )
             ),
             f"{row.localisation:.1%}",
             "" if row.worst_margin is None else f"{row.worst_margin:.3g}",

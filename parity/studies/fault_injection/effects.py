@@ -1,4 +1,4 @@
-"""The effect of an undetected fault: none, less than the suite may ask for, or a miss.
+"""The effect of an undetected fault on one batch: none, less than the suite may ask for, or a miss.
 
 s is the spacing of the tested precision's numbers, two units of round-off. Rounding may hide a smaller
 change. Every distance is relative to the oracle's norm, over valid elements. It is taken in the Euclidean
@@ -28,7 +28,7 @@ import torch
 
 from parity.runners.oracle.float64 import Float64Runner
 from parity.runners.tripy.runner import TripyRunner
-from parity.studies.fault_injection.bench import WIDEST, Bench, Norms, Tap
+from parity.studies.fault_injection.batch import WIDEST, BatchBench, Norms, Tap
 from parity.studies.fault_injection.faults import Fault, Outcome
 from parity.studies.fault_injection.weight_faults import WeightFault
 from parity.verdict.comparison import Comparison
@@ -52,12 +52,12 @@ class Effect:
 
 
 def effect_of(
-    bench: Bench, fault: Fault, homes: set[str], comparison: Comparison, results: Results
+    bench: BatchBench, fault: Fault, homes: set[str], comparison: Comparison, results: Results
 ) -> Effect:
     """The effect of a fault.
 
     Args:
-        bench: The case without the fault.
+        bench: The batch without the fault.
         fault: The fault.
         homes: Paths of the modules that contain it.
         comparison: Verdicts with the fault.
@@ -68,7 +68,7 @@ def effect_of(
     if isinstance(fault, WeightFault):
         moved = _moved_by_weights(bench, fault, homes)
         return _effect(moved, limits, spacing, "the float64 model moves by")
-    if _same_bits(results, bench.clean):
+    if same_bits(results, bench.clean):
         return Effect(0.0, "not one bit of any result changes", Outcome.EQUIVALENT)
     moved = _excess(comparison, bench.clean_comparison)
     if bench.precision.name == WIDEST.name or _size(moved) > spacing:
@@ -110,7 +110,8 @@ def _limits(clean: Comparison) -> dict[Tap, Norms]:
     return {tap: (verdict.limit.l2, verdict.limit.largest) for tap, verdict in _verdicts(clean)}
 
 
-def _same_bits(results: Results, clean: Results) -> bool:
+def same_bits(results: Results, clean: Results) -> bool:
+    """Whether no bit of any result differs."""
     return all(
         ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
         for ours, theirs in (
@@ -135,7 +136,7 @@ def _excess(comparison: Comparison, clean: Comparison) -> dict[Tap, Norms]:
     }
 
 
-def _moved_by_weights(bench: Bench, fault: WeightFault, homes: set[str]) -> dict[Tap, Norms]:
+def _moved_by_weights(bench: BatchBench, fault: WeightFault, homes: set[str]) -> dict[Tap, Norms]:
     """Movement of the oracle under the same change of the weights."""
     oracle = Float64Runner()
     oracle.load(bench.case, bench.precision, fault.apply(bench.weights, bench.precision.dtype))
@@ -150,7 +151,7 @@ def _moved_by_weights(bench: Bench, fault: WeightFault, homes: set[str]) -> dict
     return moved
 
 
-def _moved_by_source(bench: Bench, fault: Fault, homes: set[str]) -> dict[Tap, Norms]:
+def _moved_by_source(bench: BatchBench, fault: Fault, homes: set[str]) -> dict[Tap, Norms]:
     """Error of the faulty port less that of the clean port, both in `WIDEST`."""
     port = TripyRunner()
     with bench.faulty(fault, port, WIDEST):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -28,9 +29,10 @@ class Fault:
 
 
 class Outcome(str, Enum):
-    """Outcome of a fault; `parity.studies.fault_injection.effects` separates the last three.
+    """Outcome of a fault; `parity.studies.fault_injection.effects` separates the next three.
 
-    BROKEN is a port that cannot be built or refuses its weights. It has no results to judge.
+    BROKEN is a port that cannot be built or refuses its weights. It has no results to judge. NOT_ASKED is a
+    fault whose place the case does not ask in full. It is MISSED unless another case detects it, or asks it.
     """
 
     DETECTED = "detected"
@@ -38,6 +40,7 @@ class Outcome(str, Enum):
     EQUIVALENT = "equivalent"
     BELOW_LIMIT = "below the limit"
     MISSED = "missed"
+    NOT_ASKED = "not asked"
 
 
 class Finding(BaseModel):
@@ -49,7 +52,10 @@ class Finding(BaseModel):
         outcome: See `Outcome`.
         kind: Kind of the diagnosis; "refused" for BROKEN.
         named: Tap that the diagnosis names.
-        localised: Whether this tap belongs to one of the homes.
+        localised: Whether this tap belongs to one of the homes. A fault in the suite has no home, and every
+            detection counts.
+        batch: Name of the batch that detects the fault; without a detection, that of the largest effect.
+        of_family: Whether any case of a family may detect the fault.
         margin: Error over its limit at the named tap, or the largest of all taps for a fault that passed.
             None without numbers: another shape, an exception, data that must be equal.
         effect: Movement of the results, relative to the oracle's norm; only for a fault that passed.
@@ -66,6 +72,8 @@ class Finding(BaseModel):
     kind: str
     named: str
     localised: bool
+    batch: str = ""
+    of_family: bool = False
     margin: float | None = None
     effect: float | None = None
     proof: str = ""
@@ -73,7 +81,62 @@ class Finding(BaseModel):
     @property
     def identity(self) -> str:
         """Name of the fault and its place, by which a campaign recognises finished work."""
-        return f"{self.case} | {self.precision} | {Fault(self.operator, self.target, self.detail).identity}"
+        return f"{self.case} | {self.precision} | {self.fault.identity}"
+
+    @property
+    def fault(self) -> Fault:
+        """The fault without the place where it was tried."""
+        return Fault(self.operator, self.target, self.detail)
+
+
+NO_CASE = "no case"
+"""Name of the case in the finding of a fault that no case reaches."""
+
+
+def resolved(
+    findings: Sequence[Finding], unreached: Mapping[str, Iterable[tuple[str, str, str]]]
+) -> list[Finding]:
+    """The findings of all cases together, which decide on places that one case does not ask.
+
+    A fault by hand for a family has one finding: its detection, if any case detects it. Any other fault that
+    its case does not ask in full is missed unless another case detects it or has the proof.
+
+    Args:
+        findings: The findings of all cases.
+        unreached: By precision, operator, target and detail of faults at lines that a case does not reach.
+    """
+    by_fault: dict[str, set[Outcome]] = {}
+    reached = {(finding.precision, finding.fault.identity) for finding in findings}
+    for finding in findings:
+        by_fault.setdefault(finding.fault.identity, set()).add(finding.outcome)
+    final = []
+    for finding in findings:
+        outcomes = by_fault[finding.fault.identity]
+        if finding.of_family and Outcome.DETECTED in outcomes and finding.outcome is not Outcome.DETECTED:
+            continue
+        is_asked = outcomes & {Outcome.DETECTED, Outcome.EQUIVALENT}
+        if finding.outcome is Outcome.NOT_ASKED and not is_asked:
+            finding = finding.model_copy(update={"outcome": Outcome.MISSED})
+        final.append(finding)
+    for precision, faults in unreached.items():
+        for operator, target, detail in sorted(faults):
+            if (precision, Fault(operator, target, detail).identity) not in reached:
+                final.append(
+                    Finding(
+                        case=NO_CASE,
+                        precision=precision,
+                        operator=operator,
+                        target=target,
+                        detail=detail,
+                        homes=[],
+                        outcome=Outcome.MISSED,
+                        kind="none",
+                        named="",
+                        localised=False,
+                        proof="no input runs its line",
+                    )
+                )
+    return final
 
 
 class CleanFinding(BaseModel):

@@ -10,31 +10,51 @@ from parity.base.strict_yaml import parse_yaml
 from parity.coverage.source import short_name, source_of
 from parity.studies.fault_injection.faults import Fault
 
+HARNESS = "harness"
+"""The family of faults in the suite itself, which are applied around a whole run."""
+
 
 @dataclass(frozen=True)
 class Edit(Fault):
     """A text in one module of the port, replaced by another; `target` is the module, `detail` a name.
 
+    An edit is for one case, with the tap that the diagnosis must name. Or it is for all cases of a family,
+    with the class of the module that contains it: one of the cases has to detect it.
+
     Attributes:
-        module: Import path of the port's module.
+        module: Import path of the changed module.
         old: A text that occurs in the module once.
         new: Its replacement.
-        case: Name of the case.
-        named: The tap that the diagnosis must name.
+        case: Name of the case; empty for a family's edit.
+        named: The tap that the diagnosis must name; empty for a family's edit.
+        family: See `parity.case.Case.family`; `HARNESS` for an edit of the suite.
+        of_class: Class of the module that contains the edit.
 
     Raises:
-        LookupError: `old` does not occur in the module once, because the port has changed.
+        LookupError: The port has changed at the place of a case's edit.
     """
 
     module: str
     old: str
     new: str
-    case: str
-    named: str
+    case: str = ""
+    named: str = ""
+    family: str = ""
+    of_class: str = ""
 
     def __post_init__(self) -> None:
-        if source_of(self.module).count(self.old) != 1:
+        if self.case and self.is_stale:
             raise LookupError(f"{self.detail}: {self.old!r} is not in {self.module} once: mend the fault")
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether `old` does not occur in the module once, because the module has changed."""
+        return source_of(self.module).count(self.old) != 1
+
+    @property
+    def in_harness(self) -> bool:
+        """Whether the suite contains the edit."""
+        return self.family == HARNESS
 
     @property
     def lines(self) -> tuple[int, int]:
@@ -48,15 +68,20 @@ class Edit(Fault):
         return source_of(self.module).replace(self.old, self.new)
 
     def tree(self) -> ast.Module:
-        """`text`, parsed."""
+        """`text`, parsed. Raises `LookupError` for a stale edit."""
+        if self.is_stale:
+            raise LookupError(f"{self.old!r} is not in {self.module} once")
         return ast.parse(self.text)
 
 
 def handwritten(catalogue: Path) -> list[Edit]:
-    """The edits of a catalogue, a YAML list of entries with name, module, case, named, old and new.
+    """The edits of a catalogue.
+
+    The catalogue is a YAML list of entries with `name`, `module`, `old` and `new`. Edits for one case have
+    `case` and `named`, edits for a family `family` and `class`. Other keys are notes.
 
     Raises:
-        LookupError: The port has changed at the place of an edit.
+        LookupError: The port has changed at the place of a case's edit.
     """
     return [
         Edit(
@@ -66,8 +91,10 @@ def handwritten(catalogue: Path) -> list[Edit]:
             module=entry["module"],
             old=entry["old"],
             new=entry["new"],
-            case=entry["case"],
-            named=entry["named"],
+            case=entry.get("case", ""),
+            named=entry.get("named", ""),
+            family=entry.get("family", ""),
+            of_class=entry.get("class", ""),
         )
         for entry in parse_yaml(catalogue.read_text(encoding="utf-8"))
     ]

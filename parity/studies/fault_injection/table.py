@@ -13,7 +13,7 @@ from parity.studies.fault_injection.faults import CleanFinding, Finding, Outcome
 
 @dataclass
 class Row:
-    """Counts of one operator; `injected` is the sum of the five outcomes."""
+    """Counts of one operator; `injected` is the sum of the six outcomes."""
 
     injected: int = 0
     broken: int = 0
@@ -22,6 +22,7 @@ class Row:
     detected: int = 0
     localised: int = 0
     missed: int = 0
+    elsewhere: int = 0
     margins: list[float] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
@@ -32,6 +33,7 @@ class Row:
         self.below += finding.outcome is Outcome.BELOW_LIMIT
         self.detected += finding.outcome is Outcome.DETECTED
         self.missed += finding.outcome is Outcome.MISSED
+        self.elsewhere += finding.outcome is Outcome.NOT_ASKED
         self.localised += finding.localised
         if finding.outcome is Outcome.DETECTED and finding.margin is not None:
             self.margins.append(finding.margin)
@@ -86,15 +88,17 @@ def markdown(findings: list[Finding], clean: list[CleanFinding]) -> str:
 
 
 def _table(key: str, rows: dict[str, Row]) -> str:
-    columns = ("injected", "cannot be made", "equivalent", "below the limit", "detected", "missed")
+    columns = ("injected", "cannot be made", "equivalent", "asked elsewhere", "below the limit")
+    columns += ("detected", "missed")
     shares = ("detected, %", "with those below, %", "localised, %", "least margin")
     lines = []
     for name, row in rows.items():
-        counts = (row.injected, row.broken, row.equivalent, row.below, row.detected, row.missed)
+        counts = (row.injected, row.broken, row.equivalent, row.elsewhere, row.below)
+        counts += (row.detected, row.missed)
         rates = (row.detection, row.strict_detection, row.localisation)
         margin = "" if row.worst_margin is None else f"{row.worst_margin:.3g}"
         lines.append((name, *map(str, counts), *(f"{100 * rate:.2f}" for rate in rates), margin))
-    return _markdown_table((key, *columns, *shares), lines, "l" + "r" * 10)
+    return _markdown_table((key, *columns, *shares), lines, "l" + "r" * 11)
 
 
 def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> str:
@@ -133,8 +137,9 @@ def _missed(findings: list[Finding]) -> str:
     for f in sorted(findings, key=lambda f: -(f.margin or 0.0)):
         effect = "" if f.effect is None else f"{f.effect:.2g}"
         margin = "" if f.margin is None else f"{f.margin:.2f}"
-        rows.append((_fault(f), f"{f.case} {f.precision}", effect, margin))
-    return _markdown_table(("fault", "where", "size of the effect", "error over its limit"), rows, "llrr")
+        rows.append((_fault(f), f"{f.case} {f.precision}", effect, margin, f.proof))
+    heads = ("fault", "where", "size of the effect", "error over its limit", "reason")
+    return _markdown_table(heads, rows, "llrrl")
 
 
 def _fault(finding: Finding) -> str:

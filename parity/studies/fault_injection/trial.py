@@ -1,4 +1,4 @@
-"""One fault on a bench: applied, judged, and its outcome.
+"""One fault on a bench: applied, judged batch by batch, and its outcome.
 
 A fault in a module changes the results of that module alone, and of the modules around it. All other
 evidence comes from runs of the whole model. A trial therefore runs the modules that the fault reaches,
@@ -11,52 +11,128 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from parity.capture.captures import Capture, ModuleCall
 from parity.in_process import describe
+from parity.studies.fault_injection.batch import BatchBench
 from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.effects import effect_of
 from parity.studies.fault_injection.faults import Fault, Finding, Outcome
+from parity.studies.fault_injection.handwritten import Edit
 from parity.verdict.comparison import Comparison, compare
 from parity.verdict.evidence import Results
 from parity.verdict.judgement import Diagnosis, TapJudgement
 
 Tensors = Mapping[str, torch.Tensor]
+_WORSE = [Outcome.EQUIVALENT, Outcome.BELOW_LIMIT, Outcome.MISSED]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A faulty port on one batch."""
+
+    batch: BatchBench
+    comparison: Comparison
+    diagnosis: Diagnosis
+    results: Results
 
 
 def try_fault(bench: Bench, fault: Fault) -> Finding:
-    """Apply a fault to the bench's port, judge the port, and return the outcome."""
+    """Apply a fault to the bench's port, judge the port on all batches of the plan, and return the outcome.
+
+    The first batch that detects the fault ends the trial. A fault that none detects also runs on the fuzzed
+    set, for the proof that it has no effect.
+    """
+    undetected: list[_Judged] = []
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(bench.faulty(fault, bench.port, bench.precision))
         except Exception as error:  # noqa: BLE001, any exception of a faulty port is an outcome
-            return _finding(bench, fault, set(), Outcome.BROKEN, "refused", "", proof=describe(error))
+            return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=describe(error))
         homes = bench.homes(fault)
-        reached = bench.reached(fault, homes)
-        results = _initial_results(bench, reached)
-        comparison, diagnosis = _judged(bench, reached, results)
-    if diagnosis.kind == "none":
-        return _undetected(bench, fault, homes, comparison, results)
-    row = comparison.tap(diagnosis.tap)
-    return _finding(
+        for batch in bench.batches():
+            judged = _judged_on(batch, fault, homes)
+            if judged.diagnosis.kind != "none":
+                return _detected(bench, fault, homes, judged)
+            undetected.append(judged)
+    finding = _undetected(bench, fault, homes, undetected)
+    if finding.outcome is not Outcome.EQUIVALENT:
+        return finding
+    return _on_the_fuzzed_set(bench, fault, homes, finding)
+
+
+def _judged_on(batch: BatchBench, fault: Fault, homes: set[str]) -> _Judged:
+    reached = batch.reached(fault, homes)
+    results = _initial_results(batch, reached)
+    return _Judged(batch, *_judged(batch, reached, results), results)
+
+
+def _detected(bench: Bench, fault: Fault, homes: set[str], judged: _Judged) -> Finding:
+    row = judged.comparison.tap(judged.diagnosis.tap)
+    return finding_of(
         bench,
         fault,
         homes,
         Outcome.DETECTED,
-        diagnosis.kind,
-        diagnosis.tap,
-        localised=_is_at_home(diagnosis, row, homes),
+        judged.diagnosis.kind,
+        named=judged.diagnosis.tap,
+        batch=judged.batch.name,
+        localised=_is_at_home(judged.diagnosis, row, homes),
         margin=_margin(row),
     )
 
 
-def _finding(
-    bench: Bench, fault: Fault, homes: set[str], outcome: Outcome, kind: str, named: str, **facts: Any
+def _undetected(bench: Bench, fault: Fault, homes: set[str], judged: list[_Judged]) -> Finding:
+    """The finding on a fault that no batch detects: its worst effect on any of them."""
+    effects = [
+        (effect_of(one.batch, fault, homes, one.comparison, one.results), one.batch.name) for one in judged
+    ]
+    effect, batch = max(effects, key=lambda pair: (_WORSE.index(pair[0].outcome), pair[0].size))
+    margins = [
+        verdict.margin
+        for one in judged
+        for row in one.comparison.taps
+        for verdict in row.verdicts.values()
+        if math.isfinite(verdict.margin)
+    ]
+    return finding_of(
+        bench,
+        fault,
+        homes,
+        effect.outcome,
+        "none",
+        batch=batch,
+        margin=max(margins, default=None),
+        effect=effect.size if math.isfinite(effect.size) else None,
+        proof=effect.proof,
+    )
+
+
+def _on_the_fuzzed_set(bench: Bench, fault: Fault, homes: set[str], finding: Finding) -> Finding:
+    """The finding on a fault without an effect on the plan, after the fuzzed set and its place."""
+    with bench.faulty(fault, bench.port, bench.precision):
+        judged = [_judged_on(batch, fault, homes) for batch in bench.fuzzed]
+    for one in judged:
+        if one.diagnosis.kind != "none":
+            proof = f"the plan shows nothing, and a fuzzed batch detects it: {one.batch.name}"
+            return finding.model_copy(update={"outcome": Outcome.MISSED, "proof": proof})
+    fuzzed = _undetected(bench, fault, homes, judged)
+    if fuzzed.outcome is not Outcome.EQUIVALENT:
+        return fuzzed
+    reason = bench.not_asked(fault)
+    if reason:
+        return finding.model_copy(update={"outcome": Outcome.NOT_ASKED, "proof": reason})
+    return finding
+
+
+def finding_of(
+    bench: Bench, fault: Fault, homes: set[str], outcome: Outcome, kind: str, **facts: Any
 ) -> Finding:
+    """A finding; `facts` are further fields."""
     return Finding(
         case=bench.case.name,
         precision=bench.precision.name,
@@ -66,12 +142,12 @@ def _finding(
         homes=sorted(homes),
         outcome=outcome,
         kind=kind,
-        named=named,
-        **{"localised": False} | facts,
+        of_family=isinstance(fault, Edit) and bool(fault.family),
+        **{"named": "", "localised": False} | facts,
     )
 
 
-def _initial_results(bench: Bench, reached: list[ModuleCall]) -> Results:
+def _initial_results(bench: BatchBench, reached: list[ModuleCall]) -> Results:
     """The clean results, to be replaced as modules run with the fault."""
     results = replace(bench.clean, isolated=dict(bench.clean.isolated), isolated_problems={})
     if any(name in bench.evidence.boundary for call in reached for name in call.outputs):
@@ -80,7 +156,7 @@ def _initial_results(bench: Bench, reached: list[ModuleCall]) -> Results:
     return results
 
 
-def _judged(bench: Bench, reached: list[ModuleCall], results: Results) -> tuple[Comparison, Diagnosis]:
+def _judged(bench: BatchBench, reached: list[ModuleCall], results: Results) -> tuple[Comparison, Diagnosis]:
     for call in reached:
         _rerun(bench, call, results)
         comparison = compare(bench.evidence, results)
@@ -89,14 +165,14 @@ def _judged(bench: Bench, reached: list[ModuleCall], results: Results) -> tuple[
     return _judged_whole(bench, results)
 
 
-def _rerun(bench: Bench, call: ModuleCall, results: Results) -> None:
+def _rerun(bench: BatchBench, call: ModuleCall, results: Results) -> None:
     others = {name: tensor for name, tensor in results.isolated.items() if name not in call.outputs}
     outputs, problems = bench.run_isolated(bench.port, [call])
     results.isolated = others | outputs
     results.isolated_problems = {**results.isolated_problems, **problems}
 
 
-def _judged_whole(bench: Bench, results: Results) -> tuple[Comparison, Diagnosis]:
+def _judged_whole(bench: BatchBench, results: Results) -> tuple[Comparison, Diagnosis]:
     port, arrays, poisoned = bench.port, bench.arrays, bench.poisoned
     tapped = _run_tapped(bench, results)
     results.incremental, incremental = _attempt(lambda: port.run_incremental(arrays))
@@ -129,24 +205,6 @@ def _attempt(run: Callable[[], Tensors]) -> tuple[Tensors, str]:
         return run(), ""
     except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
         return {}, describe(error)
-
-
-def _undetected(
-    bench: Bench, fault: Fault, homes: set[str], comparison: Comparison, results: Results
-) -> Finding:
-    effect = effect_of(bench, fault, homes, comparison, results)
-    margins = [verdict.margin for row in comparison.taps for verdict in row.verdicts.values()]
-    return _finding(
-        bench,
-        fault,
-        homes,
-        effect.outcome,
-        "none",
-        "",
-        margin=max((margin for margin in margins if math.isfinite(margin)), default=None),
-        effect=effect.size if math.isfinite(effect.size) else None,
-        proof=effect.proof,
-    )
 
 
 def _failed_alone(comparison: Comparison) -> bool:
