@@ -41,10 +41,19 @@ SAMPLE = {"dlrm_tiny": 0.15, "hstu_tiny": 0.03}
 SMALLEST_OF = "dlrm_tiny"
 """Of this case every parameter scaled by the smallest size as well: what limits that grow lose first."""
 NEAR = frozenset(
-    f"dlrm_tiny | fp32 | weight: scaled | {layer}.weight | small"
-    for layer in ("bot_l.2", "top_l.0", "top_l.2", "top_l.4")
+    f"dlrm_tiny | fp32 | weight: {change} | {parameter} | small"
+    for change, parameter in (
+        ("scaled", "bot_l.2.weight"),
+        ("scaled", "bot_l.2.bias"),
+        ("scaled", "top_l.0.weight"),
+        ("scaled", "top_l.2.weight"),
+        ("scaled", "top_l.4.weight"),
+        ("element bumped", "top_l.0.weight"),
+    )
 )
 """Below their limits, or above by so little, 1.09 times, that another order of summation may turn them."""
+UNPLANNED = frozenset({"dlrm_tiny | fp32 | weight: rows swapped | emb_l.2.weight | two"})
+"""Rows that only the fuzzed set looks up."""
 SEED = 5
 BOUND_FOR = comparing.bound_for
 
@@ -64,7 +73,7 @@ def named(bench, operator, target="", detail=""):
 
 
 def _check_the_sample(bench):
-    """Put the fixed sample in: all that has an effect is detected but what `NEAR` names, and localised."""
+    """Put the fixed sample in: all faults with an effect are detected and localised, but for `NEAR`."""
     found = [
         try_fault(bench, fault)
         for fault in bench.faults()
@@ -72,8 +81,8 @@ def _check_the_sample(bench):
         or (bench.case.name == SMALLEST_OF and (fault.operator, fault.detail) == ("weight: scaled", "small"))
     ]
     unseen = {f.identity for f in found if f.outcome in (Outcome.BELOW_LIMIT, Outcome.MISSED)}
-    assert unseen <= NEAR
-    assert [f.identity for f in found if f.outcome is Outcome.MISSED] == []
+    assert unseen <= NEAR | UNPLANNED
+    assert {f.identity for f in found if f.outcome is Outcome.MISSED} <= UNPLANNED
     assert [f.identity for f in found if f.outcome is Outcome.DETECTED and not f.localised] == []
     assert summarise(found)["all"].detected > 20
 
@@ -102,7 +111,8 @@ def _dull(bench, monkeypatch, roundoff):
     facts = {"unit_roundoff": roundoff, "accumulation_roundoff": roundoff}
     dull = SimpleNamespace(**{**vars(PRECISIONS["fp32"]), **facts})
     monkeypatch.setattr(comparing, "bound_for", lambda _, *facts: BOUND_FOR(dull, *facts))
-    monkeypatch.setattr(bench.evidence, "precision", dull)
+    for batch in (*bench.batches(), *bench.fuzzed):
+        monkeypatch.setattr(batch.evidence, "precision", dull)
 
 
 def test_a_dull_suite_misses_faults(bench, monkeypatch):

@@ -57,7 +57,7 @@ def test_counts_add_up():
             )
         ],
     )
-    row = ("weight: scaled", "3", "0", "0", "0", "2", "1", "66.67", "66.67", "50.00", "2")
+    row = ("weight: scaled", "3", "0", "0", "0", "0", "2", "1", "66.67", "66.67", "50.00", "2")
     assert row in [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in text.splitlines()]
     assert "why" in text
 
