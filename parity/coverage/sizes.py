@@ -36,7 +36,8 @@ def sizes_of(
     for path, array in leaves(case.entry_arguments(arrays)):
         _add(coverage, f"{_ENTRY} {case.entry}({_name(path)})", array.shape)
     for call in recorded.calls:
-        if call.path in modules:
+        # A form may have no incremental forward.
+        if hasattr(modules.get(call.path), call.method):
             for name, key in _tensors(call, modules[call.path]):
                 shape = tuple(recorded.call_inputs[key].shape)
                 argument = f"{type(modules[call.path]).__name__}.{call.method}({name})"
