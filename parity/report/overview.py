@@ -140,19 +140,14 @@ def row_lines(case: CaseReport) -> dict[str, str]:
 
 def _rows_text(trials: Sequence[RowReport]) -> str:
     *moved, again = trials
-    differing = [
-        f"a row {trial.kind} differs by up to {trial.largest:.0e} of the largest element, "
-        f"first at {trial.first}"
-        for trial in moved
-        if trial.first
-    ]
-    equal = [trial.kind for trial in moved if not trial.first]
+    differing = [trial for trial in moved if trial.first]
     if not moved:
         parts = ["rows cannot be separated"]
     elif not differing:
         parts = ["rows are equal bit for bit in any batch"]
     else:
-        parts = [*differing, *([f"equal bit for bit {', '.join(equal)}"] if equal else [])]
+        largest = ", ".join(f"{trial.kind} by {trial.largest:.0e}" for trial in differing)
+        parts = [f"a row differs {largest} of the largest element, first at {differing[0].first}"]
     if again.first:
         parts.append(f"a second run differs by up to {again.largest:.0e}, first at {again.first}")
     else:
