@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
-from cases.options import options_of
+from cases.options import cannot_be_asked, options_of
 from configs import CaseConfig, ConfigError, with_fields, with_input
 from parity.base.errors import UserError
 from parity.case import Arrays, Case, CaseReference, Option
@@ -124,6 +124,9 @@ class ConfiguredCase(Case):
     def options(self) -> dict[str, Option]:
         """Every option of the schema that has choices, named as `hstu.model.normalization`."""
         return options_of(self.config)
+
+    def cannot_be_asked(self) -> Mapping[str, str]:
+        return cannot_be_asked()
 
     def gaps(self) -> Mapping[str, str]:
         from tripy_port.gaps import GAPS

@@ -1,4 +1,4 @@
-"""Options of a case, from the schema of its configuration.
+"""Options of a case, from the schema of its configuration, and what no input of any case can ask.
 
 A literal, a boolean and an enumeration have their choices. An optional field may be left out. A number with a
 default has the default or another value; a number without a default is a size and no option.
@@ -6,13 +6,17 @@ default has the default or another value; a number without a default is a size a
 
 from __future__ import annotations
 
+import functools
 import types
+from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from configs import CaseConfig
+from parity.base.strict_yaml import parse_yaml
 from parity.case import Option
 
 _NO_OPTIONS = ("seed",)
@@ -57,3 +61,14 @@ def _kind(annotation: Any) -> tuple[Any, bool]:
     if hasattr(annotation, "__metadata__"):
         return _kind(get_args(annotation)[0])
     return annotation, False
+
+
+@functools.cache
+def cannot_be_asked() -> Mapping[str, str]:
+    """The reviewed list of answers that no input can give, with the reasons; see `parity.Case`."""
+    path = Path(__file__).with_name("cannot_be_asked.yaml")
+    return {
+        place: entry["reason"]
+        for entry in parse_yaml(path.read_text(encoding="utf-8"))
+        for place in entry["places"]
+    }
