@@ -1,0 +1,212 @@
+"""Elements that do not count: at a discontinuity, behind a flip, in the padding; and those that leak."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from parity.capture.captures import Capture
+from parity.verdict.bound import bound_for
+from parity.verdict.comparison import MAX_BOUNDARY_FRACTION, MAX_FLIPPED_FRACTION, compare
+from parity.verdict.evidence import Results
+from parity.verdict.rule import failure
+from tests.parity.comparisons import (
+    APPENDED,
+    CHECK,
+    FP32,
+    OUTPUT,
+    SUMS,
+    TENSORS,
+    B,
+    D,
+    N,
+    evidence_with,
+    module_call,
+    normal,
+    results_with,
+)
+
+# Elements that depend on a discontinuity
+
+
+@pytest.mark.parametrize(("count", "passes"), [(1, True), (2, False)])
+def test_the_share_of_elements_at_a_discontinuity(count, passes):
+    assert MAX_BOUNDARY_FRACTION == 0.01
+    tensor = normal(6, 10, 10)
+    reference = Capture(
+        {"bias": tensor}, [module_call("bias")], longest_sums=SUMS, longest_sums_before={"bias": 1}
+    )
+    boundary = np.zeros((10, 10), bool)
+    boundary[3, :count] = True
+    exact = {"bias": tensor.double()}
+    evidence = evidence_with(
+        reference=reference, oracle=exact, oracle_isolated=exact, boundary={"bias": boundary}, valid={}
+    )
+    port = {"bias": tensor}
+    comparison = compare(evidence, Results({}, tapped=port, isolated=port, poisoned=port))
+    assert comparison.passed is passes
+    tap = comparison.tap("bias")
+    for verdict in (tap.accumulated, tap.isolated):
+        if passes:
+            assert (verdict.boundary, verdict.checked) == (1, 99)
+        else:
+            reason = "2 elements depend on a discontinuity, more than 1% of all"
+            assert repr(verdict) == repr(failure(reason, bound_for(FP32, 1)))
+
+
+def _flipped(places, **changes):
+    """A runner whose bias differs from the reference's at a discontinuity, and the rows behind, too."""
+    boundary = np.zeros((B, N, D), bool)
+    results = results_with()
+    for place in places:
+        boundary[place] = True
+        results.tapped["bias"][place] += 1.0
+    # The share at a discontinuity is judged by itself.
+    evidence = evidence_with(boundary={"bias": boundary}, **changes)
+    return evidence, results
+
+
+def _left_out(evidence, results):
+    return {
+        tap.tap: [
+            None if verdict is None else verdict.boundary for verdict in (tap.accumulated, tap.isolated)
+        ]
+        for tap in compare(evidence, results).taps
+    }
+
+
+@pytest.mark.parametrize(
+    ("causal", "rows", "batch"),
+    [(True, 3, 7), (False, 5, 7)],
+)
+def test_rows_behind_a_flip_are_left_out(causal, rows, batch):
+    """A flip in position 2 of the first sequence: its later rows, and its outputs."""
+    evidence, results = _flipped([(0, 2, 1)], causal=causal)
+    # Of the bias itself, more than a hundredth is at the discontinuity, and it fails without numbers.
+    assert _left_out(evidence, results) == {
+        "bias": [0, 0],
+        "block.inner": [rows * 3, 0],
+        "block": [rows * 2, 0],
+        APPENDED: [None, 0],
+        OUTPUT: [batch, None],
+    }
+    # Without a difference at the discontinuity nothing is left out behind it.
+    results.tapped["bias"] = TENSORS["bias"].clone()
+    assert _left_out(evidence, results)["block"] == [0, 0]
+
+
+def test_flips_of_several_taps_add_up():
+    evidence, results = _flipped([(0, 4, 0)])
+    inner = np.zeros((B, N, 3), bool)
+    inner[1, 2, 1] = True
+    evidence.boundary["block.inner"] = inner
+    results.tapped["block.inner"][1, 2, 1] -= 5.0
+    left_out = _left_out(evidence, results)
+    assert left_out["block"] == [2 * 2, 2 * 2]
+    assert left_out[OUTPUT] == [2 * 7, None]
+    # A tap that is missing or of another shape has no flips of its own.
+    results.tapped["bias"] = results.tapped["bias"][:, :, :2]
+    assert _left_out(evidence, results)["block"] == [2, 2]
+    del results.tapped["bias"]
+    assert _left_out(evidence, results)["block"] == [2, 2]
+
+
+def test_a_flip_inside_a_module_reaches_the_module_alone():
+    evidence, results = _flipped([])
+    evidence.boundary = {"block.inner": np.zeros((B, N, 3), bool)}
+    evidence.boundary["block.inner"][0, 3, 0] = True
+    results.tapped["block.inner"][0, 3, 0] += 1.0
+    assert _left_out(evidence, results)["block"] == [4, 4]
+    assert _left_out(evidence, results)["bias"] == [2 * D, 0]
+
+
+@pytest.mark.parametrize(("rows", "passes"), [(2, True), (3, False)])
+def test_the_share_of_rows_behind_flips(rows, passes):
+    assert MAX_FLIPPED_FRACTION == 0.5
+    evidence, results = _flipped([(row, 0, 0) for row in range(rows)], valid={})
+    boundary = np.zeros((B, N, 500), bool)
+    for row in range(rows):
+        boundary[row, 0, 0] = True
+    # A wide tap, of which the flips are less than a hundredth.
+    evidence.reference.tensors["bias"] = normal(1, B, N, 500)
+    evidence.boundary = {"bias": boundary}
+    for tensors in (evidence.oracle, evidence.oracle_isolated):
+        tensors["bias"] = evidence.reference.tensors["bias"].double()
+    for tensors in (results.tapped, results.isolated):
+        tensors["bias"] = evidence.reference.tensors["bias"].clone()
+    results.tapped["bias"][boundary] += 1.0
+    results.poisoned = results.tapped
+    comparison = compare(evidence, results)
+    assert comparison.passed is passes
+    if passes:
+        assert comparison.tap("block").accumulated.boundary == rows * N * 2
+    else:
+        reason = f"{rows * N * 2} elements depend on a discontinuity, more than 50% of all"
+        assert comparison.tap("block").accumulated.reason == reason
+
+
+def test_a_tap_without_the_batch_is_never_behind_a_flip():
+    evidence, results = _flipped([(0, 0, 0)])
+    for name, shape in {"block": (B + 1, N), "block.inner": ()}.items():
+        tensor = normal(9, *shape)
+        evidence.reference.tensors[name] = tensor
+        evidence.oracle[name] = evidence.oracle_isolated[name] = tensor.double()
+        results.tapped[name] = results.isolated[name] = tensor.clone()
+    left_out = _left_out(evidence, results)
+    assert (left_out["block"], left_out["block.inner"]) == ([0, 0], [0, 0])
+
+
+def test_incremental_outputs_behind_a_flip_are_left_out():
+    evidence, results = _flipped([(0, 2, 1)], reference_incremental={CHECK: TENSORS[OUTPUT]})
+    results.incremental = {CHECK: TENSORS[OUTPUT].clone()}
+    results.incremental[CHECK][0] += 3.0
+    assert compare(evidence, results).checks[CHECK].boundary == 7
+
+
+# Leaks of the padding
+
+
+@pytest.mark.parametrize(
+    ("tap", "place", "leak"),
+    [
+        ("bias", (1, 2, 2), "bias"),
+        ("bias", (1, 2, 3), ""),
+        ("bias", (1, 3, 2), ""),
+        ("block", (2, 0, 1), "block"),
+        ("block", (2, 1, 1), ""),
+        (OUTPUT, (2, 6), OUTPUT),
+    ],
+)
+def test_a_valid_element_that_changes_with_the_padding_is_a_leak(tap, place, leak):
+    """Both axes of the bias are as long as the sequence."""
+    results = results_with()
+    results.poisoned[tap][place] = math.nan
+    comparison = compare(evidence_with(), results)
+    assert comparison.padding_leak == leak
+    assert comparison.passed is not bool(leak)
+    assert compare(evidence_with(has_padding=False), results).padding_leak == ""
+
+
+def test_the_first_leak_counts_and_a_missing_twin_is_one():
+    results = results_with()
+    results.poisoned["block"][0, 0, 0] += 1.0
+    results.poisoned[OUTPUT][0, 0] += 1.0
+    assert compare(evidence_with(), results).padding_leak == "block"
+    results.poisoned["block.inner"] = results.poisoned["block.inner"][:2]
+    assert compare(evidence_with(), results).padding_leak == "block.inner"
+    del results.poisoned["bias"]
+    assert compare(evidence_with(), results).padding_leak == "bias"
+    clean = dict(results.tapped)
+    del clean["bias"]
+    assert compare(evidence_with(), dataclasses.replace(results, tapped=clean)).padding_leak == "block.inner"
+    results = results_with()
+    del results.tapped["block"]
+    assert compare(evidence_with(), results).padding_leak == "block"
+
+
+def test_a_signed_zero_is_a_leak():
+    results = results_with()
+    for side, zero in ((results.tapped, 0.0), (results.poisoned, -0.0)):
+        side["block"][0, 0, 0] = zero
+    assert compare(evidence_with(), results).padding_leak == "block"
