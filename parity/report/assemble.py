@@ -24,6 +24,7 @@ from parity.report.schema import (
     PrecisionReport,
     Report,
     RooflineReport,
+    RoundingReport,
     RowReport,
     RunnerReport,
     VerdictReport,
@@ -31,6 +32,7 @@ from parity.report.schema import (
 from parity.timing.roofline import WHOLE_MODEL, Rooflines
 from parity.verdict.judgement import Diagnosis, ErrorMap, MetricJudgement, RunnerJudgement, TapJudgement
 from parity.verdict.judging import PrecisionJudgement
+from parity.verdict.row_errors import RowErrors
 from parity.verdict.rule import Verdict
 
 
@@ -200,6 +202,17 @@ def _module(tap: TapJudgement, latency: LatencyReport | None) -> ModuleReport:
         latency=latency,
         error_maps={name: _error_map(error_map) for name, error_map in tap.error_maps.items()},
         notes=tap.notes,
+        rounding=_rounding(tap.row_errors) if tap.row_errors is not None else None,
+    )
+
+
+def _rounding(errors: RowErrors) -> RoundingReport:
+    return RoundingReport(
+        factor=errors.factor,
+        interval=errors.interval(),
+        rows=errors.rows,
+        noted=errors.is_noted,
+        text=errors.text(),
     )
 
 

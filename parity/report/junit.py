@@ -65,6 +65,9 @@ def _whole(report: Report, entry: RunnerReport, classname: str) -> TestCase:
 
 def _module(module: ModuleReport, classname: str) -> TestCase:
     test = TestCase(overview.printable(module.tap), classname, _seconds(module.latency))
+    notes = [*module.notes, *([module.rounding.text] if module.rounding and module.rounding.noted else [])]
+    if notes:
+        test.system_out = overview.printable("\n".join(f"note: {note}" for note in notes))
     if module.status == "GAP":
         test.result = [Skipped(overview.printable(f"GAP: {module.gap}"))]
     elif module.status == "INSENSITIVE":

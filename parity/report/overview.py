@@ -113,15 +113,28 @@ def engine(build: BuildRecord) -> str:
     )
 
 
+MOST_ROUNDING = 3
+"""Largest number of modules in a note on rounding; the pages of the modules have all."""
+
+
 def notes(report: Report) -> list[str]:
-    """Notes at modules, once for all runners and precisions of a case."""
-    noted = (
-        f"{case.case.name}: {module.path}: {note}"
-        for case, _, entry in report.runner_reports()
-        for module in entry.modules
-        for note in module.notes
-    )
-    return list(dict.fromkeys(noted))
+    """Notes at modules, once for all runners and precisions of a case, and those on rounding."""
+    noted: dict[str, None] = {}
+    for case, precision, entry in report.runner_reports():
+        for module in entry.modules:
+            noted |= dict.fromkeys(f"{case.case.name}: {module.path}: {note}" for note in module.notes)
+        if rounding := _rounding_note(entry):
+            noted[f"{place(case, precision, entry)}: {rounding}"] = None
+    return list(noted)
+
+
+def _rounding_note(entry: RunnerReport) -> str:
+    """The modules that round more than the reference's, the worst first; empty without one."""
+    noted = [module for module in entry.modules if module.rounding is not None and module.rounding.noted]
+    noted.sort(key=lambda module: -module.rounding.factor if module.rounding is not None else 0.0)
+    listed = [f"{module.tap} {module.rounding.text}" for module in noted[:MOST_ROUNDING] if module.rounding]
+    more = f"; and {len(noted) - MOST_ROUNDING} modules more" if len(noted) > MOST_ROUNDING else ""
+    return f"{'; '.join(listed)}{more}" if noted else ""
 
 
 def row_lines(case: CaseReport) -> dict[str, str]:

@@ -104,6 +104,24 @@ class ErrorMapReport(_Part):
     cells: tuple[str, ...]
 
 
+class RoundingReport(_Part):
+    """The port's error over the reference's, of a module alone; see `parity.verdict.row_errors`.
+
+    Attributes:
+        factor: Ratio of the errors over all batches; infinity if the reference alone is exact.
+        interval: Interval of the factor at 95 %; None for too few rows.
+        rows: Number of rows.
+        noted: Whether the port rounds more, beyond chance.
+        text: The same in words.
+    """
+
+    factor: Number
+    interval: tuple[Number, Number] | None
+    rows: int
+    noted: bool
+    text: str
+
+
 class ModuleReport(_Part):
     """One tap: its verdicts inside the model and alone, and its latency.
 
@@ -120,6 +138,7 @@ class ModuleReport(_Part):
         latency: Times of the module alone; None if it is not timed.
         error_maps: Places of the errors, of modules that are worth a look.
         notes: Facts about the module's limit that decide nothing, in words.
+        rounding: Error over the reference's, of the module alone in a PASS.
     """
 
     tap: str
@@ -134,6 +153,7 @@ class ModuleReport(_Part):
     latency: LatencyReport | None
     error_maps: dict[Literal["isolated", "accumulated", "poisoned"], ErrorMapReport] = {}
     notes: tuple[str, ...] = ()
+    rounding: RoundingReport | None = None
 
     @property
     def verdicts(self) -> dict[str, VerdictReport]:

@@ -181,6 +181,7 @@ def _judge_one(
         boundary,
         modules,
         evidence.rounding_samples(sampled_tap or tap, isolated),
+        by_row=isolated,
     )
     lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
     if verdict.passed and lost > allowed:

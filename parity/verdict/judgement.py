@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from parity.execution.record import RunnerRecord, Status
+from parity.verdict.row_errors import RowErrors
 from parity.verdict.rule import Verdict
 
 MODEL_OUTPUT = "model output"
@@ -45,6 +46,7 @@ class TapJudgement:
         insensitive: Whether the tap passes and detects too little.
         error_maps: Maps by "isolated", "accumulated" and "poisoned", of taps that are worth a look.
         notes: Facts about the module's limit that decide nothing, in words.
+        row_errors: Errors by row of the module alone, over all batches; None without a PASS.
     """
 
     tap: str
@@ -58,6 +60,7 @@ class TapJudgement:
     insensitive: bool = False
     error_maps: Mapping[str, ErrorMap] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    row_errors: RowErrors | None = None
 
     @classmethod
     def of(
@@ -68,7 +71,13 @@ class TapJudgement:
         detectable = min((verdict.min_detectable_error for verdict in verdicts), default=math.nan)
         passed = all(verdict.passed for verdict in verdicts)
         return cls(
-            tap, path, kind, accumulated, isolated, min_detectable_error=detectable if passed else math.nan
+            tap,
+            path,
+            kind,
+            accumulated,
+            isolated,
+            min_detectable_error=detectable if passed else math.nan,
+            row_errors=isolated.row_errors if isolated is not None else None,
         )
 
     @property

@@ -79,7 +79,7 @@ def _merge(earlier: RunnerJudgement, later: RunnerJudgement) -> RunnerJudgement:
 
 
 def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:
-    """The worse of two batches, with the smallest error that either detects, and the notes of both.
+    """The worse of two batches, with the smallest error that either detects, notes and rows of both.
 
     A module that runs alone in one of them has the verdict of that batch.
     """
@@ -87,7 +87,11 @@ def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:
     notes = tuple(dict.fromkeys(earlier.notes + later.notes))
     worse, other = (later, earlier) if _badness(later) > _badness(earlier) else (earlier, later)
     isolated = other.isolated if worse.isolated is None else worse.isolated
-    return replace(worse, isolated=isolated, min_detectable_error=detectable, notes=notes)
+    both = [tap.row_errors for tap in (earlier, later) if tap.row_errors is not None]
+    row_errors = both[0] + both[1] if len(both) > 1 else next(iter(both), None)
+    return replace(
+        worse, isolated=isolated, min_detectable_error=detectable, notes=notes, row_errors=row_errors
+    )
 
 
 def _badness(judgement: TapJudgement | Verdict) -> tuple[bool, float]:

@@ -84,6 +84,7 @@ import torch
 from parity.base.precision import Precision
 from parity.verdict.bound import Bound, bound_for
 from parity.verdict.distances import Distance, Oracle, carrying_rows
+from parity.verdict.row_errors import RowErrors
 from parity.verdict.sampling_error import RoundingSamples, SampledErrors, expected_error
 from parity.verdict.sensitivity import min_detectable_error
 
@@ -118,6 +119,7 @@ class Verdict:
         boundary: Number of elements that are excluded because they lie within round-off of a discontinuity.
         bound: Bound that the limit follows from.
         worst: Elements of the port with the largest absolute errors, the worst first.
+        row_errors: Errors of port and reference by row, if asked for, of a PASS.
     """
 
     status: Literal["PASS", "FAIL"]
@@ -130,6 +132,7 @@ class Verdict:
     boundary: int
     bound: Bound
     worst: tuple[Element, ...]
+    row_errors: RowErrors | None = None
 
     @property
     def passed(self) -> bool:
@@ -167,6 +170,7 @@ def judge(
     boundary: np.ndarray | None = None,
     modules: int = 1,
     rounding_samples: RoundingSamples | None = None,
+    by_row: bool = False,
 ) -> Verdict:
     """Judge one tap.
 
@@ -180,6 +184,7 @@ def judge(
         boundary: Boolean mask of elements within round-off of a discontinuity; None for none.
         modules: Number of modules with arithmetic on the way to the result.
         rounding_samples: Results of the oracle under random roundings; None without samples.
+        by_row: Whether to return the errors by row.
     """
     bound = bound_for(precision, longest_sum, modules)
     mismatch = _mismatch(oracle, reference, port)
@@ -225,6 +230,7 @@ def judge(
         boundary=excluded,
         bound=bound,
         worst=_worst(np.abs(p - o), counted, o, r, p),
+        row_errors=RowErrors.of(p - o, r - o, counted) if by_row and longest_sum and not reasons else None,
     )
 
 

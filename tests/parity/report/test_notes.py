@@ -3,8 +3,12 @@
 import json
 import shutil
 
+from parity.report import overview
 from parity.report.html import render_html
+from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
+from parity.report.schema import RoundingReport
+from tests.parity.made_reports import module, port, report
 
 PATH = "_hstu._attention_layers.0._o"
 NOTE = "the longest sum of somewhere.scan is not known: 7 terms are measured"
@@ -28,3 +32,17 @@ def test_an_operation_that_is_not_known_is_named_at_its_module(saved_run, replay
     assert " ".join(out.split()).count(f"note: hstu_tiny: {PATH}: {NOTE}") == 1
     assert NOTE in render_html(report)
     assert NOTE in render_markdown(report)
+
+
+def test_a_module_that_rounds_more_is_noted_in_every_form():
+    text = "rounds 1.43 times as much as the reference (1.35 to 1.51 at 95%, 82 rows)"
+    rounding = RoundingReport(factor=1.43, interval=(1.35, 1.51), rows=82, noted=True, text=text)
+    quiet = RoundingReport(factor=1.0, interval=(0.9, 1.1), rows=82, noted=False, text="rounds as much")
+    modules = tuple(module(f"mlp.{number}").model_copy(update={"rounding": rounding}) for number in range(5))
+    noted = report((port("fp32", (module("a").model_copy(update={"rounding": quiet}), *modules)),))
+    (note,) = overview.notes(noted)
+    assert note.count(text) == 3
+    assert note.endswith("and 2 modules more")
+    assert text in render_html(noted)
+    assert overview.notes(noted)[0][:20] in render_markdown(noted).replace("\\", "")
+    assert render_junit(noted).count(f"note: {text}") == 5
