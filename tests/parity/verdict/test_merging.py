@@ -8,7 +8,7 @@ import pytest
 from parity.execution.record import REFERENCE, RunnerRecord, Status
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis
 from parity.verdict.merging import merge_batches
-from tests.parity.judgements import runner, tap, verdict
+from tests.parity.judgements import DIAGONAL, runner, tap, verdict
 
 TAPS = ("_emb", "_block.0", "_block.1")
 OUTPUT = "score.current"
@@ -116,3 +116,86 @@ def test_a_leak_a_failed_check_and_the_largest_observer_difference_remain(is_fir
     merged = _merged(*((other, _batch(0)) if is_first else (_batch(0), other)))[0]
     assert (merged.padding_leak, merged.observer_difference) == ("tap", 3.0)
     assert merged.checks["incremental.current"].status == "FAIL"
+
+
+def test_an_insensitive_judgement_as_a_whole():
+    dull = tap("dull", isolated=verdict(0.2, 0.02), accumulated=None, batch="0")
+    duller = tap("duller", isolated=verdict(0.2, 0.256), accumulated=None, batch="7")
+    sharp = tap("sharp", isolated=verdict(0.2, 0.01), accumulated=None)
+    gap = tap("gap", gap="no such operation", isolated=None, accumulated=None)
+    output = tap(OUTPUT, MODEL_OUTPUT, isolated=None, accumulated=verdict(0.2, 0.5))
+    judged = runner(dull, duller, sharp, gap, output)
+    merged, taps = _merged(judged)
+    text = (
+        "2 of 4 checks do not detect an error of 1%; duller detects none below 0.26: "
+        "give it more rows, or a finer precision"
+    )
+    assert merged.diagnosis == Diagnosis("insensitive", "duller", text, batch="7")
+    assert merged.verdict == "INSENSITIVE"
+    assert [name for name, judgement in taps.items() if judgement.insensitive] == ["dull", "duller"]
+    assert [judgement.status for judgement in taps.values()] == [
+        "INSENSITIVE",
+        "INSENSITIVE",
+        "PASS",
+        "GAP",
+        "PASS",
+    ]
+    assert merged.taps[2:] == judged.taps[2:]
+
+
+def test_every_runner_is_merged_by_its_name():
+    failed = _batch(1, (0.2, 1.5, 0.4))
+    merged = merge_batches([{REFERENCE: _batch(0), "a": _batch(0)}, {"a": failed, "b": _batch(1)}])
+    assert {name: judgement.verdict for name, judgement in merged.items()} == {
+        REFERENCE: "PASS",
+        "a": "FAIL",
+        "b": "PASS",
+    }
+    assert list(merged) == [REFERENCE, "a", "b"]
+    assert merge_batches([]) == {}
+
+
+def test_the_worse_of_two_batches_as_a_whole():
+    """The verdict alone comes from the other batch where this one has none; the notes from both."""
+    first = tap("block", isolated=verdict(0.3), accumulated=verdict(0.2), batch="0", notes=("a", "b"))
+    second = tap(
+        "block", isolated=None, accumulated=verdict(0.9, 1e-9), batch="1", notes=("b", "c"), path="path"
+    )
+    for batches in ((first, second), (second, first)):
+        (merged,) = _merged(*(runner(batch) for batch in batches))[0].taps
+        assert merged == replace(
+            second,
+            isolated=first.isolated,
+            min_detectable_error=1e-9,
+            notes=("a", "b", "c") if batches[0] is first else ("b", "c", "a"),
+        )
+    failed = tap("block", isolated=verdict(5.0), accumulated=None, batch="2")
+    far = tap("block", isolated=verdict(0.99), accumulated=None, batch="3")
+    (merged,) = _merged(runner(far), runner(failed, verdict="FAIL"))[0].taps
+    assert (merged.batch, merged.status) == ("2", "FAIL")
+    # Of two equal batches the first one counts.
+    (merged,) = _merged(runner(first), runner(replace(first, batch="9")))[0].taps
+    assert merged.batch == "0"
+
+
+def test_checks_show_their_worst_batch():
+    def checked(**margins):
+        return runner(checks={name: verdict(margin) for name, margin in margins.items()})
+
+    merged = _merged(checked(a=0.2, b=0.5, c=2.0), checked(a=0.3, b=0.4, c=0.1, d=0.7))[0]
+    assert merged.checks == {"a": verdict(0.3), "b": verdict(0.5), "c": verdict(2.0), "d": verdict(0.7)}
+    infinite = _merged(checked(a=math.inf), checked(a=2.0))[0]
+    assert infinite.checks == {"a": verdict(math.inf)}
+
+
+def test_the_first_leak_remains():
+    batches = [replace(_batch(number), padding_leak=leak) for number, leak in enumerate(("", "a", "b"))]
+    assert _merged(*batches)[0].padding_leak == "a"
+    assert _merged(*batches[:1])[0].padding_leak == ""
+
+
+def test_maps_of_a_merged_judgement_are_those_of_telling_taps():
+    taps = [tap(f"t{n}", isolated=verdict(0.1 * (n + 1)), accumulated=None) for n in range(6)]
+    taps = [replace(judged, error_maps={"isolated": DIAGONAL}) for judged in taps]
+    merged = _merged(runner(*taps, padding_leak="t0"))[0]
+    assert [judged.tap for judged in merged.taps if judged.error_maps] == ["t0", "t3", "t4", "t5"]
