@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parity.case import Batches, Case, CaseReference, Form, NoForm, load_case
+    from parity.case import Batches, Case, CaseReference, Form, NoForm, PlannedBatch, load_case
 
-__all__ = ["Batches", "Case", "CaseReference", "Form", "NoForm", "load_case"]
+__all__ = ["Batches", "Case", "CaseReference", "Form", "NoForm", "PlannedBatch", "load_case"]
 
 
 def __getattr__(name: str) -> Any:

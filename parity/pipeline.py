@@ -19,6 +19,7 @@ from parity.execution.folder import RunFolder, opened
 from parity.execution.request import Request
 from parity.execution.resuming import read_started, write_started
 from parity.execution.scheduler import Worker, side_by_side
+from parity.inputs.arrays import batches_in
 from parity.inputs.prepared import PreparedCase, prepare
 from parity.report.assemble import assemble
 from parity.report.files import write_outputs
@@ -67,7 +68,8 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
         case = load_case(description.case)
         judgements = []
         for precision in description.precisions:
-            names = [batch.name for batch in description.batches]
+            batches = batches_in(description.batches, precision, description.precisions)
+            names = [batch.name for batch in batches]
             judge = PrecisionJudge(
                 case, PRECISIONS[precision], case_folder, names, description.labels_digests
             )

@@ -6,6 +6,7 @@ from cases.hstu.dense import DenseHSTU
 from cases.hstu.fused import HSTUFused
 from cases.hstu.jagged import HSTUJagged
 from cases.hstu.streaming import HSTUStreams
+from configs import CaseConfig
 from parity.base.errors import UserError
 from parity.case import Form, NoForm
 
@@ -15,7 +16,16 @@ _FORMS: dict[str, type[HSTUJagged | HSTUFused]] = {"jagged": HSTUJagged, "fused"
 class HSTUCase(DenseHSTU):
     """Sequences of items in, a state for each position, the latest state, and similarities out."""
 
-    forms = tuple(_FORMS)
+    def __init__(self, config: CaseConfig) -> None:
+        super().__init__(config)
+        self.forms = tuple(name for name in _FORMS if self._has(name))
+
+    def _has(self, name: str) -> bool:
+        try:
+            self.form(name)
+        except NoForm:
+            return False
+        return True
 
     def form(self, name: str) -> Form:
         if name not in _FORMS:

@@ -45,6 +45,11 @@ class Arguments:
     save: Path | None = None
     profile: Path | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the run has all default cases on synthetic inputs and all default runners."""
+        return all(value is None for value in (self.cases, self.runners, self.data, self.weights, self.batch))
+
     def options(self) -> dict[str, object]:
         """Values by option; None for an absent option."""
         return {

@@ -22,6 +22,7 @@ from parity.base.process import reuse_freed_memory
 from parity.case import Registry
 from parity.cli.arguments import Arguments, refuse_with
 from parity.cli.progress import counted, spinner
+from parity.cli.streams import judge_small_streams, judge_stream
 from parity.pipeline import replay, resume, run
 from parity.report import terminal as render
 from parity.report.files import read_report, write_outputs
@@ -167,7 +168,7 @@ def _main(
         elif streaming:
             others = {name: value for name, value in options.items() if name not in _OF_STREAM}
             refuse_with("--stream", "it makes its own inputs", others | replaying)
-            code = _stream(console, arguments, steps, capacity)
+            code = judge_stream(console, arguments, steps, capacity)
         elif searching or policy is not None:
             option = "--search-precision" if searching else "--policy"
             others = {name: options[name] for name in ("--precision", "--runners", "--profile")} | replaying
@@ -185,9 +186,12 @@ def _main(
                 report = replay(replay_from, arguments.command, advance)
             code = _show(console, report, None)
         else:
+            request = arguments.request()
             with spinner() as advance:
-                report = run(arguments.request(), advance)
+                report = run(request, advance)
             code = _show(console, report, arguments.save)
+            if arguments.is_plain:
+                code = max(code, judge_small_streams(console, request))
     except UserError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"error: {error}", style="bold red", markup=False
@@ -262,25 +266,6 @@ def _self_test(console: Console, arguments: Arguments, share: float, faults: str
     console.print(render_self_test(result))
     console.print(Text(f"table: {folder / 'table.md'}"), soft_wrap=True)
     return result.exit_code
-
-
-def _stream(console: Console, arguments: Arguments, steps: int, capacity: int | None) -> int:
-    """Judge both sides of one case over a stream, print a line for each, and return the exit code."""
-    cases = arguments.named_cases()
-    if len(cases) != 1:
-        raise UserError("--stream", f"with {len(cases)} cases", "is for one case", "give one --case")
-    try:
-        from parity.studies.streaming.command import HEADER, judge_streams
-    except Unavailable as error:
-        raise UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can") from error
-    precisions = arguments.precisions() or tuple(DEFAULT_PRECISIONS)
-    verdicts = judge_streams(cases[0], precisions, arguments.weights, steps, capacity, arguments.seed or 0)
-    console.print(Text(HEADER), soft_wrap=True)
-    passed = True
-    for verdict in verdicts:
-        console.print(Text(verdict.line()), soft_wrap=True)
-        passed = passed and verdict.passed
-    return int(not passed)
 
 
 def _compare(console: Console, old: Path, new: Path) -> int:

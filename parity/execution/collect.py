@@ -33,6 +33,7 @@ from parity.execution.record import (
 from parity.execution.request import Batch, Request
 from parity.execution.scheduler import RunnerPool, Scheduler, Worker
 from parity.execution.timings import prepare_timing, time_runners
+from parity.inputs.arrays import batches_in
 from parity.inputs.prepared import PreparedCase
 from parity.timing.roofline import write_rooflines
 
@@ -54,7 +55,7 @@ class BatchCollection:
     Modules run alone in every batch of recorded data, and in the first batch of a plan.
 
     Args:
-        prepared: The case with its inputs, which are saved.
+        prepared: The case, its inputs saved.
         precision: The tested precision.
         request: The run.
         folder: Folder of the case.
@@ -85,7 +86,8 @@ class BatchCollection:
         Raises:
             CannotWrite: The captures cannot be written.
         """
-        for number in range(len(self._prepared.inputs.batches)):
+        batches = self._prepared.inputs.batches
+        for number in range(len(batches_in(batches, self._precision.name, self._request.precisions))):
             if not self._result(number).record.exists():
                 self._collect(number, self.runs_modules_alone(number))
             yield self._folder.batch(number)
@@ -101,8 +103,7 @@ class BatchCollection:
     def _collect(self, number: int, modules_alone: bool) -> None:
         case, batch = self._prepared.case, self._prepared.inputs.batches[number]
         result = self._result(number)
-        # An interrupted run may leave a part of a result.
-        shutil.rmtree(result.path, ignore_errors=True)
+        shutil.rmtree(result.path, ignore_errors=True)  # an interrupted run may leave a part
         if number == 0:
             write_rooflines(case, self._precision, batch.inputs, result.roofline)
         record = collect(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import safetensors
@@ -150,6 +150,26 @@ def _checked(case: Case, arrays: Arrays) -> CaseInputs:
     inputs = _read_only(case, arrays)
     case.validate(inputs)
     return inputs
+
+
+class Asked(Protocol):
+    """A batch with its purpose."""
+
+    @property
+    def purpose(self) -> str:
+        """What the batch asks, in words; empty for recorded data."""
+
+
+_Batch = TypeVar("_Batch", bound=Asked)
+
+
+def batches_in(batches: Sequence[_Batch], precision: str, precisions: Sequence[str]) -> Sequence[_Batch]:
+    """The batches that run in one of a run's precisions.
+
+    The first precision has all of them. The others have the first batch of a plan, for their roundings.
+    """
+    is_plan = bool(batches[0].purpose)
+    return batches[:1] if is_plan and precision != precisions[0] else batches
 
 
 def poisoned_inputs(case: Case, inputs: CaseInputs, seed: int = POISON_SEED) -> CaseInputs | None:

@@ -16,6 +16,7 @@ class Entry:
         description: One line for lists.
         target: Import path of its class, `package.module:class`.
         by_name_only: Whether only runs that name it have it.
+        plain_on_cpu: Whether every run on a machine without a GPU has it: there its kernels are plain.
         packages: Advice for a machine where its packages cannot be imported.
         form: Name of the case's form that it runs; empty for the case itself.
     """
@@ -23,6 +24,7 @@ class Entry:
     description: str
     target: str
     by_name_only: bool = False
+    plain_on_cpu: bool = False
     packages: str = "`pip install -r requirements.txt`"
     form: str = ""
 
@@ -55,17 +57,19 @@ REGISTRY: dict[str, Entry] = {
         "parity.runners.tripy.runner:TripyRunner",
         packages=_TRIPY,
     ),
-    # Kernels are opted into.
+    # On a GPU kernels are opted into.
     "torch_fused": Entry(
         "the reference on jagged rows with fused kernels; for cases that have this form",
         "parity.runners.torch.fused:TorchFusedRunner",
         by_name_only=True,
+        plain_on_cpu=True,
         form="fused",
     ),
     "tripy_jagged": Entry(
         "the Tripy port on jagged rows with the same kernels as plugins; for such cases",
         "parity.runners.tripy.jagged:TripyJaggedRunner",
         by_name_only=True,
+        plain_on_cpu=True,
         packages=_TRIPY,
         form="fused",
     ),
@@ -96,7 +100,12 @@ RUNNERS: dict[str, str] = {name: entry.description for name, entry in REGISTRY.i
 
 def default_runners() -> tuple[str, ...]:
     """Names of the runners of a run that names none."""
-    return tuple(name for name, entry in REGISTRY.items() if not entry.by_name_only)
+    import torch
+
+    on_cpu = not torch.cuda.is_available()
+    return tuple(
+        name for name, entry in REGISTRY.items() if not entry.by_name_only or (entry.plain_on_cpu and on_cpu)
+    )
 
 
 def make_runner(name: str) -> Runner:

@@ -125,6 +125,14 @@ def _nudge(tap, *index):
     return function
 
 
+def test_a_fault_of_another_batch_of_the_plan_has_its_name(changed, replayed, runners_of):
+    code, report, printed = replayed(changed("untapped", _nudge("score.current", 0, 0), batch=1))
+    diagnosis = runners_of(report)["torch_jagged"].diagnosis
+    assert code == 1
+    assert (diagnosis.tap, diagnosis.batch) == ("score.current", "one full row")
+    assert "torch jagged (eager, cpu), one full row: " in printed.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("kind", "function", "diagnosis", "tap", "text"),
     [

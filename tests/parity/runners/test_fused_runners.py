@@ -79,7 +79,8 @@ def test_every_module_is_compared_and_the_fused_ones_are_gaps(ran, case, name):
     rows = {module.tap: module for module in entry.modules}
     for layer in layers:
         attention = rows[f"{layer}._attn"]
-        assert attention.accumulated.checked == attention.isolated.checked > 0
+        # The worst batch of each may be another one.
+        assert min(attention.accumulated.checked, attention.isolated.checked) > 0
     dense = {module.tap for module in ran(case)["torch"].modules if not module.tap.startswith("append:")}
     assert set(statuses) == dense
 
@@ -108,8 +109,10 @@ def test_half_types_pass_module_by_module(case, precision):
         assert {module.path for module in entry.modules} >= set(tapped_paths(load_case(case)))
 
 
-def test_fused_runners_run_by_name_only():
-    assert not set(FUSED_RUNNERS) & set(default_runners())
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_fused_runners_run_by_name_only_where_their_kernels_are_not_plain(on_gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
+    assert set(FUSED_RUNNERS) & set(default_runners()) == (set() if on_gpu else set(FUSED_RUNNERS))
 
 
 @pytest.mark.parametrize("name", FUSED_RUNNERS)

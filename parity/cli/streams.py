@@ -1,0 +1,64 @@
+"""Streams on the command line: those of `--stream`, and the short ones of a plain run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from parity.base.errors import UserError
+from parity.base.precision import DEFAULT_PRECISIONS
+from parity.cli.arguments import Arguments
+from parity.execution.request import Request
+from parity.runners import Unavailable
+
+if TYPE_CHECKING:
+    from parity.studies.streaming.command import StreamVerdict
+
+_FEW_STEPS = 6
+"""Appends of the short streams of a plain run."""
+
+
+def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: int | None) -> int:
+    """Judge both sides of one case over a stream, print a line for each, and return the exit code."""
+    cases = arguments.named_cases()
+    if len(cases) != 1:
+        raise UserError("--stream", f"with {len(cases)} cases", "is for one case", "give one --case")
+    try:
+        from parity.studies.streaming.command import HEADER, judge_streams
+    except Unavailable as error:
+        raise UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can") from error
+    precisions = arguments.precisions() or tuple(DEFAULT_PRECISIONS)
+    verdicts = judge_streams(cases[0], precisions, arguments.weights, steps, capacity, arguments.seed or 0)
+    console.print(Text(HEADER), soft_wrap=True)
+    return _show(console, verdicts)
+
+
+def judge_small_streams(console: Console, request: Request) -> int:
+    """Judge short streams of the cases of a plain run, in its first precision, and return the exit code."""
+    try:
+        from parity.studies.streaming.command import HEADER, judge_streams
+    except Unavailable as error:
+        console.print(Text(f"streams: UNAVAILABLE: {error}"), soft_wrap=True)
+        return 0
+    code = 0
+    for case in request.cases:
+        try:
+            case.streams()
+        except UserError:
+            continue
+        console.print(Text(f"{case.name}, streams: {HEADER}"), soft_wrap=True)
+        verdicts = judge_streams(case, request.precisions[:1], None, _FEW_STEPS, None, case.seed)
+        code = max(code, _show(console, verdicts))
+    return code
+
+
+def _show(console: Console, verdicts: Iterable[StreamVerdict]) -> int:
+    """Print a line for each side, and return the exit code."""
+    passed = True
+    for verdict in verdicts:
+        console.print(Text(verdict.line()), soft_wrap=True)
+        passed = passed and verdict.passed
+    return int(not passed)
