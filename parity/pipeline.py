@@ -8,13 +8,14 @@ from parity.base.precision import PRECISIONS, Precision
 from parity.base.process import one_thread
 from parity.case import load_case
 from parity.execution import fork_server
+from parity.execution.batches import BatchCollection
 from parity.execution.case_files import (
     read_saved,
     write_descriptions,
     write_prepared,
     write_runners_asked,
 )
-from parity.execution.collect import BatchCollection, Progress
+from parity.execution.collect import Progress
 from parity.execution.folder import RunFolder, opened
 from parity.execution.request import Request
 from parity.execution.resuming import read_started, write_started

@@ -1,0 +1,92 @@
+"""The batches of a case in one precision: which of them run, and in which of them modules run alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+from parity.base.precision import Precision
+from parity.execution.collect import Progress, collect
+from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
+from parity.execution.record import Status
+from parity.execution.request import Batch, Request
+from parity.execution.scheduler import Worker
+from parity.inputs.arrays import batches_in
+from parity.inputs.prepared import PreparedCase
+
+_NOT_HERE = (Status.UNAVAILABLE, Status.BUILT, Status.REFUSED)
+"""Ends of a runner that are the same in every batch of a plan."""
+
+
+class BatchCollection:
+    """All batches of a case in one precision, on models that are loaded once.
+
+    Modules run alone in every batch of recorded data, and in the first batch of a plan.
+
+    Args:
+        prepared: The case, its inputs saved.
+        precision: The tested precision.
+        request: The run.
+        folder: Folder of the case.
+        worker: The runners' processes.
+        progress: Called after each runner.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedCase,
+        precision: Precision,
+        request: Request,
+        folder: CaseFolder,
+        worker: Worker,
+        progress: Progress,
+    ) -> None:
+        self._prepared, self._precision, self._request = prepared, precision, request
+        self._folder, self._worker, self._progress = folder, worker, progress
+        self._names = request.runners_of(prepared.case)
+
+    def runs_modules_alone(self, number: int) -> bool:
+        """Whether modules run alone in a batch whatever its verdict is."""
+        return number == 0 or self._prepared.inputs.batches[number].is_recorded
+
+    def collect_all(self) -> Iterator[BatchFolder]:
+        """Run the batches that are not done; the first one is timed. Yields each batch's folder when done.
+
+        Raises:
+            CannotWrite: The captures cannot be written.
+        """
+        batches = self._prepared.inputs.batches
+        for number in range(len(batches_in(batches, self._precision.name, self._request.precisions))):
+            if not self._result(number).record.exists():
+                self._collect(number, self.runs_modules_alone(number))
+            yield self._folder.batch(number)
+
+    def collect_with_modules(self, number: int) -> BatchFolder:
+        """Run a batch once more, with every module alone, and return its folder."""
+        self._collect(number, modules_alone=True)
+        return self._folder.batch(number)
+
+    def _result(self, number: int) -> PrecisionFolder:
+        return self._folder.batch(number).precision(self._precision.name)
+
+    def _collect(self, number: int, modules_alone: bool) -> None:
+        case, batch = self._prepared.case, self._prepared.inputs.batches[number]
+        result = self._result(number)
+        shutil.rmtree(result.path, ignore_errors=True)  # an interrupted run may leave a part
+        if number == 0:
+            write_rooflines(case, self._precision, batch.inputs, result.roofline)
+        record = collect(
+            Batch(case, self._precision, self._folder.batch(number), self._folder.weights),
+            self._names,
+            self._worker.pool,
+            self._worker.scheduler,
+            self._progress,
+            timed=number == 0,
+            profiles=self._request.profile if number == 0 else None,
+            covers=self._request.covers(self._precision),
+            modules_alone=modules_alone,
+            row_trials=number == 0,
+        )
+        if not batch.is_recorded:
+            # Other batches of a plan tell nothing new of a runner that cannot run here.
+            self._names = tuple(name for name in self._names if record.runners[name].status not in _NOT_HERE)
