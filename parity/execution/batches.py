@@ -13,6 +13,7 @@ from parity.execution.request import Batch, Request
 from parity.execution.scheduler import Worker
 from parity.inputs.arrays import batches_in
 from parity.inputs.prepared import PreparedCase
+from parity.timing.roofline import write_rooflines
 
 _NOT_HERE = (Status.UNAVAILABLE, Status.BUILT, Status.REFUSED)
 """Ends of a runner that are the same in every batch of a plan."""
