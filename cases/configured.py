@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 
 from cases.options import cannot_be_asked, options_of
+from cases.randomised import randomised
 from configs import CaseConfig, ConfigError, with_fields, with_input
 from parity.base.errors import UserError
 from parity.case import Arrays, Case, CaseReference, Option
@@ -100,6 +102,11 @@ class ConfiguredCase(Case):
             for name, value in values[part].items()
             if isinstance(value, (int, list, tuple)) and not isinstance(value, bool) and name not in _NO_SIZES
         }
+
+    def randomised(self: _Configured, rng: np.random.Generator) -> _Configured:
+        """A random small configuration of the family, with any choice of any option."""
+        with config_errors():
+            return type(self)(randomised(self.config, rng))
 
     def build_reference(self) -> torch.nn.Module:
         from reference import build

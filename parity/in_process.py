@@ -54,6 +54,7 @@ class CleanRun:
     ) -> None:
         self.case = case
         self.precision = precision
+        self._isolated = isolated
         self.weights = rounded(case_weights(case)[0] if weights is None else weights, precision.dtype)
         if arrays is None:
             inputs = make_inputs(case).typical
@@ -106,7 +107,7 @@ class CleanRun:
         return Results(
             untapped=runner.run(self.arrays),
             tapped=received.tensors,
-            isolated=self._alone(runner, self.reference.calls),
+            isolated=self._alone(runner, self.reference.calls) if self._isolated else {},
             poisoned=runner.run_tapped(self.poisoned).tensors if self.poisoned is not None else {},
             incremental=runner.run_incremental(self.arrays) if isinstance(runner, Appends) else {},
             appends=isinstance(runner, Appends),

@@ -20,13 +20,14 @@ from parity.execution.folder import RunFolder, opened
 from parity.execution.request import Request
 from parity.execution.resuming import read_started, write_started
 from parity.execution.scheduler import Worker, side_by_side
-from parity.inputs.arrays import batches_in
+from parity.inputs.arrays import NamedInputs, batches_in, more_rows
 from parity.inputs.prepared import PreparedCase, prepare
 from parity.report.assemble import assemble
 from parity.report.files import write_outputs
 from parity.report.polygraphy import write_polygraphy
 from parity.report.schema import Report
 from parity.verdict.judging import PrecisionJudge, PrecisionJudgement
+from parity.verdict.sensitivity import MORE_ROWS
 
 
 def run(request: Request, progress: Progress) -> Report:
@@ -69,12 +70,13 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
         case = load_case(description.case)
         judgements = []
         for precision in description.precisions:
-            batches = batches_in(description.batches, precision, description.precisions)
-            names = [batch.name for batch in batches]
+            numbers = [n for n, batch in enumerate(description.batches) if precision in batch.precisions]
+            names = [description.batches[number].name for number in numbers]
+            recorded = not description.batches[0].purpose
             judge = PrecisionJudge(
-                case, PRECISIONS[precision], case_folder, names, description.labels_digests
+                case, PRECISIONS[precision], case_folder, names, recorded, description.labels_digests
             )
-            judge.judge(map(case_folder.batch, range(len(names))))
+            judge.judge(map(case_folder.batch, numbers))
             judgements.append(judge.judgement())
             progress(f"{case.name} {precision}")
         judged.append((description, judgements))
@@ -85,13 +87,22 @@ def _finish(prepared: list[PreparedCase], request: Request, folder: RunFolder, p
     """Run the batches that are not done, judge all of them, and write the report of a saved run."""
     write_prepared(prepared, folder)
 
-    def work(unit: tuple[PreparedCase, Precision], worker: Worker) -> PrecisionJudgement:
+    def work(
+        unit: tuple[PreparedCase, Precision], worker: Worker
+    ) -> tuple[PrecisionJudgement, list[NamedInputs]]:
         return _judged(*unit, request, folder, worker, progress)
 
     units = [(case, PRECISIONS[name]) for case in prepared for name in request.precisions]
-    judgements = iter(side_by_side(work, units, folder, request.timeout))
-    descriptions = write_descriptions(prepared, request.precisions, folder)
-    judged = [(facts, [next(judgements) for _ in request.precisions]) for facts in descriptions]
+    done = iter(side_by_side(work, units, folder, request.timeout))
+    by_case = [[next(done) for _ in request.precisions] for _ in prepared]
+    more_rows = [
+        {judgement.precision: further for judgement, further in judgements} for judgements in by_case
+    ]
+    descriptions = write_descriptions(prepared, request.precisions, more_rows, folder)
+    judged = [
+        (facts, [judgement for judgement, _ in judgements])
+        for facts, judgements in zip(descriptions, by_case, strict=True)
+    ]
     report = assemble(judged, request.command, request.runners if request.runners_asked else ())
     if request.save is not None:
         write_runners_asked(report.requested_runners, folder)
@@ -106,20 +117,43 @@ def _judged(
     root: RunFolder,
     worker: Worker,
     progress: Progress,
-) -> PrecisionJudgement:
-    """Run and judge all batches of a case in one precision."""
+) -> tuple[PrecisionJudgement, list[NamedInputs]]:
+    """Run and judge all batches of a case in one precision.
+
+    Returns:
+        The verdicts, and the further batches with more rows.
+    """
     folder = root.case(prepared.case.name)
     collection = BatchCollection(prepared, precision, request, folder, worker, progress)
-    names = [batch.name for batch in prepared.inputs.batches]
-    judge = PrecisionJudge(prepared.case, precision, folder, names, prepared.labels_digests)
+    batches = batches_in(prepared.inputs.batches, precision.name, request.precisions)
+    recorded = batches[0].is_recorded
+    names = [batch.name for batch in batches]
+    judge = PrecisionJudge(prepared.case, precision, folder, names, recorded, prepared.labels_digests)
     keep = request.save is not None
     judge.judge(collection.collect_all(), keep)
     failed = judge.first_failure()
     if failed is not None and not collection.runs_modules_alone(failed):
         # The model shows a fault in any batch; its modules alone tell the place.
         judge.judge_again(failed, collection.collect_with_modules(failed), keep)
+    further = [] if recorded else _with_more_rows(prepared, collection, judge, keep)
     judgement = judge.judgement()
     if request.save is not None:
         write_polygraphy(prepared.case, precision, folder, worker)
         progress(f"{prepared.case.name} {precision.name}: ONNX")
-    return judgement
+    return judgement, further
+
+
+def _with_more_rows(
+    prepared: PreparedCase, collection: BatchCollection, judge: PrecisionJudge, keep: bool
+) -> list[NamedInputs]:
+    """Draw, run and judge batches with more rows until every check can notice 1 %; at most `MORE_ROWS`."""
+    drawn: list[NamedInputs] = []
+    for number, times in enumerate(MORE_ROWS, start=1):
+        insensitive = judge.insensitive_runners()
+        batch = more_rows(prepared.case, prepared.inputs.typical, number, times) if insensitive else None
+        if batch is None:
+            break
+        place = len(prepared.inputs.batches) + len(drawn)
+        judge.add_more_rows(batch.name, collection.collect_more_rows(place, batch, insensitive), keep)
+        drawn.append(batch)
+    return drawn

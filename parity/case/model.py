@@ -264,6 +264,11 @@ class Case(abc.ABC):
 
     # Studies
 
+    def randomised(self, rng: np.random.Generator) -> Case:
+        """A random small case of the same kind, or a `UserError`. By default another seed and batch size."""
+        rows = int(rng.integers(1, 2 * self.batch_size + 1))
+        return self.with_overrides(seed=int(rng.integers(1 << 20)), batch_size=rows)
+
     def streams(self) -> Streams:
         """The models of this case over streams of items. Raises `UserError` where there are none."""
         raise UserError("--stream", self.name, "has no streams", "name a case whose models take streams")

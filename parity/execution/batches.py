@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from parity.base.precision import Precision
+from parity.execution.case_files import write_inputs
 from parity.execution.collect import Progress, collect
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
-from parity.execution.record import Status
+from parity.execution.record import Record, Status
 from parity.execution.request import Batch, Request
 from parity.execution.scheduler import Worker
-from parity.inputs.arrays import batches_in
+from parity.inputs.arrays import NamedInputs, batches_in, poisoned_inputs
 from parity.inputs.prepared import PreparedCase
 from parity.timing.roofline import write_rooflines
 
@@ -62,6 +63,23 @@ class BatchCollection:
                 self._collect(number, self.runs_modules_alone(number))
             yield self._folder.batch(number)
 
+    def collect_more_rows(self, number: int, batch: NamedInputs, names: Sequence[str]) -> BatchFolder:
+        """Run some runners on a further batch with every module alone, if that is not done.
+
+        Args:
+            number: Number of the batch behind the plan's.
+            batch: The batch, which is saved.
+            names: The runners.
+
+        Returns:
+            The batch's folder.
+        """
+        folder = self._folder.batch(number)
+        write_inputs(batch.inputs, poisoned_inputs(self._prepared.case, batch.inputs), folder)
+        if not self._result(number).record.exists():
+            self._run(number, names, modules_alone=True)
+        return folder
+
     def collect_with_modules(self, number: int) -> BatchFolder:
         """Run a batch once more, with every module alone, and return its folder."""
         self._collect(number, modules_alone=True)
@@ -71,23 +89,25 @@ class BatchCollection:
         return self._folder.batch(number).precision(self._precision.name)
 
     def _collect(self, number: int, modules_alone: bool) -> None:
-        case, batch = self._prepared.case, self._prepared.inputs.batches[number]
-        result = self._result(number)
+        record = self._run(number, self._names, modules_alone)
+        if not self._prepared.inputs.batches[number].is_recorded:
+            # Other batches of a plan tell nothing new of a runner that cannot run here.
+            self._names = tuple(name for name in self._names if record.runners[name].status not in _NOT_HERE)
+
+    def _run(self, number: int, names: Sequence[str], modules_alone: bool) -> Record:
+        case, inputs, result = self._prepared.case, self._prepared.inputs, self._result(number)
         shutil.rmtree(result.path, ignore_errors=True)  # an interrupted run may leave a part
         if number == 0:
-            write_rooflines(case, self._precision, batch.inputs, result.roofline)
-        record = collect(
+            write_rooflines(case, self._precision, inputs.typical, result.roofline)
+        return collect(
             Batch(case, self._precision, self._folder.batch(number), self._folder.weights),
-            self._names,
+            names,
             self._worker.pool,
             self._worker.scheduler,
             self._progress,
             timed=number == 0,
             profiles=self._request.profile if number == 0 else None,
-            covers=self._request.covers(self._precision),
+            covers=number < len(inputs.batches) and self._request.covers(self._precision),
             modules_alone=modules_alone,
             row_trials=number == 0,
         )
-        if not batch.is_recorded:
-            # Other batches of a plan tell nothing new of a runner that cannot run here.
-            self._names = tuple(name for name in self._names if record.runners[name].status not in _NOT_HERE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
@@ -13,18 +13,19 @@ from parity.base.files import write_new
 from parity.case import CaseReference
 from parity.execution.folder import BatchFolder, CaseFolder, RunFolder
 from parity.inputs import weights
-from parity.inputs.arrays import CaseInputs, poisoned_inputs, save
+from parity.inputs.arrays import CaseInputs, NamedInputs, batches_in, poisoned_inputs, save
 from parity.inputs.prepared import PreparedCase
 
 
 class BatchDescription(BaseModel):
-    """The facts about a batch: its name, what it asks in words, and the digest of its inputs."""
+    """The facts about a batch: its name, what it asks in words, the digest of its inputs, who ran it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     purpose: str
     digest: str
+    precisions: tuple[str, ...]
 
 
 class CaseDescription(BaseModel):
@@ -36,7 +37,7 @@ class CaseDescription(BaseModel):
         precisions: Names of the tested precisions.
         source, weights_source: Origins of the inputs and of the weights.
         weights_digest: Digest of the weights.
-        batches: Facts about each batch.
+        batches: Facts about each batch; those with more rows are last, and only some precisions ran them.
         labels_digests: Digests by batch; empty without observed results.
         counts: Numbers of rows and the like.
     """
@@ -94,9 +95,19 @@ def write_inputs(
 
 
 def write_descriptions(
-    prepared: Sequence[PreparedCase], precisions: Sequence[str], folder: RunFolder
+    prepared: Sequence[PreparedCase],
+    precisions: Sequence[str],
+    more_rows: Sequence[Mapping[str, Sequence[NamedInputs]]],
+    folder: RunFolder,
 ) -> list[CaseDescription]:
-    """Save and return the facts about every case of a run whose batches are all done."""
+    """Save and return the facts about every case of a run whose batches are all done.
+
+    Args:
+        prepared: The cases with their plans.
+        precisions: Names of the precisions.
+        more_rows: For each case, the further batches of a precision by its name.
+        folder: Folder of the run.
+    """
     descriptions = [
         CaseDescription(
             case=case.case.reference,
@@ -105,19 +116,40 @@ def write_descriptions(
             source=case.inputs.source,
             weights_source=case.weights_source,
             weights_digest=weights.digest(case.weights),
-            batches=tuple(
-                BatchDescription(name=batch.name, purpose=batch.purpose, digest=batch.inputs.digest)
-                for batch in case.inputs.batches
-            ),
+            batches=_batches(case.inputs.batches, precisions, further),
             counts=dict(case.inputs.counts),
             labels_digests=tuple(case.labels_digests),
         )
-        for position, case in enumerate(prepared)
+        for position, (case, further) in enumerate(zip(prepared, more_rows, strict=True))
     ]
     for case, description in zip(prepared, descriptions, strict=True):
         path = folder.case(case.case.name).description
         write_new(path, (description.model_dump_json() + "\n").encode())
     return descriptions
+
+
+def _batches(
+    plan: Sequence[NamedInputs], precisions: Sequence[str], further: Mapping[str, Sequence[NamedInputs]]
+) -> tuple[BatchDescription, ...]:
+    batches = {batch.name: batch for batch in plan}
+    ran_by: dict[str, list[str]] = {name: [] for name in batches}
+    for precision in precisions:
+        for batch in batches_in(plan, precision, precisions):
+            ran_by[batch.name].append(precision)
+    # A precision that draws n batches draws the first n of all.
+    for precision in sorted(further, key=lambda name: -len(further[name])):
+        for batch in further[precision]:
+            batches[batch.name] = batch
+            ran_by.setdefault(batch.name, []).append(precision)
+    return tuple(
+        BatchDescription(
+            name=batch.name,
+            purpose=batch.purpose,
+            digest=batch.inputs.digest,
+            precisions=tuple(name for name in precisions if name in ran_by[batch.name]),
+        )
+        for batch in batches.values()
+    )
 
 
 def write_runners_asked(runners: Sequence[str], folder: RunFolder) -> None:

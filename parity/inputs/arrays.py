@@ -26,6 +26,12 @@ from parity.case.plan import TYPICAL
 SCHEMA = "parity.inputs/1"
 POISON_SEED = 1
 """Seed of the garbage in the padding."""
+MORE_ROWS_NAME = "more rows"
+"""Beginning of the names of further batches."""
+MORE_ROWS_SEED = 1_000
+"""Distance of the first further batch's seed from the case's own; a plan's seeds are nearer."""
+_SIZES_TRIED = 3
+"""Batch sizes that are tried, one above another: a case may refuse one that equals another axis."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,31 @@ def _planned(case: Case, typical: CaseInputs) -> list[NamedInputs]:
         if all(inputs.digest != batch.inputs.digest for batch in batches):
             batches.append(NamedInputs(planned.name, planned.purpose, inputs))
     return batches
+
+
+def more_rows(case: Case, typical: CaseInputs, number: int, times: int) -> NamedInputs | None:
+    """A further batch like the typical one, with more rows and a seed of its own.
+
+    Args:
+        case: The case.
+        typical: The typical batch, as the case makes it.
+        number: Number of the further batch, counted from 1.
+        times: Rows in multiples of the typical batch.
+
+    Returns:
+        The batch; None for a case that makes no batch with more rows.
+    """
+    seed, few = case.seed + MORE_ROWS_SEED + number, case.batch_size_of(typical)
+    for size in range(times * few, times * few + _SIZES_TRIED):
+        try:
+            content = case.with_overrides(seed=seed, batch_size=size).make_inputs()
+            inputs = _checked(case, content.inputs[0] if isinstance(content, Batches) else content)
+        except UserError:
+            continue
+        rows = case.batch_size_of(inputs)
+        purpose = f"{rows} rows like the typical ones, seed {seed}, for checks that could not notice 1 %"
+        return NamedInputs(f"{MORE_ROWS_NAME} {number}", purpose, inputs) if rows > few else None
+    return None
 
 
 def _checked(case: Case, arrays: Arrays) -> CaseInputs:

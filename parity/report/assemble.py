@@ -199,6 +199,7 @@ def _module(tap: TapJudgement, latency: LatencyReport | None) -> ModuleReport:
         isolated=verdict_report(tap.isolated) if tap.isolated is not None else None,
         min_detectable_error=tap.min_detectable_error,
         worst_batch=tap.batch,
+        by_nature=tap.by_nature,
         latency=latency,
         error_maps={name: _error_map(error_map) for name, error_map in tap.error_maps.items()},
         notes=tap.notes,

@@ -49,8 +49,10 @@ def outcome(report: Report) -> Outcome:
     ]
     modules = [module for entry in judged for module in entry.modules]
     gaps = sum(module.status == "GAP" for module in modules)
+    limited = sum(module.by_nature for module in modules)
     compared = f"{_counted(len(modules) - gaps, 'module verdict')} of {_counted(len(judged), 'run')}"
     notes = f"; {_counted(gaps, 'gap')}, each with its reason" if gaps else ""
+    notes += f"; {_counted(limited, 'check')} cannot detect 1 % in any number of rows" if limited else ""
     notes += f"; {_counted(built, 'engine')} built and not run" if built else ""
     notes += f"; {_counted(len(broken), 'run')} without a verdict" if broken else ""
     if failed:
@@ -270,11 +272,14 @@ def ratio_text(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 100 else f"{ratio:.0e}"
 
 
-def detectable_text(min_detectable_error: float) -> str:
-    """The smallest error that a check detects; empty beside a failure."""
+def detectable_text(min_detectable_error: float, by_nature: bool = False) -> str:
+    """The smallest error that a check detects; empty beside a failure.
+
+    An asterisk says that a note has the reason why no number of rows detects 1 %.
+    """
     if math.isnan(min_detectable_error):
         return ""
-    return "all" if min_detectable_error == 0.0 else f"{min_detectable_error:.0e}"
+    return "all" if min_detectable_error == 0.0 else f"{min_detectable_error:.0e}{'*' * by_nature}"
 
 
 def milliseconds(latency: LatencyReport | None) -> str:

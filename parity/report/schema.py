@@ -130,10 +130,11 @@ class ModuleReport(_Part):
         path: Path of its module.
         kind: Class of its module.
         status: INSENSITIVE passes and has a `min_detectable_error` above
-            `parity.verdict.sensitivity.INSENSITIVE_ABOVE`.
+            `parity.verdict.sensitivity.INSENSITIVE_ABOVE`, which more rows could lower.
         gap: Reason why the runner has no such module, or empty.
         accumulated, isolated: Verdicts inside the model and alone; None if there is none.
         min_detectable_error: Smallest relative error that a verdict detects in any batch; NaN in a FAIL.
+        by_nature: Whether it is above `INSENSITIVE_ABOVE` with any number of rows.
         worst_batch: Name of the batch with these verdicts.
         latency: Times of the module alone; None if it is not timed.
         error_maps: Places of the errors, of modules that are worth a look.
@@ -150,6 +151,7 @@ class ModuleReport(_Part):
     isolated: VerdictReport | None
     min_detectable_error: Number
     worst_batch: str
+    by_nature: bool = False
     latency: LatencyReport | None
     error_maps: dict[Literal["isolated", "accumulated", "poisoned"], ErrorMapReport] = {}
     notes: tuple[str, ...] = ()
@@ -271,11 +273,12 @@ class PrecisionReport(_Part):
 
 
 class BatchReport(_Part):
-    """One batch: its name, what it asks in words, and the digest of its inputs."""
+    """One batch: its name, what it asks in words, the digest of its inputs, the precisions that ran it."""
 
     name: str
     purpose: str
     digest: str
+    precisions: tuple[str, ...] = ()
 
 
 class CaseReport(_Part):

@@ -179,7 +179,7 @@ def _module_cells(module: ModuleReport | None, columns: LatencyColumns) -> list[
     shown = _margin(module.status, module.margin)
     return [
         shown,
-        Text(detectable_text(module.min_detectable_error)),
+        Text(detectable_text(module.min_detectable_error, module.by_nature)),
         *_latency_cells(module.latency, columns),
     ]
 

@@ -35,12 +35,26 @@ class Bound:
             expected: `parity.verdict.sampling_error.expected_error` of the reference.
             rows: Number of rows that carry the result.
         """
-        constant = self.floor / math.sqrt(ROUNDINGS_PER_OPERATION)
         return Distance(
             l2=math.hypot(self.k * expected.l2, self.floor),
             largest=math.hypot(self.k * expected.largest, self.floor),
-            scale_error=math.hypot(self.k * expected.scale_error, self.floor / math.sqrt(rows), constant),
+            scale_error=math.hypot(
+                self.k * expected.scale_error, self.floor / math.sqrt(rows), self._constant
+            ),
         )
+
+    def lasting(self, shared: float) -> float:
+        """The part of the scale error's limit that no number of rows lowers.
+
+        Args:
+            shared: `parity.verdict.sampling_error.shared_scale_error` of the reference.
+        """
+        return math.hypot(self.k * shared, self._constant)
+
+    @property
+    def _constant(self) -> float:
+        """The share of the scale error's limit for roundings of constants, which are common to all rows."""
+        return self.floor / math.sqrt(ROUNDINGS_PER_OPERATION)
 
     def explain(self) -> str:
         """The bound and its derivation, in one line."""

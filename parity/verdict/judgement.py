@@ -43,7 +43,9 @@ class TapJudgement:
         gap: Reason why the runner has no such module; empty if it has one.
         batch: Name of the batch with these verdicts, the worst of all.
         min_detectable_error: Smallest relative error that either verdict detects in any batch; NaN in a FAIL.
-        insensitive: Whether the tap passes and detects too little.
+        lasting_limits: Lasting part of each verdict's limit, by name, in the batch that detects most.
+        insensitive: Whether the tap passes and detects too little, and more rows could change it.
+        by_nature: Whether the tap passes and detects too little with any number of rows.
         error_maps: Maps by "isolated", "accumulated" and "poisoned", of taps that are worth a look.
         notes: Facts about the module's limit that decide nothing, in words.
         row_errors: Errors by row of the module alone, over all batches; None without a PASS.
@@ -57,7 +59,9 @@ class TapJudgement:
     gap: str = ""
     batch: str = ""
     min_detectable_error: float = math.nan
+    lasting_limits: Mapping[str, float] = field(default_factory=dict)
     insensitive: bool = False
+    by_nature: bool = False
     error_maps: Mapping[str, ErrorMap] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     row_errors: RowErrors | None = None
@@ -67,9 +71,10 @@ class TapJudgement:
         cls, tap: str, path: str, kind: str, accumulated: Verdict | None, isolated: Verdict | None = None
     ) -> TapJudgement:
         """The judgement on one batch."""
-        verdicts = [verdict for verdict in (isolated, accumulated) if verdict is not None]
-        detectable = min((verdict.min_detectable_error for verdict in verdicts), default=math.nan)
-        passed = all(verdict.passed for verdict in verdicts)
+        named = {"isolated": isolated, "accumulated": accumulated}
+        verdicts = {name: verdict for name, verdict in named.items() if verdict is not None}
+        detectable = min((verdict.min_detectable_error for verdict in verdicts.values()), default=math.nan)
+        passed = all(verdict.passed for verdict in verdicts.values())
         return cls(
             tap,
             path,
@@ -78,6 +83,7 @@ class TapJudgement:
             isolated,
             min_detectable_error=detectable if passed else math.nan,
             row_errors=isolated.row_errors if isolated is not None else None,
+            lasting_limits={name: verdict.lasting_limit for name, verdict in verdicts.items()},
         )
 
     @property
@@ -85,6 +91,11 @@ class TapJudgement:
         """The verdicts by "isolated" and "accumulated"."""
         named = {"isolated": self.isolated, "accumulated": self.accumulated}
         return {name: verdict for name, verdict in named.items() if verdict is not None}
+
+    @property
+    def lasting_limit(self) -> float:
+        """The smallest lasting part of a limit: one verdict that detects an error is enough."""
+        return min(self.lasting_limits.values(), default=0.0)
 
     @property
     def passed(self) -> bool:

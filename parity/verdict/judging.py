@@ -33,7 +33,7 @@ from parity.verdict.error_map import with_error_maps
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_tap
 from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
-from parity.verdict.merging import merge_batches
+from parity.verdict.merging import advice, merge_batches
 from parity.verdict.notes import notes
 from parity.verdict.rows import judge_rows, row_diagnosis
 
@@ -67,7 +67,8 @@ class PrecisionJudge:
         case: The case.
         precision: The tested precision.
         folder: Folder of the case, for its exported weights.
-        names: Names of the batches, in order.
+        names: Names of the batches that are known at the start, in order.
+        recorded: Whether they are recorded data.
         labels_digests: Digest of each batch's labels; empty without labels, and then there are no metrics.
     """
 
@@ -77,12 +78,14 @@ class PrecisionJudge:
         precision: Precision,
         folder: CaseFolder,
         names: Sequence[str],
+        recorded: bool,
         labels_digests: Sequence[str],
     ) -> None:
         self._case = case
         self._precision = precision
         self._weights = folder.weights
-        self._names = names
+        self._names = list(names)
+        self._recorded = recorded
         self._labels_digests = labels_digests
         self._batches: list[Mapping[str, RunnerJudgement]] = []
         self._gpu: Mapping[str, str] = {}
@@ -145,6 +148,20 @@ class PrecisionJudge:
         )
         return next(failing, None)
 
+    def insensitive_runners(self) -> tuple[str, ...]:
+        """Runners with a check that could not notice 1 % so far, and could with more rows."""
+        merged = merge_batches(self._batches)
+        return tuple(name for name, runner in merged.items() if runner.verdict == "INSENSITIVE")
+
+    def add_more_rows(self, name: str, batch: BatchFolder, keep: bool = True) -> None:
+        """Judge a further batch, which only some runners ran.
+
+        Raises:
+            UserError: See `add`.
+        """
+        self._names.append(name)
+        self._take(batch, keep)
+
     def judge_again(self, number: int, batch: BatchFolder, keep: bool = True) -> None:
         """Judge a batch without labels once more, from captures of all modules alone."""
         folder = batch.precision(self._precision.name)
@@ -163,7 +180,7 @@ class PrecisionJudge:
 
     def judgement(self) -> PrecisionJudgement:
         """The verdicts over all batches so far."""
-        merged = merge_batches(self._batches)
+        merged = merge_batches(self._batches, advice(self._names, self._recorded))
         runners = {name: self._with_metrics(name, runner) for name, runner in merged.items()}
         coverage = asked_sizes(self._coverage) if self._coverage.seen else None
         return PrecisionJudgement(self._precision.name, runners, self._gpu, self._rooflines, coverage)

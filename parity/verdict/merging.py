@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from parity.execution.record import REFERENCE
+from parity.inputs.arrays import MORE_ROWS_NAME
 from parity.verdict.error_map import with_telling_maps
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, RunnerJudgement, TapJudgement
 from parity.verdict.rule import Verdict
-from parity.verdict.sensitivity import INSENSITIVE_ABOVE
+from parity.verdict.sensitivity import INSENSITIVE_ABOVE, MORE_ROWS, rows_can_help
 
 
-def merge_batches(batches: Iterable[Mapping[str, RunnerJudgement]]) -> dict[str, RunnerJudgement]:
+def merge_batches(
+    batches: Iterable[Mapping[str, RunnerJudgement]], advised: str = ""
+) -> dict[str, RunnerJudgement]:
     """One judgement for each runner: each tap's worst batch, and the first diagnosis.
 
     An error that one batch detects is detected. Therefore only merged judgements are INSENSITIVE.
 
     Args:
         batches: Judgements by runner, in the order of the batches.
+        advised: Advice to who gets a diagnosis INSENSITIVE; see `advice`.
     """
     merged: dict[str, RunnerJudgement] = {}
     for judgements in batches:
@@ -27,32 +31,59 @@ def merge_batches(batches: Iterable[Mapping[str, RunnerJudgement]]) -> dict[str,
     merged = {name: with_telling_maps(judgement) for name, judgement in merged.items()}
     # The reference's distance from the oracle is the measure, however small a detected error is.
     return {
-        name: judgement if name == REFERENCE else _with_insensitive(judgement)
+        name: judgement if name == REFERENCE else _with_insensitive(judgement, advised)
         for name, judgement in merged.items()
     }
 
 
-def _with_insensitive(judgement: RunnerJudgement) -> RunnerJudgement:
-    """The judgement INSENSITIVE, if a check of a passing runner detects too little."""
+def advice(names: Sequence[str], recorded: bool) -> str:
+    """The advice for a check that detects too little in all batches of a run.
+
+    Args:
+        names: Names of the batches.
+        recorded: Whether they are recorded data.
+    """
+    if recorded:
+        return "recorded data have no more rows to draw; give a larger file, or a finer precision"
+    further = sum(name.startswith(MORE_ROWS_NAME) for name in names)
+    if not further:
+        return "the case makes no batch with more rows; give it a larger one, or a finer precision"
+    times = MORE_ROWS[further - 1]
+    return f"{times} times the rows of the typical batch are not enough; give a finer precision"
+
+
+def _with_insensitive(judgement: RunnerJudgement, advised: str) -> RunnerJudgement:
+    """The judgement with the taps that detect too little; INSENSITIVE if more rows can help."""
     # Errors of all modules add up at the outputs and hide an error that a module's own check detects.
     checks = [tap for tap in judgement.taps if tap.kind != MODEL_OUTPUT] or list(judgement.taps)
     # One sensitive call is enough for a module that is called several times.
     sensitive = {tap.path for tap in checks if tap.min_detectable_error <= INSENSITIVE_ABOVE}
-    insensitive = [tap for tap in checks if tap.status == "PASS" and tap.path not in sensitive]
-    if judgement.verdict != "PASS" or not insensitive:
+    too_little = [tap for tap in checks if tap.status == "PASS" and tap.path not in sensitive]
+    if judgement.verdict != "PASS" or not too_little:
+        return judgement
+    insensitive = [tap for tap in too_little if rows_can_help(tap.lasting_limit)]
+    by_nature = [tap for tap in too_little if not rows_can_help(tap.lasting_limit)]
+    marked = {tap.tap: replace(tap, insensitive=True) for tap in insensitive}
+    marked |= {
+        tap.tap: replace(tap, by_nature=True, notes=(*tap.notes, _why_by_nature(tap))) for tap in by_nature
+    }
+    judgement = replace(judgement, taps=tuple(marked.get(tap.tap, tap) for tap in judgement.taps))
+    if not insensitive:
         return judgement
     worst = max(insensitive, key=lambda tap: tap.min_detectable_error)
     text = (
         f"{len(insensitive)} of {len(checks)} checks do not detect an error of {INSENSITIVE_ABOVE:.0%}; "
-        f"{worst.tap} detects none below {worst.min_detectable_error:.2g}: "
-        f"give it more rows, or a finer precision"
+        f"{worst.tap} detects none below {worst.min_detectable_error:.2g}: {advised}"
     )
-    names = {tap.tap for tap in insensitive}
-    return replace(
-        judgement,
-        verdict="INSENSITIVE",
-        diagnosis=Diagnosis("insensitive", worst.tap, text, batch=worst.batch),
-        taps=tuple(replace(tap, insensitive=tap.tap in names) for tap in judgement.taps),
+    diagnosis = Diagnosis("insensitive", worst.tap, text, batch=worst.batch)
+    return replace(judgement, verdict="INSENSITIVE", diagnosis=diagnosis)
+
+
+def _why_by_nature(tap: TapJudgement) -> str:
+    return (
+        f"no number of rows detects every error of {INSENSITIVE_ABOVE:.0%}: "
+        f"all rows share roundings of up to {tap.lasting_limit:.2g}, and those of a correct port may hide "
+        "twice as much"
     )
 
 
@@ -83,14 +114,20 @@ def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:
 
     A module that runs alone in one of them has the verdict of that batch.
     """
-    detectable = min(earlier.min_detectable_error, later.min_detectable_error)
+    coarser, finer = sorted((earlier, later), key=lambda tap: -tap.min_detectable_error)
     notes = tuple(dict.fromkeys(earlier.notes + later.notes))
     worse, other = (later, earlier) if _badness(later) > _badness(earlier) else (earlier, later)
     isolated = other.isolated if worse.isolated is None else worse.isolated
     both = [tap.row_errors for tap in (earlier, later) if tap.row_errors is not None]
     row_errors = both[0] + both[1] if len(both) > 1 else next(iter(both), None)
     return replace(
-        worse, isolated=isolated, min_detectable_error=detectable, notes=notes, row_errors=row_errors
+        worse,
+        isolated=isolated,
+        min_detectable_error=finer.min_detectable_error,
+        # A verdict that the finer batch does not have remains.
+        lasting_limits={**coarser.lasting_limits, **finer.lasting_limits},
+        notes=notes,
+        row_errors=row_errors,
     )
 
 

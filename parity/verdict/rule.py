@@ -85,7 +85,12 @@ from parity.base.precision import Precision
 from parity.verdict.bound import Bound, bound_for
 from parity.verdict.distances import Distance, Oracle, carrying_rows
 from parity.verdict.row_errors import RowErrors
-from parity.verdict.sampling_error import RoundingSamples, SampledErrors, expected_error
+from parity.verdict.sampling_error import (
+    RoundingSamples,
+    SampledErrors,
+    expected_error,
+    shared_scale_error,
+)
 from parity.verdict.sensitivity import min_detectable_error
 
 WORST_ELEMENTS = 5
@@ -120,6 +125,7 @@ class Verdict:
         bound: Bound that the limit follows from.
         worst: Elements of the port with the largest absolute errors, the worst first.
         row_errors: Errors of port and reference by row, if asked for, of a PASS.
+        lasting_limit: Part of the scale error's limit that no number of rows lowers.
     """
 
     status: Literal["PASS", "FAIL"]
@@ -133,6 +139,7 @@ class Verdict:
     bound: Bound
     worst: tuple[Element, ...]
     row_errors: RowErrors | None = None
+    lasting_limit: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -231,6 +238,7 @@ def judge(
         bound=bound,
         worst=_worst(np.abs(p - o), counted, o, r, p),
         row_errors=RowErrors.of(p - o, r - o, counted) if by_row and longest_sum and not reasons else None,
+        lasting_limit=bound.lasting(shared_scale_error(err_ref, rows, sampled)),
     )
 
 

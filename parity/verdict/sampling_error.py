@@ -105,20 +105,36 @@ def expected_error(reference: Distance, rows: float, samples: SampledErrors) -> 
         rows: Number of rows that carry the result.
         samples: Errors of rounding samples; `SampledErrors()` if there are none.
     """
-    denominator = rows * (samples.count + 1)
-
-    def pooled(own: float, sampled: float) -> float:
-        return math.sqrt((own * own + samples.count * sampled * sampled) / (samples.count + 1))
-
-    l2, largest = pooled(reference.l2, samples.l2), pooled(reference.largest, samples.largest)
-    factor = sampling_factor(rows, denominator)
-    # Two bounds of the scale error hold, from independent rows and from its own samples: take the smaller.
-    scale_error = sampling_factor(1.0, denominator) * l2 / math.sqrt(rows)
-    if samples.count:
-        sampled = pooled(reference.scale_error, samples.scale_error)
-        scale_error = min(scale_error, sampling_factor(1.0, samples.count + 1) * sampled)
+    l2 = _pooled(reference.l2, samples.l2, samples.count)
+    largest = _pooled(reference.largest, samples.largest, samples.count)
+    factor = sampling_factor(rows, rows * (samples.count + 1))
     return Distance(
         l2=max(reference.l2, factor * l2),
         largest=max(reference.largest, factor * largest),
-        scale_error=max(abs(reference.scale_error), scale_error),
+        scale_error=max(abs(reference.scale_error), _scale_error_by_chance(reference, rows, samples)),
     )
+
+
+def shared_scale_error(reference: Distance, rows: float, samples: SampledErrors) -> float:
+    """The part of the reference's scale error that is no chance of few rows: roundings that all rows share.
+
+    Args:
+        reference, rows, samples: As in `expected_error`.
+    """
+    return max(0.0, abs(reference.scale_error) - _scale_error_by_chance(reference, rows, samples))
+
+
+def _scale_error_by_chance(reference: Distance, rows: float, samples: SampledErrors) -> float:
+    """The scale error that independent roundings of the rows may have by chance."""
+    # Two bounds hold, from independent rows and from its own samples: take the smaller.
+    l2 = _pooled(reference.l2, samples.l2, samples.count)
+    by_rows = sampling_factor(1.0, rows * (samples.count + 1)) * l2 / math.sqrt(rows)
+    if not samples.count:
+        return by_rows
+    sampled = _pooled(reference.scale_error, samples.scale_error, samples.count)
+    return min(by_rows, sampling_factor(1.0, samples.count + 1) * sampled)
+
+
+def _pooled(own: float, sampled: float, count: int) -> float:
+    """Root mean square of one error and of `count` samples with a root mean square of their own."""
+    return math.sqrt((own * own + count * sampled * sampled) / (count + 1))

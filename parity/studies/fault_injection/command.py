@@ -92,7 +92,8 @@ def render_self_test(result: SelfTest) -> RenderableType:
             lines.append(Text(f"missed: {finding.identity}, {margin}; {finding.proof}", style="red"))
     alarms = [finding for finding in result.clean if finding.alarm]
     lines += [
-        Text(f"false alarm: {a.case} {a.precision} {a.runner}, seed {a.seed}: {a.alarm}") for a in alarms
+        Text(f"false alarm in run {a.number}: {a.case} {a.precision} {a.runner}, seed {a.seed}: {a.alarm}")
+        for a in alarms
     ]
     lines.append(Text(f"{len(result.clean)} runs without a fault, {len(alarms)} false alarms"))
     return Group(*lines)

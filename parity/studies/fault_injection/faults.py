@@ -8,6 +8,8 @@ from enum import Enum
 
 from pydantic import BaseModel
 
+from parity.case import CaseReference
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -142,7 +144,12 @@ def resolved(
 class CleanFinding(BaseModel):
     """One runner judged without a fault.
 
-    `alarm` is the text of a false diagnosis; empty without one.
+    Attributes:
+        number: Number of the run, which decides everything about it for given cases and precisions.
+        case, precision, runner, seed, batch_size: Drawn by the number.
+        batches: Names of the judged batches.
+        reference: Plain data of the drawn case; `parity.load_case` makes it again.
+        alarm: Verdict and text of a false diagnosis; empty without one.
     """
 
     number: int
@@ -151,4 +158,6 @@ class CleanFinding(BaseModel):
     runner: str
     seed: int
     batch_size: int
+    batches: tuple[str, ...] = ()
+    reference: CaseReference
     alarm: str

@@ -120,7 +120,8 @@ def _clean(runs: list[CleanFinding]) -> str:
     rows.append(("all", "", "", *_alarms(runs)))
     table = _markdown_table(("case", "precision", "runner", "runs", "false alarms"), rows, "lllrr")
     alarms = [
-        f"* {run.case} {run.precision} {run.runner}, seed {run.seed}: {run.alarm}"
+        f"* run {run.number}, {run.case} {run.precision} {run.runner}, {', '.join(run.batches)}: {run.alarm} "
+        f"{_cell(run.reference.model_dump_json())}"
         for run in runs
         if run.alarm
     ]

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from cases.shipped import load_case
 from parity.base.errors import UserError
+from parity.case import CaseReference
 from parity.studies.fault_injection import store, workers
 from parity.studies.fault_injection.command import SelfTest, render_self_test
 from parity.studies.fault_injection.faults import CleanFinding, Finding, Outcome
@@ -53,7 +54,14 @@ def test_counts_add_up():
         actual,
         [
             CleanFinding(
-                number=0, case="c", precision="fp32", runner="tripy", seed=1, batch_size=2, alarm="why"
+                number=0,
+                case="c",
+                precision="fp32",
+                runner="tripy",
+                seed=1,
+                batch_size=2,
+                reference=CaseReference(target="cases:c"),
+                alarm="why",
             )
         ],
     )

@@ -7,7 +7,7 @@ import pytest
 
 from parity.execution.record import REFERENCE, RunnerRecord, Status
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis
-from parity.verdict.merging import merge_batches
+from parity.verdict.merging import advice, merge_batches
 from tests.parity.judgements import DIAGONAL, runner, tap, verdict
 
 TAPS = ("_emb", "_block.0", "_block.1")
@@ -66,6 +66,50 @@ def test_a_check_that_detects_too_little_in_every_batch_is_insensitive():
     assert "3 of 3 checks do not detect an error of 1%" in merged.diagnosis.text
     assert {name for name, tap in taps.items() if tap.status == "INSENSITIVE"} == set(TAPS)
     assert taps[OUTPUT].status == "PASS"
+
+
+def test_a_check_that_no_number_of_rows_helps_passes_with_the_reason():
+    output = tap(OUTPUT, MODEL_OUTPUT, isolated=None, accumulated=verdict(0.1, 0.02))
+    limited = replace(output, lasting_limits={"accumulated": 0.0051})
+    merged, taps = _merged(runner(limited), runner(limited))
+    assert merged.verdict == "PASS"
+    assert (taps[OUTPUT].status, taps[OUTPUT].by_nature) == ("PASS", True)
+    (note,) = taps[OUTPUT].notes
+    assert note.startswith("no number of rows detects every error of 1%")
+    assert "0.0051" in note
+    # Half of 1 % is the largest part of the limit that rows can help with.
+    helped = _merged(runner(replace(output, lasting_limits={"accumulated": 0.0049})))[0]
+    assert helped.verdict == "INSENSITIVE"
+    # Another check of the same runner is insensitive all the same.
+    both = _merged(runner(limited, replace(output, tap="score.encoded", path="score.encoded")))[0]
+    assert (both.verdict, both.diagnosis.tap) == ("INSENSITIVE", "score.encoded")
+    assert [tap.status for tap in both.taps] == ["PASS", "INSENSITIVE"]
+
+
+def test_rows_help_a_module_that_runs_alone_in_any_batch():
+    """Later batches of a plan judge modules inside the model only, where more roundings add up."""
+    alone = tap("_block", isolated=verdict(0.1, 0.03), accumulated=verdict(0.1, 0.03))
+    alone = replace(alone, lasting_limits={"isolated": 0.004, "accumulated": 0.02})
+    inside = tap("_block", isolated=None, accumulated=verdict(0.1, 0.025))
+    inside = replace(inside, lasting_limits={"accumulated": 0.03})
+    for batches in ((alone, inside), (inside, alone)):
+        merged, taps = _merged(*map(runner, batches))
+        assert merged.verdict == "INSENSITIVE"
+        assert taps["_block"].lasting_limits == {"isolated": 0.004, "accumulated": 0.03}
+
+
+@pytest.mark.parametrize(
+    ("names", "recorded", "text"),
+    [
+        (["batch 0"], True, "recorded data have no more rows"),
+        (["typical", "one row"], False, "the case makes no batch with more rows"),
+        (["typical", "more rows 1", "more rows 2"], False, "16 times the rows"),
+    ],
+)
+def test_an_insensitive_check_says_which_rows_were_drawn(names, recorded, text):
+    batches = [{"tripy": _batch(0, detectable=0.02)}]
+    merged = merge_batches(batches, advice(names, recorded))["tripy"]
+    assert text in merged.diagnosis.text
 
 
 def test_outputs_are_insensitive_without_other_checks():

@@ -11,7 +11,7 @@ from parity.verdict import rule
 from parity.verdict.bound import ROUNDINGS_PER_OPERATION, bound_for
 from parity.verdict.distances import Distance, Oracle, carrying_rows, largest_absolute
 from parity.verdict.rule import judge
-from parity.verdict.sensitivity import STEP, min_detectable_error
+from parity.verdict.sensitivity import INSENSITIVE_ABOVE, STEP, min_detectable_error, rows_can_help
 
 FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
 
@@ -62,6 +62,30 @@ def test_few_rows_allow_a_larger_scale_error():
         squares = (bound.k * 0.003) ** 2 + (2 * u) ** 2 / rows + u**2
         assert limit.scale_error == pytest.approx(math.sqrt(squares), rel=1e-12)
     assert bound_for(BF16, 0).limit(Distance(0.0, 0.0, 0.0), 1).scale_error == 0.0
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.004])
+def test_the_lasting_part_of_a_limit_is_what_all_rows_share(shared):
+    """Independent roundings average out over the rows. An error of the reference in all rows does not."""
+    exact = torch.randn(20_000, 8, generator=torch.Generator().manual_seed(5)).double()
+    rounded = (exact * (1 + shared)).bfloat16()
+    verdict = judge(exact, rounded, rounded, BF16, longest_sum=1)
+    u, k = BF16.unit_roundoff, verdict.bound.k
+    assert verdict.lasting_limit == pytest.approx(math.hypot(k * shared, u), rel=0.05)
+    assert verdict.lasting_limit <= verdict.limit.scale_error
+    few = judge(exact[:3], rounded[:3], rounded[:3], BF16, longest_sum=1)
+    # A few rows prove no shared error.
+    assert few.lasting_limit == pytest.approx(u)
+    assert few.limit.scale_error > verdict.limit.scale_error
+
+
+def test_rows_help_while_twice_the_lasting_part_is_below_one_percent():
+    assert rows_can_help(INSENSITIVE_ABOVE / 2)
+    assert not rows_can_help(INSENSITIVE_ABOVE / 2 * 1.001)
+    # One module in bf16 can be sensitive, the sum of two modules cannot.
+    lasting = [bound_for(BF16, 1, modules).lasting(0.0) for modules in (1, 2)]
+    assert [rows_can_help(part) for part in lasting] == [True, False]
+    assert rows_can_help(bound_for(FP16, 1, 100).lasting(0.0))
 
 
 def test_error_and_floor_add_in_squares():

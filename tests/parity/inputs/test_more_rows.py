@@ -1,0 +1,33 @@
+"""Further batches with more rows: like the typical one, from other seeds; none where a case makes none."""
+
+import numpy as np
+
+from cases.shipped import load_case
+from parity.inputs.arrays import make_inputs, more_rows
+
+
+def test_a_further_batch_has_more_rows_of_another_seed():
+    case = load_case("dlrm_tiny")
+    typical = make_inputs(case).typical
+    first, second = (more_rows(case, typical, number, 4) for number in (1, 2))
+    rows = 4 * case.batch_size_of(typical)
+    assert case.batch_size_of(first.inputs) == case.batch_size_of(second.inputs) == rows
+    assert (first.name, second.name) == ("more rows 1", "more rows 2")
+    assert f"{rows} rows" in first.purpose
+    assert first.inputs.digest != second.inputs.digest
+    assert more_rows(case, typical, 1, 4).inputs.digest == first.inputs.digest
+
+
+def test_a_batch_size_that_the_case_refuses_grows():
+    case = load_case("hstu_tiny")
+    typical = make_inputs(case.with_overrides(batch_size=9)).typical
+    # 3 * 9 = 27 is the padded length, which no other axis may have.
+    assert case.batch_size_of(more_rows(case, typical, 1, 3).inputs) == 28
+
+
+def test_a_case_of_fixed_inputs_makes_no_further_batch(monkeypatch):
+    case = load_case("dlrm_tiny")
+    typical = make_inputs(case).typical
+    monkeypatch.setattr(type(case), "make_inputs", lambda self: dict(typical.arrays))
+    assert more_rows(case, typical, 1, 4) is None
+    assert np.array_equal(case.make_inputs()["counts"], typical["counts"])

@@ -1,0 +1,87 @@
+"""A run draws more rows for checks that could not notice 1 %, until they can, within its bound."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import parity.pipeline
+from cases.shipped import load_case
+from parity.inputs.arrays import make_inputs
+from parity.report.files import read_report
+from parity.verdict.sensitivity import INSENSITIVE_ABOVE, MORE_ROWS
+
+FEW_ROWS = ("--case", "dlrm_tiny", "--batch", "1", "--precision", "bf16", "--runners", "torch,tripy")
+
+
+class Judge:
+    """A judge whose checks are sensitive after some further batches."""
+
+    def __init__(self, enough):
+        self.enough = enough
+        self.names = []
+
+    def insensitive_runners(self):
+        return () if len(self.names) >= self.enough else ("tripy",)
+
+    def add_more_rows(self, name, folder, keep):
+        self.names.append(name)
+
+
+class Collection:
+    """Notes the batches that would run."""
+
+    def __init__(self):
+        self.collected = []
+
+    def collect_more_rows(self, number, batch, names):
+        self.collected.append((number, batch.name, names))
+        return f"folder {number}"
+
+
+@pytest.mark.parametrize(("enough", "drawn"), [(0, 0), (1, 1), (2, 2), (99, len(MORE_ROWS))])
+def test_rows_are_drawn_until_they_are_enough(enough, drawn):
+    case = load_case("dlrm_tiny")
+    prepared = SimpleNamespace(case=case, inputs=make_inputs(case))
+    judge, collection = Judge(enough), Collection()
+    further = parity.pipeline._with_more_rows(prepared, collection, judge, keep=True)
+    plan, few = len(prepared.inputs.batches), case.batch_size
+    assert [batch.name for batch in further] == judge.names == [f"more rows {n + 1}" for n in range(drawn)]
+    rows = [case.batch_size_of(batch.inputs) for batch in further]
+    assert rows == [times * few for times in MORE_ROWS[:drawn]]
+    expected = [(plan + n, f"more rows {n + 1}", ("tripy",)) for n in range(drawn)]
+    assert collection.collected == expected
+
+
+@pytest.mark.full
+def test_a_case_with_few_rows_draws_more_and_passes_and_so_does_its_replay(command, tmp_path):
+    assert command(*FEW_ROWS, "--save", tmp_path / "run").code == 0
+    report = read_report(tmp_path / "run" / "report.json")
+    (case,) = report.cases
+    further = [batch for batch in case.batches if batch.name.startswith("more rows")]
+    assert further
+    assert {batch.precisions for batch in further} == {("bf16",)}
+    replayed = command("--replay", tmp_path / "run")
+    assert replayed.code == 0
+    modules = [module for entry in case.precisions[0].runners for module in entry.modules]
+    judged = [module for module in modules if module.status == "PASS" and not module.by_nature]
+    assert judged
+    assert any(module.worst_batch.startswith("more rows") for module in judged)
+
+
+@pytest.mark.full
+def test_a_check_that_stays_insensitive_ends_with_1(command, monkeypatch):
+    """Without further batches, the same run fails."""
+    monkeypatch.setattr(parity.pipeline, "MORE_ROWS", ())
+    ended = command(*FEW_ROWS)
+    assert ended.code == 1
+    assert "the case makes no batch with more rows" in " ".join(ended.out.split())
+
+
+@pytest.mark.full
+def test_a_runner_without_taps_in_bf16_passes_and_says_it(command):
+    few = ("--case", "hstu_tiny", "--batch", "2", "--precision", "bf16", "--runners", "torch,torch_compile")
+    ended = command(*few)
+    text = " ".join(ended.out.split())
+    assert ended.code == 0, text
+    assert f"no number of rows detects every error of {INSENSITIVE_ABOVE:.0%}" in text
+    assert "cannot detect 1 % in any number of rows" in text
