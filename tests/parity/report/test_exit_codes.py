@@ -41,7 +41,9 @@ def _assembled(runners, asked=(), second=None):
         source="synthetic, seed 0",
         weights_source="initial, seed 1",
         weights_digest="d" * 64,
-        batches=(BatchDescription(name="typical", purpose="timed", digest="e" * 64),),
+        batches=(
+            BatchDescription(name="typical", purpose="timed", digest="e" * 64, precisions=("fp32", "fp16")),
+        ),
         counts={"users": 5},
         labels_digests=("f" * 64,),
     )
@@ -68,7 +70,7 @@ def test_a_report_holds_the_facts_of_its_run():
         weights_source="initial, seed 1",
         weights_digest="d" * 64,
         labels_digests=("f" * 64,),
-        batches=(BatchReport(name="typical", purpose="timed", digest="e" * 64),),
+        batches=(BatchReport(name="typical", purpose="timed", digest="e" * 64, precisions=("fp32", "fp16")),),
         counts={"users": 5},
         precisions=case.precisions,
     )
