@@ -125,6 +125,7 @@ def test_only_tensors_of_the_batch_are_cut():
     part = Part({}, slice(1, 3), 4)
     tensors = {"rows": torch.arange(8).reshape(4, 2), "other": torch.arange(5), "scalar": torch.tensor(4)}
     assert torch.equal(part.cut(tensors["rows"]), tensors["rows"][1:3])
+    assert torch.equal(part.cut(torch.arange(4)), torch.tensor([1, 2]))
     assert part.cut(tensors["other"]) is tensors["other"]
     assert part.cut(tensors["scalar"]) is tensors["scalar"]
     cut = part.inputs(tensors)

@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 import torch
 
+from parity.capture.arguments import Argument, Received
+from parity.capture.captures import Capture
 from parity.verdict.bound import bound_for
 from parity.verdict.comparison import Comparison, compare
 from parity.verdict.evidence import Results
@@ -219,3 +221,25 @@ def test_rounding_samples_belong_to_their_tap_and_place():
     sampled = RoundingSamples(samples(OUTPUT, 1e-3))
     expected = judge(exact.double(), exact, exact, FP32, 11, modules=3, rounding_samples=sampled)
     assert repr(comparison.tap(OUTPUT).accumulated) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"), [(None, "between"), ("bias", "amplification"), (OUTPUT, "between")]
+)
+def test_arguments_count_where_every_module_before_is_right(wrong, kind):
+    """The call receives an integer of its own, after the bias and the module inside."""
+
+    def arguments(value):
+        received = Received("", 2, 0, (Argument("ids", 0, tensor="ids"),))
+        return {"call_inputs": {"ids": torch.tensor([value])}, "arguments": {"block": received}}
+
+    evidence = evidence_with()
+    evidence.reference = dataclasses.replace(evidence.reference, **arguments(1))
+    results = results_with(received=Capture(**arguments(2)))
+    if wrong == OUTPUT:
+        results.untapped[OUTPUT] = results.untapped[OUTPUT] * 1.5
+    elif wrong:
+        results.tapped[wrong] = results.poisoned[wrong] = results.tapped[wrong] * 1.5
+    comparison = compare(evidence, results)
+    assert comparison.diagnosis.kind == kind
+    assert [call.call for call in comparison.calls] == ([] if wrong == "bias" else ["block"])

@@ -117,6 +117,21 @@ def test_padding_and_discontinuities_do_not_count(evidence):
     evidence.boundary = {"block": boundary}
     results = dataclasses.replace(RESULTS, tapped={"block": port})
     assert explain_tap(evidence, results, _judged(FAIL, None)) == ("equals the oracle times 2",)
+    evidence.oracle_isolated = {"block": INSIDE}
+    for judged in (_judged(FAIL, None), _judged(PASS, FAIL)):
+        assert explain_alone(evidence, port, judged) == ("equals the oracle times 2",)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [(torch.uint8, [20, 30, 90]), (torch.bfloat16, [1.5, -2.0, 3.0])],
+    ids=["bytes", "bfloat16"],
+)
+def test_every_type_is_explained_in_float64(evidence, dtype, values):
+    oracle = torch.tensor(values, dtype=torch.uint8 if dtype is torch.uint8 else torch.float64)
+    evidence.oracle = {"block": oracle}
+    results = dataclasses.replace(RESULTS, tapped={"block": (2 * oracle.double()).to(dtype)})
+    assert explain_tap(evidence, results, _judged(FAIL, None)) == ("equals the oracle times 2",)
 
 
 # Padding leaks
