@@ -43,3 +43,9 @@ def test_one_roundoff_of_a_constant_does_not_shrink_with_rows():
 )
 def test_the_explanation_of_a_bound(terms, text):
     assert bound_for(FP16, terms).explain() == text
+
+
+def test_the_lasting_part_of_a_limit_has_no_rows():
+    bound = Bound(k=3.0, floor=8.0, longest_sum=7, unit_roundoff=UNIT)
+    assert bound.lasting(0.0) == 4.0
+    assert bound.lasting(1.0) == 5.0

@@ -31,15 +31,21 @@ PASS, CLOSE, FAIL = verdict(0.2, 1e-6), verdict(0.9, 1e-3), verdict(2.0)
 )
 def test_one_failing_verdict_fails_a_tap(accumulated, isolated, passed, margin, detectable):
     judged = TapJudgement.of("block@1", "block", "Block", accumulated, isolated)
+    verdicts = {"isolated": isolated, "accumulated": accumulated}
+    verdicts = {name: value for name, value in verdicts.items() if value is not None}
     expected = TapJudgement(
-        "block@1", "block", "Block", accumulated, isolated, "", "", detectable, False, {}, ()
+        "block@1",
+        "block",
+        "Block",
+        accumulated,
+        isolated,
+        min_detectable_error=detectable,
+        lasting_limits=dict.fromkeys(verdicts, 0.0),
     )
     assert repr(judged) == repr(expected)
     assert (judged.passed, judged.status) == (passed, "PASS" if passed else "FAIL")
     assert judged.margin == pytest.approx(margin)
-    verdicts = {"isolated": isolated, "accumulated": accumulated}
-    assert judged.verdicts == {name: value for name, value in verdicts.items() if value is not None}
-    assert list(judged.verdicts) == [name for name in verdicts if verdicts[name] is not None]
+    assert list(judged.verdicts.items()) == list(verdicts.items())
 
 
 def test_the_status_of_gaps_and_of_insensitive_taps():
@@ -47,6 +53,11 @@ def test_the_status_of_gaps_and_of_insensitive_taps():
     assert tap("block", insensitive=True, isolated=FAIL).status == "FAIL"
     gap = tap("block", gap="no such operation", accumulated=None, isolated=None)
     assert (gap.status, gap.passed) == ("GAP", True)
+
+
+def test_the_smallest_lasting_limit_counts():
+    assert tap("block", lasting_limits={"isolated": 0.3, "accumulated": 0.2}).lasting_limit == 0.2
+    assert tap("block", lasting_limits={}).lasting_limit == 0.0
 
 
 def test_a_metric_is_flagged_by_its_values():

@@ -252,7 +252,7 @@ def test_a_module_that_raised_alone(folder):
 
 def _judge(folder, labels=()):
     return PrecisionJudge(
-        Scores(), PRECISIONS["fp32"], CaseFolder(folder.batch.path.parent), ["typical"], labels
+        Scores(), PRECISIONS["fp32"], CaseFolder(folder.batch.path.parent), ["typical"], False, labels
     )
 
 

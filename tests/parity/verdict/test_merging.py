@@ -169,11 +169,9 @@ def test_an_insensitive_judgement_as_a_whole():
     gap = tap("gap", gap="no such operation", isolated=None, accumulated=None)
     output = tap(OUTPUT, MODEL_OUTPUT, isolated=None, accumulated=verdict(0.2, 0.5))
     judged = runner(dull, duller, sharp, gap, output)
-    merged, taps = _merged(judged)
-    text = (
-        "2 of 4 checks do not detect an error of 1%; duller detects none below 0.26: "
-        "give it more rows, or a finer precision"
-    )
+    merged = merge_batches([{"tripy": judged}], "the advice")["tripy"]
+    taps = {judgement.tap: judgement for judgement in merged.taps}
+    text = "2 of 4 checks do not detect an error of 1%; duller detects none below 0.26: the advice"
     assert merged.diagnosis == Diagnosis("insensitive", "duller", text, batch="7")
     assert merged.verdict == "INSENSITIVE"
     assert [name for name, judgement in taps.items() if judgement.insensitive] == ["dull", "duller"]
@@ -211,6 +209,7 @@ def test_the_worse_of_two_batches_as_a_whole():
             second,
             isolated=first.isolated,
             min_detectable_error=1e-9,
+            lasting_limits={"isolated": 0.0, "accumulated": 0.0},
             notes=("a", "b", "c") if batches[0] is first else ("b", "c", "a"),
         )
     failed = tap("block", isolated=verdict(5.0), accumulated=None, batch="2")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parity.verdict.distances import Distance, Oracle
-from parity.verdict.sensitivity import LARGEST, SMALLEST, STEP, min_detectable_error
+from parity.verdict.sensitivity import LARGEST, SMALLEST, STEP, min_detectable_error, rows_can_help
 
 INF = math.inf
 VALUES = np.array([1.0, -2.0, 3.0])
@@ -45,3 +45,7 @@ def test_a_wrong_crossing_is_corrected_by_bisection(monkeypatch):
     for wrong in (1e-5, 0.05, 2.0, math.inf):
         monkeypatch.setattr(Oracle, "crossing", lambda *_, wrong=wrong: wrong)
         assert 0.01 <= _detected(0.01) <= 0.01 * STEP
+
+
+def test_more_rows_help_up_to_half_of_the_threshold():
+    assert [rows_can_help(lasting) for lasting in (0.0, 0.005, 0.00501)] == [True, True, False]
