@@ -13,10 +13,11 @@ from parity.capture.store import save_capture
 from parity.case import Case
 from parity.execution.folder import CaseFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status
-from parity.inputs.arrays import CaseInputs, save
+from parity.inputs.arrays import MORE_ROWS_NAME, CaseInputs, save
 from parity.verdict.judgement import Diagnosis, MetricJudgement, MetricValues, RunnerJudgement
 from parity.verdict.judging import PrecisionJudge, judge_batch
 from tests.parity.judgements import runner, tap
+from tests.parity.judgements import verdict as verdict_with
 
 B, N, D = 40, 4, 5
 PORT, OUTPUT, CHECK = "tripy", "score.out", "incremental.out"
@@ -274,6 +275,7 @@ def test_batches_are_judged_as_they_come(folder):
     _write(folder, "onnx", untapped=_of(OUTPUT, 1.5))
     judge.judge_again(0, folder.batch)
     assert judge.first_failure() == 0
+    assert judge.judgement().runners["onnx"].diagnosis.batch == "typical"
     assert folder.path.exists()
     judge.judge_again(0, folder.batch, keep=False)
     assert not folder.path.exists()
@@ -286,6 +288,52 @@ def test_captures_go_with_their_batch(folder):
     judge.judge([folder.batch], keep=False)
     assert not folder.path.exists()
     assert folder.batch.inputs.exists()
+
+
+def test_runners_with_insensitive_checks_get_more_rows(folder):
+    _judged(folder)
+    judge = _judge(folder)
+    judge.add(folder.batch)
+    assert judge.insensitive_runners() == ()
+    judge._batches[0] |= {"dull": runner(tap("block", isolated=verdict_with(0.2, 0.5), accumulated=None))}
+    assert judge.insensitive_runners() == ("dull",)
+    diagnosis = judge.judgement().runners["dull"].diagnosis
+    assert ": the case makes no batch with more rows; " in diagnosis.text
+    judge.add_more_rows(f"{MORE_ROWS_NAME} 1", folder.batch)
+    assert folder.path.exists()
+    diagnosis = judge.judgement().runners["dull"].diagnosis
+    times = "4 times the rows of the typical batch are not enough; give a finer precision"
+    assert diagnosis.text.endswith(times)
+    assert len(judge._batches) == 2
+    _write(folder, "onnx", untapped=_of(OUTPUT, 1.5))
+    judge.add_more_rows(f"{MORE_ROWS_NAME} 2", folder.batch, keep=False)
+    assert not folder.path.exists()
+    assert judge.first_failure() == 2
+    assert judge.judgement().runners["onnx"].diagnosis.batch == f"{MORE_ROWS_NAME} 2"
+
+
+def test_labels_are_evaluated_by_the_task_of_the_case(folder, monkeypatch):
+    """Of every batch, for the runners that were compared with the reference."""
+    made, added = [], []
+
+    class Evaluated:
+        def __init__(self, task, precision):
+            made.append((task, precision.name))
+
+        def add(self, batch, names):
+            added.append((batch, names))
+
+    monkeypatch.setattr("parity.verdict.task_metrics.evaluation.Evaluation", Evaluated)
+    monkeypatch.setattr(Scores, "task", lambda self, weights, precision: (weights, precision.name))
+    _judged(folder, onnx=RunnerRecord(status=Status.UNAVAILABLE))
+    labels = CaseInputs({"labels": np.zeros(B)})
+    save(labels, folder.batch.labels)
+    judge = _judge(folder, [labels.digest] * 2)
+    judge.add(folder.batch)
+    judge._names.append("again")
+    judge.add(folder.batch)
+    assert made == [((folder.batch.path.parent / "weights", "fp32"), "fp32")]
+    assert added == [(folder.batch, [PORT])] * 2
 
 
 def test_an_error_of_judging_ends_the_run(folder):

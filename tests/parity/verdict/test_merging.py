@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from parity.execution.record import REFERENCE, RunnerRecord, Status
+from parity.inputs.arrays import MORE_ROWS_NAME
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis
 from parity.verdict.merging import advice, merge_batches
+from parity.verdict.sensitivity import MORE_ROWS
 from tests.parity.judgements import DIAGONAL, runner, tap, verdict
 
 TAPS = ("_emb", "_block.0", "_block.1")
@@ -242,3 +244,29 @@ def test_maps_of_a_merged_judgement_are_those_of_telling_taps():
     taps = [replace(judged, error_maps={"isolated": DIAGONAL}) for judged in taps]
     merged = _merged(runner(*taps, padding_leak="t0"))[0]
     assert [judged.tap for judged in merged.taps if judged.error_maps] == ["t0", "t3", "t4", "t5"]
+
+
+def test_the_advice_follows_from_what_was_tried():
+    assert advice(["typical"], True) == (
+        "recorded data have no more rows to draw; give a larger file, or a finer precision"
+    )
+    assert advice(["typical"], False) == (
+        "the case makes no batch with more rows; give it a larger one, or a finer precision"
+    )
+    for count, times in enumerate(MORE_ROWS, start=1):
+        names = ["typical", *(f"{MORE_ROWS_NAME} {number}" for number in range(count))]
+        assert advice(names, False) == (
+            f"{times} times the rows of the typical batch are not enough; give a finer precision"
+        )
+
+
+def test_a_check_that_is_insensitive_by_its_nature_as_a_whole():
+    dull = tap("dull", isolated=verdict(0.2, 0.02), accumulated=None, notes=("a",))
+    dull = replace(dull, lasting_limits={"isolated": 0.0123, "accumulated": 0.02})
+    merged = _merged(runner(dull))[0]
+    note = (
+        "no number of rows detects every error of 1%: all rows share roundings of up to 0.012, and those "
+        "of a correct port may hide twice as much"
+    )
+    assert merged.taps == (replace(dull, by_nature=True, notes=("a", note)),)
+    assert (merged.verdict, merged.diagnosis) == ("PASS", Diagnosis())
