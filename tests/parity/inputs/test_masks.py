@@ -34,7 +34,7 @@ def test_without_a_padded_axis_all_elements_are_valid(shape):
         ((B, N, M), SHORT[:, :, None] & LONG[:, None, :]),
         ((B, 7, N, N), SHORT[:, None, :, None] & SHORT[:, None, None, :]),
     ],
-    ids=str,
+    ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else "mask",
 )
 def test_every_axis_as_long_as_a_padded_one_is_masked(shape, mask):
     keep = valid_elements(shape, VALID, B)
