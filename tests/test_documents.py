@@ -110,7 +110,7 @@ def problem(words: list[str]) -> str:
     if words[0] != "-m":
         return _unknown_options(words[0], ROOT / words[0], words[1:])
     program, *arguments = words[1:]
-    if program in ("pip", "pytest"):
+    if program in ("pip", "pytest", "mutmut"):
         return ""
     try:
         spec = importlib.util.find_spec(program)

@@ -172,6 +172,8 @@ class Stored(Mapping[str, torch.Tensor]):
         self._prefix = prefix
         self._order = dict.fromkeys(order)
         self._stored = stored
+        # Opened by the first tensor that is read from it: most captures have many small ones.
+        self._file: safe_open | None = None
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.sizes = sizes
 
@@ -181,8 +183,9 @@ class Stored(Mapping[str, torch.Tensor]):
         with _reading(self._stem):
             if name in self._stored:
                 return load_rows(self._stem.parent / LARGE_FOLDER, self._stored[name])
-            with safe_open(self._stem.with_suffix(".safetensors"), framework="pt") as file:
-                return file.get_tensor(self._prefix + name)
+            if self._file is None:
+                self._file = safe_open(self._stem.with_suffix(".safetensors"), framework="pt")
+            return self._file.get_tensor(self._prefix + name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._order)

@@ -115,7 +115,7 @@ class _Origins:
 
     Args:
         capture: Has copies of the named tensors.
-        tensors: Parameters of the model and tensors of the entry's arguments, by name.
+        tensors: The weights of the model and tensors of the entry's arguments, by name.
     """
 
     def __init__(self, capture: Capture, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -38,7 +38,7 @@ class Traced:
         taps: Results of all modules by name.
         received: Arguments of all calls in the order in which they begin, by the call's tap.
         arguments: Tensors of the arguments that are neither tap nor parameter, by the name of the first.
-        parameters: Parameters of the model by name.
+        parameters: The weights of the model by name.
     """
 
     parameters: Mapping[str, tp.Tensor]

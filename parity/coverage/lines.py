@@ -36,6 +36,7 @@ class Lines:
         )
         for pattern in _LEFT_OUT:
             self._library.exclude(pattern)
+        self._reported: dict[str, frozenset[tuple[int, int]]] = {}
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -48,19 +49,26 @@ class Lines:
 
     def answer(self, coverage: Coverage) -> None:
         """Add all lines and branches, with those that have run so far."""
-        for path, facts in self._report().items():
+        data = self._library.get_data()
+        arcs = {path: frozenset(data.arcs(path) or ()) for path in self._sources}
+        # A report parses each file again: files where nothing else has run have all their answers.
+        changed = [path for path in self._sources if arcs[path] != self._reported.get(path)]
+        self._reported = arcs
+        for path, facts in self._report(changed).items():
             text = Path(path).read_text().splitlines()
             for function, part in facts["functions"].items():
                 if function:
                     _add(coverage, self._sources[path], function, part, text)
 
-    def _report(self) -> dict[str, Any]:
-        """coverage.py's report by path."""
+    def _report(self, paths: Sequence[str]) -> dict[str, Any]:
+        """coverage.py's report on files, by path."""
+        if not paths:
+            return {}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "coverage.json"
             # Without this file the library has no data to report on where nothing has run.
-            self._library.get_data().add_arcs({path: [] for path in self._sources})
-            self._library.json_report(morfs=list(self._sources), outfile=str(path))
+            self._library.get_data().add_arcs({path: [] for path in paths})
+            self._library.json_report(morfs=paths, outfile=str(path))
             files = json.loads(path.read_text())["files"]
         return {str(Path(name).absolute()): facts for name, facts in files.items()}
 

@@ -120,9 +120,12 @@ def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:
     isolated = other.isolated if worse.isolated is None else worse.isolated
     both = [tap.row_errors for tap in (earlier, later) if tap.row_errors is not None]
     row_errors = both[0] + both[1] if len(both) > 1 else next(iter(both), None)
+    # Padding that leaks in one batch moves no margin: its map stays whichever batch is worse.
+    leaks = {name: shown for name, shown in other.error_maps.items() if name == "poisoned"}
     return replace(
         worse,
         isolated=isolated,
+        error_maps={**leaks, **worse.error_maps},
         min_detectable_error=finer.min_detectable_error,
         # A verdict that the finer batch does not have remains.
         lasting_limits={**coarser.lasting_limits, **finer.lasting_limits},

@@ -16,6 +16,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
+from parity.execution import fork_server
+
 Work = Callable[..., Iterator[Any]]
 """Yields reports. A function of a module; its arguments and its reports can be pickled."""
 
@@ -33,8 +35,7 @@ def cores() -> int:
 
 def reports(tasks: Sequence[tuple[Work, tuple]]) -> Iterator[Any]:
     """Reports of the tasks, from all processes as they come. Raises the exceptions of tasks."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
+    context = fork_server.context()
     arrivals = context.Queue()
     with ProcessPoolExecutor(cores(), context, initializer=_start, initargs=(arrivals,)) as pool:
         futures = [pool.submit(_run, work, arguments) for work, arguments in tasks]

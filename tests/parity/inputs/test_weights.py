@@ -67,8 +67,9 @@ def observed():
 
         def on_attention(module, args, kwargs, output):
             named = dict(zip(("q", "k", "v", "attn_bias", "valid_attn_mask"), args, strict=False)) | kwargs
-            named["attn_bias"] = torch.zeros_like(named["attn_bias"])
-            seen["without bias"].append(_distance(module.forward(**named)[mask], output[mask]))
+            if named["attn_bias"] is not None:
+                named["attn_bias"] = torch.zeros_like(named["attn_bias"])
+                seen["without bias"].append(_distance(module.forward(**named)[mask], output[mask]))
 
         def on_norm(_, args, kwargs, output):
             x = (args[0] if args else kwargs["x"])[mask]
