@@ -117,6 +117,7 @@ PIPED_WIDTH = 120
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for a Chrome or Perfetto trace of each runner, with a range for each module.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Show every module, fact and note.")
 @click.option(
     "--time-limit", type=float, default=600.0, show_default=True, help="Seconds for one step of a runner."
 )
@@ -138,6 +139,7 @@ def _main(
     streaming: bool,
     steps: int,
     capacity: int | None,
+    verbose: bool,
     **chosen: Any,
 ) -> None:
     """Compare the Tripy port with its PyTorch reference, module by module.
@@ -179,17 +181,17 @@ def _main(
             refuse_with("--resume", "a run goes on as it began", options | replaying)
             with spinner() as advance:
                 report = resume(resume_in, advance)
-            code = _show(console, report, resume_in)
+            code = _show(console, report, resume_in, verbose)
         elif replay_from is not None:
             refuse_with("--replay", "a replay judges what was saved", options)
             with spinner() as advance:
                 report = replay(replay_from, arguments.command, advance)
-            code = _show(console, report, None)
+            code = _show(console, report, None, verbose)
         else:
             request = arguments.request()
             with spinner() as advance:
                 report = run(request, advance)
-            code = _show(console, report, arguments.save)
+            code = _show(console, report, arguments.save, verbose)
             if arguments.is_plain:
                 code = max(code, judge_small_streams(console, request))
     except UserError as error:
@@ -200,9 +202,9 @@ def _main(
     sys.exit(code)
 
 
-def _show(console: Console, report: Report, saved: Path | None) -> int:
+def _show(console: Console, report: Report, saved: Path | None, verbose: bool) -> int:
     """Print a report and its path, in the saved run or in a new folder, and return the exit code."""
-    console.print(render.render(report))
+    console.print(render.render(report, verbose))
     folder = saved
     if folder is None:
         folder = _new_folder()

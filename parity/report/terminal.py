@@ -1,10 +1,7 @@
 """A report as text for a terminal, drawn by rich.
 
-Each case has one table. The first rows are whole models, one for each runner. Below are the port's modules in
-the model's tree. A cell shows the margin, the error over the limit of the verdict rule: up to 1 passes, 0 is
-equal bit for bit. Beside it are the smallest relative error that the check detects, and the median latency
-with half its interquartile range. On a GPU there are also replays of a CUDA graph, and their ratio to the
-least time.
+A short report has a line for each case, or for each case and precision while they fit on a screen, a line for
+each runner, and the failures. A verbose one has every module of every case, and every note.
 """
 
 from __future__ import annotations
@@ -14,77 +11,59 @@ from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from parity.execution.record import REFERENCE, Status
 from parity.report import coverage
-from parity.report.overview import (
-    BUILT,
-    PORT,
-    LatencyColumns,
-    by_runner,
-    case_title,
-    culprit,
-    detectable_text,
-    engine,
-    gaps,
-    latency_columns,
-    module_tree,
-    notes,
-    outcome,
-    place,
-    ratio_text,
-    row_lines,
-    verdict_lines,
-)
-from parity.report.schema import CaseReport, LatencyReport, MetricReport, ModuleReport, Report, RunnerReport
+from parity.report.causes import Failure, failures, tree_around
+from parity.report.overview import BUILT, culprit, engine, gaps, notes, outcome, place, verdict_lines
+from parity.report.schema import ModuleReport, Report, RunnerReport
+from parity.report.terminal_cases import case_table, facts, runner_table
+from parity.report.terminal_modules import module_tables
 
-UNLIMITED = 10_000
-_LEGEND = """\
-err/limit: error over limit, up to 1 passes; min. error: smallest error detected
-"""
-
-
-def render(report: Report) -> RenderableType:
-    """The whole report: a table for each case, the failures in detail, and one sentence at the end."""
-    parts: list[RenderableType] = [Text(_LEGEND, style="dim")]
-    for case in report.cases:
-        parts += [_CaseTables(case), *_metrics(case), *_rows(case), *_gpu(case), Text()]
-    parts += list(_failures(report))
-    parts += list(_coverage(report))
-    parts.append(summary(report))
-    return Group(*parts)
-
-
-def _rows(case: CaseReport) -> Iterator[RenderableType]:
-    """Whether rows depend on their batch and results on the run, a line a runner."""
-    for label, text in row_lines(case).items():
-        yield Text(f"rows: {label}: {text}", style="dim")
-
-
-def _gpu(case: CaseReport) -> Iterator[RenderableType]:
-    """Memory of the runners, and the state of the GPU during timing."""
-    for precision in case.precisions:
-        peaks = [f"{r.label} {r.peak_bytes / 2**20:.0f} MiB" for r in precision.runners if r.peak_bytes]
-        if peaks:
-            yield Text(f"{precision.precision}: peak memory: {', '.join(peaks)}", style="dim")
-        for when, state in precision.gpu.items():
-            yield Text(f"{precision.precision}: GPU {when}: {state}", style="dim")
-
-
-def _coverage(report: Report) -> Iterator[RenderableType]:
-    """What no input asks of the port, in a line."""
-    if report.coverage is None:
-        return
-    page = "; see report.html#coverage" if report.coverage.unasked else ""
-    yield Text(f"{coverage.in_words(report.coverage)}{page}", style="yellow" if page else "dim")
-    for reason in report.coverage.reasons:
-        yield Text(f"no coverage: {reason}", style="yellow")
-
-
+SCREEN = 40
+"""Lines of a screen, which a short report without a failure fits; one of them is the report's path."""
 _STYLES = {"PASS": "green", "BUILT": "green", "FAIL": "red", "INSENSITIVE": "yellow", "INCOMPLETE": "yellow"}
+
+
+def render(report: Report, verbose: bool = False) -> RenderableType:
+    """The report with its failures in detail, and one sentence at the end.
+
+    Args:
+        report: The report.
+        verbose: Whether it shows every module and every note.
+    """
+    tables = module_tables(report) if verbose else [_Tables(report)]
+    stated = _every_fact(report) if verbose else facts(report)
+    detailed = [part for failure in failures(report) for part in _failure(failure)]
+    return Group(*tables, *stated, *_insensitive(report), *detailed, *_closing(report))
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The tables of a short report, as detailed as a screen has room for."""
+
+    report: Report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        report = self.report
+        rest = Group(*facts(report), *_closing(report))
+        room = SCREEN - 1 - len(console.render_lines(rest, options))
+        for by_precision, graphs in ((True, True), (False, True), (False, False)):
+            tables = Group(case_table(report, by_precision), runner_table(report, graphs))
+            if len(console.render_lines(tables, options)) <= room:
+                break
+        yield tables
+
+
+def _closing(report: Report) -> Iterator[Text]:
+    """What no input asks of the port, in a line, and the verdict."""
+    if report.coverage is not None:
+        page = "; see report.html#coverage" if report.coverage.unasked else ""
+        yield Text(f"{coverage.in_words(report.coverage)}{page}", style="yellow" if page else "dim")
+        for reason in report.coverage.reasons:
+            yield Text(f"no coverage: {reason}", style="yellow")
+    yield summary(report)
 
 
 def summary(report: Report) -> Text:
@@ -93,170 +72,48 @@ def summary(report: Report) -> Text:
     return Text(str(sentence), style=f"bold {_STYLES[sentence.word]}")
 
 
-@dataclass(frozen=True)
-class _CaseTables:
-    """A case's precisions side by side in one table, or in a table each on a narrow terminal."""
-
-    case: CaseReport
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(case_title(self.case), style="table.title")
-        table = _case_table(self.case)
-        if Measurement.get(console, options.update(max_width=UNLIMITED), table).maximum <= options.max_width:
-            yield table
-            return
-        for precision in self.case.precisions:
-            yield _case_table(self.case.model_copy(update={"precisions": (precision,)}))
-
-
-def _case_table(case: CaseReport) -> Table:
-    precisions = [precision.precision for precision in case.precisions]
-    table = Table(
-        header_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    # On a narrow terminal only names give way: names of runners wrap, names of modules are cut.
-    table.add_column("whole model by runner,\nthen the port's modules", overflow="ellipsis")
-    columns = latency_columns(entry for precision in case.precisions for entry in precision.runners)
-    for precision in precisions:
-        table.add_column(f"{precision}\nerr/limit", justify="right", no_wrap=True)
-        table.add_column("min.\nerror", justify="right", no_wrap=True)
-        for heading in columns:
-            lines = heading.split() if " " in heading else ["", heading]
-            table.add_column("\n".join(lines), justify="right", no_wrap=True)
-    for label, entries in by_runner(case):
-        cells: list[RenderableType] = []
-        for entry in entries:
-            cells += _runner_cells(entry, columns)
-        table.add_row(Text(label, style="bold"), *cells)
-    table.add_section()
-    by_precision = [
-        {module.tap: module for r in p.runners if r.runner == PORT for module in r.modules}
-        for p in case.precisions
-    ]
-    for depth, name, tap in module_tree(dict.fromkeys(tap for modules in by_precision for tap in modules)):
-        cells = []
-        if tap:
-            for modules in by_precision:
-                cells += _module_cells(modules.get(tap), columns)
-        table.add_row(Text("  " * depth + name, no_wrap=True, overflow="ellipsis"), *cells)
-    return table
+def _failure(failure: Failure) -> Iterator[RenderableType]:
+    """The culprit of the first run, its numbers, and the tree around it."""
+    precision, entry = failure.runs[0]
+    diagnosis = entry.diagnosis
+    assert diagnosis is not None
+    yield Text(f"FAIL: {place(failure.case, precision, entry)}: {diagnosis.text}", style="bold red")
+    yield from (Text(f"  explanation: {text}", style="bold") for text in diagnosis.explanation)
+    module = culprit(entry)
+    if module is not None:
+        yield from _module_detail(module)
+    elif diagnosis.tap in entry.checks:
+        yield Text(verdict_lines(diagnosis.tap, entry.checks[diagnosis.tap]))
+    yield from _tree(entry)
+    if others := failure.others():
+        yield Text(f"  the same fails in {others}")
+    yield Text()
 
 
-def _runner_cells(entry: RunnerReport | None, columns: LatencyColumns) -> list[RenderableType]:
-    if entry is None:
-        return _untimed(Text("-"), columns)
-    if entry.status == BUILT:
-        return _untimed(Text(entry.status), columns)
-    if entry.verdict == "NONE":
-        return _untimed(Text(entry.status, style="yellow"), columns)
-    if entry.status == Status.REFUSED.value:
-        return _untimed(Text(f"FAIL {entry.status}", style="bold red"), columns)
-    if entry.runner == REFERENCE:
-        shown = Text("reference") if entry.verdict == "PASS" else Text("FAIL", style="bold red")
-    else:
-        margin = max((module.margin for module in entry.modules), default=0.0)
-        shown = _margin(entry.verdict, margin)
-    return [shown, Text(), *_latency_cells(entry.latency, columns)]
+def _module_detail(module: ModuleReport) -> Iterator[RenderableType]:
+    failing = [(name, verdict) for name, verdict in module.verdicts.items() if verdict.status == "FAIL"]
+    for name, verdict in failing[:1]:
+        yield Text(verdict_lines(f"{module.tap} {name}", verdict))
 
 
-def _untimed(shown: Text, columns: LatencyColumns) -> list[RenderableType]:
-    return [shown, Text(), Text("-"), *(Text() for _ in range(len(columns) - 1))]
+def _tree(entry: RunnerReport) -> Iterator[RenderableType]:
+    """The modules around the culprit, with their states."""
+    lines = [(f"{'  ' * depth}{name}", state) for depth, name, state in tree_around(entry)]
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, state in lines:
+        style = "red" if state.startswith("FAIL") else ""
+        yield Text(f"    {name:<{width}}  {state}".rstrip(), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _latency_cells(latency: LatencyReport | None, columns: LatencyColumns) -> list[RenderableType]:
-    """The latency in each column; empty cells without one."""
-    return [Text("" if latency is None else text(latency)) for text in columns.values()]
+def _insensitive(report: Report) -> Iterator[RenderableType]:
+    for case, precision, entry in report.runner_reports():
+        if entry.verdict == "INSENSITIVE" and entry.diagnosis is not None:
+            where = place(case, precision, entry)
+            yield Text(f"INSENSITIVE: {where}: {entry.diagnosis.text}", style="bold yellow")
 
 
-def _module_cells(module: ModuleReport | None, columns: LatencyColumns) -> list[RenderableType]:
-    if module is None:
-        return _untimed(Text("-"), columns)
-    if module.status == "GAP":
-        return _untimed(Text("GAP", style="yellow"), columns)
-    shown = _margin(module.status, module.margin)
-    return [
-        shown,
-        Text(detectable_text(module.min_detectable_error, module.by_nature)),
-        *_latency_cells(module.latency, columns),
-    ]
-
-
-def _margin(status: str, margin: float) -> Text:
-    number = ratio_text(margin)
-    if status == "PASS":
-        return Text(number, style="green")
-    if status == "INSENSITIVE":
-        return Text(f"INSENSITIVE {number}", style="bold yellow")
-    return Text(f"FAIL {number}", style="bold red")
-
-
-def _metrics(case: CaseReport) -> Iterator[RenderableType]:
-    """The metrics of each runner beside the reference's; nothing without labels."""
-    entries = [(p.precision, entry) for p in case.precisions for entry in p.runners if entry.metrics]
-    if not entries:
-        return
-    by_label: dict[str, dict[str, RunnerReport]] = {}
-    for precision, entry in entries:
-        by_label.setdefault(entry.label, {})[precision] = entry
-    yield _MetricsTable(by_label)
-    for precision, entry in entries:
-        for metric in entry.metrics:
-            reason = metric.reason or metric.no_interval
-            if reason:
-                what = metric.name if metric.reason else f"interval of {metric.name}"
-                where = f"{case.case.name}, {precision}, {entry.label}"
-                yield Text(f"no {what}: {where}: {reason}", style="yellow")
-
-
-@dataclass(frozen=True)
-class _MetricsTable:
-    """A row for each metric and precision; padding gives way on a narrow terminal."""
-
-    by_label: dict[str, dict[str, RunnerReport]]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = self._table()
-        needed = Measurement.get(console, options.update(max_width=UNLIMITED), table).maximum
-        if needed > options.max_width:
-            table.padding = 0
-        yield table
-
-    def _table(self) -> Table:
-        table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        table.add_column("task metric,\nby runner")
-        table.add_column("", no_wrap=True)
-        for name in ("\nreference", "\nrunner", "\ndifference", "95 % interval\nof the difference", "\nrows"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for label, entries in self.by_label.items():
-            table.add_row(Text(label, style="bold"))
-            first = next(iter(entries.values()))
-            for number, name in enumerate(metric.name for metric in first.metrics):
-                for precision, entry in entries.items():
-                    metric = entry.metrics[number]
-                    shown = f"  {name}" if entry is first else ""
-                    table.add_row(shown, precision, *_metric_cells(metric), str(metric.rows))
-            table.add_section()
-        return table
-
-
-def _metric_cells(metric: MetricReport) -> list[Text]:
-    """Reference, runner, difference, interval."""
-    if metric.reason:
-        return [Text("-")] * 4
-    difference = _signed(metric.difference)
-    moved = Text(f"FAIL {difference}", style="bold red") if metric.flagged else Text(difference)
-    interval = "-" if metric.interval is None else " .. ".join(map(_signed, metric.interval))
-    return [Text(f"{metric.reference:.6f}"), Text(f"{metric.port:.6f}"), moved, Text(interval)]
-
-
-def _signed(value: float) -> str:
-    return "0" if value == 0.0 else f"{value:+.1e}"
-
-
-def _failures(report: Report) -> Iterator[RenderableType]:
+def _every_fact(report: Report) -> Iterator[RenderableType]:
+    """Builds and reasons of missing results, a line a run, gaps and notes."""
     for case, precision, entry in report.runner_reports():
         where = place(case, precision, entry)
         if entry.builds:
@@ -264,18 +121,6 @@ def _failures(report: Report) -> Iterator[RenderableType]:
             yield Text(f"BUILT{how}: {where}: {'; '.join(map(engine, entry.builds))}")
         if entry.verdict == "NONE" and entry.status != BUILT:
             yield Text(f"{entry.status}: {where}: {entry.reason}", style="yellow")
-        elif entry.verdict == "FAIL" and entry.diagnosis is not None:
-            diagnosis = entry.diagnosis
-            yield Text(f"FAIL: {where}: {diagnosis.text}", style="bold red")
-            yield from (Text(f"  explanation: {text}", style="bold") for text in diagnosis.explanation)
-            module = culprit(entry)
-            if module is not None:
-                yield from _module_detail(module)
-            elif diagnosis.tap in entry.checks:
-                yield Text(verdict_lines(diagnosis.tap, entry.checks[diagnosis.tap]))
-            yield Text()
-        elif entry.verdict == "INSENSITIVE" and entry.diagnosis is not None:
-            yield Text(f"INSENSITIVE: {where}: {entry.diagnosis.text}", style="bold yellow")
         if entry.timing_reason:
             yield Text(f"no latency: {where}: {entry.timing_reason}", style="yellow")
         if reason := entry.replay_reasons.get(""):
@@ -286,12 +131,6 @@ def _failures(report: Report) -> Iterator[RenderableType]:
         yield Text(f"GAP: {kind}: {reason}", style="yellow")
     for note in notes(report):
         yield Text(f"note: {note}", style="yellow")
-
-
-def _module_detail(module: ModuleReport) -> Iterator[RenderableType]:
-    failing = [(name, verdict) for name, verdict in module.verdicts.items() if verdict.status == "FAIL"]
-    for name, verdict in failing[:1]:
-        yield Text(verdict_lines(f"{module.tap} {name}", verdict))
 
 
 def render_list(

@@ -53,7 +53,17 @@ def saved_run(tmp_path_factory, command):
     """hstu_tiny in fp32 on torch and torch_jagged, saved. Not to be changed: copy it."""
     folder = tmp_path_factory.mktemp("saved") / "run"
     ended = command(
-        *("--case", "hstu_tiny", "--precision", "fp32", "--runners", "torch,torch_jagged", "--save", folder)
+        *(
+            "--case",
+            "hstu_tiny",
+            "--precision",
+            "fp32",
+            "--runners",
+            "torch,torch_jagged",
+            "-v",
+            "--save",
+            folder,
+        )
     )
     assert ended.code == 0, ended
     return SavedRun(folder, ended)
@@ -134,7 +144,7 @@ def replayed(command, tmp_path, monkeypatch):
     def replay(folder):
         monkeypatch.chdir(tmp_path)
         shutil.rmtree(tmp_path / "parity_reports", ignore_errors=True)
-        ended = command("--replay", folder)
+        ended = command("--replay", folder, "-v")
         (path,) = (tmp_path / "parity_reports").glob("*/report.json")
         return ended.code, read_report(path), ended.out
 

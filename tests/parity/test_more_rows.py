@@ -79,7 +79,17 @@ def test_a_check_that_stays_insensitive_ends_with_1(command, monkeypatch):
 
 @pytest.mark.full
 def test_a_runner_without_taps_in_bf16_passes_and_says_it(command):
-    few = ("--case", "hstu_tiny", "--batch", "2", "--precision", "bf16", "--runners", "torch,torch_compile")
+    few = (
+        "--case",
+        "hstu_tiny",
+        "--batch",
+        "2",
+        "--precision",
+        "bf16",
+        "--runners",
+        "torch,torch_compile",
+        "-v",
+    )
     ended = command(*few)
     text = " ".join(ended.out.split())
     assert ended.code == 0, text

@@ -79,7 +79,8 @@ def _store(key: Any, func: Any, leaves: list, structure: Any) -> None:
     except NotMeasurable as reason:
         _measured[key] = str(reason)
     except Exception as error:  # noqa: BLE001, any error of an operation is the reason for the report
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+        # The advice after the first sentence is for the caller of the operation.
+        first = str(error).strip().partition("\n")[0].partition(". ")[0] or "no message"
         _measured[key] = f"it refuses random operands ({type(error).__name__}: {first})"
 
 

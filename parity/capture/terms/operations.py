@@ -108,7 +108,9 @@ def terms(func: Any, args: tuple, kwargs: dict, result: Any) -> Terms:
 def _rule(func: Any) -> Formula | None:
     """The count of an operation from its call; None for an operation that is not known."""
     name = _functional_name(func)
-    if func.is_view or torch.Tag.view_copy in func.tags or name in _MOVES_DATA:
+    # An in-place form of a view, such as `detach_`, is no view by its own schema.
+    is_view = torch.Tag.view_copy in func.tags or any(overload.is_view for overload in _overloads(name, func))
+    if is_view or name in _MOVES_DATA:
         return lambda call: 0
     if name in _FORMULAS:
         return _FORMULAS[name]
@@ -128,9 +130,11 @@ def _functional_name(func: Any) -> str:
 
 def _is_tagged(func: Any) -> bool:
     """Whether PyTorch tags the operation, or its functional or single-tensor form, as elementwise."""
-    if torch.Tag.pointwise in func.tags:
-        return True
     single = _functional_name(func).removeprefix("_foreach_")
-    packet = getattr(torch.ops.aten, single, None)
-    overloads = [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
-    return any(torch.Tag.pointwise in overload.tags for overload in overloads)
+    return any(torch.Tag.pointwise in overload.tags for overload in _overloads(single, func))
+
+
+def _overloads(name: str, func: Any) -> list[Any]:
+    """An operation, and the overloads of PyTorch's operation with its functional name."""
+    packet = getattr(torch.ops.aten, name, None)
+    return [func, *([] if packet is None else [getattr(packet, overload) for overload in packet.overloads()])]

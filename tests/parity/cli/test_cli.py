@@ -206,7 +206,7 @@ def test_names_of_files_are_shown_as_they_are(command, saved_run, tmp_path, monk
     path = run / "hstu_tiny" / "case.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"weights_source": "a[red]/b[/bold].pt"}))
     monkeypatch.setattr(command_line, "REPORTS", tmp_path / ("[/x]" + "long" * 40))
-    ended = command("--replay", run)
+    ended = command("--replay", run, "-v")
     assert ended.code == 0
     assert "a[red]/b[/bold].pt" in "".join(ended.out.split())  # a narrow table's title has lines
     (report,) = tmp_path.glob("[[]/*long*/*/report.json")

@@ -41,7 +41,7 @@ def shown(report):
         )
         changed = report.model_copy(update={"cases": (case.model_copy(update={"precisions": precisions}),)})
         console = Console(width=width, highlight=False, file=io.StringIO())
-        console.print(render(changed))
+        console.print(render(changed, verbose=True))
         return console.file.getvalue().splitlines()
 
     return show

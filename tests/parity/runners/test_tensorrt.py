@@ -32,7 +32,7 @@ def built_run(command, tmp_path_factory):
     """hstu_tiny on tensorrt, saved."""
     folder = tmp_path_factory.mktemp("built") / "run"
     ended = command(
-        *("--case", "hstu_tiny", "--precision", "fp32,bf16", "--runners", "tensorrt", "--save", folder)
+        *("--case", "hstu_tiny", "--precision", "fp32,bf16", "--runners", "tensorrt", "-v", "--save", folder)
     )
     return folder, ended
 

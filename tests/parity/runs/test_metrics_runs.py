@@ -46,7 +46,7 @@ def labelled_run(command, tmp_path_factory, quick):
     (folder / "u.data").write_text("".join(lines))
     ended = command(
         *("--case", "hstu_tiny", "--precision", "bf16", "--runners", "torch,torch_jagged"),
-        *("--batch", str(BATCH), "--data", folder / "u.data", "--save", folder / "run"),
+        *("--batch", str(BATCH), "--data", folder / "u.data", "--save", folder / "run", "-v"),
     )
     assert ended.code == 0, ended
     return folder / "run", ended

@@ -256,7 +256,7 @@ def test_a_terminal_shows_replays_memory_and_clocks():
     precision = case.precisions[0].model_copy(update={"gpu": {"before timing": "SM clock 1980 MHz"}})
     case = case.model_copy(update={"precisions": (precision,)})
     console = Console(width=120, highlight=False, file=io.StringIO())
-    console.print(render(report.model_copy(update={"cases": (case,)})))
+    console.print(render(report.model_copy(update={"cases": (case,)}), verbose=True))
     shown = console.file.getvalue()
     rows = [line.split() for line in shown.splitlines() if line.rstrip().endswith("0.500 ±0%")]
     assert [row[-4:] for row in rows] == [["2.00", "±0%", "0.500", "±0%"]] * 2

@@ -116,8 +116,23 @@ def _sum_into(x, out):
 
 def _picky(x):
     if (x < 2).any():
-        raise ValueError("small numbers")
+        raise ValueError("small numbers. Give larger ones")
     return x.cumsum(-1)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x[0].detach_(),
+        lambda x: x.transpose_(0, 1),
+        lambda x: x.swapaxes_(0, 1),
+        lambda x: torch.ops.aten.alias.default(x),
+    ],
+)
+def test_views_in_place_are_known_and_add_nothing(operation):
+    with torch.no_grad():
+        sums = counted(operation, *operands([(3, 7)]))
+    assert (sums.longest_so_far, sums.unknown) == (0, {})
 
 
 def test_an_operation_that_is_not_known_is_measured_and_named(custom):
