@@ -36,7 +36,8 @@ def run(request: Request, progress: Progress) -> Report:
     Raises:
         UserError: The request cannot be met; nothing has been written.
     """
-    fork_server.start()
+    if not any(case.is_live for case in request.cases):
+        fork_server.start()
     # Bad input is refused before the first runner starts.
     prepared = prepare(request.cases, request.data, request.checkpoint)
     with opened(request.save) as folder:
@@ -93,7 +94,8 @@ def _finish(prepared: list[PreparedCase], request: Request, folder: RunFolder, p
         return _judged(*unit, request, folder, worker, progress)
 
     units = [(case, PRECISIONS[name]) for case in prepared for name in request.precisions]
-    done = iter(side_by_side(work, units, folder, request.timeout))
+    here = any(case.is_live for case in request.cases)
+    done = iter(side_by_side(work, units, folder, request.timeout, here))
     by_case = [[next(done) for _ in request.precisions] for _ in prepared]
     more_rows = [
         {judgement.precision: further for judgement, further in judgements} for judgements in by_case

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import platform
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -31,6 +32,22 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def settings_restored() -> Iterator[None]:
+    """Runners change settings of PyTorch, and nvtripy changes stderr; behind the body they are as before."""
+    stderr = sys.stderr
+    threads = torch.get_num_threads()
+    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    allowed = [backend.allow_tf32 for backend in backends]
+    try:
+        yield
+    finally:
+        sys.stderr = stderr
+        torch.set_num_threads(threads)
+        for backend, value in zip(backends, allowed, strict=True):
+            backend.allow_tf32 = value
 
 
 def reuse_freed_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,8 @@ from parity.capture.arguments import Argument, Received, named_arguments, with_v
 from parity.capture.captures import METHODS, Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.capture.longest_sums import LongestSums
 from parity.capture.names import TapName
+from parity.capture.overriding import calling
+from parity.case.model import overrides_call
 
 
 def _is_tensor(value: Any) -> bool:
@@ -46,7 +49,7 @@ def tapped(
     sums = LongestSums() if record_calls else None
     parameters = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     origins = _Origins(capture, parameters | dict(inputs) if inputs is not None else {})
-    functions = {path: module.forward for path, module in model.named_modules()}
+    functions = {path: _function(module) for path, module in model.named_modules()}
 
     def before(path: str, args: tuple, kwargs: dict, function: Callable[..., Any] | None = None) -> None:
         keys: dict[int, TensorKey] = {}
@@ -269,23 +272,44 @@ def hooked(
     after: Callable[[str, str, Any], Any],
 ) -> Iterator[None]:
     """Call both with the path of every running submodule. Their results replace its arguments and results."""
-    handles = []
-    for path, module in model.named_modules():
-        if path == "":
-            continue
-        kind = type(module).__name__
-        handles.append(
-            module.register_forward_pre_hook(
+    with contextlib.ExitStack() as stack:
+        for path, module in model.named_modules():
+            if path == "":
+                continue
+            kind = type(module).__name__
+            if overrides_call(module):
+                stack.enter_context(calling(module, _between(path, module, before, after)))
+                continue
+            first = module.register_forward_pre_hook(
                 lambda _, args, kwargs, path=path: before(path, args, kwargs), with_kwargs=True
             )
-        )
-        handles.append(
-            module.register_forward_hook(
+            stack.callback(first.remove)
+            last = module.register_forward_hook(
                 lambda _, args, result, path=path, kind=kind: after(path, kind, result)
             )
-        )
-    try:
+            stack.callback(last.remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+def _function(module: torch.nn.Module) -> Callable[..., Any]:
+    """The function that a call of a module runs."""
+    return functools.partial(type(module).__call__, module) if overrides_call(module) else module.forward
+
+
+def _between(
+    path: str,
+    module: torch.nn.Module,
+    before: Callable[[str, tuple, dict], Any],
+    after: Callable[[str, str, Any], Any],
+) -> Callable[..., Any]:
+    """A module's own `__call__` between `before` and `after`, as `forward` is between PyTorch's hooks."""
+    function, kind = _function(module), type(module).__name__
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        replaced = before(path, args, kwargs)
+        args, kwargs = (args, kwargs) if replaced is None else replaced
+        result = function(*args, **kwargs)
+        other = after(path, kind, result)
+        return result if other is None else other
+
+    return called

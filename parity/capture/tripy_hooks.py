@@ -7,7 +7,8 @@ compiled function, and so do arguments that are nothing else's result. The model
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,8 @@ import nvtripy as tp
 from parity.capture.arguments import Argument, Received, named_arguments, with_value
 from parity.capture.captures import tensor_leaves
 from parity.capture.names import TapName
+from parity.capture.overriding import calling
+from parity.case.model import overrides_call
 
 
 def is_tripy_tensor(value: Any) -> bool:
@@ -68,16 +71,18 @@ class Traced:
 
 
 @contextlib.contextmanager
-def tapped(model: tp.Module) -> Iterator[Traced]:
-    """Collect every submodule's results and arguments by name while the body traces the model."""
-    traced = Traced(model.state_dict())
+def tapped(modules: Mapping[str, tp.Module], parameters: Mapping[str, tp.Tensor]) -> Iterator[Traced]:
+    """Collect every submodule's results and arguments by name while the body traces the model.
+
+    Args:
+        modules: The submodules by path.
+        parameters: Tensors of the model by name.
+    """
+    traced = Traced(parameters)
     seen: dict[str, int] = {}
     running: list[str] = []
-    wrapped: list[tp.Module] = []
 
-    def wrap(path: str, module: tp.Module) -> None:
-        forward = module.forward
-
+    def recording(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         def recording_forward(*args: Any, **kwargs: Any) -> Any:
             call = TapName(path, seen.get(path, 0))
             traced.received[str(call)] = Received(
@@ -99,14 +104,16 @@ def tapped(model: tp.Module) -> Iterator[Traced]:
                 traced.name(tensor, tap)
             return result
 
-        # An instance attribute hides the class's method; deleting it restores the method.
-        module.forward = recording_forward
-        wrapped.append(module)
+        return recording_forward
 
-    try:
-        for path, module in named_modules(model):
-            wrap(path, module)
+    with contextlib.ExitStack() as stack:
+        for path, module in modules.items():
+            if overrides_call(module):
+                stack.enter_context(
+                    calling(module, recording(path, functools.partial(type(module).__call__, module)))
+                )
+                continue
+            # An instance attribute hides the class's method; deleting it restores the method.
+            module.forward = recording(path, module.forward)
+            stack.callback(delattr, module, "forward")
         yield traced
-    finally:
-        for module in wrapped:
-            del module.forward

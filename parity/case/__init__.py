@@ -3,6 +3,8 @@
 from parity.case.loading import Listed, Registry, load_case
 from parity.case.model import Case, Form, NoForm
 from parity.case.options import Option
+from parity.case.pair import ModelPair
+from parity.case.pairing import From
 from parity.case.plan import Arrays, Batches, PlannedBatch
 from parity.case.reference import CaseReference
 
@@ -12,7 +14,9 @@ __all__ = [
     "Case",
     "CaseReference",
     "Form",
+    "From",
     "Listed",
+    "ModelPair",
     "NoForm",
     "PlannedBatch",
     "Option",

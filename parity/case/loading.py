@@ -80,6 +80,13 @@ def _refuse(reference: CaseReference, problem: str, fix: str) -> NoReturn:
 
 def _imported(target: str) -> Any:
     """The attribute of a target. Raises `UserError`."""
+    if not target:
+        raise UserError(
+            "case",
+            "without an import path",
+            "holds objects of an earlier process",
+            "compare the models again",
+        )
     module, colon, attribute = target.partition(":")
     if not (module and colon and attribute):
         raise UserError("case", target, "is no import path", "write it as package.module:attribute")

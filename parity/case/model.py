@@ -16,6 +16,7 @@ import numpy as np
 from parity.base.errors import UserError
 from parity.base.trees import dotted, leaves
 from parity.case.options import Option
+from parity.case.pairing import Pairing
 from parity.case.plan import FEW_ROWS, Arrays, Batches, PlannedBatch
 from parity.case.reference import CaseReference
 
@@ -28,11 +29,17 @@ if TYPE_CHECKING:
     from parity.case.streams import Streams
 
 
+def overrides_call(module: Any) -> bool:
+    """Whether the class of a module, of either side, has a `__call__` of its own in place of `forward`."""
+    owner = next(cls for cls in type(module).__mro__ if "__call__" in vars(cls))
+    return owner.__module__.partition(".")[0] not in ("torch", "nvtripy")
+
+
 class NoForm(Exception):
     """A case has no such form, or the form cannot run here; the message is the reason that users read."""
 
 
-class Case(abc.ABC):
+class Case(Pairing, abc.ABC):
     """One model in one configuration: both sides, inputs, and the parts of results that count.
 
     A subclass sets `name`, and `seed` and `batch_size` where these defaults do not fit. It implements
@@ -72,7 +79,7 @@ class Case(abc.ABC):
 
     @abc.abstractmethod
     def build_port(self, dtype: nvtripy.dtype) -> nvtripy.Module:
-        """The Tripy model in a dtype, its parameters not set. Its state-dict keys are the reference's."""
+        """The Tripy model in a dtype, its parameters not set. See `names` and `weights` for other keys."""
 
     @abc.abstractmethod
     def make_inputs(self) -> Arrays | Batches:
@@ -92,6 +99,20 @@ class Case(abc.ABC):
                 "case", type(self).__qualname__, "has no reference", "load it with parity.load_case"
             )
         return self._reference
+
+    @property
+    def is_live(self) -> bool:
+        """Whether only this process has the case, because it was not loaded from a reference."""
+        try:
+            return not self.reference
+        except UserError:
+            return True
+
+    def described(self) -> CaseReference:
+        """The reference; of a live case its name and description alone."""
+        if self.is_live:
+            return CaseReference(target="", name=self.name, description=self.description)
+        return self.reference
 
     def with_overrides(self, seed: int | None = None, batch_size: int | None = None) -> Case:
         """The same case with another seed or batch size. Override it if the constructor uses either.
@@ -125,6 +146,12 @@ class Case(abc.ABC):
     def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
         """The entry's keyword arguments: by default the arrays by their names."""
         return dict(arrays)
+
+    def call(self, model: Any, arguments: Mapping[str, Any]) -> Any:
+        """Call the entry of a model of either side."""
+        if self.entry == "forward" and overrides_call(model):
+            return model(**arguments)
+        return getattr(model, self.entry)(**arguments)
 
     def named_outputs(self, results: Any) -> dict[str, Any]:
         """The entry's results by tap name, of either side: one tensor, a tuple, or a dict of tensors."""

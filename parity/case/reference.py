@@ -16,7 +16,7 @@ class CaseReference(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     target: str
-    """Import path, `package.module:attribute`."""
+    """Import path, `package.module:attribute`; empty for a case of live objects, which cannot be loaded."""
     values: dict[str, Any] = {}
     """Arguments of the attribute: JSON's types only."""
     seed: int | None = None

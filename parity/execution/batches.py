@@ -94,6 +94,11 @@ class BatchCollection:
             # Other batches of a plan tell nothing new of a runner that cannot run here.
             self._names = tuple(name for name in self._names if record.runners[name].status not in _NOT_HERE)
 
+    def _covers(self, number: int) -> bool:
+        """Whether a batch measures coverage. Code of live models is not traced: it is this process's own."""
+        in_plan = number < len(self._prepared.inputs.batches) and not self._prepared.case.is_live
+        return in_plan and self._request.covers(self._precision)
+
     def _run(self, number: int, names: Sequence[str], modules_alone: bool) -> Record:
         case, inputs, result = self._prepared.case, self._prepared.inputs, self._result(number)
         shutil.rmtree(result.path, ignore_errors=True)  # an interrupted run may leave a part
@@ -107,7 +112,7 @@ class BatchCollection:
             self._progress,
             timed=number == 0,
             profiles=self._request.profile if number == 0 else None,
-            covers=number < len(inputs.batches) and self._request.covers(self._precision),
+            covers=self._covers(number),
             modules_alone=modules_alone,
             row_trials=number == 0,
         )

@@ -110,7 +110,7 @@ def write_descriptions(
     """
     descriptions = [
         CaseDescription(
-            case=case.case.reference,
+            case=case.case.described(),
             position=position,
             precisions=tuple(precisions),
             source=case.inputs.source,

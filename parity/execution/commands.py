@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import numpy as np
 import torch
@@ -88,13 +88,15 @@ class Commands:
 
     Args:
         name: A name in `parity.runners.RUNNERS`, or the oracle's.
+        log: Receives the tracebacks of errors; None for the stderr of this process.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, log: TextIO | None = None) -> None:
         self._name = name
+        self.log = log
         self._started: Runner | None = None
         self._case: Case | None = None
-        self._loaded: tuple[CaseReference, Precision, Path] | None = None
+        self._loaded: tuple[Case | CaseReference, Precision, Path] | None = None
         self._arrays: dict[Path, Mapping[str, np.ndarray]] = {}
         self._captures: dict[Path, Capture] = {}
         self._timed: dict[str, torch.Tensor] = {}
@@ -116,6 +118,11 @@ class Commands:
         assert self._case is not None, "load comes first"
         return self._case
 
+    def close(self) -> None:
+        """Close the log. No command follows."""
+        if self.log is not None:
+            self.log.close()
+
     def start(self, threads: int) -> Abilities:
         """Create the runner, if it does not exist, and give it so many threads."""
         torch.set_num_threads(threads)
@@ -130,17 +137,17 @@ class Commands:
             isinstance(runner, MeasuresCoverage),
         )
 
-    def load(self, reference: CaseReference, precision: Precision, weights: Path) -> None:
-        """Load a case in a precision with exported weights, unless they are loaded already."""
-        if self._loaded == (reference, precision, weights):
+    def load(self, source: Case | CaseReference, precision: Precision, weights: Path) -> None:
+        """Load a live case, or one of a reference, with exported weights, unless they are loaded."""
+        if self._loaded == (source, precision, weights):
             return
         self._captures.clear()
         self._in_place.clear()
         self._loaded = None
-        case = load_case(reference)
+        case = source if isinstance(source, Case) else load_case(source)
         self._runner.load(case, precision, load_export(weights))
         self._case = case
-        self._loaded = reference, precision, weights
+        self._loaded = source, precision, weights
 
     def build(self, inputs: Path, folder: Path) -> list[dict[str, Any]]:
         """Build engines into a folder. Returns the fields of a `BuildRecord` for each."""
@@ -224,7 +231,7 @@ class Commands:
             except Exception as error:
                 if is_allocation_failure(error):
                     raise
-                traceback.print_exc()
+                traceback.print_exc(file=self.log)
                 problems[call.tap] = f"{type(error).__name__}: {first_line(error)}"
                 for name in set(capture.tensors) - before:
                     del capture.tensors[name]

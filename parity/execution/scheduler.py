@@ -16,9 +16,9 @@ from typing import TypeVar
 import torch
 
 from parity.base.precision import Precision
-from parity.base.process import one_thread
+from parity.base.process import one_thread, settings_restored
 from parity.execution.folder import RunFolder
-from parity.execution.worker import RunnerProcess
+from parity.execution.worker import RunnerHere, RunnerProcess
 
 MAX_WORKERS = 2
 """Largest number of workers on a CPU: each holds models and executables in memory."""
@@ -112,15 +112,17 @@ class RunnerPool:
     Args:
         folder: Folder of their logs.
         timeout: Time limit of one command in seconds.
+        here: Whether the runners are in this process, for live cases.
     """
 
-    def __init__(self, folder: Path, timeout: float) -> None:
+    def __init__(self, folder: Path, timeout: float, here: bool = False) -> None:
         self._folder = folder
         self._timeout = timeout
-        self._processes: dict[tuple, RunnerProcess] = {}
+        self._here = here
+        self._processes: dict[tuple, RunnerProcess | RunnerHere] = {}
         self._lock = threading.Lock()
 
-    def get(self, name: str, precision: Precision) -> RunnerProcess:
+    def get(self, name: str, precision: Precision) -> RunnerProcess | RunnerHere:
         """The live process of a runner, whose environment fits the precision."""
         # TensorRT and cuBLAS read this once, when they start: only tf32 runs may round factors to tf32.
         environment = {} if precision.name == "tf32" else {"NVIDIA_TF32_OVERRIDE": "0"}
@@ -130,7 +132,10 @@ class RunnerPool:
             if process is None or not process.alive:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 log = self._folder / f"{name}.log"
-                process = RunnerProcess(name, log, self._timeout, environment)
+                if self._here:
+                    process = RunnerHere(name, log)
+                else:
+                    process = RunnerProcess(name, log, self._timeout, environment)
                 self._processes[key] = process
         return process
 
@@ -156,7 +161,11 @@ class Worker:
 
 
 def side_by_side(
-    work: Callable[[Unit, Worker], Result], units: Sequence[Unit], folder: RunFolder, timeout: float
+    work: Callable[[Unit, Worker], Result],
+    units: Sequence[Unit],
+    folder: RunFolder,
+    timeout: float,
+    here: bool = False,
 ) -> list[Result]:
     """Do all units of a run, as many side by side as there are workers.
 
@@ -165,12 +174,14 @@ def side_by_side(
         units: The units.
         folder: Folder of the run, for logs.
         timeout: Time limit of one command of a runner in seconds.
+        here: Whether the runners are in this process. Then there is one worker.
 
     Returns:
         The results, in the order of the units.
     """
     scheduler = Scheduler()
-    workers = [Worker(RunnerPool(folder.worker(n), timeout), scheduler) for n in range(scheduler.workers)]
+    count = 1 if here else scheduler.workers
+    workers = [Worker(RunnerPool(folder.worker(n), timeout, here), scheduler) for n in range(count)]
     free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
     for worker in workers:
         free.put(worker)
@@ -183,7 +194,8 @@ def side_by_side(
             free.put(worker)
 
     try:
-        with one_thread(), ThreadPoolExecutor(max_workers=scheduler.workers) as threads:
+        # Runners in this process need its threads.
+        with settings_restored() if here else one_thread(), ThreadPoolExecutor(max_workers=count) as threads:
             return list(threads.map(do, units))
     finally:
         # All clean up at the same time.

@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -78,11 +79,7 @@ class RunnerProcess:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._process.join(timeout=10)
             raise self._death(name) from None
-        if status is Status.UNWRITABLE:
-            raise payload
-        if status != Status.OK:
-            raise RunnerFailure(status, payload)
-        return payload
+        return _payload(status, payload)
 
     @property
     def pid(self) -> int | None:
@@ -112,6 +109,49 @@ class RunnerProcess:
         )
         last = _last_line(self._log, self._log_start)
         return RunnerFailure(Status.CRASHED, f"{cause} during '{command}'" + (f": {last}" if last else ""))
+
+
+class RunnerHere:
+    """One runner in this process, for live objects, which no other process can import.
+
+    A crash ends this process, and no command has a time limit.
+
+    Args:
+        name: A name in `parity.runners.RUNNERS`.
+        log: File that receives the tracebacks of errors.
+    """
+
+    alive = True
+    _one_command = threading.Lock()
+
+    def __init__(self, name: str, log: Path) -> None:
+        self._commands = Commands(name, log.open("a", buffering=1))
+
+    def request(
+        self,
+        command: Callable[Concatenate[Commands, Arguments], Result],
+        *arguments: Arguments.args,
+        **keywords: Arguments.kwargs,
+    ) -> Result:
+        """Run a command, as `RunnerProcess.request` does. One command runs at a time."""
+        with self._one_command:
+            return _payload(*_answer(self._commands, command.__name__, arguments, keywords))
+
+    def dismiss(self) -> None:
+        """Nothing to tell: the runner ends with its last reference."""
+
+    def stop(self, patience: float = 0.0) -> None:
+        """Close the log."""
+        self._commands.close()
+
+
+def _payload(status: Status, payload: Any) -> Any:
+    """The result of a command, or its error. Raises `RunnerFailure` or `CannotWrite`."""
+    if status is Status.UNWRITABLE:
+        raise payload
+    if status != Status.OK:
+        raise RunnerFailure(status, payload)
+    return payload
 
 
 def _last_line(log: Path, start: int) -> str:
@@ -159,7 +199,7 @@ def _answer(commands: Commands, command: str, arguments: tuple, keywords: dict) 
     except MemoryError:
         return Status.OUT_OF_MEMORY, f"allocation failed during '{command}'"
     except Exception as error:  # noqa: BLE001, any error of a runner becomes its row
-        traceback.print_exc()
+        traceback.print_exc(file=commands.log)
         if is_allocation_failure(error):
             return Status.OUT_OF_MEMORY, first_line(error)
         return Status.ERROR, f"{type(error).__name__}: {first_line(error)}"

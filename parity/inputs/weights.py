@@ -36,6 +36,8 @@ def case_weights(case: Case, checkpoint: Path | None = None) -> tuple[dict[str, 
         UserError: See `load_checkpoint`.
     """
     model = case.build_reference()
+    if checkpoint is None and case.initial == "own":
+        return own_weights(model), "the model's own"
     if checkpoint is None:
         return initial_weights(model, case.seed, case.weight_scale), f"initial, seed {case.seed}"
     return load_checkpoint(checkpoint, layout(model.state_dict())), str(checkpoint)
@@ -59,7 +61,12 @@ def initial_weights(
         A state dict, contiguous, on the CPU; parameters in float32.
     """
     weights = {name: buffer.detach().cpu().clone() for name, buffer in model.named_buffers()}
-    for name, parameter in model.named_parameters():
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        # A shared parameter has the values of its first name.
+        if first.setdefault(id(parameter), name) != name:
+            weights[name] = weights[first[id(parameter)]].clone()
+            continue
         scale = None if weight_scale is None else weight_scale(name, parameter)
         if scale is None:
             owner, _, attribute = name.rpartition(".")
@@ -68,6 +75,16 @@ def initial_weights(
         values = np.random.default_rng([seed, key]).standard_normal(tuple(parameter.shape), dtype=np.float32)
         weights[name] = torch.from_numpy(values * np.float32(scale))
     return {name: weights[name].contiguous() for name in model.state_dict()}
+
+
+def own_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of a model's own weights, contiguous, on the CPU; floating-point tensors in float32."""
+    return {
+        name: tensor.detach()
+        .to("cpu", torch.float32 if tensor.is_floating_point() else None, copy=True)
+        .contiguous()
+        for name, tensor in model.state_dict().items()
+    }
 
 
 def rounded(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:

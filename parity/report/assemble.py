@@ -53,7 +53,7 @@ def assemble(
         requested_runners=tuple(asked),
         cases=tuple(_case_report(description, judgements) for description, judgements in judged),
         coverage=coverage_report(
-            [load_case(description.case) for description, _ in judged],
+            [load_case(description.case) for description, _ in judged if description.case.target],
             [judgement for _, judgements in judged for judgement in judgements],
         ),
         exit_code=0,

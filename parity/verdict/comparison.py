@@ -115,13 +115,17 @@ def _judge_tap(evidence: Evidence, results: Results, tap: str, flips: np.ndarray
     path = call.path if call else tap
     kind = call.kind if call else (MODEL_OUTPUT if is_output else "unknown")
     if tap not in evidence.reference.tensors:
+        own = TapName.parse(tap).path
+        is_called = any(call.path == own for call in evidence.reference.calls)
+        if not is_output and not is_called and (absence := evidence.absence(own, kind)):
+            return TapJudgement(tap, own, kind, None, None, absence)
         extra = failure("extra: the reference has no such module or output", bound_for(evidence.precision, 1))
         return TapJudgement.of(tap, path, kind, extra)
     reference = evidence.reference.tensors[tap]
     # The shipped model is untapped, so its outputs are judged.
     port = results.untapped.get(tap) if is_output else results.tapped.get(tap)
     if call and port is None and results.isolated.get(tap) is None:
-        gap = evidence.gaps.get(kind, "") or results.fused.get(kind, "")
+        gap = evidence.gaps.get(kind, "") or results.fused.get(kind, "") or evidence.absence(path, kind)
         if gap:
             return TapJudgement(tap, path, kind, None, None, gap)
     contaminated = _row_mask(flips, reference)

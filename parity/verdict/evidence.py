@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +33,7 @@ class Evidence:
         has_padding: Whether the batch has padding to poison.
         boundary: Elements within round-off of a discontinuity, by tap.
         gaps: Classes of the reference that the port cannot have, with the reason.
+        absence: The reason why only one side has a module, from path and class; empty if that fails.
         causal: Whether no row of a sequence depends on a later one.
         oracle_received: Tapped run of the oracle, for the arguments of its calls.
     """
@@ -49,6 +50,7 @@ class Evidence:
     has_padding: bool = True
     boundary: Mapping[str, np.ndarray] = field(default_factory=dict)
     gaps: Mapping[str, str] = field(default_factory=dict)
+    absence: Callable[[str, str], str] = lambda path, kind: ""
     causal: bool = True
     oracle_received: Capture = field(default_factory=Capture)
 

@@ -300,9 +300,23 @@ def evidence_of(
         has_padding=has_padding,
         boundary=boundary,
         gaps=case.gaps(),
+        absence=_absence(case),
         causal=case.is_causal(),
         oracle_received=oracle,
     )
+
+
+def _absence(case: Case) -> Callable[[str, str], str]:
+    """`Case.absence`, which also lets the port call modules that PyTorch has and never calls."""
+
+    def reason(path: str, kind: str) -> str:
+        stated = case.absence(path, kind)
+        if stated or kind != "unknown":
+            return stated
+        is_module = path in dict(case.build_reference().named_modules())
+        return "PyTorch never calls this module" if is_module else ""
+
+    return reason
 
 
 def _boundary(function: Callable[..., np.ndarray], call: ModuleCall, reference: Capture) -> np.ndarray:

@@ -73,7 +73,7 @@ class TorchModel(Runner):
         return map_tree(self.case.entry_arguments(arrays), self._place)
 
     def _entry(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
-        return self.case.named_outputs(getattr(self.model, self.case.entry)(**arguments))
+        return self.case.named_outputs(self.case.call(self.model, arguments))
 
     def run(self, arrays: Arrays) -> dict[str, torch.Tensor]:
         with torch.inference_mode():

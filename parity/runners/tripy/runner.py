@@ -19,7 +19,7 @@ from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.arguments import Received
 from parity.capture.captures import Capture, ModuleCall, tensor_leaves
 from parity.capture.names import TapName
-from parity.capture.tripy_hooks import Traced, is_tripy_tensor, named_modules, tapped
+from parity.capture.tripy_hooks import Traced, is_tripy_tensor, tapped
 from parity.case import Case, NoForm
 from parity.coverage.questions import Coverage
 from parity.inputs.weights import rounded
@@ -42,6 +42,7 @@ from parity.runners.tripy.compiled import (
     tripy_dtype,
 )
 from parity.runners.tripy.lean_traces import leanly
+from parity.runners.tripy.pairing import paired_modules, paired_parameters, set_parameters
 from parity.runners.tripy.survey import Survey
 from parity.timing.measure import Replayed, Replays, Timed, TimedCall
 
@@ -79,7 +80,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         except NoForm as error:
             raise Unavailable(str(error)) from error
         self._load_parameters(weights)
-        self._modules = dict(named_modules(self.model))
+        self._modules = paired_modules(self.case, self.model)
         self._executables, self._whole = {}, None
         self._survey = None
 
@@ -92,9 +93,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         return self._survey.answer(arrays, recorded)
 
     def _load_parameters(self, weights: Tensors) -> None:
-        tensors = rounded(weights, self.dtype)
-        state = {name: tp.Tensor(tensor.contiguous()) for name, tensor in tensors.items()}
-        self.model.load_state_dict(state, strict=True)
+        set_parameters(self.case, self.model, rounded(weights, self.dtype))
 
     def _host(self, leaf: Any) -> Any:
         tensor = torch.tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
@@ -128,7 +127,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         """The result of `compile_with` for a function that receives a `Traced`, and the calls' arguments."""
 
         def compiled() -> tuple[Any, dict[str, Received]]:
-            with tapped(self.model) as traced:
+            with tapped(self._modules, paired_parameters(self.case, self.model)) as traced:
                 return compile_with(functools.partial(function, traced=traced), *arguments), traced.received
 
         return leanly(compiled)
@@ -137,7 +136,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         return Compiled(function, arguments, dynamic_sizes)
 
     def _entry(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
-        return self.case.named_outputs(getattr(self.model, self.case.entry)(**arguments))
+        return self.case.named_outputs(self.case.call(self.model, arguments))
 
     def _entry_tapped(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
         for path, leaf in leaves(arguments):
@@ -168,7 +167,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
             received = {
                 leaf.tensor for call in compiled.received.values() for leaf in call.arguments if leaf.origin
             }
-            parameters = self.model.state_dict()
+            parameters = paired_parameters(self.case, self.model)
             capture.call_inputs.update(
                 {name: to_host(parameters[name]) for name in received & set(parameters)}
             )

@@ -73,7 +73,7 @@ def torch_arguments(model, record_calls=False):
 
 def ported_arguments():
     model = Port()
-    with tripy_hooks.tapped(model) as traced:
+    with tripy_hooks.tapped(dict(tripy_hooks.named_modules(model)), model.state_dict()) as traced:
         inputs = {name: tp.Tensor(tensor.numpy()) for name, tensor in INPUTS.items()}
         for name, tensor in inputs.items():
             traced.name(tensor, name)

@@ -1,0 +1,188 @@
+"""Comparisons from Python: `compare` two models, or `check` a case.
+
+Both go through the pipeline of the command line: the same runners, captures, verdicts and report. A case that
+was loaded from a reference runs in processes of its own. Live models run in this process, because no other
+process can import them: a crash of a runner then ends this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parity.base.errors import UserError, check_names
+from parity.base.precision import PRECISIONS
+from parity.case import Case, ModelPair
+from parity.execution.record import REFERENCE, Status
+from parity.execution.request import Request
+from parity.pipeline import run
+from parity.report.files import write_outputs
+from parity.report.schema import Report, RunnerReport
+from parity.runners import RUNNERS
+
+if TYPE_CHECKING:
+    import nvtripy
+    import torch
+
+PRECISIONS_COMPARED = ("fp32", "fp16")
+"""The precisions of a comparison that names none."""
+TIMEOUT = 600.0
+"""Time limit of one step of one runner in a process of its own, in seconds."""
+
+
+class ParityError(AssertionError):
+    """A port differs from its reference, or could not be judged; the message is the printed result."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a comparison; `str` of it has a line for each precision, and the culprit below a failure.
+
+    Attributes:
+        report: Every number, as in `report.json`.
+    """
+
+    report: Report
+
+    @property
+    def passed(self) -> bool:
+        """Whether every runner in every precision passes."""
+        return self.report.exit_code == 0
+
+    def raise_if_failed(self) -> None:
+        """Raises `ParityError` unless everything passes."""
+        if not self.passed:
+            raise ParityError(f"the port does not pass\n{self}")
+
+    def write(self, folder: str | Path) -> Path:
+        """Write `report.json`, the page and the other forms of the report into a new or empty folder.
+
+        Raises:
+            UserError: The folder cannot be written, or holds another report.
+        """
+        write_outputs(self.report, Path(folder))
+        return Path(folder)
+
+    def __str__(self) -> str:
+        lines = []
+        for case, precision, runner in self.report.runner_reports():
+            if runner.runner != REFERENCE or runner.status != Status.OK.value:
+                lines += [f"{case.case.name} {precision.precision} {line}" for line in [_line(runner)]]
+                lines += [f"    {line}" for line in _details(runner)]
+        return "\n".join(lines)
+
+
+def compare(
+    torch_model: torch.nn.Module | Callable[[], torch.nn.Module],
+    port: nvtripy.Module | Callable[..., nvtripy.Module],
+    inputs: Mapping[str, Any],
+    precisions: Sequence[str] | None = None,
+    runners: Sequence[str] = ("tripy",),
+    **options: Any,
+) -> Result:
+    """Compare a Tripy model with its PyTorch original, module by module, in this process.
+
+    Both models get the same weights and inputs. A float64 run of the PyTorch model is the truth. The port may
+    be as far from it as rounding explains.
+
+        result = parity.compare(torch_model, TripyModel, inputs={"idx": ids})
+        print(result)
+        result.raise_if_failed()
+
+    Args:
+        torch_model, port, inputs, options: See `parity.ModelPair`.
+        precisions: Names of precisions; by default fp32 and fp16, or that of a Tripy model.
+        runners: Names of the judged runners.
+
+    Returns:
+        The result.
+
+    Raises:
+        UserError: A model, an input or an option that the comparison cannot use.
+    """
+    case = ModelPair(torch_model, port, inputs, **options)
+    own = case.precision_of_port()
+    if own is not None:
+        for precision in precisions or ():
+            if precision in PRECISIONS and precision != own:
+                raise UserError(
+                    "precisions",
+                    precision,
+                    f"is not the precision of the Tripy model, {own}",
+                    "give a function that builds it from a type, such as its class",
+                )
+    with case.port_restored():
+        return check(case, precisions or (PRECISIONS_COMPARED if own is None else (own,)), runners)
+
+
+def check(
+    case: Case, precisions: Sequence[str] = PRECISIONS_COMPARED, runners: Sequence[str] = ("tripy",)
+) -> Result:
+    """Run and judge a case, in this process unless it was loaded by `parity.load_case`.
+
+    Args:
+        case: The case.
+        precisions: Names of precisions.
+        runners: Names of the judged runners.
+
+    Raises:
+        UserError: A bad name, or a case that cannot run.
+    """
+    for field, names in (("precisions", precisions), ("runners", runners)):
+        if isinstance(names, str) or not names:
+            raise UserError(field, names, "is no sequence of names", f"give a tuple, such as ({names!r},)")
+    precisions = check_names("precisions", precisions, PRECISIONS)
+    if case.is_live and "tf32" in precisions:
+        # The libraries read the switch of tf32 when they start.
+        raise UserError(
+            "precisions",
+            "tf32",
+            "needs a process of its own",
+            "write an importable case, see parity.load_case",
+        )
+    case.check_options()
+    if any(name.startswith(("tripy", "tensorrt")) for name in runners):
+        from parity.runners.tripy.pairing import check_port
+
+        check_port(case, PRECISIONS[precisions[0]].dtype)
+    request = Request(
+        cases=(case,),
+        precisions=precisions,
+        runners=check_names("runners", runners, RUNNERS),
+        runners_asked=True,
+        data=None,
+        checkpoint=None,
+        save=None,
+        timeout=TIMEOUT,
+        command=f"parity.compare of {case.name}",
+    )
+    return Result(run(request, progress=lambda _: None))
+
+
+def _line(runner: RunnerReport) -> str:
+    """Verdict and worst module of a runner in a line."""
+    if runner.verdict == "NONE":
+        return f"{runner.status}: {runner.reason}"
+    judged = [module for module in runner.modules if module.verdicts]
+    if runner.verdict == "FAIL" or not judged:
+        diagnosis = runner.diagnosis
+        return f"{runner.verdict} at {diagnosis.tap or 'the whole model' if diagnosis is not None else '-'}"
+    worst = max(judged, key=lambda module: module.margin)
+    least = max((module.min_detectable_error for module in judged), default=0.0)
+    return (
+        f"{runner.verdict}: {len(judged)} modules and outputs; at most {worst.margin:.2g} of its limit, "
+        f"at {worst.tap}; any relative error of {least:.1g} would fail"
+    )
+
+
+def _details(runner: RunnerReport) -> list[str]:
+    """The place and the cause of a failure, and notes."""
+    lines = []
+    diagnosis = runner.diagnosis
+    if diagnosis is not None and diagnosis.kind != "none":
+        lines.append(f"where: {diagnosis.text}")
+        lines += [f"why: {reason}" for reason in diagnosis.explanation]
+    lines += [f"note: {module.path} ({module.kind}): {module.gap}" for module in runner.modules if module.gap]
+    return lines

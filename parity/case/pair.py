@@ -1,0 +1,233 @@
+"""`ModelPair`: a case of two live models and one batch of inputs, with options in place of methods."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parity.base.errors import UserError, check_names
+from parity.case.model import Case, overrides_call
+from parity.case.pairing import Pairing
+from parity.case.plan import Arrays, PlannedBatch
+
+if TYPE_CHECKING:
+    import nvtripy
+    import torch
+
+OPTIONS = ("name", "entry", *(name for name in Pairing.__annotations__ if name != "one_sided"))
+"""Names of the options of a `ModelPair`."""
+
+
+class ModelPair(Case):
+    """A PyTorch model, its port, and a batch of inputs.
+
+    Modules that only one side has are notes. The options are the attributes of `Case` of the same names.
+
+    Args:
+        torch_model: The PyTorch model, or a function that builds it. The model does not change.
+        port: A function that builds the Tripy model, such as its class. It takes the type of its numbers, or
+            nothing if it has one precision. A Tripy model in place of it has its own precision; its weights
+            are the PyTorch model's while it runs, and its own afterwards.
+        inputs: The entry's arguments by name: arrays, tensors, or constants. The first array has the batch
+            first. The names are the PyTorch model's.
+        options: See `OPTIONS`.
+
+    Raises:
+        UserError: A model, an input or an option that the comparison cannot use.
+    """
+
+    one_sided = True
+
+    def __init__(
+        self,
+        torch_model: torch.nn.Module | Callable[[], torch.nn.Module],
+        port: nvtripy.Module | Callable[..., nvtripy.Module],
+        inputs: Mapping[str, Any],
+        **options: Any,
+    ) -> None:
+        check_names("option", options, OPTIONS)
+        self._torch_model, self._port = _checked_models(torch_model, port)
+        self._arrays, self._constants = _arrays_and_constants(inputs)
+        self.name = type(torch_model).__name__ if _is_torch_module(torch_model) else "model"
+        for name, value in options.items():
+            setattr(self, name, value)
+        if not (isinstance(self.name, str) and re.fullmatch("[A-Za-z][A-Za-z0-9_]*", self.name)):
+            raise UserError(
+                "name", self.name, "is no name", "use letters, digits and underscores, a letter first"
+            )
+        self.batch_size = self.batch_size_of(self._arrays)
+        self.check_options()
+
+    def build_reference(self) -> torch.nn.Module:
+        if not _is_torch_module(self._torch_model):
+            model = self._torch_model()
+            if not _is_torch_module(model):
+                raise UserError("torch_model", model, "is no torch.nn.Module", "return the model")
+            return model
+        try:
+            return copy.deepcopy(self._torch_model)
+        except Exception as error:
+            raise UserError(
+                "torch_model", self.name, f"cannot be copied ({error})", "give a function that builds it"
+            ) from error
+
+    def build_port(self, dtype: nvtripy.dtype) -> nvtripy.Module:
+        if _is_tripy_module(self._port):
+            return self._port
+        port = self._port(*_dtype_argument(self._port, dtype))
+        if not _is_tripy_module(port):
+            raise UserError("port", port, "is no nvtripy.Module", "return the Tripy model")
+        return port
+
+    def precision_of_port(self) -> str | None:
+        """Name of the precision of a live Tripy model; None for a function that builds one in any."""
+        import nvtripy as tp
+
+        if not _is_tripy_module(self._port) and _dtype_argument(self._port, "dtype"):
+            return None
+        types = {tensor.dtype for tensor in self.build_port(tp.float32).state_dict().values()}
+        names = {tp.float32: "fp32", tp.float16: "fp16", tp.bfloat16: "bf16"}
+        known = [name for dtype, name in names.items() if dtype in types]
+        if len(known) > 1:
+            raise UserError(
+                "port", " and ".join(known), "are the types of its tensors", "build it in one type"
+            )
+        return known[0] if known else "fp32"
+
+    @contextlib.contextmanager
+    def port_restored(self) -> Iterator[None]:
+        """Behind the body, a live Tripy model has its own weights again."""
+        if not _is_tripy_module(self._port):
+            yield
+            return
+        own = self._port.state_dict()
+        try:
+            yield
+        finally:
+            self._port.load_state_dict(
+                {name: tensor for name, tensor in own.items() if _is_tensor(tensor)}, strict=False
+            )
+
+    def make_inputs(self) -> Arrays:
+        if self.batch_size != self.batch_size_of(self._arrays):
+            raise UserError(
+                "batch_size", self.batch_size, "is not that of the inputs", "give inputs of this many rows"
+            )
+        return self._arrays
+
+    def plan(self) -> Iterable[PlannedBatch]:
+        return ()
+
+    def batch_size_of(self, arrays: Arrays) -> int:
+        first = next(iter(arrays.values()))
+        return first.shape[0] if first.ndim else 1
+
+    def rows(self, arrays: Arrays, rows: slice | np.ndarray) -> Arrays | None:
+        # The port has the sizes of the given batch.
+        return None
+
+    def dynamic_sizes(self, arrays: Arrays) -> Mapping[int, int]:
+        return {}
+
+    def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
+        return {**arrays, **self._constants}
+
+    def call(self, model: Any, arguments: Mapping[str, Any]) -> Any:
+        if _is_tripy_module(model) and not _takes(model, self.entry, arguments):
+            # The port's parameters have other names: the order decides.
+            function = (
+                model if self.entry == "forward" and overrides_call(model) else getattr(model, self.entry)
+            )
+            return function(*arguments.values())
+        return super().call(model, arguments)
+
+
+def _checked_models(torch_model: Any, port: Any) -> tuple[Any, Any]:
+    if _is_tripy_module(torch_model) or _is_torch_module(port):
+        raise UserError(
+            "torch_model", type(torch_model).__name__, "is the port", "give the PyTorch model first"
+        )
+    if not _is_torch_module(torch_model) and not callable(torch_model):
+        raise UserError("torch_model", torch_model, "is no torch.nn.Module", "give the PyTorch model")
+    if not _is_tripy_module(port) and not callable(port):
+        raise UserError(
+            "port", port, "is no nvtripy.Module", "give a Tripy model, or a function that builds it"
+        )
+    return torch_model, port
+
+
+def _is_torch_module(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.nn.Module)
+
+
+def _is_tripy_module(value: Any) -> bool:
+    import nvtripy
+
+    return isinstance(value, nvtripy.Module)
+
+
+def _is_tensor(value: Any) -> bool:
+    import nvtripy
+
+    return isinstance(value, nvtripy.Tensor)
+
+
+def _dtype_argument(build: Callable[..., Any], dtype: Any) -> tuple[Any, ...]:
+    """The type for a function that takes one argument, none for a function that needs none."""
+    parameters = inspect.signature(build).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in positional if p.default is p.empty]
+    if len(needed) > 1:
+        names = ", ".join(p.name for p in needed)
+        raise UserError(
+            "port", build, f"needs {names}", "give a function of the type alone, such as lambda dtype: ..."
+        )
+    takes_one = bool(needed) or bool(positional and positional[0].name == "dtype")
+    return (dtype,) if takes_one else ()
+
+
+def _arrays_and_constants(inputs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays of the inputs, tensors as arrays, and the constants beside them."""
+    import torch
+
+    if not isinstance(inputs, Mapping):
+        raise UserError("inputs", type(inputs).__name__, "is no dictionary", "give arguments by name")
+    arrays: dict[str, np.ndarray] = {}
+    constants: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu()
+            arrays[name] = (value.float() if value.dtype is torch.bfloat16 else value).numpy()
+        elif isinstance(value, np.ndarray):
+            arrays[name] = value
+        elif value is None or isinstance(value, (bool, int, float, str)):
+            constants[name] = value
+        else:
+            raise UserError(
+                f"inputs[{name!r}]", type(value).__name__, "is no array, tensor or constant", "give an array"
+            )
+    if not arrays:
+        raise UserError("inputs", inputs, "has no array", "give the entry's arguments as arrays by name")
+    empty = [name for name, array in arrays.items() if array.size == 0]
+    if empty:
+        raise UserError(
+            f"inputs[{empty[0]!r}]", arrays[empty[0]].shape, "has no element", "give at least one"
+        )
+    return arrays, constants
+
+
+def _takes(model: Any, entry: str, names: Sequence[str] | Mapping[str, Any]) -> bool:
+    """Whether the entry of a model takes keyword arguments of these names."""
+    own = (
+        type(model).__call__ if entry == "forward" and overrides_call(model) else getattr(type(model), entry)
+    )
+    parameters = inspect.signature(own).parameters
+    return any(p.kind is p.VAR_KEYWORD for p in parameters.values()) or set(names) <= set(parameters)

@@ -1,0 +1,144 @@
+"""Pairs of modules and tensors of both sides: names, weights, and modules that only one side has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from parity.base.errors import UserError
+from parity.case.patterns import matched, matches_any, renamed, stars
+
+INERT = ("Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout")
+"""Classes of PyTorch that return their input in evaluation."""
+
+
+@dataclass(frozen=True, init=False)
+class From:
+    """The source of one of the port's tensors in the reference's state dict.
+
+    Named tensors are joined, then split, then transposed.
+
+    Attributes:
+        names: Names of the reference's tensors. Stars stand for the texts of the pattern's stars.
+        transpose: Whether to swap the last two axes, or the order of all axes.
+        split: Place of the part, counted from 0, and number of equal parts; None for the whole tensor.
+        axis: Axis of the join and of the split.
+    """
+
+    names: tuple[str, ...]
+    transpose: bool | tuple[int, ...]
+    split: tuple[int, int] | None
+    axis: int
+
+    def __init__(
+        self,
+        *names: str,
+        transpose: bool | Sequence[int] = False,
+        split: tuple[int, int] | None = None,
+        axis: int = 0,
+    ) -> None:
+        if not names:
+            raise UserError("From", "()", "names no tensor", "give the name of a tensor of the reference")
+        if split is not None and not (len(split) == 2 and 0 <= split[0] < split[1]):
+            raise UserError(
+                "From.split", split, "is no part of a tensor", "give (part, parts), such as (0, 3)"
+            )
+        order = transpose if isinstance(transpose, bool) else tuple(transpose)
+        if not isinstance(order, bool) and sorted(order) != list(range(len(order))):
+            raise UserError(
+                "From.transpose", order, "is no order of axes", "give each axis once, such as (0, 2, 1)"
+            )
+        for field, value in (("names", names), ("transpose", order), ("split", split), ("axis", axis)):
+            object.__setattr__(self, field, value)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the port's tensor is the reference's as it is."""
+        return len(self.names) == 1 and not self.transpose and self.split is None
+
+
+def check_paths(rules: Mapping[str, str], paths: Mapping[str, str]) -> None:
+    """Raises `UserError` for a rule without a module, and for two modules of one path.
+
+    Args:
+        rules: The option `names`.
+        paths: Path in the reference by path in the port, of all modules of the port.
+    """
+    for pattern in rules:
+        if not any(matched(pattern, path) is not None for path in paths):
+            raise UserError(
+                "names",
+                pattern,
+                "matches no module of the port",
+                f"use paths such as {', '.join(list(paths)[:3])}",
+            )
+    for path, own in paths.items():
+        other = next(other for other in paths if paths[other] == own)
+        if other != path:
+            raise UserError("names", own, f"is the path of both {other} and {path}", "name them apart")
+
+
+class Pairing:
+    """The options of a case that pair both sides. Patterns have stars, see `parity.case.patterns`."""
+
+    names: Mapping[str, str] = {}
+    """Path in the reference by path in the port, for other names. A rule holds for all modules inside."""
+    weights: Mapping[str, str | From | None] = {}
+    """Name of the port's tensor to its source in the reference; None for a tensor that the port sets itself.
+    Tensors without a rule have the reference's names, under `names`."""
+    unused: Sequence[str] = ()
+    """Names of the reference's tensors that the port does not need, such as a stored mask."""
+    functional: Sequence[str] = ()
+    """Classes or paths of the reference's modules that the port computes by functions."""
+    inert: Sequence[str] = ()
+    """Classes or paths of the reference's modules that return their input; those of `INERT` by themselves."""
+    one_sided: bool = False
+    """Whether a module that only one side has is a note. By default it is a failure."""
+    initial: Literal["sensitive", "own"] = "sensitive"
+    """Initial weights: drawn so that every module shows in its output, or those of `build_reference`."""
+
+    def reference_path(self, path: str) -> str:
+        """The path in the reference of a module at a path in the port."""
+        return renamed(self.names, path)
+
+    def absence(self, path: str, kind: str) -> str:
+        """The reason why only one side has a module; empty if that is a failure.
+
+        Args:
+            path: Its path in the reference.
+            kind: Its class; "unknown" for a module of the port alone.
+        """
+        if kind in INERT or matches_any(self.inert, kind) or matches_any(self.inert, path):
+            return "returns its input in evaluation"
+        if matches_any(self.functional, kind) or matches_any(self.functional, path):
+            return "the port computes it by a function"
+        if not self.one_sided:
+            return ""
+        if kind == "unknown":
+            return "the reference never calls a module of this path"
+        return "the port has no module of this path"
+
+    def check_options(self) -> None:
+        """Raises `UserError` for options that have no meaning."""
+        for field in ("names", "weights"):
+            for pattern, source in getattr(self, field).items():
+                targets = source.names if isinstance(source, From) else [source] if source is not None else []
+                for target in targets:
+                    if not isinstance(target, str):
+                        raise UserError(
+                            f"{field}[{pattern!r}]", target, "is no name", "give the reference's name"
+                        )
+                    if stars(target) > stars(pattern):
+                        raise UserError(
+                            f"{field}[{pattern!r}]",
+                            target,
+                            "has more stars than its pattern",
+                            "write a star on the left for each star on the right",
+                        )
+        if self.initial not in ("sensitive", "own"):
+            raise UserError("initial", self.initial, "is not known", "use 'sensitive' or 'own'")
+        for field in ("unused", "functional", "inert"):
+            value: Any = getattr(self, field)
+            if isinstance(value, str):
+                raise UserError(field, value, "is a text", f"give a sequence, such as ({value!r},)")

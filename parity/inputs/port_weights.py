@@ -1,0 +1,147 @@
+"""The reference's weights as the port's tensors: by name, by rules, and none left over on either side."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from parity.base.errors import UserError
+from parity.case import Case, From
+from parity.case.patterns import filled, matched, matches_any
+
+TRAINING_ONLY = "**num_batches_tracked"
+"""Pattern of buffers that count batches of training."""
+Shape = tuple[int, ...]
+
+
+def port_weights(
+    case: Case, weights: Mapping[str, torch.Tensor], shapes: Mapping[str, Shape]
+) -> dict[str, torch.Tensor]:
+    """The port's tensors by their names in the port.
+
+    Args:
+        case: The case with its rules.
+        weights: The reference's state dict.
+        shapes: Shape of each tensor of the port, by its name.
+
+    Raises:
+        UserError: A tensor without its counterpart, a source that does not exist, or another shape.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    parts: dict[str, set[tuple[int, int]]] = {}
+    for name, shape in shapes.items():
+        source = source_of(case, name)
+        if source is None:
+            continue
+        absent = [own for own in source.names if own not in weights]
+        if absent:
+            _refuse_absent(name, absent[0], name in absent, weights)
+        for own in source.names:
+            parts.setdefault(own, set()).add(source.split or (0, 1))
+        tensors[name] = _checked(name, _transformed(name, source, weights), shape)
+    _refuse_unmatched_rules(case, shapes)
+    _refuse_left_over(case, weights, parts)
+    return tensors
+
+
+def source_of(case: Case, name: str) -> From | None:
+    """The source of one of the port's tensors; None for one that the port sets itself."""
+    for pattern, source in case.weights.items():
+        texts = matched(pattern, name)
+        if texts is None:
+            continue
+        if source is None:
+            return None
+        if isinstance(source, str):
+            return From(filled(source, texts))
+        names = [filled(own, texts) for own in source.names]
+        return From(*names, transpose=source.transpose, split=source.split, axis=source.axis)
+    owner, dot, attribute = name.rpartition(".")
+    return From(f"{case.reference_path(owner)}{dot}{attribute}".removeprefix("."))
+
+
+def _transformed(name: str, source: From, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    try:
+        tensors = [weights[own] for own in source.names]
+        tensor = torch.cat(tensors, source.axis) if len(tensors) > 1 else tensors[0]
+        if source.split is not None:
+            part, parts = source.split
+            if tensor.shape[source.axis] % parts:
+                raise ValueError(f"axis {source.axis} of {tuple(tensor.shape)} has no {parts} equal parts")
+            tensor = tensor.chunk(parts, source.axis)[part]
+        if source.transpose is True:
+            tensor = tensor.transpose(-1, -2)
+        elif source.transpose:
+            tensor = tensor.permute(source.transpose)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise UserError(
+            f"weights[{name!r}]", source, f"does not fit the tensor ({error})", "change From"
+        ) from error
+    return tensor.contiguous()
+
+
+def _checked(name: str, tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
+    if tuple(tensor.shape) == shape:
+        return tensor
+    fix = "name another tensor, or give From(...) a transpose or split"
+    if tuple(tensor.shape[::-1]) == shape and tensor.ndim == 2:
+        fix = "write From(name, transpose=True)"
+    raise UserError(f"weights[{name!r}]", tuple(tensor.shape), f"is not the port's shape {shape}", fix)
+
+
+def _refuse_absent(name: str, absent: str, is_default: bool, weights: Mapping[str, torch.Tensor]) -> None:
+    near = difflib.get_close_matches(absent, weights, n=1)
+    hint = f"; the nearest name is {near[0]!r}" if near else ""
+    problem = "is a tensor of the port alone" if is_default else f"needs {absent!r}, which does not exist"
+    raise UserError(
+        "weights",
+        name,
+        f"{problem}: the reference has no such tensor{hint}",
+        f"write weights={{{name!r}: ...}}",
+    )
+
+
+def _refuse_unmatched_rules(case: Case, shapes: Mapping[str, Shape]) -> None:
+    for pattern in case.weights:
+        if not any(matched(pattern, name) is not None for name in shapes):
+            near = difflib.get_close_matches(pattern, shapes, n=1)
+            hint = f"; the nearest name is {near[0]!r}" if near else ""
+            raise UserError(
+                "weights", pattern, f"matches no tensor of the port{hint}", "name a tensor of the port"
+            )
+
+
+def _refuse_left_over(
+    case: Case, weights: Mapping[str, torch.Tensor], parts: Mapping[str, set[tuple[int, int]]]
+) -> None:
+    for name, taken in parts.items():
+        count = max(parts for _, parts in taken)
+        missing = sorted({(part, count) for part in range(count)} - taken)
+        if missing and (0, 1) not in taken:
+            raise UserError(
+                "weights", name, f"has a part left over, {missing[0]}", "give each part to one tensor"
+            )
+    unused = (*case.unused, TRAINING_ONLY)
+    left = [name for name in weights if name not in parts and not matches_any(unused, name)]
+    if not left:
+        return
+    shared = _shared(case)
+    left = [name for name in left if not any(other in parts for other in shared.get(name, ()))]
+    if left:
+        others = f", and {len(left) - 1} more are" if len(left) > 1 else ""
+        raise UserError(
+            "weights",
+            left[0],
+            f"is left over: no tensor of the port takes it{others}",
+            "name it in weights, or in unused if the port does not need it",
+        )
+
+
+def _shared(case: Case) -> Mapping[str, Sequence[str]]:
+    """Names of the reference's tensors by each name of the same tensor."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in case.build_reference().state_dict(keep_vars=True).items():
+        names.setdefault(id(tensor), []).append(name)
+    return {name: group for group in names.values() for name in group}

@@ -1,0 +1,52 @@
+"""The modules and tensors of a Tripy model under the reference's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import nvtripy as tp
+import torch
+
+from parity.capture.tripy_hooks import named_modules
+from parity.case import Case
+from parity.case.pairing import check_paths
+from parity.inputs.port_weights import port_weights, source_of
+from parity.runners.tripy.compiled import tripy_dtype
+from parity.runners.tripy.lean_traces import leanly
+
+
+def paired_modules(case: Case, model: tp.Module) -> dict[str, tp.Module]:
+    """The port's modules by their paths in the reference.
+
+    Raises:
+        UserError: Two modules have one path, or a rule of `names` matches no module.
+    """
+    paths = {path: case.reference_path(path) for path, _ in named_modules(model)}
+    check_paths(case.names, paths)
+    return {paths[path]: module for path, module in named_modules(model)}
+
+
+def paired_parameters(case: Case, model: tp.Module) -> dict[str, tp.Tensor]:
+    """The port's tensors by the names of their sources in the reference, or by their own if they differ."""
+    named = {}
+    for name, tensor in model.state_dict().items():
+        source = source_of(case, name)
+        is_whole = source is not None and source.is_whole
+        named[source.names[0] if source is not None and is_whole else name] = tensor
+    return named
+
+
+def set_parameters(case: Case, model: tp.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Give the port the reference's weights. Raises `UserError`, see `port_weights`."""
+    own = model.state_dict()
+    shapes = {name: tuple(map(int, tensor.shape)) for name, tensor in own.items()}
+    state = {name: tp.Tensor(tensor) for name, tensor in port_weights(case, weights, shapes).items()}
+    model.load_state_dict(state, strict=len(state) == len(own))
+
+
+def check_port(case: Case, dtype: torch.dtype) -> None:
+    """Raises `UserError` for modules and tensors without a counterpart, before a run."""
+    model = leanly(lambda: case.build_port(tripy_dtype(dtype)))
+    paired_modules(case, model)
+    shapes = {name: tuple(map(int, tensor.shape)) for name, tensor in model.state_dict().items()}
+    port_weights(case, case.build_reference().state_dict(), shapes)

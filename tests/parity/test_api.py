@@ -1,0 +1,141 @@
+"""`parity.compare` judges live models as a run of the command judges a case."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import nvtripy as tp
+import pytest
+import torch
+
+import parity
+from tests.parity.live_models import IMAGES, Net, Port
+
+
+def values(model):
+    return {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+
+
+def test_a_right_port_passes_in_two_precisions_and_writes_its_report(tmp_path):
+    model = Net()
+    before, threads = values(model), torch.get_num_threads()
+    result = parity.compare(model, Port, inputs=IMAGES)
+    assert result.passed, result
+    result.raise_if_failed()
+    lines = str(result).splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith("Net")] == [
+        "Net fp32 PASS",
+        "Net fp16 PASS",
+    ]
+    assert "    note: act (ReLU): the port has no module of this path" in lines
+    assert "    note: drop (Dropout): returns its input in evaluation" in lines
+    # The model and the settings of the process are as before.
+    assert values(model) == before
+    assert torch.get_num_threads() == threads
+    folder = result.write(tmp_path / "out")
+    report = json.loads((folder / "report.json").read_text())
+    assert report["exit_code"] == 0
+    assert report["cases"][0]["case"]["name"] == "Net"
+    taps = {module["tap"] for module in report["cases"][0]["precisions"][0]["runners"][1]["modules"]}
+    assert {"conv", "norm", "head", "forward.output"} <= taps
+    assert "<html" in (folder / "report.html").read_text()
+    ElementTree.parse(folder / "report.junit.xml")
+    with pytest.raises(parity.UserError, match="out"):
+        parity.compare(Net(), Port, inputs=IMAGES, precisions=("fp32",)).write(folder)
+
+
+def test_a_wrong_port_fails_and_names_the_place():
+    result = parity.compare(
+        Net(), lambda dtype: Port(dtype, negative_slope=0.1), inputs=IMAGES, precisions=("fp32",)
+    )
+    assert not result.passed
+    with pytest.raises(parity.ParityError, match="the port does not pass") as caught:
+        result.raise_if_failed()
+    text = str(caught.value)
+    assert "Net fp32 FAIL at head" in text
+    assert "where: head" in text
+    assert "input" in text  # the wrong argument of the module behind the function
+
+
+class WrongNorm(Port):
+    def __init__(self, dtype):
+        super().__init__(dtype)
+        self.norm = tp.GroupNorm(2, 8, dtype=dtype, eps=1e-2)
+
+
+def test_a_wrong_module_is_the_culprit():
+    result = parity.compare(Net(), WrongNorm, inputs=IMAGES, precisions=("fp32",))
+    assert "Net fp32 FAIL at norm" in str(result)
+    assert "where: norm (GroupNorm) diverges on its own" in str(result)
+
+
+def test_a_tripy_model_has_its_own_precision_and_keeps_its_weights():
+    port = Port()
+    weight = tp.ones((5, 8))
+    port.head.weight = weight
+    result = parity.compare(Net(), port, inputs=IMAGES)
+    assert result.passed, result
+    assert [precision.precision for precision in result.report.cases[0].precisions] == ["fp32"]
+    assert port.head.weight is weight
+    with pytest.raises(
+        parity.UserError, match="precisions: fp16 is not the precision of the Tripy model, fp32"
+    ):
+        parity.compare(Net(), port, inputs=IMAGES, precisions=("fp32", "fp16"))
+
+
+def test_tensors_constants_and_other_parameter_names_are_inputs():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+
+        def forward(self, x, factor):
+            return self.layer(x) * factor
+
+    class ScaledPort(tp.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.layer = tp.Linear(4, 3, dtype=dtype)
+
+        def forward(self, values, by):
+            return self.layer(values) * by
+
+    inputs = {"x": torch.randn(32, 4, generator=torch.Generator().manual_seed(0)), "factor": 2.0}
+    result = parity.compare(Scaled, ScaledPort, inputs=inputs, name="scaled")
+    assert result.passed, result
+    assert str(result).startswith("scaled fp32 PASS")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"port": 3}, "port: 3 is no nvtripy.Module; give a Tripy model"),
+        ({"port": Net()}, "torch_model: Net is the port; give the PyTorch model first"),
+        ({"port": lambda a, b: None}, "needs a, b; give a function of the type alone"),
+        ({"port": lambda: 3}, "port: 3 is no nvtripy.Module; return the Tripy model"),
+        ({"torch_model": 3}, "torch_model: 3 is no torch.nn.Module"),
+        ({"torch_model": lambda: 3}, "torch_model: 3 is no torch.nn.Module; return the model"),
+        ({"inputs": [1]}, "inputs: list is no dictionary"),
+        ({"inputs": {}}, "has no array"),
+        ({"inputs": {"image": [1.0]}}, "inputs['image']: list is no array, tensor or constant"),
+        ({"inputs": {"image": np.zeros((0, 3))}}, "inputs['image']: (0, 3) has no element"),
+        ({"precisions": "fp32"}, "precisions: fp32 is no sequence of names"),
+        ({"precisions": ("fp33",)}, "precisions: fp33 is not known; did you mean 'fp32'?"),
+        ({"precisions": ("tf32",)}, "precisions: tf32 needs a process of its own"),
+        ({"runners": ("tripi",)}, "runners: tripi is not known"),
+        ({"name": "two words"}, "name: two words is no name"),
+        ({"entri": "forward"}, "option: entri is not known; did you mean 'entry'?"),
+    ],
+)
+def test_bad_use_names_the_field_and_the_fix(changes, message):
+    arguments = {"torch_model": Net(), "port": Port, "inputs": IMAGES, "precisions": ("fp32",)} | changes
+    with pytest.raises(parity.UserError) as caught:
+        parity.compare(**arguments)
+    assert message in str(caught.value)
+
+
+def test_a_live_case_cannot_be_replayed():
+    with pytest.raises(
+        parity.UserError, match="holds objects of an earlier process; compare the models again"
+    ):
+        parity.load_case(parity.CaseReference(target="", name="Net"))
