@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 from parity.base.process import reuse_freed_memory
 from parity.capture.spool import CannotWrite
@@ -135,7 +135,8 @@ class RunnerHere:
     ) -> Result:
         """Run a command, as `RunnerProcess.request` does. One command runs at a time."""
         with self._one_command:
-            return _payload(*_answer(self._commands, command.__name__, arguments, keywords))
+            commands = self._commands
+            return _payload(*_answer(commands, command.__name__, arguments, keywords, commands.log))
 
     def dismiss(self) -> None:
         """Nothing to tell: the runner ends with its last reference."""
@@ -185,7 +186,10 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
         pipe.send(_answer(commands, command, arguments, keywords))
 
 
-def _answer(commands: Commands, command: str, arguments: tuple, keywords: dict) -> tuple[Status, Any]:
+def _answer(
+    commands: Commands, command: str, arguments: tuple, keywords: dict, log: TextIO | None = None
+) -> tuple[Status, Any]:
+    """The status of a command, and its result or its error. `log` receives tracebacks, or stderr."""
     try:
         return Status.OK, getattr(commands, command)(*arguments, **keywords)
     except Unavailable as error:
@@ -199,7 +203,7 @@ def _answer(commands: Commands, command: str, arguments: tuple, keywords: dict) 
     except MemoryError:
         return Status.OUT_OF_MEMORY, f"allocation failed during '{command}'"
     except Exception as error:  # noqa: BLE001, any error of a runner becomes its row
-        traceback.print_exc(file=commands.log)
+        traceback.print_exc(file=log)
         if is_allocation_failure(error):
             return Status.OUT_OF_MEMORY, first_line(error)
         return Status.ERROR, f"{type(error).__name__}: {first_line(error)}"
