@@ -210,8 +210,11 @@ class Case(Pairing, abc.ABC):
             return None
         return {name: array[rows] for name, array in arrays.items()}
 
-    def dynamic_sizes(self, arrays: Arrays) -> Mapping[int, int]:
-        """Sizes of first axes that are dynamic in the port's graph, each with its smallest value."""
+    def dynamic_sizes(self, arrays: Arrays) -> Mapping[int | tuple[str, int], int]:
+        """Dynamic axes of the port's graph with their least sizes.
+
+        A key is the size of a first axis, or the path of the entry's argument with the number of the axis.
+        """
         batch = self.batch_size_of(arrays)
         return {batch: 1} if batch > 1 else {}
 

@@ -15,12 +15,13 @@ from parity.base.errors import UserError, check_names
 from parity.case.model import Case, overrides_call
 from parity.case.pairing import Pairing
 from parity.case.plan import Arrays, PlannedBatch
+from parity.case.shapes import checked_dynamic, checked_mask, checked_poison, cut
 
 if TYPE_CHECKING:
     import nvtripy
     import torch
 
-OPTIONS = ("name", "entry", *(name for name in Pairing.__annotations__ if name != "one_sided"))
+OPTIONS = ("name", "entry", "mask", "poison", "dynamic", *Pairing.OPTIONS)
 """Names of the options of a `ModelPair`."""
 
 
@@ -36,7 +37,13 @@ class ModelPair(Case):
             are the PyTorch model's while it runs, and its own afterwards.
         inputs: The entry's arguments by name: arrays, tensors, or constants. The first array has the batch
             first. The names are the PyTorch model's.
-        options: See `OPTIONS`.
+        options: The attributes of `Case` in `OPTIONS`, and three that describe the inputs:
+            `mask`: name of the (B, N) input that is true or nonzero at valid positions, or a function from
+            the inputs to this mask. Results with an axis of N count at valid positions.
+            `poison`: names of the inputs (B, N, ...) that get garbage where the mask is false, or a function
+            from the inputs and a seed to such inputs. Garbage may not change a valid result.
+            `dynamic`: least sizes by input and axis, such as `{"idx": {0: 1}}`. The port is compiled for the
+            range up to the sizes of the inputs, and runs at the least, middle and largest sizes.
 
     Raises:
         UserError: A model, an input or an option that the comparison cannot use.
@@ -52,6 +59,8 @@ class ModelPair(Case):
         **options: Any,
     ) -> None:
         check_names("option", options, OPTIONS)
+        options = dict(options)
+        mask, poison, dynamic = (options.pop(name, None) for name in ("mask", "poison", "dynamic"))
         self._torch_model, self._port = _checked_models(torch_model, port)
         self._arrays, self._constants = _arrays_and_constants(inputs)
         self.name = type(torch_model).__name__ if _is_torch_module(torch_model) else "model"
@@ -62,6 +71,9 @@ class ModelPair(Case):
                 "name", self.name, "is no name", "use letters, digits and underscores, a letter first"
             )
         self.batch_size = self.batch_size_of(self._arrays)
+        self._mask = checked_mask(mask, self._arrays)
+        self._poison = checked_poison(poison, self._mask, self._arrays)
+        self._dynamic = checked_dynamic(dynamic, self._arrays)
         self.check_options()
 
     def build_reference(self) -> torch.nn.Module:
@@ -122,18 +134,30 @@ class ModelPair(Case):
         return self._arrays
 
     def plan(self) -> Iterable[PlannedBatch]:
-        return ()
+        for name, part in (("least sizes", 0.0), ("middle sizes", 0.5)) if self._dynamic else ():
+            yield PlannedBatch(name, f"the {name} of dynamic axes", cut(self._arrays, self._dynamic, part))
 
     def batch_size_of(self, arrays: Arrays) -> int:
         first = next(iter(arrays.values()))
         return first.shape[0] if first.ndim else 1
 
     def rows(self, arrays: Arrays, rows: slice | np.ndarray) -> Arrays | None:
-        # The port has the sizes of the given batch.
-        return None
+        # By default the port has the sizes of the given batch.
+        is_dynamic = all(0 in self._dynamic.get(name, {}) for name in arrays)
+        return super().rows(arrays, rows) if is_dynamic else None
 
-    def dynamic_sizes(self, arrays: Arrays) -> Mapping[int, int]:
-        return {}
+    def dynamic_sizes(self, arrays: Arrays) -> Mapping[int | tuple[str, int], int]:
+        return {(name, axis): least for name, axes in self._dynamic.items() for axis, least in axes.items()}
+
+    def dynamic_axes(self, arrays: Arrays) -> Mapping[str, tuple[str, int]]:
+        return {name: ("batch", axes[0]) for name, axes in self._dynamic.items() if 0 in axes}
+
+    def valid_rows(self, arrays: Arrays) -> Mapping[int, np.ndarray]:
+        mask = self._mask(arrays) if self._mask is not None else None
+        return {} if mask is None else {mask.shape[1]: mask}
+
+    def poison(self, arrays: Arrays, seed: int) -> Arrays | None:
+        return self._poison(arrays, seed) if self._poison is not None else None
 
     def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
         return {**arrays, **self._constants}

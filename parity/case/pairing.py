@@ -82,6 +82,8 @@ def check_paths(rules: Mapping[str, str], paths: Mapping[str, str]) -> None:
 class Pairing:
     """The options of a case that pair both sides. Patterns have stars, see `parity.case.patterns`."""
 
+    OPTIONS = ("names", "weights", "unused", "functional", "inert", "initial")
+
     names: Mapping[str, str] = {}
     """Path in the reference by path in the port, for other names. A rule holds for all modules inside."""
     weights: Mapping[str, str | From | None] = {}

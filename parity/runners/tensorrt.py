@@ -6,7 +6,7 @@ TensorRT. Where the engines cannot run, the result is that TensorRT accepts the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.case import Case
 from parity.runners.base import Arrays, BuildsEngines, BuiltOnly, Refused, Tensors, Unavailable
-from parity.runners.tripy.compiled import Compiled
+from parity.runners.tripy.compiled import Compiled, DynamicSizes
 from parity.runners.tripy.runner import IS_PORTABLE, TripyRunner
 from parity.timing.measure import Replays
 
@@ -29,7 +29,7 @@ class _OnEngine(Compiled):
     """A traced function that runs as a TensorRT engine."""
 
     def __init__(
-        self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int], options: trt.BuildOptions
+        self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes, options: trt.BuildOptions
     ) -> None:
         super().__init__(function, arguments, dynamic_sizes)
         self._engine: trt.Engine | None = None
@@ -101,7 +101,7 @@ class TensorRTRunner(TripyRunner, BuildsEngines):
         return self._facts[shapes]
 
     def _built_both(
-        self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]
+        self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes
     ) -> dict[str, trt.EngineBuild]:
         recorded = trt.program_of(Compiled(function, arguments, dynamic_sizes).executable)
         programs = {"static": trt.at_typical_shapes(recorded)}
@@ -130,7 +130,7 @@ class TensorRTRunner(TripyRunner, BuildsEngines):
         # The portable runtime's graph is not the engine.
         return None
 
-    def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
+    def _compile(self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes) -> Compiled:
         if self._cannot_run:
             raise BuiltOnly(self._cannot_run)
         return _OnEngine(function, arguments, dynamic_sizes, self._options)

@@ -12,11 +12,13 @@ import nvtripy as tp
 import torch
 
 from parity.base.precision import dtype_name
-from parity.base.trees import TreePath, leaves, map_tree
+from parity.base.trees import TreePath, dotted, leaves, map_tree
 from parity.capture.arguments import Received
 from parity.capture.tripy_hooks import is_tripy_tensor
 from parity.timing.measure import NotCapturable, measure, measure_queued, same_bits
 
+DynamicSizes = Mapping[int | tuple[str, int], int]
+"""Least sizes of dynamic axes: by the size of a first axis, or by an argument's path and an axis."""
 _CALLS_TO_REPLAY = 3
 """The portable runtime captures at the second call."""
 
@@ -40,14 +42,16 @@ class Compiled:
         self,
         function: Callable[..., dict[str, tp.Tensor]],
         arguments: Any,
-        dynamic_sizes: Mapping[int, int],
+        dynamic_sizes: DynamicSizes,
     ) -> None:
         self._slots: dict[str, int] = {}
         self._passed_through: dict[str, TreePath] = {}
         self.executable: tp.Executable | None = None
         self.received: dict[str, Received] = {}
-        self._accepted = [(path, _accepted(leaf, dynamic_sizes)) for path, leaf in leaves(arguments)]
-        infos = map_tree(arguments, lambda tensor: _input_info(tensor, dynamic_sizes))
+        self._accepted = [(path, _accepted(path, leaf, dynamic_sizes)) for path, leaf in leaves(arguments)]
+        # In the order of the leaves.
+        in_order = iter(self._accepted)
+        infos = map_tree(arguments, lambda leaf: _input_info(leaf, next(in_order)[1]))
         # nvtripy keeps every compiled function and its references. The function refers to this list only,
         # which is emptied, so that nvtripy keeps neither the graph nor the executable.
         held = [self, function]
@@ -133,12 +137,16 @@ class _NothingToCompile(Exception):
     """Every result of a traced function is one of its inputs."""
 
 
-def _accepted(leaf: Any, dynamic_sizes: Mapping[int, int]) -> Any:
+def _accepted(path: TreePath, leaf: Any, dynamic_sizes: DynamicSizes) -> Any:
     """The type and the (least, largest) size of each axis of a tensor; any other argument itself."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    least = [dynamic_sizes.get(size, size) if axis == 0 else size for axis, size in enumerate(leaf.shape)]
-    return leaf.dtype, tuple(zip(least, leaf.shape, strict=True))
+
+    def least(axis: int, size: int) -> int:
+        own = dynamic_sizes.get((dotted(path), axis), size)
+        return dynamic_sizes.get(size, own) if axis == 0 else own
+
+    return leaf.dtype, tuple((least(axis, size), size) for axis, size in enumerate(leaf.shape))
 
 
 def _is_accepted(leaf: Any, accepted: Any) -> bool:
@@ -149,13 +157,12 @@ def _is_accepted(leaf: Any, accepted: Any) -> bool:
     return fits and all(low <= size <= high for size, (low, high) in zip(leaf.shape, ranges, strict=True))
 
 
-def _input_info(tensor: Any, dynamic_sizes: Mapping[int, int]) -> Any:
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    shape: list[Any] = list(tensor.shape)
-    if shape and shape[0] in dynamic_sizes:
-        shape[0] = (dynamic_sizes[shape[0]], shape[0], shape[0])
-    return tp.InputInfo(tuple(shape), dtype=tripy_dtype(tensor.dtype))
+def _input_info(leaf: Any, accepted: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    dtype, ranges = accepted
+    shape = tuple(high if low == high else (low, high, high) for low, high in ranges)
+    return tp.InputInfo(shape, dtype=tripy_dtype(dtype))
 
 
 def to_device(leaf: Any) -> Any:

@@ -11,7 +11,7 @@ from parity.capture.tripy_hooks import named_modules
 from parity.case import Case
 from parity.runners.base import Tensors
 from parity.runners.tripy.casts import casting, load_parameters
-from parity.runners.tripy.compiled import Compiled
+from parity.runners.tripy.compiled import Compiled, DynamicSizes
 from parity.runners.tripy.runner import TripyRunner
 
 
@@ -36,6 +36,6 @@ class TripyPolicyRunner(TripyRunner):
         self.precisions = self._policy.resolve(path for path, _ in named_modules(self.model))
         load_parameters(self.model, weights, self.precisions)
 
-    def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
+    def _compile(self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes) -> Compiled:
         with casting(self.model, self.precisions) as at_entry:
             return super()._compile(at_entry(function), arguments, dynamic_sizes)

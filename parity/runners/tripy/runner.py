@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import mlir_tensorrt
@@ -35,6 +35,7 @@ from parity.runners.base import (
 from parity.runners.torch.eager import recorded_arguments
 from parity.runners.tripy.compiled import (
     Compiled,
+    DynamicSizes,
     ExecutableReplay,
     time_runs,
     to_device,
@@ -46,7 +47,7 @@ from parity.runners.tripy.pairing import paired_modules, paired_parameters, set_
 from parity.runners.tripy.survey import Survey
 from parity.timing.measure import Replayed, Replays, Timed, TimedCall
 
-_STATIC: Mapping[int, int] = {}
+_STATIC: DynamicSizes = {}
 IS_PORTABLE = bool(getattr(mlir_tensorrt, "__portable__", False))
 
 
@@ -102,7 +103,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         return tensor
 
     def _compiled(
-        self, key: Any, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int] = _STATIC
+        self, key: Any, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes = _STATIC
     ) -> Compiled:
         """An executable that accepts the arguments: an earlier one of the key, or a new one.
 
@@ -110,8 +111,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
             key: Name of the function.
             function: Traced with the arguments and the taps.
             arguments: Tensors on the host, nested.
-            dynamic_sizes: Dynamic sizes of first axes, each with its least value. The largest is that of
-                these arguments, which are therefore the first and the largest of a plan.
+            dynamic_sizes: Dynamic axes with their least sizes. The largest are those of these arguments,
+                which are therefore the first and the largest of a plan.
         """
         executables = self._executables.setdefault(key, [])
         for compiled in executables:
@@ -132,7 +133,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
 
         return leanly(compiled)
 
-    def _compile(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
+    def _compile(self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes) -> Compiled:
         return Compiled(function, arguments, dynamic_sizes)
 
     def _entry(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
@@ -248,7 +249,7 @@ class TripyRunner(TripyModules, Appends):
         return outputs
 
     def _run_step(
-        self, key: str, function: Callable, arguments: dict, dynamic_sizes: Mapping[int, int]
+        self, key: str, function: Callable, arguments: dict, dynamic_sizes: DynamicSizes
     ) -> dict[str, torch.Tensor]:
         compiled = self._compiled(key, function, arguments, dynamic_sizes)
         return compiled.on_host(map_tree(arguments, to_device))

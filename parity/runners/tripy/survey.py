@@ -15,7 +15,7 @@ from parity.coverage.questions import Coverage
 from parity.coverage.sizes import sizes_of
 from parity.coverage.source import port_modules
 from parity.runners.base import Appends, Arrays, Runner
-from parity.runners.tripy.compiled import Compiled, to_host
+from parity.runners.tripy.compiled import Compiled, DynamicSizes, to_host
 
 
 class Survey:
@@ -57,7 +57,7 @@ class Survey:
         self._coverage.update(sizes_of(self._case, arrays, recorded, self._modules))
         return self._coverage
 
-    def graph(self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int]) -> Compiled:
+    def graph(self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes) -> Compiled:
         """A function as a graph with probes."""
         with self._lines.on(), self._probing.on() as probes:
             graph = _Probed(function, arguments, dynamic_sizes, probes)
@@ -69,7 +69,7 @@ class _Probed(Compiled):
     """A graph with the tensors of all probes as outputs, which gives their values to the probes."""
 
     def __init__(
-        self, function: Callable, arguments: Any, dynamic_sizes: Mapping[int, int], probes: list[Probes]
+        self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes, probes: list[Probes]
     ) -> None:
         def probed(arguments: Any) -> dict[str, tp.Tensor]:
             outputs = function(arguments)

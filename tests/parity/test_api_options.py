@@ -1,0 +1,320 @@
+"""Options of live models: each one works, and each bad value names its field."""
+
+import numpy as np
+import nvtripy as tp
+import pytest
+import torch
+
+import parity
+from parity import From
+
+D, HEADS, N = 24, 3, 7
+RNG = np.random.default_rng(0)
+VALID = np.arange(N) < np.array([[7], [3], [5], [1]])
+SEQUENCES = {"x": RNG.standard_normal((4, N, D)).astype(np.float32), "valid": VALID}
+
+
+class Attending(torch.nn.Module):
+    """PyTorch never calls `attn.out_proj`."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(D)
+        self.attn = torch.nn.MultiheadAttention(D, HEADS, batch_first=True)
+
+    def forward(self, x, valid):
+        y = self.norm(x)
+        return x + self.attn(y, y, y, key_padding_mask=~valid, need_weights=False)[0]
+
+
+class Attention(tp.Module):
+    """Calls go to `__call__`."""
+
+    def __init__(self, dtype, masks=True):
+        super().__init__()
+        self.q = tp.Linear(D, D, dtype=dtype)
+        self.k = tp.Linear(D, D, dtype=dtype)
+        self.v = tp.Linear(D, D, dtype=dtype)
+        self.out_proj = tp.Linear(D, D, dtype=dtype)
+        self.dtype, self.masks = dtype, masks
+
+    def __call__(self, query, key, value, key_padding_mask, need_weights=False):
+        q, k, v = self._heads(self.q(query)), self._heads(self.k(key)), self._heads(self.v(value))
+        logits = q @ tp.transpose(k, -2, -1) / (D // HEADS) ** 0.5
+        rows, columns = key_padding_mask.shape
+        if self.masks:
+            padding = tp.reshape(key_padding_mask, (rows, 1, 1, columns))
+            logits = tp.where(padding, tp.full((1,), -1e4, dtype=self.dtype), logits)
+        return self.out_proj(
+            tp.reshape(tp.transpose(tp.softmax(logits, dim=-1) @ v, 1, 2), (rows, columns, D))
+        )
+
+    def _heads(self, x):
+        return tp.transpose(tp.reshape(x, (x.shape[0], x.shape[1], HEADS, D // HEADS)), 1, 2)
+
+
+class AttendingPort(tp.Module):
+    def __init__(self, dtype, masks=True):
+        super().__init__()
+        self.norm = tp.LayerNorm(D, dtype=dtype)
+        self.attn = Attention(dtype, masks)
+
+    def forward(self, x, valid):
+        y = self.norm(x)
+        return x + self.attn(y, y, y, key_padding_mask=~valid)
+
+
+PARTS = {
+    f"attn.{name}.{kind}": From(f"attn.in_proj_{kind}", split=(part, 3))
+    for part, name in enumerate("qkv")
+    for kind in ("weight", "bias")
+}
+
+
+def attend(port=AttendingPort, precisions=("fp32",), **options):
+    return parity.compare(Attending(), port, SEQUENCES, precisions, **({"weights": PARTS} | options))
+
+
+def modules(result):
+    """The port's modules in the first precision, by tap."""
+    return {module.tap: module for module in result.report.cases[0].precisions[0].runners[1].modules}
+
+
+def test_parts_of_a_tensor_and_modules_that_pytorch_never_calls():
+    result = attend()
+    assert result.passed, result
+    assert modules(result)["attn"].status == "PASS"
+    assert {tap for tap, module in modules(result).items() if module.status == "GAP"} == {
+        *(f"attn.{name}" for name in ("q", "k", "v", "out_proj")),
+    }
+
+
+def test_a_swap_of_two_parts_fails_in_the_module():
+    swapped = PARTS | {"attn.q.weight": PARTS["attn.k.weight"], "attn.k.weight": PARTS["attn.q.weight"]}
+    assert "Attending fp32 FAIL at attn" in str(attend(weights=swapped))
+
+
+def test_garbage_in_masked_positions_shows_a_leak():
+    # Padding is no key of a right port: its garbage stays where it is.
+    result = attend(mask="valid", poison=("x",))
+    assert result.passed, result
+
+    class Leaking(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(D, D)
+
+        def forward(self, x, valid):
+            return self.layer(x) + 0.0 * x.mean(1, keepdim=True)
+
+    class LeakingPort(tp.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.layer = tp.Linear(D, D, dtype=dtype)
+
+        def forward(self, x, valid):
+            return self.layer(x) + 1e-9 * tp.mean(x, dim=1, keepdim=True)
+
+    result = parity.compare(Leaking(), LeakingPort, SEQUENCES, ("fp32",), mask="valid", poison=("x",))
+    assert "padding leaks" in str(result), result
+
+
+def test_dynamic_sizes_run_at_three_sizes_with_one_executable():
+    sizes = {name: {0: 1, 1: 1} for name in SEQUENCES}
+    result = attend(dynamic=sizes)
+    assert result.passed, result
+    assert [batch.name for batch in result.report.cases[0].batches] == [
+        "typical",
+        "least sizes",
+        "middle sizes",
+    ]
+
+    class Fixed(AttendingPort):
+        def forward(self, x, valid):
+            return super().forward(x, valid) + tp.zeros((1, N, 1), dtype=x.dtype)
+
+    failed = attend(Fixed, dynamic=sizes)
+    assert not failed.passed
+    assert attend(Fixed).passed
+
+
+class Two(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(6, 4)
+        self.skip = torch.nn.Identity()
+        self.gate = torch.nn.Sigmoid()
+        self.second = torch.nn.Linear(4, 3)
+        self.second.weight.data.fill_(0.0)
+        self.register_buffer("table", torch.arange(5.0))
+
+    def forward(self, x):
+        return self.second(self.gate(self.skip(self.first(x))))
+
+    def score(self, x):
+        return {"half": 0.5 * self.forward(x)}
+
+
+class TwoPort(tp.Module):
+    """Other names, and weights in the order (in, out)."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.layers = [Transposed(6, 4, dtype), Transposed(4, 3, dtype)]
+
+    def forward(self, x):
+        return self.layers[1](tp.sigmoid(self.layers[0](x)))
+
+    def score(self, x):
+        return {"half": 0.5 * self.forward(x)}
+
+
+class Transposed(tp.Module):
+    def __init__(self, width, out, dtype):
+        super().__init__()
+        self.weight = tp.zeros((width, out), dtype=dtype)
+        self.bias = tp.zeros((out,), dtype=dtype)
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+ROWS = {"x": RNG.standard_normal((32, 6)).astype(np.float32)}
+NAMES = {"layers.0": "first", "layers.1": "second"}
+WEIGHTS = {
+    "layers.0.weight": From("first.weight", transpose=True),
+    "layers.1.weight": From("second.weight", transpose=(1, 0)),
+}
+
+
+def two(precisions=("fp32",), **options):
+    options = {"names": NAMES, "weights": WEIGHTS, "unused": ("table",)} | options
+    return parity.compare(Two(), TwoPort, ROWS, precisions, **options)
+
+
+def test_names_and_transposed_weights():
+    result = two()
+    assert result.passed, result
+    judged = {tap: module.status for tap, module in modules(result).items()}
+    assert judged == {
+        "first": "PASS",
+        "skip": "GAP",
+        "gate": "GAP",
+        "second": "PASS",
+        "forward.output": "PASS",
+    }
+
+
+def test_modules_of_one_side_have_their_reasons():
+    gaps = {tap: module.gap for tap, module in modules(two(functional=("Sigmoid",))).items() if module.gap}
+    assert gaps == {
+        "skip": "returns its input in evaluation",
+        "gate": "the port computes it by a function",
+    }
+    assert modules(two(inert=("gate",)))["gate"].gap == "returns its input in evaluation"
+    assert modules(two())["gate"].gap == "the port has no module of this path"
+
+
+def test_the_entry_is_another_method():
+    result = two(entry="score")
+    assert result.passed, result
+    assert "score.half" in modules(result)
+
+
+def test_the_model_s_own_weights():
+    drawn, own = (modules(two(initial=initial))["second"].accumulated for initial in ("sensitive", "own"))
+    assert two(initial="own").report.cases[0].weights_source == "the model's own"
+    assert any(element.oracle for element in drawn.worst)
+    # Weights of zero leave the bias, the same in all rows.
+    assert len({element.oracle for element in own.worst}) <= 3
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(40, 16)
+        self.head = torch.nn.Linear(16, 40, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return self.head(self.table(ids))
+
+
+class TiedPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.table = tp.Embedding(40, 16, dtype=dtype)
+
+    def forward(self, ids):
+        return self.table(ids) @ tp.transpose(self.table.weight, 0, 1)
+
+
+def test_a_tied_tensor_is_not_left_over():
+    ids = {"ids": RNG.integers(0, 40, (16, 5))}
+    result = parity.compare(Tied(), TiedPort, ids, ("fp32",))
+    assert result.passed, result
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"unused": ()}, "weights: table is left over: no tensor of the port takes it; name it in weights"),
+        ({"names": {}}, "weights: layers.0.bias is a tensor of the port alone"),
+        ({"names": NAMES | {"layer.2": "third"}}, "names: layer.2 matches no module of the port"),
+        ({"names": {"layers.*": "first"}}, "names: first is the path of both layers.0 and layers.1"),
+        ({"names": {"layers.0": "first.*"}}, "names['layers.0']: first.* has more stars than its pattern"),
+        ({"weights": {}}, "is not the port's shape (6, 4); write From(name, transpose=True)"),
+        (
+            {"weights": WEIGHTS | {"layers.2.bias": "b"}},
+            "weights: layers.2.bias matches no tensor of the port",
+        ),
+        (
+            {"weights": WEIGHTS | {"layers.0.bias": "b"}},
+            "weights: layers.0.bias needs 'b', which does not exist",
+        ),
+        (
+            {"weights": WEIGHTS | {"layers.1.bias": From("first.bias", split=(0, 2))}},
+            "is not the port's shape (3,)",
+        ),
+        ({"weights": WEIGHTS | {"layers.1.bias": From("first.bias", split=(0, 3))}}, "has no 3 equal parts"),
+        ({"weights": WEIGHTS | {"layers.1.bias": None}}, "weights: second.bias is left over"),
+        ({"weights": {"layers.0.weight": 3}}, "weights['layers.0.weight']: 3 is no name"),
+        ({"initial": "random"}, "initial: random is not known; use 'sensitive' or 'own'"),
+        ({"inert": "Sigmoid"}, "inert: Sigmoid is a text; give a sequence, such as ('Sigmoid',)"),
+        ({"mask": "y"}, "mask: y is not known; use x"),
+        ({"mask": 3}, "mask: 3 is no name and no function"),
+        ({"mask": lambda arrays: arrays["x"]}, "mask: (32, 6) is no (B, N) mask of the batch"),
+        ({"mask": lambda arrays: arrays["x"] == arrays["x"]}, "masks nothing"),
+        ({"poison": ("x",)}, "poison: ('x',) needs a mask"),
+        ({"poison": "x"}, "poison: x is a text; give a sequence"),
+        ({"dynamic": {"x": 1}}, "has no axes by input; write {input: {axis: least size}}"),
+        ({"dynamic": {"y": {0: 1}}}, "dynamic: y is not known; use x"),
+        ({"dynamic": {"x": {2: 1}}}, "dynamic['x'][2]: 1 is no axis of (32, 6); use 0 to 1"),
+        ({"dynamic": {"x": {0: 33}}}, "dynamic['x'][0]: 33 is no least size; give 1 to 32"),
+    ],
+)
+def test_a_bad_option_names_the_field_and_the_fix(options, message):
+    with pytest.raises(parity.UserError) as caught:
+        two(**options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: From(), "From: () names no tensor"),
+        (lambda: From("a", split=(3, 3)), "From.split: (3, 3) is no part of a tensor; give (part, parts)"),
+        (lambda: From("a", transpose=(0, 2)), "From.transpose: (0, 2) is no order of axes"),
+    ],
+)
+def test_a_source_that_makes_no_sense(make, message):
+    with pytest.raises(parity.UserError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+def test_a_part_left_over_is_named():
+    weights = {name: source for name, source in PARTS.items() if name != "attn.v.bias"}
+    weights["attn.v.bias"] = PARTS["attn.k.bias"]
+    with pytest.raises(parity.UserError, match=r"weights: attn.in_proj_bias has a part left over, \(2, 3\)"):
+        attend(weights=weights)
