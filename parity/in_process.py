@@ -21,9 +21,9 @@ from parity.inputs.weights import case_weights, rounded
 from parity.runners import Runner, make_runner
 from parity.runners.base import Appends
 from parity.runners.forms import computed_inside
+from parity.verdict.batch import evidence_of
 from parity.verdict.comparison import Comparison, compare
 from parity.verdict.evidence import Results
-from parity.verdict.judging import evidence_of
 
 
 class CleanRun:

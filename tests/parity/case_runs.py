@@ -28,8 +28,8 @@ from parity.report.assemble import runner_report
 from parity.report.schema import Report, RunnerReport
 from parity.runners.tripy.lean_traces import lean_traces
 from parity.studies.fault_injection.bench import Bench
+from parity.verdict.batch import judge_batch
 from parity.verdict.comparison import Comparison
-from parity.verdict.judging import judge_batch
 
 TIMEOUT = 600.0
 

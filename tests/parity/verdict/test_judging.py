@@ -14,8 +14,9 @@ from parity.case import Case
 from parity.execution.folder import CaseFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status
 from parity.inputs.arrays import MORE_ROWS_NAME, CaseInputs, save
+from parity.verdict.batch import judge_batch
 from parity.verdict.judgement import Diagnosis, MetricJudgement, MetricValues, RunnerJudgement
-from parity.verdict.judging import PrecisionJudge, judge_batch
+from parity.verdict.judging import PrecisionJudge
 from tests.parity.judgements import runner, tap
 from tests.parity.judgements import verdict as verdict_with
 
