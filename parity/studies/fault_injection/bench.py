@@ -7,7 +7,7 @@ seeds and batch sizes. They detect no fault, and a fault without an effect has n
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,10 +58,13 @@ class Bench(BatchBench):
         watching = self._running.on(self._modules)
         super().__init__(case, precision, typical.name, typical.inputs.arrays, weights, port, watching)
 
-    def batches(self) -> Iterator[BatchBench]:
-        """All batches of the plan in order, this one first."""
-        yield self
-        yield from self._others
+    def batches(self) -> Iterator[Sequence[BatchBench]]:
+        """All batches of the plan in two groups: this one, then the others, which first run without a fault.
+
+        The next group is taken while no fault is applied.
+        """
+        yield (self,)
+        yield self._others
 
     @functools.cached_property
     def _others(self) -> list[BatchBench]:
@@ -103,7 +106,7 @@ class Bench(BatchBench):
         coverage = Coverage()
         port = TripyRunner()
         port.load(self.case, self.precision, self.weights)
-        for batch in (*self.batches(), *self.fuzzed):
+        for batch in (self, *self._others, *self.fuzzed):
             coverage.update(port.coverage(batch.arrays, batch.reference))
         return coverage
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from parity.coverage.source import CannotApply, swapped
@@ -23,7 +25,7 @@ def try_in_harness(bench: Bench, fault: Edit) -> Finding:
     The port has no fault. Every diagnosis and every error detects the fault, and belongs to no module.
     """
     watch, port = Watch((fault.module,)), TripyRunner()
-    for batch in bench.batches():
+    for batch in itertools.chain.from_iterable(bench.batches()):
         try:
             with swapped(fault.module, fault.tree()), watch.on({}):
                 run = CleanRun(bench.case, bench.precision, batch.arrays)

@@ -48,17 +48,18 @@ def try_fault(bench: Bench, fault: Fault) -> Finding:
     set, for the proof that it has no effect.
     """
     undetected: list[_Judged] = []
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(bench.faulty(fault, bench.port, bench.precision))
-        except Exception as error:  # noqa: BLE001, any exception of a faulty port is an outcome
-            return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=describe(error))
-        homes = bench.homes(fault)
-        for batch in bench.batches():
-            judged = _judged_on(batch, fault, homes)
-            if judged.diagnosis.kind != "none":
-                return _detected(bench, fault, homes, judged)
-            undetected.append(judged)
+    for batches in bench.batches():
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(bench.faulty(fault, bench.port, bench.precision))
+            except Exception as error:  # noqa: BLE001, any exception of a faulty port is an outcome
+                return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=describe(error))
+            homes = bench.homes(fault)
+            for batch in batches:
+                judged = _judged_on(batch, fault, homes)
+                if judged.diagnosis.kind != "none":
+                    return _detected(bench, fault, homes, judged)
+                undetected.append(judged)
     finding = _undetected(bench, fault, homes, undetected)
     if finding.outcome is not Outcome.EQUIVALENT:
         return finding
@@ -114,8 +115,9 @@ def _undetected(bench: Bench, fault: Fault, homes: set[str], judged: list[_Judge
 
 def _on_the_fuzzed_set(bench: Bench, fault: Fault, homes: set[str], finding: Finding) -> Finding:
     """The finding on a fault without an effect on the plan, after the fuzzed set and its place."""
+    fuzzed_set = bench.fuzzed  # run without the fault, so before it is applied
     with bench.faulty(fault, bench.port, bench.precision):
-        judged = [_judged_on(batch, fault, homes) for batch in bench.fuzzed]
+        judged = [_judged_on(batch, fault, homes) for batch in fuzzed_set]
     for one in judged:
         if one.diagnosis.kind != "none":
             proof = f"the plan shows nothing, and a fuzzed batch detects it: {one.batch.name}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
 
+from parity.coverage.source import functions
 from parity.studies.fault_injection.batch import BatchBench
+from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.faults import NO_CASE, Finding, Outcome, resolved
 from parity.studies.fault_injection.handwritten import Edit, handwritten
 from parity.studies.fault_injection.harness import try_in_harness
@@ -124,9 +127,28 @@ def test_every_batch_of_the_plan_and_the_fuzzed_set_has_the_proof(monkeypatch):
 
     monkeypatch.setattr(BatchBench, "run_isolated", noted)
     assert try_fault(bench, edit).outcome is Outcome.EQUIVALENT
-    expected = {batch.name for batch in (*bench.batches(), *bench.fuzzed)}
+    expected = {batch.name for batch in (*itertools.chain(*bench.batches()), *bench.fuzzed)}
     assert len(expected) > 4
     assert expected <= set(names)
+
+
+@OF_BENCH
+def test_the_other_batches_run_clean_while_no_fault_is_applied(monkeypatch):
+    bench = bench_of(CASE)
+    log_counts = functions("tripy_port.dlrm_layers")["LogCounts.forward"]
+    without, codes = log_counts.__code__, []
+    runs_of = Bench._runs_of
+
+    def noted(*arguments):
+        codes.append(log_counts.__code__)
+        return runs_of(*arguments)
+
+    monkeypatch.setattr(Bench, "_runs_of", noted)
+    for name in ("_others", "fuzzed"):
+        monkeypatch.delitem(vars(bench), name, raising=False)
+    edit = _edit(module="tripy_port.dlrm_layers", old="counts_BC, 0) + 1", new="counts_BC, 0) + 1 + 0")
+    assert try_fault(bench, edit).outcome is Outcome.EQUIVALENT
+    assert codes == [without, without]
 
 
 @OF_BENCH
