@@ -8,6 +8,7 @@ batch           one batch of a case in one precision: its clean run
 bench           one case in one precision: its batches, its fuzzed set and its faults
 effects         the effect of an undetected fault: none, below the limit, or missed
 trial           one fault of the port, applied and judged on every batch
+other_forms     faults in fused forms of the port and in streams
 harness         one fault of the suite itself, applied around a whole run
 clean           runs without a fault, for false alarms
 campaign        all faults and clean runs, on every core (`workers`), resumable (`store`)

@@ -66,6 +66,10 @@ class Bench(BatchBench):
         yield (self,)
         yield self._others
 
+    def plan(self) -> list[BatchBench]:
+        """All batches of the plan, this one first."""
+        return [self, *self._others]
+
     @functools.cached_property
     def _others(self) -> list[BatchBench]:
         return self._runs_of(self._planned)
@@ -106,7 +110,7 @@ class Bench(BatchBench):
         coverage = Coverage()
         port = TripyRunner()
         port.load(self.case, self.precision, self.weights)
-        for batch in (self, *self._others, *self.fuzzed):
+        for batch in (*self.plan(), *self.fuzzed):
             coverage.update(port.coverage(batch.arrays, batch.reference))
         return coverage
 
@@ -128,24 +132,24 @@ class Bench(BatchBench):
         return f"{self.case.name} | {self.precision.name} | {fault.identity}"
 
     def faults(self) -> list[Fault]:
-        """Every fault of the catalogue whose place this case's typical batch reaches."""
+        """Every fault whose place this case's typical batch reaches, and all faults by hand of its family."""
         return [
             *weight_faults(self.weights, self.stale, self.precision),
-            *(mutation for mutation in self._mutations if self._is_reached(mutation)),
+            *(mutation for mutation in self._mutations if self.is_reached(mutation)),
             *(edit for edit in self._by_hand() if self._is_mine(edit)),
         ]
 
     def unreached(self) -> list[Fault]:
         """Faults of the source at lines that the case does not reach.
 
-        They are mutations in functions that the case enters, and all faults by hand for its family.
+        They are mutations in functions that the case enters.
         """
-        entered = {mutation.target for mutation in self._mutations if self._is_reached(mutation)}
-        edits = (edit for edit in self._by_hand() if edit.family and edit.family == self.case.family)
-        return [
-            *(one for one in self._mutations if one.target in entered and not self._is_reached(one)),
-            *(edit for edit in edits if not edit.is_stale and not self._is_reached(edit)),
-        ]
+        entered = {mutation.target for mutation in self._mutations if self.is_reached(mutation)}
+        return [one for one in self._mutations if one.target in entered and not self.is_reached(one)]
+
+    def modules_by_hand(self) -> set[str]:
+        """Import paths of the modules with faults by hand of the case's family."""
+        return {edit.module for edit in self._by_hand() if edit.family and edit.family == self.case.family}
 
     def _by_hand(self) -> Iterator[Edit]:
         for catalogue in self.case.fault_catalogues:
@@ -162,7 +166,8 @@ class Bench(BatchBench):
             }
         return mutations(self._sources, numbers)
 
-    def _is_reached(self, fault: Mutation | Edit) -> bool:
+    def is_reached(self, fault: Mutation | Edit) -> bool:
+        """Whether a forward of the port, or its construction, runs a line of the fault."""
         places = (watch.of(fault.module, fault.lines) for watch in (self._running, self._building))
         return any(places)
 
@@ -172,7 +177,7 @@ class Bench(BatchBench):
             return edit.case == self.case.name
         if edit.in_harness:
             return True
-        return edit.family == self.case.family and (edit.is_stale or self._is_reached(edit))
+        return bool(edit.family) and edit.family == self.case.family
 
     def homes(self, fault: Fault) -> set[str]:
         """Paths of the modules that contain the fault, while the port is loaded with it."""
@@ -183,11 +188,7 @@ class Bench(BatchBench):
                 return self._running.of(fault.module, fault.lines) | {
                     str(TapName.parse(fault.named).module_call)
                 }
-            return {
-                path
-                for path, module in {"": self.port.model, **dict(named_modules(self.port.model))}.items()
-                if fault.of_class in {base.__name__ for base in type(module).__mro__}
-            }
+            return paths_of_class(self.port.model, fault.of_class)
         assert isinstance(fault, Mutation)
         homes = set(self._running.of(fault.module, fault.lines))
         if self._building.of(fault.module, fault.lines):
@@ -202,6 +203,14 @@ class Bench(BatchBench):
         parts = parameter.split(".")
         paths = [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
         return next((path for path in paths if path in called), "")
+
+
+def paths_of_class(model: Any, name: str) -> set[str]:
+    """Paths of the modules of a class with this name, "" for the model itself."""
+    modules = {"": model, **dict(named_modules(model))}
+    return {
+        path for path, module in modules.items() if name in {base.__name__ for base in type(module).__mro__}
+    }
 
 
 def _constructions(model: Any, modules: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

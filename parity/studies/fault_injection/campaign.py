@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -116,10 +117,15 @@ def _findings_of_part(
     from parity.studies.fault_injection.bench import Bench
     from parity.studies.fault_injection.handwritten import Edit
     from parity.studies.fault_injection.harness import try_in_harness
+    from parity.studies.fault_injection.other_forms import OtherForms, try_in_every_form
     from parity.studies.fault_injection.trial import try_fault
 
     def is_wanted(fault: Fault) -> bool:
         return fault.operator.startswith(operators) and drawn(fault.identity, share)
+
+    @functools.cache
+    def other_forms() -> OtherForms:
+        return OtherForms(bench, bench.modules_by_hand())
 
     bench = Bench(load_case(CaseReference.model_validate_json(case_json)), PRECISIONS[precision])
     # One case of a family has to detect a fault of that family.
@@ -135,8 +141,12 @@ def _findings_of_part(
     for name in mine:
         if name not in known:
             fault = faults[name]
-            in_harness = isinstance(fault, Edit) and fault.in_harness
-            yield try_in_harness(bench, fault) if in_harness else try_fault(bench, fault)
+            if isinstance(fault, Edit) and fault.in_harness:
+                yield try_in_harness(bench, fault)
+            elif isinstance(fault, Edit) and fault.family:
+                yield try_in_every_form(bench, other_forms, fault)
+            else:
+                yield try_fault(bench, fault)
 
 
 def drawn(name: str, share: float) -> bool:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import torch
 
+from parity.base.precision import Precision
 from parity.runners.oracle.float64 import Float64Runner
 from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection.batch import WIDEST, BatchBench, Norms, Tap
@@ -70,10 +71,17 @@ def effect_of(
         return _effect(moved, limits, spacing, "the float64 model moves by")
     if same_bits(results, bench.clean):
         return Effect(0.0, "not one bit of any result changes", Outcome.EQUIVALENT)
-    moved = _excess(comparison, bench.clean_comparison)
-    if bench.precision.name == WIDEST.name or _size(moved) > spacing:
-        return _effect(moved, limits, spacing, f"in {bench.precision.name} further from the oracle by")
+    effect = effect_of_source(bench.precision, comparison, bench.clean_comparison)
+    if bench.precision.name == WIDEST.name or effect.size > spacing:
+        return effect
     return _effect(_moved_by_source(bench, fault, homes), limits, spacing, "in float32 further from it by")
+
+
+def effect_of_source(precision: Precision, comparison: Comparison, clean: Comparison) -> Effect:
+    """The effect of changed source in the tested precision, from the verdicts with it and without."""
+    spacing = 2 * precision.unit_roundoff
+    words = f"in {precision.name} further from the oracle by"
+    return _effect(_excess(comparison, clean), _limits(clean), spacing, words)
 
 
 def _effect(moved: Mapping[Tap, Norms], limits: Mapping[Tap, Norms], spacing: float, words: str) -> Effect:

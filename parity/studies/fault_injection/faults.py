@@ -54,8 +54,8 @@ class Finding(BaseModel):
         outcome: See `Outcome`.
         kind: Kind of the diagnosis; "refused" for BROKEN.
         named: Tap that the diagnosis names.
-        localised: Whether this tap belongs to one of the homes. A fault in the suite has no home, and every
-            detection counts.
+        localised: Whether this tap belongs to one of the homes. A fault in the suite has no home, and a
+            stream names a step and a tensor: every detection of these counts.
         batch: Name of the batch that detects the fault; without a detection, that of the largest effect.
         of_family: Whether any case of a family may detect the fault.
         margin: Error over its limit at the named tap, or the largest of all taps for a fault that passed.

@@ -82,8 +82,8 @@ def _detected(bench: Bench, fault: Fault, homes: set[str], judged: _Judged) -> F
         judged.diagnosis.kind,
         named=judged.diagnosis.tap,
         batch=judged.batch.name,
-        localised=_is_at_home(judged.diagnosis, row, homes),
-        margin=_margin(row),
+        localised=is_at_home(judged.diagnosis, row, homes),
+        margin=margin_of(row),
     )
 
 
@@ -160,18 +160,25 @@ def _initial_results(bench: BatchBench, reached: list[ModuleCall]) -> Results:
 
 def _judged(bench: BatchBench, reached: list[ModuleCall], results: Results) -> tuple[Comparison, Diagnosis]:
     for call in reached:
-        _rerun(bench, call, results)
+        if not _rerun(bench, call, results):
+            continue  # the same bits have the verdict of the clean run
         comparison = compare(bench.evidence, results)
         if _failed_alone(comparison):
             return comparison, comparison.diagnosis
     return _judged_whole(bench, results)
 
 
-def _rerun(bench: BatchBench, call: ModuleCall, results: Results) -> None:
+def _rerun(bench: BatchBench, call: ModuleCall, results: Results) -> bool:
+    """Run a call alone with the fault. Returns whether any bit of its results changes, or it raises."""
     others = {name: tensor for name, tensor in results.isolated.items() if name not in call.outputs}
+    before = {name: tensor for name, tensor in results.isolated.items() if name in call.outputs}
     outputs, problems = bench.run_isolated(bench.port, [call])
     results.isolated = others | outputs
     results.isolated_problems = {**results.isolated_problems, **problems}
+    is_same = outputs.keys() == before.keys() and all(
+        torch.equal(outputs[name], before[name]) for name in outputs
+    )
+    return bool(problems) or not is_same
 
 
 def _judged_whole(bench: BatchBench, results: Results) -> tuple[Comparison, Diagnosis]:
@@ -216,7 +223,7 @@ def _failed_alone(comparison: Comparison) -> bool:
     )
 
 
-def _is_at_home(diagnosis: Diagnosis, row: TapJudgement | None, homes: set[str]) -> bool:
+def is_at_home(diagnosis: Diagnosis, row: TapJudgement | None, homes: set[str]) -> bool:
     """Whether the diagnosis names a module that contains the fault.
 
     A diagnosis of code between modules names the module whose code it is, the entry's by the empty path. A
@@ -227,7 +234,7 @@ def _is_at_home(diagnosis: Diagnosis, row: TapJudgement | None, homes: set[str])
     return row.path in homes if row is not None else "" in homes
 
 
-def _margin(row: TapJudgement | None) -> float | None:
+def margin_of(row: TapJudgement | None) -> float | None:
     if row is None:
         return None
     failed = [verdict for verdict in row.verdicts.values() if not verdict.passed]

@@ -79,17 +79,34 @@ def judge_streams(
         UserError: The case has no streams, or an argument does not fit.
     """
     streams = case.streams()
-    capacity = _checked_capacity(streams, capacity)
     weights, _ = case_weights(case, checkpoint)
-    items = max(1, capacity // streams.positions_per_item)
-    # Rows of several lengths; one begins with more items than the cache holds.
-    first = (1, items + 9, max(1, items // 3), max(1, items - 4))
-    stream = streams.draw(first, steps, NEW, seed)
+    stream, capacity = drawn_stream(streams, steps, capacity, seed)
     return (
         verdict
         for name in precisions
         for verdict in _judged(streams, weights, PRECISIONS[name], stream, capacity)
     )
+
+
+def drawn_stream(streams: Streams, steps: int, capacity: int | None, seed: int) -> tuple[Stream, int]:
+    """A stream with rows of several lengths, one of which begins with more items than the cache holds.
+
+    Args:
+        streams: The case's models.
+        steps: Number of steps after the first.
+        capacity: Positions in the cache; a third of the model's width by default.
+        seed: Seed of the stream.
+
+    Returns:
+        The stream, and the capacity.
+
+    Raises:
+        UserError: The capacity does not fit.
+    """
+    capacity = _checked_capacity(streams, capacity)
+    items = max(1, capacity // streams.positions_per_item)
+    first = (1, items + 9, max(1, items // 3), max(1, items - 4))
+    return streams.draw(first, steps, NEW, seed), capacity
 
 
 def _checked_capacity(streams: Streams, capacity: int | None) -> int:

@@ -82,7 +82,7 @@ class Truth:
         self, streams: Streams, weights: Weights, precision: Precision, stream: Stream, capacity: int
     ) -> None:
         self.streams, self.stream, self.precision, self.capacity = streams, stream, precision, capacity
-        self._weights = rounded(weights, precision.dtype)
+        self.weights = rounded(weights, precision.dtype)
         self.oracle = self.altered(capacity)
         self.reference = self._run(self._model(capacity).to(precision.dtype))
         model = self._model(capacity).double()
@@ -112,7 +112,7 @@ class Truth:
         return self._run(model)
 
     def _model(self, window: int) -> torch.nn.Module:
-        return self.streams.build_full(self._weights, self.stream.items, window)
+        return self.streams.build_full(self.weights, self.stream.items, window)
 
     def _run(self, model: torch.nn.Module) -> FullForward:
         with torch.inference_mode():
