@@ -113,6 +113,7 @@ class BatchCollection:
             timed=number == 0,
             profiles=self._request.profile if number == 0 else None,
             covers=self._covers(number),
+            budget=self._request.budget,
             modules_alone=modules_alone,
             row_trials=number == 0,
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.precision import Precision
+from parity.capture.slices import MemoryBudget
 from parity.case import Case
 from parity.execution.folder import BatchFolder
 from parity.runners.forms import FORMS
@@ -26,6 +27,7 @@ class Request:
         timeout: Time limit of one step of one runner, s.
         command: The command line, for the report.
         profile: Folder for a trace of every runner, or None.
+        budget: Memory that a run may take.
     """
 
     cases: tuple[Case, ...]
@@ -38,6 +40,7 @@ class Request:
     timeout: float
     command: str
     profile: Path | None = None
+    budget: MemoryBudget = MemoryBudget()
 
     def covers(self, precision: Precision) -> bool:
         """Whether this precision measures coverage. One does: the source is the same in all of them."""

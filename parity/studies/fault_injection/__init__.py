@@ -9,7 +9,8 @@ bench           one case in one precision: its batches, its fuzzed set and its f
 effects         the effect of an undetected fault: none, below the limit, or missed
 trial           one fault of the port, applied and judged on every batch
 other_forms     faults in fused forms of the port and in streams
-harness         one fault of the suite itself, applied around a whole run
+harness         one fault of the suite itself, by a right port and wrong ones
+journeys        whole runs of a right port, with a copy of the suite that has a fault (`overlay`)
 clean           runs without a fault, for false alarms
 campaign        all faults and clean runs, on every core (`workers`), resumable (`store`)
 table           the outcomes by operator

@@ -183,18 +183,16 @@ class Bench(BatchBench):
         """Paths of the modules that contain the fault, while the port is loaded with it."""
         if isinstance(fault, WeightFault):
             return {self._owner(name) for name in fault.names}
-        if isinstance(fault, Edit):
-            if fault.case:
-                return self._running.of(fault.module, fault.lines) | {
-                    str(TapName.parse(fault.named).module_call)
-                }
-            return paths_of_class(self.port.model, fault.of_class)
-        assert isinstance(fault, Mutation)
+        if isinstance(fault, Edit) and fault.case:
+            return self._running.of(fault.module, fault.lines) | {str(TapName.parse(fault.named).module_call)}
+        assert isinstance(fault, (Mutation, Edit))
         homes = set(self._running.of(fault.module, fault.lines))
         if self._building.of(fault.module, fault.lines):
             now = _constructions(self.port.model, dict(named_modules(self.port.model)))
             changed = {path for path in now if now[path] != self._constructions.get(path)}
             homes |= changed or ({""} if not homes else set())
+        if isinstance(fault, Edit):
+            homes |= paths_of_class(self.port.model, fault.of_class)
         return homes
 
     def _owner(self, parameter: str) -> str:

@@ -116,7 +116,7 @@ def _findings_of_part(
     """A part of the faults of one case in one precision: its work, then the findings of the new ones."""
     from parity.studies.fault_injection.bench import Bench
     from parity.studies.fault_injection.handwritten import Edit
-    from parity.studies.fault_injection.harness import try_in_harness
+    from parity.studies.fault_injection.harness import HarnessBench
     from parity.studies.fault_injection.other_forms import OtherForms, try_in_every_form
     from parity.studies.fault_injection.trial import try_fault
 
@@ -128,6 +128,7 @@ def _findings_of_part(
         return OtherForms(bench, bench.modules_by_hand())
 
     bench = Bench(load_case(CaseReference.model_validate_json(case_json)), PRECISIONS[precision])
+    harness = HarnessBench(bench)
     # One case of a family has to detect a fault of that family.
     faults = {
         bench.name_of(fault): fault
@@ -142,7 +143,7 @@ def _findings_of_part(
         if name not in known:
             fault = faults[name]
             if isinstance(fault, Edit) and fault.in_harness:
-                yield try_in_harness(bench, fault)
+                yield harness.try_fault(fault)
             elif isinstance(fault, Edit) and fault.family:
                 yield try_in_every_form(bench, other_forms, fault)
             else:

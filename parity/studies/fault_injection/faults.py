@@ -91,6 +91,15 @@ class Finding(BaseModel):
         return Fault(self.operator, self.target, self.detail)
 
 
+_WEIGHT = [
+    Outcome.BROKEN,
+    Outcome.NOT_ASKED,
+    Outcome.EQUIVALENT,
+    Outcome.BELOW_LIMIT,
+    Outcome.MISSED,
+    Outcome.DETECTED,
+]
+"""Outcomes of a fault in several cases of a family: the last one counts."""
 NO_CASE = "no case"
 """Name of the case in the finding of a fault that no case reaches."""
 
@@ -100,8 +109,9 @@ def resolved(
 ) -> list[Finding]:
     """The findings of all cases together, which decide on places that one case does not ask.
 
-    A fault by hand for a family has one finding: its detection, if any case detects it. Any other fault that
-    its case does not ask in full is missed unless another case detects it or has the proof.
+    A fault by hand for a family has one finding: its detection, if any case detects it, else the worst
+    outcome. Any other fault that its case does not ask in full is missed unless another case detects it or
+    has the proof.
 
     Args:
         findings: The findings of all cases.
@@ -112,14 +122,21 @@ def resolved(
     for finding in findings:
         by_fault.setdefault(finding.fault.identity, set()).add(finding.outcome)
     final = []
+    of_family: dict[tuple[str, str], Finding] = {}
     for finding in findings:
-        outcomes = by_fault[finding.fault.identity]
-        if finding.of_family and Outcome.DETECTED in outcomes and finding.outcome is not Outcome.DETECTED:
+        if finding.of_family:
+            name = finding.precision, finding.fault.identity
+            known = of_family.setdefault(name, finding)
+            if _WEIGHT.index(finding.outcome) > _WEIGHT.index(known.outcome):
+                of_family[name] = finding
             continue
-        is_asked = outcomes & {Outcome.DETECTED, Outcome.EQUIVALENT}
+        is_asked = by_fault[finding.fault.identity] & {Outcome.DETECTED, Outcome.EQUIVALENT}
         if finding.outcome is Outcome.NOT_ASKED and not is_asked:
             finding = finding.model_copy(update={"outcome": Outcome.MISSED})
         final.append(finding)
+    for finding in of_family.values():
+        missed = {"outcome": Outcome.MISSED} if finding.outcome is Outcome.NOT_ASKED else {}
+        final.append(finding.model_copy(update=missed))
     for precision, faults in unreached.items():
         for operator, target, detail in sorted(faults):
             if (precision, Fault(operator, target, detail).identity) not in reached:

@@ -132,7 +132,8 @@ class OtherForms:
                     yield self._detected(fault, homes, place, Diagnosis("check", "", describe(error)))
                     break
                 if comparison.diagnosis.kind != "none":
-                    yield self._detected(fault, homes, place, comparison.diagnosis, comparison)
+                    judged = results, comparison
+                    yield self._detected(fault, homes, place, comparison.diagnosis, judged)
                     break
                 if not same_bits(results, clean_results):
                     effect = effect_of_source(batch.precision, comparison, clean_comparison)
@@ -166,10 +167,13 @@ class OtherForms:
         homes: set[str],
         place: str,
         diagnosis: Diagnosis,
-        comparison: Comparison | None = None,
+        judged: tuple[Results, Comparison] | None = None,
     ) -> Finding:
-        row = None if comparison is None else comparison.tap(diagnosis.tap)
-        localised = diagnosis.kind == "stream" or is_at_home(diagnosis, row, homes)
+        row, localised = None, diagnosis.kind == "stream"
+        if judged is not None:
+            results, comparison = judged
+            row = comparison.tap(diagnosis.tap)
+            localised = is_at_home(diagnosis, row, homes, results)
         facts = {"named": diagnosis.tap, "batch": place, "localised": localised, "margin": margin_of(row)}
         return finding_of(self._bench, fault, homes, Outcome.DETECTED, diagnosis.kind, **facts)
 

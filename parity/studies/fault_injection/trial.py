@@ -66,6 +66,20 @@ def try_fault(bench: Bench, fault: Fault) -> Finding:
     return _on_the_fuzzed_set(bench, fault, homes, finding)
 
 
+def shows(bench: Bench, fault: Fault, least_margin: float = 0.0) -> bool:
+    """Whether the typical batch alone detects a fault, with an error over its limit of more than a margin.
+
+    A port that cannot be made is no wrong port.
+    """
+    try:
+        with bench.faulty(fault, bench.port, bench.precision):
+            judged = _judged_on(bench, fault, bench.homes(fault))
+    except Exception:  # noqa: BLE001, any exception of a faulty port is an outcome
+        return False
+    margin = margin_of(judged.comparison.tap(judged.diagnosis.tap))
+    return judged.diagnosis.kind != "none" and (margin is None or margin > least_margin)
+
+
 def _judged_on(batch: BatchBench, fault: Fault, homes: set[str]) -> _Judged:
     reached = batch.reached(fault, homes)
     results = _initial_results(batch, reached)
@@ -82,7 +96,7 @@ def _detected(bench: Bench, fault: Fault, homes: set[str], judged: _Judged) -> F
         judged.diagnosis.kind,
         named=judged.diagnosis.tap,
         batch=judged.batch.name,
-        localised=is_at_home(judged.diagnosis, row, homes),
+        localised=is_at_home(judged.diagnosis, row, homes, judged.results),
         margin=margin_of(row),
     )
 
@@ -223,15 +237,19 @@ def _failed_alone(comparison: Comparison) -> bool:
     )
 
 
-def is_at_home(diagnosis: Diagnosis, row: TapJudgement | None, homes: set[str]) -> bool:
+def is_at_home(diagnosis: Diagnosis, row: TapJudgement | None, homes: set[str], results: Results) -> bool:
     """Whether the diagnosis names a module that contains the fault.
 
-    A diagnosis of code between modules names the module whose code it is, the entry's by the empty path. A
-    check of the whole model names no module, as its faults are in no module.
+    A diagnosis of code between modules names the module whose code it is, the entry's by the empty path. So
+    does a missing call: its place is the code around the called module. A check of the whole model names no
+    module, as its faults are in no module.
     """
     if diagnosis.kind == "between":
         return diagnosis.code in homes
-    return row.path in homes if row is not None else "" in homes
+    if row is None:
+        return "" in homes
+    is_missing = diagnosis.tap not in results.tapped
+    return row.path in homes or (is_missing and row.path.rpartition(".")[0] in homes)
 
 
 def margin_of(row: TapJudgement | None) -> float | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from parity.base.precision import Precision
+from parity.base.precision import PRECISIONS, Precision
 from parity.studies.fault_injection.faults import Fault
 
 Tensors = Mapping[str, torch.Tensor]
@@ -89,6 +89,8 @@ def _changes(name: str, tensor: torch.Tensor, precision: Precision) -> Iterator[
             yield "weight: scaled", label, lambda t, s=size: t * (1.0 + s)
             yield "weight: element bumped", label, lambda t, s=size: _bumped(name, t, s)
         yield "weight: sign flipped", "all", torch.neg
+        if precision.unit_roundoff < PRECISIONS["bf16"].unit_roundoff:
+            yield "weight: stored narrower", "bf16", lambda t: t.to(torch.bfloat16).to(t.dtype)
         if tensor.ndim == 1:
             yield "weight: bias dropped", "zero", torch.zeros_like
             yield "weight: bias doubled", "twice", lambda t: 2.0 * t
