@@ -12,7 +12,6 @@ from parity.studies.fault_injection.batch import BatchBench
 from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.faults import NO_CASE, Finding, Outcome, resolved
 from parity.studies.fault_injection.handwritten import Edit, handwritten
-from parity.studies.fault_injection.harness import try_in_harness
 from parity.studies.fault_injection.table import markdown, summarise
 from parity.studies.fault_injection.trial import try_fault
 from tests.parity.case_runs import bench_of, on_bench
@@ -71,6 +70,11 @@ def test_one_case_of_a_family_has_to_detect():
     several = [_finding(Outcome.MISSED, of_family=True), _finding(Outcome.DETECTED, "b", of_family=True)]
     assert [one.case for one in resolved(several, {})] == ["b"]
     assert len(resolved(several[:1], {})) == 1
+    unasked = [_finding(Outcome.NOT_ASKED, of_family=True), _finding(Outcome.EQUIVALENT, "b", of_family=True)]
+    assert [one.outcome for one in resolved(unasked, {})] == [Outcome.EQUIVALENT]
+    assert [one.outcome for one in resolved(unasked[:1], {})] == [Outcome.MISSED]
+    worse = [*unasked, _finding(Outcome.MISSED, "c", of_family=True)]
+    assert [one.outcome for one in resolved(worse, {})] == [Outcome.MISSED]
 
 
 def _edit(**fields: str) -> Edit:
@@ -149,38 +153,6 @@ def test_the_other_batches_run_clean_while_no_fault_is_applied(monkeypatch):
     edit = _edit(module="tripy_port.dlrm_layers", old="counts_BC, 0) + 1", new="counts_BC, 0) + 1 + 0")
     assert try_fault(bench, edit).outcome is Outcome.EQUIVALENT
     assert codes == [without, without]
-
-
-@OF_BENCH
-@pytest.mark.parametrize(
-    ("old", "new", "outcome"),
-    [
-        ("return isinstance(value, tp.Tensor)", "return False", Outcome.DETECTED),
-        ("return isinstance(value, tp.Tensor)", "return (isinstance(value, tp.Tensor))", Outcome.EQUIVALENT),
-        ("def is_tripy_tensor(value: Any)", "def is_tripy_tensor(other: Any)", Outcome.DETECTED),
-        ("not there", "", Outcome.BROKEN),
-    ],
-)
-def test_a_fault_of_the_suite_is_applied_around_a_run(old, new, outcome):
-    edit = _edit(module="parity.capture.tripy_hooks", old=old, new=new, family="harness", **{"class": "x"})
-    finding = try_in_harness(bench_of(CASE), edit)
-    assert finding.outcome is outcome, finding.proof
-    assert finding.localised is (outcome is Outcome.DETECTED)
-
-
-@OF_BENCH
-def test_a_fault_of_the_suite_that_no_run_in_one_process_reaches_is_not_asked():
-    edit = _edit(
-        module="parity.report.overview",
-        old='return f"{number} {what}" if number == 1',
-        new='return f"{number} {what}" if number == 2',
-        family="harness",
-    )
-    finding = try_in_harness(bench_of(CASE), edit)
-    assert (finding.outcome, finding.proof) == (
-        Outcome.NOT_ASKED,
-        "a run in one process does not reach its line",
-    )
 
 
 def test_a_catalogue_has_edits_for_families(tmp_path):
