@@ -99,7 +99,9 @@ def test_a_family_names_a_class():
     assert finding.of_family
     assert finding.batch == "typical"
     other = _edit(module=edit.module, old=edit.old, new=edit.new, family="dlrm", **{"class": "MLP"})
-    assert not try_fault(bench, other).localised
+    # Its lines tell its place, too.
+    assert try_fault(bench, other).localised
+    assert "interaction" in try_fault(bench, other).homes
 
 
 @OF_BENCH
