@@ -33,14 +33,22 @@ class LectureDLRMConfig(Strict):
 
     @property
     def metadata(self) -> dict[str, dict]:
-        """The entries of the lecture's metadata file, by sparse feature. Each row of a table has a token."""
+        """The entries of the lecture's metadata file, by sparse feature.
+
+        Each row of a table has a token. In tables of more than two rows the last row repeats the first one's,
+        which keeps its row.
+        """
         return {
             f"SPARSE_{feature}": {
                 "cardinality": rows,
-                "tokenizer_values": [(feature + 1) * _TOKEN_STRIDE + token for token in range(rows)],
+                "tokenizer_values": [(feature + 1) * _TOKEN_STRIDE + token for token in _tokens(rows)],
             }
             for feature, rows in enumerate(self.cardinalities)
         }
+
+
+def _tokens(rows: int) -> list[int]:
+    return [token % max(rows - 1, min(rows, 2)) for token in range(rows)]
 
 
 class LectureDLRMInput(Strict):

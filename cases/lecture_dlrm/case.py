@@ -70,13 +70,14 @@ class LectureDLRMCase(ConfiguredCase):
         known = [
             [values[0] for values in tokens],
             [values[-1] for values in tokens],
-            [values[-1] + 1 for values in tokens],
+            [max(values) for values in tokens],
+            [max(values) + 1 for values in tokens],
             # Another value with the same low 32 bits, and one token of another feature.
-            [values[-1] + 2**32 for values in tokens],
+            [max(values) + 2**32 for values in tokens],
             [values[len(values) // 2] for values in tokens[1:] + tokens[:1]],
         ]
         yield PlannedBatch(
-            "tokens", "first and last tokens, and values beside them that are none", self._rows(30.0, known)
+            "tokens", "first, last and repeated tokens, and values beside them that are none", self._rows(30.0, known)
         )
 
     def _rows(self, count: float, raw: list[list[int]]) -> CaseInputs:
