@@ -77,7 +77,9 @@ class LectureDLRMCase(ConfiguredCase):
             [values[len(values) // 2] for values in tokens[1:] + tokens[:1]],
         ]
         yield PlannedBatch(
-            "tokens", "first, last and repeated tokens, and values beside them that are none", self._rows(30.0, known)
+            "tokens",
+            "first, last and repeated tokens, and values beside them that are none",
+            self._rows(30.0, known),
         )
 
     def _rows(self, count: float, raw: list[list[int]]) -> CaseInputs:
