@@ -46,6 +46,8 @@ _HOMES = {"UserError": "parity.base.errors"} | dict.fromkeys(
 
 def __getattr__(name: str) -> Any:
     # NumPy, PyTorch and pydantic take a while to import, and most modules of the engine need no case.
+    if name == "case":
+        return importlib.import_module("parity.case")
     if name in __all__:
         return getattr(importlib.import_module(_HOMES.get(name, "parity.case")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -70,7 +70,7 @@ class Result:
         for case, precision, runner in self.report.runner_reports():
             if runner.runner != REFERENCE or runner.status != Status.OK.value:
                 lines += [f"{case.case.name} {precision.precision} {line}" for line in [_line(runner)]]
-                lines += [f"    {line}" for line in _details(runner)]
+                lines += [f"    {line}" for line in details(runner)]
         return "\n".join(lines)
 
 
@@ -177,7 +177,7 @@ def _line(runner: RunnerReport) -> str:
     )
 
 
-def _details(runner: RunnerReport) -> list[str]:
+def details(runner: RunnerReport) -> list[str]:
     """The place and the cause of a failure, and notes."""
     lines = []
     diagnosis = runner.diagnosis

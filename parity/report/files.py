@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from parity.base.errors import UserError
@@ -10,7 +10,7 @@ from parity.base.files import write_new
 from parity.execution.folder import RunFolder
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
-from parity.report.schema import SCHEMA, Report
+from parity.report.schema import SCHEMA, CaseReport, Report
 
 
 def forms(folder: RunFolder) -> dict[Path, Callable[[Report], str]]:
@@ -57,3 +57,35 @@ def read_report(path: Path) -> Report:
         raise UserError(
             "report", str(path), f"is not a report of schema {SCHEMA}", "give a report.json"
         ) from error
+
+
+def joined(reports: Sequence[Report], command: str) -> Report:
+    """One report on the cases of several, which are not empty. A repeated name of a case gets a number."""
+    cases: list[CaseReport] = []
+    for case in (case for report in reports for case in report.cases):
+        names = {other.case.name for other in cases}
+        name, number = case.case.name, 2
+        while name in names:
+            name, number = f"{case.case.name}_{number}", number + 1
+        cases.append(case.model_copy(update={"case": case.case.model_copy(update={"name": name})}))
+    return reports[0].model_copy(
+        update={
+            "command": command,
+            "cases": tuple(cases),
+            "requested_runners": tuple(dict.fromkeys(r for one in reports for r in one.requested_runners)),
+            "exit_code": max(report.exit_code for report in reports),
+            "coverage": None,
+        }
+    )
+
+
+def write_again(report: Report, folder: Path) -> None:
+    """`write_outputs` in place of an earlier report.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    run = RunFolder(folder)
+    for path in (run.report, *forms(run)):
+        path.unlink(missing_ok=True)
+    write_outputs(report, folder)

@@ -1,0 +1,61 @@
+"""The decorator `parity.case`, which makes pytest's items of a case's modules and precisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parity.base.errors import UserError
+
+MARK = "parity_mark"
+"""Attribute of a decorated function or class."""
+
+
+@dataclass(frozen=True)
+class CaseMark:
+    """The request of a decorated function: its case's precisions and judged runners, by name."""
+
+    precisions: tuple[str, ...]
+    runners: tuple[str, ...]
+
+
+def mark(
+    make: Callable[[], Any] | None = None,
+    *,
+    precisions: Sequence[str] = ("fp32", "fp16"),
+    runners: Sequence[str] = ("tripy",),
+) -> Any:
+    """Make one item of pytest for each module and precision of a case.
+
+        @parity.case(precisions=("fp32",))
+        def test_port():
+            return parity.ModelPair(torch_model, TripyModel, inputs={"x": x})
+
+    The first item runs the case. Items of modules behind the culprit are skipped.
+
+    Args:
+        make: A function without arguments that returns a `Case`, or a class of cases.
+        precisions: Names of precisions.
+        runners: Names of the judged runners.
+
+    Raises:
+        UserError: Something else is decorated.
+    """
+    for field, names in (("precisions", precisions), ("runners", runners)):
+        if isinstance(names, str):
+            raise UserError(field, names, "is a text", f"give a sequence, such as ({names!r},)")
+    marked = CaseMark(tuple(precisions), tuple(runners))
+
+    def decorate(function: Callable[[], Any]) -> Callable[[], Any]:
+        if not callable(function):
+            raise UserError(
+                "parity.case",
+                function,
+                "is no function and no class",
+                "decorate a function that returns a case",
+            )
+        setattr(function, MARK, marked)
+        return function
+
+    return decorate if make is None else decorate(make)

@@ -1,0 +1,233 @@
+"""The plugin of pytest, by pytest itself: the fixture, one item a module and precision, the report."""
+
+import json
+from importlib import metadata
+
+import pytest
+
+# A session inside a session forgets its imports, and some libraries refuse to be imported twice.
+import parity.api
+import parity.report.html  # noqa: F401
+
+pytest_plugins = ["pytester"]
+
+MODELS = """
+    import numpy as np
+    import nvtripy as tp
+    import torch
+
+    import parity
+
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(6, 8), torch.nn.Linear(8, 8)])
+            self.drop = torch.nn.Dropout()
+            self.never = torch.nn.Linear(1, 1)
+            self.last = torch.nn.Linear(8, 3)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = torch.relu(layer(x))
+            return self.last(self.drop(x))
+
+
+    class Port(tp.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.layers = [tp.Linear(6, 8, dtype=dtype), tp.Linear(8, 8, dtype=dtype)]
+            self.last = tp.Linear(8, 3, dtype=dtype)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = tp.relu(layer(x))
+            return self.last(x)
+
+
+    class Doubling(tp.Linear):
+        def forward(self, x):
+            return 2.0 * super().forward(x)
+
+
+    class Wrong(Port):
+        def __init__(self, dtype):
+            super().__init__(dtype)
+            self.layers[1] = Doubling(8, 8, dtype=dtype)
+
+
+    class WrongBehind(Port):
+        def forward(self, x):
+            return super().forward(x) + 1.0
+
+
+    X = {"x": np.random.default_rng(0).standard_normal((32, 6)).astype(np.float32)}
+    UNUSED = {"unused": ("never.*",)}
+"""
+
+
+@pytest.fixture
+def run(pytester):
+    """Runs pytest on a file with the models and some tests."""
+    installed = any(
+        entry.value == "parity.pytest_plugin" for entry in metadata.entry_points(group="pytest11")
+    )
+
+    def run(tests, *arguments):
+        source = "\n".join([MODELS, tests])
+        pytester.makepyfile(test_port=source)
+        plugin = () if installed else ("-p", "parity.pytest_plugin")
+        return pytester.runpytest_inprocess(*plugin, "-p", "no:xdist", "-rsf", *arguments)
+
+    return run
+
+
+def test_the_fixture_checks_and_the_session_writes_one_report(run, pytester):
+    result = run(
+        """
+    def test_right(parity):
+        result = parity.check(Net(), Port, X, precisions=("fp32",), **UNUSED)
+        assert result.passed
+
+
+    def test_wrong(parity):
+        parity.check(Net(), Wrong, X, precisions=("fp32",), **UNUSED)
+
+
+    def test_case(parity):
+        from parity import ModelPair
+
+        parity.check(ModelPair(Net(), Port, X, **UNUSED), precisions=("fp16",))
+""",
+        "--parity-report",
+        "pages",
+    )
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*where: layers.1 (Linear) diverges on its own*",
+            "*parity report of 3 comparisons: pages/report.html",
+        ]
+    )
+    report = json.loads((pytester.path / "pages" / "report.json").read_text())
+    assert [case["case"]["name"] for case in report["cases"]] == ["Net", "Net_2", "Net_3"]
+    assert report["exit_code"] == 1
+    assert (pytester.path / "pages" / "report.html").exists()
+
+
+CASES = """
+    @parity.case(precisions=("fp32",))
+    def test_gpt():
+        return parity.ModelPair(Net(), {port}, X, **UNUSED)
+"""
+
+
+def test_a_case_is_an_item_a_module_and_precision(run, pytester):
+    result = run(CASES.format(port="Port"), "-v")
+    result.assert_outcomes(passed=4, skipped=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*fp32-layers.0 PASSED*",
+            "*fp32-layers.1 PASSED*",
+            "*fp32-drop SKIPPED*",
+            "*fp32-never SKIPPED*",
+            "*fp32-last PASSED*",
+            "*fp32-model PASSED*",
+            "SKIPPED*returns its input in evaluation",
+            "SKIPPED*PyTorch never calls this module",
+        ]
+    )
+    # Another report takes the earlier one's place.
+    for _ in range(2):
+        result = run(CASES.format(port="Port"), "--parity-report", "pages", "-k", "layers.0")
+        result.assert_outcomes(passed=1, deselected=5)
+
+
+def test_modules_behind_the_culprit_are_skipped(run):
+    result = run(CASES.format(port="Wrong"), "-v")
+    result.assert_outcomes(passed=1, failed=1, skipped=4)
+    result.stdout.fnmatch_lines(
+        [
+            "*fp32-layers.0 PASSED*",
+            "*fp32-layers.1 FAILED*",
+            "*fp32-last SKIPPED*",
+            "*where: layers.1 (Linear) diverges on its own*",
+            "SKIPPED*downstream of layers.1",
+        ]
+    )
+
+
+def test_wrong_code_behind_all_modules_fails_the_model(run):
+    result = run(CASES.format(port="WrongBehind"), "-v")
+    result.assert_outcomes(passed=3, failed=1, skipped=2)
+    result.stdout.fnmatch_lines(["*fp32-model FAILED*", "*where: forward.output*"])
+
+
+def test_a_port_that_raises_fails_the_model(run):
+    raising = (
+        CASES.format(port="Raising")
+        + """
+    class Raising(Port):
+        def forward(self, x):
+            raise RuntimeError("no such operation")
+"""
+    )
+    result = run(raising, "-v")
+    result.stdout.fnmatch_lines(["*fp32-model FAILED*", "*no such operation*"])
+    assert result.ret == 1
+
+
+def test_bad_use_is_a_message(run):
+    result = run(
+        """
+    @parity.case
+    def test_nothing():
+        return None
+"""
+    )
+    result.stdout.fnmatch_lines(
+        [
+            "*parity.case: None is the result of test_nothing, and no case; return a Case*",
+        ]
+    )
+    result.assert_outcomes(errors=1)
+    result = run(CASES.format(port="Port").replace(", **UNUSED", ""), "-k", "model")
+    result.stdout.fnmatch_lines(["weights: never.weight is left over: no tensor of the port takes it*"])
+    result.assert_outcomes(failed=1, deselected=5)
+
+
+def test_a_class_of_cases_is_decorated_in_its_own_file_only(run, pytester):
+    pytester.makepyfile(test_other="from test_port import *")
+    result = run(
+        """
+    @parity.case(precisions=("fp32",))
+    class Small(parity.Case):
+        name = "small"
+        batch_size = 32
+        unused = ("never.*",)
+
+        def build_reference(self):
+            return Net()
+
+        def build_port(self, dtype):
+            return Port(dtype)
+
+        def make_inputs(self):
+            x = np.random.default_rng(self.seed).standard_normal((self.batch_size, 6))
+            return {"x": x.astype(np.float32)}
+"""
+    )
+    result.assert_outcomes(passed=4, skipped=2)
+
+
+@pytest.mark.parametrize(
+    ("decorate", "message"),
+    [
+        ("parity.case(3)", "parity.case: 3 is no function and no class"),
+        ("parity.case(precisions='fp32')", "precisions: fp32 is a text; give a sequence, such as ('fp32',)"),
+    ],
+)
+def test_a_decorator_with_bad_arguments(decorate, message):
+    with pytest.raises(parity.UserError) as caught:
+        eval(decorate, {"parity": parity})
+    assert message in str(caught.value)
