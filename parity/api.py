@@ -179,7 +179,10 @@ def _line(runner: RunnerReport) -> str:
 
 def details(runner: RunnerReport) -> list[str]:
     """The place and the cause of a failure, and notes."""
-    lines = []
+    hidden = {
+        module.tap: v.tolerated for module in runner.modules for v in module.verdicts.values() if v.tolerated
+    }
+    lines = [f"TOLERATED: {tap}: {text}" for tap, text in hidden.items()]
     diagnosis = runner.diagnosis
     if diagnosis is not None and diagnosis.kind != "none":
         lines.append(f"where: {diagnosis.text}")

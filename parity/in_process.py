@@ -129,7 +129,7 @@ class CleanRun:
     def judge(self, name: str) -> Comparison:
         """Load a runner and judge it."""
         results = replace(self.results(self.load(name)), fused=computed_inside(self.case, name))
-        return compare(self.evidence, results)
+        return compare(self.evidence, self.evidence.aligned(results))
 
 
 def describe(error: Exception) -> str:

@@ -82,7 +82,7 @@ def check_paths(rules: Mapping[str, str], paths: Mapping[str, str]) -> None:
 class Pairing:
     """The options of a case that pair both sides. Patterns have stars, see `parity.case.patterns`."""
 
-    OPTIONS = ("names", "weights", "unused", "functional", "inert", "initial")
+    OPTIONS = ("names", "weights", "unused", "functional", "inert", "initial", "squeeze", "tolerance")
 
     names: Mapping[str, str] = {}
     """Path in the reference by path in the port, for other names. A rule holds for all modules inside."""
@@ -99,6 +99,19 @@ class Pairing:
     """Whether a module that only one side has is a note. By default it is a failure."""
     initial: Literal["sensitive", "own"] = "sensitive"
     """Initial weights: drawn so that every module shows in its output, or those of `build_reference`."""
+
+    squeeze: bool = False
+    """Whether leading axes of 1 do not count: the port may have more or fewer of them than the reference."""
+    tolerance: Mapping[str, float] = {}
+    """Largest relative error by path or tap, above the derived limit. The report shows each use in red."""
+
+    def tolerated(self, tap: str, path: str) -> float:
+        """The largest relative error that `tolerance` allows at a tap; 0 without a rule."""
+        rules = self.tolerance.items()
+        return max(
+            (error for rule, error in rules if matches_any([rule], tap) or matches_any([rule], path)),
+            default=0.0,
+        )
 
     def reference_path(self, path: str) -> str:
         """The path in the reference of a module at a path in the port."""
@@ -140,6 +153,18 @@ class Pairing:
                         )
         if self.initial not in ("sensitive", "own"):
             raise UserError("initial", self.initial, "is not known", "use 'sensitive' or 'own'")
+        if not isinstance(self.squeeze, bool):
+            raise UserError("squeeze", self.squeeze, "is not known", "use True or False")
+        if not isinstance(self.tolerance, Mapping):
+            raise UserError("tolerance", self.tolerance, "is for no module", "write {path: relative error}")
+        for pattern, error in self.tolerance.items():
+            if not (isinstance(error, (int, float)) and 0.0 < error < 1.0):
+                raise UserError(
+                    f"tolerance[{pattern!r}]",
+                    error,
+                    "is no relative error",
+                    "give more than 0 and less than 1",
+                )
         for field in ("unused", "functional", "inert"):
             value: Any = getattr(self, field)
             if isinstance(value, str):

@@ -248,6 +248,7 @@ def verdict_report(verdict: Verdict) -> VerdictReport:
             ElementReport(index=e.index, oracle=e.oracle, reference=e.reference, port=e.port)
             for e in verdict.worst
         ),
+        tolerated=verdict.tolerated,
     )
 
 

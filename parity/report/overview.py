@@ -115,6 +115,13 @@ def engine(build: BuildRecord) -> str:
     )
 
 
+def tolerated(report: Report) -> list[str]:
+    """The failures that tolerances hide."""
+    judged = ((place(*entry), module) for entry in report.runner_reports() for module in entry[2].modules)
+    hidden = ((where, module.tap, v.tolerated) for where, module in judged for v in module.verdicts.values())
+    return [f"{where}: {tap}: {text}" for where, tap, text in hidden if text]
+
+
 MOST_ROUNDING = 3
 """Largest number of modules in a note on rounding; the pages of the modules have all."""
 

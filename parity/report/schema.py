@@ -45,7 +45,7 @@ class VerdictReport(_Part):
         checked, boundary: Numbers of compared elements and of elements left out at a discontinuity.
         k, floor, longest_sum: Facts of the bound.
         bound: The bound in words.
-        worst: Elements with the largest errors.
+        worst, tolerated: Elements with the largest errors; the failure that a tolerance hides, or empty.
     """
 
     status: Literal["PASS", "FAIL"]
@@ -68,6 +68,7 @@ class VerdictReport(_Part):
     longest_sum: int
     bound: str
     worst: tuple[ElementReport, ...]
+    tolerated: str = ""
 
 
 class RooflineReport(_Part):

@@ -16,7 +16,17 @@ from rich.text import Text
 
 from parity.report import coverage
 from parity.report.causes import Failure, failures, tree_around
-from parity.report.overview import BUILT, culprit, engine, gaps, notes, outcome, place, verdict_lines
+from parity.report.overview import (
+    BUILT,
+    culprit,
+    engine,
+    gaps,
+    notes,
+    outcome,
+    place,
+    tolerated,
+    verdict_lines,
+)
 from parity.report.schema import ModuleReport, Report, RunnerReport
 from parity.report.terminal_cases import case_table, facts, runner_table
 from parity.report.terminal_modules import module_tables
@@ -36,7 +46,7 @@ def render(report: Report, verbose: bool = False) -> RenderableType:
     tables = module_tables(report) if verbose else [_Tables(report)]
     stated = _every_fact(report) if verbose else facts(report)
     detailed = [part for failure in failures(report) for part in _failure(failure)]
-    return Group(*tables, *stated, *_insensitive(report), *detailed, *_closing(report))
+    return Group(*tables, *stated, *_tolerated(report), *_insensitive(report), *detailed, *_closing(report))
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,11 @@ def _tree(entry: RunnerReport) -> Iterator[RenderableType]:
     for name, state in lines:
         style = "red" if state.startswith("FAIL") else ""
         yield Text(f"    {name:<{width}}  {state}".rstrip(), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _tolerated(report: Report) -> Iterator[RenderableType]:
+    for text in tolerated(report):
+        yield Text(f"TOLERATED: {text}", style="bold red")
 
 
 def _insensitive(report: Report) -> Iterator[RenderableType]:

@@ -19,7 +19,7 @@ import torch
 from parity.base.precision import dtype_name
 from parity.capture.arguments import Argument, Received
 from parity.verdict.distances import Distance
-from parity.verdict.evidence import Evidence, Results
+from parity.verdict.evidence import Evidence, Results, like
 from parity.verdict.judgement import ArgumentDifference, CallJudgement
 from parity.verdict.patterns import FailedTensor, explain, named_axes, named_places
 from parity.verdict.rule import judge
@@ -91,6 +91,8 @@ class _CallJudge:
         if reference.origin and reference.origin == port.origin:
             return None
         theirs, ours = self._evidence.reference.argument(reference), self._port.argument(port)
+        if self._evidence.squeeze:
+            ours = like(ours, theirs)
         if ours.shape != theirs.shape:
             text = f"shape {tuple(ours.shape)} in place of {tuple(theirs.shape)}"
             return ArgumentDifference(name, "form", text)

@@ -54,7 +54,7 @@ def judge_batch(case: Case, folder: PrecisionFolder, batch: str) -> dict[str, Ru
         if evidence is None or not has_captures:
             judgements[name] = _without_verdict(runner, blocked, batch)
         else:
-            results = _results(case, folder.runner(name), name, runner)
+            results = evidence.aligned(_results(case, folder.runner(name), name, runner))
             judgements[name] = _judge_runner(evidence, results, runner, batch)
     return judgements
 
@@ -116,6 +116,8 @@ def evidence_of(
         boundary=boundary,
         gaps=case.gaps(),
         absence=_absence(case),
+        squeeze=case.squeeze,
+        tolerated=case.tolerated,
         causal=case.is_causal(),
         oracle_received=oracle,
     )

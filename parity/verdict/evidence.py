@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -34,6 +35,8 @@ class Evidence:
         boundary: Elements within round-off of a discontinuity, by tap.
         gaps: Classes of the reference that the port cannot have, with the reason.
         absence: The reason why only one side has a module, from path and class; empty if that fails.
+        squeeze: Whether leading axes of 1 do not count.
+        tolerated: The largest relative error that the case allows, from tap and path; 0 for none.
         causal: Whether no row of a sequence depends on a later one.
         oracle_received: Tapped run of the oracle, for the arguments of its calls.
     """
@@ -51,6 +54,8 @@ class Evidence:
     boundary: Mapping[str, np.ndarray] = field(default_factory=dict)
     gaps: Mapping[str, str] = field(default_factory=dict)
     absence: Callable[[str, str], str] = lambda path, kind: ""
+    squeeze: bool = False
+    tolerated: Callable[[str, str], float] = lambda tap, path: 0.0
     causal: bool = True
     oracle_received: Capture = field(default_factory=Capture)
 
@@ -90,11 +95,36 @@ class Evidence:
         """Mask of the valid elements: an axis as long as the sequence is masked by the lengths."""
         return valid_elements(shape, self.valid, self.batch_size)
 
+    def aligned(self, results: Results) -> Results:
+        """The results in the reference's shapes, where they differ by leading axes of 1 that do not count."""
+        if not self.squeeze:
+            return results
+        own = self.reference.tensors
+        fields = ("untapped", "tapped", "isolated", "poisoned")
+        aligned = {
+            field: {
+                name: like(tensor, own[name]) if name in own else tensor
+                for name, tensor in getattr(results, field).items()
+            }
+            for field in fields
+        }
+        return replace(results, **aligned)
+
     def counted(self, tap: str, shape: tuple[int, ...]) -> np.ndarray:
         """Mask of the compared elements of a tap: neither padding nor at a discontinuity."""
         mask, boundary = self.mask(shape), self.boundary.get(tap)
         valid = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape).copy()
         return valid if boundary is None else valid & ~boundary
+
+
+def like(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """A tensor in the shape of another one, if they differ by leading axes of 1 alone."""
+    return tensor.reshape(other.shape) if _core(tensor.shape) == _core(other.shape) else tensor
+
+
+def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without its leading axes of 1."""
+    return tuple(itertools.dropwhile(lambda size: size == 1, shape))
 
 
 @dataclass

@@ -116,8 +116,7 @@ class Verdict:
     Attributes:
         status: PASS or FAIL.
         reason: Reason of a FAIL; empty for a PASS.
-        reference: Distance of the reference from the oracle.
-        port: Distance of the port from the oracle.
+        reference, port: Distances of the reference and of the port from the oracle.
         limit: Largest distance that the port may have.
         min_detectable_error: Smallest relative error that fails; 0 if equality is required, NaN in a FAIL.
         checked: Number of compared elements.
@@ -126,6 +125,7 @@ class Verdict:
         worst: Elements of the port with the largest absolute errors, the worst first.
         row_errors: Errors of port and reference by row, if asked for, of a PASS.
         lasting_limit: Part of the scale error's limit that no number of rows lowers.
+        tolerated: Reason of a FAIL that the case's tolerance makes a PASS, or empty.
     """
 
     status: Literal["PASS", "FAIL"]
@@ -140,6 +140,7 @@ class Verdict:
     worst: tuple[Element, ...]
     row_errors: RowErrors | None = None
     lasting_limit: float = 0.0
+    tolerated: str = ""
 
     @property
     def passed(self) -> bool:

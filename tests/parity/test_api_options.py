@@ -1,12 +1,16 @@
 """Options of live models: each one works, and each bad value names its field."""
 
+import io
+
 import numpy as np
 import nvtripy as tp
 import pytest
 import torch
+from rich.console import Console
 
 import parity
 from parity import From
+from parity.report.terminal import render
 
 D, HEADS, N = 24, 3, 7
 RNG = np.random.default_rng(0)
@@ -318,3 +322,55 @@ def test_a_part_left_over_is_named():
     weights["attn.v.bias"] = PARTS["attn.k.bias"]
     with pytest.raises(parity.UserError, match=r"weights: attn.in_proj_bias has a part left over, \(2, 3\)"):
         attend(weights=weights)
+
+
+class Flat(TwoPort):
+    """Drops the leading axis of 1, inside and in its result."""
+
+    def forward(self, x):
+        return super().forward(tp.squeeze(x, 0))
+
+
+def test_leading_axes_of_one_do_not_count():
+    rows = {"x": ROWS["x"][None]}
+    options = {"names": NAMES, "weights": WEIGHTS, "unused": ("table",)}
+    result = parity.compare(Two(), Flat, rows, ("fp32",), squeeze=True, **options)
+    assert result.passed, result
+    assert modules(result)["second"].isolated.status == "PASS"
+    failed = parity.compare(Two(), Flat, rows, ("fp32",), **options)
+    assert "shape" in str(failed), failed
+    with pytest.raises(parity.UserError, match="squeeze: 3 is not known; use True or False"):
+        two(squeeze=3)
+
+
+class Scaled(TwoPort):
+    def forward(self, x):
+        return 1.001 * super().forward(x)
+
+
+def test_a_tolerance_passes_and_is_red_in_the_report(tmp_path):
+    options = {"names": NAMES, "weights": WEIGHTS, "unused": ("table",)}
+    assert not parity.compare(Two(), Scaled, ROWS, ("fp32",), **options).passed
+    for allowed, passes in ((0.0005, False), (0.002, True)):
+        result = parity.compare(Two(), Scaled, ROWS, ("fp32",), tolerance={"forward.*": allowed}, **options)
+        assert result.passed is passes, result
+    assert "TOLERATED: forward.output: relative L2 error 0.001" in str(result)
+    assert "the case tolerates 0.002" in str(result)
+    page = (result.write(tmp_path / "out") / "report.html").read_text()
+    assert '<li class="finding">Two, fp32' in page
+    with Console(record=True, width=200, file=io.StringIO()) as console:
+        console.print(render(result.report))
+    assert "\x1b[1;31mTOLERATED" in console.export_text(styles=True)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "message"),
+    [
+        (0.1, "tolerance: 0.1 is for no module; write {path: relative error}"),
+        ({"first": 1.5}, "tolerance['first']: 1.5 is no relative error; give more than 0 and less than 1"),
+    ],
+)
+def test_a_tolerance_that_makes_no_sense(tolerance, message):
+    with pytest.raises(parity.UserError) as caught:
+        two(tolerance=tolerance)
+    assert message in str(caught.value)

@@ -198,6 +198,9 @@ class Page:
     def gaps(self) -> dict[str, str]:
         return overview.gaps(self.report)
 
+    def tolerated(self) -> list[str]:
+        return overview.tolerated(self.report)
+
     def notes(self) -> list[str]:
         return overview.notes(self.report)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import nvtripy as tp
 import torch
 
+from parity.base.trees import map_tree
+from parity.capture.arguments import named_arguments
 from parity.capture.tripy_hooks import named_modules
 from parity.case import Case
+from parity.case.model import overrides_call
 from parity.case.pairing import check_paths
 from parity.inputs.port_weights import port_weights, source_of
 from parity.runners.tripy.compiled import tripy_dtype
@@ -50,3 +55,30 @@ def check_port(case: Case, dtype: torch.dtype) -> None:
     paired_modules(case, model)
     shapes = {name: tuple(map(int, tensor.shape)) for name, tensor in model.state_dict().items()}
     port_weights(case, case.build_reference().state_dict(), shapes)
+
+
+def in_ranks(module: tp.Module, args: list, kwargs: dict, ranks: Mapping[str, int]) -> tuple[list, dict]:
+    """Arguments of a module with as many leading axes of 1 as it receives inside the model.
+
+    Args:
+        module: The port's module.
+        args, kwargs: The arguments of the reference's module.
+        ranks: Numbers of axes by argument.
+    """
+    function = functools.partial(type(module).__call__, module) if overrides_call(module) else module.forward
+    try:
+        named = list(named_arguments(function, tuple(args), kwargs))
+    except TypeError:
+        # The call raises the same error, which is the module's result.
+        return args, kwargs
+    wanted = {id(leaf): ranks[argument.name] for argument, leaf in named if argument.name in ranks}
+
+    def in_rank(leaf: Any) -> Any:
+        rank = wanted.get(id(leaf))
+        if rank is None or not isinstance(leaf, torch.Tensor):
+            return leaf
+        while leaf.ndim > rank and leaf.shape[0] == 1:
+            leaf = leaf[0]
+        return leaf.reshape((1,) * (rank - leaf.ndim) + tuple(leaf.shape))
+
+    return map_tree(args, in_rank), map_tree(kwargs, in_rank)

@@ -43,7 +43,7 @@ from parity.runners.tripy.compiled import (
     tripy_dtype,
 )
 from parity.runners.tripy.lean_traces import leanly
-from parity.runners.tripy.pairing import paired_modules, paired_parameters, set_parameters
+from parity.runners.tripy.pairing import in_ranks, paired_modules, paired_parameters, set_parameters
 from parity.runners.tripy.survey import Survey
 from parity.timing.measure import Replayed, Replays, Timed, TimedCall
 
@@ -59,6 +59,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self.model: tp.Module
         self.dtype: torch.dtype
         self._modules: dict[str, tp.Module] = {}
+        # Axes of the tensors that modules receive inside the model, by call and argument.
+        self._ranks: dict[str, dict[str, int]] = {}
         self._executables: dict[Any, list[Compiled]] = {}
         self._whole: Replays | None = None
         self._survey: Survey | None = None
@@ -163,6 +165,12 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
                 capture.tensors[name] = tensor
             elif whole:
                 capture.call_inputs[name] = tensor
+        self._ranks = {
+            call: {
+                leaf.name: results[leaf.tensor].ndim for leaf in received.arguments if leaf.tensor in results
+            }
+            for call, received in compiled.received.items()
+        }
         if whole:
             capture.arguments.update(compiled.received)
             received = {
@@ -203,6 +211,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         """One module's executable, and its arguments on the host."""
         module = call.function(self._module(call))
         args, kwargs = recorded_arguments(call, inputs)
+        if self.case.squeeze:
+            args, kwargs = in_ranks(self._module(call), args, kwargs, self._ranks.get(call.tap, {}))
         arguments = {"args": map_tree(args, self._host), "kwargs": map_tree(kwargs, self._host)}
 
         def function(arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
