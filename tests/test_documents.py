@@ -192,6 +192,19 @@ def test_the_example_of_a_case_passes(tmp_path, monkeypatch):
     assert {tap.tap for tap in comparison.taps} == {"table", "first", "second", "forward.output"}
 
 
+def test_the_example_of_two_models_passes(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "add_a_model.md").read_text()
+    models = text.partition("its case:\n")[2].partition("\nRun it")[0]
+    (tmp_path / "small_pair.py").write_text(textwrap.dedent(models))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    example = text.partition("runs in this process:\n")[2].partition("\nThe result has")[0]
+    exec(textwrap.dedent(example).replace("from small ", "from small_pair "), {})
+    assert (tmp_path / "out" / "report.html").exists()
+    lines = [line.strip().partition(":")[0] for line in text.splitlines() if " PASS: 4 modules" in line]
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == lines
+
+
 def test_a_false_page_is_noticed(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
