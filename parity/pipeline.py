@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from parity.base.precision import PRECISIONS, Precision
 from parity.base.process import one_thread
-from parity.case import load_case
+from parity.case import Case, load_case
 from parity.execution import fork_server
 from parity.execution.batches import BatchCollection
 from parity.execution.case_files import (
@@ -25,13 +26,21 @@ from parity.inputs.prepared import PreparedCase, prepare
 from parity.report.assemble import assemble
 from parity.report.files import write_outputs
 from parity.report.polygraphy import write_polygraphy
-from parity.report.schema import Report
+from parity.report.schema import Report, StreamReport
 from parity.verdict.judging import PrecisionJudge, PrecisionJudgement
 from parity.verdict.sensitivity import MORE_ROWS
 
+JudgesStreams = Callable[[Case, str], Sequence[StreamReport]]
+"""Judges short streams of a case in a precision, by its name."""
 
-def run(request: Request, progress: Progress) -> Report:
+
+def run(request: Request, progress: Progress, streams: JudgesStreams | None = None) -> Report:
     """Run every case in every precision on every runner and judge them.
+
+    Args:
+        request: The request.
+        progress: Called after each step.
+        streams: Judges streams of a case, for the report; None for a run without streams.
 
     Raises:
         UserError: The request cannot be met; nothing has been written.
@@ -43,7 +52,7 @@ def run(request: Request, progress: Progress) -> Report:
     with opened(request.save) as folder:
         if request.save is not None:
             write_started(request, folder)
-        return _finish(prepared, request, folder, progress)
+        return _finish(prepared, request, folder, progress, streams)
 
 
 def resume(folder: Path, progress: Progress) -> Report:
@@ -84,7 +93,13 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
     return assemble(judged, command, saved.runners_asked)
 
 
-def _finish(prepared: list[PreparedCase], request: Request, folder: RunFolder, progress: Progress) -> Report:
+def _finish(
+    prepared: list[PreparedCase],
+    request: Request,
+    folder: RunFolder,
+    progress: Progress,
+    streams: JudgesStreams | None = None,
+) -> Report:
     """Run the batches that are not done, judge all of them, and write the report of a saved run."""
     write_prepared(prepared, folder)
 
@@ -105,7 +120,8 @@ def _finish(prepared: list[PreparedCase], request: Request, folder: RunFolder, p
         (facts, [judgement for judgement, _ in judgements])
         for facts, judgements in zip(descriptions, by_case, strict=True)
     ]
-    report = assemble(judged, request.command, request.runners if request.runners_asked else ())
+    of_cases = [streams(entry.case, request.precisions[0]) for entry in prepared] if streams else ()
+    report = assemble(judged, request.command, request.runners if request.runners_asked else (), of_cases)
     if request.save is not None:
         write_runners_asked(report.requested_runners, folder)
         write_outputs(report, folder.path)

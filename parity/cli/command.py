@@ -190,10 +190,8 @@ def _main(
         else:
             request = arguments.request()
             with spinner() as advance:
-                report = run(request, advance)
+                report = run(request, advance, judge_small_streams if arguments.is_plain else None)
             code = _show(console, report, arguments.save, verbose)
-            if arguments.is_plain:
-                code = max(code, judge_small_streams(console, request))
     except UserError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"error: {error}", style="bold red", markup=False

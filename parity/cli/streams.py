@@ -10,8 +10,9 @@ from rich.text import Text
 
 from parity.base.errors import UserError
 from parity.base.precision import DEFAULT_PRECISIONS
+from parity.case import Case
 from parity.cli.arguments import Arguments
-from parity.execution.request import Request
+from parity.report.schema import StreamReport
 from parity.runners import Unavailable
 
 if TYPE_CHECKING:
@@ -36,23 +37,19 @@ def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: i
     return _show(console, verdicts)
 
 
-def judge_small_streams(console: Console, request: Request) -> int:
-    """Judge short streams of the cases of a plain run, in its first precision, and return the exit code."""
+def judge_small_streams(case: Case, precision: str) -> tuple[StreamReport, ...]:
+    """Short streams of a case in one precision, for the report of a plain run; none for a case without.
+
+    The port's row of the report has the reason where the port cannot run.
+    """
     try:
-        from parity.studies.streaming.command import HEADER, judge_streams
-    except Unavailable as error:
-        console.print(Text(f"streams: UNAVAILABLE: {error}"), soft_wrap=True)
-        return 0
-    code = 0
-    for case in request.cases:
-        try:
-            case.streams()
-        except UserError:
-            continue
-        console.print(Text(f"{case.name}, streams: {HEADER}"), soft_wrap=True)
-        verdicts = judge_streams(case, request.precisions[:1], None, _FEW_STEPS, None, case.seed)
-        code = max(code, _show(console, verdicts))
-    return code
+        from parity.studies.streaming.command import judge_streams
+
+        case.streams()
+    except (Unavailable, UserError):
+        return ()
+    verdicts = judge_streams(case, (precision,), None, _FEW_STEPS, None, case.seed)
+    return tuple(verdict.report() for verdict in verdicts)
 
 
 def _show(console: Console, verdicts: Iterable[StreamVerdict]) -> int:

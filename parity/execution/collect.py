@@ -145,7 +145,7 @@ class _Collection:
         record.taps_modules, record.appends = abilities.taps_modules, abilities.appends
         batch, folder = self._batch, self.folder.runner(name)
         case = batch.case if batch.case.is_live else batch.case.reference
-        self._ask(name, Commands.load, case, batch.precision, batch.weights)
+        record.sources = self._ask(name, Commands.load, case, batch.precision, batch.weights)
         inputs = batch.folder.inputs
         if abilities.builds:
             builds = self._ask(name, Commands.build, inputs, folder.path)

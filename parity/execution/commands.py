@@ -33,6 +33,7 @@ from parity.capture.slices import (
     unless_leaking,
     working_bytes,
 )
+from parity.capture.sources import sources
 from parity.capture.spool import CannotWrite
 from parity.capture.store import open_capture, save_capture
 from parity.case import Case, CaseReference, load_case
@@ -137,10 +138,13 @@ class Commands:
             isinstance(runner, MeasuresCoverage),
         )
 
-    def load(self, source: Case | CaseReference, precision: Precision, weights: Path) -> None:
-        """Load a live case, or one of a reference, with exported weights, unless they are loaded."""
+    def load(self, source: Case | CaseReference, precision: Precision, weights: Path) -> dict[str, str]:
+        """Load a live case, or one of a reference, with exported weights, unless they are loaded.
+
+        Returns the places of its modules in the source, see `RunnerRecord`.
+        """
         if self._loaded == (source, precision, weights):
-            return
+            return self._sources()
         self._captures.clear()
         self._in_place.clear()
         self._loaded = None
@@ -148,6 +152,11 @@ class Commands:
         self._runner.load(case, precision, load_export(weights))
         self._case = case
         self._loaded = source, precision, weights
+        return self._sources()
+
+    def _sources(self) -> dict[str, str]:
+        runner = self._runner
+        return sources(runner.modules(), self._model.entry) if isinstance(runner, TapsModules) else {}
 
     def build(self, inputs: Path, folder: Path) -> list[dict[str, Any]]:
         """Build engines into a folder. Returns the fields of a `BuildRecord` for each."""

@@ -98,6 +98,8 @@ class RunnerRecord(BaseModel):
         timing_reason: Reason for missing times.
         builds: Engines of the whole model.
         coverage_reason: Reason for missing coverage.
+        sources: File and line of the code of the model's modules by path, the entry under ""; without
+            installed libraries.
     """
 
     label: str = ""
@@ -116,6 +118,7 @@ class RunnerRecord(BaseModel):
     timing_reason: str = ""
     builds: list[BuildRecord] = []
     coverage_reason: str = ""
+    sources: dict[str, str] = {}
 
 
 class Record(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -27,6 +28,7 @@ from parity.report.schema import (
     RoundingReport,
     RowReport,
     RunnerReport,
+    StreamReport,
     VerdictReport,
 )
 from parity.timing.roofline import WHOLE_MODEL, Rooflines
@@ -37,7 +39,10 @@ from parity.verdict.rule import Verdict
 
 
 def assemble(
-    judged: Sequence[tuple[CaseDescription, Sequence[PrecisionJudgement]]], command: str, asked: Sequence[str]
+    judged: Sequence[tuple[CaseDescription, Sequence[PrecisionJudgement]]],
+    command: str,
+    asked: Sequence[str],
+    streams: Sequence[Sequence[StreamReport]] = (),
 ) -> Report:
     """The report on a run.
 
@@ -45,13 +50,17 @@ def assemble(
         judged: Facts and judgements of each case, one judgement a precision.
         command: The command line.
         asked: The runners that the user named.
+        streams: The judged streams of each case; empty without any.
     """
     report = Report(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         command=command,
         environment=environment(),
         requested_runners=tuple(asked),
-        cases=tuple(_case_report(description, judgements) for description, judgements in judged),
+        cases=tuple(
+            _case_report(description, judgements, of_case)
+            for (description, judgements), of_case in itertools.zip_longest(judged, streams, fillvalue=())
+        ),
         coverage=coverage_report(
             [load_case(description.case) for description, _ in judged if description.case.target],
             [judgement for _, judgements in judged for judgement in judgements],
@@ -62,7 +71,9 @@ def assemble(
 
 
 def _exit_code(report: Report) -> int:
-    """0 all pass; 1 a verdict or a runner failed, or is INSENSITIVE; 2 a runner asked for cannot run here."""
+    """0 all pass; 1 a verdict, stream or runner fails or is INSENSITIVE; 2 a runner asked for is missing."""
+    if report.failing_streams():
+        return 1
     entries = [entry for _, _, entry in report.runner_reports()]
     harmless = (Status.OK, Status.UNAVAILABLE, Status.BUILT)
     if any(entry.verdict in ("FAIL", "INSENSITIVE") or entry.status not in harmless for entry in entries):
@@ -79,7 +90,9 @@ def _exit_code(report: Report) -> int:
     return 0 if judged else 1
 
 
-def _case_report(description: CaseDescription, judgements: Sequence[PrecisionJudgement]) -> CaseReport:
+def _case_report(
+    description: CaseDescription, judgements: Sequence[PrecisionJudgement], streams: Sequence[StreamReport]
+) -> CaseReport:
     return CaseReport(
         case=description.case,
         source=description.source,
@@ -89,6 +102,7 @@ def _case_report(description: CaseDescription, judgements: Sequence[PrecisionJud
         batches=tuple(BatchReport(**batch.model_dump()) for batch in description.batches),
         counts=description.counts,
         precisions=tuple(precision_report(judgement) for judgement in judgements),
+        streams=tuple(streams),
     )
 
 
@@ -262,6 +276,7 @@ def _diagnosis(diagnosis: Diagnosis) -> DiagnosisReport:
         explanation=diagnosis.explanation,
         code=diagnosis.code,
         argument=diagnosis.argument,
+        source=diagnosis.source,
     )
 
 

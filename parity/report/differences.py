@@ -48,6 +48,7 @@ from parity.report.schema import (
     PrecisionReport,
     Report,
     RunnerReport,
+    StreamReport,
     VerdictReport,
 )
 
@@ -121,6 +122,8 @@ def compare_reports(old: Report, new: Report) -> Changes:
             "--compare", "these reports", f"cannot be compared: {reasons}", "give two runs of the same cases"
         )
     for name, a, b in comparable:
+        for stream, before, after in _pairs(_streams(a), _streams(b), "stream", name, changes):
+            _compare_standing(name, f"stream {stream}", before.status, after.status, changes)
         precisions = _by_precision(a), _by_precision(b)
         for precision, p, q in _pairs(*precisions, "precision", name, changes):
             where = f"{name}, {precision}"
@@ -135,6 +138,11 @@ def compare_reports(old: Report, new: Report) -> Changes:
 
 _KINDS = ("verdict", "missing", "error", "latency")
 """Kinds of a change, the gravest first."""
+
+
+def _streams(case: CaseReport) -> dict[str, StreamReport]:
+    """Streams by precision and library; the device may change."""
+    return {f"{stream.precision} {stream.side.partition(' ')[0]}": stream for stream in case.streams}
 
 
 def _by_precision(case: CaseReport) -> dict[str, PrecisionReport]:

@@ -6,6 +6,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from parity.execution.record import REFERENCE, Status
 from parity.report import overview
+from parity.report.causes import downstream
 from parity.report.schema import (
     CaseReport,
     LatencyReport,
@@ -13,7 +14,9 @@ from parity.report.schema import (
     PrecisionReport,
     Report,
     RunnerReport,
+    VerdictReport,
 )
+from parity.report.streams import stream_text
 
 
 def render_junit(report: Report) -> str:
@@ -22,6 +25,9 @@ def render_junit(report: Report) -> str:
     for case, precision, entry in report.runner_reports():
         if entry.runner != REFERENCE or entry.verdict != "PASS":
             xml.add_testsuite(_suite(report, case, precision, entry))
+    for case in report.cases:
+        if case.streams:
+            xml.add_testsuite(_streams(report, case))
     xml.update_statistics()
     return xml.tostring().decode() + "\n"
 
@@ -34,15 +40,47 @@ def _suite(report: Report, case: CaseReport, precision: PrecisionReport, entry: 
     for batch in case.batches:
         suite.add_property(f"inputs.{overview.printable(batch.name)}", batch.digest)
     classname = overview.printable(f"{case.case.name}.{precision.precision}.{entry.runner}")
-    suite.add_testcase(_whole(report, entry, classname))
-    for module in entry.modules:
-        suite.add_testcase(_module(module, classname))
-    for name, verdict in entry.checks.items():
-        test = TestCase(overview.printable(name), classname)
-        if verdict.status == "FAIL":
-            test.result = [_failure(verdict.reason, "check", overview.verdict_lines(name, verdict))]
+    origins = downstream(entry)
+    tests = {"": _whole(report, entry, classname)}
+    tests |= {module.tap: _module(module, classname) for module in entry.modules}
+    tests |= {name: _check(name, verdict, classname) for name, verdict in entry.checks.items()}
+    root = entry.diagnosis.tap if entry.diagnosis is not None else ""
+    if root in tests and _fails(tests[root]) and root:
+        # The root cause alone is a failure, with the diagnosis of the whole model.
+        (failure,), (diagnosed,) = tests[root].result, tests[""].result
+        failure.text = f"{diagnosed.text}\n{failure.text}"
+        origins = {**origins, "": root}
+    for name, origin in origins.items():
+        if _fails(tests[name]):
+            tests[name].result = [Skipped(overview.printable(f"downstream of {origin}"))]
+    for test in tests.values():
         suite.add_testcase(test)
     return suite
+
+
+def _streams(report: Report, case: CaseReport) -> TestSuite:
+    """A test case for each stream of a case."""
+    suite = TestSuite(overview.printable(f"{case.case.name}, streams"))
+    suite.timestamp = report.created
+    suite.hostname = "localhost"
+    for stream in case.streams:
+        test = TestCase(overview.printable(stream.side), f"{case.case.name}.{stream.precision}.streams")
+        if stream.failed:
+            text = stream_text(case, stream)
+            test.result = [_failure(f"{stream.failed}: {stream.reason}", "stream", text)]
+        suite.add_testcase(test)
+    return suite
+
+
+def _fails(test: TestCase) -> bool:
+    return any(isinstance(result, Failure) for result in test.result)
+
+
+def _check(name: str, verdict: VerdictReport, classname: str) -> TestCase:
+    test = TestCase(overview.printable(name), classname)
+    if verdict.status == "FAIL":
+        test.result = [_failure(verdict.reason, "check", overview.verdict_lines(name, verdict))]
+    return test
 
 
 def _whole(report: Report, entry: RunnerReport, classname: str) -> TestCase:
@@ -53,7 +91,8 @@ def _whole(report: Report, entry: RunnerReport, classname: str) -> TestCase:
         message = diagnosis.text if diagnosis is not None else entry.reason
         patterns = diagnosis.explanation if diagnosis is not None else ()
         kind = diagnosis.kind if diagnosis is not None else entry.status
-        text = "\n".join([message, *(f"explanation: {pattern}" for pattern in patterns)])
+        source = [f"source: {diagnosis.source}"] if diagnosis is not None and diagnosis.source else []
+        text = "\n".join([message, *source, *(f"explanation: {pattern}" for pattern in patterns)])
         test.result = [_failure(message, kind, text)]
     elif entry.verdict == "NONE":
         asked = entry.runner in report.requested_runners

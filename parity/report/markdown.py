@@ -9,7 +9,9 @@ from tabulate import tabulate
 
 from parity.execution.record import REFERENCE
 from parity.report import coverage, overview
+from parity.report.causes import downstream
 from parity.report.schema import CaseReport, MetricReport, Report, RunnerReport
+from parity.report.streams import stream_lines
 
 MOST_VERDICTS = 12
 """Largest number of verdicts in full: a comment on GitHub holds 65,536 characters."""
@@ -30,6 +32,7 @@ def render_markdown(report: Report) -> str:
         parts += ["**Metrics**", metrics]
     parts += [_details("Modules that fail", _failing_modules(report)), _details("Gaps", _gaps(report))]
     parts.append(_details("Rows in other batches and in a second run", _rows(report)))
+    parts.append(_details("Streams", _streams(report)))
     parts.append(_details("Notes", "\n".join(f"- {_text(note)}" for note in overview.notes(report))))
     parts += _coverage(report)
     parts.append(_details("Environment", _environment(report)))
@@ -73,11 +76,22 @@ def _findings(report: Report) -> list[str]:
             text = diagnosis.text if diagnosis is not None else entry.reason
             tap = f"{_code(diagnosis.tap)}: " if diagnosis is not None and diagnosis.tap else ""
             items.append(f"- **{entry.verdict}** {place}: {tap}{_text(text)}")
+            if diagnosis is not None and diagnosis.source:
+                items.append(f"  - source: {_code(diagnosis.source)}")
             patterns = diagnosis.explanation if diagnosis is not None else ()
             items += [f"  - explanation: {_text(pattern)}" for pattern in patterns]
+            if origins := downstream(entry):
+                items.append(f"  - {len(origins)} failures follow from it")
         elif entry.verdict == "NONE" and entry.status != overview.BUILT:
             items.append(f"- **{_text(entry.status)}** {place}: {_text(entry.reason)}")
+    items += [f"- **FAIL** {_text(line)}" for line in stream_lines(report, "FAIL")]
     return ["\n".join(items)] if items else []
+
+
+def _streams(report: Report) -> str:
+    return "\n".join(
+        f"- {status} {_text(line)}" for status in ("FAIL", "PASS") for line in stream_lines(report, status)
+    )
 
 
 def _metrics(report: Report) -> str:
@@ -105,7 +119,9 @@ def _failing_modules(report: Report) -> str:
     verdicts = [
         overview.verdict_lines(f"{overview.place(case, precision, entry)}: {module.tap} {name}", verdict)
         for case, precision, entry in report.runner_reports()
+        for origins in [downstream(entry)]
         for module in entry.modules
+        if module.tap not in origins
         for name, verdict in module.verdicts.items()
         if verdict.status == "FAIL"
     ]

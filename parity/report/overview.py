@@ -55,10 +55,14 @@ def outcome(report: Report) -> Outcome:
     notes += f"; {_counted(limited, 'check')} cannot detect 1 % in any number of rows" if limited else ""
     notes += f"; {_counted(built, 'engine')} built and not run" if built else ""
     notes += f"; {_counted(len(broken), 'run')} without a verdict" if broken else ""
-    if failed:
+    streams = sum(len(case.streams) for case in report.cases)
+    failing_streams = len(report.failing_streams())
+    if failed or failing_streams:
         with_verdict = sum(entry.verdict != "NONE" for entry in entries)
         verb = "diverges" if len(failed) == 1 else "diverge"
+        notes += f"; {failing_streams} of {_counted(streams, 'stream')} fail" if failing_streams else ""
         return Outcome("FAIL", f"{len(failed)} of {_counted(with_verdict, 'run')} {verb}{notes}.")
+    compared += f" and {_counted(streams, 'stream')}" if streams else ""
     if built and not judged and not asked:
         return Outcome("BUILT", f"every graph; nothing was compared{notes}.")
     if asked or not judged:

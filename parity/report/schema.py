@@ -182,6 +182,7 @@ class DiagnosisReport(_Part):
     explanation: tuple[str, ...] = ()
     code: str | None = None
     argument: str = ""
+    source: str = ""
 
 
 class MetricReport(_Part):
@@ -282,8 +283,37 @@ class BatchReport(_Part):
     precisions: tuple[str, ...] = ()
 
 
+class StreamReport(_Part):
+    """One side over a stream of appended items, every step judged; see `parity.studies.streaming`.
+
+    Attributes:
+        precision: Name of the precision.
+        side: Label of the side: the reference or the port, with library and device.
+        steps: Number of judged steps.
+        items: Number of items that entered the caches.
+        cache_margin, output_margin: Largest error over its limit, of the caches and of the outputs.
+        failed: Name of the first tensor that fails, in the last judged step; empty if none does.
+        reason: Verdict on this tensor in words.
+        explanation: Probable mistake in words, or empty.
+    """
+
+    precision: str
+    side: str
+    steps: int
+    items: int
+    cache_margin: Number
+    output_margin: Number
+    failed: str = ""
+    reason: str = ""
+    explanation: str = ""
+
+    @property
+    def status(self) -> Literal["PASS", "FAIL"]:
+        return "FAIL" if self.failed else "PASS"
+
+
 class CaseReport(_Part):
-    """One case: its inputs, its weights and its results."""
+    """One case: its inputs, its weights and its results. `streams` are the judged streams."""
 
     case: CaseReference
     source: str
@@ -293,6 +323,7 @@ class CaseReport(_Part):
     batches: tuple[BatchReport, ...]
     counts: dict[str, int]
     precisions: tuple[PrecisionReport, ...]
+    streams: tuple[StreamReport, ...] = ()
 
 
 class UnaskedReport(_Part):
@@ -345,6 +376,9 @@ class Report(_Part):
     cases: tuple[CaseReport, ...]
     coverage: CoverageReport | None = None
     exit_code: int
+
+    def failing_streams(self) -> list[tuple[CaseReport, StreamReport]]:
+        return [(case, stream) for case in self.cases for stream in case.streams if stream.failed]
 
     def runner_reports(self) -> list[tuple[CaseReport, PrecisionReport, RunnerReport]]:
         return [(c, p, r) for c in self.cases for p in c.precisions for r in p.runners]

@@ -28,6 +28,7 @@ from parity.report.overview import (
     verdict_lines,
 )
 from parity.report.schema import ModuleReport, Report, RunnerReport
+from parity.report.streams import stream_lines
 from parity.report.terminal_cases import case_table, facts, runner_table
 from parity.report.terminal_modules import module_tables
 
@@ -46,6 +47,7 @@ def render(report: Report, verbose: bool = False) -> RenderableType:
     tables = module_tables(report) if verbose else [_Tables(report)]
     stated = _every_fact(report) if verbose else facts(report)
     detailed = [part for failure in failures(report) for part in _failure(failure)]
+    detailed += [Text(f"FAIL: {line}", style="bold red") for line in stream_lines(report, "FAIL")]
     return Group(*tables, *stated, *_tolerated(report), *_insensitive(report), *detailed, *_closing(report))
 
 
@@ -88,6 +90,9 @@ def _failure(failure: Failure) -> Iterator[RenderableType]:
     diagnosis = entry.diagnosis
     assert diagnosis is not None
     yield Text(f"FAIL: {place(failure.case, precision, entry)}: {diagnosis.text}", style="bold red")
+    if diagnosis.source:
+        # A path on one line can be clicked and copied.
+        yield Text(f"  source: {diagnosis.source}", no_wrap=True, overflow="ignore")
     yield from (Text(f"  explanation: {text}", style="bold") for text in diagnosis.explanation)
     module = culprit(entry)
     if module is not None:
@@ -142,6 +147,7 @@ def _every_fact(report: Report) -> Iterator[RenderableType]:
             yield Text(f"no replay: {where}: {reason}", style="yellow")
         if entry.roofline_reason:
             yield Text(f"no rooflines: {where}: {entry.roofline_reason}", style="yellow")
+    yield from (Text(f"stream: {line}", style="dim") for line in stream_lines(report, "PASS"))
     for kind, reason in gaps(report).items():
         yield Text(f"GAP: {kind}: {reason}", style="yellow")
     for note in notes(report):

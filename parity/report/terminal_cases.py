@@ -238,6 +238,10 @@ def facts(report: Report) -> Iterator[Text]:
         yield Text(f"{word}: {where}: {reason}", style="yellow", no_wrap=word == BUILT, overflow=overflow)
     if text := _rows(report):
         yield Text(text, style="dim")
+    if streams := [stream for case in report.cases for stream in case.streams]:
+        margin = ratio_text(max(max(stream.cache_margin, stream.output_margin) for stream in streams))
+        passed = sum(not stream.failed for stream in streams)
+        yield Text(f"streams: {passed} of {len(streams)} PASS; worst err/limit {margin}", style="dim")
     if text := _metrics(report):
         yield Text(text, style="dim")
     left_out = {"reasons of gaps": len(gaps(report)), "notes": len(notes(report))}

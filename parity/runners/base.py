@@ -94,6 +94,10 @@ class TapsModules(Runner):
             whole: Whether the inputs are a whole batch, and not some rows of one.
         """
 
+    def modules(self) -> Mapping[str, Any]:
+        """The loaded model's modules by path, the model under ""; empty where there are no modules."""
+        return {}
+
     def can_run(self, call: ModuleCall) -> bool:
         """Whether `run_call` can run a call. Calls of the incremental forward need `Appends`."""
         return not call.appends or isinstance(self, Appends)

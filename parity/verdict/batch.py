@@ -13,6 +13,7 @@ import torch
 from parity.base.precision import PRECISIONS, Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey
+from parity.capture.names import TapName
 from parity.capture.store import is_saved, open_capture
 from parity.case import Case
 from parity.execution.folder import PrecisionFolder, RunnerFolder
@@ -202,7 +203,9 @@ def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, ba
         status=record.status,
         reason=record.reason,
         verdict="PASS" if diagnosis.kind == "none" else "FAIL",
-        diagnosis=replace(diagnosis, explanation=explanation, batch=batch),
+        diagnosis=replace(
+            diagnosis, explanation=explanation, batch=batch, source=_source(diagnosis, record.sources)
+        ),
         taps=tuple(
             replace(tap, batch=batch, notes=notes(evidence, comparison, tap)) for tap in comparison.taps
         ),
@@ -212,6 +215,16 @@ def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, ba
         rows=rows,
     )
     return with_error_maps(judgement, evidence, results)
+
+
+def _source(diagnosis: Diagnosis, sources: Mapping[str, str]) -> str:
+    """The place of the port's code that a diagnosis names: of the module, or of the nearest one around it."""
+    if diagnosis.kind not in ("module", "amplification", "between"):
+        return ""
+    path = diagnosis.code if diagnosis.code is not None else TapName.parse(diagnosis.tap).path
+    while path and path not in sources:
+        path = path.rpartition(".")[0]
+    return sources.get(path, "")
 
 
 def _blame(comparison: Comparison, record: RunnerRecord) -> Diagnosis:

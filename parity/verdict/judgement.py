@@ -190,6 +190,8 @@ class Diagnosis:
         code: Path of the module whose code between other modules is wrong, empty for the code of the entry;
             None where no such code is known.
         argument: Name of the argument that this code makes; empty for a result.
+        source: File and line of the port's code, of the nearest module that is not a library's; empty if
+            unknown.
     """
 
     kind: Literal["none", "module", "amplification", "between", "check", "metric", "insensitive"] = "none"
@@ -200,6 +202,7 @@ class Diagnosis:
     batch: str = ""
     code: str | None = None
     argument: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

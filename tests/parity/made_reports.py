@@ -142,7 +142,13 @@ def failing_port(precision: str) -> RunnerReport:
     text = f"{CULPRIT} (Attention) diverges on its own: why"
     explanation = ("equal after transposing the last two axes",)
     actual = DiagnosisReport(
-        kind="module", tap=CULPRIT, text=text, amplification=None, batch="typical", explanation=explanation
+        kind="module",
+        tap=CULPRIT,
+        text=text,
+        amplification=None,
+        batch="typical",
+        explanation=explanation,
+        source="port/attention.py:7",
     )
     return port(precision, modules, verdict="FAIL", diagnosis=actual)
 

@@ -23,6 +23,7 @@ from parity.report.schema import (
     RunnerReport,
     VerdictReport,
 )
+from parity.report.streams import stream_lines
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,9 @@ class Page:
                 tree = trees.get(id(entry))
                 target = tree.culprit_id if tree is not None else ""
                 yield entry.verdict, overview.place(case, precision, entry), entry, target
+
+    def failing_streams(self) -> list[str]:
+        return list(stream_lines(self.report, "FAIL"))
 
     def without_verdict(self) -> list[tuple[str, RunnerReport]]:
         """Runners without a verdict, without a latency or without rooflines, except builds."""

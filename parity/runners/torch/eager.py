@@ -103,6 +103,9 @@ class TorchModules(TorchModel, TapsModules):
         super()._build(case, dtype, weights)
         self._modules = dict(self.model.named_modules())
 
+    def modules(self) -> Mapping[str, torch.nn.Module]:
+        return self._modules
+
     def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
         return self._tapped(arrays, capture, record_calls=False, whole=whole)
 

@@ -87,6 +87,9 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self._executables, self._whole = {}, None
         self._survey = None
 
+    def modules(self) -> Mapping[str, tp.Module]:
+        return {"": self.model, **self._modules}
+
     def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
         if self._survey is None:
             twin = copy.copy(self)

@@ -11,6 +11,7 @@ from parity.base.precision import PRECISIONS, Precision
 from parity.case import Case
 from parity.case.streams import Stream, Streams
 from parity.inputs.weights import case_weights
+from parity.report.schema import StreamReport
 from parity.runners import make_runner
 from parity.studies.streaming.judging import StepVerdicts, follow
 from parity.studies.streaming.sides import PortSide, ReferenceSide, Side
@@ -45,6 +46,21 @@ class StreamVerdict:
     @property
     def passed(self) -> bool:
         return not self.last.failed
+
+    def report(self) -> StreamReport:
+        """The same for a report."""
+        failed = self.last.failed
+        return StreamReport(
+            precision=self.precision,
+            side=self.side,
+            steps=self.steps,
+            items=self.items,
+            cache_margin=self.cache_margin,
+            output_margin=self.output_margin,
+            failed=failed,
+            reason=self.last.verdicts[failed].reason if failed else "",
+            explanation=self.last.explanation,
+        )
 
     def line(self) -> str:
         """A row under `HEADER`."""

@@ -8,7 +8,7 @@ from parity.execution.case_files import BatchDescription, CaseDescription
 from parity.execution.record import ORACLE, REFERENCE, RunnerRecord, Status
 from parity.report.assemble import assemble
 from parity.report.overview import outcome
-from parity.report.schema import BatchReport, CaseReport
+from parity.report.schema import BatchReport, CaseReport, StreamReport
 from parity.verdict.judgement import Diagnosis, RunnerJudgement
 from parity.verdict.judging import PrecisionJudgement
 from tests.parity import made_reports
@@ -31,7 +31,7 @@ BROKEN = [
 ]
 
 
-def _assembled(runners, asked=(), second=None):
+def _assembled(runners, asked=(), second=None, streams=()):
     """The report on one case in fp32; with `second`, in fp16 as well."""
     case = made_reports.load_case("hstu_tiny").reference
     description = CaseDescription(
@@ -50,11 +50,22 @@ def _assembled(runners, asked=(), second=None):
     judgements = [PrecisionJudgement("fp32", {REFERENCE: REF} | runners, {"clock": "1 GHz"}, None, None)]
     if second is not None:
         judgements.append(PrecisionJudgement("fp16", {REFERENCE: REF} | second, {}, None, None))
-    return assemble([(description, judgements)], "run_parity.py --precision fp32", asked)
+    return assemble([(description, judgements)], "run_parity.py --precision fp32", asked, [streams])
 
 
 def _code(runners, asked=(), second=None):
     return _assembled(runners, asked, second).exit_code
+
+
+def test_a_stream_that_fails_fails_the_run():
+    for failed, code in (("", 0), ("k of layer 0", 1)):
+        report = _assembled({"tripy": PASS}, streams=[_stream(failed)])
+        assert (report.exit_code, report.cases[0].streams) == (code, (_stream(failed),))
+
+
+def _stream(failed):
+    numbers = {"steps": 3, "items": 9, "cache_margin": 0.1, "output_margin": 0.1}
+    return StreamReport(precision="fp32", side="PyTorch", failed=failed, **numbers)
 
 
 def test_a_report_holds_the_facts_of_its_run():

@@ -43,10 +43,12 @@ class TestJUnit:
     def test_a_failure_has_path_errors_and_bound(self):
         (suite, *_) = _suites(made_reports.failing()).values()
         results = _results(suite)
-        assert results["whole model"][:2] == ("Failure", f"{CULPRIT} (Attention) diverges on its own: why")
-        assert results["whole model"][2].endswith("\nexplanation: equal after transposing the last two axes")
         kind, message, text = results[CULPRIT]
         assert kind == "Failure"
+        assert text.startswith(
+            f"{CULPRIT} (Attention) diverges on its own: why\nsource: port/attention.py:7\n"
+        )
+        assert "\nexplanation: equal after transposing the last two axes\n" in text
         assert message.startswith("alone: relative L2 error 0.0119 exceeds 2.38e-07; in the model: relative")
         broken = verdict("fp32", 5e4)
         numbers = (
@@ -59,8 +61,41 @@ class TestJUnit:
         for expected in (f"{CULPRIT} (Attention)", broken.bound, *(f"{number:.3e}" for number in numbers)):
             assert expected in text
         assert results["_mask"][0] == "passed"
-        failing = [name for name, (kind, *_) in results.items() if kind == "Failure"]
-        assert failing == ["whole model", *TAPS[TAPS.index(CULPRIT) :]]
+
+    def test_only_the_root_cause_is_a_failure(self):
+        for name, suite in _suites(made_reports.failing()).items():
+            results = _results(suite)
+            failing = [test for test, (kind, *_) in results.items() if kind == "Failure"]
+            assert failing == [CULPRIT], name
+            behind = TAPS[TAPS.index(CULPRIT) + 1 :]
+            for test in ("whole model", *behind):
+                assert results[test][:2] == ("Skipped", f"downstream of {CULPRIT}")
+            skipped = len(behind) + 1
+            assert (suite.tests, suite.failures, suite.skipped) == (len(TAPS) + 2, 1, skipped)
+        xml = JUnitXml.fromstring(render_junit(made_reports.failing()).encode())
+        assert (xml.tests, xml.failures, xml.errors, xml.skipped) == (3 * (len(TAPS) + 2), 3, 0, 3 * skipped)
+
+    def test_a_second_fault_is_a_failure_of_its_own(self):
+        port = made_reports.failing_port("fp32")
+        second = "_hstu._attention_layers.1._attn"
+        modules = tuple(
+            made_reports.module(module.tap, alone=7.0, inside=5e4) if module.tap == second else module
+            for module in port.modules
+        )
+        report = made_reports.report((port.model_copy(update={"modules": modules}),))
+        results = _results(next(iter(_suites(report).values())))
+        assert [name for name, (kind, *_) in results.items() if kind == "Failure"] == [CULPRIT, second]
+
+    def test_code_between_modules_is_a_failure_of_the_whole_model(self):
+        port = made_reports.failing_port("fp32")
+        update = {"kind": "between", "tap": "_mask", "code": "", "text": "_mask receives another length"}
+        good = made_reports.module(CULPRIT, alone=0.2, inside=5e4)
+        modules = tuple(good if module.tap == CULPRIT else module for module in port.modules)
+        diagnosis = port.diagnosis.model_copy(update=update)
+        port = port.model_copy(update={"diagnosis": diagnosis, "modules": modules})
+        results = _results(next(iter(_suites(made_reports.report((port,))).values())))
+        assert [name for name, (kind, *_) in results.items() if kind == "Failure"] == ["whole model"]
+        assert results[CULPRIT][:2] == ("Skipped", "downstream of the code of the entry")
 
     def test_every_status(self):
         suites = _suites(made_reports.everything())
@@ -116,7 +151,10 @@ class TestMarkdown:
         assert text.count("\n  - explanation: equal after transposing the last two axes\n") == 3
         assert "<details><summary>Modules that fail</summary>\n\n```text\n" in text
         assert verdict("fp32", 5e4).bound in text
-        assert "\n  and 6 more in report.html\n```" in text
+        assert "more in report.html" not in text
+        behind = len(TAPS) - TAPS.index(CULPRIT) - 1
+        assert text.count(f"\n  - {behind} failures follow from it\n") == 3
+        assert text.count("\n  - source: `port/attention.py:7`\n") == 3
         assert len(text) < 65_536
 
     def test_every_status(self):

@@ -133,6 +133,7 @@ def test_a_failure_shows_its_culprit_once_and_the_tree_around_it():
     lines = _shown(made_reports.failing())
     text = "\n".join(lines)
     assert text.count("diverges on its own") == 1
+    assert "  source: port/attention.py:7" in lines
     assert "  explanation: equal after transposing the last two axes" in lines
     assert "  the same fails in tripy (portable, cpu): fp16, bf16" in lines
     start = next(n for n, line in enumerate(lines) if line.strip() == "_hstu")

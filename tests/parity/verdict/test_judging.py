@@ -157,6 +157,16 @@ def test_one_runner_of_several_fails(folder):
 
 
 @pytest.mark.parametrize(
+    ("sources", "source"),
+    [({"": "model.py:1", "block": "block.py:9"}, "block.py:9"), ({"": "model.py:1"}, "model.py:1"), ({}, "")],
+)
+def test_a_diagnosis_has_the_nearest_source(folder, sources, source):
+    _write(folder, PORT, isolated=_of("block", 1.5))
+    judgements = _judged(folder, **{PORT: RunnerRecord(label="port", sources=sources)})
+    assert judgements[PORT].diagnosis.source == source
+
+
+@pytest.mark.parametrize(
     ("stem", "name", "kind", "tap"),
     [
         ("tapped", "block", "amplification", "block"),

@@ -1,0 +1,35 @@
+"""The places of a model's code in the user's files."""
+
+from __future__ import annotations
+
+import inspect
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+def sources(modules: Mapping[str, Any], entry: str) -> dict[str, str]:
+    """File and line of the function that each module runs, by path; installed libraries are left out.
+
+    Args:
+        modules: The model's modules by path, the model under "".
+        entry: Name of the model's entry, which runs in place of `forward`.
+    """
+    places = {
+        path: _place(getattr(type(module), "forward" if path else entry, None))
+        for path, module in modules.items()
+    }
+    return {path: place for path, place in places.items() if place}
+
+
+def _place(function: Any) -> str:
+    """The file, relative to the working folder if it is inside, and the line; empty for a library's."""
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    if code is None or code.co_filename.startswith(_LIBRARIES) or not Path(code.co_filename).exists():
+        return ""
+    path, here = Path(code.co_filename), Path.cwd()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    return f"{shown}:{code.co_firstlineno}"

@@ -1,0 +1,42 @@
+"""Places of a model's code: the user's files and lines, without installed libraries."""
+
+import inspect
+
+import torch
+
+from parity.capture.sources import sources
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.inner(x)
+
+    def score(self, x):
+        return self(x)
+
+
+def _line(function):
+    return inspect.getsourcelines(function)[1]
+
+
+def test_each_module_has_the_line_of_its_forward_and_the_model_that_of_its_entry(monkeypatch, tmp_path):
+    model = torch.nn.ModuleDict({"block": Block()})
+    modules = {"": Block(), "block": model["block"], "block.inner": model["block"].inner}
+    monkeypatch.chdir(tmp_path)
+    assert sources(modules, "score") == {
+        "": f"{__file__}:{_line(Block.score)}",
+        "block": f"{__file__}:{_line(Block.forward)}",
+    }
+
+
+def test_a_file_in_the_working_folder_has_a_short_name(monkeypatch):
+    monkeypatch.chdir(inspect.getfile(Block).rpartition("/")[0])
+    assert sources({"block": Block()}, "score") == {"block": f"test_sources.py:{_line(Block.forward)}"}
+
+
+def test_a_missing_entry_has_no_place():
+    assert sources({"": torch.nn.ModuleDict()}, "score") == {}
