@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.capture.names import TapName
 from parity.capture.store import is_saved, open_capture
 from parity.case import Case
-from parity.execution.folder import PrecisionFolder, RunnerFolder
+from parity.execution.folder import CaseFolder, PrecisionFolder, RunnerFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status, read_record
 from parity.inputs.arrays import load
+from parity.inputs.weights import load_export
 from parity.runners.forms import computed_inside
+from parity.runners.oracle.float64 import Float64Runner
 from parity.verdict.comparison import Comparison, compare
 from parity.verdict.error_map import with_error_maps
 from parity.verdict.evidence import Evidence, Results
@@ -29,13 +32,16 @@ from parity.verdict.notes import notes
 from parity.verdict.rows import judge_rows, row_diagnosis
 
 
-def judge_batch(case: Case, folder: PrecisionFolder, batch: str) -> dict[str, RunnerJudgement]:
+def judge_batch(
+    case: Case, folder: PrecisionFolder, batch: str, diagnosed: Collection[str] = ()
+) -> dict[str, RunnerJudgement]:
     """Judge every runner of one batch in one precision.
 
     Args:
         case: The case.
         folder: Folder of the batch in the precision.
         batch: Name of the batch.
+        diagnosed: Runners that fail in an earlier batch. The search for a cause is not for them.
 
     Returns:
         A judgement for each runner. The oracle has one only if it fails.
@@ -56,6 +62,7 @@ def judge_batch(case: Case, folder: PrecisionFolder, batch: str) -> dict[str, Ru
             judgements[name] = _without_verdict(runner, blocked, batch)
         else:
             results = evidence.aligned(_results(case, folder.runner(name), name, runner))
+            evidence.run_oracle = None if name in diagnosed else _oracle_alone(case, folder)
             judgements[name] = _judge_runner(evidence, results, runner, batch)
     return judgements
 
@@ -158,6 +165,24 @@ def _evidence(case: Case, folder: PrecisionFolder, record: Record) -> Evidence:
         _optional(reference.incremental).tensors,
         has_padding=folder.batch.poisoned.exists(),
     )
+
+
+def _oracle_alone(
+    case: Case, folder: PrecisionFolder
+) -> Callable[[ModuleCall, Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]] | None:
+    """Runs calls of the oracle alone; None without exported weights. The first call builds the model."""
+    weights = CaseFolder(folder.batch.path.parent).weights
+    if not weights.exists():
+        return None
+
+    @functools.cache
+    def runner() -> Float64Runner:
+        oracle = Float64Runner()
+        oracle.load(case, PRECISIONS[folder.path.name], load_export(weights))
+        return oracle
+
+    arrays = functools.cache(lambda: load(folder.batch.inputs).arrays)
+    return lambda call, inputs: runner().run_call(call, inputs, arrays())
 
 
 def _optional(stem: Path) -> Capture:

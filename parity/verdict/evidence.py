@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from parity.base.precision import Precision
-from parity.capture.captures import Capture
+from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
 from parity.inputs.masks import valid_elements
 from parity.verdict.sampling_error import RoundingSamples
@@ -39,6 +39,8 @@ class Evidence:
         tolerated: The largest relative error that the case allows, from tap and path; 0 for none.
         causal: Whether no row of a sequence depends on a later one.
         oracle_received: Tapped run of the oracle, for the arguments of its calls.
+        run_oracle: Runs a call of the oracle alone on other tensors, by the keys of its arguments; None where
+            the weights are not at hand.
     """
 
     precision: Precision
@@ -58,6 +60,7 @@ class Evidence:
     tolerated: Callable[[str, str], float] = lambda tap, path: 0.0
     causal: bool = True
     oracle_received: Capture = field(default_factory=Capture)
+    run_oracle: Callable[[ModuleCall, Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]] | None = None
 
     def __post_init__(self) -> None:
         self.kinds = {name: call for call in self.reference.calls for name in call.outputs}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 
+from parity.capture.captures import argument_keys
 from parity.inputs.masks import bits
+from parity.verdict.causes import cause
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import TapJudgement
 from parity.verdict.patterns import FailedTensor, explain, named_axes, named_places
@@ -32,7 +35,25 @@ def explain_alone(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgeme
     """The patterns that explain the result `port` of a module alone, or of an output of the model."""
     if tap.isolated is None:
         return _explain(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
-    return _explain(evidence, evidence.oracle_isolated.get(tap.tap), port, tap.tap, tap.isolated)
+    oracle = evidence.oracle_isolated.get(tap.tap)
+    patterns = _explain(evidence, oracle, port, tap.tap, tap.isolated)
+    failed = _failed_tensor(evidence, oracle, port, tap.tap, tap.isolated)
+    return patterns if failed is None else (*_cause(evidence, failed, tap.tap), *patterns)
+
+
+def _cause(evidence: Evidence, failed: FailedTensor, tap: str) -> tuple[str, ...]:
+    """The programming error that gives the port's result of a module alone; empty without a known one."""
+    call, run_oracle = evidence.kinds.get(tap), evidence.run_oracle
+    if call is None or run_oracle is None:
+        return ()
+    keys = argument_keys(call.args, call.kwargs)
+    own = {key: evidence.reference.call_inputs[key] for key in keys.values()}
+
+    def run(arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        changed = {keys[name]: tensor for name, tensor in arguments.items()}
+        return run_oracle(call, own | changed)[tap]
+
+    return tuple(filter(None, [cause(run, {name: own[key] for name, key in keys.items()}, failed)]))
 
 
 def _explain(
@@ -42,10 +63,21 @@ def _explain(
     tap: str,
     verdict: Verdict | None,
 ) -> tuple[str, ...]:
+    failed = _failed_tensor(evidence, oracle, port, tap, verdict)
+    return () if failed is None else tuple(explain(failed))
+
+
+def _failed_tensor(
+    evidence: Evidence,
+    oracle: torch.Tensor | None,
+    port: torch.Tensor | None,
+    tap: str,
+    verdict: Verdict | None,
+) -> FailedTensor | None:
     if oracle is None or port is None or verdict is None or verdict.passed or math.isnan(verdict.limit.l2):
-        return ()
+        return None
     shape = tuple(oracle.shape)
-    failed = FailedTensor(
+    return FailedTensor(
         oracle=oracle.to(torch.float64).numpy(),
         port=port.to(torch.float64).numpy(),
         counted=evidence.counted(tap, shape),
@@ -53,7 +85,6 @@ def _explain(
         axes=named_axes(shape, evidence.batch_size, evidence.valid),
         dtype=port.dtype,
     )
-    return tuple(explain(failed))
 
 
 def _explain_leak(evidence: Evidence, results: Results, tap: str) -> tuple[str, ...]:

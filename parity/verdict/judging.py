@@ -112,7 +112,8 @@ class PrecisionJudge:
         """
         number = len(self._batches)
         folder = batch.precision(self._precision.name)
-        judgements = judge_batch(self._case, folder, self._names[number])
+        diagnosed = {name for before in self._batches for name, j in before.items() if j.verdict == "FAIL"}
+        judgements = judge_batch(self._case, folder, self._names[number], diagnosed)
         self._batches.append(judgements)
         for name in judgements:
             if (path := folder.runner(name).coverage).exists():

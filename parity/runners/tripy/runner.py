@@ -87,7 +87,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self._executables, self._whole = {}, None
         self._survey = None
 
-    def modules(self) -> Mapping[str, tp.Module]:
+    def modules(self) -> dict[str, tp.Module]:
         return {"": self.model, **self._modules}
 
     def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:

@@ -1,0 +1,270 @@
+"""Changes of one operation that programming errors make, from its name, schema and operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+EPSILONS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+LARGEST_EPSILON = 1e-2
+"""Largest added constant that counts as an epsilon."""
+MOST_PARTS = 6
+"""Largest number of operands or results that are exchanged in pairs."""
+_COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
+_SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
+_ALONG_AXES = frozenset(
+    "_softmax _log_softmax cumsum cumprod flip mean sum var amax amin linalg_vector_norm norm".split()
+)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of an operation.
+
+    Attributes:
+        func: The `OpOverload`.
+        args, kwargs: Its arguments.
+    """
+
+    func: Any
+    args: tuple
+    kwargs: dict
+
+    @property
+    def name(self) -> str:
+        """The name without overload, and without the mark of an in-place operation."""
+        return str(self.func.overloadpacket.__name__).rstrip("_")
+
+    @property
+    def words(self) -> str:
+        return self.name.removeprefix("_").removeprefix("native_")
+
+    def named(self) -> dict[str, Any]:
+        """The arguments by name, defaults included."""
+        return {
+            argument.name: self.args[place]
+            if place < len(self.args)
+            else self.kwargs.get(argument.name, argument.default_value)
+            for place, argument in enumerate(self.func._schema.arguments)
+        }
+
+    def run(self, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """The result with some arguments, by name, in place of its own."""
+        arguments = self.func._schema.arguments
+        values = {**self.named(), **changed}
+        positional = [values[argument.name] for argument in arguments if not argument.kwarg_only]
+        keywords = {argument.name: values[argument.name] for argument in arguments if argument.kwarg_only}
+        return self.func(*positional, **keywords)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of one operation.
+
+    Attributes:
+        text: The change in words; it completes "the reference".
+        result: The result of the changed operation.
+    """
+
+    text: str
+    result: Callable[[Operation], Any]
+
+
+def changes_of(operation: Operation) -> Iterator[Change]:
+    """All changes of an operation that are tried."""
+    for kind in (_epsilons, _gelu, _biases, _diagonals, _comparisons, _axes, _order, _scales, _constants):
+        yield from kind(operation)
+
+
+def _with(text: str, changed: Mapping[str, Any]) -> Change:
+    return Change(text, lambda operation: operation.run(changed))
+
+
+def _epsilons(operation: Operation) -> Iterator[Change]:
+    named = operation.named()
+    places = [name for name in ("eps", "epsilon") if isinstance(named.get(name), float)]
+    # A constant that is added by hand, or the least value of a divisor.
+    if operation.name in ("add", "clamp_min", "clamp", "maximum"):
+        places += [name for name in ("other", "min") if _is_epsilon(named.get(name))]
+    for name in places:
+        for epsilon in EPSILONS:
+            if epsilon != named[name]:
+                text = f"with an epsilon of {epsilon:g} in place of {named[name]:g} in {operation.words}"
+                yield _with(text, {name: epsilon})
+
+
+def _is_epsilon(value: Any) -> bool:
+    return isinstance(value, float) and 0.0 < value <= LARGEST_EPSILON
+
+
+def _gelu(operation: Operation) -> Iterator[Change]:
+    if operation.name == "gelu":
+        present = operation.named()["approximate"]
+        other = "none" if present == "tanh" else "tanh"
+        forms = {"none": "erf", "tanh": "tanh"}
+        text = f"with GELU by {forms[other]} in place of {forms[present]}"
+        yield _with(text, {"approximate": other})
+
+
+def _biases(operation: Operation) -> Iterator[Change]:
+    named = operation.named()
+    if operation.name in ("addmm", "baddbmm"):
+        yield _with(f"without the bias of {operation.words}", {"self": torch.zeros_like(named["self"])})
+    elif isinstance(named.get("bias"), torch.Tensor):
+        yield _with(f"without the bias of {operation.words}", {"bias": torch.zeros_like(named["bias"])})
+    if operation.name == "add" and isinstance(named.get("other"), torch.Tensor):
+        x, other = named["self"], named["other"]
+        for name, addend, rest in (("self", x, other), ("other", other, x)):
+            # A bias has fewer elements than the result; a mask or a residual is no bias.
+            if isinstance(addend, torch.Tensor) and 0 < addend.numel() < rest.numel():
+                shape = "x".join(map(str, addend.shape))
+                yield _with(f"without the added bias of {shape}", {name: torch.zeros_like(addend)})
+
+
+def _diagonals(operation: Operation) -> Iterator[Change]:
+    if operation.name in ("tril", "triu"):
+        present = operation.named()["diagonal"]
+        for diagonal in (present - 1, present + 1):
+            text = f"with the mask shifted: diagonal {diagonal} in place of {present} in {operation.words}"
+            yield _with(text, {"diagonal": diagonal})
+    if operation.name == "arange":
+        for step in (1, -1):
+            yield Change(f"with positions shifted by {step:+d}", lambda o, step=step: o.run() + step)
+    if operation.name in ("embedding", "index_select"):
+        indices = "indices" if operation.name == "embedding" else "index"
+        named = operation.named()
+        table = named["weight"].shape[0] if operation.name == "embedding" else None
+        for step in (1, -1):
+            index = named[indices] + step
+            index = index.clamp(0, table - 1) if table else index
+            yield _with(f"with indices of {operation.words} shifted by {step:+d}", {indices: index})
+
+
+def _comparisons(operation: Operation) -> Iterator[Change]:
+    if operation.name in _COMPARISONS:
+        other = _COMPARISONS[operation.name]
+        text = f"with {_SIGNS[other]} in place of {_SIGNS[operation.name]}"
+        yield Change(text, lambda o: getattr(torch, other)(*o.args[:2]))
+
+
+def _axes(operation: Operation) -> Iterator[Change]:
+    named = operation.named()
+    if operation.name in _ALONG_AXES and isinstance(named.get("self"), torch.Tensor):
+        rank = named["self"].ndim
+        dim = named.get("dim", named.get("dims"))
+        axes = [dim] if isinstance(dim, int) else list(dim or ())
+        if len(axes) != 1:
+            return
+        present = axes[0] % max(1, rank)
+        for axis in range(rank):
+            if axis != present:
+                text = f"with {operation.words} over axis {axis} in place of {present}"
+                name = "dim" if "dim" in named else "dims"
+                yield _with(text, {name: axis if isinstance(dim, int) else [axis]})
+    if operation.name == "native_layer_norm" and len(named["normalized_shape"]) == 1:
+        (size,), x = named["normalized_shape"], named["input"]
+        for axis in range(x.ndim - 1):
+            if x.shape[axis] == size or named["weight"] is None:
+                yield Change(
+                    f"with layer_norm over axis {axis} in place of {x.ndim - 1}",
+                    lambda o, axis=axis: _layer_norm_over(o, axis),
+                )
+
+
+def _layer_norm_over(operation: Operation, axis: int) -> Any:
+    x = operation.named()["input"].transpose(axis, -1)
+    result, *others = operation.run({"input": x, "normalized_shape": [x.shape[-1]]})
+    return result.transpose(axis, -1), *others
+
+
+def _order(operation: Operation) -> Iterator[Change]:
+    """Exchanged, transposed and wrongly folded operands."""
+    named = operation.named()
+    if operation.name in _PRODUCTS:
+        for name in ("self", "mat2", "batch1", "batch2", "mat1"):
+            operand = named.get(name)
+            is_bias = name == "self" and operation.name in ("addmm", "baddbmm")
+            if isinstance(operand, torch.Tensor) and operand.ndim > 1 and not is_bias:
+                if operand.shape[-1] == operand.shape[-2]:
+                    text = f"with {name} of {operation.words} transposed"
+                    yield _with(text, {name: operand.transpose(-1, -2)})
+    if operation.name in ("split", "split_with_sizes", "unbind", "chunk", "cat", "stack"):
+        joins = operation.name in ("cat", "stack")
+        parts = named["tensors"] if joins else operation.run()
+        what = "operands" if joins else "parts"
+        for first, second in _pairs(parts):
+            text = f"with {what} {first} and {second} of {operation.words} exchanged"
+            yield Change(text, lambda o, pair=(first, second): _exchanged(o, joins, *pair))
+    if operation.name in ("permute", "transpose") and isinstance(named.get("self"), torch.Tensor):
+        yield Change(
+            f"with a reshape in place of {operation.words}",
+            lambda o: o.named()["self"].reshape(o.run().shape),
+        )
+    if operation.name in ("view", "_unsafe_view") and "size" in named:
+        x, size = named["self"], list(named["size"])
+        if len(size) == x.ndim + 1 and size[-1] not in (1, -1) and size[-2] not in (1, -1):
+            folded = [*size[:-2], size[-1], size[-2]]
+            text = f"with the last two axes of {operation.words} exchanged"
+            yield Change(text, lambda o: o.named()["self"].reshape(folded).transpose(-1, -2))
+
+
+def _pairs(parts: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
+    for first in range(min(len(parts), MOST_PARTS)):
+        for second in range(first + 1, min(len(parts), MOST_PARTS)):
+            if parts[first].shape == parts[second].shape:
+                yield first, second
+
+
+def _exchanged(operation: Operation, joins: bool, first: int, second: int) -> Any:
+    parts = list(operation.named()["tensors"] if joins else operation.run())
+    parts[first], parts[second] = parts[second], parts[first]
+    return operation.run({"tensors": parts}) if joins else tuple(parts)
+
+
+def _scales(operation: Operation) -> Iterator[Change]:
+    """A product times the square root of a width, or divided by it."""
+    named = operation.named()
+    if operation.name not in _PRODUCTS:
+        return
+    operands = [value for value in named.values() if isinstance(value, torch.Tensor)]
+    for width in sorted({size for operand in operands for size in operand.shape if size > 1}):
+        for text, factor in (
+            (f"sqrt({width})", math.sqrt(width)),
+            (f"1/sqrt({width})", 1 / math.sqrt(width)),
+            (f"{width}", float(width)),
+            (f"1/{width}", 1.0 / width),
+        ):
+            words = f"with the result of {operation.words} times {text}"
+            yield Change(words, lambda o, factor=factor: o.run() * factor)
+
+
+def _constants(operation: Operation) -> Iterator[Change]:
+    """A constant that is rounded, or left out of a product."""
+    if operation.name not in ("mul", "div", "add", "sub", "pow", "rsub"):
+        return
+    named = operation.named()
+    for name in ("self", "other", "exponent"):
+        value = named.get(name)
+        constant = value.item() if isinstance(value, torch.Tensor) and value.ndim == 0 else value
+        if isinstance(constant, bool) or not isinstance(constant, (int, float)):
+            continue
+        if operation.name in ("mul", "div") and name == "other" and constant not in (0, 1):
+            verb = "divided by" if operation.name == "div" else "times"
+            yield _with(f"without the step {verb} {constant:.6g}", {"other": 1})
+        for rounded in _rounded(float(constant)):
+            text = f"with the constant {rounded:.8g} in place of {constant:.8g} in {operation.words}"
+            yield _with(text, {name: rounded})
+
+
+def _rounded(constant: float) -> list[float]:
+    if not math.isfinite(constant) or constant == 0.0:
+        return []
+    digits = [float(f"{constant:.{count}g}") for count in (1, 2, 3, 4, 5, 6, 7)]
+    types = [torch.tensor(constant).to(t).double().item() for t in (torch.float16, torch.bfloat16)]
+    return list(dict.fromkeys(v for v in (*digits, *types, float(int(constant))) if v != constant))

@@ -1,0 +1,136 @@
+"""The search for the cause of a module's wrong result: one change at a time, the nearest result wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from parity.verdict.causes.changes import Change, Operation, changes_of
+from parity.verdict.distances import Oracle
+from parity.verdict.patterns import FailedTensor
+
+MOST_TRIALS = 500
+"""Largest number of runs of the module."""
+MOST_ELEMENTS = 2**30
+"""Largest number of computed elements of all runs."""
+COARSER = (torch.float32, torch.float16, torch.bfloat16, torch.int64)
+"""Types that a floating-point argument may wrongly have had."""
+
+Run = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
+"""Runs the reference's module in float64 on the tensors of its arguments, by name."""
+
+
+def cause(run: Run, arguments: Mapping[str, torch.Tensor], failed: FailedTensor) -> str:
+    """The change of the reference's module that gives the port's result, in words; empty without one.
+
+    Of several changes within the limit, the one with the smallest residual is the cause.
+
+    Args:
+        run: See `Run`.
+        arguments: The tensors of the module's arguments, by name.
+        failed: The port's result and its limit.
+    """
+    # What the first run loads is no operation of the module. A result of random numbers has no cause here.
+    if not np.array_equal(run(arguments).double().cpu().numpy(), failed.oracle, equal_nan=True):
+        return ""
+    with torch.no_grad(), _Operations() as plain:
+        run(arguments)
+    trials = min(MOST_TRIALS, max(1, MOST_ELEMENTS // max(1, plain.elements)))
+    best, text = float("inf"), ""
+    for number, (words, trial) in enumerate(_trials(run, arguments, plain.changes)):
+        if number >= trials:
+            break
+        residual = _residual(trial, failed)
+        if residual < best:
+            best, text = residual, words
+    return f"fits the reference {text}" if text else ""
+
+
+def _trials(
+    run: Run, arguments: Mapping[str, torch.Tensor], changes: Sequence[tuple[int, Change]]
+) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
+    for text, changed in _changed_arguments(arguments):
+        yield text, lambda changed=changed: run({**arguments, **changed})
+    for place, change in changes:
+        yield change.text, lambda place=place, change=change: _run_changed(run, arguments, place, change)
+
+
+def _run_changed(run: Run, arguments: Mapping[str, torch.Tensor], place: int, change: Change) -> torch.Tensor:
+    with torch.no_grad(), _Operations(place, change):
+        return run(arguments)
+
+
+def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:
+    """The relative distance of the port from a changed result; infinity beyond the limit."""
+    try:
+        changed = trial().to(torch.float64).cpu().numpy()
+    except (RuntimeError, IndexError, ValueError):
+        # A change that does not fit the shapes is no cause.
+        return float("inf")
+    fits = changed.shape == failed.oracle.shape and np.isfinite(changed[failed.counted]).all()
+    if not fits or not failed.is_explained_by(changed):
+        return float("inf")
+    return Oracle(changed[failed.counted]).distance(failed.port[failed.counted]).l2
+
+
+def _changed_arguments(
+    arguments: Mapping[str, torch.Tensor],
+) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """Arguments of another type, shifted masks and positions."""
+    for name, tensor in arguments.items():
+        if tensor.dtype is torch.bool:
+            for axis in range(tensor.ndim):
+                for step in (1, -1):
+                    text = f"with {name} shifted by {step:+d} along axis {axis}"
+                    yield text, {name: tensor.roll(step, axis)}
+            yield f"with {name} inverted", {name: ~tensor}
+        elif tensor.dtype.is_floating_point:
+            for other in COARSER:
+                rounded = tensor.to(other).to(tensor.dtype)
+                if not torch.equal(rounded, tensor):
+                    yield f"with {name} as {str(other).removeprefix('torch.')}", {name: rounded}
+        else:
+            for step in (1, -1):
+                yield f"with {name} shifted by {step:+d}", {name: (tensor + step).clamp(min=0)}
+            for wide in (torch.int32, torch.float32):
+                cast = tensor.to(wide).to(tensor.dtype)
+                if not torch.equal(cast, tensor):
+                    yield f"with {name} as {str(wide).removeprefix('torch.')}", {name: cast}
+
+
+class _Operations(TorchDispatchMode):
+    """Counts the operations of a run, and changes one of them, or lists the changes of all.
+
+    Args:
+        place: Number of the changed operation; None to list changes.
+        change: The change.
+    """
+
+    def __init__(self, place: int | None = None, change: Change | None = None) -> None:
+        super().__init__()
+        self._place = place
+        self._change = change
+        self._count = 0
+        self.elements = 0
+        self.changes: list[tuple[int, Change]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # In inference mode, composite operations come whole.
+        with self:
+            result = func.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
+        place, self._count = self._count, self._count + 1
+        operation = Operation(func, args, kwargs)
+        if place == self._place and self._change is not None:
+            return self._change.result(operation)
+        result = func(*args, **kwargs)
+        if self._place is None:
+            self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
+            self.changes += [(place, change) for change in changes_of(operation)]
+        return result
