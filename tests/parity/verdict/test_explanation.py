@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from parity.base.precision import PRECISIONS
-from parity.capture.captures import Capture
+from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.verdict.distances import Distance
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_alone, explain_tap
@@ -69,6 +70,35 @@ def test_a_result_of_a_module_alone_is_explained(evidence):
     assert explain_alone(evidence, port, _judged(PASS, FAIL)) == ("equals the oracle times 2",)
     assert explain_alone(evidence, 2 * INSIDE, _judged(FAIL, None)) == ("equals the oracle times 2",)
     assert explain_alone(evidence, None, _judged(PASS, FAIL)) == ()
+
+
+def _with_oracle(evidence, x):
+    """The evidence on a block that is GELU, with an oracle that can run again."""
+    call = ModuleCall("block", "block", "Block", [TensorKey("x")], {}, ("block",))
+    capture = Capture(calls=[call], call_inputs={"x": x}, longest_sums={"block": 1})
+    return dataclasses.replace(
+        evidence,
+        reference=capture,
+        oracle_isolated={"block": F.gelu(x)},
+        run_oracle=lambda call, inputs: {"block": F.gelu(inputs["x"])},
+    )
+
+
+def test_a_cause_comes_first_and_needs_an_oracle_that_can_run_again(evidence):
+    x = _tensor(3)
+    narrow = dataclasses.replace(FAIL, limit=Distance(1e-9, 1e-9, 1e-9))
+    known = _with_oracle(evidence, x)
+    port = F.gelu(x, approximate="tanh")
+    judged = _judged(PASS, narrow)
+    assert explain_alone(known, port, judged)[0] == "fits the reference with GELU by tanh in place of erf"
+    for unknown in (
+        dataclasses.replace(known, run_oracle=None),
+        # A module with another result in its second run.
+        dataclasses.replace(known, run_oracle=lambda call, inputs: {"block": F.gelu(inputs["x"]) + 1e-12}),
+    ):
+        assert not any(text.startswith("fits") for text in explain_alone(unknown, port, judged))
+    noisy = F.gelu(x) + 1e-4 * _tensor(4)
+    assert not any(text.startswith("fits") for text in explain_alone(known, noisy, judged))
 
 
 def test_without_tensors_or_limits_there_is_no_explanation(evidence):
