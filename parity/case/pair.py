@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -75,6 +76,28 @@ class ModelPair(Case):
         self._poison = checked_poison(poison, self._mask, self._arrays)
         self._dynamic = checked_dynamic(dynamic, self._arrays)
         self.check_options()
+        self._check_arguments()
+
+    def _check_arguments(self) -> None:
+        """Raises `UserError` for inputs that the entry of the PyTorch model does not take."""
+        model = self._torch_model if _is_torch_module(self._torch_model) else self.build_reference()
+        if not callable(getattr(model, self.entry, None)):
+            raise UserError(
+                "entry", self.entry, "is no method of the PyTorch model", "name one of its methods"
+            )
+        whole = self.entry == "forward" and overrides_call(model)
+        signature = inspect.signature(
+            functools.partial(type(model).__call__, model) if whole else getattr(model, self.entry)
+        )
+        try:
+            signature.bind(**self._arrays, **self._constants)
+        except TypeError as error:
+            raise UserError(
+                "inputs",
+                ", ".join([*self._arrays, *self._constants]),
+                f"do not fit {self.entry}{signature} ({error})",
+                "name the inputs as its parameters",
+            ) from error
 
     def build_reference(self) -> torch.nn.Module:
         if not _is_torch_module(self._torch_model):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -54,6 +55,8 @@ from parity.timing.measure import Replayed, TimedCall
 from parity.timing.rounds import TimedRuns
 from parity.timing.traces import profile
 
+_OF_THE_COMPILER = re.compile(r"\(%\w+\) error: (.*)")
+_OF_THE_SOURCE = re.compile(r"-->|\d*\s*\|")
 Ability = TypeVar("Ability", bound=Runner)
 
 
@@ -369,8 +372,11 @@ class Commands:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    """The first line of an error's message; of nvtripy's the compiler's sentence without the source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = (match[1] for line in lines if (match := _OF_THE_COMPILER.match(line)))
+    plain = (line for line in lines if not _OF_THE_SOURCE.match(line))
+    return next(told, None) or next(plain, None) or "no message"
 
 
 def is_allocation_failure(error: Exception) -> bool:

@@ -124,6 +124,11 @@ def test_tensors_constants_and_other_parameter_names_are_inputs():
         ({"precisions": ("tf32",)}, "precisions: tf32 needs a process of its own"),
         ({"runners": ("tripi",)}, "runners: tripi is not known"),
         ({"name": "two words"}, "name: two words is no name"),
+        (
+            {"inputs": {"picture": IMAGES["image"]}},
+            "inputs: picture do not fit forward(image) (missing a required",
+        ),
+        ({"entry": "score"}, "entry: score is no method of the PyTorch model; name one of its methods"),
         ({"entri": "forward"}, "option: entri is not known; did you mean 'entry'?"),
     ],
 )
@@ -132,6 +137,17 @@ def test_bad_use_names_the_field_and_the_fix(changes, message):
     with pytest.raises(parity.UserError) as caught:
         parity.compare(**arguments)
     assert message in str(caught.value)
+
+
+class Raising(Port):
+    def forward(self, image):
+        return self.conv(image) @ tp.ones((3, 3))
+
+
+def test_an_error_of_the_port_has_nvtripy_s_message():
+    text = str(parity.compare(Net(), Raising, inputs=IMAGES, precisions=("fp32",)))
+    assert "Net fp32 FAIL at the whole model" in text
+    assert "run_tapped: TripyException: 'tensorrt.matrix_multiply' op operand shapes" in text
 
 
 def test_a_live_case_cannot_be_replayed():
