@@ -7,8 +7,13 @@ CUDA is not touched before the fork.
 from __future__ import annotations
 
 import multiprocessing
+import os
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from unittest import mock
+
+import parity
 
 _MODULES = [
     "torch",
@@ -23,12 +28,14 @@ _MODULES = [
 
 def start() -> None:
     """Start the server, unless it runs. Its imports go on while this process works."""
-    context()
-    forkserver.ensure_running()
+    multiprocessing.get_context("forkserver").set_forkserver_preload(_MODULES)
+    # The server imports from its environment alone: in another folder it would not see this package.
+    paths = str(Path(parity.__file__).parents[1]), os.environ.get("PYTHONPATH", "")
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths))):
+        forkserver.ensure_running()
 
 
 def context() -> ForkServerContext:
     """The context of processes that the server forks."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_MODULES)
-    return context
+    start()
+    return multiprocessing.get_context("forkserver")

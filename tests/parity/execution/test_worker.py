@@ -4,6 +4,8 @@ import contextlib
 import os
 import runpy
 import signal
+import subprocess
+import sys
 import threading
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -26,6 +28,7 @@ from parity.execution.worker import _answer
 from parity.inputs import weights
 from parity.runners.base import Unavailable
 from parity.runners.torch.eager import TorchRunner
+from tests.locations import ROOT
 
 FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has tf32")
@@ -172,11 +175,30 @@ def test_a_process_has_the_environment_of_the_moment(tmp_path, process, monkeypa
         runners.stop()
 
 
-def test_a_process_begins_with_the_modules_of_all_runs(tmp_path):
-    pool = RunnerPool(tmp_path, timeout=120.0)
-    imported = pool.get("torch", FP32).request(Commands.call, "builtins:eval", "[*__import__('sys').modules]")
+_IN_A_PROCESS = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, {root!r})
+from parity.base.precision import PRECISIONS
+from parity.execution.commands import Commands
+from parity.execution.scheduler import RunnerPool
+
+if __name__ == "__main__":
+    pool = RunnerPool(Path.cwd(), timeout=120.0)
+    text = "'parity.runners.oracle.float64' in __import__('sys').modules"
+    print(pool.get("torch", PRECISIONS["fp32"]).request(Commands.call, "builtins:eval", text))
     pool.stop()
-    assert "parity.runners.oracle.float64" in imported
+"""
+
+
+def test_a_process_begins_with_the_modules_of_all_runs_in_any_folder(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(_IN_A_PROCESS.format(root=str(ROOT)))
+    ended = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.stdout == "True\n", ended.stderr
 
 
 def test_the_command_s_file_imports_nothing_in_a_process_of_a_runner():
