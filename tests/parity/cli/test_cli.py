@@ -142,7 +142,7 @@ def requested(command, monkeypatch):
     def ask(*arguments):
         seen = []
 
-        def run(request, progress):
+        def run(request, progress, streams=None):
             seen.append(request)
             raise _Stop
 
