@@ -7,21 +7,18 @@ next. Files are cached.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import importlib
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.rows import RowDifferences, run_row_trials
 from parity.capture.slices import (
@@ -34,49 +31,20 @@ from parity.capture.slices import (
     unless_leaking,
     working_bytes,
 )
-from parity.capture.sources import sources
 from parity.capture.spool import CannotWrite
-from parity.capture.store import open_capture, save_capture
-from parity.case import Case, CaseReference, load_case
-from parity.inputs.arrays import load as load_arrays
-from parity.inputs.weights import load_export
-from parity.runners import Runner, make_runner
+from parity.capture.store import save_capture
+from parity.execution.timing_commands import TimingCommands
 from parity.runners.base import (
     Appends,
     BuildsEngines,
     MeasuresCoverage,
-    RangesModules,
     RecordsCalls,
-    ReplaysGraphs,
     TapsAtOnce,
     TapsModules,
 )
-from parity.timing.measure import Replayed, TimedCall
-from parity.timing.rounds import TimedRuns
-from parity.timing.traces import profile
 
 _OF_THE_COMPILER = re.compile(r"\(%\w+\) error: (.*)")
 _OF_THE_SOURCE = re.compile(r"-->|\d*\s*\|")
-Ability = TypeVar("Ability", bound=Runner)
-
-
-@dataclass(frozen=True)
-class Abilities:
-    """Abilities of a runner.
-
-    Attributes:
-        label: Full name in reports.
-        taps_modules: Whether it runs modules one by one.
-        appends: Whether it has an incremental forward.
-        builds: Whether its engines are results of their own.
-        measures_coverage: Whether it measures what inputs ask of a port.
-    """
-
-    label: str
-    taps_modules: bool
-    appends: bool
-    builds: bool
-    measures_coverage: bool
 
 
 @dataclass(frozen=True)
@@ -87,79 +55,8 @@ class WorkingBytes:
     appending: int
 
 
-class Commands:
-    """The commands of one runner.
-
-    Args:
-        name: A name in `parity.runners.RUNNERS`, or the oracle's.
-        log: Receives the tracebacks of errors; None for the stderr of this process.
-    """
-
-    def __init__(self, name: str, log: TextIO | None = None) -> None:
-        self._name = name
-        self.log = log
-        self._started: Runner | None = None
-        self._case: Case | None = None
-        self._loaded: tuple[Case | CaseReference, Precision, Path] | None = None
-        self._arrays: dict[Path, Mapping[str, np.ndarray]] = {}
-        self._captures: dict[Path, Capture] = {}
-        self._timed: dict[str, torch.Tensor] = {}
-        self._in_place: dict[tuple[Path, str], TimedCall] = {}
-
-    @property
-    def _runner(self) -> Runner:
-        assert self._started is not None, "start comes first"
-        return self._started
-
-    def _able(self, ability: type[Ability]) -> Ability:
-        """The runner, which has an ability that the parent knows of."""
-        runner = self._runner
-        assert isinstance(runner, ability), f"{self._name} has no {ability.__name__}"
-        return runner
-
-    @property
-    def _model(self) -> Case:
-        assert self._case is not None, "load comes first"
-        return self._case
-
-    def close(self) -> None:
-        """Close the log. No command follows."""
-        if self.log is not None:
-            self.log.close()
-
-    def start(self, threads: int) -> Abilities:
-        """Create the runner, if it does not exist, and give it so many threads."""
-        torch.set_num_threads(threads)
-        if self._started is None:
-            self._started = make_runner(self._name)
-        runner = self._started
-        return Abilities(
-            runner.label(),
-            isinstance(runner, TapsModules),
-            isinstance(runner, Appends),
-            isinstance(runner, BuildsEngines),
-            isinstance(runner, MeasuresCoverage),
-        )
-
-    def load(self, source: Case | CaseReference, precision: Precision, weights: Path) -> dict[str, str]:
-        """Load a live case, or one of a reference, with exported weights, unless they are loaded.
-
-        Returns the places of its modules in the source, see `RunnerRecord`.
-        """
-        if self._loaded == (source, precision, weights):
-            return self._sources()
-        self._captures.clear()
-        self._in_place.clear()
-        self._loaded = None
-        case = source if isinstance(source, Case) else load_case(source)
-        self._runner.load(case, precision, load_export(weights))
-        self._case = case
-        self._loaded = source, precision, weights
-        return self._sources()
-
-    def _sources(self) -> dict[str, str]:
-        runner = self._runner
-        return sources(runner.modules(), self._model.entry) if isinstance(runner, TapsModules) else {}
+class Commands(TimingCommands):
+    """The commands of one runner. Those that start, load and time it are its parents'."""
 
     def build(self, inputs: Path, folder: Path) -> list[dict[str, Any]]:
         """Build engines into a folder. Returns the fields of a `BuildRecord` for each."""
@@ -282,93 +179,10 @@ class Commands:
         recorded = self._capture(calls)
         self._able(MeasuresCoverage).coverage(self._inputs(inputs), recorded).write(path)
 
-    def time(self, inputs: Path, repeats: int) -> TimedRuns:
-        """Time runs of the whole model, with the peak of GPU memory where PyTorch knows it."""
-        counts_memory = torch.cuda.is_available() and self._runner.allocates_by_torch()
-        if counts_memory:
-            torch.cuda.reset_peak_memory_stats()
-        timed = self._runner.time(self._inputs(inputs), repeats)
-        self._timed = timed.result
-        return TimedRuns(timed.seconds, torch.cuda.max_memory_allocated() if counts_memory else None)
-
-    def save_timed(self, stem: Path) -> None:
-        """Save the outputs of the last timed run of the whole model; nothing if the runner drops them."""
-        if self._timed:
-            save_capture(Capture(tensors=self._timed), stem)
-
-    def prepare_timing(self, inputs: Path, calls: Path) -> None:
-        """Capture CUDA graphs of the model and of calls, beside other users; nothing without a GPU."""
-        if not torch.cuda.is_available():
-            return
-        self.time_replays(inputs, 0)
-        if isinstance(self._runner, TapsModules):
-            for _, timed in self._timed_calls(inputs, calls):
-                timed.time(1)
-                if timed.replays is not None:
-                    timed.replays.time(0)
-
-    def time_calls(self, inputs: Path, calls: Path, repeats: int) -> dict[str, list[float]]:
-        """Time each recorded call alone, by tap."""
-        return {tap: timed.time(repeats) for tap, timed in self._timed_calls(inputs, calls)}
-
-    def _timed_calls(self, inputs: Path, calls: Path) -> Iterator[tuple[str, TimedCall]]:
-        """The recorded calls with their arguments in place, by tap.
-
-        On a GPU they stay in place until another model is loaded. The host has no memory for all of them.
-        """
-        runner, recorded, arrays = self._able(TapsModules), self._capture(calls), self._inputs(inputs)
-        for call in filter(runner.can_run, recorded.calls):
-            timed = self._in_place.get((calls, call.tap))
-            if timed is None:
-                timed = runner.timed_call(call, recorded.call_inputs, arrays)
-                if torch.cuda.is_available():
-                    self._in_place[calls, call.tap] = timed
-            yield call.tap, timed
-
-    def time_replays(self, inputs: Path, repeats: int) -> Replayed:
-        """Time replays of the whole model's CUDA graph; none and no reason without that ability."""
-        runner = self._runner
-        has_graph = isinstance(runner, ReplaysGraphs)
-        return runner.time_replays(self._inputs(inputs), repeats) if has_graph else Replayed([])
-
-    def time_call_replays(self, inputs: Path, calls: Path, repeats: int) -> dict[str, Replayed]:
-        """Time replays of the CUDA graph of each recorded call that has one, by tap."""
-        return {
-            tap: timed.replays.time(repeats)
-            for tap, timed in self._timed_calls(inputs, calls)
-            if timed.replays is not None
-        }
-
-    def profile(self, inputs: Path, calls: Path, path: Path) -> None:
-        """Write a trace of one run, with a range for each module.
-
-        Modules that run one by one are ranges inside the model. Modules of one graph run once more alone.
-        Modules that are fused have no range.
-        """
-        runner, recorded, arrays = self._runner, self._capture(calls), self._inputs(inputs)
-        ranges = runner.module_ranges() if isinstance(runner, RangesModules) else contextlib.nullcontext()
-        alone: dict[str, Callable[[], Any]] = {}
-        if isinstance(runner, TapsModules) and not isinstance(runner, RangesModules):
-            run_alone = lambda call: runner.timed_call(call, recorded.call_inputs, arrays).time(1)  # noqa: E731
-            for call in filter(runner.can_run, recorded.calls):
-                alone[call.tap] = functools.partial(run_alone, call)
-        profile(lambda: runner.time(arrays, 1), ranges, alone, path)
-
     def call(self, target: str, *arguments: Any) -> Any:
         """Call a function by its import path, `package.module:function`, in this process."""
         module, _, name = target.partition(":")
         return getattr(importlib.import_module(module), name)(*arguments)
-
-    def _inputs(self, path: Path) -> Mapping[str, np.ndarray]:
-        if path not in self._arrays:
-            self._arrays = {path: load_arrays(path).arrays}
-        return self._arrays[path]
-
-    def _capture(self, stem: Path) -> Capture:
-        if stem not in self._captures:
-            # The reference's and the runner's own are in use together; those of earlier batches are not.
-            self._captures = dict(list(self._captures.items())[-1:]) | {stem: open_capture(stem)}
-        return self._captures[stem]
 
 
 def first_line(error: BaseException) -> str:

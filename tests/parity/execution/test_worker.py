@@ -21,7 +21,8 @@ from parity.capture.captures import Capture, ModuleCall
 from parity.capture.slices import MemoryBudget
 from parity.capture.store import load_capture, save_capture
 from parity.case import CaseReference
-from parity.execution.commands import Abilities, Commands
+from parity.execution.commands import Commands
+from parity.execution.loaded import Abilities
 from parity.execution.record import RunnerFailure, Status
 from parity.execution.scheduler import MAX_WORKERS, RunnerPool, Scheduler
 from parity.execution.worker import _answer
