@@ -17,7 +17,7 @@ from parity.capture.captures import METHODS, Capture, ModuleCall, TensorKey, ten
 from parity.capture.longest_sums import LongestSums
 from parity.capture.names import TapName
 from parity.capture.overriding import calling
-from parity.case.model import overrides_call
+from parity.case.pairing import overrides_call
 
 
 def _is_tensor(value: Any) -> bool:

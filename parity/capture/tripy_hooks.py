@@ -18,7 +18,7 @@ from parity.capture.arguments import Argument, Received, named_arguments, with_v
 from parity.capture.captures import tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.overriding import calling
-from parity.case.model import overrides_call
+from parity.case.pairing import overrides_call
 
 
 def is_tripy_tensor(value: Any) -> bool:

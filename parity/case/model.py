@@ -15,8 +15,9 @@ import numpy as np
 
 from parity.base.errors import UserError
 from parity.base.trees import dotted, leaves
+from parity.case.incremental import Incremental
 from parity.case.options import Option
-from parity.case.pairing import Pairing
+from parity.case.pairing import Pairing, overrides_call
 from parity.case.plan import FEW_ROWS, Arrays, Batches, PlannedBatch
 from parity.case.reference import CaseReference
 
@@ -29,17 +30,11 @@ if TYPE_CHECKING:
     from parity.case.streams import Streams
 
 
-def overrides_call(module: Any) -> bool:
-    """Whether the class of a module, of either side, has a `__call__` of its own in place of `forward`."""
-    owner = next(cls for cls in type(module).__mro__ if "__call__" in vars(cls))
-    return owner.__module__.partition(".")[0] not in ("torch", "nvtripy")
-
-
 class NoForm(Exception):
     """A case has no such form, or the form cannot run here; the message is the reason that users read."""
 
 
-class Case(Pairing, abc.ABC):
+class Case(Pairing, Incremental, abc.ABC):
     """One model in one configuration: both sides, inputs, and the parts of results that count.
 
     A subclass sets `name`, and `seed` and `batch_size` where these defaults do not fit. It implements
@@ -60,18 +55,13 @@ class Case(Pairing, abc.ABC):
     """The method of both models that maps inputs to outputs."""
     forms: tuple[str, ...] = ()
     """Names that `form` accepts."""
-    incremental_outputs: Mapping[str, str] = {}
-    """Tap names of the results of `extend`, in order, each with the tap of the entry that it must equal."""
     family: str = ""
     """Name that all cases of one model share; faults by hand may be for a family."""
     packages: tuple[str, ...] = ()
-    """Top packages of the case's code besides its own: a folder that reproduces a failure holds their copies,
-    and findings about faults depend on their code."""
+    """Top packages of the case's code besides its own; folders that reproduce a failure hold copies."""
     fault_catalogues: tuple[Path, ...] = ()
     """YAML files of faults by hand; see `parity.studies.fault_injection.handwritten`."""
     _reference: CaseReference | None = None
-
-    # Needed
 
     @abc.abstractmethod
     def build_reference(self) -> torch.nn.Module:
@@ -288,10 +278,6 @@ class Case(Pairing, abc.ABC):
         """
         raise ValueError(f"{self.name} has no counts of FLOPs and bytes")
 
-    def appending_work(self, arrays: Arrays, item: int) -> Mapping[str, Any]:
-        """`work` of `prefill` (no suffix) and of `extend` (`@1`); nothing where there is no cache."""
-        return {}
-
     # Studies
 
     def randomised(self, rng: np.random.Generator) -> Case:
@@ -323,27 +309,6 @@ class Case(Pairing, abc.ABC):
         port, an argument's axis, an option.
         """
         return {}
-
-    # The incremental forward
-
-    def incremental_arguments(self, arrays: Arrays) -> Sequence[dict[str, Any]] | None:
-        """Keyword arguments of `prefill`, then of each `extend` less its cache; None where there are none."""
-        return None
-
-    def prefill(self, model: Any, **arguments: Any) -> Any:
-        """Run a model of either side on all but the last steps. Returns its cache, a nest of tensors."""
-        raise NotImplementedError(f"{self.name} has no incremental forward")
-
-    def extend(self, model: Any, cache: Any, **arguments: Any) -> tuple[tuple[Any, ...], Any]:
-        """Append one step. Returns tensors in the order of `incremental_outputs`, and the next step's cache.
-
-        The last step's tensors are judged. Its cache may be None.
-        """
-        raise NotImplementedError(f"{self.name} has no incremental forward")
-
-    def unflatten_cache(self, tensors: Mapping[str, Any]) -> Any:
-        """The cache from its tensors, in the order of `prefill`'s result."""
-        return list(tensors.values())
 
     # Other forms
 

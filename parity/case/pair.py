@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parity.base.errors import UserError, check_names
-from parity.case.model import Case, overrides_call
-from parity.case.pairing import Pairing
+from parity.case.model import Case
+from parity.case.pairing import Pairing, overrides_call
 from parity.case.plan import Arrays, PlannedBatch
 from parity.case.shapes import checked_dynamic, checked_mask, checked_poison, cut
 

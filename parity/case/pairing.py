@@ -79,6 +79,12 @@ def check_paths(rules: Mapping[str, str], paths: Mapping[str, str]) -> None:
             raise UserError("names", own, f"is the path of both {other} and {path}", "name them apart")
 
 
+def overrides_call(module: Any) -> bool:
+    """Whether the class of a module, of either side, has a `__call__` of its own in place of `forward`."""
+    owner = next(cls for cls in type(module).__mro__ if "__call__" in vars(cls))
+    return owner.__module__.partition(".")[0] not in ("torch", "nvtripy")
+
+
 class Pairing:
     """The options of a case that pair both sides. Patterns have stars, see `parity.case.patterns`."""
 

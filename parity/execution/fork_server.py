@@ -13,8 +13,6 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from unittest import mock
 
-import parity
-
 _MODULES = [
     "torch",
     "parity.execution.worker",
@@ -30,7 +28,7 @@ def start() -> None:
     """Start the server, unless it runs. Its imports go on while this process works."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(_MODULES)
     # The server imports from its environment alone: in another folder it would not see this package.
-    paths = str(Path(parity.__file__).parents[1]), os.environ.get("PYTHONPATH", "")
+    paths = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths))):
         forkserver.ensure_running()
 

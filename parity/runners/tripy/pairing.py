@@ -13,8 +13,7 @@ from parity.base.trees import map_tree
 from parity.capture.arguments import named_arguments
 from parity.capture.tripy_hooks import named_modules
 from parity.case import Case
-from parity.case.model import overrides_call
-from parity.case.pairing import check_paths
+from parity.case.pairing import check_paths, overrides_call
 from parity.inputs.port_weights import port_weights, source_of
 from parity.runners.tripy.compiled import tripy_dtype
 from parity.runners.tripy.lean_traces import leanly
