@@ -254,6 +254,7 @@ def parity(folder: Path, *arguments: object):
     return read_report(folder / "report.json")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not ML_100K.exists(), reason=f"{ML_100K.name} of MovieLens 100K is not in shared/data")
 def test_real_ratings_train_and_the_port_agrees_on_the_trained_weights(tmp_path):
     """A few users of the real file, so that parity is one small batch of them."""

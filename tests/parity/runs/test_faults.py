@@ -61,7 +61,7 @@ IN_WEIGHTS = {
 }
 # Values that a module makes when it is imported: no function of the port can be exchanged for them.
 WHEN_IMPORTED = ("stu_tiny-minutes_are_seconds_by_61", "stu_tiny-a_turn_is_two_pi")
-BY_THE_COMMAND = (*WHEN_IMPORTED, "hstu_tiny-eps_1e-5", "weights_of_two_tables_swapped")
+BY_THE_COMMAND = ("stu_tiny-a_turn_is_two_pi", "weights_of_two_tables_swapped")
 """The faults that the command judges in `make test`."""
 
 

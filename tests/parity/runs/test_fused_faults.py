@@ -276,13 +276,8 @@ def with_the_kernel(folder, monkeypatch):
 
 
 @needs_triton
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name == "last_partial_block" else pytest.mark.full)
-        for name in STU_KERNEL
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", STU_KERNEL)
 def test_a_fault_of_the_kernel_with_the_production_mask_is_found_and_named(name, tmp_path, monkeypatch):
     fault = STU_KERNEL[name]
     folder = with_the_kernel(scratch(tmp_path, fault.file, fault.old, fault.new), monkeypatch)
@@ -290,7 +285,8 @@ def test_a_fault_of_the_kernel_with_the_production_mask_is_found_and_named(name,
 
 
 @needs_triton
-@pytest.mark.parametrize("case", ["stu_tiny", pytest.param("stu_tiny_group", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("case", ["stu_tiny", "stu_tiny_group"])
 def test_without_a_fault_the_kernel_with_the_production_mask_passes(case, tmp_path, monkeypatch):
     folder = with_the_kernel(copied(tmp_path), monkeypatch)
     code, report, shown = run(folder, "--case", case, "--runners", "torch_fused")

@@ -88,18 +88,14 @@ def _check_the_sample(bench):
     assert summarise(found)["all"].detected > 20
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=(on_bench(case), *(() if case == SMALLEST_OF else (pytest.mark.full,))))
-        for case in SAMPLE
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("case", [pytest.param(case, marks=on_bench(case)) for case in SAMPLE])
 def test_the_sample_is_detected_and_localised(case):
     _check_the_sample(bench_of(case))
 
 
-@pytest.mark.parametrize("duller", [4, pytest.param(256, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("duller", [4, 256])
 def test_the_sample_fails_when_limits_grow(duller, bench, monkeypatch):
     """Nothing is missed then by its limit, which grows with it: it is below it."""
     _dull(bench, monkeypatch, duller * PRECISIONS["fp32"].unit_roundoff)

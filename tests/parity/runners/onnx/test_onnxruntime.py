@@ -176,6 +176,7 @@ class TestFaults:
         )
         assert (diagnosis.kind, diagnosis.tap) == ("module", "top_l.0")
 
+    @pytest.mark.full
     def test_two_taps_with_each_others_names(self, tmp_path):
         swap = (
             "a, b = (next(v for v in self.exported.graph.outputs if v.name == n) for n in "

@@ -109,6 +109,7 @@ def _samples_of(precision_name):
     return _all_at_once(model, precision, 64, 32), _one_by_one(model, precision, 2048)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("tap", ["bias", "scores", "result", "rows"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_spreads_are_equal(precision, tap):
