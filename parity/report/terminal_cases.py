@@ -184,7 +184,8 @@ def _range(seconds: Sequence[float]) -> str:
     """The shortest and the longest time in ms."""
     if not seconds:
         return ""
-    low, high = (f"{limit * 1e3:.2g}" for limit in (min(seconds), max(seconds)))
+    # Two digits, and never as a power of ten.
+    low, high = (f"{float(f'{limit * 1e3:.2g}'):g}" for limit in (min(seconds), max(seconds)))
     return low if low == high else f"{low}-{high}"
 
 

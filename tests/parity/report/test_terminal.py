@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from parity.report import terminal_cases
 from parity.report.schema import RooflineReport
 from parity.report.terminal import SCREEN, render
 from tests.parity import made_reports
@@ -59,6 +60,13 @@ def _on_gpu():
     fourth = case.precisions[0].model_copy(update={"precision": "tf32"})
     case = case.model_copy(update={"precisions": (*case.precisions, fourth)})
     return report.model_copy(update={"cases": (case,)})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [((0.4712, 0.12), "120-470"), ((1.3e-5,), "0.013"), ((2.0,), "2000"), ((), "")]
+)
+def test_times_in_ms_have_two_digits_and_no_power_of_ten(seconds, shown):
+    assert terminal_cases._range(seconds) == shown
 
 
 @pytest.mark.parametrize("width", [80, 120])
