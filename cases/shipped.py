@@ -12,7 +12,6 @@ from cases.hstu.case import HSTUCase
 from cases.lecture_dlrm.case import LectureDLRMCase
 from cases.stu.case import STUCase
 from configs import CaseConfig
-from parity.case import Listed, Registry
 
 _CASES: dict[str, type[ConfiguredCase]] = {
     "dlrm": DLRMCase,
@@ -50,11 +49,3 @@ def load_case(name_or_path: str | Path) -> ConfiguredCase:
 def list_cases() -> tuple[str, ...]:
     """Names of the cases, in alphabetical order."""
     return configs.list_cases()
-
-
-def _listed() -> list[Listed]:
-    loaded = map(configs.load_case, configs.list_cases())
-    return [Listed(config.name, config.description, config.default) for config in loaded]
-
-
-SHIPPED = Registry(cases=_listed, load=load_case)

@@ -24,7 +24,7 @@ class CaseConfig(Strict):
     """One case: a model, its input, and whether a plain run includes it. Base of the classes below."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="lower case letters, digits and underscores")
-    description: str = Field(min_length=1, description="one line for --list")
+    description: str = Field(min_length=1, description="one line for lists")
     family: str
     model: Strict = Field(description="the mapping of the model's sizes and choices")
     input: Strict = Field(description="the mapping of the input's sizes and seed")

@@ -14,6 +14,7 @@ import pytest
 import parity
 import run_parity
 from parity.base.precision import PRECISIONS
+from parity.cli.program import VERBS
 from parity.execution.worker import Status
 from parity.in_process import CleanRun
 from parity.runners import RUNNERS
@@ -47,7 +48,7 @@ BANNED = re.compile(r"(?<![\w-])(luck|lucky|draws|gain|gains|sees|BLIND|turns|la
 OPTION = re.compile(r"""(?:add_argument|option)\([^)]*?["'](--[a-z-]+)["']""", re.DOTALL)
 END = re.compile(r"\s(?:#|&&|\|\||;)(?:\s|$)")
 PROGRAM = re.compile(
-    r"run_parity\.py(?= +-)|python -m [a-z][\w.]*|make parity ARGS="
+    r"run_parity\.py(?= [-a-z])|^ *parity(?= [-a-z])|python -m [a-z][\w.]*|make parity ARGS="
     r"|python (?:benchmarks|portable|tools)/[\w/]+\.py"
 )
 STOPS = "<[{…"
@@ -85,9 +86,7 @@ def commands(text: str) -> list[list[str]]:
     lines = [*block.replace("\\\n", " ").splitlines(), *SPAN.findall(text)]
     calls = []
     for line in lines:
-        for program in re.finditer(
-            r"(?:run_parity\.py(?= +-)|python -m [a-z][\w.]*|make parity ARGS=)", line
-        ):
+        for program in PROGRAM.finditer(line):
             call = END.split(line[program.start() :], maxsplit=1)[0]
             if not any(character in call for character in STOPS):
                 words = shlex.split(call)
@@ -99,9 +98,13 @@ def problem(words: list[str]) -> str:
     """The reason why a command does not parse; empty for one that does."""
     if words[0] == "make":
         words = ["run_parity.py", *shlex.split(words[2].removeprefix("ARGS="))]
-    if words[0] == "run_parity.py":
+    if words[0] in ("run_parity.py", "parity"):
         try:
-            run_parity.main.make_context("run_parity.py", words[1:])
+            root = run_parity.main.make_context("parity", words[1:])
+            verb, *arguments = words[1:] if not words[1].startswith("-") else ["run", *words[1:]]
+            if verb not in run_parity.main.commands:
+                return f"no verb {verb}"
+            run_parity.main.commands[verb].make_context(verb, arguments, parent=root)
         except click.ClickException as error:
             return error.format_message()
         except click.exceptions.Exit:
@@ -167,10 +170,12 @@ def test_pages_for_users_name_no_commit_no_date_and_no_replaced_word(path):
     assert BANNED.findall(text) == []
 
 
-def test_the_command_line_page_has_every_option_and_runner():
+def test_the_command_line_page_has_every_verb_option_and_runner():
     text = (ROOT / "docs" / "command_line.md").read_text()
-    options = {opt for parameter in run_parity.main.params for opt in parameter.opts if opt.startswith("--")}
+    parameters = [parameter for verb in VERBS for parameter in verb.params]
+    options = {option for parameter in parameters for option in parameter.opts if option.startswith("--")}
     assert {option for option in options if f"`{option}" not in text} == set()
+    assert {verb.name for verb in VERBS if f"## `{verb.name}`" not in text} == {"resume"}
     assert {runner for runner in RUNNERS if f"`{runner}`" not in text} == set()
 
 
@@ -214,6 +219,9 @@ def test_a_false_page_is_noticed(tmp_path):
     (words,) = commands(page.read_text())
     assert "--gone" in problem(words)
     assert problem(["make", "parity", "ARGS=--case hstu_tiny --seed x"])
+    (words,) = commands("    parity gone --case hstu_tiny\n")
+    assert problem(words) == "no verb gone"
+    assert "--batch is no option" in problem(["run_parity.py", "stream", "--batch", "1"])
     assert problem(["-m", "perf_model", "--gone"]) == "perf_model has no --gone"
     assert problem(["-m", "perf_model.gone"]) == "no module perf_model.gone"
     assert problem(["-m", "perf_model", "benchmarks/results/h200"]) == ""

@@ -35,6 +35,6 @@ class HSTUCase(DenseHSTU):
     def streams(self) -> HSTUStreams:
         if self.model.normalization == "softmax_rel_bias":
             raise UserError(
-                "--stream", self.name, "has softmax attention, over positions to come", "give one of rel_bias"
+                "stream", self.name, "has softmax attention, over positions to come", "give one of rel_bias"
             )
         return HSTUStreams(self.model)

@@ -8,7 +8,6 @@ import platform
 import sys
 from collections.abc import Iterator
 
-import torch
 from threadpoolctl import threadpool_limits
 
 # Options of glibc's mallopt(3).
@@ -25,6 +24,8 @@ def one_thread() -> Iterator[None]:
 
     Threads that wait for one another on busy cores take ten times as long.
     """
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -287,7 +287,7 @@ class Case(Pairing, Incremental, abc.ABC):
 
     def streams(self) -> Streams:
         """The models of this case over streams of items. Raises `UserError` where there are none."""
-        raise UserError("--stream", self.name, "has no streams", "name a case whose models take streams")
+        raise UserError("stream", self.name, "has no streams", "name a case whose models take streams")
 
     def port_modules(self) -> Sequence[str]:
         """Import paths of the Python modules with the port's code, for faults in it and for coverage.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from parity.runners import RUNNERS, default_runners
 
 # The public configurations train and evaluate 128 users at a time.
 RECORDED_BATCH = 128
-_TARGET = re.compile(r"[\w.]+:[\w.]+")
 MAX_TIME_LIMIT = 7 * 24 * 3600.0
 
 
@@ -24,18 +21,20 @@ class Arguments:
     """The options that select a run; None for an absent option.
 
     Attributes:
-        time_limit: Limit of one step of a runner, s.
-        command: The command line, for the report.
         registry: The cases by name.
+        command: The command line, for the report.
+        time_limit: Limit of one step of a runner, s.
         cases, precision, runners: Lists of names, comma separated.
+        models: List of import paths of cases, comma separated.
         batch, seed: Values in place of the case's own.
         data, weights, save, profile: Paths, see `Request`.
     """
 
-    time_limit: float
-    command: str
     registry: Registry
+    command: str = ""
+    time_limit: float = 600.0
     cases: str | None = None
+    models: str | None = None
     precision: str | None = None
     runners: str | None = None
     batch: int | None = None
@@ -48,31 +47,14 @@ class Arguments:
     @property
     def is_plain(self) -> bool:
         """Whether the run has all default cases on synthetic inputs and all default runners."""
-        return all(value is None for value in (self.cases, self.runners, self.data, self.weights, self.batch))
-
-    def options(self) -> dict[str, object]:
-        """Values by option; None for an absent option."""
-        return {
-            "--case": self.cases,
-            "--precision": self.precision,
-            "--runners": self.runners,
-            "--batch": self.batch,
-            "--seed": self.seed,
-            "--data": self.data,
-            "--weights": self.weights,
-            "--save": self.save,
-            "--profile": self.profile,
-        }
+        selecting = (self.cases, self.models, self.runners, self.data, self.weights, self.batch)
+        return all(value is None for value in selecting)
 
     def named_cases(self) -> list[Case]:
         """The named cases. Raises `UserError` for an unknown one."""
-        return [self._load(name) for name in dict.fromkeys(names("--case", self.cases))]
-
-    def _load(self, name: str) -> Case:
-        """A case of the registry, or of an import path such as `package.module:attribute`."""
-        if _TARGET.fullmatch(name):
-            return load_case(CaseReference(target=name))
-        return self.registry.load(name)
+        registered = [self.registry.load(name) for name in dict.fromkeys(names("--case", self.cases))]
+        targets = dict.fromkeys(names("--model", self.models))
+        return [*registered, *(load_case(CaseReference(target=target)) for target in targets)]
 
     def precisions(self) -> tuple[str, ...]:
         """The named precisions. Raises `UserError` for an unknown one."""
@@ -115,6 +97,10 @@ class Arguments:
 
     def _default_cases(self) -> list[Case]:
         selected = [self.registry.load(case.name) for case in self.registry.cases() if case.default]
+        if not selected:
+            raise UserError(
+                "--case", "no name", "is given, and no case is a default one", "name yours with --model"
+            )
         if self.data is None:
             return selected
         # Cases that read this file. If there is none, the reader raises the explanation.
@@ -127,18 +113,6 @@ def names(option: str, text: str | None) -> list[str]:
     if text is not None and not stripped:
         raise UserError(option, repr(text), "names nothing", "give a name, or leave the option out")
     return stripped
-
-
-def refuse_with(option: str, explanation: str, others: Mapping[str, object]) -> None:
-    """Raise `UserError` if any of `others`, which have no meaning beside `option`, has a value."""
-    present = [name for name, value in others.items() if value is not None]
-    if present:
-        raise UserError(
-            option,
-            "together with " + ", ".join(present),
-            f"has no meaning: {explanation}",
-            "leave the other options out",
-        )
 
 
 def _writable(option: str, folder: Path) -> Path:

@@ -173,7 +173,7 @@ def read_saved(folder: RunFolder) -> SavedRun:
             raise FileNotFoundError("no complete case")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            "--replay",
+            "replay",
             str(folder.path),
             "holds no complete saved run",
             "give the folder of a run with --save",

@@ -18,7 +18,7 @@ from parity.execution.request import Request
 
 
 def write_started(request: Request, folder: RunFolder) -> None:
-    """Save the request for a later `--resume`. Raises `UserError` if the folder cannot be written."""
+    """Save the request for a later `resume`. Raises `UserError` if the folder cannot be written."""
     content = {
         "cases": [case.reference.model_dump() for case in request.cases],
         "precisions": request.precisions,
@@ -44,7 +44,7 @@ def read_started(folder: RunFolder) -> Request:
         UserError: The folder holds no such run, one that is complete, or one of another environment.
     """
     if folder.report.exists():
-        raise UserError("--resume", str(folder.path), "is complete", "judge it again with --replay")
+        raise UserError("resume", str(folder.path), "is complete", "judge it again with `replay`")
     try:
         started = json.loads((folder.started).read_text())
         began_in = started["environment"]
@@ -61,13 +61,13 @@ def read_started(folder: RunFolder) -> Request:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            "--resume", str(folder.path), "holds no run that was begun with --save", "begin one with --save"
+            "resume", str(folder.path), "holds no run that was begun with --save", "begin one with --save"
         ) from error
     here = environment()
     changed = sorted(name for name in began_in | here if began_in.get(name) != here.get(name))
     if changed:
         raise UserError(
-            "--resume",
+            "resume",
             str(folder.path),
             f"was begun in another environment ({', '.join(changed)} changed)",
             "go on where it was begun, or begin again: results of two environments are not one run",

@@ -119,7 +119,7 @@ def compare_reports(old: Report, new: Report) -> Changes:
     if not comparable:
         reasons = "; ".join(changes.not_comparable) or "they have no case in common"
         raise UserError(
-            "--compare", "these reports", f"cannot be compared: {reasons}", "give two runs of the same cases"
+            "compare", "these reports", f"cannot be compared: {reasons}", "give two runs of the same cases"
         )
     for name, a, b in comparable:
         for stream, before, after in _pairs(_streams(a), _streams(b), "stream", name, changes):

@@ -1,6 +1,21 @@
 """Runners: programs that run a case. Each has a process of its own, see `parity.execution.worker`."""
 
-from parity.runners.base import Runner, Unavailable
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from parity.runners.registry import RUNNERS, default_runners, make_runner
 
+if TYPE_CHECKING:
+    from parity.runners.base import Runner, Unavailable
+
 __all__ = ["RUNNERS", "Runner", "Unavailable", "default_runners", "make_runner"]
+
+
+def __getattr__(name: str) -> Any:
+    # They need PyTorch. Shell completion needs the names of the runners alone.
+    if name in ("Runner", "Unavailable"):
+        from parity.runners import base
+
+        return getattr(base, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from parity.runners.base import Runner, Unavailable
+if TYPE_CHECKING:
+    from parity.runners.base import Runner
 
 
 @dataclass(frozen=True)
@@ -124,5 +126,7 @@ def make_runner(name: str) -> Runner:
     except ImportError as error:
         if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
             raise  # one of our own modules: a defect
+        from parity.runners.base import Unavailable
+
         raise Unavailable(f"{error}; {entry.packages}") from error
     return getattr(module, attribute)()

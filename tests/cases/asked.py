@@ -6,7 +6,7 @@ import contextlib
 
 import torch
 
-from cases.shipped import SHIPPED
+from cases.registry import SHIPPED
 from parity.base.precision import PRECISIONS
 from parity.case import Case
 from parity.coverage.options import options_of

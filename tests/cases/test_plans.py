@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cases.shipped import SHIPPED, load_case
+from cases.registry import SHIPPED
+from cases.shipped import load_case
 from parity.inputs.arrays import make_inputs
 
 DEFAULT = tuple(case.name for case in SHIPPED.cases() if case.default)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from cases.configured import ConfiguredCase
-from cases.shipped import SHIPPED, load_case
+from cases.registry import SHIPPED
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.slices import MemoryBudget
 from parity.cli.arguments import Arguments

@@ -1,5 +1,6 @@
 """One real run of the command, saved, that several tests look at; and how tests type commands."""
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,16 @@ from parity.runners.tripy.lean_traces import lean_traces
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a command."""
+    """The end of a command; `err` is stderr without the steps of its progress."""
 
     code: int
     out: str
     err: str
     error: BaseException | None
+
+
+PROGRESS = re.compile(r"^ *\d+\.\d s  .*\n", re.MULTILINE)
+"""A step's line on stderr."""
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +35,7 @@ def command():
 
     def run(*arguments):
         result = CliRunner().invoke(run_parity.main, [str(argument) for argument in arguments])
-        return Ended(result.exit_code, result.stdout, result.stderr, result.exception)
+        return Ended(result.exit_code, result.stdout, PROGRESS.sub("", result.stderr), result.exception)
 
     return run
 
@@ -144,7 +149,7 @@ def replayed(command, tmp_path, monkeypatch):
     def replay(folder):
         monkeypatch.chdir(tmp_path)
         shutil.rmtree(tmp_path / "parity_reports", ignore_errors=True)
-        ended = command("--replay", folder, "-v")
+        ended = command("replay", folder, "-v")
         (path,) = (tmp_path / "parity_reports").glob("*/report.json")
         return ended.code, read_report(path), ended.out
 

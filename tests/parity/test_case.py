@@ -152,7 +152,7 @@ def test_defaults_are_those_of_a_dense_model_without_padding():
 
 def test_the_command_runs_a_case_by_its_import_path(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    named = ("--case", "doubling_cases:Doubling", "--batch", "16", "--precision", "fp32")
+    named = ("--model", "doubling_cases:Doubling", "--batch", "16", "--precision", "fp32")
     ended = command(*named, "--runners", "tripy,torch_jagged", "--save", tmp_path / "run")
     assert ended.code == 2, ended
     assert "doubling has no jagged form" in ended.out
@@ -160,4 +160,4 @@ def test_the_command_runs_a_case_by_its_import_path(command, tmp_path, monkeypat
     assert report["cases"][0]["case"]["batch_size"] == 16
     runners = {runner["runner"]: runner for runner in report["cases"][0]["precisions"][0]["runners"]}
     assert runners["tripy"]["verdict"] == "PASS", ended
-    assert command("--replay", tmp_path / "run").code == 2
+    assert command("replay", tmp_path / "run").code == 2

@@ -60,7 +60,7 @@ def test_a_case_with_few_rows_draws_more_and_passes_and_so_does_its_replay(comma
     further = [batch for batch in case.batches if batch.name.startswith("more rows")]
     assert further
     assert {batch.precisions for batch in further} == {("bf16",)}
-    replayed = command("--replay", tmp_path / "run")
+    replayed = command("replay", tmp_path / "run")
     assert replayed.code == 0
     modules = [module for entry in case.precisions[0].runners for module in entry.modules]
     judged = [module for module in modules if module.status == "PASS" and not module.by_nature]

@@ -72,7 +72,7 @@ class BatchBench(CleanRun):
         diagnosis = self.clean_comparison.diagnosis
         if diagnosis.kind != "none":
             raise UserError(
-                "--self-test",
+                "self-test",
                 f"{case.name} {precision.name}",
                 f"fails without a fault in batch {name!r} ({diagnosis.text})",
                 "make the suite pass first",

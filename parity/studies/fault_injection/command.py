@@ -1,4 +1,4 @@
-"""`run_parity.py --self-test`: the campaign, its verdict and its files."""
+"""The verb `self-test`: the campaign, its verdict and its files."""
 
 from __future__ import annotations
 

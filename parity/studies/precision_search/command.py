@@ -1,4 +1,4 @@
-"""`run_parity.py --search-precision` and `--policy`: their run, report and files."""
+"""The verb `precision`: a search or a policy, its report and files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A failing module or model as a folder that shows the failure without this project's harness.
 
-    python run_parity.py --shrink FOLDER --case CASE
+    python run_parity.py shrink FOLDER --case CASE --precision PRECISION
 
 search       the smallest case whose module or output still fails
 write        a folder with its inputs, the weights, the oracle's result, the port's code and `reproduce`

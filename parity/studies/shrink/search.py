@@ -95,7 +95,7 @@ def shrink(case: Case, precision: Precision, progress: Callable[[str], None]) ->
     run = CleanRun(case, precision)
     failure = _module(run, None) or _model(run, None)
     if failure is None:
-        raise UserError("--shrink", f"{case.name} {precision.name}", *_nothing_to_shrink(run))
+        raise UserError("shrink", f"{case.name} {precision.name}", *_nothing_to_shrink(run))
     if failure.call.path:
         search, same = _module, failure.call.kind
     else:
@@ -208,7 +208,7 @@ def _entry(run: CleanRun, output: str) -> tuple[ModuleCall, dict[str, torch.Tens
 
 def _nothing_to_shrink(run: CleanRun) -> tuple[str, str]:
     """Problem and fix for a case in which no module and no output fails."""
-    report = "run without --shrink and read its report"
+    report = "read the report of `run`"
     try:
         diagnosis = run.judge("tripy").diagnosis
     except Exception as error:  # noqa: BLE001, any exception goes into the message

@@ -31,7 +31,7 @@ def write(failure: Failure, folder: Path) -> None:
         folder.mkdir(parents=True)
     except OSError as error:
         raise UserError(
-            "--shrink", str(folder), f"cannot be made ({error.strerror})", "give a folder that does not exist"
+            "shrink", str(folder), f"cannot be made ({error.strerror})", "give a folder that does not exist"
         ) from error
     _write_tensors(failure, folder)
     (folder / "problem.json").write_text(json.dumps(_problem(failure), indent=1) + "\n")

@@ -3,5 +3,5 @@
 truth      full forwards over a whole stream: float64, tested precision, and with random roundings
 sides      reference and port, which hand their state from step to step
 judging    verdicts of every tensor of a step, and the content of a wrong cache
-command    `run_parity.py --stream`
+command    the verb `stream`
 """

@@ -1,4 +1,4 @@
-"""`run_parity.py --stream`: reference and port over streams of one case, every step judged."""
+"""The verb `stream`: reference and port over streams of one case, every step judged."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ import pytest
 
 import configs
 from cases.dlrm.inputs import has_weights, index_name, make_inputs, synthetic, validate
-from cases.shipped import SHIPPED, load_case
+from cases.registry import SHIPPED
+from cases.shipped import load_case
 from datasets.criteo import logs as criteo
 from datasets.errors import DataError
 from parity.base.errors import UserError

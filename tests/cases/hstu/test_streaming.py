@@ -237,7 +237,7 @@ def test_a_wrong_slot_of_one_block_is_named(short_truth, block):
 
 
 def run(*arguments):
-    return CliRunner().invoke(run_parity.main, ["--stream", *arguments])
+    return CliRunner().invoke(run_parity.main, ["stream", *arguments])
 
 
 def test_the_command_judges_a_case():
@@ -261,10 +261,10 @@ def test_the_command_names_a_fault():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--case", "dlrm_tiny"), "--stream: dlrm_tiny has no streams"),
+        (("--case", "dlrm_tiny"), "stream: dlrm_tiny has no streams"),
         ((), "is for one case"),
         (("--case", "hstu_tiny,hstu_tiny_rated"), "is for one case"),
-        (("--case", "hstu_tiny", "--runners", "tripy"), "together with --runners"),
+        (("--case", "hstu_tiny", "--runners", "tripy"), "--runners is no option of this verb"),
         (("--case", "hstu_tiny_combined"), "softmax attention"),
         (("--case", "hstu_tiny", "--capacity", "0"), "--capacity: 0 is not positive"),
         (("--case", "hstu_tiny", "--capacity", "28"), "--capacity: 28 is more than the model's width, 27"),

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 import configs
-import parity.cli.command as command_line
 from parity.base.precision import PRECISIONS
+from parity.cli import output
 from parity.runners import RUNNERS
 
 TINY = ("--case", "hstu_tiny")
@@ -20,6 +20,8 @@ TINY = ("--case", "hstu_tiny")
         (("--case", "none.yaml"), "case: 'none.yaml' cannot be read (No such file or directory); give"),
         (("--case", "hstu_tiny,./hstu_tiny.yml"), "case: 'hstu_tiny.yml' cannot be read"),
         (("--case", ","), "--case: ',' names nothing; give a name, or leave the option out"),
+        (("--model", "small"), "case: small is no import path; write it as package.module:attribute"),
+        (("--model", "no_such:case"), "case: no_such:case cannot be imported (No module named 'no_such')"),
         (("--runners", ""), "--runners: '' names nothing; give a name, or leave the option out"),
         (("--runners", "torch,tripi"), "--runners: tripi is not known; did you mean 'tripy'? known: torch,"),
         (("--runners", "cuda"), "--runners: cuda is not known; use torch, torch_jagged, "),
@@ -117,7 +119,7 @@ def test_two_cases_of_one_name(refused, case_file):
 
 def test_list_shows_what_can_be_named(command, content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ended = command("--list")
+    ended = command("list")
     assert (ended.code, ended.err) == (0, "")
     lines = [line.strip() for line in ended.out.splitlines()]
     for name in configs.list_cases():
@@ -146,7 +148,7 @@ def requested(command, monkeypatch):
             seen.append(request)
             raise _Stop
 
-        monkeypatch.setattr(command_line, "run", run)
+        monkeypatch.setattr("parity.pipeline.run", run)
         assert isinstance(command(*arguments).error, _Stop)
         return seen[0]
 
@@ -193,7 +195,7 @@ def test_a_runner_that_is_unavailable_counts_if_it_was_asked_for(
         "reason": "no compiler",
     }
     path.write_text(json.dumps(record))
-    ended = command("--replay", run)
+    ended = command("replay", run)
     assert ended.code == code
     assert "UNAVAILABLE: hstu_tiny, fp32, torch.compile dense: no compiler" in ended.out
     assert ("INCOMPLETE: " if asked else "PASS: ") in ended.out
@@ -205,8 +207,8 @@ def test_names_of_files_are_shown_as_they_are(command, saved_run, tmp_path, monk
     shutil.copytree(saved_run.folder, run)
     path = run / "hstu_tiny" / "case.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"weights_source": "a[red]/b[/bold].pt"}))
-    monkeypatch.setattr(command_line, "REPORTS", tmp_path / ("[/x]" + "long" * 40))
-    ended = command("--replay", run, "-v")
+    monkeypatch.setattr(output, "REPORTS", tmp_path / ("[/x]" + "long" * 40))
+    ended = command("replay", run, "-v")
     assert ended.code == 0
     assert "a[red]/b[/bold].pt" in "".join(ended.out.split())  # a narrow table's title has lines
     (report,) = tmp_path.glob("[[]/*long*/*/report.json")

@@ -151,8 +151,8 @@ def test_a_replay_of_what_is_no_run(refused, tmp_path):
     (tmp_path / "unfinished" / "request.json").write_text('{"runners_asked": []}')
     (tmp_path / "file").write_text("mine")
     for name in ("none", "empty", "unfinished", "file"):
-        assert refused("--replay", tmp_path / name) == (
-            f"--replay: {tmp_path / name} holds no complete saved run; give the folder of a run with --save"
+        assert refused("replay", tmp_path / name) == (
+            f"replay: {tmp_path / name} holds no complete saved run; give the folder of a run with --save"
         )
 
 
@@ -173,7 +173,7 @@ def test_a_replay_of_what_is_no_run(refused, tmp_path):
 def test_a_replay_of_a_damaged_run(refused, saved_run, tmp_path, damage, message):
     shutil.copytree(saved_run.folder, tmp_path / "run")
     damage(tmp_path / "run")
-    refusal = refused("--replay", tmp_path / "run")
+    refusal = refused("replay", tmp_path / "run")
     assert message in refusal
     assert str(tmp_path / "run") in refusal
 
@@ -187,5 +187,8 @@ def _cut(path):
 
 
 def test_a_replay_takes_no_other_options(refused, saved_run, tmp_path):
-    message = refused("--replay", saved_run.folder, "--save", tmp_path / "out", "--precision", "fp16")
-    assert message.startswith("--replay: together with --precision, --save has no meaning")
+    message = refused("replay", saved_run.folder, "--save", tmp_path / "out", "--precision", "fp16")
+    assert (
+        message
+        == "replay: --save is no option of this verb; leave it out; it belongs to run, precision, self-test"
+    )

@@ -1,4 +1,4 @@
-"""A saved run that is killed: nothing half-written stays, and `--resume` ends as if nothing had happened."""
+"""A saved run that is killed: nothing half-written stays, and `resume` ends as if nothing had happened."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_a_killed_run_goes_on(whole, command, tmp_path, done):
     _kill(process)
     assert not (folder / "report.json").exists()
     stored = {path: path.stat().st_mtime_ns for path in _records(folder)}
-    ended = command("--resume", folder)
+    ended = command("resume", folder)
     assert ended.code == 0, ended
     assert _results(folder) == _results(whole)
     assert {path: path.stat().st_mtime_ns for path in stored} == stored
@@ -106,7 +106,7 @@ def test_what_is_there_of_a_batch_without_its_record_is_made_again(whole, comman
     (capture,) = record.parent.glob("torch/tapped.safetensors")
     capture.write_bytes(capture.read_bytes()[:100])
     before = [path.stat().st_mtime_ns for path in stored]
-    assert command("--resume", folder).code == 0
+    assert command("resume", folder).code == 0
     assert _results(folder) == _results(whole)
     assert before
     assert [path.stat().st_mtime_ns for path in stored] == before
@@ -116,7 +116,7 @@ def test_changed_inputs_are_refused(whole, command, tmp_path):
     folder = _interrupted(whole, tmp_path)
     (inputs,) = folder.glob("*/batch_0000/inputs.safetensors")
     inputs.write_bytes(inputs.read_bytes() + b" ")
-    ended = command("--resume", folder)
+    ended = command("resume", folder)
     assert ended.code == 2
     assert "exists with other content" in ended.err
 
@@ -126,22 +126,22 @@ def test_another_environment_is_refused(whole, command, tmp_path):
     started = json.loads((folder / "started.json").read_text())
     started["environment"]["torch"] = "1.0"
     (folder / "started.json").write_text(json.dumps(started))
-    ended = command("--resume", folder)
+    ended = command("resume", folder)
     assert ended.code == 2
     assert "another environment (torch changed)" in ended.err
 
 
 def test_a_complete_run_is_not_run_again(whole, command):
-    ended = command("--resume", whole)
+    ended = command("resume", whole)
     assert ended.code == 2
-    assert "--replay" in ended.err
+    assert "`replay`" in ended.err
 
 
 def test_a_folder_without_a_run_is_refused(refused, tmp_path):
-    assert "begin one with --save" in refused("--resume", tmp_path / "nothing")
+    assert "begin one with --save" in refused("resume", tmp_path / "nothing")
 
 
 def test_a_run_that_was_not_finished_is_not_replayed(whole, command, tmp_path):
-    ended = command("--replay", _interrupted(whole, tmp_path))
+    ended = command("replay", _interrupted(whole, tmp_path))
     assert ended.code == 2
     assert "holds no complete saved run" in ended.err

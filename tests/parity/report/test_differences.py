@@ -270,21 +270,21 @@ class TestCommand:
 
     def test_no_regression(self, command, saved):
         path = saved("a", made_reports.passing())
-        ended = command("--compare", path, path.parent)
+        ended = command("compare", path, path.parent)
         assert ended.code == 0, ended
         assert ended.out == (
             "NO REGRESSION: 42 errors compared, 0 of them changed; 3 latencies compared; 0 improvements.\n"
         )
 
     def test_a_regression(self, command, saved):
-        ended = command("--compare", saved("a", made_reports.passing()), saved("b", made_reports.failing()))
+        ended = command("compare", saved("a", made_reports.passing()), saved("b", made_reports.failing()))
         assert ended.code == 1
         assert CULPRIT in ended.out
         assert "WORSE: " in ended.out
 
     def test_hostile_names_are_no_markup(self, command, saved):
         hostile = _one(module("[red]m[/red]", alone=0.1)), _one(module("[red]m[/red]", alone=0.9))
-        ended = command("--compare", *(saved(str(n), entry) for n, entry in enumerate(hostile)))
+        ended = command("compare", *(saved(str(n), entry) for n, entry in enumerate(hostile)))
         assert ended.code == 1
         assert "[red]m[/red] alone" in ended.out
 
@@ -296,16 +296,18 @@ class TestCommand:
             saved(entry.weights_digest[0], _one().model_copy(update={"cases": (case, entry)}))
             for entry in (other, moved)
         )
-        ended = command("--compare", *paths)
+        ended = command("compare", *paths)
         assert ended.code == 2
         assert "not comparable: other: not the same weights" in ended.out
 
     def test_what_is_no_report(self, refused, tmp_path, saved):
         good = saved("good", made_reports.passing())
-        assert "none.json is not a report" in refused("--compare", good, tmp_path / "none.json")
+        assert "none.json is not a report" in refused("compare", good, tmp_path / "none.json")
         (tmp_path / "text").write_text("{}")
-        assert "is not a report of schema" in refused("--compare", tmp_path / "text", good)
-        message = refused("--compare", good, good, "--case", "hstu_tiny", "--replay", tmp_path)
-        assert message.startswith("--compare: together with --case, --replay has no meaning")
+        assert "is not a report of schema" in refused("compare", tmp_path / "text", good)
+        message = refused("compare", good, good, "--case", "hstu_tiny")
+        assert message.startswith(
+            "compare: --case is no option of this verb; leave it out; it belongs to run, "
+        )
         other = saved("other", _case(_one(), weights_digest="f" * 64))
-        assert "cannot be compared: hstu_tiny: not the same weights" in refused("--compare", good, other)
+        assert "cannot be compared: hstu_tiny: not the same weights" in refused("compare", good, other)

@@ -194,7 +194,7 @@ class TestOutputs:
 
     def test_a_replay_writes_every_form(self, saved_run, command, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        assert command("--replay", saved_run.folder).code == 0
+        assert command("replay", saved_run.folder).code == 0
         (folder,) = (tmp_path / "parity_reports").iterdir()
         assert {path.name for path in folder.iterdir()} == FILES
 

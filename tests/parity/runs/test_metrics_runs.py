@@ -185,7 +185,7 @@ def test_labels_that_are_gone_or_others_are_refused(labelled_run, refused, tmp_p
     path.unlink()
     if change == "changed":
         save(CaseInputs({"targets": labels["targets"][::-1]}), path)
-    message = refused("--replay", tmp_path / "run")
+    message = refused("replay", tmp_path / "run")
     assert "labels" in message
 
 

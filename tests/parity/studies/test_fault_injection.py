@@ -259,7 +259,7 @@ def test_an_alarm_is_an_alarm():
 @pytest.mark.full
 def test_a_stopped_campaign_goes_on(command, tmp_path):
     """The faults by hand of one case, typed; then half of the findings lost, and typed again."""
-    arguments = ("--self-test", "--case", "dlrm_tiny", "--precision", "fp32", "--clean-runs", "1")
+    arguments = ("self-test", "--case", "dlrm_tiny", "--precision", "fp32", "--clean-runs", "1")
     arguments += ("--faults", "by hand: handwritten", "--save", tmp_path / "campaign")
     first = command(*arguments)
     assert first.code == 0, first
@@ -281,14 +281,14 @@ def test_a_stopped_campaign_goes_on(command, tmp_path):
     [
         (("--share", "2"), "--share: 2.0 is no share"),
         (("--clean-runs", "-1"), "--clean-runs: -1 is negative"),
-        (("--runners", "tripy"), "together with --runners"),
+        (("--runners", "tripy"), "--runners is no option of this verb"),
         (("--precision", "tf32"), "--precision: tf32 needs a CUDA device"),
     ],
 )
 def test_a_campaign_that_has_no_meaning_is_refused(arguments, named, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with without_gpu():
-        ended = command("--self-test", *arguments)
+        ended = command("self-test", *arguments)
     assert ended.code == 2
     assert named in ended.err
     assert list(tmp_path.iterdir()) == []

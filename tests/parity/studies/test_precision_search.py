@@ -250,7 +250,7 @@ def test_where_fp16_overflows_bf16_is_measured_and_taken():
 
 def test_the_command_searches_and_judges_what_it_found(command, tmp_path, bench):
     arguments = ("--case", "dlrm_tiny", "--budget", "1.2e-4")
-    ended = command("--search-precision", *arguments, "--save", tmp_path / "found")
+    ended = command("precision", *arguments, "--save", tmp_path / "found")
     assert ended.code == 0, ended
     assert "modelled, not measured" in ended.out
     report = json.loads((tmp_path / "found" / "precision.json").read_text())
@@ -261,13 +261,14 @@ def test_the_command_searches_and_judges_what_it_found(command, tmp_path, bench)
         assert entry["unit"] in ended.out
 
     policy = tmp_path / "found" / "policy.yaml"
-    judged = command("--policy", policy, *arguments, "--save", tmp_path / "judged")
+    judged = command("precision", "--policy", policy, *arguments, "--save", tmp_path / "judged")
     assert judged.code == 0, judged
     again = json.loads((tmp_path / "judged" / "precision.json").read_text())
     assert again["best"] == report["best"]
     assert again["base"] == report["base"]
 
-    beyond = command("--policy", policy, "--case", "dlrm_tiny", "--budget", "1e-6", "--save", tmp_path / "no")
+    options = ("--case", "dlrm_tiny", "--budget", "1e-6", "--save", tmp_path / "no")
+    beyond = command("precision", "--policy", policy, *options)
     assert beyond.code == 1
     assert "BEYOND" in beyond.out
 
@@ -279,14 +280,13 @@ def test_the_command_searches_and_judges_what_it_found(command, tmp_path, bench)
         ('"top_l": fp8', (), "fp8 is no precision"),
         ('"*": fp16', ("--budget", "0"), "is no error"),
         ('"*": fp16', ("--budget", "nan"), "is no error"),
-        ('"*": fp16', ("--precision", "fp16"), "has no meaning"),
-        ('"*": fp16', ("--search-precision",), "has no meaning"),
+        ('"*": fp16', ("--precision", "fp16"), "is no option"),
         ('"*": fp16', ("--case", "dlrm_tiny,hstu_tiny"), "give one --case"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(command, tmp_path, policy, arguments, problem):
     (tmp_path / "policy.yaml").write_text(policy)
-    ended = command("--policy", tmp_path / "policy.yaml", "--case", "dlrm_tiny", *arguments)
+    ended = command("precision", "--policy", tmp_path / "policy.yaml", "--case", "dlrm_tiny", *arguments)
     assert ended.code == 2
     assert problem in ended.err
 

@@ -1,0 +1,69 @@
+"""Options that several verbs share, and the completion of their values in a shell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from parity.runners import RUNNERS
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+
+
+def _completed(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """Names that complete the last one of a list."""
+    *before, last = incomplete.split(",")
+    return [
+        CompletionItem(",".join([*before, name]))
+        for name in names
+        if name.startswith(last) and name not in before
+    ]
+
+
+def _complete_cases(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    if "/" in incomplete or incomplete.startswith("."):
+        return [CompletionItem(incomplete, type="file")]
+    return _completed((case.name for case in ctx.obj.cases()), incomplete)
+
+
+def _complete_runners(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _completed(RUNNERS, incomplete)
+
+
+def cases(verb: Decorated) -> Decorated:
+    """Cases by name and by import path."""
+    named = click.option(
+        "--case", "cases", metavar="NAMES", help="Cases, or YAML files.", shell_complete=_complete_cases
+    )
+    imported = click.option(
+        "--model", "models", metavar="NAMES", help="Your own cases, as package.module:attribute."
+    )
+    return named(imported(verb))
+
+
+precision = click.option("--precision", metavar="NAMES", help="Precisions. [default: see list]")
+runners = click.option(
+    "--runners", metavar="NAMES", help="Runners. [default: see list]", shell_complete=_complete_runners
+)
+batch = click.option(
+    "--batch", type=int, help="Rows or users of a batch. [default: the case's; 128 with --data]"
+)
+seed = click.option(
+    "--seed", type=int, help="Seed of synthetic inputs and initial weights. [default: the case's]"
+)
+data = click.option("--data", type=PATH, help="Recorded data in place of synthetic inputs.")
+weights = click.option("--weights", type=PATH, help="Checkpoint: safetensors, or a state dict in a .pt file.")
+time_limit = click.option(
+    "--time-limit", type=float, default=600.0, show_default=True, help="Seconds for one step of a runner."
+)
+verbose = click.option("-v", "--verbose", is_flag=True, help="Show every module, fact and note.")
+
+
+def save(text: str) -> Callable[[Decorated], Decorated]:
+    """A folder for results, with its description."""
+    return click.option("--save", type=PATH, help=text)

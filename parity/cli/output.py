@@ -1,0 +1,34 @@
+"""What verbs print on stdout, and the folders of their results."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+REPORTS = Path("parity_reports")
+PIPED_WIDTH = 120
+
+
+def stdout() -> Console:
+    """The terminal. Files and pipes have no width; a module table needs this one."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+def print_line(console: Console, text: str, style: str = "") -> None:
+    """Print a line as it is: a path stays whole for copying, and may contain text that looks like markup."""
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+def new_folder() -> Path:
+    """A folder for the results of this call."""
+    return REPORTS / datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+
+
+def typed() -> str:
+    """This command line, for reports."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -1,0 +1,78 @@
+"""The program: one verb a job. A call without a verb is a `run`.
+
+No module of this package imports PyTorch before a verb runs, so that help and shell completion are quick.
+"""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import CompletionItem
+
+from parity.base.errors import check_names
+from parity.case import Registry
+from parity.cli.new import new
+from parity.cli.registered import REGISTERED
+from parity.cli.reports import compare, list_all
+from parity.cli.runs import replay, resume, run
+from parity.cli.studies import precision, self_test, shrink, stream
+from parity.cli.verb import refusing
+
+VERBS: tuple[click.Command, ...] = (
+    *(run, list_all, replay, resume, compare),
+    *(shrink, precision, self_test, stream, new),
+)
+_HELP_OPTIONS = ("-h", "--help")
+_HELP = """Compare a Tripy port with its PyTorch reference, module by module.
+
+A call without a verb is a `run`. VERB --help has the options of a verb, an example and its exit codes.
+"""
+
+
+class Program(click.Group):
+    """The verbs, in the order of the help."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse a call. Options in front belong to `run`."""
+        is_bare = not args and not ctx.resilient_parsing
+        if is_bare or (args and args[0].startswith("-") and args[0] not in _HELP_OPTIONS):
+            args = [str(run.name), *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb. An unknown one is refused with the known ones."""
+        if not ctx.resilient_parsing:
+            with refusing():
+                check_names("verb", args[:1], self.commands)
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the verbs."""
+        return list(self.commands)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs, or options of `run`."""
+        if not incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return run.shell_complete(click.Context(run, parent=ctx), incomplete)
+
+
+def program(registry: Registry) -> Program:
+    """The program over the cases of a registry."""
+    return Program(
+        "parity",
+        commands={str(verb.name): verb for verb in VERBS},
+        help=_HELP,
+        subcommand_metavar="[VERB] [ARGS]...",
+        context_settings={
+            "help_option_names": list(_HELP_OPTIONS),
+            "max_content_width": 110,
+            "obj": registry,
+        },
+    )
+
+
+def installed() -> None:
+    """The installed program `parity`, over the cases that installed packages register."""
+    program(REGISTERED)()

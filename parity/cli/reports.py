@@ -1,0 +1,51 @@
+"""Verbs without models: `list`, `compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from parity.case import Registry
+from parity.cli import options, output
+from parity.cli.verb import BAD_INPUT, Verb
+
+
+@click.command("list", cls=Verb, exit_codes=("always", "never", "bad input"))
+@click.pass_obj
+def list_all(registry: Registry) -> int:
+    """List cases, runners and precisions, and the default ones."""
+    from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
+    from parity.report import terminal
+    from parity.runners import RUNNERS, default_runners
+
+    default = default_runners()
+    listed = terminal.render_list(
+        [(case.name, case.default, case.description) for case in registry.cases()],
+        [(name, name in default, description) for name, description in RUNNERS.items()],
+        [
+            (name, name in DEFAULT_PRECISIONS, f"unit round-off {precision.unit_roundoff:.2g}")
+            for name, precision in PRECISIONS.items()
+        ],
+    )
+    output.stdout().print(listed)
+    return 0
+
+
+@click.command(
+    cls=Verb,
+    example="parity_reports/OLD parity_reports/NEW",
+    exit_codes=("nothing is worse", "something is worse", "bad input, or the reports cannot be compared"),
+)
+@click.argument("old", type=options.PATH)
+@click.argument("new", type=options.PATH)
+def compare(old: Path, new: Path) -> int:
+    """Compare two reports: OLD and NEW are report.json files, or their folders."""
+    from parity.report import terminal_differences
+    from parity.report.differences import compare_reports
+    from parity.report.files import read_report
+
+    reports = (read_report(path / "report.json" if path.is_dir() else path) for path in (old, new))
+    changes = compare_reports(*reports)
+    output.stdout().print(terminal_differences.render_changes(changes))
+    return 1 if changes.worse else BAD_INPUT if changes.not_comparable else 0

@@ -1,0 +1,95 @@
+"""Verbs of runs: `run`, `replay`, `resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from parity.case import Registry
+from parity.cli import options, output
+from parity.cli.progress import steps
+from parity.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from parity.report.schema import Report
+
+
+@click.command(cls=Verb, example="--case hstu_tiny --precision fp32,bf16 --save out/")
+@options.cases
+@options.precision
+@options.runners
+@options.batch
+@options.seed
+@options.data
+@options.weights
+@options.save("New folder for inputs, weights, captures and the report.")
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for a Chrome or Perfetto trace of each runner, with a range for each module.",
+)
+@options.time_limit
+@options.verbose
+@click.pass_obj
+def run(registry: Registry, verbose: bool, **chosen: Any) -> int:
+    """Compare the port with its reference, module by module.
+
+    Lists of NAMES are comma separated. Without --case and --model, the default cases run.
+    """
+    from parity.execution import fork_server
+
+    with steps() as advance:
+        # The server imports PyTorch while this process does.
+        fork_server.start()
+        from parity import pipeline
+        from parity.cli.arguments import Arguments
+        from parity.cli.streams import judge_small_streams
+
+        arguments = Arguments(**chosen, registry=registry, command=output.typed())
+        request = arguments.request()
+        report = pipeline.run(request, advance, judge_small_streams if arguments.is_plain else None)
+    return _show(report, arguments.save, verbose)
+
+
+@click.command(cls=Verb, example="out/")
+@click.argument("folder", type=options.PATH)
+@options.verbose
+def replay(folder: Path, verbose: bool) -> int:
+    """Judge the saved run in FOLDER again, without runners."""
+    from parity import pipeline
+
+    with steps() as advance:
+        report = pipeline.replay(folder, output.typed(), advance)
+    return _show(report, None, verbose)
+
+
+@click.command(cls=Verb, example="out/")
+@click.argument("folder", type=options.PATH)
+@options.verbose
+def resume(folder: Path, verbose: bool) -> int:
+    """Continue the saved run in FOLDER, which was interrupted."""
+    from parity.execution import fork_server
+
+    with steps() as advance:
+        fork_server.start()
+        from parity import pipeline
+
+        report = pipeline.resume(folder, advance)
+    return _show(report, folder, verbose)
+
+
+def _show(report: Report, saved: Path | None, verbose: bool) -> int:
+    """Print a report and its path, in the saved run or in a new folder, and return the exit code."""
+    from parity.report import terminal
+    from parity.report.files import write_outputs
+
+    console = output.stdout()
+    console.print(terminal.render(report, verbose))
+    folder = saved
+    if folder is None:
+        folder = output.new_folder()
+        write_outputs(report, folder)
+    output.print_line(console, f"report: {folder / 'report.json'}")
+    return report.exit_code

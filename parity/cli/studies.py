@@ -1,0 +1,156 @@
+"""Verbs of studies: `shrink`, `precision`, `self-test`, `stream`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parity.base.errors import UserError
+from parity.case import Registry
+from parity.cli import options, output
+from parity.cli.progress import counted, steps
+from parity.cli.verb import Verb
+
+
+@click.command(
+    cls=Verb,
+    example="small/ --case hstu_tiny --precision fp32",
+    exit_codes=("never", "FOLDER holds a failure", "bad input, or nothing fails"),
+)
+@click.argument("folder", type=options.PATH)
+@options.cases
+@options.precision
+@options.seed
+@click.pass_obj
+def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
+    """Write the innermost failing module with its inputs and weights to the new FOLDER.
+
+    FOLDER has a script that shows the failure without this project.
+    """
+    with steps() as advance:
+        from parity.base.precision import PRECISIONS
+        from parity.cli.arguments import Arguments
+        from parity.studies import shrink as study
+
+        arguments = Arguments(**chosen, registry=registry)
+        cases, precisions = arguments.named_cases(), arguments.precisions()
+        if (len(cases), len(precisions)) != (1, 1):
+            raise UserError(
+                "shrink",
+                str(folder),
+                "is for one case in one precision",
+                "give one --case and one --precision",
+            )
+        case, seed = cases[0], arguments.seed
+        seeded = case if seed is None else case.with_overrides(seed=seed)
+        failure = study.shrink(seeded, PRECISIONS[precisions[0]], advance)
+        study.write(failure, folder)
+    console = output.stdout()
+    output.print_line(console, failure.describe(case), "bold red")
+    output.print_line(console, f"python {folder / 'reproduce.py'}")
+    return 1
+
+
+@click.command(
+    cls=Verb,
+    example="--case hstu_ml1m --budget 1e-2",
+    exit_codes=("the error is within the budget", "the error is beyond the budget", "bad input"),
+)
+@options.cases
+@options.batch
+@options.seed
+@options.data
+@options.weights
+@options.save("New folder for the result.")
+@click.option("--policy", type=options.PATH, help="Judge the precisions in a policy file; no search.")
+@click.option(
+    "--budget", type=float, default=1e-3, show_default=True, help="Largest relative error of any output."
+)
+@click.pass_obj
+def precision(registry: Registry, budget: float, policy: Path | None, **chosen: Any) -> int:
+    """Find the cheapest precision of each module of one case."""
+    with steps() as advance:
+        from parity.cli.arguments import Arguments
+        from parity.runners import Unavailable
+
+        request = Arguments(**chosen, registry=registry, command=output.typed()).request()
+        try:
+            from parity.studies.precision_search import command
+        except Unavailable as error:
+            raise _no_port(error) from error
+        report = command.run(request, budget, policy, advance)
+        folder = request.save or output.new_folder()
+        command.write(report, folder)
+    console = output.stdout()
+    console.print(command.render(report))
+    output.print_line(console, f"report: {folder / 'precision.json'}")
+    return report.exit_code
+
+
+@click.command(
+    "self-test",
+    cls=Verb,
+    example="--case dlrm_tiny --precision fp16 --clean-runs 0",
+    exit_codes=(
+        "no fault is missed, 99 % of the detected ones are localised, no correct port raises an alarm",
+        "a fault is missed, too few are localised, or there is a false alarm",
+        "bad input",
+    ),
+)
+@options.cases
+@options.precision
+@options.save("Folder for the findings, new or of an earlier call. [default: parity_reports/self_test]")
+@click.option("--share", type=float, default=1.0, show_default=True, help="Share of the faults, 0 to 1.")
+@click.option("--faults", default="", help="First letters of the operators. [default: all]")
+@click.option(
+    "--clean-runs", type=int, default=1000, show_default=True, help="Number of runs without a fault."
+)
+@click.pass_obj
+def self_test(registry: Registry, share: float, faults: str, clean_runs: int, **chosen: Any) -> int:
+    """Put faults into the port and count the detected ones. A later call with the same folder continues."""
+    with counted() as advance:
+        from parity.base.precision import DEFAULT_PRECISIONS
+        from parity.cli.arguments import Arguments
+        from parity.studies.fault_injection import command
+        from parity.studies.fault_injection.campaign import Plan
+
+        arguments = Arguments(**chosen, registry=registry)
+        plan = Plan(
+            cases=tuple(arguments.named_cases() or arguments.all_cases()),
+            precisions=arguments.precisions() or tuple(DEFAULT_PRECISIONS),
+            share=share,
+            clean_runs=clean_runs,
+            operators=faults,
+        )
+        folder = arguments.save or output.REPORTS / "self_test"
+        result = command.self_test(plan, folder, advance)
+    console = output.stdout()
+    console.print(command.render_self_test(result))
+    output.print_line(console, f"table: {folder / 'table.md'}")
+    return result.exit_code
+
+
+@click.command(
+    cls=Verb,
+    example="--case hstu_tiny --steps 20",
+    exit_codes=("every step passes", "a step fails", "bad input"),
+)
+@options.cases
+@options.precision
+@options.weights
+@options.seed
+@click.option("--steps", type=click.IntRange(min=1), default=200, show_default=True, help="Appends.")
+@click.option("--capacity", type=int, help="Positions in the cache. [default: a third of the width]")
+@click.pass_obj
+def stream(registry: Registry, steps: int, capacity: int | None, **chosen: Any) -> int:
+    """Append items to the cache of one case and judge every step."""
+    from parity.cli.arguments import Arguments
+    from parity.cli.streams import judge_stream
+
+    return judge_stream(output.stdout(), Arguments(**chosen, registry=registry), steps, capacity)
+
+
+def _no_port(error: Exception) -> UserError:
+    return UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can")

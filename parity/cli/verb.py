@@ -1,0 +1,116 @@
+"""A verb: a command with an example and its exit codes, which refuses bad input in one message."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any, NoReturn
+
+import click
+from rich.console import Console
+
+from parity.base.errors import UserError
+from parity.base.process import reuse_freed_memory
+
+BAD_INPUT = 2
+EXIT_CODES = (
+    "every verdict passes",
+    "a verdict fails, or a runner breaks",
+    "bad input, or a requested runner is unavailable",
+)
+"""Meanings of the exit codes 0, 1 and 2 of verbs that judge."""
+
+
+class Refused(click.ClickException):
+    """Bad input: one message on stderr."""
+
+    exit_code = BAD_INPUT
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message."""
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(f"error: {self.message}", style="bold red", markup=False)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """`UserError` ends the program with its message and exit code 2."""
+    try:
+        yield
+    except UserError as error:
+        raise Refused(str(error)) from error
+
+
+class Verb(click.Command):
+    """A command whose callback returns the exit code.
+
+    Args:
+        example: Arguments of a call that works, without the program and the verb.
+        exit_codes: Meanings of the exit codes 0, 1 and 2.
+        options: As of `click.Command`.
+    """
+
+    def __init__(self, *, example: str = "", exit_codes: Sequence[str] = EXIT_CODES, **options: Any) -> None:
+        super().__init__(**options)
+        self.example = example
+        self.exit_codes = exit_codes
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. An unknown option is refused with a fix."""
+        with refusing():
+            try:
+                return super().parse_args(ctx, args)
+            except click.NoSuchOption as error:
+                raise _unknown_option(ctx, error) from error
+
+    def invoke(self, ctx: click.Context) -> NoReturn:
+        """Run, and end with the exit code. Cases of the present folder can be imported."""
+        reuse_freed_memory()
+        with refusing(), _importing_from(os.getcwd()):
+            ctx.exit(super().invoke(ctx))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the example and the exit codes."""
+        with formatter.section("Example"):
+            formatter.write_text(f"{program_name(ctx)} {self.name} {self.example}".strip())
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in enumerate(self.exit_codes)])
+
+
+def program_name(ctx: click.Context) -> str:
+    """The words that start the program."""
+    name = ctx.find_root().info_name or ""
+    return f"python {name}" if name.endswith(".py") else name
+
+
+@contextmanager
+def _importing_from(folder: str) -> Iterator[None]:
+    """Import modules of a folder, behind all others: a file of the user hides no library."""
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _unknown_option(ctx: click.Context, error: click.NoSuchOption) -> UserError:
+    """The refusal, with the verb that the option belongs to or is the name of."""
+    root = ctx.find_root()
+    verbs = root.command.commands if isinstance(root.command, click.Group) else {}
+    takers = [
+        name
+        for name, verb in verbs.items()
+        if any(error.option_name in option.opts for option in verb.params)
+    ]
+    named = [name for name in verbs if error.option_name.endswith(name)]
+    if named:
+        fix = f"use the verb: `{program_name(ctx)} {named[0]}`"
+    elif takers:
+        fix = f"leave it out; it belongs to {', '.join(takers)}"
+    elif error.possibilities:
+        fix = f"did you mean {' or '.join(error.possibilities)}?"
+    else:
+        fix = f"`{program_name(ctx)} {ctx.info_name} --help` lists the options"
+    return UserError(ctx.info_name or "", error.option_name, "is no option of this verb", fix)
