@@ -49,7 +49,6 @@ OPTION = re.compile(r"""(?:add_argument|option)\([^)]*?["'](--[a-z-]+)["']""", r
 END = re.compile(r"\s(?:#|&&|\|\||;)(?:\s|$)")
 PROGRAM = re.compile(
     r"run_parity\.py(?= [-a-z])|^ *parity(?= [-a-z])|python -m [a-z][\w.]*|make parity ARGS="
-    r"|python (?:benchmarks|portable|tools)/[\w/]+\.py"
 )
 STOPS = "<[{…"
 

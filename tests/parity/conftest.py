@@ -94,6 +94,8 @@ def refused(command, content, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "parity.execution.scheduler.RunnerPool", None
     )  # bad input is refused before a runner starts
+    # A server that starts in an empty folder imports nothing, for all tests of this process.
+    monkeypatch.setattr("parity.execution.fork_server.start", lambda: None)
 
     def run(*arguments):
         before = content(tmp_path)
