@@ -44,7 +44,7 @@ def test_a_verb_has_help_an_example_and_exit_codes(command, verb):
     ("arguments", "message"),
     [
         (("lst",), "verb: lst is not known; did you mean 'list'? known: run, list, replay"),
-        (("--list",), "run: --list is no option of this verb; use the verb: `parity list`"),
+        (("--compare",), "run: --compare is no option of this verb; use the verb: `parity compare`"),
         (("--replay", "out"), "run: --replay is no option of this verb; use the verb: `parity replay`"),
         (("--search-precision",), "use the verb: `parity precision`"),
         (
