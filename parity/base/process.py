@@ -38,6 +38,8 @@ def one_thread() -> Iterator[None]:
 @contextlib.contextmanager
 def settings_restored() -> Iterator[None]:
     """Runners change settings of PyTorch, and nvtripy changes stderr; behind the body they are as before."""
+    import torch
+
     stderr = sys.stderr
     threads = torch.get_num_threads()
     backends = (torch.backends.cuda.matmul, torch.backends.cudnn)

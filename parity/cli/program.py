@@ -33,8 +33,6 @@ class Program(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse a call. Options in front belong to `run`."""
-        if args == ["--list"]:  # programs that check a landing call it so
-            args = [str(list_all.name)]
         is_bare = not args and not ctx.resilient_parsing
         if is_bare or (args and args[0].startswith("-") and args[0] not in _HELP_OPTIONS):
             args = [str(run.name), *args]

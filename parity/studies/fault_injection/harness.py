@@ -103,7 +103,7 @@ class HarnessBench:
         bench, clean = self._bench, self._clean
         if clean.problem:
             raise UserError(
-                "--self-test", bench.case.name, f"fails without a fault ({clean.problem})", "mend it"
+                "self-test", bench.case.name, f"fails without a fault ({clean.problem})", "mend it"
             )
         answer = travel(bench.case, bench.precision, fault)
         if answer.problem:
