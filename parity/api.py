@@ -186,6 +186,6 @@ def details(runner: RunnerReport) -> list[str]:
     diagnosis = runner.diagnosis
     if diagnosis is not None and diagnosis.kind != "none":
         lines.append(f"where: {diagnosis.text}")
-        lines += [f"why: {reason}" for reason in diagnosis.explanation]
+        lines += [f"cause: {reason}" for reason in diagnosis.explanation]
     lines += [f"note: {module.path} ({module.kind}): {module.gap}" for module in runner.modules if module.gap]
     return lines
