@@ -49,6 +49,7 @@ NEAR = frozenset(
         ("scaled", "top_l.0.weight"),
         ("scaled", "top_l.2.weight"),
         ("scaled", "top_l.4.weight"),
+        ("scaled", "top_l.4.bias"),
         ("element bumped", "top_l.0.weight"),
     )
 )
@@ -131,7 +132,8 @@ def test_the_shortcut_gives_the_diagnosis_of_all_results(wanted, bench):
         if judged == wanted:
             break
         finding = try_fault(bench, fault)
-        if finding.outcome is not Outcome.DETECTED:
+        # Another batch may be the first that detects it.
+        if finding.outcome is not Outcome.DETECTED or finding.batch != bench.name:
             continue
         with bench.faulty(fault, bench.port, bench.precision):
             try:
@@ -273,7 +275,8 @@ def test_a_stopped_campaign_goes_on(command, tmp_path):
     assert path.read_text().splitlines()[: len(kept)] == kept
     assert sorted(path.read_text().splitlines()) == sorted(lines)
     assert "1 runs without a fault, 0 false alarms" in again.out
-    assert (tmp_path / "campaign" / "table.md").read_text().startswith("| operator | injected |")
+    head = (tmp_path / "campaign" / "table.md").read_text().splitlines()[0]
+    assert [cell.strip() for cell in head.split("|")][1:3] == ["operator", "injected"]
 
 
 @pytest.mark.parametrize(
