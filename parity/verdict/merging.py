@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from parity.execution.record import REFERENCE
+from parity.execution.record import REFERENCE, Status
 from parity.inputs.arrays import MORE_ROWS_NAME
 from parity.verdict.error_map import with_telling_maps
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, RunnerJudgement, TapJudgement
@@ -89,7 +89,7 @@ def _why_by_nature(tap: TapJudgement) -> str:
 
 def _merge(earlier: RunnerJudgement, later: RunnerJudgement) -> RunnerJudgement:
     if earlier.verdict == "NONE" or later.verdict == "NONE":
-        return earlier if earlier.verdict == "NONE" else later
+        return _without_evidence(*((earlier, later) if earlier.verdict == "NONE" else (later, earlier)))
     first_failure = earlier if earlier.verdict == "FAIL" else later
     taps = {tap.tap: tap for tap in earlier.taps}
     for tap in later.taps:
@@ -107,6 +107,16 @@ def _merge(earlier: RunnerJudgement, later: RunnerJudgement) -> RunnerJudgement:
         padding_leak=earlier.padding_leak or later.padding_leak,
         observer_difference=max(earlier.observer_difference, later.observer_difference),
     )
+
+
+def _without_evidence(none: RunnerJudgement, other: RunnerJudgement) -> RunnerJudgement:
+    """Two batches, of which one has no verdict: a failure of the other one names the module to blame.
+
+    Modules run alone in some batches only. A port that raises in all of them has a verdict there.
+    """
+    if other.verdict != "FAIL":
+        return none
+    return other if other.status is not Status.OK else replace(other, status=none.status, reason=none.reason)
 
 
 def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:

@@ -99,7 +99,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         return self._survey.answer(arrays, recorded)
 
     def _load_parameters(self, weights: Tensors) -> None:
-        set_parameters(self.case, self.model, rounded(weights, self.dtype))
+        tensors = rounded(weights, self.dtype)
+        set_parameters(self.case, self.model, tensors)
 
     def _host(self, leaf: Any) -> Any:
         tensor = torch.tensor(leaf) if isinstance(leaf, np.ndarray) else leaf

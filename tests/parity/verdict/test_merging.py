@@ -154,6 +154,17 @@ def test_a_batch_without_a_verdict_leaves_none(order):
     assert (merged.verdict, merged.status, merged.reason) == ("NONE", Status.CRASHED, "boom")
 
 
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_a_failure_names_the_module_that_a_batch_without_a_verdict_cannot_name(order):
+    crashed = runner(verdict="NONE", status=Status.CRASHED, reason="boom", diagnosis=None)
+    failed = _batch(1, (0.2, 1.5, 0.4))
+    merged = _merged(*(failed, crashed)[order])[0]
+    assert (merged.verdict, merged.diagnosis.tap) == ("FAIL", TAPS[1])
+    assert (merged.status, merged.reason) == (Status.CRASHED, "boom")
+    raised = replace(failed, status=Status.ERROR, reason="raised")
+    assert _merged(*(raised, crashed)[order])[0].reason == "raised"
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_leak_a_failed_check_and_the_largest_observer_difference_remain(is_first):
     other = replace(
