@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from parity.report.schema import Report
 
 
-@click.command(cls=Verb, example="--case hstu_tiny --precision fp32,bf16 --save out/")
+@click.command(cls=Verb, example="--model my_case:case --precision fp32,bf16 --save out/")
 @options.cases
 @options.precision
 @options.runners

@@ -16,7 +16,7 @@ from parity.cli.verb import Verb
 
 @click.command(
     cls=Verb,
-    example="small/ --case hstu_tiny --precision fp32",
+    example="small/ --model my_case:case --precision fp32",
     exit_codes=("never", "FOLDER holds a failure", "bad input, or nothing fails"),
 )
 @click.argument("folder", type=options.PATH)
@@ -55,7 +55,7 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
 
 @click.command(
     cls=Verb,
-    example="--case hstu_ml1m --budget 1e-2",
+    example="--model my_case:case --budget 1e-2",
     exit_codes=("the error is within the budget", "the error is beyond the budget", "bad input"),
 )
 @options.cases
@@ -92,7 +92,7 @@ def precision(registry: Registry, budget: float, policy: Path | None, **chosen: 
 @click.command(
     "self-test",
     cls=Verb,
-    example="--case dlrm_tiny --precision fp16 --clean-runs 0",
+    example="--model my_case:case --precision fp16 --clean-runs 0",
     exit_codes=(
         "no fault is missed, 99 % of the detected ones are localised, no correct port raises an alarm",
         "a fault is missed, too few are localised, or there is a false alarm",
@@ -134,7 +134,7 @@ def self_test(registry: Registry, share: float, faults: str, clean_runs: int, **
 
 @click.command(
     cls=Verb,
-    example="--case hstu_tiny --steps 20",
+    example="--model my_case:case --steps 20",
     exit_codes=("every step passes", "a step fails", "bad input"),
 )
 @options.cases

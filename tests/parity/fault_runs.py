@@ -97,7 +97,7 @@ def assert_found_in(folder: Path, fault: Fault, name: str) -> None:
     code, report, shown = run(folder, "--case", fault.case, "--runners", name)
     entry = runner(report, name)
     assert code == report.exit_code == 1
-    assert entry.diagnosis.kind == "module"
+    assert entry.diagnosis.kind in ("module", "between")
     assert entry.diagnosis.tap == fault.named
     assert f"FAIL: {fault.case}, fp32" in shown
     assert str(TapName.parse(fault.named).module_call) in shown
