@@ -57,6 +57,32 @@ def test_transposes(shape):
     assert_accumulated_in_float32(actual, float64(a), float64(a).swapaxes(-1, -2), torch.float32)
 
 
+@pytest.mark.parametrize(
+    ("ops", "shapes_of_both", "told"),
+    [
+        (
+            ("kNONE", "kNONE"),
+            ((2, 3), (4, 5)),
+            "last dimension of input0 = 3 and second to last dimension of input1 = 4",
+        ),
+        (
+            ("kNONE", "kTRANSPOSE"),
+            ((2, 3), (4, 5)),
+            "last dimension of input0 = 3 and last dimension of input1 = 5",
+        ),
+        (
+            ("kTRANSPOSE", "kNONE"),
+            ((2, 3), (4, 5)),
+            "second to last dimension of input0 = 2 and second to last dimension of input1 = 4",
+        ),
+    ],
+)
+def test_a_mismatch_names_the_dimension_that_is_contracted(ops, shapes_of_both, told):
+    a, b = (torch.zeros(shape) for shape in shapes_of_both)
+    with pytest.raises(Exception, match=told):
+        run(multiply(*ops), a, b)
+
+
 def test_vectors():
     a, b = torch.arange(3.0), torch.arange(6.0).reshape(3, 2)
     assert run(multiply("kVECTOR", "kVECTOR"), a, a).item() == 5
