@@ -24,7 +24,7 @@ from parity.execution.scheduler import Worker, side_by_side
 from parity.inputs.arrays import NamedInputs, batches_in, more_rows
 from parity.inputs.prepared import PreparedCase, prepare
 from parity.report.assemble import assemble
-from parity.report.files import write_outputs
+from parity.report.files import read_report, write_outputs
 from parity.report.polygraphy import write_polygraphy
 from parity.report.schema import Report, StreamReport
 from parity.verdict.judging import PrecisionJudge, PrecisionJudgement
@@ -69,7 +69,7 @@ def resume(folder: Path, progress: Progress) -> Report:
 
 @one_thread()
 def replay(folder: Path, command: str, progress: Progress) -> Report:
-    """Judge a saved run again, from its captures alone.
+    """Judge a saved run again, from its captures alone. Streams have none: their saved verdicts remain.
 
     Raises:
         UserError: The folder holds no complete run, or a file is missing or damaged.
@@ -90,7 +90,16 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
             judgements.append(judge.judgement())
             progress(f"{case.name} {precision}")
         judged.append((description, judgements))
-    return assemble(judged, command, saved.runners_asked)
+    of_cases = _saved_streams(RunFolder(folder))
+    streams = [of_cases.get(description.case.name, ()) for description, _ in judged]
+    return assemble(judged, command, saved.runners_asked, streams)
+
+
+def _saved_streams(folder: RunFolder) -> dict[str, Sequence[StreamReport]]:
+    """The judged streams of a saved run, by case."""
+    if not folder.report.exists():
+        return {}
+    return {case.case.name: case.streams for case in read_report(folder.report).cases}
 
 
 def _finish(

@@ -17,7 +17,7 @@ from parity.execution.worker import RunnerProcess
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import digest
 from parity.report.files import read_report
-from parity.report.schema import SCHEMA
+from parity.report.schema import SCHEMA, StreamReport
 from parity.timing.rounds import MIN_ROUNDS, MODULE_REPEATS, MODULE_ROUNDS
 from tests.parity.case_runs import run_command
 from tests.parity.hidden_gpu import without_gpu
@@ -100,6 +100,20 @@ def test_a_replay_gives_the_identical_verdicts(replayed, saved_run, report, cont
     assert code == 0
     assert _judged(again) == _judged(report)
     assert content(saved_run.folder) == before
+
+
+def test_a_replay_keeps_a_failing_stream(replayed, saved_run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(saved_run.folder, folder)
+    path = folder / "report.json"
+    saved = read_report(path)
+    numbers = {"steps": 3, "items": 20, "cache_margin": 70.0, "output_margin": 0.2}
+    stream = StreamReport(precision="fp32", side="tripy", failed="k of layer 1", reason="too far", **numbers)
+    cases = tuple(case.model_copy(update={"streams": (stream,)}) for case in saved.cases)
+    path.write_text(saved.model_copy(update={"cases": cases}).model_dump_json())
+    code, again, out = replayed(folder)
+    assert (code, again.cases[0].streams) == (1, (stream,))
+    assert "k of layer 1" in out
 
 
 @pytest.fixture
