@@ -69,7 +69,7 @@ class Result:
         lines = []
         for case, precision, runner in self.report.runner_reports():
             if runner.runner != REFERENCE or runner.status != Status.OK.value:
-                lines += [f"{case.case.name} {precision.precision} {line}" for line in [_line(runner)]]
+                lines.append(f"{case.case.name} {precision.precision} {_line(runner)}")
                 lines += [f"    {line}" for line in details(runner)]
         return "\n".join(lines)
 

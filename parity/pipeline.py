@@ -74,7 +74,8 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
     Raises:
         UserError: The folder holds no complete run, or a file is missing or damaged.
     """
-    saved = read_saved(RunFolder(folder))
+    root = RunFolder(folder)
+    saved = read_saved(root)
     judged = []
     for case_folder, description in saved.cases:
         case = load_case(description.case)
@@ -90,7 +91,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
             judgements.append(judge.judgement())
             progress(f"{case.name} {precision}")
         judged.append((description, judgements))
-    of_cases = _saved_streams(RunFolder(folder))
+    of_cases = _saved_streams(root)
     streams = [of_cases.get(description.case.name, ()) for description, _ in judged]
     return assemble(judged, command, saved.runners_asked, streams)
 

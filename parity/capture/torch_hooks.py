@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from parity.capture.captures import METHODS, Capture, ModuleCall, TensorKey, ten
 from parity.capture.longest_sums import LongestSums
 from parity.capture.names import TapName
 from parity.capture.overriding import calling
-from parity.case.pairing import overrides_call
+from parity.case.pairing import function_of, overrides_call
 
 
 def _is_tensor(value: Any) -> bool:
@@ -49,7 +48,7 @@ def tapped(
     sums = LongestSums() if record_calls else None
     parameters = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     origins = _Origins(capture, parameters | dict(inputs) if inputs is not None else {})
-    functions = {path: _function(module) for path, module in model.named_modules()}
+    functions = {path: function_of(module) for path, module in model.named_modules()}
 
     def before(path: str, args: tuple, kwargs: dict, function: Callable[..., Any] | None = None) -> None:
         keys: dict[int, TensorKey] = {}
@@ -291,11 +290,6 @@ def hooked(
         yield
 
 
-def _function(module: torch.nn.Module) -> Callable[..., Any]:
-    """The function that a call of a module runs."""
-    return functools.partial(type(module).__call__, module) if overrides_call(module) else module.forward
-
-
 def _between(
     path: str,
     module: torch.nn.Module,
@@ -303,7 +297,7 @@ def _between(
     after: Callable[[str, str, Any], Any],
 ) -> Callable[..., Any]:
     """A module's own `__call__` between `before` and `after`, as `forward` is between PyTorch's hooks."""
-    function, kind = _function(module), type(module).__name__
+    function, kind = function_of(module), type(module).__name__
 
     def called(*args: Any, **kwargs: Any) -> Any:
         replaced = before(path, args, kwargs)

@@ -7,7 +7,6 @@ compiled function, and so do arguments that are nothing else's result. The model
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +17,7 @@ from parity.capture.arguments import Argument, Received, named_arguments, with_v
 from parity.capture.captures import tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.overriding import calling
-from parity.case.pairing import overrides_call
+from parity.case.pairing import function_of, overrides_call
 
 
 def is_tripy_tensor(value: Any) -> bool:
@@ -109,9 +108,7 @@ def tapped(modules: Mapping[str, tp.Module], parameters: Mapping[str, tp.Tensor]
     with contextlib.ExitStack() as stack:
         for path, module in modules.items():
             if overrides_call(module):
-                stack.enter_context(
-                    calling(module, recording(path, functools.partial(type(module).__call__, module)))
-                )
+                stack.enter_context(calling(module, recording(path, function_of(module))))
                 continue
             # An instance attribute hides the class's method; deleting it restores the method.
             module.forward = recording(path, module.forward)

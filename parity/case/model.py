@@ -17,7 +17,7 @@ from parity.base.errors import UserError
 from parity.base.trees import dotted, leaves
 from parity.case.incremental import Incremental
 from parity.case.options import Option
-from parity.case.pairing import Pairing, overrides_call
+from parity.case.pairing import Pairing, entry_of
 from parity.case.plan import FEW_ROWS, Arrays, Batches, PlannedBatch
 from parity.case.reference import CaseReference
 
@@ -139,9 +139,7 @@ class Case(Pairing, Incremental, abc.ABC):
 
     def call(self, model: Any, arguments: Mapping[str, Any]) -> Any:
         """Call the entry of a model of either side."""
-        if self.entry == "forward" and overrides_call(model):
-            return model(**arguments)
-        return getattr(model, self.entry)(**arguments)
+        return entry_of(model, self.entry)(**arguments)
 
     def named_outputs(self, results: Any) -> dict[str, Any]:
         """The entry's results by tap name, of either side: one tensor, a tuple, or a dict of tensors."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parity.base.errors import UserError, check_names
+from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS, dtype_name
 from parity.case.model import Case
-from parity.case.pairing import Pairing, overrides_call
+from parity.case.pairing import Pairing, entry_of, overrides_call
 from parity.case.plan import Arrays, PlannedBatch
 from parity.case.shapes import checked_dynamic, checked_mask, checked_poison, cut
 
@@ -85,10 +85,7 @@ class ModelPair(Case):
             raise UserError(
                 "entry", self.entry, "is no method of the PyTorch model", "name one of its methods"
             )
-        whole = self.entry == "forward" and overrides_call(model)
-        signature = inspect.signature(
-            functools.partial(type(model).__call__, model) if whole else getattr(model, self.entry)
-        )
+        signature = inspect.signature(entry_of(model, self.entry))
         try:
             signature.bind(**self._arrays, **self._constants)
         except TypeError as error:
@@ -127,7 +124,7 @@ class ModelPair(Case):
         if not _is_tripy_module(self._port) and _dtype_argument(self._port, "dtype"):
             return None
         types = {tensor.dtype for tensor in self.build_port(tp.float32).state_dict().values()}
-        names = {tp.float32: "fp32", tp.float16: "fp16", tp.bfloat16: "bf16"}
+        names = {getattr(tp, dtype_name(PRECISIONS[name].dtype)): name for name in DEFAULT_PRECISIONS}
         known = [name for dtype, name in names.items() if dtype in types]
         if len(known) > 1:
             raise UserError(
@@ -188,10 +185,7 @@ class ModelPair(Case):
     def call(self, model: Any, arguments: Mapping[str, Any]) -> Any:
         if _is_tripy_module(model) and not _takes(model, self.entry, arguments):
             # The port's parameters have other names: the order decides.
-            function = (
-                model if self.entry == "forward" and overrides_call(model) else getattr(model, self.entry)
-            )
-            return function(*arguments.values())
+            return entry_of(model, self.entry)(*arguments.values())
         return super().call(model, arguments)
 
 

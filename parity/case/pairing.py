@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,6 +84,16 @@ def overrides_call(module: Any) -> bool:
     """Whether the class of a module, of either side, has a `__call__` of its own in place of `forward`."""
     owner = next(cls for cls in type(module).__mro__ if "__call__" in vars(cls))
     return owner.__module__.partition(".")[0] not in ("torch", "nvtripy")
+
+
+def function_of(module: Any) -> Callable[..., Any]:
+    """The function that a call of a module, of either side, runs."""
+    return functools.partial(type(module).__call__, module) if overrides_call(module) else module.forward
+
+
+def entry_of(model: Any, entry: str) -> Callable[..., Any]:
+    """The method of a model by which it is called; the model itself if it overrides `__call__`."""
+    return model if entry == "forward" and overrides_call(model) else getattr(model, entry)
 
 
 class Pairing:

@@ -62,6 +62,7 @@ class LoadedRunner:
         self._started: Runner | None = None
         self._case: Case | None = None
         self._loaded: tuple[Case | CaseReference, Precision, Path] | None = None
+        self._places: dict[str, str] = {}
         self._arrays: dict[Path, Mapping[str, np.ndarray]] = {}
         self._captures: dict[Path, Capture] = {}
         self._timed: dict[str, torch.Tensor] = {}
@@ -108,7 +109,7 @@ class LoadedRunner:
         Returns the places of its modules in the source, see `RunnerRecord`.
         """
         if self._loaded == (source, precision, weights):
-            return self._sources()
+            return self._places
         self._captures.clear()
         self._in_place.clear()
         self._loaded = None
@@ -116,11 +117,9 @@ class LoadedRunner:
         self._runner.load(case, precision, load_export(weights))
         self._case = case
         self._loaded = source, precision, weights
-        return self._sources()
-
-    def _sources(self) -> dict[str, str]:
         runner = self._runner
-        return sources(runner.modules(), self._model.entry) if isinstance(runner, TapsModules) else {}
+        self._places = sources(runner.modules(), case.entry) if isinstance(runner, TapsModules) else {}
+        return self._places
 
     def _inputs(self, path: Path) -> Mapping[str, np.ndarray]:
         if path not in self._arrays:

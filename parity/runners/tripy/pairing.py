@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from parity.base.trees import map_tree
 from parity.capture.arguments import named_arguments
 from parity.capture.tripy_hooks import named_modules
 from parity.case import Case
-from parity.case.pairing import check_paths, overrides_call
+from parity.case.pairing import check_paths, function_of
 from parity.inputs.port_weights import port_weights, source_of
 from parity.runners.tripy.compiled import tripy_dtype
 from parity.runners.tripy.lean_traces import leanly
@@ -42,18 +41,21 @@ def paired_parameters(case: Case, model: tp.Module) -> dict[str, tp.Tensor]:
 
 def set_parameters(case: Case, model: tp.Module, weights: Mapping[str, torch.Tensor]) -> None:
     """Give the port the reference's weights. Raises `UserError`, see `port_weights`."""
-    own = model.state_dict()
-    shapes = {name: tuple(map(int, tensor.shape)) for name, tensor in own.items()}
+    shapes = _shapes(model)
     state = {name: tp.Tensor(tensor) for name, tensor in port_weights(case, weights, shapes).items()}
-    model.load_state_dict(state, strict=len(state) == len(own))
+    model.load_state_dict(state, strict=len(state) == len(shapes))
 
 
 def check_port(case: Case, dtype: torch.dtype) -> None:
     """Raises `UserError` for modules and tensors without a counterpart, before a run."""
     model = leanly(lambda: case.build_port(tripy_dtype(dtype)))
     paired_modules(case, model)
-    shapes = {name: tuple(map(int, tensor.shape)) for name, tensor in model.state_dict().items()}
-    port_weights(case, case.build_reference().state_dict(), shapes)
+    port_weights(case, case.build_reference().state_dict(), _shapes(model))
+
+
+def _shapes(model: tp.Module) -> dict[str, tuple[int, ...]]:
+    """Shape of each tensor of the port, by its name."""
+    return {name: tuple(map(int, tensor.shape)) for name, tensor in model.state_dict().items()}
 
 
 def in_ranks(module: tp.Module, args: list, kwargs: dict, ranks: Mapping[str, int]) -> tuple[list, dict]:
@@ -64,9 +66,8 @@ def in_ranks(module: tp.Module, args: list, kwargs: dict, ranks: Mapping[str, in
         args, kwargs: The arguments of the reference's module.
         ranks: Numbers of axes by argument.
     """
-    function = functools.partial(type(module).__call__, module) if overrides_call(module) else module.forward
     try:
-        named = list(named_arguments(function, tuple(args), kwargs))
+        named = list(named_arguments(function_of(module), tuple(args), kwargs))
     except TypeError:
         # The call raises the same error, which is the module's result.
         return args, kwargs

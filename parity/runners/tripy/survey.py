@@ -38,7 +38,6 @@ class Survey:
         self._runner = runner
         with self._lines.on(), self._probing.on():
             case.build_port(dtype)
-        self._has_new_lines = True
 
     def answer(self, arrays: Arrays, recorded: Capture) -> Coverage:
         """All questions with the answers of one batch and of those before it.
@@ -51,18 +50,14 @@ class Survey:
         runner.run(arrays)
         if isinstance(runner, Appends):
             runner.run_incremental(arrays)
-        if self._has_new_lines:
-            self._lines.answer(self._coverage)
-            self._has_new_lines = False
+        self._lines.answer(self._coverage)
         self._coverage.update(sizes_of(self._case, arrays, recorded, self._modules))
         return self._coverage
 
     def graph(self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes) -> Compiled:
         """A function as a graph with probes."""
         with self._lines.on(), self._probing.on() as probes:
-            graph = _Probed(function, arguments, dynamic_sizes, probes)
-        self._has_new_lines = True
-        return graph
+            return _Probed(function, arguments, dynamic_sizes, probes)
 
 
 class _Probed(Compiled):
