@@ -19,6 +19,7 @@ from parity.execution.record import REFERENCE, Status
 from parity.execution.request import Request
 from parity.pipeline import run
 from parity.report.files import write_outputs
+from parity.report.overview import tolerated_in
 from parity.report.schema import Report, RunnerReport
 from parity.runners import RUNNERS
 
@@ -179,10 +180,7 @@ def _line(runner: RunnerReport) -> str:
 
 def details(runner: RunnerReport) -> list[str]:
     """The place and the cause of a failure, and notes."""
-    hidden = {
-        module.tap: v.tolerated for module in runner.modules for v in module.verdicts.values() if v.tolerated
-    }
-    lines = [f"TOLERATED: {tap}: {text}" for tap, text in hidden.items()]
+    lines = [f"TOLERATED: {text}" for text in tolerated_in(runner)]
     diagnosis = runner.diagnosis
     if diagnosis is not None and diagnosis.kind != "none":
         lines.append(f"where: {diagnosis.text}")

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from parity.case.pairing import overrides_call
+
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
@@ -19,10 +21,15 @@ def sources(modules: Mapping[str, Any], entry: str) -> dict[str, str]:
         entry: Name of the model's entry, which runs in place of `forward`.
     """
     places = {
-        path: _place(getattr(type(module), "forward" if path else entry, None))
-        for path, module in modules.items()
+        path: _place(_function(module, "forward" if path else entry)) for path, module in modules.items()
     }
     return {path: place for path, place in places.items() if place}
+
+
+def _function(module: Any, entry: str) -> Any:
+    """The function of a module's class that a call runs, or None."""
+    name = "__call__" if entry == "forward" and overrides_call(module) else entry
+    return getattr(type(module), name, None)
 
 
 def _place(function: Any) -> str:

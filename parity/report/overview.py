@@ -120,10 +120,15 @@ def engine(build: BuildRecord) -> str:
 
 
 def tolerated(report: Report) -> list[str]:
-    """The failures that tolerances hide."""
-    judged = ((place(*entry), module) for entry in report.runner_reports() for module in entry[2].modules)
-    hidden = ((where, module.tap, v.tolerated) for where, module in judged for v in module.verdicts.values())
-    return [f"{where}: {tap}: {text}" for where, tap, text in hidden if text]
+    """The failures that tolerances hide, with the places of their runs."""
+    runs = ((place(*run), run[2]) for run in report.runner_reports())
+    return [f"{where}: {text}" for where, entry in runs for text in tolerated_in(entry)]
+
+
+def tolerated_in(entry: RunnerReport) -> list[str]:
+    """The failures that tolerances hide in a run."""
+    judged = ((module.tap, verdict) for module in entry.modules for verdict in module.verdicts.values())
+    return [f"{tap}: {verdict.tolerated}" for tap, verdict in judged if verdict.tolerated]
 
 
 MOST_ROUNDING = 3

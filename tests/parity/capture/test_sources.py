@@ -2,6 +2,7 @@
 
 import inspect
 
+import pytest
 import torch
 
 from parity.capture.sources import sources
@@ -31,6 +32,23 @@ def test_each_module_has_the_line_of_its_forward_and_the_model_that_of_its_entry
         "": f"{__file__}:{_line(Block.score)}",
         "block": f"{__file__}:{_line(Block.forward)}",
     }
+
+
+class Overriding(Block):
+    def __call__(self, x):
+        return self.forward(x)
+
+
+class AlsoOverriding(Overriding):
+    """Its `__call__` is inherited."""
+
+
+@pytest.mark.parametrize("kind", [Overriding, AlsoOverriding])
+def test_a_module_that_overrides_call_has_its_line(kind, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    module, call = kind(), f"{__file__}:{_line(Overriding.__call__)}"
+    assert sources({"": module, "block": module}, "forward") == {"": call, "block": call}
+    assert sources({"": module}, "score") == {"": f"{__file__}:{_line(Block.score)}"}
 
 
 def test_a_file_in_the_working_folder_has_a_short_name(monkeypatch):
