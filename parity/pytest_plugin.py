@@ -1,12 +1,17 @@
 """The plugin of pytest: the fixture `parity`, the items of `@parity.case`, and `--parity-report`.
 
 It is loaded in every session of an environment with the engine, and therefore imports the engine late.
+
+Workers of pytest-xdist share the reports of a session: one of them judges a case, and its items have the same
+verdicts in all of them.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +24,8 @@ if TYPE_CHECKING:
 
 MODEL = "model"
 """Name of the item of the model's outputs and of checks that no module has."""
-_REPORTS = pytest.StashKey[list["Report"]]()
-_SENT = "parity_reports"
+_REPORTS = pytest.StashKey["Reports"]()
+_FOLDER = "parity_reports"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,14 +35,83 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_REPORTS] = []
+    shared = getattr(config, "workerinput", {}).get(_FOLDER)
+    config.stash[_REPORTS] = Reports(None if shared is None else Path(shared))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Name the folder of the session's reports to a worker of pytest-xdist."""
+    node.workerinput[_FOLDER] = str(node.config.stash[_REPORTS].folder)
+
+
+class Reports:
+    """The reports of a session, in files. Workers of pytest-xdist have the folder of the process above.
+
+    A report's place is the number of its test among the session's, which all workers agree on.
+    """
+
+    def __init__(self, shared: Path | None = None) -> None:
+        self._shared, self._own = shared, ""
+
+    @property
+    def folder(self) -> Path:
+        if self._shared is not None:
+            return self._shared
+        self._own = self._own or tempfile.mkdtemp(prefix="parity_reports_")
+        return Path(self._own)
+
+    def add(self, place: int, report: Report) -> None:
+        """Keep a report on a comparison, of which a test makes any number."""
+        number = len(list(self.folder.glob(f"{place:06d}_*.json")))
+        self._write(self.folder / f"{place:06d}_{number:03d}.json", report)
+
+    def once(self, place: int, judge: Callable[[], Report]) -> Report:
+        """The only report of a place. One process makes it; the others wait for it.
+
+        The system frees the lock of a process that crashes, and another one makes the report.
+        """
+        import fcntl
+
+        from parity.report.files import read_report
+
+        path = self.folder / f"{place:06d}_000.json"
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                self._write(path, judge())
+        return read_report(path)
+
+    def all(self) -> list[Report]:
+        """The reports in the order of the tests."""
+        from parity.report.files import read_report
+
+        return [read_report(path) for path in self._paths()]
+
+    def __len__(self) -> int:
+        return len(self._paths())
+
+    def remove(self) -> None:
+        """Remove the folder, unless it is another process's."""
+        if self._own:
+            shutil.rmtree(self._own)
+            self._own = ""
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("*.json")) if self._own or self._shared else []
+
+    def _write(self, path: Path, report: Report) -> None:
+        from parity.base.files import replacing
+
+        with replacing(path) as temporary:
+            temporary.write_text(report.model_dump_json())
 
 
 class Checker:
     """The fixture `parity`: comparisons whose reports are in `--parity-report`."""
 
-    def __init__(self, reports: list[Report]) -> None:
-        self._reports = reports
+    def __init__(self, keep: Callable[[Report], None]) -> None:
+        self._keep = keep
 
     def check(self, *models: Any, **options: Any) -> Result:
         """Fail the test unless the port passes.
@@ -64,14 +138,15 @@ class Checker:
 
         judge = check if models and isinstance(models[0], Case) else compare
         result = judge(*models, **options)
-        self._reports.append(result.report)
+        self._keep(result.report)
         return result
 
 
 @pytest.fixture
-def parity(pytestconfig: pytest.Config) -> Checker:
+def parity(request: pytest.FixtureRequest) -> Checker:
     """Comparisons of Tripy models with PyTorch models: `parity.check(torch_model, port, inputs)`."""
-    return Checker(pytestconfig.stash[_REPORTS])
+    place = request.session.items.index(request.node)
+    return Checker(functools.partial(request.config.stash[_REPORTS].add, place))
 
 
 def pytest_pycollect_makeitem(
@@ -106,10 +181,13 @@ class CaseItems(pytest.Collector):
         return case
 
     @functools.cached_property
-    def result(self) -> Result:
-        """The judged run of the case, which the first item starts."""
-        return Checker(self.config.stash[_REPORTS]).compare(
-            self.case, precisions=self._mark.precisions, runners=self._mark.runners
+    def report(self) -> Report:
+        """The report on the case, which the first item makes."""
+        from parity.api import check
+
+        place = next(number for number, item in enumerate(self.session.items) if item.parent is self)
+        return self.config.stash[_REPORTS].once(
+            place, lambda: check(self.case, self._mark.precisions, self._mark.runners).report
         )
 
     def collect(self) -> Iterator[pytest.Item]:
@@ -133,7 +211,7 @@ class ModuleItem(pytest.Item):
 
     def runtest(self) -> None:
         assert isinstance(self.parent, CaseItems)
-        (case,) = self.parent.result.report.cases
+        (case,) = self.parent.report.cases
         reports = next(p.runners for p in case.precisions if p.precision == self._precision)
         for report in reports:
             if report.runner != "torch":
@@ -207,24 +285,13 @@ def _is_item(runner: RunnerReport, path: str) -> bool:
     return any(_item_of(module) == path for module in runner.modules if module.kind != "unknown")
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Take the reports of a worker of pytest-xdist."""
-    from parity.report.schema import Report
-
-    sent = getattr(node, "workeroutput", {}).get(_SENT, ())
-    node.config.stash[_REPORTS] += [Report.model_validate_json(text) for text in sent]
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the report of all comparisons, or send the reports to the process that does."""
+    """Write the report of all comparisons."""
     reports, folder = session.config.stash[_REPORTS], session.config.getoption("--parity-report")
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput[_SENT] = [report.model_dump_json() for report in reports]
-    elif folder is not None and reports:
+    if folder is not None and not hasattr(session.config, "workerinput") and len(reports):
         from parity.report.files import joined, write_again
 
-        write_again(joined(reports, "pytest"), folder)
+        write_again(joined(reports.all(), "pytest"), folder)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -233,3 +300,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         count = len(config.stash[_REPORTS])
         path = folder / "report.html" if count else "not written"
         terminalreporter.write_line(f"parity report of {count} comparison{'s' * (count != 1)}: {path}")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _REPORTS in config.stash:
+        config.stash[_REPORTS].remove()

@@ -1,6 +1,8 @@
 """The plugin of pytest, by pytest itself: the fixture, one item a module and precision, the report."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 
 import pytest
@@ -8,6 +10,8 @@ import pytest
 # A session inside a session forgets its imports, and some libraries refuse to be imported twice.
 import parity.api
 import parity.report.html  # noqa: F401
+from parity.pytest_plugin import Reports
+from tests.parity.made_reports import passing
 
 pytest_plugins = ["pytester"]
 
@@ -77,7 +81,8 @@ def run(pytester):
         source = "\n".join([MODELS, tests])
         pytester.makepyfile(test_port=source)
         plugin = () if installed else ("-p", "parity.pytest_plugin")
-        return pytester.runpytest_inprocess(*plugin, "-p", "no:xdist", "-rsf", *arguments)
+        workers = () if "-n" in arguments else ("-p", "no:xdist")
+        return pytester.runpytest_inprocess(*plugin, *workers, "-rsf", *arguments)
 
     return run
 
@@ -218,6 +223,109 @@ def test_a_class_of_cases_is_decorated_in_its_own_file_only(run, pytester):
 """
     )
     result.assert_outcomes(passed=4, skipped=2)
+
+
+# Inputs that differ in each process; one item at a time, so that each worker runs some of the case.
+SHARED = """
+    import pathlib
+    import time
+
+    NOW = {"x": np.random.default_rng(time.time_ns()).standard_normal((32, 6)).astype(np.float32)}
+
+
+    def test_first(parity):
+        parity.check(Net(), Port, X, precisions=("fp32",), **UNUSED)
+
+
+    @parity.case(precisions=("fp32",))
+    def test_gpt():
+        return parity.ModelPair(Net(), Wrong, NOW, **UNUSED)
+
+
+    def test_last(parity):
+        parity.check(Net(), Port, X, precisions=("fp32",), name="Last", **UNUSED)
+"""
+
+
+@pytest.mark.full
+def test_workers_share_a_case(run, pytester):
+    result = run(SHARED, "-v", "-n", "2", "--maxschedchunk", "1", "--parity-report", "pages")
+    result.assert_outcomes(passed=3, failed=1, skipped=4)
+    result.stdout.fnmatch_lines_random(
+        ["*layers.1 (Linear) diverges on its own*", "SKIPPED*downstream of layers.1"]
+    )
+    workers = {line[1:4] for line in result.outlines if line.startswith("[gw") and "test_gpt" in line}
+    assert workers == {"gw0", "gw1"}
+    assert "parity report of 3 comparisons: pages/report.html" in result.stdout.str()
+    report = json.loads((pytester.path / "pages" / "report.json").read_text())
+    assert [case["case"]["name"] for case in report["cases"]] == ["Net", "Net_2", "Last"]
+
+
+def named(name):
+    """A report on one case."""
+    whole = passing()
+    (one,) = whole.cases
+    return whole.model_copy(
+        update={"cases": (one.model_copy(update={"case": one.case.model_copy(update={"name": name})}),)}
+    )
+
+
+def names(reports):
+    return [case.case.name for report in reports for case in report.cases]
+
+
+@pytest.fixture
+def reports(tmp_path):
+    """The reports of two workers, and of the process that starts them."""
+    return [Reports(tmp_path) for _ in range(3)]
+
+
+def test_one_worker_judges_and_the_other_waits(reports):
+    one, other, session = reports
+    started, may_end = threading.Event(), threading.Event()
+
+    def judge():
+        started.set()
+        assert may_end.wait(60)
+        return named("shared")
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(one.once, 3, judge)
+        assert started.wait(60)
+        second = pool.submit(other.once, 3, lambda: pytest.fail("a second judgement"))
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.2)
+        may_end.set()
+        assert names([first.result(), second.result()]) == ["shared"] * 2
+    assert names(session.all()) == ["shared"]
+
+
+def test_a_failed_judgement_leaves_its_place_free(reports):
+    one, other, session = reports
+    with pytest.raises(ZeroDivisionError):
+        one.once(0, lambda: 1 / 0)
+    other.once(0, lambda: named("second"))
+    assert names(session.all()) == ["second"]
+
+
+def test_reports_have_the_order_of_the_tests(reports):
+    one, other, session = reports
+    other.add(20, named("d"))
+    one.add(3, named("b"))
+    one.add(3, named("c"))
+    other.add(0, named("a"))
+    assert names(session.all()) == list("abcd")
+
+
+def test_a_session_removes_its_own_folder_only(reports):
+    own = Reports()
+    assert len(own) == 0
+    own.add(0, named("a"))
+    own.remove()
+    assert not own.all()
+    reports[0].add(0, named("a"))
+    reports[0].remove()
+    assert len(reports[0]) == 1
 
 
 @pytest.mark.parametrize(
