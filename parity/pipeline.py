@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from parity.base.code import present_code
 from parity.base.precision import PRECISIONS, Precision
 from parity.base.process import one_thread
 from parity.case import Case, load_case
 from parity.execution import fork_server
 from parity.execution.batches import BatchCollection
-from parity.execution.case_files import (
-    read_saved,
-    write_descriptions,
-    write_prepared,
-    write_runners_asked,
-)
+from parity.execution.case_files import described, write_prepared
 from parity.execution.collect import Progress
 from parity.execution.folder import RunFolder, opened
+from parity.execution.manifest import read_manifest, write_manifest
 from parity.execution.request import Request
 from parity.execution.resuming import read_started, write_started
 from parity.execution.scheduler import Worker, side_by_side
 from parity.inputs.arrays import NamedInputs, batches_in, more_rows
 from parity.inputs.prepared import PreparedCase, prepare
 from parity.report.assemble import assemble
-from parity.report.files import read_report, write_outputs
+from parity.report.files import read_report, write_again
 from parity.report.polygraphy import write_polygraphy
 from parity.report.schema import Report, StreamReport
 from parity.verdict.judging import PrecisionJudge, PrecisionJudgement
@@ -72,13 +69,13 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
     """Judge a saved run again, from its captures alone. Streams have none: their saved verdicts remain.
 
     Raises:
-        UserError: The folder holds no complete run, or a file is missing or damaged.
+        UserError: The folder holds no complete run, or its files are not as the run wrote them.
     """
     root = RunFolder(folder)
-    saved = read_saved(root)
+    manifest = read_manifest(root)
     judged = []
-    for case_folder, description in saved.cases:
-        case = load_case(description.case)
+    for description in manifest.cases:
+        case, case_folder = load_case(description.case), root.case(description.case.name)
         judgements = []
         for precision in description.precisions:
             numbers = [n for n, batch in enumerate(description.batches) if precision in batch.precisions]
@@ -93,13 +90,14 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
         judged.append((description, judgements))
     of_cases = _saved_streams(root)
     streams = [of_cases.get(description.case.name, ()) for description, _ in judged]
-    return assemble(judged, command, saved.runners_asked, streams)
+    report = assemble(judged, command, manifest.runners_asked, streams)
+    here = present_code(manifest.code)
+    changed = tuple(name for name in manifest.code if manifest.code[name] != here.get(name))
+    return report.model_copy(update={"environment": manifest.environment, "changed_code": changed})
 
 
 def _saved_streams(folder: RunFolder) -> dict[str, Sequence[StreamReport]]:
     """The judged streams of a saved run, by case."""
-    if not folder.report.exists():
-        return {}
     return {case.case.name: case.streams for case in read_report(folder.report).cases}
 
 
@@ -125,7 +123,7 @@ def _finish(
     more_rows = [
         {judgement.precision: further for judgement, further in judgements} for judgements in by_case
     ]
-    descriptions = write_descriptions(prepared, request.precisions, more_rows, folder)
+    descriptions = described(prepared, request.precisions, more_rows)
     judged = [
         (facts, [judgement for judgement, _ in judgements])
         for facts, judgements in zip(descriptions, by_case, strict=True)
@@ -133,8 +131,9 @@ def _finish(
     of_cases = [streams(entry.case, request.precisions[0]) for entry in prepared] if streams else ()
     report = assemble(judged, request.command, request.runners if request.runners_asked else (), of_cases)
     if request.save is not None:
-        write_runners_asked(report.requested_runners, folder)
-        write_outputs(report, folder.path)
+        # An interrupted run may have left a report.
+        write_again(report, folder.path)
+        write_manifest(folder, request, report.requested_runners, descriptions)
     return report
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from parity.base.code import is_library
 from parity.case.pairing import overrides_call
-
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 def sources(modules: Mapping[str, Any], entry: str) -> dict[str, str]:
@@ -35,7 +33,7 @@ def _function(module: Any, entry: str) -> Any:
 def _place(function: Any) -> str:
     """The file, relative to the working folder if it is inside, and the line; empty for a library's."""
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    if code is None or code.co_filename.startswith(_LIBRARIES) or not Path(code.co_filename).exists():
+    if code is None or is_library(code.co_filename) or not Path(code.co_filename).exists():
         return ""
     path, here = Path(code.co_filename), Path.cwd()
     shown = path.relative_to(here) if path.is_relative_to(here) else path

@@ -9,6 +9,7 @@ from parity.base.precision import Precision
 from parity.execution.case_files import write_inputs
 from parity.execution.collect import Progress, collect
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
+from parity.execution.manifest import write_files
 from parity.execution.record import Record, Status
 from parity.execution.request import Batch, Request
 from parity.execution.scheduler import Worker
@@ -59,7 +60,7 @@ class BatchCollection:
         """
         batches = self._prepared.inputs.batches
         for number in range(len(batches_in(batches, self._precision.name, self._request.precisions))):
-            if not self._result(number).record.exists():
+            if not self._result(number).files.exists():
                 self._collect(number, self.runs_modules_alone(number))
             yield self._folder.batch(number)
 
@@ -76,7 +77,7 @@ class BatchCollection:
         """
         folder = self._folder.batch(number)
         write_inputs(batch.inputs, poisoned_inputs(self._prepared.case, batch.inputs), folder)
-        if not self._result(number).record.exists():
+        if not self._result(number).files.exists():
             self._run(number, names, modules_alone=True)
         return folder
 
@@ -104,7 +105,7 @@ class BatchCollection:
         shutil.rmtree(result.path, ignore_errors=True)  # an interrupted run may leave a part
         if number == 0:
             write_rooflines(case, self._precision, inputs.typical, result.roofline)
-        return collect(
+        record = collect(
             Batch(case, self._precision, self._folder.batch(number), self._folder.weights),
             names,
             self._worker.pool,
@@ -117,3 +118,6 @@ class BatchCollection:
             modules_alone=modules_alone,
             row_trials=number == 0,
         )
+        if self._request.save is not None:
+            write_files(result)
+        return record

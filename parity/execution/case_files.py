@@ -1,17 +1,13 @@
-"""The files of a run's cases besides its captures: inputs, weights, and the facts that a replay needs."""
+"""The files of a run's cases besides their captures, and the facts about them that a replay needs."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from parity.base.errors import UserError
-from parity.base.files import write_new
 from parity.case import CaseReference
-from parity.execution.folder import BatchFolder, CaseFolder, RunFolder
+from parity.execution.folder import BatchFolder, RunFolder
 from parity.inputs import weights
 from parity.inputs.arrays import CaseInputs, NamedInputs, batches_in, poisoned_inputs, save
 from parity.inputs.prepared import PreparedCase
@@ -33,7 +29,6 @@ class CaseDescription(BaseModel):
 
     Attributes:
         case: Import path and arguments of the case.
-        position: Place among the cases of the run, counted from 0.
         precisions: Names of the tested precisions.
         source, weights_source: Origins of the inputs and of the weights.
         weights_digest: Digest of the weights.
@@ -45,7 +40,6 @@ class CaseDescription(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     case: CaseReference
-    position: int
     precisions: tuple[str, ...]
     source: str
     weights_source: str
@@ -53,19 +47,6 @@ class CaseDescription(BaseModel):
     batches: tuple[BatchDescription, ...]
     counts: dict[str, int]
     labels_digests: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class SavedRun:
-    """A saved run that is complete.
-
-    Attributes:
-        runners_asked: The runners that the user named.
-        cases: Folder and facts of each case, in the order of the run.
-    """
-
-    runners_asked: tuple[str, ...]
-    cases: tuple[tuple[CaseFolder, CaseDescription], ...]
 
 
 def write_prepared(prepared: Sequence[PreparedCase], folder: RunFolder) -> None:
@@ -94,24 +75,21 @@ def write_inputs(
         save(labels, folder.labels)
 
 
-def write_descriptions(
+def described(
     prepared: Sequence[PreparedCase],
     precisions: Sequence[str],
     more_rows: Sequence[Mapping[str, Sequence[NamedInputs]]],
-    folder: RunFolder,
 ) -> list[CaseDescription]:
-    """Save and return the facts about every case of a run whose batches are all done.
+    """The facts about every case of a run whose batches are all done, in the order of the run.
 
     Args:
         prepared: The cases with their plans.
         precisions: Names of the precisions.
         more_rows: For each case, the further batches of a precision by its name.
-        folder: Folder of the run.
     """
-    descriptions = [
+    return [
         CaseDescription(
             case=case.case.described(),
-            position=position,
             precisions=tuple(precisions),
             source=case.inputs.source,
             weights_source=case.weights_source,
@@ -120,12 +98,8 @@ def write_descriptions(
             counts=dict(case.inputs.counts),
             labels_digests=tuple(case.labels_digests),
         )
-        for position, (case, further) in enumerate(zip(prepared, more_rows, strict=True))
+        for case, further in zip(prepared, more_rows, strict=True)
     ]
-    for case, description in zip(prepared, descriptions, strict=True):
-        path = folder.case(case.case.name).description
-        write_new(path, (description.model_dump_json() + "\n").encode())
-    return descriptions
 
 
 def _batches(
@@ -150,32 +124,3 @@ def _batches(
         )
         for batch in batches.values()
     )
-
-
-def write_runners_asked(runners: Sequence[str], folder: RunFolder) -> None:
-    """Save the runners that the user named."""
-    write_new(folder.request, (json.dumps({"runners_asked": list(runners)}) + "\n").encode())
-
-
-def read_saved(folder: RunFolder) -> SavedRun:
-    """The facts of a saved run.
-
-    Raises:
-        UserError: The folder holds no complete run, or a file is missing or damaged.
-    """
-    try:
-        asked = tuple(json.loads(folder.request.read_text())["runners_asked"])
-        cases = [
-            (case, CaseDescription.model_validate_json(case.description.read_text()))
-            for case in folder.complete_cases()
-        ]
-        if not cases:
-            raise FileNotFoundError("no complete case")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            "replay",
-            str(folder.path),
-            "holds no complete saved run",
-            "give the folder of a run with --save",
-        ) from error
-    return SavedRun(asked, tuple(sorted(cases, key=lambda case: case[1].position)))

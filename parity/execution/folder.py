@@ -1,14 +1,14 @@
 """The layout of a run's folder: the one home of the names of its files and folders.
 
 <run>/started.json                              the request and the environment; the first file of a saved run
-<run>/request.json                              the runners that the user named
+<run>/manifest.json                             the facts of the run, and digests of all files; the last file
 <run>/report.json|html|md|junit.xml             the report
 <run>/worker_0/<runner>.log                     output of the processes of one worker
-<run>/<case>/case.json                          the case, its sources and digests; written when it is complete
 <run>/<case>/weights/                           the exported weights, see `parity.inputs.weights`
 <run>/<case>/onnx/<precision>/                  the reference as ONNX
 <run>/<case>/batch_0000/inputs.safetensors      the inputs; `poisoned` and `labels` beside them, if any
-<batch>/<precision>/record.json                 statuses and timings; written last
+<batch>/<precision>/record.json                 statuses and timings
+<batch>/<precision>/files.json                  digests of the folder's files, of a saved run; written last
 <batch>/<precision>/roofline.json               least times on the GPU that was timed
 <batch>/<precision>/polygraphy/                 inputs and outputs in Polygraphy's formats
 <batch>/<precision>/<runner>/                   captures by stem, see `parity.capture.store`; engines
@@ -24,9 +24,9 @@ from pathlib import Path
 
 from parity.base.errors import UserError
 
-_CASE = "case.json"
 _BATCH = "batch_"
 _RECORD = "record.json"
+_FILES = "files.json"
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class RunFolder:
         return self.path / "started.json"
 
     @property
-    def request(self) -> Path:
-        """The part of the request that a replay needs."""
-        return self.path / "request.json"
+    def manifest(self) -> Path:
+        """The facts of the run, and digests of its files. Written last: with it the run is complete."""
+        return self.path / "manifest.json"
 
     @property
     def report(self) -> Path:
@@ -73,9 +73,9 @@ class RunFolder:
         """The folder of a case."""
         return CaseFolder(self.path / name)
 
-    def complete_cases(self) -> list[CaseFolder]:
-        """Folders of the cases whose batches are all done, by name."""
-        return [CaseFolder(path.parent) for path in sorted(self.path.glob(f"*/{_CASE}"))]
+    def done(self) -> list[PrecisionFolder]:
+        """Folders of the batches of a saved run that are done in a precision."""
+        return [PrecisionFolder(path.parent) for path in sorted(self.path.glob(f"*/{_BATCH}*/*/{_FILES}"))]
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,6 @@ class CaseFolder:
     """The folder of a case in a run."""
 
     path: Path
-
-    @property
-    def description(self) -> Path:
-        """The case, its sources and digests, for a replay."""
-        return self.path / _CASE
 
     @property
     def weights(self) -> Path:
@@ -147,8 +142,13 @@ class PrecisionFolder:
 
     @property
     def record(self) -> Path:
-        """Statuses and timings. Written last: the batch is done in the precision if it exists."""
+        """Statuses and timings, written when all captures are."""
         return self.path / _RECORD
+
+    @property
+    def files(self) -> Path:
+        """Digests of the files here. A saved run's batch is done in the precision if it exists."""
+        return self.path / _FILES
 
     @property
     def roofline(self) -> Path:
@@ -223,8 +223,8 @@ def opened(save: Path | None) -> Iterator[RunFolder]:
         save.mkdir(parents=True, exist_ok=True)
         occupied = any(save.iterdir())
         if not occupied:
-            folder.request.touch()
-            folder.request.unlink()
+            folder.started.touch()
+            folder.started.unlink()
     except OSError as error:
         raise UserError(
             "--save",

@@ -1,19 +1,21 @@
 """A saved run continues after an interruption.
 
-`started.json` is the first file of a saved run: the request, and the environment at its start. The record of
-a batch in a precision is its last file, and marks it as done. A batch without a record runs again.
+`started.json` is the first file of a saved run: the request, and the environment at its start. A batch that
+is not done in a precision runs again, see `parity.execution.manifest`.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from parity.base.code import present_code
 from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import write_new
+from parity.base.sealed import read_sealed, sealed
 from parity.case import CaseReference, load_case
 from parity.execution.folder import RunFolder
+from parity.execution.manifest import check_batches, code_of
 from parity.execution.request import Request
 
 
@@ -30,7 +32,7 @@ def write_started(request: Request, folder: RunFolder) -> None:
         "command": request.command,
         "environment": environment(),
     }
-    write_new(folder.started, (json.dumps(content, indent=1) + "\n").encode())
+    write_new(folder.started, sealed(content))
 
 
 def _absolute(path: Path | None) -> str | None:
@@ -41,12 +43,13 @@ def read_started(folder: RunFolder) -> Request:
     """The request of an interrupted run.
 
     Raises:
-        UserError: The folder holds no such run, one that is complete, or one of another environment.
+        UserError: The folder holds no such run, one that is complete, one of another environment or of other
+            code, or its files are not as it wrote them.
     """
-    if folder.report.exists():
+    if folder.manifest.exists():
         raise UserError("resume", str(folder.path), "is complete", "judge it again with `replay`")
     try:
-        started = json.loads((folder.started).read_text())
+        started = read_sealed(folder.started)
         began_in = started["environment"]
         request = Request(
             cases=tuple(load_case(CaseReference(**case)) for case in started["cases"]),
@@ -63,6 +66,13 @@ def read_started(folder: RunFolder) -> Request:
         raise UserError(
             "resume", str(folder.path), "holds no run that was begun with --save", "begin one with --save"
         ) from error
+    _check_environment(folder, began_in)
+    check_batches(folder)
+    _check_code(folder)
+    return request
+
+
+def _check_environment(folder: RunFolder, began_in: dict[str, str]) -> None:
     here = environment()
     changed = sorted(name for name in began_in | here if began_in.get(name) != here.get(name))
     if changed:
@@ -72,7 +82,19 @@ def read_started(folder: RunFolder) -> Request:
             f"was begun in another environment ({', '.join(changed)} changed)",
             "go on where it was begun, or begin again: results of two environments are not one run",
         )
-    return request
+
+
+def _check_code(folder: RunFolder) -> None:
+    code = code_of(folder)
+    here = present_code(code)
+    changed = sorted(name for name in code if code[name] != here.get(name))
+    if changed:
+        raise UserError(
+            "resume",
+            str(folder.path),
+            f"has results of other code ({', '.join(changed)} changed since)",
+            "begin again: results of two states of the code are not one run",
+        )
 
 
 def _path(text: str | None) -> Path | None:

@@ -29,9 +29,6 @@ def write_outputs(report: Report, folder: Path) -> None:
     """
     run = RunFolder(folder)
     for path, render in forms(run).items():
-        if not run.report.exists():
-            # An interrupted run may have left one.
-            path.unlink(missing_ok=True)
         write_new(path, render(report).encode())
     write_report(report, run.report)
 

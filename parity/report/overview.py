@@ -55,6 +55,8 @@ def outcome(report: Report) -> Outcome:
     notes += f"; {_counted(limited, 'check')} cannot detect 1 % in any number of rows" if limited else ""
     notes += f"; {_counted(built, 'engine')} built and not run" if built else ""
     notes += f"; {_counted(len(broken), 'run')} without a verdict" if broken else ""
+    changed = ", ".join(report.changed_code)
+    notes += f"; the captures are of other code than today's {changed}" if changed else ""
     streams = sum(len(case.streams) for case in report.cases)
     failing_streams = len(report.failing_streams())
     if failed or failing_streams:

@@ -366,7 +366,18 @@ class CoverageReport(_Part):
 
 
 class Report(_Part):
-    """A whole run. `coverage` is None for a run without a port."""
+    """A whole run.
+
+    Attributes:
+        created: Time of the report.
+        command: Its command line.
+        environment: Machine and libraries of the runners.
+        requested_runners: The runners that the user named.
+        cases: The results.
+        coverage: What the inputs ask of the port; None for a run without a port.
+        changed_code: Of a replay, packages whose code is another one than behind the captures.
+        exit_code: Exit code of the command.
+    """
 
     schema_version: Literal["parity.report/1"] = SCHEMA
     created: str
@@ -375,6 +386,7 @@ class Report(_Part):
     requested_runners: tuple[str, ...]
     cases: tuple[CaseReport, ...]
     coverage: CoverageReport | None = None
+    changed_code: tuple[str, ...] = ()
     exit_code: int
 
     def failing_streams(self) -> list[tuple[CaseReport, StreamReport]]:

@@ -13,6 +13,7 @@ from cases.shipped import load_case
 from parity.inputs.weights import case_weights
 from parity.report.files import read_report
 from parity.runners.tripy.lean_traces import lean_traces
+from tests.parity.saved_runs import seal
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,10 @@ def without_call_stacks():
 
 @pytest.fixture
 def replayed(command, tmp_path, monkeypatch):
-    """Replays a folder; returns the exit code, the report and the output."""
+    """Replays a folder as it is now; returns the exit code, the report and the output."""
 
     def replay(folder):
+        seal(folder)
         monkeypatch.chdir(tmp_path)
         shutil.rmtree(tmp_path / "parity_reports", ignore_errors=True)
         ended = command("replay", folder, "-v")

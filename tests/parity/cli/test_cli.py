@@ -9,6 +9,7 @@ import configs
 from parity.base.precision import PRECISIONS
 from parity.cli import output
 from parity.runners import RUNNERS
+from tests.parity.saved_runs import manifest, seal
 
 TINY = ("--case", "hstu_tiny")
 
@@ -187,7 +188,6 @@ def test_a_runner_that_is_unavailable_counts_if_it_was_asked_for(
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     shutil.copytree(saved_run.folder, run)
-    (run / "request.json").write_text(json.dumps({"runners_asked": asked}))
     path = run / "hstu_tiny" / "batch_0000" / "fp32" / "record.json"
     record = json.loads(path.read_text())
     record["runners"]["torch_compile"] = {
@@ -196,6 +196,7 @@ def test_a_runner_that_is_unavailable_counts_if_it_was_asked_for(
         "reason": "no compiler",
     }
     path.write_text(json.dumps(record))
+    seal(run, runners_asked=asked)
     ended = command("replay", run)
     assert ended.code == code
     assert "UNAVAILABLE: hstu_tiny, fp32, torch.compile dense: no compiler" in ended.out
@@ -206,8 +207,8 @@ def test_names_of_files_are_shown_as_they_are(command, saved_run, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     shutil.copytree(saved_run.folder, run)
-    path = run / "hstu_tiny" / "case.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"weights_source": "a[red]/b[/bold].pt"}))
+    (case,) = manifest(run)["cases"]
+    seal(run, cases=[case | {"weights_source": "a[red]/b[/bold].pt"}])
     monkeypatch.setattr(output, "REPORTS", tmp_path / ("[/x]" + "long" * 40))
     ended = command("replay", run, "-v")
     assert ended.code == 0

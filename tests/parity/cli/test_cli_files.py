@@ -148,7 +148,7 @@ def test_bad_input_is_found_before_the_folder_is_made(refused, tmp_path):
 def test_a_replay_of_what_is_no_run(refused, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "unfinished").mkdir()
-    (tmp_path / "unfinished" / "request.json").write_text('{"runners_asked": []}')
+    (tmp_path / "unfinished" / "report.json").write_text("{}")
     (tmp_path / "file").write_text("mine")
     for name in ("none", "empty", "unfinished", "file"):
         assert refused("replay", tmp_path / name) == (
@@ -159,16 +159,13 @@ def test_a_replay_of_what_is_no_run(refused, tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda run: (run / "request.json").write_text("[]"), "holds no complete saved run"),
-        (lambda run: (run / "hstu_tiny" / "case.json").write_text("{}"), "holds no complete saved run"),
-        (lambda run: (_batch(run) / "fp32" / "record.json").unlink(), "record.json is missing or"),
-        (lambda run: (_batch(run) / "fp32" / "record.json").write_text("{"), "record.json is missing or"),
-        (lambda run: (_batch(run) / "inputs.safetensors").unlink(), "inputs.safetensors cannot be read"),
-        (lambda run: (_batch(run) / "fp32" / "torch" / "tapped.json").unlink(), "tapped is missing or"),
-        (lambda run: _cut(_batch(run) / "fp32" / "oracle" / "tapped.safetensors"), "tapped is missing or"),
-        (lambda run: shutil.rmtree(_batch(run)), "is missing or"),
+        (lambda run: (run / "manifest.json").write_text("[]"), "manifest.json is not as the run wrote it"),
+        (lambda run: (run / "manifest.json").unlink(), "holds no complete saved run"),
+        (lambda run: (_batch(run) / "fp32" / "record.json").unlink(), "record.json is missing"),
+        (lambda run: _cut(_batch(run) / "fp32" / "oracle" / "tapped.safetensors"), "is not as the run wrote"),
+        (lambda run: shutil.rmtree(_batch(run)), "is missing"),
     ],
-    ids=["request", "case", "no_record", "record", "inputs", "no_capture", "capture", "batch"],
+    ids=["manifest", "no_manifest", "no_record", "capture", "batch"],
 )
 def test_a_replay_of_a_damaged_run(refused, saved_run, tmp_path, damage, message):
     shutil.copytree(saved_run.folder, tmp_path / "run")

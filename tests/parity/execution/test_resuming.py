@@ -11,8 +11,11 @@ import time
 import pytest
 import torch
 
+from parity.execution.folder import RunFolder
+from parity.execution.manifest import write_files
 from parity.report.files import read_report
 from tests.locations import ROOT
+from tests.parity.saved_runs import rewrite
 
 # One process makes the fixtures of this module.
 pytestmark = pytest.mark.xdist_group("resuming")
@@ -61,7 +64,7 @@ def whole(tmp_path_factory):
 
 
 def _records(folder):
-    return sorted(folder.glob("*/batch_*/*/record.json"))
+    return sorted(folder.glob("*/batch_*/*/files.json"))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_a_killed_run_goes_on(whole, command, tmp_path, done):
         assert time.monotonic() - began < PATIENCE
         time.sleep(0.01)
     _kill(process)
-    assert not (folder / "report.json").exists()
+    assert not (folder / "manifest.json").exists()
     stored = {path: path.stat().st_mtime_ns for path in _records(folder)}
     ended = command("resume", folder)
     assert ended.code == 0, ended
@@ -90,10 +93,10 @@ def test_a_killed_run_goes_on(whole, command, tmp_path, done):
 
 
 def _interrupted(whole, tmp_path):
-    """The whole run as if it had been killed before its report was written."""
+    """The whole run as if it had been killed before `report.json` was written."""
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
-    for name in ("report.json", "request.json"):
+    for name in ("report.json", "manifest.json"):
         (folder / name).unlink()
     return folder
 
@@ -123,12 +126,51 @@ def test_changed_inputs_are_refused(whole, command, tmp_path):
 
 def test_another_environment_is_refused(whole, command, tmp_path):
     folder = _interrupted(whole, tmp_path)
-    started = json.loads((folder / "started.json").read_text())
-    started["environment"]["torch"] = "1.0"
-    (folder / "started.json").write_text(json.dumps(started))
+    rewrite(folder / "started.json", lambda started: started["environment"].update(torch="1.0"))
     ended = command("resume", folder)
     assert ended.code == 2
     assert "another environment (torch changed)" in ended.err
+
+
+def test_a_run_whose_report_is_written_is_completed(whole, command, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / "manifest.json").unlink()
+    assert command("resume", folder).code == 0
+    assert _results(folder) == _results(whole)
+    assert command("replay", folder).code == 0
+
+
+def test_results_of_other_code_are_refused(whole, command, tmp_path):
+    folder = _interrupted(whole, tmp_path)
+    for batch in RunFolder(folder).done():
+        record = json.loads(batch.record.read_text())
+        for runner in record["runners"].values():
+            runner["code"]["tripy_port"] = "0" * 64
+        batch.record.write_text(json.dumps(record))
+        batch.files.unlink()
+        write_files(batch)
+    ended = command("resume", folder)
+    assert ended.code == 2
+    assert "has results of other code (tripy_port changed since)" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda batch: (batch.path / "torch" / "tapped.json").unlink(), "tapped.json is missing"),
+        (lambda batch: batch.record.write_text(batch.record.read_text() + " "), "record.json is not as the"),
+        (lambda batch: (batch.path / "torch" / "more.json").touch(), "more.json is no file of the run"),
+        (lambda batch: batch.files.write_text("{}"), "files.json is not as the run wrote it"),
+    ],
+    ids=["missing", "changed", "added", "digests"],
+)
+def test_a_done_batch_that_changed_is_refused(whole, command, tmp_path, damage, message):
+    folder = _interrupted(whole, tmp_path)
+    damage(RunFolder(folder).done()[0])
+    ended = command("resume", folder)
+    assert ended.code == 2
+    assert message in ended.err
 
 
 def test_a_complete_run_is_not_run_again(whole, command):

@@ -36,7 +36,6 @@ def _assembled(runners, asked=(), second=None, streams=()):
     case = made_reports.load_case("hstu_tiny").reference
     description = CaseDescription(
         case=case,
-        position=0,
         precisions=("fp32",),
         source="synthetic, seed 0",
         weights_source="initial, seed 1",
