@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import json
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,6 +79,8 @@ def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
     if not start.startswith((b"PK", b"\x80")):
         problem = "starts like neither of the two kinds of checkpoint" if start else "is empty"
         raise UserError("weights", str(path), problem, fix)
+    if start.startswith(b"PK"):
+        _check_sums(path, fix)
     try:
         with warnings.catch_warnings():
             # The error below says more than a warning of PyTorch.
@@ -86,6 +91,20 @@ def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
         problem = f"is cut short, or holds objects other than tensors ({type(error).__name__}: {reason})"
         raise UserError("weights", str(path), problem, fix) from error
     return _state_dict(path, content, fix)
+
+
+def _check_sums(path: Path, fix: str) -> None:
+    """Compare the checksums of an archive that `torch.save` wrote; `torch.load` does not read them."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except Exception as error:  # a broken or hostile file may raise any error
+        reason = str(error) or type(error).__name__
+        raise UserError("weights", str(path), f"is cut short or damaged ({reason})", fix) from error
+    if damaged is not None:
+        raise UserError(
+            "weights", str(path), f"is damaged: {damaged} does not have its checksum", "save or copy it again"
+        )
 
 
 def _state_dict(path: Path, content: Any, fix: str) -> dict[str, torch.Tensor]:
@@ -108,14 +127,32 @@ def _is_entry(key: Any, value: Any) -> bool:
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a file. Raises `UserError`."""
+    """All tensors of a file. Raises `UserError`, also for two tensors of one name."""
     fix = "give a complete safetensors file"
     try:
-        return safetensors.torch.load_file(path)
+        tensors = safetensors.torch.load_file(path)
     except OSError as error:
         raise UserError("weights", str(path), f"cannot be read ({error.strerror or error})", fix) from error
     except safetensors.SafetensorError as error:
         raise UserError("weights", str(path), f"is cut short or not safetensors ({error})", fix) from error
+    with path.open("rb") as stream:
+        header = stream.read(int.from_bytes(stream.read(8), "little"))
+    repeated = _repeated(header)
+    _refuse(path, repeated, "has names more than once in its header", fix)
+    return tensors
+
+
+def _repeated(header: bytes) -> list[str]:
+    """Keys that an object of a JSON text has more than once."""
+    repeated: list[str] = []
+
+    def read(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = collections.Counter(key for key, _ in pairs)
+        repeated.extend(key for key, count in counts.items() if count > 1)
+        return dict(pairs)
+
+    json.loads(header, object_pairs_hook=read)
+    return repeated
 
 
 def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
