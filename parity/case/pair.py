@@ -7,12 +7,14 @@ import copy
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from parity.base.errors import UserError, check_names
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS, dtype_name
+from parity.base.trees import dotted, leaves, map_tree
 from parity.case.model import Case
 from parity.case.pairing import Pairing, entry_of, overrides_call
 from parity.case.plan import Arrays, PlannedBatch
@@ -36,8 +38,9 @@ class ModelPair(Case):
         port: A function that builds the Tripy model, such as its class. It takes the type of its numbers, or
             nothing if it has one precision. A Tripy model in place of it has its own precision; its weights
             are the PyTorch model's while it runs, and its own afterwards.
-        inputs: The entry's arguments by name: arrays, tensors, or constants. The first array has the batch
-            first. The names are the PyTorch model's.
+        inputs: The entry's arguments by name: arrays, tensors, constants, or dictionaries, lists and tuples
+            of them. The first array has the batch first. The names are the PyTorch model's. Options name a
+            nested array by its path, such as `payloads.timestamps`.
         options: The attributes of `Case` in `OPTIONS`, and three that describe the inputs:
             `mask`: name of the (B, N) input that is true or nonzero at valid positions, or a function from
             the inputs to this mask. Results with an axis of N count at valid positions.
@@ -63,7 +66,7 @@ class ModelPair(Case):
         options = dict(options)
         mask, poison, dynamic = (options.pop(name, None) for name in ("mask", "poison", "dynamic"))
         self._torch_model, self._port = _checked_models(torch_model, port)
-        self._arrays, self._constants = _arrays_and_constants(inputs)
+        self._arrays, self._arguments = _arrays_and_arguments(inputs)
         self.name = type(torch_model).__name__ if _is_torch_module(torch_model) else "model"
         for name, value in options.items():
             setattr(self, name, value)
@@ -87,11 +90,11 @@ class ModelPair(Case):
             )
         signature = inspect.signature(entry_of(model, self.entry))
         try:
-            signature.bind(**self._arrays, **self._constants)
+            signature.bind(**self._arguments)
         except TypeError as error:
             raise UserError(
                 "inputs",
-                ", ".join([*self._arrays, *self._constants]),
+                ", ".join(self._arguments),
                 f"do not fit {self.entry}{signature} ({error})",
                 "name the inputs as its parameters",
             ) from error
@@ -180,7 +183,15 @@ class ModelPair(Case):
         return self._poison(arrays, seed) if self._poison is not None else None
 
     def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
-        return {**arrays, **self._constants}
+        return map_tree(
+            self._arguments, lambda leaf: arrays[leaf.name] if isinstance(leaf, _ArrayName) else leaf
+        )
+
+    def named_outputs(self, results: Any) -> dict[str, Any]:
+        # As of a module: a tensor alone in a tuple or a dictionary is a tensor, and None is no output.
+        outputs = {dotted(path): leaf for path, leaf in leaves(results) if leaf is not None}
+        names = ["output"] if len(outputs) == 1 else list(outputs)
+        return {f"{self.entry}.{name}": leaf for name, leaf in zip(names, outputs.values(), strict=True)}
 
     def call(self, model: Any, arguments: Mapping[str, Any]) -> Any:
         if _is_tripy_module(model) and not _takes(model, self.entry, arguments):
@@ -235,25 +246,30 @@ def _dtype_argument(build: Callable[..., Any], dtype: Any) -> tuple[Any, ...]:
     return (dtype,) if takes_one else ()
 
 
-def _arrays_and_constants(inputs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays of the inputs, tensors as arrays, and the constants beside them."""
-    import torch
+@dataclass(frozen=True)
+class _ArrayName:
+    """The place of an array among the arguments of the entry."""
 
+    name: str
+
+
+def _arrays_and_arguments(inputs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays of the inputs by dotted path, and the arguments with names in their places."""
     if not isinstance(inputs, Mapping):
         raise UserError("inputs", type(inputs).__name__, "is no dictionary", "give arguments by name")
     arrays: dict[str, np.ndarray] = {}
-    constants: dict[str, Any] = {}
-    for name, value in inputs.items():
-        if isinstance(value, torch.Tensor):
-            value = value.detach().cpu()
-            arrays[name] = (value.float() if value.dtype is torch.bfloat16 else value).numpy()
-        elif isinstance(value, np.ndarray):
-            arrays[name] = value
-        elif value is None or isinstance(value, (bool, int, float, str)):
-            constants[name] = value
-        else:
+    places: list[Any] = []
+    for path, value in leaves(dict(inputs)):
+        array = _array_of(value)
+        places.append(value if array is None else _ArrayName(dotted(path)))
+        if array is not None:
+            arrays[dotted(path)] = array
+        elif not (value is None or isinstance(value, (bool, int, float, str))):
             raise UserError(
-                f"inputs[{name!r}]", type(value).__name__, "is no array, tensor or constant", "give an array"
+                f"inputs[{dotted(path)!r}]",
+                type(value).__name__,
+                "is no array, tensor or constant",
+                "give an array",
             )
     if not arrays:
         raise UserError("inputs", inputs, "has no array", "give the entry's arguments as arrays by name")
@@ -262,7 +278,18 @@ def _arrays_and_constants(inputs: Any) -> tuple[dict[str, np.ndarray], dict[str,
         raise UserError(
             f"inputs[{empty[0]!r}]", arrays[empty[0]].shape, "has no element", "give at least one"
         )
-    return arrays, constants
+    in_order = iter(places)
+    return arrays, map_tree(dict(inputs), lambda _: next(in_order))
+
+
+def _array_of(value: Any) -> np.ndarray | None:
+    """A tensor or an array as an array; None for anything else."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
+    return value if isinstance(value, np.ndarray) else None
 
 
 def _takes(model: Any, entry: str, names: Sequence[str] | Mapping[str, Any]) -> bool:

@@ -31,13 +31,10 @@ def port_weights(
     """
     tensors: dict[str, torch.Tensor] = {}
     parts: dict[str, set[tuple[int, int]]] = {}
-    for name, shape in shapes.items():
-        source = source_of(case, name)
-        if source is None:
-            continue
-        absent = [own for own in source.names if own not in weights]
-        if absent:
-            _refuse_absent(name, absent[0], name in absent, weights)
+    sources = {name: source for name in shapes if (source := source_of(case, name)) is not None}
+    _refuse_alone(case, sources, weights)
+    for name, source in sources.items():
+        shape = shapes[name]
         for own in source.names:
             parts.setdefault(own, set()).add(source.split or (0, 1))
         tensors[name] = _checked(name, _transformed(name, source, weights), shape)
@@ -91,16 +88,46 @@ def _checked(name: str, tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
     raise UserError(f"weights[{name!r}]", tuple(tensor.shape), f"is not the port's shape {shape}", fix)
 
 
-def _refuse_absent(name: str, absent: str, is_default: bool, weights: Mapping[str, torch.Tensor]) -> None:
+def _refuse_alone(case: Case, sources: Mapping[str, From], weights: Mapping[str, torch.Tensor]) -> None:
+    """Raises `UserError` with all tensors of the port whose sources the reference lacks."""
+    alone = [name for name, source in sources.items() if any(own not in weights for own in source.names)]
+    if not alone:
+        return
+    name = alone[0]
+    absent = next(own for own in sources[name].names if own not in weights)
     near = difflib.get_close_matches(absent, weights, n=1)
-    hint = f"; the nearest name is {near[0]!r}" if near else ""
-    problem = "is a tensor of the port alone" if is_default else f"needs {absent!r}, which does not exist"
+    hint = f"; near {absent!r} is {near[0]!r}" if near else ""
+    if any(matched(pattern, name) is not None for pattern in case.weights):
+        problem = f"needs {absent!r}, which the reference lacks{hint}"
+        raise UserError("weights", name, problem, "name a tensor of the reference")
+    taken = {own for source in sources.values() for own in source.names}
+    left = [
+        own for own in weights if own not in taken and not matches_any((*case.unused, TRAINING_ONLY), own)
+    ]
+    others = f"; the reference has left over {_in_groups(left)}" if left else hint
+    count = "is a tensor" if len(alone) == 1 else f"are {len(alone)} of {len(sources)} tensors"
     raise UserError(
         "weights",
-        name,
-        f"{problem}: the reference has no such tensor{hint}",
-        f"write weights={{{name!r}: ...}}",
+        _in_groups(alone),
+        f"{count} of the port alone{others}",
+        f"write weights={{{_group(name)!r}: ...}}",
     )
+
+
+def _in_groups(names: Sequence[str]) -> str:
+    """Names in a line; names that differ in numbers alone are one pattern with their count."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_group(name), []).append(name)
+    return ", ".join(
+        f"{pattern} ({len(group)} tensors)" if len(group) > 1 else group[0]
+        for pattern, group in groups.items()
+    )
+
+
+def _group(name: str) -> str:
+    """The pattern of a name with a star for each number."""
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
 def _refuse_unmatched_rules(case: Case, shapes: Mapping[str, Shape]) -> None:
@@ -130,12 +157,12 @@ def _refuse_left_over(
     shared = _shared(case)
     left = [name for name in left if not any(other in parts for other in shared.get(name, ()))]
     if left:
-        others = f", and {len(left) - 1} more are" if len(left) > 1 else ""
+        are, them = ("are", "them") if len(left) > 1 else ("is", "it")
         raise UserError(
             "weights",
-            left[0],
-            f"is left over: no tensor of the port takes it{others}",
-            "name it in weights, or in unused if the port does not need it",
+            _in_groups(left),
+            f"{are} left over: no tensor of the port takes {them}",
+            f"name {them} in weights, or in unused if the port does not need {them}",
         )
 
 

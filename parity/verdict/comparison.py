@@ -125,8 +125,9 @@ def _judge_tap(evidence: Evidence, results: Results, tap: str, flips: np.ndarray
     # The shipped model is untapped, so its outputs are judged.
     port = results.untapped.get(tap) if is_output else results.tapped.get(tap)
     if call and port is None and results.isolated.get(tap) is None:
-        gap = evidence.gaps.get(kind, "") or results.fused.get(kind, "") or evidence.absence(path, kind)
-        if gap:
+        gap = evidence.gaps.get(kind, "") or results.fused.get(kind, "")
+        # A module of the port with other calls or outputs is a difference, and not absent.
+        if gap := gap or ("" if _has_module(results, path) else evidence.absence(path, kind)):
             return TapJudgement(tap, path, kind, None, None, gap)
     contaminated = _row_mask(flips, reference)
     accumulated = isolated = None
@@ -138,6 +139,11 @@ def _judge_tap(evidence: Evidence, results: Results, tap: str, flips: np.ndarray
     return TapJudgement.of(
         tap, path, kind, *(_tolerate(verdict, allowed) for verdict in (accumulated, isolated))
     )
+
+
+def _has_module(results: Results, path: str) -> bool:
+    """Whether the runner has any result of the module at a path."""
+    return any(TapName.parse(tap).path == path for tap in (*results.tapped, *results.isolated))
 
 
 def _tolerate(verdict: Verdict | None, allowed: float) -> Verdict | None:

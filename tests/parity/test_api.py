@@ -106,6 +106,44 @@ def test_tensors_constants_and_other_parameter_names_are_inputs():
     assert str(result).startswith("scaled fp32 PASS")
 
 
+class Payloads(torch.nn.Module):
+    """Takes nested inputs, returns a dictionary, and calls its layer with arguments that nobody reads."""
+
+    class Layer(torch.nn.Linear):
+        def forward(self, x, cache=None, positions=None):
+            return (super().forward(x), cache)
+
+    def __init__(self):
+        super().__init__()
+        self.layer = self.Layer(4, 3)
+
+    def forward(self, x, payloads):
+        y, cache = self.layer(x, cache=None, positions=torch.arange(3))
+        return {"y": y * payloads["times"][0] + payloads["shift"], "cache": cache}
+
+
+class PayloadsPort(tp.Module):
+    def __init__(self, dtype, times=1.0):
+        super().__init__()
+        self.layer, self.times = tp.Linear(4, 3, dtype=dtype), times
+
+    def forward(self, x, payloads):
+        return self.layer(x) * payloads["times"][0] * self.times + payloads["shift"]
+
+
+def test_inputs_may_be_nested_and_outputs_in_containers():
+    generator = torch.Generator().manual_seed(0)
+    x, times = torch.randn(32, 4, generator=generator), torch.randn(32, 1, generator=generator)
+    inputs = {"x": x, "payloads": {"times": [times], "shift": 0.5}}
+    result = parity.compare(Payloads, PayloadsPort, inputs=inputs, precisions=("fp32",))
+    assert result.passed, result
+    assert "PASS: 2 modules and outputs" in str(result)
+    wrong = parity.compare(
+        Payloads, lambda dtype: PayloadsPort(dtype, 1.01), inputs=inputs, precisions=("fp32",)
+    )
+    assert not wrong.passed
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -117,7 +155,8 @@ def test_tensors_constants_and_other_parameter_names_are_inputs():
         ({"torch_model": lambda: 3}, "torch_model: 3 is no torch.nn.Module; return the model"),
         ({"inputs": [1]}, "inputs: list is no dictionary"),
         ({"inputs": {}}, "has no array"),
-        ({"inputs": {"image": [1.0]}}, "inputs['image']: list is no array, tensor or constant"),
+        ({"inputs": {"image": {1.0}}}, "inputs['image']: set is no array, tensor or constant"),
+        ({"inputs": {"image": [{"a": object()}]}}, "inputs['image.0.a']: object is no array, tensor or"),
         ({"inputs": {"image": np.zeros((0, 3))}}, "inputs['image']: (0, 3) has no element"),
         ({"precisions": "fp32"}, "precisions: fp32 is no sequence of names"),
         ({"precisions": ("fp33",)}, "precisions: fp33 is not known; did you mean 'fp32'?"),

@@ -222,7 +222,7 @@ def test_modules_of_one_side_have_their_reasons():
 def test_the_entry_is_another_method():
     result = two(entry="score")
     assert result.passed, result
-    assert "score.half" in modules(result)
+    assert "score.output" in modules(result)
 
 
 def test_the_model_s_own_weights():
@@ -263,7 +263,7 @@ def test_a_tied_tensor_is_not_left_over():
     ("options", "message"),
     [
         ({"unused": ()}, "weights: table is left over: no tensor of the port takes it; name it in weights"),
-        ({"names": {}}, "weights: layers.0.bias is a tensor of the port alone"),
+        ({"names": {}}, "weights: layers.*.bias (2 tensors) are 2 of 4 tensors of the port alone"),
         ({"names": NAMES | {"layer.2": "third"}}, "names: layer.2 matches no module of the port"),
         ({"names": {"layers.*": "first"}}, "names: first is the path of both layers.0 and layers.1"),
         ({"names": {"layers.0": "first.*"}}, "names['layers.0']: first.* has more stars than its pattern"),
@@ -274,7 +274,7 @@ def test_a_tied_tensor_is_not_left_over():
         ),
         (
             {"weights": WEIGHTS | {"layers.0.bias": "b"}},
-            "weights: layers.0.bias needs 'b', which does not exist",
+            "weights: layers.0.bias needs 'b', which the reference lacks",
         ),
         (
             {"weights": WEIGHTS | {"layers.1.bias": From("first.bias", split=(0, 2))}},

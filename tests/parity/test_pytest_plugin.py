@@ -197,7 +197,9 @@ def test_bad_use_is_a_message(run):
     )
     result.assert_outcomes(errors=1)
     result = run(CASES.format(port="Port").replace(", **UNUSED", ""), "-k", "model")
-    result.stdout.fnmatch_lines(["weights: never.weight is left over: no tensor of the port takes it*"])
+    result.stdout.fnmatch_lines(
+        ["weights: never.weight, never.bias are left over: no tensor of the port takes them*"]
+    )
     result.assert_outcomes(failed=1, deselected=5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,6 +57,21 @@ def check_port(case: Case, dtype: torch.dtype) -> None:
 def _shapes(model: tp.Module) -> dict[str, tuple[int, ...]]:
     """Shape of each tensor of the port, by its name."""
     return {name: tuple(map(int, tensor.shape)) for name, tensor in model.state_dict().items()}
+
+
+def taken(module: tp.Module, args: list, kwargs: dict) -> tuple[list, dict]:
+    """The arguments of the reference's module that the port's module takes.
+
+    The results decide whether the others matter, such as a cache of None or positions that nobody reads.
+    """
+    parameters = inspect.signature(function_of(module)).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        kwargs = {name: value for name, value in kwargs.items() if name in parameters}
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        args = args[: sum(parameter.kind in positional for parameter in parameters.values())]
+    return args, kwargs
 
 
 def in_ranks(module: tp.Module, args: list, kwargs: dict, ranks: Mapping[str, int]) -> tuple[list, dict]:

@@ -43,7 +43,7 @@ from parity.runners.tripy.compiled import (
     tripy_dtype,
 )
 from parity.runners.tripy.lean_traces import leanly
-from parity.runners.tripy.pairing import in_ranks, paired_modules, paired_parameters, set_parameters
+from parity.runners.tripy.pairing import in_ranks, paired_modules, paired_parameters, set_parameters, taken
 from parity.runners.tripy.survey import Survey
 from parity.timing.measure import Replayed, Replays, Timed, TimedCall
 
@@ -215,6 +215,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         """One module's executable, and its arguments on the host."""
         module = call.function(self._module(call))
         args, kwargs = recorded_arguments(call, inputs)
+        if self.case.one_sided:
+            args, kwargs = taken(self._module(call), args, kwargs)
         if self.case.squeeze:
             args, kwargs = in_ranks(self._module(call), args, kwargs, self._ranks.get(call.tap, {}))
         arguments = {"args": map_tree(args, self._host), "kwargs": map_tree(kwargs, self._host)}

@@ -13,6 +13,8 @@ import torch
 EPSILONS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 LARGEST_EPSILON = 1e-2
 """Largest added constant that counts as an epsilon."""
+GELU_CUBIC = 0.044715
+"""The factor of the cube in GELU by tanh."""
 MOST_PARTS = 6
 """Largest number of operands or results that are exchanged in pairs."""
 _COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
@@ -110,6 +112,28 @@ def _gelu(operation: Operation) -> Iterator[Change]:
         forms = {"none": "erf", "tanh": "tanh"}
         text = f"with GELU by {forms[other]} in place of {forms[present]}"
         yield _with(text, {"approximate": other})
+    # GELU that is written out: x is the argument's cubic root, or a multiple of it.
+    if operation.name == "tanh" and operation.named()["self"].is_floating_point():
+        yield Change(
+            "with GELU by erf in place of tanh",
+            lambda o: torch.erf(_root(o.named()["self"]) / math.sqrt(2)).to(o.named()["self"].dtype),
+        )
+    if operation.name == "erf" and operation.named()["self"].is_floating_point():
+        yield Change(
+            "with GELU by tanh in place of erf", lambda o: _tanh_of(math.sqrt(2) * o.named()["self"])
+        )
+
+
+def _tanh_of(x: torch.Tensor) -> torch.Tensor:
+    """The factor of GELU by tanh, without its half and its one."""
+    return torch.tanh(math.sqrt(2 / math.pi) * (x + GELU_CUBIC * x**3))
+
+
+def _root(argument: torch.Tensor) -> torch.Tensor:
+    """x of GELU by tanh from the argument of tanh: the real root of a cubic, in float64."""
+    width = math.sqrt(3 * GELU_CUBIC)
+    sum_of_powers = argument.double() / math.sqrt(2 / math.pi)
+    return 2 / width * torch.sinh(torch.asinh(1.5 * width * sum_of_powers) / 3)
 
 
 def _biases(operation: Operation) -> Iterator[Change]:

@@ -72,6 +72,16 @@ PLANTED = {
     ),
     "gelu": (F.gelu, lambda x: F.gelu(x, approximate="tanh"), "GELU by tanh in place of erf"),
     "gelu by erf": (lambda x: F.gelu(x, approximate="tanh"), F.gelu, "GELU by erf in place of tanh"),
+    "gelu by tanh, written out": (
+        lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        F.gelu,
+        "GELU by erf in place of tanh",
+    ),
+    "gelu by erf, written out": (
+        lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
+        lambda x: F.gelu(x, approximate="tanh"),
+        "GELU by tanh in place of erf",
+    ),
     "scale dropped": (
         lambda x: _attention(x),
         lambda x: _attention(x, 1.0),

@@ -128,6 +128,19 @@ def test_a_gap_is_a_row_with_its_reason_and_nothing_else_is(evidence, results):
     assert not compare(evidence, results).passed
 
 
+def test_a_module_with_other_outputs_is_not_absent(evidence, results):
+    evidence.absence = lambda path, kind: "the port has no module of this path"
+    results.tapped["a[0]"] = results.tapped.pop("a")
+    results.isolated["a[0]"] = results.isolated.pop("a")
+    comparison = compare(evidence, results)
+    assert not comparison.passed
+    assert comparison.diagnosis.tap == "a"
+    assert "missing" in comparison.diagnosis.text
+    for captured in (results.tapped, results.isolated, results.poisoned):
+        captured.pop("a[0]", None), captured.pop("a", None)
+    assert compare(evidence, results).passed
+
+
 def test_a_module_that_raises_is_the_culprit(evidence, results):
     del results.isolated["a"]
     results.isolated_problems = {"a": "TripyException: no"}
