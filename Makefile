@@ -4,8 +4,9 @@ SHELL := /bin/bash
 BOOT := $(or $(PYTHON),python3)
 VENV := .venv/bin/python
 
-# The user's own paths must not leak in. Tests run in a process a core, hence one thread in each.
-unexport PYTHONPATH PYTHONHOME
+# The user's own paths must not leak in. Tests run in a process a core, hence one thread in each. They start
+# hundreds of processes, so that Python has to keep its bytecode.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 test test-full: export OMP_NUM_THREADS := 1
 PYTEST := $(VENV) -m pytest -n auto --maxprocesses 8 --dist loadgroup
 

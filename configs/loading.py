@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import reprlib
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ def load_case(name_or_path: str | Path) -> CaseConfig:
             f"case: {text!r} is not known; {_closest(text, list_cases())}"
             f"use one of {', '.join(list_cases())}, or the path of a .yaml file"
         )
-    return _parse(_FOLDER / f"{text}.yaml")
+    return _shipped(text)
 
 
 def case_from_values(values: Mapping[str, Any]) -> CaseConfig:
@@ -81,6 +82,12 @@ def with_fields(case: CaseConfig, changes: Mapping[str, Any]) -> CaseConfig:
     if values["input"]["batch_size"] != case.input.batch_size and "input.lengths" not in changes:
         values["input"].pop("lengths", None)
     return _validate(values, source=f"case {case.name}")
+
+
+@functools.cache
+def _shipped(name: str) -> CaseConfig:
+    """A case that comes with the project. Cases are frozen, so a process reads each file once."""
+    return _parse(_FOLDER / f"{name}.yaml")
 
 
 def _parse(path: Path) -> CaseConfig:

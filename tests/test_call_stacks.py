@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import nvtripy as tp
 import pytest
+from nvtripy.common.exception import search_for_missing_attr
 from nvtripy.utils import stack_info
 
-from tests.call_stacks import DEEPEST, call_stack
+from tests.call_stacks import DEEPEST, call_stack, without_private_names
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +65,21 @@ def test_messages_are_equal(own: Callable[..., list], monkeypatch) -> None:
         messages.append(re.sub(r"%t\d+", "%t", str(error.value)))
     assert messages[0] == messages[1]
     assert "tp.ones((2, 3)) + tp.ones((4, 5))" in messages[1]
+
+
+def test_a_missing_private_name_has_the_same_message() -> None:
+    for name in ("__wrapped__", "_private"):
+        with pytest.raises(AttributeError) as expected:
+            search_for_missing_attr("nvtripy", name, [(tp, "nvtripy")])
+        with pytest.raises(AttributeError) as error:
+            getattr(tp, name)
+        assert str(error.value) == str(expected.value)
+
+
+def test_only_public_names_are_looked_for() -> None:
+    names = []
+    answer = without_private_names(names.append)
+    with pytest.raises(AttributeError):
+        answer("__wrapped__")
+    answer("float64")
+    assert names == ["float64"]
