@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +14,25 @@ from tests.locations import ROOT
 
 FOLDER = ROOT / "examples" / "public"
 SCRIPTS = {
-    "nvidia_hstu.py": (
-        "incubator-dlrmv3",
-        ["are 16 of 43 tensors of the port", "fp32 PASS: 23 modules"],
+    "nvidia_hstu.py": ("incubator-dlrmv3", ["are 16 of 43 tensors of the port", "fp32 PASS: 23 modules"]),
+    "nvidia_hstu_check.py": ("incubator-dlrmv3", ["Copied 27 parameters", "run 2", "Outputs match within"]),
+    "nvidia_nanogpt.py": (
+        "incubator",
+        ["FAIL at transformer.h.0.mlp", "GELU by erf in place of tanh", "PASS: 24"],
     ),
-    "nvidia_nanogpt.py": ("incubator-main", ["FAIL at transformer.h.0.mlp", "GELU by erf in place of tanh"]),
+    "meta_stu_times.py": (
+        "generative-recommenders",
+        ["101 x   8: [7, 7, 7, 7, 7, 0]", "[50, 48, 45, 40, 30, 0]"],
+    ),
+    "meta_dlrm.py": ("dlrm", ["16777216: 25% are", "row 4194305", "four ids: 40;", "mean 0.507"]),
+    "lecture_dlrm.py": (
+        "cuda-mode-lecture",
+        ["186624 products; pairs: 351", "hashes: 0.0", "[0, 5, 0]", "()"],
+    ),
 }
 """Name of the checkout's folder, and words of the output, by script."""
+ALONE = {"nvtripy_compile.py", "meta_triton_strides.py"}
+"""Scripts that need no checkout, or a GPU."""
 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -29,8 +42,19 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_each_script_has_a_test():
-    shared = {"checkout.py"}
-    assert {path.name for path in FOLDER.glob("*.py")} - shared == set(SCRIPTS)
+    scripts = {path.name for path in FOLDER.glob("*.py")} - {"checkout.py"}
+    assert scripts == {*SCRIPTS, *ALONE}
+    findings = (ROOT / "docs" / "findings.md").read_text()
+    assert {script for script in scripts if f"python examples/public/{script}" not in findings} == set()
+
+
+@pytest.mark.full
+def test_call_stacks_and_the_replaced_stderr():
+    result = run("nvtripy_compile.py")
+    assert result.returncode == 0, result.stderr
+    assert "the same file: False" in result.stdout
+    with_stacks, without = re.findall(r"([\d.]+) s (?:with|without)", result.stdout)
+    assert float(with_stacks) > 2 * float(without)
 
 
 def test_a_missing_checkout_ends_with_2_and_the_command_that_brings_it(tmp_path):
