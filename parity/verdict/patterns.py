@@ -7,9 +7,11 @@ Without a pattern for the whole tensor, the explanation names the places of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -18,8 +20,8 @@ from parity.verdict.distances import Distance, Oracle
 
 LARGEST_DENOMINATOR = 1024
 """Largest denominator of a factor that is shown as a fraction, such as 200/211: a ratio of sizes."""
-LONGEST_SHIFT = 3
-"""Largest shift that is tried, in elements."""
+SHIFTS = (1, -1, 2, -2, 3, -3)
+"""Shifts that are tried, in elements."""
 LONGEST_AXIS = 512
 """Largest axis that is searched for a permutation, in time cubic in its length."""
 COMPARED_COLUMNS = 4096
@@ -32,7 +34,7 @@ COARSER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass(frozen=True, slots=True)
 class FailedTensor:
-    """A tensor that fails its verdict.
+    """A tensor beyond its limit.
 
     Attributes:
         oracle: float64, any shape.
@@ -53,8 +55,8 @@ class FailedTensor:
     def is_explained_by(self, changed: np.ndarray, counted: np.ndarray | None = None) -> bool:
         """Whether the port is within the limit of a changed oracle, where both masks count."""
         counts = self.counted if counted is None else self.counted & counted
-        # With less than half of the elements, any change explains the rest.
-        if 2 * counts.sum() < self.counted.sum() or not np.any(changed[counts]):
+        # With half of the elements or fewer, any change explains the rest.
+        if 2 * counts.sum() <= self.counted.sum() or not np.any(changed[counts]):
             return False
         return not Oracle(changed[counts]).distance(self.port[counts]).exceeds(self.limit)
 
@@ -108,8 +110,10 @@ def _factor(failed: FailedTensor) -> Iterator[str]:
         yield "is zero everywhere"
         return
     square = float(o @ o)
-    factor = float(p @ o) / square if square else 0.0
-    if factor and failed.is_explained_by(failed.oracle * factor):
+    if not square:
+        return
+    factor = float(p @ o) / square
+    if failed.is_explained_by(failed.oracle * factor):
         yield f"equals the oracle times {factor:.6g}{_as_fraction(factor, failed.limit)}"
 
 
@@ -124,25 +128,23 @@ def _as_fraction(factor: float, limit: Distance) -> str:
 
 def _transpose(failed: FailedTensor) -> Iterator[str]:
     shape = failed.oracle.shape
-    for first in range(len(shape)):
-        for second in range(first + 1, len(shape)):
-            if shape[first] == shape[second] > 1:
-                oracle, counted = (np.swapaxes(a, first, second) for a in (failed.oracle, failed.counted))
-                if failed.is_explained_by(oracle, counted):
-                    axes = f"{failed.axes[first]} and {failed.axes[second]}"
-                    yield f"equals the oracle after transposing {axes}"
+    for first, second in combinations(range(len(shape)), 2):
+        if shape[first] == shape[second]:
+            oracle, counted = (np.swapaxes(a, first, second) for a in (failed.oracle, failed.counted))
+            if failed.is_explained_by(oracle, counted):
+                axes = f"{failed.axes[first]} and {failed.axes[second]}"
+                yield f"equals the oracle after transposing {axes}"
 
 
 def _shift(failed: FailedTensor) -> Iterator[str]:
-    for axis, size in enumerate(failed.oracle.shape):
-        for distance in range(1, min(LONGEST_SHIFT, size - 1) + 1):
-            for step in (distance, -distance):
-                inside = np.zeros_like(failed.counted)
-                middle = slice(step, None) if step > 0 else slice(None, step)
-                inside[(slice(None),) * axis + (middle,)] = True
-                counted = np.roll(failed.counted, step, axis) & inside
-                if failed.is_explained_by(np.roll(failed.oracle, step, axis), counted):
-                    yield f"equals the oracle shifted by {step:+d} along {failed.axes[axis]}"
+    for axis, name in enumerate(failed.axes):
+        for step in SHIFTS:
+            inside = np.zeros_like(failed.counted)
+            middle = slice(step, None) if step > 0 else slice(None, step)
+            inside[(slice(None),) * axis + (middle,)] = True
+            counted = np.roll(failed.counted, step, axis) & inside
+            if failed.is_explained_by(np.roll(failed.oracle, step, axis), counted):
+                yield f"equals the oracle shifted by {step:+d} along {name}"
 
 
 def _permutation(failed: FailedTensor) -> Iterator[str]:
@@ -151,7 +153,7 @@ def _permutation(failed: FailedTensor) -> Iterator[str]:
     from scipy.spatial.distance import cdist
 
     for axis, size in enumerate(failed.oracle.shape):
-        if not 1 < size <= LONGEST_AXIS:
+        if size > LONGEST_AXIS:
             continue
         oracle, port, counted = (
             np.moveaxis(array, axis, 0).reshape(size, -1)
@@ -161,7 +163,7 @@ def _permutation(failed: FailedTensor) -> Iterator[str]:
         whole = counted.all(axis=0)
         if not whole.any():
             continue
-        columns = np.flatnonzero(whole)[:: 1 + int(whole.sum()) // COMPARED_COLUMNS]
+        columns = np.flatnonzero(whole)[:: math.ceil(whole.sum() / COMPARED_COLUMNS)]
         _, order = linear_sum_assignment(cdist(port[:, columns], oracle[:, columns]))
         moved = np.flatnonzero(order != np.arange(size))
         same = np.broadcast_to(whole, (size, whole.size)).reshape(np.moveaxis(failed.counted, axis, 0).shape)
@@ -186,7 +188,7 @@ def _factors(failed: FailedTensor) -> Iterator[str]:
 def _offset(failed: FailedTensor) -> Iterator[str]:
     o, p = failed.oracle[failed.counted], failed.port[failed.counted]
     offset = float((p - o).mean())
-    if offset and failed.is_explained_by(failed.oracle + offset):
+    if failed.is_explained_by(failed.oracle + offset):
         yield f"equals the oracle plus {offset:.6g}"
 
 
@@ -204,7 +206,7 @@ def _one_axis(failed: FailedTensor) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Each axis with the other axes, if these hold enough elements to exclude a coincidence."""
     axes = range(failed.oracle.ndim)
     for axis in reversed(axes):
-        if 1 < failed.oracle.shape[axis] and 4 * failed.oracle.shape[axis] <= failed.counted.sum():
+        if 4 * failed.oracle.shape[axis] <= failed.counted.sum():
             yield axis, tuple(other for other in axes if other != axis)
 
 
@@ -219,12 +221,11 @@ def _coarser(failed: FailedTensor) -> Iterator[str]:
         return
     port, oracle = (torch.from_numpy(values[failed.counted]) for values in (failed.port, failed.oracle))
     for name, coarser in COARSER.items():
-        if torch.finfo(coarser).eps <= torch.finfo(failed.dtype).eps:
-            continue
+        is_coarser = torch.finfo(coarser).eps > torch.finfo(failed.dtype).eps
         port_is_coarse, oracle_is_coarse = (
             torch.equal(values.to(coarser).double(), values) for values in (port, oracle)
         )
-        if port_is_coarse and not oracle_is_coarse:
+        if is_coarser and port_is_coarse and not oracle_is_coarse:
             yield f"holds only {name} values: rounded to {name} on the way"
             return
 
@@ -252,7 +253,7 @@ def named_places(wrong: np.ndarray, axes: Sequence[str]) -> list[str]:
         values = np.unique(indices[:, axis])
         if values.size < wrong.shape[axis] and values.size <= LISTED:
             places.append(f"at {name} {', '.join(map(str, values))}")
-    if wrong.ndim > 1:
+    if wrong.ndim > 1 and min(wrong.shape[-2:]) > 1:
         below = np.unique(indices[:, -2] - indices[:, -1])
         # A single element always has one distance from the diagonal, which explains nothing.
         steps = f"{abs(below[0])} " if below.size == 1 and len(indices) > 1 else ""
@@ -261,7 +262,7 @@ def named_places(wrong: np.ndarray, axes: Sequence[str]) -> list[str]:
             ((below < 0).all(), f"{steps}above the diagonal"),
             ((below > 0).all(), f"{steps}below the diagonal"),
         ):
-            if fits and wrong.shape[-1] > 1:
+            if fits:
                 places.append(f"{words} of {axes[-2]} and {axes[-1]}")
     return places
 

@@ -1,0 +1,242 @@
+"""Limits of patterns: how much a change has to explain, and which elements, sizes and types count."""
+
+import numpy as np
+import pytest
+import torch
+
+from parity.verdict.distances import Distance
+from parity.verdict.patterns import COMPARED_COLUMNS, LONGEST_AXIS, SHIFTS, FailedTensor, explain
+
+GARBAGE = 1e3
+EXACT = Distance(0.0, 0.0, 0.0)
+
+
+def failed(oracle, port, counted=None, limit=1e-9, dtype=torch.float32):
+    limits = limit if isinstance(limit, Distance) else Distance(limit, limit, limit)
+    mask = np.ones(oracle.shape, bool) if counted is None else counted
+    return FailedTensor(oracle, port, mask, limits, [f"axis {a}" for a in range(oracle.ndim)], dtype)
+
+
+def explained(oracle, port, counted=None, **options):
+    return explain(failed(oracle, port, counted, **options))
+
+
+def normal(*shape, seed=5):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def ragged(shape, lengths):
+    """Mask of the first positions of each row."""
+    rows = np.arange(shape[1]) < np.array(lengths)[:, None]
+    return np.broadcast_to(rows.reshape(*rows.shape, *[1] * (len(shape) - 2)), shape).copy()
+
+
+@pytest.mark.parametrize(("own", "is_explained"), [(6, False), (7, True), (12, True)])
+def test_a_change_explains_more_than_half_of_the_elements(own, is_explained):
+    oracle = normal(12)
+    assert failed(oracle, oracle).is_explained_by(oracle, np.arange(12) < own) is is_explained
+
+
+def test_only_elements_of_both_masks_count():
+    oracle = normal(12)
+    first, last = np.arange(12) < 10, np.arange(12) > 1
+    for wrong, is_explained in ((0, True), (11, True), (2, False), (9, False)):
+        port = oracle.copy()
+        port[wrong] += 1
+        assert failed(oracle, port, last).is_explained_by(oracle, first) is is_explained
+
+
+def test_zeros_explain_nothing():
+    """A change that takes everything away has the right distance from a port of zeros only."""
+    port = np.zeros(12)
+    assert not failed(normal(12), port).is_explained_by(port)
+    assert failed(normal(12), port + 1).is_explained_by(port + 1)
+
+
+def test_an_oracle_of_zeros_has_no_factor():
+    assert explained(np.zeros((3, 4)), np.full((3, 4), 0.25)) == ["equals the oracle plus 0.25"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (1023 / 1024, "0.999023, which is 1023/1024 to round-off"),
+        (1024 / 1025, "0.999024"),
+        (1.5, "1.5, which is 3/2 to round-off"),
+        (2.0, "2"),
+        (np.pi, "3.14159"),
+    ],
+)
+def test_a_fraction_of_small_numbers_is_told(factor, words):
+    oracle = normal(5, 6)
+    assert explained(oracle, oracle * factor) == [f"equals the oracle times {words}"]
+
+
+def test_an_exact_factor_of_integers_is_a_fraction():
+    oracle = np.arange(2.0, 20.0, 2.0)
+    (text,) = explained(oracle, oracle * 1.5, limit=EXACT, dtype=torch.int64)
+    assert text == "equals the oracle times 1.5, which is 3/2 to round-off"
+
+
+def test_masks_are_booleans_or_floating_point():
+    oracle = np.tril(np.ones((6, 6)))
+    for dtype in (torch.bool, torch.float16, torch.float32):
+        (text,) = explained(oracle, 1.0 - oracle, dtype=dtype)
+        assert text == "is the oracle's mask with zeros and ones exchanged"
+    (text,) = explained(oracle, np.tril(oracle, -1), limit=EXACT, dtype=torch.int64)
+    assert "mask" not in text
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_transpose_leaves_out_elements_that_padding_moves_into(size):
+    mask = np.ones((4, size, size), bool)
+    mask[:2, 0, 1] = False
+    oracle = np.where(mask, normal(4, size, size), GARBAGE)
+    port = np.where(mask & mask.swapaxes(1, 2), oracle.swapaxes(1, 2), -GARBAGE)
+    assert explained(oracle, port, mask) == ["equals the oracle after transposing axis 1 and axis 2"]
+
+
+@pytest.mark.parametrize("step", SHIFTS)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_shift_leaves_out_elements_that_enter_from_outside(step, axis):
+    """New elements at the end, and padding that moves into valid positions, are no part of the shift."""
+    lengths = [9, 9, 7, 9, 8, 9, 9, 9, 9] if axis else [9] * 9
+    mask = ragged((9, 9, 3), lengths)
+    oracle = np.where(mask, normal(9, 9, 3), GARBAGE)
+    port = np.roll(oracle, step, axis)
+    entering = slice(None, step) if step > 0 else slice(step, None)
+    port[(slice(None),) * axis + (entering,)] = 0.125
+    port[port == GARBAGE] = -GARBAGE
+    (text,) = explained(oracle, port, mask)
+    assert text == f"equals the oracle shifted by {step:+d} along axis {axis}"
+
+
+def test_two_exchanged_rows_are_no_shift():
+    oracle = normal(2, 3, 4)
+    (text,) = explained(oracle, oracle[::-1].copy())
+    assert text == "equals the oracle with axis 0 permuted: 1 at 0, 0 at 1"
+
+
+def test_more_moves_than_a_text_lists():
+    oracle = normal(8, 3)
+    (text,) = explained(oracle, oracle[[1, 0, 3, 2, 4, 6, 7, 5]])
+    assert text == "equals the oracle with axis 0 permuted: 1 at 0, 0 at 1, 3 at 2, 2 at 3 and 3 more"
+
+
+def test_a_permutation_of_a_long_axis_takes_too_long():
+    for size, axis in ((LONGEST_AXIS, 0), (LONGEST_AXIS + 1, 1)):
+        oracle = normal(size, 7)
+        order = np.arange(oracle.shape[axis])
+        order[[1, 5]] = 5, 1
+        (text,) = explained(oracle, oracle.take(order, axis))
+        assert text == f"equals the oracle with axis {axis} permuted: 5 at 1, 1 at 5"
+    oracle = normal(LONGEST_AXIS + 1, 3)
+    order = [0, 5, 2, 3, 4, 1, *range(6, LONGEST_AXIS + 1)]
+    assert "permuted" not in "".join(explained(oracle, oracle[order]))
+
+
+def test_a_permutation_is_searched_on_axes_that_count_as_a_whole():
+    mask = ragged((4, 6, 7), [6, 0, 5, 4])
+    order = [0, 1, 5, 3, 4, 2, 6]
+    oracle = np.where(mask, normal(4, 6, 7), GARBAGE)
+    (text,) = explained(oracle, np.where(mask, oracle[:, :, order], -GARBAGE), mask)
+    assert text == "equals the oracle with axis 2 permuted: 5 at 2, 2 at 5"
+
+
+def test_an_error_outside_the_searched_columns_is_no_permutation():
+    """Row 0 has padding, so that its positions are not searched along the batch."""
+    mask = ragged((4, 5, 2), [3, 5, 5, 5])
+    oracle = normal(4, 5, 2)
+    port = oracle.copy()
+    port[2, 4, 1] += 1.0
+    (text,) = explained(oracle, port, mask)
+    assert text.startswith("1 of 36 wrong elements, all at axis 0 2; at axis 1 4; at axis 2 1;")
+
+
+def test_padding_that_a_permutation_moves_is_left_out():
+    mask = ragged((5, 7, 3), [5, 7, 6, 7, 7])
+    order = [0, 3, 2, 1, 4]
+    oracle = np.where(mask, normal(5, 7, 3), GARBAGE)
+    port = np.where(mask & mask[order], oracle[order], -GARBAGE)
+    port[:, 5:] = 0.5
+    (text,) = explained(oracle, port, mask)
+    assert text == "equals the oracle with axis 0 permuted: 3 at 1, 1 at 3"
+
+
+@pytest.mark.parametrize("columns", [4, COMPARED_COLUMNS, COMPARED_COLUMNS + 1, 2 * COMPARED_COLUMNS])
+def test_all_columns_are_searched_up_to_a_number(columns):
+    """Beyond that number, every second column is: the search misses rows that differ in the others only."""
+    oracle, order = np.zeros((5, columns)), [0, 3, 2, 1, 4]
+    expected = ["equals the oracle with axis 0 permuted: 3 at 1, 1 at 3"]
+    oracle[:, 1::4] = normal(5, len(range(1, columns, 4)))
+    assert (explained(oracle, oracle[order]) == expected) is (columns <= COMPARED_COLUMNS)
+    oracle[:, ::2] = normal(5, len(range(0, columns, 2)))
+    assert explained(oracle, oracle[order]) == expected
+
+
+def test_a_row_without_counted_elements_keeps_a_factor_of_1():
+    mask = ragged((4, 6, 2), [6, 5, 0, 4])
+    oracle = np.where(mask, normal(4, 6, 2), GARBAGE)
+    port = oracle * np.array([1.0, 2.0, 5.0, 4.0])[:, None, None]
+    assert explained(oracle, port, mask) == [
+        "equals the oracle times a factor for each index of axis 0: 1, 2, 1, 4"
+    ]
+
+
+def test_a_row_without_counted_elements_keeps_an_offset_of_0():
+    mask = ragged((4, 6, 2), [6, 5, 0, 4])
+    oracle = np.where(mask, normal(4, 6, 2), GARBAGE)
+    port = oracle + np.array([1.0, 2.0, 5.0, 4.0])[:, None, None]
+    assert explained(oracle, port, mask) == [
+        "equals the oracle plus an offset for each index of axis 0: 1, 2, 0, 4"
+    ]
+
+
+@pytest.mark.parametrize(("others", "is_told"), [(3, False), (4, True)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_index_needs_four_elements_for_a_factor_or_an_offset_of_its_own(others, is_told, axis):
+    oracle = np.moveaxis(normal(3, others), 0, axis)
+    each = np.moveaxis(np.array([[1.5], [2.5], [-3.0]]), 0, axis)
+    for port, words in ((oracle * each, "times a factor"), (oracle + each, "plus an offset")):
+        text = "".join(explained(oracle, port))
+        assert (f"equals the oracle {words} for each index of axis {axis}" in text) is is_told
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_values_of_the_result_s_own_type_are_not_rounded_on_the_way(dtype):
+    oracle, port = normal(4, 6), torch.from_numpy(normal(4, 6, seed=6)).to(dtype).double().numpy()
+    assert explained(oracle, port, dtype=dtype) == []
+
+
+def test_the_coarsest_type_that_holds_all_values_is_told():
+    oracle = normal(4, 6)
+    for name, own, words in (
+        ("float16", torch.float32, "float16"),
+        ("bfloat16", torch.float32, "bfloat16"),
+        ("bfloat16", torch.float16, "bfloat16"),
+    ):
+        rounded = torch.from_numpy(oracle).to(getattr(torch, name)).double().numpy()
+        assert explained(oracle, rounded, dtype=own) == [
+            f"holds only {words} values: rounded to {words} on the way"
+        ]
+
+
+def test_integers_are_not_rounded():
+    port = np.arange(24.0).reshape(4, 6)
+    assert explained(port + normal(4, 6).round(1) + 0.05, port, dtype=torch.int32) == []
+
+
+def test_many_small_errors_have_no_place():
+    """The norm exceeds its limit, and no element the limit of the largest error."""
+    oracle = normal(6, 7)
+    port = oracle + 1e-6 * normal(6, 7, seed=6)
+    assert explained(oracle, port, limit=Distance(1e-9, 1e-3, 1e-9)) == []
+
+
+def test_no_elements_and_infinite_ones_have_no_pattern():
+    oracle = normal(3, 4)
+    assert explained(oracle, oracle + 1, np.zeros((3, 4), bool)) == []
+    for side in (0, 1):
+        sides = [oracle.copy(), oracle + 1]
+        sides[side][1, 2] = np.inf
+        assert explained(*sides) == []

@@ -1,0 +1,81 @@
+"""Names of axes, and the common places of wrong elements."""
+
+import numpy as np
+import pytest
+
+from parity.verdict.patterns import LISTED, named_axes, named_places
+
+AXES = ("rows", "columns")
+
+
+def wrong(shape, *places):
+    mask = np.zeros(shape, bool)
+    for place in places:
+        mask[place] = True
+    return mask
+
+
+def test_the_batch_and_the_sequence_have_names():
+    assert named_axes((5, 7, 3, 7), 5, {7}) == (
+        "the batch",
+        "the sequence (axis 1)",
+        "axis 2",
+        "the sequence (axis 3)",
+    )
+    # A batch of the same size as a sequence stays the batch.
+    assert named_axes((7, 7), 7, {7}) == ("the batch", "the sequence (axis 1)")
+
+
+@pytest.mark.parametrize(
+    ("shape", "names"), [((), ()), ((5,), ("the batch",)), ((7, 7), ("axis 0", "axis 1"))]
+)
+def test_a_tensor_without_the_batch_has_numbers(shape, names):
+    assert named_axes(shape, 5, {7}) == names
+
+
+@pytest.mark.parametrize("count", [1, LISTED, LISTED + 1])
+def test_few_indices_of_an_axis_are_listed(count):
+    mask = wrong((12, 3), np.arange(count) * 2)
+    places = named_places(mask, AXES)
+    listed = f"at rows {', '.join(str(2 * index) for index in range(count))}"
+    assert places == ([listed] if count <= LISTED else [])
+
+
+def test_all_indices_of_an_axis_are_no_place():
+    assert named_places(wrong((3, 12), slice(None)), AXES) == []
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (lambda row, column: row == column, "on the diagonal"),
+        (lambda row, column: row < column, "above the diagonal"),
+        (lambda row, column: row > column, "below the diagonal"),
+        (lambda row, column: row == column - 1, "1 above the diagonal"),
+        (lambda row, column: row == column + 2, "2 below the diagonal"),
+        (lambda row, column: row <= column, None),
+        (lambda row, column: row >= column, None),
+    ],
+)
+def test_a_side_of_the_diagonal(of, words):
+    mask = np.fromfunction(of, (9, 9))
+    assert named_places(mask, AXES) == ([f"{words} of rows and columns"] if words else [])
+    # The diagonal is that of the last two axes.
+    stacked = np.stack([mask, mask])
+    assert named_places(stacked, ("batch", *AXES)) == named_places(mask, AXES)
+
+
+def test_one_element_has_no_distance_from_the_diagonal():
+    assert named_places(wrong((9, 9), (5, 2)), AXES) == [
+        "at rows 5",
+        "at columns 2",
+        "below the diagonal of rows and columns",
+    ]
+    assert named_places(wrong((9, 9), (5, 2), (6, 3)), AXES)[-1].startswith("3 below the diagonal")
+
+
+@pytest.mark.parametrize("shape", [(9, 1), (1, 9), (9,)])
+def test_a_vector_has_no_diagonal(shape):
+    mask = np.zeros(shape, bool)
+    mask.ravel()[2:] = True
+    assert named_places(mask, AXES[: len(shape)]) == []
