@@ -21,7 +21,7 @@ from parity.capture.arguments import Argument, Received
 from parity.verdict.distances import Distance
 from parity.verdict.evidence import Evidence, Results, like
 from parity.verdict.judgement import ArgumentDifference, CallJudgement
-from parity.verdict.patterns import FailedTensor, explain, named_axes, named_places
+from parity.verdict.patterns import FailedTensor, all_at, explain, named_axes
 from parity.verdict.rule import judge
 
 EXACT = Distance(0.0, 0.0, 0.0)
@@ -84,8 +84,10 @@ class _CallJudge:
         self, name: str, reference: Argument | None, port: Argument | None
     ) -> ArgumentDifference | None:
         """The difference of one argument; None if it is right, or not compared."""
-        if reference is None or port is None:
-            return _one_sided(name, reference, port)
+        if port is None:
+            return _missing(name, reference, "port")
+        if reference is None:
+            return _missing(name, port, "reference")
         if not reference.tensor or not port.tensor:
             return self._other_than_tensors(name, reference, port)
         if reference.origin and reference.origin == port.origin:
@@ -106,17 +108,14 @@ class _CallJudge:
         if failed is None:
             return None
         tensor, wrong = failed
-        count = int(wrong.sum())
-        places = named_places(wrong, tensor.axes) if count else []
-        where = f", all {'; '.join(places)}" if places else ""
+        count, total = int(wrong.sum()), int(tensor.counted.sum())
+        text = f"{count} of {total} elements{all_at(wrong, tensor.axes)}"
         return ArgumentDifference(
             name,
             "value",
-            f"{count} of {int(tensor.counted.sum())} elements{where}"
-            if count
-            else "all elements by a little",
+            text if count else "all elements by a little",
             is_exact,
-            (*self._passed_instead(name, reference, port, ours), *explain(tensor)),
+            (*self._passed_instead(reference, port, ours), *explain(tensor)),
         )
 
     def _other_than_tensors(
@@ -124,7 +123,7 @@ class _CallJudge:
     ) -> ArgumentDifference | None:
         if reference.other and port.other:
             return None
-        if not (reference.tensor or reference.other or port.tensor or port.other):
+        if not any((reference.tensor, reference.other, port.tensor, port.other)):
             if self._same_constant(reference, port):
                 return None
             return ArgumentDifference(name, "value", _instead(reference, port))
@@ -175,7 +174,9 @@ class _CallJudge:
         )
         if verdict.passed:
             return None
-        failed = FailedTensor(oracle.numpy(), ours, counted, verdict.limit, axes, port.dtype)
+        # Infinite elements are equal here; their differences are not defined.
+        exact, ours = (np.where(finite, values, 0.0) for values in (oracle.numpy(), ours))
+        failed = FailedTensor(exact, ours, counted, verdict.limit, axes, port.dtype)
         return failed, failed.wrong
 
     def _oracle(self, name: str) -> torch.Tensor | None:
@@ -183,12 +184,10 @@ class _CallJudge:
         arguments = run.arguments[self._call].arguments if self._call in run.arguments else ()
         return next((run.argument(argument) for argument in arguments if argument.name == name), None)
 
-    def _passed_instead(
-        self, name: str, reference: Argument, port: Argument, ours: torch.Tensor
-    ) -> Iterator[str]:
+    def _passed_instead(self, reference: Argument, port: Argument, ours: torch.Tensor) -> Iterator[str]:
         """The known tensor that the port passes in the argument's place."""
         for other in self._received.arguments:
-            if other.name != name and other.tensor:
+            if other.tensor:
                 tensor = self._evidence.reference.argument(other)
                 if tensor.dtype == ours.dtype and torch.equal(tensor, ours):
                     yield f"equals the reference's {other.name}"
@@ -201,14 +200,12 @@ def _is_integer(tensor: torch.Tensor) -> bool:
     return tensor.dtype is not torch.bool and not tensor.dtype.is_floating_point
 
 
-def _one_sided(name: str, reference: Argument | None, port: Argument | None) -> ArgumentDifference | None:
-    if port is None and reference is not None and reference.tensor:
-        return ArgumentDifference(name, "absent", "the port's module has no such argument")
-    present = port or reference
-    if present is None or present.is_default:
+def _missing(name: str, present: Argument, side: str) -> ArgumentDifference | None:
+    """The difference of an argument that the module of one side alone has; ``side`` is the other one."""
+    if present.is_default:
         return None
-    side = "reference" if port else "port"
-    return ArgumentDifference(name, "form", f"the {side}'s module has no such argument")
+    kind = "absent" if present.tensor and side == "port" else "form"
+    return ArgumentDifference(name, kind, f"the {side}'s module has no such argument")
 
 
 def _instead(reference: Argument, port: Argument) -> str:

@@ -13,7 +13,7 @@ from parity.inputs.masks import bits
 from parity.verdict.causes import cause
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import TapJudgement
-from parity.verdict.patterns import FailedTensor, explain, named_axes, named_places
+from parity.verdict.patterns import FailedTensor, all_at, explain, named_axes
 from parity.verdict.rule import Verdict
 
 
@@ -98,10 +98,9 @@ def _explain_leak(evidence: Evidence, results: Results, tap: str) -> tuple[str, 
     changed = valid & (bits(clean) != bits(poisoned))
     if not changed.any():
         return ()
-    places = named_places(changed, named_axes(shape, evidence.batch_size, evidence.valid))
+    places = all_at(changed, named_axes(shape, evidence.batch_size, evidence.valid))
     return (
-        f"{int(changed.sum())} of {int(valid.sum())} valid elements change"
-        + (f", all {'; '.join(places)}" if places else ""),
+        f"{int(changed.sum())} of {int(valid.sum())} valid elements change{places}",
         *_reach(evidence, changed),
     )
 

@@ -100,8 +100,8 @@ def _mask(failed: FailedTensor) -> Iterator[str]:
         elements = failed.counted & (failed.oracle == right)
         wrong = elements & (failed.port != right)
         if wrong.any():
-            places = _all_at(named_places(wrong, failed.axes))
-            yield f"{int(wrong.sum())} of the mask's {int(elements.sum())} {name} are {other}{places}"
+            count, total = int(wrong.sum()), int(elements.sum())
+            yield f"{count} of the mask's {total} {name} are {other}{all_at(wrong, failed.axes)}"
 
 
 def _factor(failed: FailedTensor) -> Iterator[str]:
@@ -238,15 +238,19 @@ def _where(failed: FailedTensor) -> Iterator[str]:
         return
     zero = (failed.port[wrong] == 0).all()
     what = "wrong elements are zero" if zero else "wrong elements"
-    yield f"{count} of {total} {what}{_all_at(named_places(wrong, failed.axes))}"
+    yield f"{count} of {total} {what}{all_at(wrong, failed.axes)}"
 
 
-def _all_at(places: Sequence[str]) -> str:
-    return f", all {'; '.join(places)}" if places else ""
+def all_at(wrong: np.ndarray, axes: Sequence[str]) -> str:
+    """The common places of wrong elements: few indices of an axis, or a side of the diagonal.
 
+    Args:
+        wrong: Mask of one or more elements.
+        axes: Name of each axis.
 
-def named_places(wrong: np.ndarray, axes: Sequence[str]) -> list[str]:
-    """The common places of wrong elements: few indices of an axis, or a side of the diagonal."""
+    Returns:
+        The places in words, behind a comma; empty without a common place.
+    """
     indices = np.argwhere(wrong)
     places = []
     for axis, name in enumerate(axes):
@@ -264,7 +268,7 @@ def named_places(wrong: np.ndarray, axes: Sequence[str]) -> list[str]:
         ):
             if fits:
                 places.append(f"{words} of {axes[-2]} and {axes[-1]}")
-    return places
+    return f", all {'; '.join(places)}" if places else ""
 
 
 def named_axes(shape: tuple[int, ...], batch_size: int, sequence_sizes: Container[int]) -> tuple[str, ...]:

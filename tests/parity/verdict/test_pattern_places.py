@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parity.verdict.patterns import LISTED, named_axes, named_places
+from parity.verdict.patterns import LISTED, all_at, named_axes
 
 AXES = ("rows", "columns")
 
@@ -36,13 +36,12 @@ def test_a_tensor_without_the_batch_has_numbers(shape, names):
 @pytest.mark.parametrize("count", [1, LISTED, LISTED + 1])
 def test_few_indices_of_an_axis_are_listed(count):
     mask = wrong((12, 3), np.arange(count) * 2)
-    places = named_places(mask, AXES)
-    listed = f"at rows {', '.join(str(2 * index) for index in range(count))}"
-    assert places == ([listed] if count <= LISTED else [])
+    listed = f", all at rows {', '.join(str(2 * index) for index in range(count))}"
+    assert all_at(mask, AXES) == (listed if count <= LISTED else "")
 
 
 def test_all_indices_of_an_axis_are_no_place():
-    assert named_places(wrong((3, 12), slice(None)), AXES) == []
+    assert all_at(wrong((3, 12), slice(None)), AXES) == ""
 
 
 @pytest.mark.parametrize(
@@ -59,23 +58,20 @@ def test_all_indices_of_an_axis_are_no_place():
 )
 def test_a_side_of_the_diagonal(of, words):
     mask = np.fromfunction(of, (9, 9))
-    assert named_places(mask, AXES) == ([f"{words} of rows and columns"] if words else [])
+    assert all_at(mask, AXES) == (f", all {words} of rows and columns" if words else "")
     # The diagonal is that of the last two axes.
     stacked = np.stack([mask, mask])
-    assert named_places(stacked, ("batch", *AXES)) == named_places(mask, AXES)
+    assert all_at(stacked, ("batch", *AXES)) == all_at(mask, AXES)
 
 
 def test_one_element_has_no_distance_from_the_diagonal():
-    assert named_places(wrong((9, 9), (5, 2)), AXES) == [
-        "at rows 5",
-        "at columns 2",
-        "below the diagonal of rows and columns",
-    ]
-    assert named_places(wrong((9, 9), (5, 2), (6, 3)), AXES)[-1].startswith("3 below the diagonal")
+    places = all_at(wrong((9, 9), (5, 2)), AXES)
+    assert places == ", all at rows 5; at columns 2; below the diagonal of rows and columns"
+    assert all_at(wrong((9, 9), (5, 2), (6, 3)), AXES).endswith("; 3 below the diagonal of rows and columns")
 
 
 @pytest.mark.parametrize("shape", [(9, 1), (1, 9), (9,)])
 def test_a_vector_has_no_diagonal(shape):
     mask = np.zeros(shape, bool)
     mask.ravel()[2:] = True
-    assert named_places(mask, AXES[: len(shape)]) == []
+    assert all_at(mask, AXES[: len(shape)]) == ""
