@@ -35,10 +35,8 @@ def explain_alone(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgeme
     """The patterns that explain the result `port` of a module alone, or of an output of the model."""
     if tap.isolated is None:
         return _explain(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
-    oracle = evidence.oracle_isolated.get(tap.tap)
-    patterns = _explain(evidence, oracle, port, tap.tap, tap.isolated)
-    failed = _failed_tensor(evidence, oracle, port, tap.tap, tap.isolated)
-    return patterns if failed is None else (*_cause(evidence, failed, tap.tap), *patterns)
+    failed = _failed_tensor(evidence, evidence.oracle_isolated.get(tap.tap), port, tap.tap, tap.isolated)
+    return () if failed is None else (*_cause(evidence, failed, tap.tap), *explain(failed))
 
 
 def _cause(evidence: Evidence, failed: FailedTensor, tap: str) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
@@ -15,11 +16,24 @@ LARGEST_EPSILON = 1e-2
 """Largest added constant that counts as an epsilon."""
 GELU_CUBIC = 0.044715
 """The factor of the cube in GELU by tanh."""
+MOST_DIGITS = 7
+"""Largest number of digits of a rounded constant."""
 MOST_PARTS = 6
 """Largest number of operands or results that are exchanged in pairs."""
 _COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
 _SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
+_OPERANDS = {
+    "mm": ("self", "mat2"),
+    "bmm": ("self", "mat2"),
+    "addmm": ("mat1", "mat2"),
+    "baddbmm": ("batch1", "batch2"),
+}
+_WITH_EPSILON = {"add": "other", "clamp": "min", "clamp_min": "min"}
+"""The argument that is an epsilon by hand: an added constant, or the least value of a divisor."""
+_LOOKUPS = {"embedding": ("weight", "indices"), "index_select": ("self", "index")}
+_SPLITS = frozenset({"split", "split_with_sizes", "unbind", "chunk"})
+_JOINS = frozenset({"cat", "stack"})
+_WITH_CONSTANT = frozenset({"mul", "div", "add", "sub", "pow", "rsub"})
 _ALONG_AXES = frozenset(
     "_softmax _log_softmax cumsum cumprod flip mean sum var amax amin linalg_vector_norm norm".split()
 )
@@ -90,19 +104,14 @@ def _with(text: str, changed: Mapping[str, Any]) -> Change:
 
 def _epsilons(operation: Operation) -> Iterator[Change]:
     named = operation.named()
-    places = [name for name in ("eps", "epsilon") if isinstance(named.get(name), float)]
-    # A constant that is added by hand, or the least value of a divisor.
-    if operation.name in ("add", "clamp_min", "clamp", "maximum"):
-        places += [name for name in ("other", "min") if _is_epsilon(named.get(name))]
-    for name in places:
-        for epsilon in EPSILONS:
-            if epsilon != named[name]:
-                text = f"with an epsilon of {epsilon:g} in place of {named[name]:g} in {operation.words}"
-                yield _with(text, {name: epsilon})
-
-
-def _is_epsilon(value: Any) -> bool:
-    return isinstance(value, float) and 0.0 < value <= LARGEST_EPSILON
+    name = _WITH_EPSILON.get(operation.name, "eps")
+    present = named.get(name)
+    if not isinstance(present, float) or (name != "eps" and not 0.0 < present <= LARGEST_EPSILON):
+        return
+    for epsilon in EPSILONS:
+        if epsilon != present:
+            text = f"with an epsilon of {epsilon:g} in place of {present:g} in {operation.words}"
+            yield _with(text, {name: epsilon})
 
 
 def _gelu(operation: Operation) -> Iterator[Change]:
@@ -113,12 +122,12 @@ def _gelu(operation: Operation) -> Iterator[Change]:
         text = f"with GELU by {forms[other]} in place of {forms[present]}"
         yield _with(text, {"approximate": other})
     # GELU that is written out: x is the argument's cubic root, or a multiple of it.
-    if operation.name == "tanh" and operation.named()["self"].is_floating_point():
+    if operation.name == "tanh":
         yield Change(
             "with GELU by erf in place of tanh",
             lambda o: torch.erf(_root(o.named()["self"]) / math.sqrt(2)).to(o.named()["self"].dtype),
         )
-    if operation.name == "erf" and operation.named()["self"].is_floating_point():
+    if operation.name == "erf":
         yield Change(
             "with GELU by tanh in place of erf", lambda o: _tanh_of(math.sqrt(2) * o.named()["self"])
         )
@@ -146,7 +155,7 @@ def _biases(operation: Operation) -> Iterator[Change]:
         x, other = named["self"], named["other"]
         for name, addend, rest in (("self", x, other), ("other", other, x)):
             # A bias has fewer elements than the result; a mask or a residual is no bias.
-            if isinstance(addend, torch.Tensor) and 0 < addend.numel() < rest.numel():
+            if addend.numel() < rest.numel():
                 shape = "x".join(map(str, addend.shape))
                 yield _with(f"without the added bias of {shape}", {name: torch.zeros_like(addend)})
 
@@ -160,13 +169,12 @@ def _diagonals(operation: Operation) -> Iterator[Change]:
     if operation.name == "arange":
         for step in (1, -1):
             yield Change(f"with positions shifted by {step:+d}", lambda o, step=step: o.run() + step)
-    if operation.name in ("embedding", "index_select"):
-        indices = "indices" if operation.name == "embedding" else "index"
+    if operation.name in _LOOKUPS:
+        table, indices = _LOOKUPS[operation.name]
         named = operation.named()
-        table = named["weight"].shape[0] if operation.name == "embedding" else None
+        last = named[table].shape[named.get("dim", 0)] - 1
         for step in (1, -1):
-            index = named[indices] + step
-            index = index.clamp(0, table - 1) if table else index
+            index = (named[indices] + step).clamp(0, last)
             yield _with(f"with indices of {operation.words} shifted by {step:+d}", {indices: index})
 
 
@@ -174,12 +182,12 @@ def _comparisons(operation: Operation) -> Iterator[Change]:
     if operation.name in _COMPARISONS:
         other = _COMPARISONS[operation.name]
         text = f"with {_SIGNS[other]} in place of {_SIGNS[operation.name]}"
-        yield Change(text, lambda o: getattr(torch, other)(*o.args[:2]))
+        yield Change(text, lambda o: getattr(torch, other)(*o.args))
 
 
 def _axes(operation: Operation) -> Iterator[Change]:
     named = operation.named()
-    if operation.name in _ALONG_AXES and isinstance(named.get("self"), torch.Tensor):
+    if operation.name in _ALONG_AXES:
         rank = named["self"].ndim
         dim = named.get("dim", named.get("dims"))
         axes = [dim] if isinstance(dim, int) else list(dim or ())
@@ -210,39 +218,29 @@ def _layer_norm_over(operation: Operation, axis: int) -> Any:
 def _order(operation: Operation) -> Iterator[Change]:
     """Exchanged, transposed and wrongly folded operands."""
     named = operation.named()
-    if operation.name in _PRODUCTS:
-        for name in ("self", "mat2", "batch1", "batch2", "mat1"):
-            operand = named.get(name)
-            is_bias = name == "self" and operation.name in ("addmm", "baddbmm")
-            if isinstance(operand, torch.Tensor) and operand.ndim > 1 and not is_bias:
-                if operand.shape[-1] == operand.shape[-2]:
-                    text = f"with {name} of {operation.words} transposed"
-                    yield _with(text, {name: operand.transpose(-1, -2)})
-    if operation.name in ("split", "split_with_sizes", "unbind", "chunk", "cat", "stack"):
-        joins = operation.name in ("cat", "stack")
+    for name in _OPERANDS.get(operation.name, ()):
+        operand = named[name]
+        if operand.shape[-1] == operand.shape[-2]:
+            yield _with(f"with {name} of {operation.words} transposed", {name: operand.transpose(-1, -2)})
+    if operation.name in _SPLITS | _JOINS:
+        joins = operation.name in _JOINS
         parts = named["tensors"] if joins else operation.run()
         what = "operands" if joins else "parts"
-        for first, second in _pairs(parts):
-            text = f"with {what} {first} and {second} of {operation.words} exchanged"
-            yield Change(text, lambda o, pair=(first, second): _exchanged(o, joins, *pair))
-    if operation.name in ("permute", "transpose") and isinstance(named.get("self"), torch.Tensor):
+        for first, second in combinations(range(min(len(parts), MOST_PARTS)), 2):
+            if parts[first].shape == parts[second].shape:
+                text = f"with {what} {first} and {second} of {operation.words} exchanged"
+                yield Change(text, lambda o, pair=(first, second): _exchanged(o, joins, *pair))
+    if operation.name in ("permute", "transpose"):
         yield Change(
             f"with a reshape in place of {operation.words}",
             lambda o: o.named()["self"].reshape(o.run().shape),
         )
-    if operation.name in ("view", "_unsafe_view") and "size" in named:
+    if operation.name in ("view", "_unsafe_view"):
         x, size = named["self"], list(named["size"])
         if len(size) == x.ndim + 1 and size[-1] not in (1, -1) and size[-2] not in (1, -1):
             folded = [*size[:-2], size[-1], size[-2]]
             text = f"with the last two axes of {operation.words} exchanged"
             yield Change(text, lambda o: o.named()["self"].reshape(folded).transpose(-1, -2))
-
-
-def _pairs(parts: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
-    for first in range(min(len(parts), MOST_PARTS)):
-        for second in range(first + 1, min(len(parts), MOST_PARTS)):
-            if parts[first].shape == parts[second].shape:
-                yield first, second
 
 
 def _exchanged(operation: Operation, joins: bool, first: int, second: int) -> Any:
@@ -254,7 +252,7 @@ def _exchanged(operation: Operation, joins: bool, first: int, second: int) -> An
 def _scales(operation: Operation) -> Iterator[Change]:
     """A product times the square root of a width, or divided by it."""
     named = operation.named()
-    if operation.name not in _PRODUCTS:
+    if operation.name not in _OPERANDS:
         return
     operands = [value for value in named.values() if isinstance(value, torch.Tensor)]
     for width in sorted({size for operand in operands for size in operand.shape if size > 1}):
@@ -270,7 +268,7 @@ def _scales(operation: Operation) -> Iterator[Change]:
 
 def _constants(operation: Operation) -> Iterator[Change]:
     """A constant that is rounded, or left out of a product."""
-    if operation.name not in ("mul", "div", "add", "sub", "pow", "rsub"):
+    if operation.name not in _WITH_CONSTANT:
         return
     named = operation.named()
     for name in ("self", "other", "exponent"):
@@ -283,12 +281,13 @@ def _constants(operation: Operation) -> Iterator[Change]:
             yield _with(f"without the step {verb} {constant:.6g}", {"other": 1})
         for rounded in _rounded(float(constant)):
             text = f"with the constant {rounded:.8g} in place of {constant:.8g} in {operation.words}"
-            yield _with(text, {name: rounded})
+            is_tensor = isinstance(value, torch.Tensor)
+            yield _with(text, {name: torch.full_like(value, rounded) if is_tensor else rounded})
 
 
 def _rounded(constant: float) -> list[float]:
-    if not math.isfinite(constant) or constant == 0.0:
+    if not math.isfinite(constant):
         return []
-    digits = [float(f"{constant:.{count}g}") for count in (1, 2, 3, 4, 5, 6, 7)]
+    digits = [float(f"{constant:.{count}g}") for count in range(1, MOST_DIGITS + 1)]
     types = [torch.tensor(constant).to(t).double().item() for t in (torch.float16, torch.bfloat16)]
     return list(dict.fromkeys(v for v in (*digits, *types, float(int(constant))) if v != constant))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,10 +41,9 @@ def cause(run: Run, arguments: Mapping[str, torch.Tensor], failed: FailedTensor)
         return ""
     with torch.no_grad(), _Operations() as plain:
         run(arguments)
-    trials = min(MOST_TRIALS, max(1, MOST_ELEMENTS // max(1, plain.elements)))
-    best, text = float("inf"), ""
+    best, text = math.inf, ""
     for number, (words, trial) in enumerate(_trials(run, arguments, plain.changes)):
-        if number >= trials:
+        if number >= MOST_TRIALS or number * plain.elements >= MOST_ELEMENTS:
             break
         residual = _residual(trial, failed)
         if residual < best:
@@ -67,13 +68,13 @@ def _run_changed(run: Run, arguments: Mapping[str, torch.Tensor], place: int, ch
 def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:
     """The relative distance of the port from a changed result; infinity beyond the limit."""
     try:
-        changed = trial().to(torch.float64).cpu().numpy()
+        changed = trial().double().cpu().numpy()
     except (RuntimeError, IndexError, ValueError):
         # A change that does not fit the shapes is no cause.
-        return float("inf")
+        return math.inf
     fits = changed.shape == failed.oracle.shape and np.isfinite(changed[failed.counted]).all()
     if not fits or not failed.is_explained_by(changed):
-        return float("inf")
+        return math.inf
     return Oracle(changed[failed.counted]).distance(failed.port[failed.counted]).l2
 
 
@@ -114,7 +115,7 @@ class _Operations(TorchDispatchMode):
         super().__init__()
         self._place = place
         self._change = change
-        self._count = 0
+        self._places = itertools.count()
         self.elements = 0
         self.changes: list[tuple[int, Change]] = []
 
@@ -125,7 +126,7 @@ class _Operations(TorchDispatchMode):
             result = func.decompose(*args, **kwargs)
         if result is not NotImplemented:
             return result
-        place, self._count = self._count, self._count + 1
+        place = next(self._places)
         operation = Operation(func, args, kwargs)
         if place == self._place and self._change is not None:
             return self._change.result(operation)

@@ -1,0 +1,347 @@
+"""Changes of one operation: which ones are tried, their words, and the results of the changed operation."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from parity.verdict.causes.changes import EPSILONS, LARGEST_EPSILON, MOST_PARTS, Operation, changes_of
+
+aten = torch.ops.aten
+
+
+def tensor(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+X = tensor(1, 3, 6, 8)
+SQUARE, WIDE = tensor(2, 6, 6), tensor(3, 6, 4)
+LEFT, RIGHT = tensor(4, 3, 6, 6), tensor(5, 3, 6, 4)
+BIAS = tensor(6, 8)
+
+
+def tried(function, *args, **kwargs):
+    """The results of an operation's changes, by their words."""
+    operation = Operation(function, args, kwargs)
+    return {change.text: change.result(operation) for change in changes_of(operation)}
+
+
+def assert_tried(expected, function, *args, part="", **kwargs):
+    """The changes whose words have a part in common are the expected ones, with their results."""
+    actual = {text: result for text, result in tried(function, *args, **kwargs).items() if part in text}
+    assert list(actual) == list(expected)
+    for text, result in actual.items():
+        torch.testing.assert_close(result, expected[text], rtol=1e-12, atol=1e-12)
+
+
+def others(present):
+    return [epsilon for epsilon in EPSILONS if epsilon != present]
+
+
+def test_every_usual_epsilon_of_a_norm():
+    words = "with an epsilon of {:g} in place of 1e-06 in layer_norm".format
+    expected = {words(eps): aten.native_layer_norm(X, [8], BIAS, BIAS, eps) for eps in others(1e-6)}
+    assert_tried(expected, aten.native_layer_norm.default, X, [8], BIAS, BIAS, 1e-6, part="epsilon")
+    # An epsilon that a norm has by name may be of any size.
+    for unusual in (0.0, 0.5):
+        assert tried(aten.native_layer_norm.default, X, [8], None, None, unusual)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(aten.add.Tensor, "add"), (aten.clamp_min.default, "clamp_min"), (aten.clamp.default, "clamp")],
+)
+def test_an_epsilon_by_hand_is_a_small_constant(function, name):
+    for present in (1e-6, LARGEST_EPSILON):
+        expected = {
+            f"with an epsilon of {eps:g} in place of {present:g} in {name}": function(X, eps)
+            for eps in others(present)
+        }
+        assert_tried(expected, function, X, present, part="epsilon")
+    for constant in (0.0, -1e-6, 1.1 * LARGEST_EPSILON, 1):
+        assert_tried({}, function, X, constant, part="epsilon")
+    assert_tried({}, aten.sub.Tensor, X, 1e-6, part="epsilon")
+
+
+def test_the_bias_of_a_product_or_a_norm():
+    assert_tried(
+        {"without the bias of addmm": X[0] @ X[1].T},
+        *(aten.addmm.default, SQUARE[0], X[0], X[1].T),
+        part="bias",
+    )
+    assert_tried(
+        {"without the bias of baddbmm": LEFT @ RIGHT}, aten.baddbmm.default, RIGHT, LEFT, RIGHT, part="bias"
+    )
+    assert_tried(
+        {"without the bias of layer_norm": aten.native_layer_norm(X, [8], BIAS, None, 1e-5)},
+        *(aten.native_layer_norm.default, X, [8], BIAS, BIAS, 1e-5),
+        part="bias",
+    )
+    assert_tried({}, aten.native_layer_norm.default, X, [8], BIAS, None, 1e-5, part="bias")
+
+
+@pytest.mark.parametrize(("shape", "words"), [((8,), "8"), ((1,), "1"), ((6, 8), "6x8"), ((6, 1), "6x1")])
+def test_an_added_bias_has_fewer_elements(shape, words):
+    bias = tensor(7, *shape)
+    for operands in ((X, bias), (bias, X)):
+        assert_tried({f"without the added bias of {words}": X}, aten.add.Tensor, *operands, part="bias")
+
+
+def test_a_residual_or_another_operation_has_no_bias():
+    assert_tried({}, aten.add.Tensor, X, X, part="bias")
+    assert_tried({}, aten.add.Tensor, X, 0.5, part="bias")
+    assert_tried({}, aten.mul.Tensor, X, BIAS, part="bias")
+
+
+@pytest.mark.parametrize("function", [aten.tril.default, aten.triu.default])
+def test_the_diagonal_of_a_triangle(function):
+    name = function.overloadpacket.__name__
+    assert_tried(
+        {
+            f"with the mask shifted: diagonal 1 in place of 2 in {name}": function(SQUARE, 1),
+            f"with the mask shifted: diagonal 3 in place of 2 in {name}": function(SQUARE, 3),
+        },
+        *(function, SQUARE, 2),
+    )
+
+
+def test_shifted_positions():
+    positions = torch.arange(5)
+    assert_tried(
+        {"with positions shifted by +1": positions + 1, "with positions shifted by -1": positions - 1},
+        *(aten.arange.default, 5),
+    )
+
+
+def test_shifted_indices_stay_in_the_table():
+    ids = torch.tensor([0, 1, 4, 5])
+    up, down = torch.tensor([1, 2, 5, 5]), torch.tensor([0, 0, 3, 4])
+    words = "with indices of {} shifted by {}".format
+    assert_tried(
+        {words("embedding", "+1"): WIDE[up], words("embedding", "-1"): WIDE[down]},
+        *(aten.embedding.default, WIDE, ids),
+    )
+    for axis, table in ((0, WIDE), (1, WIDE.T.contiguous())):
+        assert_tried(
+            {
+                words("index_select", "+1"): table.index_select(axis, up),
+                words("index_select", "-1"): table.index_select(axis, down),
+            },
+            *(aten.index_select.default, table, axis, ids),
+        )
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "changed"),
+    [
+        (aten.lt.Tensor, "<= in place of <", torch.le),
+        (aten.le.Tensor, "< in place of <=", torch.lt),
+        (aten.gt.Tensor, ">= in place of >", torch.ge),
+        (aten.ge.Tensor, "> in place of >=", torch.gt),
+    ],
+)
+def test_a_strict_comparison_or_not(function, words, changed):
+    x, y = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 2.0, 2.0])
+    assert_tried({f"with {words}": changed(x, y)}, function, x, y)
+
+
+def test_another_axis():
+    words = "with {} over axis {} in place of {}".format
+    for axis in (1, -2):
+        assert_tried(
+            {words("softmax", 0, 1): X.softmax(0), words("softmax", 2, 1): X.softmax(2)},
+            *(aten._softmax.default, X, axis, False),
+        )
+    assert_tried({words("flip", 1, 0): SQUARE.flip(1)}, aten.flip.default, SQUARE, [0])
+    assert_tried({words("sum", 0, 1): SQUARE.sum(0, True)}, aten.sum.dim_IntList, SQUARE, [1], True)
+
+
+def test_an_axis_without_another_one():
+    for x in (BIAS, BIAS[0]):
+        assert_tried({}, aten._softmax.default, x, -1, False)
+    for axes in ([0, 1], None):
+        assert_tried({}, aten.sum.dim_IntList, SQUARE, axes)
+    # Another axis of these is another shape, or no error that ports have.
+    assert_tried({}, aten.select.int, SQUARE, 0, 1)
+
+
+def test_a_layer_norm_over_an_axis_that_fits():
+    words = "with layer_norm over axis {} in place of 2".format
+
+    def over(axis, weight, x=X):
+        return F.layer_norm(x.transpose(axis, -1), [x.shape[axis]], weight).transpose(axis, -1)
+
+    def tried_over(x, weight):
+        results = tried(aten.native_layer_norm.default, x, [x.shape[-1]], weight, None, 1e-5)
+        return {text: result[0] for text, result in results.items() if "over" in text}
+
+    actual = tried_over(X, None)
+    assert list(actual) == [words(0), words(1)]
+    for axis in (0, 1):
+        torch.testing.assert_close(actual[words(axis)], over(axis, None))
+    assert tried_over(X, BIAS) == {}
+    cube = tensor(8, 3, 8, 8)
+    actual = tried_over(cube, BIAS)
+    assert list(actual) == [words(1)]
+    torch.testing.assert_close(actual[words(1)], over(1, BIAS, cube))
+    # Over two axes there is no other choice.
+    assert "over" not in str(tried(aten.native_layer_norm.default, X, [6, 8], None, None, 1e-5))
+
+
+def test_transposed_operands_of_products_are_square():
+    other = tensor(9, 6, 6)
+    for function, args, expected in (
+        (aten.mm.default, (SQUARE, WIDE), {"self of mm": SQUARE.T @ WIDE}),
+        (aten.mm.default, (WIDE.T, SQUARE), {"mat2 of mm": WIDE.T @ SQUARE.T}),
+        (aten.bmm.default, (LEFT, RIGHT), {"self of bmm": LEFT.mT @ RIGHT}),
+        (aten.bmm.default, (RIGHT.mT, LEFT), {"mat2 of bmm": RIGHT.mT @ LEFT.mT}),
+        (
+            *(aten.addmm.default, (other, SQUARE, other)),
+            {"mat1 of addmm": other + SQUARE.T @ other, "mat2 of addmm": other + SQUARE @ other.T},
+        ),
+        (aten.addmm.default, (BIAS, X[0][:, :6], WIDE @ WIDE.T @ X[0]), {"mat1 of addmm": None}),
+        (
+            *(aten.baddbmm.default, (LEFT, LEFT, LEFT.flip(0))),
+            {
+                "batch1 of baddbmm": LEFT + LEFT.mT @ LEFT.flip(0),
+                "batch2 of baddbmm": LEFT + LEFT @ LEFT.flip(0).mT,
+            },
+        ),
+    ):
+        actual = {text: result for text, result in tried(function, *args).items() if "transposed" in text}
+        assert list(actual) == [f"with {words} transposed" for words in expected]
+        for text, result in expected.items():
+            if result is not None:
+                torch.testing.assert_close(actual[f"with {text} transposed"], result)
+
+
+def test_exchanged_parts():
+    words = "with parts {} and {} of {} exchanged".format
+    a, b, c = SQUARE.split(2)
+    for function, args in (
+        (aten.split.Tensor, (SQUARE, 2)),
+        (aten.split_with_sizes.default, (SQUARE, [2, 2, 2])),
+        (aten.chunk.default, (SQUARE, 3)),
+        (aten.unbind.int, (torch.stack([a, b, c]),)),
+    ):
+        name = function.overloadpacket.__name__
+        assert_tried(
+            {words(0, 1, name): (b, a, c), words(0, 2, name): (c, b, a), words(1, 2, name): (a, c, b)},
+            *(function, *args),
+        )
+    # Parts of other sizes are not exchanged by mistake.
+    assert list(tried(aten.split_with_sizes.default, SQUARE, [1, 4, 1])) == [words(0, 2, "split_with_sizes")]
+    many = len(tried(aten.unbind.int, tensor(1, MOST_PARTS + 1, 2)))
+    assert many == math.comb(MOST_PARTS, 2)
+
+
+def test_exchanged_operands():
+    a, b, c = SQUARE, SQUARE + 1, WIDE
+    words = "with operands {} and {} of {} exchanged".format
+    assert_tried({words(0, 1, "cat"): torch.cat([b, a, c], 1)}, aten.cat.default, [a, b, c], 1)
+    assert_tried({words(0, 1, "stack"): torch.stack([b, a], 1)}, aten.stack.default, [a, b], 1)
+
+
+def test_a_reshape_in_place_of_another_order():
+    assert_tried(
+        {"with a reshape in place of permute": X.reshape(8, 3, 6)}, aten.permute.default, X, [2, 0, 1]
+    )
+    assert_tried({"with a reshape in place of transpose": X.reshape(6, 3, 8)}, aten.transpose.int, X, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "is_tried"),
+    [
+        ((3, 6, 8), [3, 6, 2, 4], True),
+        ((3, 1, 8), [3, 1, 2, 4], True),
+        ((1, 8), [1, 2, 4], True),
+        ((3, 8), [3, 1, 8], False),
+        ((3, 8), [3, 8, 1], False),
+        ((3, 8), [3, -1, 4], False),
+        ((3, 8), [3, 2, -1], False),
+        ((3, 6, 8), [18, 8], False),
+        ((3, 6, 8), [3, 6, 2, 2, 2], False),
+        ((3, 6, 8), [3, 8, 6], False),
+    ],
+)
+@pytest.mark.parametrize("function", [aten.view.default, aten._unsafe_view.default])
+def test_a_folded_axis_in_the_other_order(function, shape, size, is_tried):
+    x = tensor(1, *shape)
+    name = function.overloadpacket.__name__.removeprefix("_")
+    folded = x.reshape(*size[:-2], size[-1], size[-2]).mT if is_tried else None
+    expected = {f"with the last two axes of {name} exchanged": folded} if is_tried else {}
+    assert_tried(expected, function, x, size)
+
+
+def test_a_product_has_a_factor_of_a_width():
+    x, y = tensor(1, 1, 2), tensor(2, 2, 3)
+    product, words = x @ y, "with the result of mm times {}".format
+    expected = {}
+    for width in (2, 3):
+        expected |= {
+            words(f"sqrt({width})"): product * math.sqrt(width),
+            words(f"1/sqrt({width})"): product / math.sqrt(width),
+            words(f"{width}"): product * width,
+            words(f"1/{width}"): product / width,
+        }
+    assert_tried(expected, aten.mm.default, x, y, part="times")
+    assert_tried({}, aten.mul.Tensor, SQUARE, SQUARE, part="times")
+
+
+CONSTANT = 0.123456789
+HALF, BRAIN = (torch.tensor(CONSTANT).to(t).item() for t in (torch.float16, torch.bfloat16))
+ROUNDED = [0.1, 0.12, 0.123, 0.1235, 0.12346, 0.123457, 0.1234568, HALF, BRAIN, 0.0]
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+@pytest.mark.parametrize(
+    ("function", "is_first"),
+    [
+        (aten.mul.Tensor, False),
+        (aten.div.Tensor, False),
+        (aten.add.Tensor, False),
+        (aten.sub.Tensor, False),
+        (aten.pow.Tensor_Scalar, False),
+        (aten.pow.Scalar, True),
+        (aten.rsub.Scalar, False),
+    ],
+)
+def test_a_rounded_constant(function, is_first, as_tensor):
+    if as_tensor:
+        packet = function.overloadpacket
+        function = packet.Tensor_Tensor if packet is aten.pow else packet.Tensor
+    x, name = X.abs() + 1, function.overloadpacket.__name__
+
+    def run(value):
+        return function(value, x) if is_first else function(x, value)
+
+    present = torch.tensor(CONSTANT, dtype=torch.float64) if as_tensor else CONSTANT
+    expected = {
+        f"with the constant {value:.8g} in place of 0.12345679 in {name}": run(
+            torch.tensor(value, dtype=torch.float64) if as_tensor else value
+        )
+        for value in ROUNDED
+    }
+    arguments = (present, x) if is_first else (x, present)
+    actual = {text: result for text, result in tried(function, *arguments).items() if "constant" in text}
+    assert list(actual) == list(expected)
+    for text, result in actual.items():
+        torch.testing.assert_close(result, expected[text], equal_nan=True)
+
+
+def test_a_constant_is_left_out_of_a_product():
+    assert_tried({"without the step times 0.25": X}, aten.mul.Tensor, X, 0.25, part="step")
+    assert_tried({"without the step divided by 8": X}, aten.div.Tensor, X, 8, part="step")
+    for neutral in (0, 1, 0.0, 1.0):
+        assert_tried({}, aten.mul.Tensor, X, neutral, part="step")
+    assert_tried({}, aten.add.Tensor, X, 0.25, part="step")
+    assert_tried({}, aten.rsub.Scalar, X, 0.25, part="step")
+    # A power of a constant base is no product with it.
+    assert_tried({}, aten.pow.Scalar, 0.25, X, part="step")
+
+
+@pytest.mark.parametrize("constant", [True, math.inf, math.nan, 0.0, 2.0, BIAS])
+def test_no_rounded_constant(constant):
+    """Truth values, constants that no rounding changes, and tensors with axes."""
+    assert_tried({}, aten.add.Tensor, X, constant, part="constant")

@@ -1,0 +1,167 @@
+"""The search for a cause: what is tried on the arguments, how often, and which results count."""
+
+import numpy as np
+import pytest
+import torch
+
+from parity.verdict.causes import cause, search
+from parity.verdict.distances import Distance
+from parity.verdict.patterns import FailedTensor
+
+LIMIT = 1e-9
+B, N = 4, 6
+X = torch.randn(B, N, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+MASK = torch.rand(B, N, generator=torch.Generator().manual_seed(2)) < 0.5
+IDS = torch.arange(B * N).reshape(B, N) ** 2 % 17
+
+
+def searched(reference, port, arguments=None, counted=None, oracle=None):
+    """The cause for a port's function in place of the reference's."""
+    arguments = {"x": X} if arguments is None else arguments
+    exact = reference(**arguments) if oracle is None else oracle
+    result = port(**arguments)
+    mask = np.ones(exact.shape, bool) if counted is None else counted
+    limit = Distance(LIMIT, LIMIT, LIMIT)
+    axes = [f"axis {axis}" for axis in range(exact.ndim)]
+    failed = FailedTensor(exact.double().numpy(), result.double().numpy(), mask, limit, axes, torch.float64)
+    return cause(lambda tensors: reference(**tensors), arguments, failed)
+
+
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_shifted_mask(step, axis):
+    def reference(mask):
+        return X.masked_fill(mask, 0.0)
+
+    text = searched(reference, lambda mask: reference(mask.roll(step, axis)), {"mask": MASK})
+    assert text == f"fits the reference with mask shifted by {step:+d} along axis {axis}"
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_shifted_integers_stay_positive(step):
+    assert IDS.min() == 0
+
+    def reference(ids):
+        return torch.cos(ids.double())
+
+    text = searched(reference, lambda ids: reference((ids + step).clamp(min=0)), {"ids": IDS})
+    assert text == f"fits the reference with ids shifted by {step:+d}"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least"), [(torch.float32, 2**24), (torch.int32, 2**31)], ids=["float32", "int32"]
+)
+def test_large_integers_of_another_type(dtype, least):
+    """The first integers that the type does not hold."""
+
+    def reference(ids):
+        return torch.cos(ids.double())
+
+    def port(ids):
+        return reference(ids.to(dtype).to(torch.int64))
+
+    name = str(dtype).removeprefix("torch.")
+    assert searched(reference, port, {"ids": least + IDS}) == f"fits the reference with ids as {name}"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64])
+def test_floating_point_of_another_type(dtype):
+    def reference(x):
+        return torch.sin(30 * x)
+
+    text = searched(reference, lambda x: reference((100 * x).to(dtype).double() / 100), {"x": X})
+    assert text == ""
+    text = searched(reference, lambda x: reference(x.to(dtype).double()), {"x": X})
+    assert text == f"fits the reference with x as {str(dtype).removeprefix('torch.')}"
+
+
+def test_a_result_that_does_not_repeat_has_no_cause():
+    """Of random numbers, or of a module with a state."""
+    assert searched(torch.exp, lambda x: torch.exp(x.float().double()), oracle=torch.exp(X) + 1e-6) == ""
+
+
+def test_elements_that_do_not_count_may_be_undefined():
+    counted = np.ones((B, N), bool)
+    counted[1] = False
+
+    def reference(x):
+        return torch.sin(torch.where(torch.from_numpy(counted), x, torch.nan))
+
+    def port(x):
+        return reference(x.half().double())
+
+    assert searched(reference, port, counted=counted) == "fits the reference with x as float16"
+    # An undefined element that counts is no result.
+    assert searched(reference, port) == ""
+
+
+def test_a_change_that_does_not_fit_the_shapes_is_no_cause():
+    """The sum over another axis has no product with the weight, or a result of another shape."""
+    weight = X.T[:5] @ X[:, :3]
+
+    def reference(x):
+        return x.sum(0) @ weight
+
+    x = torch.stack([X[:, :5], X[:, 1:] ** 2])
+    text = searched(reference, lambda x: 3 * reference(x), {"x": x})
+    assert text == "fits the reference with the result of mm times 3"
+
+
+def test_operations_of_composite_ones_get_all_arguments():
+    """In inference mode, they come whole; a type is a keyword."""
+
+    def reference(x):
+        return torch.linalg.norm(x, dim=-1, dtype=torch.float64) + 1e-5
+
+    def port(x):
+        return reference(x) - 1e-5 + 1e-4
+
+    with torch.inference_mode():
+        text = searched(reference, port, {"x": X.float()})
+    assert text == "fits the reference with an epsilon of 0.0001 in place of 1e-05 in add"
+
+
+class Counted:
+    """A module that counts its runs."""
+
+    def __init__(self):
+        self.runs = 0
+
+    def __call__(self, x):
+        self.runs += 1
+        first, second = (x * 0.123456789).split(N // 2, dim=1)
+        return torch.cat([second.sin(), first], 1)
+
+
+def _trials(monkeypatch, **limits):
+    """Number of runs of changed modules, and the cause."""
+    for name, limit in limits.items():
+        monkeypatch.setattr(search, name, limit)
+    module = Counted()
+    text = searched(module, lambda x: Counted()(x.float().double()))
+    # The oracle, a first run, and one that lists the operations.
+    return module.runs - 3, text
+
+
+ELEMENTS = B * N + B * N // 2 + B * N
+"""Computed elements of one run, of a product, a sine and a concatenation. A split computes nothing."""
+
+
+def test_a_search_ends_after_a_number_of_trials(monkeypatch):
+    text = "fits the reference with x as float32"
+    most, found = _trials(monkeypatch)
+    assert (most > 10, found) == (True, text)
+    for trials in (1, 2, 7):
+        assert _trials(monkeypatch, MOST_TRIALS=trials) == (trials, text)
+
+
+def test_a_search_ends_after_a_number_of_elements(monkeypatch):
+    text = "fits the reference with x as float32"
+    for elements, trials in (
+        (1, 1),
+        (ELEMENTS, 1),
+        (ELEMENTS + 1, 2),
+        (7 * ELEMENTS, 7),
+        (7 * ELEMENTS + 1, 8),
+    ):
+        assert _trials(monkeypatch, MOST_ELEMENTS=elements) == (trials, text)
