@@ -19,6 +19,7 @@ from parity.execution.worker import Status
 from parity.in_process import CleanRun
 from parity.runners import RUNNERS
 from tests.locations import ROOT
+from tests.test_contracts import SETTINGS
 
 PAGES = (
     "quickstart",
@@ -144,7 +145,7 @@ def test_docs_are_the_named_pages():
     assert {path.stem for path in (ROOT / "docs").glob("*.md")} == set(PAGES)
     shown = "".join(path.read_text() for path in USER)
     others = [path.name for path in (ROOT / "docs").iterdir() if path.suffix != ".md"]
-    assert all(f"({other})" in shown for other in others)
+    assert all(f"({other})" in shown or f"(docs/{other})" in shown for other in others)
 
 
 def test_the_readme_and_the_notes_index_name_every_page():
@@ -211,6 +212,19 @@ def test_the_example_of_two_models_passes(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out" / "report.html").exists()
     lines = [line.strip().partition(":")[0] for line in text.splitlines() if " PASS: 4 modules" in line]
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == lines
+
+
+def test_the_arrows_of_the_readme_are_the_import_contracts():
+    chain = re.search(r"flowchart LR\n +(.*)\n", (ROOT / "README.md").read_text())
+    assert chain is not None
+    (layers,) = (rule["layers"] for rule in SETTINGS["contracts"] if rule["id"] == "parity_layers")
+    order = [name for layer in reversed(layers) for name in layer.split(" | ")]
+    arrows = chain[1].split(" --> ")
+    assert arrows == [name for name in order if name in arrows]
+
+
+def test_the_readme_fits_two_screens():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
 def test_a_false_page_is_noticed(tmp_path):
