@@ -139,6 +139,10 @@ class Bench(BatchBench):
             *(edit for edit in self._by_hand() if self._is_mine(edit)),
         ]
 
+    def faults_of_the_suite(self) -> list[Edit]:
+        """Faults by hand in the suite itself, which are in no module of the port; see `HarnessBench`."""
+        return [edit for edit in self._by_hand() if edit.in_harness]
+
     def unreached(self) -> list[Fault]:
         """Faults of the source at lines that the case does not reach.
 
@@ -172,11 +176,9 @@ class Bench(BatchBench):
         return any(places)
 
     def _is_mine(self, edit: Edit) -> bool:
-        """Whether a fault by hand is for this case."""
+        """Whether a fault by hand is for this case's port."""
         if edit.case:
             return edit.case == self.case.name
-        if edit.in_harness:
-            return True
         return bool(edit.family) and edit.family == self.case.family
 
     def homes(self, fault: Fault) -> set[str]:

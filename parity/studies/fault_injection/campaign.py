@@ -132,7 +132,7 @@ def _findings_of_part(
     # One case of a family has to detect a fault of that family.
     faults = {
         bench.name_of(fault): fault
-        for fault in filter(is_wanted, bench.faults())
+        for fault in filter(is_wanted, [*bench.faults(), *bench.faults_of_the_suite()])
         if bench.name_of(fault) in known
         or not (isinstance(fault, Edit) and fault.family and fault.identity in detected)
     }

@@ -63,8 +63,7 @@ class HarnessBench:
         """Faults that the suite detects in the typical batch, a few of each operator."""
         by_operator: dict[str, list[Fault]] = {}
         for fault in self._bench.faults():
-            if not (isinstance(fault, Edit) and fault.in_harness):
-                by_operator.setdefault(fault.operator, []).append(fault)
+            by_operator.setdefault(fault.operator, []).append(fault)
         wrong: list[Fault] = []
         for faults in by_operator.values():
             ordered = sorted(faults, key=lambda fault: hashlib.sha256(fault.identity.encode()).digest())

@@ -50,6 +50,15 @@ def test_a_right_port_shows_a_fault(monkeypatch, old, new, outcome):
     assert finding.localised is (outcome is Outcome.DETECTED)
 
 
+@OF_BENCH
+def test_faults_of_the_suite_are_no_faults_of_the_port():
+    bench = bench_of(CASE)
+    of_the_suite = bench.faults_of_the_suite()
+    assert of_the_suite
+    assert all(edit.in_harness for edit in of_the_suite)
+    assert not {fault.identity for fault in of_the_suite} & {fault.identity for fault in bench.faults()}
+
+
 @pytest.mark.full
 @OF_BENCH
 def test_a_wrong_port_that_passes_shows_a_fault(monkeypatch):
