@@ -1,9 +1,10 @@
 """Arguments of the port's calls against the reference's: the verdicts on the code between modules.
 
 An argument whose origin is the reference's, the same tap or input of the entry, is right. Any other tensor is
-compared. Integers and booleans must equal the reference's. A floating-point argument has the limit of a tap
-at the beginning of its call: the errors of reference and port are distances from the oracle's argument
-(`parity.verdict.rule`), and the code that makes the argument counts as one more module.
+compared, and so is a parameter of the same name, which may hold other values. Integers and booleans must
+equal the reference's. A floating-point argument has the limit of a tap at the beginning of its call: the
+errors of reference and port are distances from the oracle's argument (`parity.verdict.rule`), and the code
+that makes the argument counts as one more module.
 
 Padding does not count, nor do rows that depend on a discontinuity.
 """
@@ -18,6 +19,7 @@ import torch
 
 from parity.base.precision import dtype_name
 from parity.capture.arguments import Argument, Received
+from parity.capture.names import TapName
 from parity.verdict.distances import Distance
 from parity.verdict.evidence import Evidence, Results, like
 from parity.verdict.judgement import ArgumentDifference, CallJudgement
@@ -90,7 +92,7 @@ class _CallJudge:
             return _missing(name, port, "reference")
         if not reference.tensor or not port.tensor:
             return self._other_than_tensors(name, reference, port)
-        if reference.origin and reference.origin == port.origin:
+        if reference.origin and reference.origin == port.origin and not self._is_parameter(port):
             return None
         theirs, ours = self._evidence.reference.argument(reference), self._port.argument(port)
         if self._evidence.squeeze:
@@ -117,6 +119,9 @@ class _CallJudge:
             is_exact,
             (*self._passed_instead(reference, port, ours), *explain(tensor)),
         )
+
+    def _is_parameter(self, port: Argument) -> bool:
+        return port.origin in self._port.call_inputs and not TapName.parse(port.origin).argument
 
     def _other_than_tensors(
         self, name: str, reference: Argument, port: Argument
@@ -193,7 +198,9 @@ class _CallJudge:
                     yield f"equals the reference's {other.name}"
                     return
         if port.origin and reference.origin:
-            yield f"is {port.origin} in place of {reference.origin}"
+            is_same = port.origin == reference.origin
+            with_other = "with other values" if is_same else f"in place of {reference.origin}"
+            yield f"is {port.origin} {with_other}"
 
 
 def _is_integer(tensor: torch.Tensor) -> bool:

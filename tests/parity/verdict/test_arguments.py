@@ -147,6 +147,30 @@ def test_a_transposed_mask_is_named_at_the_block_that_receives_it():
     )
 
 
+class Buffered(Model):
+    def __init__(self, block=Block):
+        super().__init__(block)
+        self.register_buffer("causal", torch.ones(N, N, dtype=torch.bool).tril())
+
+    def mask(self, ids):
+        return self.causal
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_a_buffer_with_other_values_is_named_at_the_block_that_receives_it(is_transposed):
+    run = CleanRun(Glue(Buffered), PRECISIONS["fp32"])
+    runner = TorchRunner()
+    causal = run.weights["causal"]
+    runner.load(run.case, run.precision, {**run.weights, "causal": causal.T if is_transposed else causal})
+    diagnosis = compare(run.evidence, run.results(runner)).diagnosis
+    if not is_transposed:
+        assert diagnosis.kind == "none"
+        return
+    assert (diagnosis.kind, diagnosis.tap, diagnosis.code) == ("between", "block", "")
+    assert diagnosis.text.startswith("block receives another mask: 30 of 36 elements")
+    assert diagnosis.explanation[0] == "is causal with other values"
+
+
 def test_a_wrong_mask_that_no_result_shows_fails_by_itself():
     class Unread(Block):
         def forward(self, x, mask):
