@@ -104,6 +104,19 @@ def test_arguments_have_the_names_of_parameters_and_their_origins(record_calls):
     assert [received.finished for received in capture.arguments.values()] == [0, 0, 1, 3]
 
 
+def test_an_argument_that_the_caller_leaves_out_is_a_default():
+    defaults = {
+        call: {argument.name for argument in calls.arguments if argument.is_default}
+        for call, calls in torch_arguments(Model()).arguments.items()
+    }
+    assert defaults == {
+        "outer": set(),
+        "outer.inner": {"scale"},
+        "outer.inner@1": {"mask"},
+        "last": {"mask", "scale"},
+    }
+
+
 def test_both_sides_name_arguments_alike():
     traced = ported_arguments()
     assert facts(traced.received) == EXPECTED

@@ -28,7 +28,7 @@ def _tensor(seed):
     return torch.randn(B, N, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-INSIDE, ALONE = _tensor(1), _tensor(2)
+INSIDE, ALONE, GATE = _tensor(1), _tensor(2), _tensor(5)
 
 
 @pytest.fixture
@@ -73,14 +73,16 @@ def test_a_result_of_a_module_alone_is_explained(evidence):
 
 
 def _with_oracle(evidence, x):
-    """The evidence on a block that is GELU, with an oracle that can run again."""
-    call = ModuleCall("block", "block", "Block", [TensorKey("x")], {}, ("block",))
-    capture = Capture(calls=[call], call_inputs={"x": x}, longest_sums={"block": 1})
+    """The evidence on a block that is a gated GELU, with an oracle that can run again."""
+    call = ModuleCall("block", "block", "Block", [TensorKey("x")], {"gate": TensorKey("u")}, ("block",))
+    capture = Capture(calls=[call], call_inputs={"x": x, "u": GATE}, longest_sums={"block": 1})
+
+    def run_oracle(present, inputs):
+        assert present is call
+        return {"block": F.gelu(inputs["x"]) * inputs["u"]}
+
     return dataclasses.replace(
-        evidence,
-        reference=capture,
-        oracle_isolated={"block": F.gelu(x)},
-        run_oracle=lambda call, inputs: {"block": F.gelu(inputs["x"])},
+        evidence, reference=capture, oracle_isolated={"block": F.gelu(x) * GATE}, run_oracle=run_oracle
     )
 
 
@@ -88,17 +90,34 @@ def test_a_cause_comes_first_and_needs_an_oracle_that_can_run_again(evidence):
     x = _tensor(3)
     narrow = dataclasses.replace(FAIL, limit=Distance(1e-9, 1e-9, 1e-9))
     known = _with_oracle(evidence, x)
-    port = F.gelu(x, approximate="tanh")
+    port = F.gelu(x, approximate="tanh") * GATE
     judged = _judged(PASS, narrow)
     assert explain_alone(known, port, judged)[0] == "fits the reference with GELU by tanh in place of erf"
     for unknown in (
         dataclasses.replace(known, run_oracle=None),
         # A module with another result in its second run.
-        dataclasses.replace(known, run_oracle=lambda call, inputs: {"block": F.gelu(inputs["x"]) + 1e-12}),
+        dataclasses.replace(
+            known, run_oracle=lambda call, inputs: {"block": F.gelu(inputs["x"]) * inputs["u"] + 1e-12}
+        ),
     ):
         assert not any(text.startswith("fits") for text in explain_alone(unknown, port, judged))
-    noisy = F.gelu(x) + 1e-4 * _tensor(4)
+    noisy = F.gelu(x) * GATE + 1e-4 * _tensor(4)
     assert not any(text.startswith("fits") for text in explain_alone(known, noisy, judged))
+    assert explain_alone(known, port, _judged(FAIL, PASS)) == ()
+    rounded = F.gelu(x) * GATE.half().double()
+    assert explain_alone(known, rounded, judged)[0] == "fits the reference with kwargs.gate as float16"
+
+
+def test_a_cause_leaves_out_discontinuities(evidence):
+    x = _tensor(3)
+    narrow = dataclasses.replace(FAIL, limit=Distance(1e-9, 1e-9, 1e-9))
+    known, port = _with_oracle(evidence, x), F.gelu(x, approximate="tanh") * GATE
+    port[0, 1, 2] += 1.0
+    boundary = np.zeros((B, N, D), bool)
+    assert not explain_alone(known, port, _judged(PASS, narrow))[0].startswith("fits")
+    boundary[0, 1, 2] = True
+    known = dataclasses.replace(known, boundary={"block": boundary})
+    assert explain_alone(known, port, _judged(PASS, narrow))[0].startswith("fits the reference with GELU")
 
 
 def test_without_tensors_or_limits_there_is_no_explanation(evidence):
