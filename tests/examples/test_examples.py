@@ -4,7 +4,7 @@ import functools
 import html
 import re
 
-from examples import conv_net, gpt2_block
+from examples import conv_net, gpt2_block, sasrec
 from tools import failure_picture
 
 
@@ -41,3 +41,20 @@ def test_the_picture_of_the_readme_shows_the_screen_of_today():
     assert words("0.30 of mlp") == words("0.31 of mlp") != words("0.30 of attn")
     assert drawn[0] == "parity"
     assert drawn[1:] == words(failure_picture.screen(block_result()).export_text())
+
+
+def test_sasrec_passes_with_pytorchs_own_attention():
+    result = sasrec.main()
+    assert result.passed, result
+    (case,) = result.report.cases
+    (port,) = (run for run in case.precisions[0].runners if run.runner == "tripy")
+    attention = next(module for module in port.modules if module.tap == "blocks.1.attention")
+    assert attention.kind == "MultiheadAttention"
+    assert attention.isolated.status == attention.accumulated.status == "PASS"
+
+
+def test_a_mask_of_sasrec_that_is_off_by_one_is_named():
+    result = sasrec.main(sasrec.ShiftedPort)
+    assert not result.passed
+    assert "FAIL at blocks.0\n" in str(result)
+    assert "blocks.0 receives another is_future" in str(result)

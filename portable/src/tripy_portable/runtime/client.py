@@ -14,6 +14,7 @@ import torch
 from tripy_portable.diagnostics import MTRTException
 from tripy_portable.dtypes import BY_TORCH
 from tripy_portable.runtime.memref import DeviceMemRef, HostMemRef, MemRefValue, make_ready
+from tripy_portable.runtime.scripts import is_of_gpu
 from tripy_portable.runtime.streams import Stream, create_stream, device_of, queue_of
 from tripy_portable.runtime.types import ScalarTypeCode
 
@@ -122,7 +123,8 @@ class RuntimeClient:
                     "strides "
                     f"[{_join(canonical)}] for shape [{_join(tensor.shape)}]"
                 )
-        memref_type = HostMemRef if tensor.device.type == "cpu" else DeviceMemRef
+        is_on_host = tensor.device.type == "cpu" and not is_of_gpu(dltensor)
+        memref_type = HostMemRef if is_on_host else DeviceMemRef
         return memref_type(tensor, element, is_exposed=True)
 
     def copy_to_device(

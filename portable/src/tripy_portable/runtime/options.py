@@ -37,10 +37,15 @@ class Options:
         Raises:
             MTRTException: for a value other than 0 and 1, naming the variable.
         """
-        return cls(_switch(TF32), _switch(CUDA_GRAPHS), _switch(FUSE))
+        return cls(is_on(TF32), is_on(CUDA_GRAPHS), is_on(FUSE))
 
 
-def _switch(name: str) -> bool:
+def is_on(name: str) -> bool:
+    """Whether an environment variable is 1.
+
+    Raises:
+        MTRTException: for a value other than 0 and 1, naming the variable.
+    """
     value = os.environ.get(name, "0")
     if value not in ("0", "1"):
         raise MTRTException(f"InvalidArgument: environment variable {name} must be 0 or 1, but is {value!r}")
