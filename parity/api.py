@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from parity.base.errors import UserError, check_names
 from parity.base.precision import PRECISIONS
 from parity.case import Case, ModelPair
+from parity.case.patterns import pattern_of
+from parity.execution.folder import RunFolder
 from parity.execution.record import REFERENCE, Status
 from parity.execution.request import Request
 from parity.pipeline import run
-from parity.report.files import write_outputs
+from parity.report.files import read_report, write_again, write_outputs
 from parity.report.overview import tolerated_in
 from parity.report.schema import Report, RunnerReport
 from parity.runners import RUNNERS
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 PRECISIONS_COMPARED = ("fp32", "fp16")
 """The precisions of a comparison that names none."""
+COMMAND = "parity.compare of"
+"""Beginning of the command in the report of a comparison."""
 TIMEOUT = 600.0
 """Time limit of one step of one runner in a process of its own, in seconds."""
 
@@ -58,12 +62,16 @@ class Result:
             raise ParityError(f"the port does not pass\n{self}")
 
     def write(self, folder: str | Path) -> Path:
-        """Write `report.json`, the page and the other forms of the report into a new or empty folder.
+        """Write `report.json`, the page and the other forms of the report, in place of an earlier comparison.
 
         Raises:
-            UserError: The folder cannot be written, or holds another report.
+            UserError: The folder cannot be written, or holds a report that no comparison wrote.
         """
-        write_outputs(self.report, Path(folder))
+        earlier = RunFolder(Path(folder)).report
+        if earlier.exists() and read_report(earlier).command.startswith(COMMAND):
+            write_again(self.report, Path(folder))
+        else:
+            write_outputs(self.report, Path(folder))
         return Path(folder)
 
     def __str__(self) -> str:
@@ -157,7 +165,7 @@ def check(
         checkpoint=None,
         save=None,
         timeout=TIMEOUT,
-        command=f"parity.compare of {case.name}",
+        command=f"{COMMAND} {case.name}",
     )
     return Result(run(request, progress=lambda _: None))
 
@@ -185,5 +193,18 @@ def details(runner: RunnerReport) -> list[str]:
     if diagnosis is not None and diagnosis.kind != "none":
         lines.append(f"where: {diagnosis.text}")
         lines += [f"cause: {reason}" for reason in diagnosis.explanation]
-    lines += [f"note: {module.path} ({module.kind}): {module.gap}" for module in runner.modules if module.gap]
-    return lines
+    return lines + _notes(runner)
+
+
+def _notes(runner: RunnerReport) -> list[str]:
+    """Modules without a verdict and their reasons; paths that differ in numbers alone share a line."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for module in runner.modules:
+        if module.gap:
+            groups.setdefault((pattern_of(module.path), module.kind, module.gap), []).append(module.path)
+    return [
+        f"note: {pattern} ({len(paths)} {kind}): {gap}"
+        if len(paths) > 1
+        else f"note: {paths[0]} ({kind}): {gap}"
+        for (pattern, kind, gap), paths in groups.items()
+    ]

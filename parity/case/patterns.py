@@ -30,6 +30,22 @@ def stars(pattern: str) -> int:
     return len(_STARS.findall(pattern))
 
 
+def pattern_of(name: str) -> str:
+    """The pattern of a dotted name with a star for each number."""
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
+def in_groups(names: Iterable[str]) -> str:
+    """Names of tensors in a line; names that differ in numbers alone are one pattern with their count."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(pattern_of(name), []).append(name)
+    return ", ".join(
+        f"{pattern} ({len(group)} tensors)" if len(group) > 1 else group[0]
+        for pattern, group in groups.items()
+    )
+
+
 def renamed(rules: Mapping[str, str], path: str) -> str:
     """A dotted path under rules from patterns to patterns.
 

@@ -9,7 +9,7 @@ import torch
 
 from parity.base.errors import UserError
 from parity.case import Case, From
-from parity.case.patterns import filled, matched, matches_any
+from parity.case.patterns import filled, in_groups, matched, matches_any, pattern_of
 
 TRAINING_ONLY = "**num_batches_tracked"
 """Pattern of buffers that count batches of training."""
@@ -104,30 +104,22 @@ def _refuse_alone(case: Case, sources: Mapping[str, From], weights: Mapping[str,
     left = [
         own for own in weights if own not in taken and not matches_any((*case.unused, TRAINING_ONLY), own)
     ]
-    others = f"; the reference has left over {_in_groups(left)}" if left else hint
+    others = f"; the reference has left over {in_groups(left)}" if left else hint
     count = "is a tensor" if len(alone) == 1 else f"are {len(alone)} of {len(sources)} tensors"
     raise UserError(
-        "weights",
-        _in_groups(alone),
-        f"{count} of the port alone{others}",
-        f"write weights={{{_group(name)!r}: ...}}",
+        "weights", in_groups(alone), f"{count} of the port alone{others}", _fix(name, absent, weights)
     )
 
 
-def _in_groups(names: Sequence[str]) -> str:
-    """Names in a line; names that differ in numbers alone are one pattern with their count."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(_group(name), []).append(name)
-    return ", ".join(
-        f"{pattern} ({len(group)} tensors)" if len(group) > 1 else group[0]
-        for pattern, group in groups.items()
+def _fix(name: str, absent: str, weights: Mapping[str, torch.Tensor]) -> str:
+    """The option that gives the tensor a source: `names` where the whole module has another name."""
+    owner, source_owner = name.rpartition(".")[0], absent.rpartition(".")[0]
+    is_module = not owner or any(own.startswith(f"{source_owner}.") for own in weights)
+    return (
+        f"write weights={{{pattern_of(name)!r}: ...}}"
+        if is_module
+        else f"write names={{{pattern_of(owner)!r}: ...}}"
     )
-
-
-def _group(name: str) -> str:
-    """The pattern of a name with a star for each number."""
-    return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
 def _refuse_unmatched_rules(case: Case, shapes: Mapping[str, Shape]) -> None:
@@ -160,7 +152,7 @@ def _refuse_left_over(
         are, them = ("are", "them") if len(left) > 1 else ("is", "it")
         raise UserError(
             "weights",
-            _in_groups(left),
+            in_groups(left),
             f"{are} left over: no tensor of the port takes {them}",
             f"name {them} in weights, or in unused if the port does not need {them}",
         )

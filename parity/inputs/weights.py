@@ -73,7 +73,7 @@ def initial_weights(
             scale = role_scale(model.get_submodule(owner), attribute, parameter)
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
         values = np.random.default_rng([seed, key]).standard_normal(tuple(parameter.shape), dtype=np.float32)
-        weights[name] = torch.from_numpy(values * np.float32(scale))
+        weights[name] = torch.from_numpy(np.asarray(values * np.float32(scale)))
     return {name: weights[name].contiguous() for name in model.state_dict()}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import numpy as np
 import nvtripy as tp
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import parity
+from parity.api import details
 from tests.parity.live_models import IMAGES, Net, Port
 
 
@@ -40,8 +42,11 @@ def test_a_right_port_passes_in_two_precisions_and_writes_its_report(tmp_path):
     assert {"conv", "norm", "head", "forward.output"} <= taps
     assert "<html" in (folder / "report.html").read_text()
     ElementTree.parse(folder / "report.junit.xml")
+    # The next comparison takes the place of this one, and of no other report.
+    result.write(folder)
+    (folder / "report.json").write_text(json.dumps(report | {"command": "python run_parity.py"}))
     with pytest.raises(parity.UserError, match="out"):
-        parity.compare(Net(), Port, inputs=IMAGES, precisions=("fp32",)).write(folder)
+        result.write(folder)
 
 
 def test_a_wrong_port_fails_and_names_the_place():
@@ -104,6 +109,15 @@ def test_tensors_constants_and_other_parameter_names_are_inputs():
     result = parity.compare(Scaled, ScaledPort, inputs=inputs, name="scaled")
     assert result.passed, result
     assert str(result).startswith("scaled fp32 PASS")
+
+
+def test_notes_of_repeated_modules_share_a_line():
+    paths = ("blocks.0.act", "blocks.1.act", "act")
+    modules = [SimpleNamespace(path=p, tap=p, kind="ReLU", gap="is absent", verdicts={}) for p in paths]
+    assert details(SimpleNamespace(modules=modules, diagnosis=None)) == [
+        "note: blocks.*.act (2 ReLU): is absent",
+        "note: act (ReLU): is absent",
+    ]
 
 
 class Payloads(torch.nn.Module):

@@ -264,6 +264,7 @@ def test_a_tied_tensor_is_not_left_over():
     [
         ({"unused": ()}, "weights: table is left over: no tensor of the port takes it; name it in weights"),
         ({"names": {}}, "weights: layers.*.bias (2 tensors) are 2 of 4 tensors of the port alone"),
+        ({"names": {}}, "write names={'layers.*': ...}"),
         ({"names": NAMES | {"layer.2": "third"}}, "names: layer.2 matches no module of the port"),
         ({"names": {"layers.*": "first"}}, "names: first is the path of both layers.0 and layers.1"),
         ({"names": {"layers.0": "first.*"}}, "names['layers.0']: first.* has more stars than its pattern"),

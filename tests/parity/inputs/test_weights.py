@@ -148,8 +148,10 @@ def test_a_parameter_without_an_override_has_the_scale_of_its_role():
             self.norm = torch.nn.LayerNorm(4000)
             self.own = torch.nn.Parameter(torch.empty(300, 20, 20))
             self.gate = torch.nn.Parameter(torch.empty(4000))
+            self.scale = torch.nn.Parameter(torch.tensor(1.0))
 
     tensors = weights.initial_weights(Model(), 0)
+    assert tensors.pop("scale").shape == ()
     expected = {
         "table.weight": 0.5,
         "layer.weight": 0.05,
