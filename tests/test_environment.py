@@ -7,6 +7,7 @@ from an index of our own, in which everything has a newer version to be tempted 
 for what the real packages drag in.
 """
 
+import ast
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,14 @@ import pytest
 # One process makes the fixtures of this module.
 pytestmark = pytest.mark.xdist_group("environment")
 
-REQUIREMENTS = Path(__file__).parent.parent / "requirements.txt"
+ROOT = Path(__file__).parent.parent
+REQUIREMENTS = ROOT / "requirements.txt"
+ENGINE = ROOT / "requirements-engine.txt"
+
+# Imports of the engine that are no requirements: Tripy and its stand-in, optional runners and files
+# of a report, and the program that loads the plugin. Jinja brings MarkupSafe.
+OPTIONAL = {"nvtripy", "mlir_tensorrt", "tensorrt", "tripy_portable", "pytest", "markupsafe"}
+OPTIONAL |= {"onnx_ir", "onnxruntime", "onnxscript", "polygraphy", "pynvml"}
 
 # Name to version and requirements.
 Distributions = Mapping[str, tuple[str, tuple[str, ...]]]
@@ -189,10 +198,41 @@ def real_index(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return patience
 
 
+def asked_for(*files: Path) -> set[str]:
+    """The names in requirement files."""
+    lines = (line for file in files for line in file.read_text().splitlines())
+    return {canonical(match[0]) for line in lines if (match := re.match(r"\w[\w.-]*", line))}
+
+
+def imported(*folders: str) -> set[str]:
+    """The names of the packages that a folder's modules import from outside of the project."""
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text())))
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names - sys.stdlib_module_names - {path.parent.name for path in ROOT.glob("*/__init__.py")}
+
+
 def test_nothing_native_is_asked_for() -> None:
-    asked = {canonical(name) for name in re.findall(r"^[\w-]+", REQUIREMENTS.read_text(), flags=re.MULTILINE)}
+    asked = asked_for(REQUIREMENTS, ENGINE)
     assert "torch" in asked
     assert not asked & set(NVTRIPY)
+
+
+def test_the_engine_asks_for_its_imports_and_nothing_else() -> None:
+    homes = metadata.packages_distributions()
+    needed = {canonical(home) for name in imported("parity", "perf_model") - OPTIONAL for home in homes[name]}
+    assert needed == asked_for(ENGINE)
+    assert not asked_for(REQUIREMENTS) & needed
+    assert not OPTIONAL - imported("parity")
+
+
+def test_the_readers_of_data_have_their_imports() -> None:
+    assert imported("datasets") <= asked_for(REQUIREMENTS, ENGINE)
 
 
 class TestOwnIndex:
@@ -231,9 +271,10 @@ class TestOwnIndex:
     ) -> None:
         """`requirement`, in place of what the requirements say, is seen wherever it matters."""
         package = re.match(r"[\w-]+", requirement)[0]
-        kept = [line for line in REQUIREMENTS.read_text().splitlines() if not line.startswith(package)]
+        lines = [line for file in (ENGINE, REQUIREMENTS) for line in file.read_text().splitlines()]
+        others = [line for line in lines if not line.startswith((package, "-r"))]
         planted = tmp_path / "requirements.txt"
-        planted.write_text("\n".join([*kept, requirement]))
+        planted.write_text("\n".join([*others, requirement]))
         planned = stand_in.would_install(planted, *own_index)
         assert (touched in stand_in.touched(planned)) == (touched in stand_in.protected)
 

@@ -30,7 +30,7 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = ((3, 11), (3, 12), (3, 10))
 ANNOUNCED = ("torch", "fbgemm-gpu-cpu", "nvtripy", "tensorrt-rtx-cu13")
-REQUIREMENTS = ("requirements.txt", "requirements-dev.txt", "constraints.txt")
+REQUIREMENTS = ("requirements-engine.txt", "requirements.txt", "requirements-dev.txt", "constraints.txt")
 INPUTS = (*REQUIREMENTS, "portable/pyproject.toml", "tools/setup_env.py")
 
 # Without a GPU the tests of `kernels/` run in Triton's interpreter. torch's CPU build does not bring Triton.

@@ -1,6 +1,7 @@
 """The installed engine: a wheel in a folder of its own, used outside this repository."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,7 +51,7 @@ if __name__ == "__main__":
 def wheel(tmp_path_factory):
     """The wheel, built from a copy: a build writes into its folder."""
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
-    for name in ("pyproject.toml", "README.md", "requirements.txt"):
+    for name in ("pyproject.toml", "README.md", "requirements-engine.txt"):
         shutil.copy(ROOT / name, source)
     for name in ("parity", "perf_model"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -80,7 +81,11 @@ def _run(*arguments, cwd, site: Path | None = None):
 def test_the_wheel_holds_the_engine_alone(wheel):
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist()}
+        (facts,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA"))
     assert {top for top in tops if not top.endswith(".dist-info")} == {"parity", "perf_model"}
+    lines = (ROOT / "requirements-engine.txt").read_text().splitlines()
+    asked = re.findall("^Requires-Dist: (\\S+?)[<>=]", facts, re.MULTILINE)
+    assert asked == [re.split("[<>=]", line)[0] for line in lines if not line.startswith("#")]
 
 
 def test_two_models_are_compared_outside_of_the_repository(installed, tmp_path):

@@ -237,7 +237,8 @@ def test_what_would_divert_an_installation_is_dropped() -> None:
 def test_every_named_requirement_is_pinned() -> None:
     constraints = (ROOT / "constraints.txt").read_text()
     pinned = {name.lower() for name in re.findall(r"^([\w.-]+)==", constraints, flags=re.MULTILINE)}
-    required = "".join((ROOT / name).read_text() for name in ("requirements.txt", "requirements-dev.txt"))
+    files = [name for name in setup_env.REQUIREMENTS if name != "constraints.txt"]
+    required = "".join((ROOT / name).read_text() for name in files)
     named = {name.lower() for name in re.findall(r"^(\w[\w.-]*)", required, flags=re.MULTILINE)}
     assert named
     assert named | {"colored", *setup_env.ANNOUNCED} <= pinned
