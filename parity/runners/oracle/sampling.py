@@ -15,6 +15,7 @@ such a model are taken one by one, with the same distribution, and the runner's 
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -193,6 +194,12 @@ class LargestResult(EachOperation):
         return result
 
 
+@functools.cache
+def _state(reason: str) -> None:
+    """Log a reason once a process: every module of a model has the same one."""
+    _LOG.warning("rounding samples are taken one by one: %s", reason)
+
+
 def rounding_samples(
     arguments: Callable[[], Any],
     run: Callable[[Any], Mapping[str, torch.Tensor]],
@@ -216,7 +223,7 @@ def rounding_samples(
         try:
             return _many_at_once(arguments, run, taps, Errors(precision, seed=0), count, together)
         except NotBatchable as reason:
-            _LOG.warning("rounding samples are taken one by one: %s", reason)
+            _state(str(reason))
     samples = []
     for seed in range(count):
         fresh = arguments()
