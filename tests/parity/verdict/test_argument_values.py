@@ -193,6 +193,18 @@ def test_the_same_origin_is_the_same_argument():
         assert difference(IDS, IDS + 1, sides).explanation == ("equals the oracle plus 1",)
 
 
+@pytest.mark.parametrize(("origin", "is_compared"), [("causal", True), ("forward(x)", False)])
+def test_a_parameter_of_the_same_name_may_hold_other_values(origin, is_compared):
+    """The inputs of the entry are the same on both sides."""
+    sides = [capture((CALL, {"x": x}, {"origins": {"x": origin}})) for x in (IDS, IDS + 1)]
+    for side in sides:
+        side.call_inputs[origin] = IDS
+    found = [argument for call in judged(*sides) for argument in call.differing]
+    assert [argument.explanation for argument in found] == is_compared * [
+        (f"is {origin} with other values", "equals the oracle plus 1")
+    ]
+
+
 def test_the_reference_s_other_argument_is_told():
     values = {"query": X, "scale": 2.0, "ids": IDS, "key": X + 1, "value": X + 2}
     calls = judged(capture((CALL, values)), capture((CALL, {**values, "query": X + 2})))
