@@ -18,8 +18,8 @@ import torch
 
 from parity.verdict.distances import Distance, Oracle
 
-LARGEST_DENOMINATOR = 1024
-"""Largest denominator of a factor that is shown as a fraction, such as 200/211: a ratio of sizes."""
+DENOMINATORS = range(2, 1025)
+"""Denominators of a factor that is shown as a fraction, such as 200/211: a ratio of sizes."""
 SHIFTS = (1, -1, 2, -2, 3, -3)
 """Shifts that are tried, in elements."""
 LONGEST_AXIS = 512
@@ -119,7 +119,7 @@ def _factor(failed: FailedTensor) -> Iterator[str]:
 
 def _as_fraction(factor: float, limit: Distance) -> str:
     """The simplest ratio within the limit of a factor, in words; empty without one."""
-    for denominator in range(2, LARGEST_DENOMINATOR + 1):
+    for denominator in DENOMINATORS:
         simple = Fraction(round(factor * denominator), denominator)
         if simple and abs(float(simple) / factor - 1) <= limit.scale_error:
             return f", which is {simple} to round-off" if f"{factor:.6g}" != str(simple) else ""
