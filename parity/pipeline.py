@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from parity.base.code import present_code
 from parity.base.precision import PRECISIONS, Precision
@@ -27,8 +29,8 @@ from parity.report.schema import Report, StreamReport
 from parity.verdict.judging import PrecisionJudge, PrecisionJudgement
 from parity.verdict.sensitivity import MORE_ROWS
 
-JudgesStreams = Callable[[Case, str], Sequence[StreamReport]]
-"""Judges short streams of a case in a precision, by its name."""
+JudgesStreams = Callable[[Case, Precision, Worker], Sequence[StreamReport]]
+"""Judges short streams of a case in a precision, in a process of a worker."""
 
 
 def run(request: Request, progress: Progress, streams: JudgesStreams | None = None) -> Report:
@@ -111,15 +113,20 @@ def _finish(
     """Run the batches that are not done, judge all of them, and write the report of a saved run."""
     write_prepared(prepared, folder)
 
-    def work(
-        unit: tuple[PreparedCase, Precision], worker: Worker
-    ) -> tuple[PrecisionJudgement, list[NamedInputs]]:
-        return _judged(*unit, request, folder, worker, progress)
+    precisions = [PRECISIONS[name] for name in request.precisions]
 
-    units = [(case, PRECISIONS[name]) for case in prepared for name in request.precisions]
+    def work(unit: tuple[PreparedCase, Precision | None], worker: Worker) -> Any:
+        entry, precision = unit
+        if precision is not None:
+            return _judged(entry, precision, request, folder, worker, progress)
+        return streams(entry.case, precisions[0], worker) if streams is not None else ()
+
+    # Streams come first: they are the longest units of one process.
+    units = [*((entry, None) for entry in prepared), *itertools.product(prepared, precisions)]
     here = any(case.is_live for case in request.cases)
     done = iter(side_by_side(work, units, folder, request.timeout, here))
-    by_case = [[next(done) for _ in request.precisions] for _ in prepared]
+    of_cases = [next(done) for _ in prepared]
+    by_case = [[next(done) for _ in precisions] for _ in prepared]
     more_rows = [
         {judgement.precision: further for judgement, further in judgements} for judgements in by_case
     ]
@@ -128,7 +135,6 @@ def _finish(
         (facts, [judgement for judgement, _ in judgements])
         for facts, judgements in zip(descriptions, by_case, strict=True)
     ]
-    of_cases = [streams(entry.case, request.precisions[0]) for entry in prepared] if streams else ()
     report = assemble(judged, request.command, request.runners if request.runners_asked else (), of_cases)
     if request.save is not None:
         # An interrupted run may have left a report.

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from parity.base.errors import UserError
-from parity.base.precision import DEFAULT_PRECISIONS
-from parity.case import Case
+from parity.base.precision import DEFAULT_PRECISIONS, Precision
+from parity.case import Case, CaseReference, load_case
 from parity.cli.arguments import Arguments
 from parity.cli.output import print_line
 from parity.cli.progress import steps as shown_steps
+from parity.execution.commands import Commands
+from parity.execution.record import RunnerFailure, Status
+from parity.execution.scheduler import Worker
 from parity.report.schema import StreamReport
 from parity.runners import Unavailable
 
@@ -38,17 +41,31 @@ def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: i
     return _show(console, verdicts, f"{cases[0].name}, streams")
 
 
-def judge_small_streams(case: Case, precision: str) -> tuple[StreamReport, ...]:
+def judge_small_streams(case: Case, precision: Precision, worker: Worker) -> tuple[StreamReport, ...]:
     """Short streams of a case in one precision, for the report of a plain run; none for a case without.
 
-    The port's row of the report has the reason where the port cannot run.
+    They run in the process of the port. Its row of the report has the reason where it cannot run.
     """
     try:
-        from parity.studies.streaming.command import judge_streams
-
         case.streams()
-    except (Unavailable, UserError):
+    except UserError:
         return ()
+    port, scheduler = worker.pool.get("tripy", precision), worker.scheduler
+    with scheduler.shared():
+        try:
+            port.request(Commands.start, scheduler.threads_shared)
+        except RunnerFailure as failure:
+            if failure.status is Status.UNAVAILABLE:
+                return ()
+            raise
+        return port.request(Commands.call, f"{__name__}:small_streams", case.reference, precision.name)
+
+
+def small_streams(reference: CaseReference, precision: str) -> tuple[StreamReport, ...]:
+    """Both sides of a case over a short stream in one precision."""
+    from parity.studies.streaming.command import judge_streams
+
+    case = load_case(reference)
     verdicts = judge_streams(case, (precision,), None, _FEW_STEPS, None, case.seed)
     return tuple(verdict.report() for verdict in verdicts)
 

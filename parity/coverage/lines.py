@@ -19,7 +19,11 @@ from parity.coverage.questions import Coverage, Kind, Question
 from parity.coverage.source import path_of
 
 RUNS = "runs"
+_Arcs = frozenset[tuple[int, int]]
 _LEFT_OUT = [r"^\s*raise\b", r"^\s*assert\b", r"^\s*@(abc\.)?abstractmethod\b"]
+
+# A report parses a file. It follows from the file and the lines that have run, in whatever case.
+_reports: dict[tuple[str, _Arcs], dict[str, Any]] = {}
 
 
 class Lines:
@@ -36,7 +40,7 @@ class Lines:
         )
         for pattern in _LEFT_OUT:
             self._library.exclude(pattern)
-        self._reported: dict[str, frozenset[tuple[int, int]]] = {}
+        self._reported: dict[str, _Arcs] = {}
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -51,12 +55,15 @@ class Lines:
         """Add all lines and branches, with those that have run so far."""
         data = self._library.get_data()
         arcs = {path: frozenset(data.arcs(path) or ()) for path in self._sources}
-        # A report parses each file again: files where nothing else has run have all their answers.
-        changed = [path for path in self._sources if arcs[path] != self._reported.get(path)]
+        # Files where nothing else has run have all their answers.
+        changed = {path: ran for path, ran in arcs.items() if ran != self._reported.get(path)}
         self._reported = arcs
-        for path, facts in self._report(changed).items():
+        unknown = [path for path, ran in changed.items() if (path, ran) not in _reports]
+        for path, facts in self._report(unknown).items():
+            _reports[path, arcs[path]] = facts
+        for path, ran in changed.items():
             text = Path(path).read_text().splitlines()
-            for function, part in facts["functions"].items():
+            for function, part in _reports[path, ran]["functions"].items():
                 if function:
                     _add(coverage, self._sources[path], function, part, text)
 

@@ -15,6 +15,8 @@ import contextlib
 import importlib
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ import torch
 from parity.capture.tripy_hooks import is_tripy_tensor
 from parity.coverage.places import PROBE, Form, Place, with_probes
 from parity.coverage.questions import Coverage, Kind, Question
-from parity.coverage.source import source_of, swapped
+from parity.coverage.source import codes_of, exchanged, source_of
 
 OUTCOMES = ("false", "true")
 OF_INTEGERS = ("just below", "at", "just above")
@@ -175,6 +177,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+@cache
+def _instrumented(module: str) -> tuple[Mapping[str, CodeType], Sequence[Place]]:
+    """Code of a module's functions with a probe in each place, and the places."""
+    tree, places = with_probes(source_of(module))
+    return codes_of(module, tree), places
+
+
 class Probing:
     """Probes in all modules of a port.
 
@@ -184,26 +193,26 @@ class Probing:
     """
 
     def __init__(self, sources: Sequence[str], coverage: Coverage) -> None:
-        self._trees = {}
-        self._places: dict[str, list[Place]] = {}
-        for module in sources:
-            self._trees[module], self._places[module] = with_probes(source_of(module))
+        self._sources = sources
         self._coverage = coverage
-        for module, places in self._places.items():
-            for place in places:
+        for module in sources:
+            for place in _instrumented(module)[1]:
                 if place.form in _WITH_OUTCOMES and not place.branches:
                     coverage.add(_question(module, place, Kind.OUTCOME, OUTCOMES))
 
     @contextlib.contextmanager
     def on(self) -> Iterator[list[Probes]]:
         """Inside, the port runs with probes."""
-        probes = [Probes(module, places, self._coverage) for module, places in self._places.items()]
+        probes = []
         with contextlib.ExitStack() as stack:
-            for module, own in zip(self._places, probes, strict=True):
-                if not self._places[module]:
+            for module in self._sources:
+                codes, places = _instrumented(module)
+                own = Probes(module, places, self._coverage)
+                probes.append(own)
+                if not places:
                     continue
                 namespace = vars(importlib.import_module(module))
                 namespace[PROBE] = own
                 stack.callback(namespace.pop, PROBE)
-                stack.enter_context(swapped(module, self._trees[module]))
+                stack.enter_context(exchanged(module, codes))
             yield probes

@@ -80,6 +80,16 @@ class Coverage:
         for question, answers in other.seen.items():
             self.add(question, answers)
 
+    def without(self, other: Coverage) -> Coverage:
+        """The questions and answers that the other one does not have."""
+        return Coverage(
+            {
+                question: answers - other.seen.get(question, set())
+                for question, answers in self.seen.items()
+                if question not in other.seen or not answers <= other.seen[question]
+            }
+        )
+
     def missing(self) -> Iterator[tuple[Question, tuple[str, ...]]]:
         """Questions with the answers that the run did not give, in the order of the source."""
         for question in sorted(self.seen, key=_order):

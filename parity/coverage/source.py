@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -95,13 +95,28 @@ class CannotApply(Exception):
 
 @contextlib.contextmanager
 def swapped(module: str, tree: ast.Module) -> Iterator[None]:
-    """Inside, the port runs with `module` as in `tree`.
+    """Inside, the port runs with `module` as in `tree`. Raises `CannotApply`, as `exchanged`."""
+    with exchanged(module, codes_of(module, tree)):
+        yield
+
+
+def codes_of(module: str, tree: ast.Module) -> dict[str, CodeType]:
+    """Code of the functions and methods of a module as in `tree`, by their qualified names."""
+    return dict(_codes(compile(ast.fix_missing_locations(tree), path_of(module), "exec"), ""))
+
+
+@contextlib.contextmanager
+def exchanged(module: str, new: Mapping[str, CodeType]) -> Iterator[None]:
+    """Inside, the functions of a module have other code.
+
+    Args:
+        module: Import path of the module.
+        new: See `codes_of`.
 
     Raises:
         CannotApply: No existing function has changed, or the new code does not fit into the old function.
     """
     old = {name: function.__code__ for name, function in functions(module).items()}
-    new = dict(_codes(compile(ast.fix_missing_locations(tree), path_of(module), "exec"), ""))
     changed = [name for name, code in old.items() if name in new and new[name] != code]
     if not changed:
         raise CannotApply("the change is in no function")

@@ -77,7 +77,7 @@ def collect(
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
     collection = _Collection(batch, pool, scheduler, progress, budget, modules_alone, covers, row_trials)
-    with scheduler.capturing(), ThreadPoolExecutor(max_workers=len(everyone)) as threads:
+    with ThreadPoolExecutor(max_workers=len(everyone)) as threads:
         captured = threads.map(lambda name: collection.capture(name, timed), everyone)
         records = dict(zip(everyone, captured, strict=True))
     gpu = collection.time(records) if timed else {}

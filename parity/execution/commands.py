@@ -176,7 +176,7 @@ class Commands(TimingCommands):
             save_capture(Capture(tensors=outputs), stem)
 
     def coverage(self, inputs: Path, calls: Path, path: Path) -> None:
-        """Save what the batch, and those before it, ask of the port."""
+        """Save what the batch asks of the port, and no batch before it."""
         recorded = self._capture(calls)
         self._able(MeasuresCoverage).coverage(self._inputs(inputs), recorded).write(path)
 

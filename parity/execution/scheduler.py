@@ -53,43 +53,18 @@ class Scheduler:
         self.threads_shared = max(1, threads // self._parts)
         self.threads_alone = threads
         self._slots = threading.Semaphore(self._parts)
-        self._taking_all = threading.Lock()
+        self._arriving = threading.Lock()
         self._recording = threading.Lock()
-        self._phases = threading.Condition()
-        self._capturing = self._timings = 0
-
-    @contextlib.contextmanager
-    def capturing(self) -> Iterator[None]:
-        """Take the captures of one batch. None begins while another batch waits to be timed."""
-        with self._phases:
-            self._phases.wait_for(lambda: self._timings == 0)
-            self._capturing += 1
-        try:
-            yield
-        finally:
-            with self._phases:
-                self._capturing -= 1
-                self._phases.notify_all()
-
-    @contextlib.contextmanager
-    def timing(self) -> Iterator[None]:
-        """Have the machine to itself, behind all captures that have begun."""
-        with self._phases:
-            self._timings += 1
-            self._phases.wait_for(lambda: self._capturing == 0)
-        try:
-            with self.alone():
-                yield
-        finally:
-            with self._phases:
-                self._timings -= 1
-                self._phases.notify_all()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Use a part of the machine."""
-        with self._slots:
+        """Use a part of the machine. None begins while another user waits for all of it."""
+        with self._arriving:
+            self._slots.acquire()
+        try:
             yield
+        finally:
+            self._slots.release()
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -100,7 +75,7 @@ class Scheduler:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Wait until no other user is inside, and admit none in the body."""
-        with self._taking_all, contextlib.ExitStack() as slots:
+        with self._arriving, contextlib.ExitStack() as slots:
             for _ in range(self._parts):
                 slots.enter_context(self._slots)
             yield

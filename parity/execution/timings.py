@@ -49,7 +49,7 @@ def time_runners(
     calls = folder.runner(REFERENCE).tapped
     runners = {name: _TimedProcess(pool, name, batch, calls, scheduler.threads_alone) for name in records}
     tapping = [name for name, record in records.items() if record.taps_modules]
-    with scheduler.timing():
+    with scheduler.alone():
         rounds = InterleavedRounds(runners)
         before = _gpu_state()
         rounds.time_models()

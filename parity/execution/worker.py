@@ -175,15 +175,19 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     reuse_freed_memory()
     # An interrupt at the terminal reaches the whole group, and the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Modules live to the end: collections of garbage need not look at them again and again.
-    gc.freeze()
     commands = Commands(name)
+    has_started = False
     while True:
         try:
             command, arguments, keywords = pipe.recv()
         except EOFError:
             return
         pipe.send(_answer(commands, command, arguments, keywords))
+        if not has_started:
+            # The first command starts the runner, whose modules live to the end. Collections of garbage need
+            # not look at them again and again.
+            gc.freeze()
+            has_started = True
 
 
 def _answer(

@@ -179,7 +179,10 @@ class MeasuresCoverage(Runner):
 
     @abc.abstractmethod
     def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
-        """All questions about the loaded port, with the answers of one batch. No judged graph changes.
+        """Questions about the loaded port with the answers of one batch. No judged graph changes.
+
+        All batches of a loaded port together give all questions and answers. A batch leaves out questions and
+        answers of earlier ones.
 
         Args:
             arrays: The inputs.

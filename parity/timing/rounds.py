@@ -16,14 +16,14 @@ import torch
 
 from parity.timing.measure import Replayed
 
-WARM_UPS = 3
-MIN_ROUNDS, MAX_ROUNDS = 7, 30
+WARM_UPS, CPU_WARM_UPS = 3, 2
+MIN_ROUNDS, MAX_ROUNDS = 5, 30
 ROUNDS_SECONDS = 0.5
 """Time that all rounds of whole models may take together, within these limits, in seconds."""
-CPU_ROUNDS_SECONDS = 0.2
+CPU_ROUNDS_SECONDS = 0.1
 """The same on a CPU, commands included: nothing else runs meanwhile."""
 MODULE_ROUNDS, MODULE_REPEATS = 2, 3
-MODULES_SECONDS = 0.5
+MODULES_SECONDS = 0.1
 """Time of a round of all calls on a CPU after which no other round follows, in seconds."""
 GPU_REPEATS, GPU_MAX_ROUNDS = 5, 10
 """Counted runs of a runner in one round on a GPU, and the limit of rounds there."""
@@ -112,7 +112,7 @@ class InterleavedRounds:
         """Time whole models in as many rounds as fit `ROUNDS_SECONDS`, within limits."""
         one_round = 0.0
         for name in self.times:
-            warm = self._ask(name, lambda runner: runner.time(WARM_UPS))
+            warm = self._ask(name, lambda runner: runner.time(WARM_UPS if self._on_gpu else CPU_WARM_UPS))
             one_round += warm.seconds[-1] if warm and warm.seconds else 0.0
         uncounted, repeats, limit = (1, GPU_REPEATS, GPU_MAX_ROUNDS) if self._on_gpu else (0, 1, MAX_ROUNDS)
         fitting = ROUNDS_SECONDS / max(one_round * (uncounted + repeats), 1e-9)

@@ -2,8 +2,9 @@
 
 nvtripy keeps the whole Python stack of every operation that it records, for the user's line in its error
 messages. Stacks take nine tenths of the time of a trace. After an error, a second trace with stacks gives its
-message. For every operation nvtripy also searches the same requirements and compares the same types with the
-same signature.
+message. For every operation nvtripy also searches the same requirements, compares the same types with the
+same signature, and derives the same types of arguments. The functions that derive them refer to themselves,
+so that only a collection of garbage frees the arguments.
 
 The replaced functions are internal to nvtripy 0.1.7. Importing this module raises `AttributeError` or
 `ImportError` where they do not exist.
@@ -18,8 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from unittest import mock
 
+import nvtripy as tp
 from nvtripy.frontend import wrappers
 from nvtripy.frontend.constraints.base import Constraints
+from nvtripy.frontend.constraints.fetcher import GetDataType
 from nvtripy.frontend.module import parameter
 from nvtripy.trace import trace
 from nvtripy.trace.ops.base import TraceOp
@@ -31,9 +34,11 @@ from parity.case import NoForm
 Result = TypeVar("Result")
 
 _find, _matches = Constraints.find, FuncOverload.matches_arg_types
+_derive, _dtype_of = wrappers._find_known_datatypes, GetDataType.__call__
 # Requirements and signatures are objects of modules, and live as long as the process.
 _requirements: dict[Any, tuple[Constraints, list[Constraints]]] = {}
 _signatures: dict[Any, Any] = {}
+_derived: dict[Any, tuple[Constraints, Mapping[str, Any]]] = {}
 
 
 @contextlib.contextmanager
@@ -57,6 +62,8 @@ def lean_traces() -> Iterator[None]:
         mock.patch.object(TraceOp, "__str__", _no_text),
         mock.patch.object(Constraints, "find", _find_once),
         mock.patch.object(FuncOverload, "matches_arg_types", _match_once),
+        mock.patch.object(wrappers, "_find_known_datatypes", _derive_once),
+        mock.patch.object(GetDataType, "__call__", _dtype_at_once),
     ):
         yield
 
@@ -130,8 +137,41 @@ def _match_once(self: FuncOverload, args: Sequence[Any], kwargs: Mapping[str, An
     return result
 
 
+def _derive_once(arguments: list[tuple[str, Any]], requirements: Constraints) -> Mapping[str, Any]:
+    """`_find_known_datatypes`, which derives the types of arguments of the same types once."""
+    try:
+        key = id(requirements), *((name, _dtype(value)) for name, value in arguments)
+    except _UnknownMembers:
+        return _derive(arguments, requirements)
+    if key not in _derived:
+        _derived[key] = requirements, _derive(arguments, requirements)
+    return _derived[key][1]
+
+
+def _dtype(value: Any) -> Any:
+    """The facts about an argument that its type in a graph follows from."""
+    kind = type(value)
+    if issubclass(kind, tp.Tensor):
+        return tp.Tensor, value.dtype
+    if kind is int:
+        return kind, -(2**31) <= value < 2**31
+    if value is None or kind is bool or kind is float or kind is str:
+        return kind
+    if kind is list or kind is tuple:
+        return kind, *map(_dtype, value)
+    if isinstance(value, tp.dtype):
+        return value
+    raise _UnknownMembers
+
+
+def _dtype_at_once(self: GetDataType, args: Any, returns: Any = None) -> Any:
+    """`GetDataType.__call__`, which asks a tensor directly."""
+    value = self.value_fetcher(args, returns)
+    return value.dtype if isinstance(value, tp.Tensor) else _dtype_of(self, args, returns)
+
+
 class _UnknownMembers(Exception):
-    """A container whose members' types do not follow from its own type."""
+    """An argument whose types do not follow from its own type."""
 
 
 def _types(value: Any) -> Any:

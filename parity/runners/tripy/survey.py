@@ -16,6 +16,7 @@ from parity.coverage.sizes import sizes_of
 from parity.coverage.source import port_modules
 from parity.runners.base import Appends, Arrays, Runner
 from parity.runners.tripy.compiled import Compiled, DynamicSizes, to_host
+from parity.runners.tripy.lean_traces import leanly
 
 
 class Survey:
@@ -31,16 +32,16 @@ class Survey:
     def __init__(self, case: Case, dtype: tp.dtype, modules: Mapping[str, tp.Module], runner: Runner) -> None:
         sources = port_modules(case)
         self._case = case
-        self._coverage = Coverage()
+        self._coverage, self._told = Coverage(), Coverage()
         self._lines = Lines(sources)
         self._probing = Probing(sources, self._coverage)
         self._modules = modules
         self._runner = runner
         with self._lines.on(), self._probing.on():
-            case.build_port(dtype)
+            leanly(lambda: case.build_port(dtype))
 
     def answer(self, arrays: Arrays, recorded: Capture) -> Coverage:
-        """All questions with the answers of one batch and of those before it.
+        """The questions and answers of one batch, without those of earlier ones.
 
         Args:
             arrays: The batch.
@@ -52,7 +53,9 @@ class Survey:
             runner.run_incremental(arrays)
         self._lines.answer(self._coverage)
         self._coverage.update(sizes_of(self._case, arrays, recorded, self._modules))
-        return self._coverage
+        new = self._coverage.without(self._told)
+        self._told.update(new)
+        return new
 
     def graph(self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes) -> Compiled:
         """A function as a graph with probes."""

@@ -5,9 +5,12 @@ import dataclasses
 import pytest
 
 from cases.shipped import load_case
+from parity.base.precision import PRECISIONS
 from parity.cli import streams
+from parity.execution.commands import Commands
+from parity.execution.record import RunnerFailure, Status
+from parity.execution.scheduler import Scheduler, Worker
 from parity.report.schema import StreamReport
-from parity.runners import Unavailable
 from parity.studies.streaming import command
 from parity.studies.streaming.judging import StepVerdicts
 from tests.parity.judgements import verdict
@@ -25,6 +28,29 @@ WRONG = StepVerdicts(2, {"lengths": verdict(), "k": verdict(3.0)}, failed="k", e
 BAD = dataclasses.replace(GOOD, side="port", steps=3, last=WRONG)
 
 
+class Process:
+    """A runner's process that only calls functions, or that cannot start."""
+
+    def __init__(self, failure=None):
+        self.failure = failure
+        self.names = []
+
+    def get(self, name, precision):
+        self.names.append(name)
+        return self
+
+    def request(self, command, *arguments):
+        if command is Commands.start:
+            if self.failure is not None:
+                raise self.failure
+            return None
+        return command(None, *arguments)
+
+
+def small_streams(case, precision, process):
+    return streams.judge_small_streams(case, PRECISIONS[precision], Worker(process, Scheduler()))
+
+
 @pytest.fixture
 def judged(monkeypatch):
     """The arguments of the calls that judge streams."""
@@ -40,8 +66,12 @@ def judged(monkeypatch):
 
 def test_both_sides_of_a_case_with_streams_are_reported(judged):
     case = load_case("hstu_tiny")
-    good, bad = streams.judge_small_streams(case, "fp16")
-    assert judged == [(case, ("fp16",), None, 6, None, case.seed)]
+    process = Process()
+    good, bad = small_streams(case, "fp16", process)
+    assert process.names == ["tripy"]
+    ((judged_case, *arguments),) = judged
+    assert judged_case.name == case.name
+    assert arguments == [("fp16",), None, 6, None, case.seed]
     numbers = {"precision": "fp32", "items": 51, "cache_margin": 0.1, "output_margin": 0.2}
     assert good == StreamReport(side="PyTorch", steps=7, **numbers)
     reason = WRONG.verdicts["k"].reason
@@ -52,15 +82,17 @@ def test_both_sides_of_a_case_with_streams_are_reported(judged):
 
 
 def test_a_case_without_streams_has_none(judged):
-    assert streams.judge_small_streams(load_case("dlrm_tiny"), "fp32") == ()
+    process = Process()
+    assert small_streams(load_case("dlrm_tiny"), "fp32", process) == ()
+    assert process.names == judged == []
+
+
+def test_a_machine_without_the_port_has_none(judged):
+    unavailable = Process(RunnerFailure(Status.UNAVAILABLE, "no Tripy"))
+    assert small_streams(load_case("hstu_tiny"), "fp32", unavailable) == ()
     assert judged == []
 
 
-def test_a_machine_without_the_port_has_none(judged, monkeypatch):
-    case = load_case("hstu_tiny")
-
-    def unavailable():
-        raise Unavailable("no Tripy")
-
-    monkeypatch.setattr(type(case), "streams", lambda self: unavailable())
-    assert streams.judge_small_streams(case, "fp32") == ()
+def test_a_process_that_dies_is_an_error(judged):
+    with pytest.raises(RunnerFailure, match="killed"):
+        small_streams(load_case("hstu_tiny"), "fp32", Process(RunnerFailure(Status.CRASHED, "killed")))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from parity.base.errors import UserError
+from parity.coverage import lines
 from parity.coverage.lines import Lines
 from parity.coverage.places import PROBE, Form, with_probes
 from parity.coverage.probes import Probing
@@ -27,12 +28,12 @@ FORWARD = "Small.forward"
 def _asked(counts: list[int], limit: int = 3, option: str = "plain") -> Coverage:
     """What one batch asks of the small port."""
     coverage = Coverage()
-    lines, probing = Lines(SOURCES), Probing(SOURCES, coverage)
-    with lines.on(), probing.on() as probes:
+    running, probing = Lines(SOURCES), Probing(SOURCES, coverage)
+    with running.on(), probing.on() as probes:
         model = small_port.Small(limit, option)
         arguments = torch.tensor(counts, dtype=torch.int32)
         graph = _Probed(lambda leaf: {"out": model(leaf)}, arguments, {}, probes)
-    lines.answer(coverage)
+    running.answer(coverage)
     outputs = graph(tp.copy(tp.Tensor(arguments), tp.device("gpu")))
     assert list(outputs) == ["out"]
     expected = np.minimum(np.where(np.array(counts) < limit, counts, 0), 2) + (limit <= 1)
@@ -161,6 +162,36 @@ def test_sizes_that_vary_in_a_case_are_questions():
     merged = asked_sizes(case)
     assert [sorted(seen) for seen in merged.seen.values()] == [["1", "many", VARIES], ["many"]]
     assert [entry.place for entry in reported(merged, {}).unasked] == ["X.forward(x), axis 0"]
+
+
+def test_equal_lines_are_reported_once(monkeypatch):
+    reported_paths = []
+    report = Lines._report
+
+    def reporting(self, paths):
+        reported_paths.extend(paths)
+        return report(self, paths)
+
+    monkeypatch.setattr(lines, "_reports", {})
+    monkeypatch.setattr(Lines, "_report", reporting)
+    first = _asked([1, 2])
+    assert _asked([1, 2]).seen == first.seen
+    assert reported_paths == [small_port.__file__]
+    assert _asked([1, 2], option="doubled").seen != first.seen
+    assert reported_paths == [small_port.__file__] * 2
+
+
+def test_questions_and_answers_that_another_one_lacks():
+    def question(place: str) -> Question:
+        return Question(kind=Kind.OUTCOME, place=place, answers=("false", "true"))
+
+    one = Coverage({question("a"): {"true", "false"}, question("b"): (), question("c"): {"true"}})
+    other = Coverage({question("a"): {"true"}, question("c"): {"true"}})
+    new = one.without(other)
+    assert new.seen == {question("a"): {"false"}, question("b"): set()}
+    other.update(new)
+    assert other.seen == one.seen
+    assert one.without(other).seen == {}
 
 
 def test_a_file_keeps_questions_and_answers(tmp_path):

@@ -391,17 +391,18 @@ def test_beside_a_gpu_a_runner_has_a_core_and_timing_has_all(machine, monkeypatc
     assert late.leave()
 
 
-def test_timing_follows_the_captures_that_have_begun_and_precedes_all_others(machine):
-    capturing = _Visitor(machine.capturing)
-    assert capturing.is_inside(SOON)
-    timing = _Visitor(machine.timing)
-    assert not timing.is_inside(AT_ONCE)
-    late = _Visitor(machine.capturing)
+def test_a_user_of_all_precedes_users_of_a_part_that_come_later(machine):
+    user = _Visitor(machine.shared)
+    assert user.is_inside(SOON)
+    timer = _Visitor(machine.alone)
+    assert not timer.is_inside(AT_ONCE)
+    # A part is free, and the timer waits for the other one.
+    late = _Visitor(machine.shared)
     assert not late.is_inside(AT_ONCE)
-    assert capturing.leave()
-    assert timing.is_inside(SOON)
+    assert user.leave()
+    assert timer.is_inside(SOON)
     assert not late.is_inside(AT_ONCE)
-    assert timing.leave()
+    assert timer.leave()
     assert late.is_inside(SOON)
     assert late.leave()
 

@@ -6,7 +6,7 @@ import nvtripy as tp
 import pytest
 import torch
 
-from parity.runners.tripy.lean_traces import _types, _UnknownMembers, lean_traces, leanly
+from parity.runners.tripy.lean_traces import _dtype, _types, _UnknownMembers, lean_traces, leanly
 
 
 def _added(second):
@@ -32,6 +32,22 @@ def test_the_types_of_a_list_are_those_of_its_members():
     assert _types({"a": (1,)}) == _types({"b": (2,)})
     with pytest.raises(_UnknownMembers):
         _types(torch.Size([1]))
+
+
+def test_a_number_takes_the_type_of_the_tensor_beside_it():
+    for dtype in (tp.float16, tp.float32, tp.float16):
+        with lean_traces():
+            assert (tp.ones((2,), dtype=dtype) * 2.0).dtype is dtype
+            assert tp.where(tp.ones((2,)) > 1, tp.ones((2,), dtype=dtype), 0.0).dtype is dtype
+
+
+def test_the_type_of_an_argument_follows_from_the_same_facts():
+    assert _dtype(1) == _dtype(2) != _dtype(1.0)
+    assert _dtype(2**31) != _dtype(2**31 - 1) == _dtype(-(2**31)) != _dtype(-(2**31) - 1)
+    assert _dtype([tp.ones((2,)), 1]) == _dtype([tp.ones((3,)), 2]) != _dtype([1, tp.ones((2,))])
+    assert _dtype(tp.float16) != _dtype(tp.float32)
+    with pytest.raises(_UnknownMembers):
+        _dtype(torch.Size([1]))
 
 
 def test_overloads_are_told_apart_by_the_members_of_other_containers():
