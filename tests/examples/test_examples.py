@@ -40,7 +40,8 @@ def test_the_picture_of_the_readme_shows_the_screen_of_today():
     drawn = words(html.unescape(" ".join(shown)))
     assert words("0.30 of mlp") == words("0.31 of mlp") != words("0.30 of attn")
     assert drawn[0] == "parity"
-    assert drawn[1:] == words(failure_picture.screen(block_result()).export_text())
+    today = words(failure_picture.screen(block_result()).export_text())
+    assert drawn[1:] == today, "write it again: PYTHONPATH=. python tools/failure_picture.py"
 
 
 def test_sasrec_passes_with_pytorchs_own_attention():

@@ -59,7 +59,8 @@ class Operation:
 
     @property
     def words(self) -> str:
-        return self.name.removeprefix("_").removeprefix("native_")
+        name = self.name.removeprefix("_").removeprefix("native_")
+        return name.removesuffix("_legit_no_training").removesuffix("_legit")
 
     def named(self) -> dict[str, Any]:
         """The arguments by name, defaults included."""

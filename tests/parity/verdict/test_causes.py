@@ -70,6 +70,11 @@ PLANTED = {
         lambda x: F.layer_norm(x, (D,), eps=1e-5),
         "an epsilon of 1e-05 in place of 1e-06 in layer_norm",
     ),
+    "epsilon of a batch norm": (
+        lambda x: F.batch_norm(x.transpose(1, 2), x.new_zeros(D), x.new_ones(D), eps=1e-5),
+        lambda x: F.batch_norm(x.transpose(1, 2), x.new_zeros(D), x.new_ones(D), eps=1e-3),
+        r"an epsilon of 0\.001 in place of 1e-05 in batch_norm$",
+    ),
     "gelu": (F.gelu, lambda x: F.gelu(x, approximate="tanh"), "GELU by tanh in place of erf"),
     "gelu by erf": (lambda x: F.gelu(x, approximate="tanh"), F.gelu, "GELU by erf in place of tanh"),
     "gelu by tanh, written out": (
