@@ -19,6 +19,18 @@ from tests.locations import ROOT
 SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
 # One generation of GPUs in `make test`, the others in `make test-full`.
 GENERATIONS = [pytest.param(number, marks=() if number == 90 else pytest.mark.full) for number in SHARED]
+# The plugins have one kernel for the newest generation, and several for the others.
+PLUGIN_GENERATIONS = [
+    pytest.param(number, marks=() if number == 100 else pytest.mark.full) for number in SHARED
+]
+# And of the forms of kernels only the last: a fresh machine compiles them all in a minute.
+FORMS = pytest.mark.parametrize(
+    ("capability", "only_last"),
+    [
+        pytest.param(90, True, id="90-last"),
+        *(pytest.param(number, False, marks=pytest.mark.full, id=f"{number}-all") for number in SHARED),
+    ],
+)
 
 
 def printed_by(module: str, *arguments: str, **variables: str) -> Any:
@@ -37,8 +49,11 @@ def printed_by(module: str, *arguments: str, **variables: str) -> Any:
     return json.loads(done.stdout)
 
 
-def assert_compiles_and_fits(module: str, capability: int, forms: int) -> None:
-    """`module`, called with a compute capability, writes each form's shared memory; it must fit the GPU."""
-    shared = printed_by(module, str(capability))
-    assert len(shared) == forms
+def assert_compiles_and_fits(module: str, capability: int, kernels: int, last: int = 0) -> None:
+    """`module` compiles kernels in all forms, or in the last ones, and writes the shared memory of each.
+
+    That memory must fit the GPU.
+    """
+    shared = printed_by(module, str(capability), str(last))
+    assert len(shared) == kernels
     assert max(shared.values()) <= SHARED[capability], shared

@@ -34,3 +34,8 @@ class Port(tp.Module):
 
 
 IMAGES = {"image": np.random.default_rng(0).standard_normal((4, 3, 12, 10)).astype(np.float32)}
+
+
+def modules(result):
+    """The port's modules in the first precision, by tap."""
+    return {module.tap: module for module in result.report.cases[0].precisions[0].runners[1].modules}

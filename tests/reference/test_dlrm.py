@@ -309,6 +309,7 @@ def test_a_model_made_on_meta_takes_its_tables_without_a_copy():
     assert torch.equal(model(*inputs), make_model()(*inputs))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", ["dot", "cat", "sum"])
 @pytest.mark.parametrize(
     "options",

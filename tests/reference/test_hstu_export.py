@@ -19,6 +19,14 @@ from tests.reference.rounding import unit_roundoff
 
 INPUT_NAMES = ("past_lengths", "past_ids", "timestamps", "ratings", "item_ids")
 BATCH = torch.export.Dim("batch", min=1, max=1024)
+# One export of each kind in `make test`.
+EXPORTED = pytest.mark.parametrize(
+    "preprocessor",
+    [
+        pytest.param(name, marks=pytest.mark.full if number else ())
+        for number, name in enumerate(PREPROCESSORS)
+    ],
+)
 
 
 class Score(torch.nn.Module):
@@ -58,7 +66,7 @@ def assert_same_function(config, model, batch, outputs):
         assert (actual - low).abs().max().item() <= 2 * longest_sum(config) * (measured + floor)
 
 
-@pytest.mark.parametrize("preprocessor", PREPROCESSORS)
+@EXPORTED
 def test_torch_export_with_dynamic_batch(preprocessor):
     config = variant(preprocessor)
     model = make_model(config)
@@ -70,7 +78,7 @@ def test_torch_export_with_dynamic_batch(preprocessor):
         assert_same_function(config, model, batch, program.module()(*arguments(batch)))
 
 
-@pytest.mark.parametrize("preprocessor", PREPROCESSORS)
+@EXPORTED
 def test_torch_export_with_dynamic_sequence(preprocessor):
     config = variant(preprocessor)
     model = make_model(config)
@@ -90,13 +98,7 @@ def test_torch_export_with_dynamic_sequence(preprocessor):
         assert_same_function(config, model, batch, program.module()(*arguments(batch)))
 
 
-@pytest.mark.parametrize(
-    "preprocessor",
-    [
-        pytest.param(name, marks=pytest.mark.full if number else ())
-        for number, name in enumerate(PREPROCESSORS)
-    ],
-)
+@EXPORTED
 def test_onnx_export_with_dynamic_batch(preprocessor, tmp_path):
     config = variant(preprocessor)
     model = make_model(config)

@@ -115,6 +115,7 @@ def test_an_occupied_folder_is_refused_before_the_data_are_read(tmp_path):
     assert (ended.exit_code, "is not empty; choose a new folder" in ended.stderr) == (2, True)
 
 
+@pytest.mark.full
 def test_a_killed_run_continues_to_the_same_bits(ratings, tmp_path):
     options = ["--case", "hstu_tiny", "--data", ratings, "--epochs", 40, "--patience", 40, "--batch", 10]
     assert run(*options, "--out", tmp_path / "whole").exit_code == 0

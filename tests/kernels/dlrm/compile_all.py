@@ -1,6 +1,6 @@
 """Compiles the Triton kernels at DLRM's sizes, as they are launched, for a GPU that need not be there.
 
-    python -m tests.kernels.dlrm.compile_all CAPABILITY
+    python -m tests.kernels.dlrm.compile_all CAPABILITY LAST
 
 Writes a JSON object: a launch's name to its shared memory in bytes. It needs a process of its own: tests
 interpret the kernels, and an import decides between both.
@@ -71,8 +71,8 @@ def launches() -> Iterator[tuple[str, Callable[[], None]]]:
         )
 
 
-def main(capability: int) -> dict[str, int]:
-    """Bytes of shared memory by name of launch."""
+def main(capability: int, last: int) -> dict[str, int]:
+    """Bytes of shared memory by name of launch, of the `last` launches; 0 means all."""
     shared: dict[str, int] = {}
     started: list[tuple[JITFunction, dict[str, object]]] = []
 
@@ -83,7 +83,7 @@ def main(capability: int) -> dict[str, int]:
         return launch
 
     JITFunction.__getitem__ = record
-    for name, launch in launches():
+    for name, launch in list(launches())[-last:]:
         launch()
         kernel, values = started.pop()
         options = {option: values[option] for option in OPTIONS if option in values}
@@ -94,4 +94,4 @@ def main(capability: int) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(int(sys.argv[1]))))
+    sys.stdout.write(json.dumps(main(*map(int, sys.argv[1:]))))

@@ -7,16 +7,17 @@ import subprocess
 
 import pytest
 
-from tests.kernels.compiling import GENERATIONS, ROOT, assert_compiles_and_fits
+from tests.kernels.compiling import FORMS, GENERATIONS, ROOT, assert_compiles_and_fits
 from tests.kernels.marks import needs_triton
 
 NVCC = shutil.which("nvcc")
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", GENERATIONS)
-def test_every_launch_compiles_and_fits(capability):
-    assert_compiles_and_fits("tests.kernels.dlrm.compile_all", capability, forms=18)
+@FORMS
+def test_every_launch_compiles_and_fits(capability, only_last):
+    kernels, last = (2, 2) if only_last else (18, 0)
+    assert_compiles_and_fits("tests.kernels.dlrm.compile_all", capability, kernels, last)
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")

@@ -1,6 +1,6 @@
 """Compiles the attention kernel in forms that its launcher chooses, for a GPU that need not be there.
 
-    python -m tests.kernels.hstu_attention.compile_all CAPABILITY
+    python -m tests.kernels.hstu_attention.compile_all CAPABILITY LAST
 
 Writes a JSON object: a form's name to its shared memory in bytes. It needs a process of its own: tests
 interpret the kernels, and an import decides between both.
@@ -49,10 +49,10 @@ def attention_forms() -> Iterator[tuple[str, str, torch.Tensor, ResearchMask | P
                 yield f"{dtype}, {dot}, heads of {dim}, {type(mask).__name__}", dot, q, mask
 
 
-def main(capability: int) -> dict[str, int]:
-    """Bytes of shared memory by name of form."""
+def main(capability: int, last: int) -> dict[str, int]:
+    """Bytes of shared memory by name of form, of the `last` forms; 0 means all."""
     shared = {}
-    for name, dot, q, mask in attention_forms():
+    for name, dot, q, mask in list(attention_forms())[-last:]:
         # The assembly that only a GPU has, and its copy engine if it has one.
         chosen = choose_schedule(q.to("meta"), q.to("meta"), LONGEST, mask)
         chosen = replace(chosen, use_tma=chosen.use_tma and capability >= 90 and q.size(2) == 128)
@@ -68,4 +68,4 @@ def main(capability: int) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(int(sys.argv[1]))))
+    sys.stdout.write(json.dumps(main(*map(int, sys.argv[1:]))))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.kernels.compiling import GENERATIONS, assert_compiles_and_fits
+from tests.kernels.compiling import FORMS, assert_compiles_and_fits
 from tests.kernels.marks import needs_triton
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", GENERATIONS)
-def test_every_form_of_attention_compiles_and_fits(capability):
-    assert_compiles_and_fits("tests.kernels.hstu_attention.compile_all", capability, forms=12)
+@FORMS
+def test_every_form_of_attention_compiles_and_fits(capability, only_last):
+    kernels, last = (2, 2) if only_last else (12, 0)
+    assert_compiles_and_fits("tests.kernels.hstu_attention.compile_all", capability, kernels, last)

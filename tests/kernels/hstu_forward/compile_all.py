@@ -1,6 +1,6 @@
 """Compiles the forward's kernels in forms that their launcher chooses, for a GPU that need not be there.
 
-    python -m tests.kernels.hstu_forward.compile_all CAPABILITY
+    python -m tests.kernels.hstu_forward.compile_all CAPABILITY LAST
 
 Writes a JSON object: a form's name to its shared memory in bytes. The launcher itself runs, and stand-ins
 for the kernels compile them for the arguments of a launch. It needs a process of its own: tests interpret
@@ -96,14 +96,14 @@ def for_gpu(capability: int) -> None:
     triton_launch._can_depend = lambda forward: capability >= 90
 
 
-def main(capability: int) -> dict[str, int]:
-    """Bytes of shared memory by name of form."""
+def main(capability: int, last: int) -> dict[str, int]:
+    """Bytes of shared memory by name of kernel, in the `last` forms; 0 means all."""
     for_gpu(capability)
     kernels = {}
-    for form in FORMS:
+    for form in FORMS[-last:]:
         kernels |= compiled(form, capability)
     return {name: kernel.metadata.shared for name, kernel in kernels.items()}
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(int(sys.argv[1]))))
+    sys.stdout.write(json.dumps(main(*map(int, sys.argv[1:]))))

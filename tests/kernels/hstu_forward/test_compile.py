@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.kernels.compiling import GENERATIONS, assert_compiles_and_fits
+from tests.kernels.compiling import FORMS, assert_compiles_and_fits
 from tests.kernels.marks import needs_triton
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", GENERATIONS)
-def test_every_form_of_the_forward_compiles_and_fits(capability):
-    assert_compiles_and_fits("tests.kernels.hstu_forward.compile_all", capability, forms=27)
+@FORMS
+def test_every_form_of_the_forward_compiles_and_fits(capability, only_last):
+    kernels, last = (5, 1) if only_last else (27, 0)
+    assert_compiles_and_fits("tests.kernels.hstu_forward.compile_all", capability, kernels, last)

@@ -78,7 +78,7 @@ def test_every_cut_of_a_block_is_the_model(tile, dot_precision, monkeypatch):
 
 
 @needs_triton
-@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("heads", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_every_cut_of_an_attention_is_the_model(heads, monkeypatch):
     config, model = small_model()
     settings = settings_of(config, model)
@@ -108,9 +108,12 @@ def test_other_shapes_are_the_model_too(changes):
     assert actual.passed, actual.reason
 
 
-@pytest.mark.sampled
 @needs_triton
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize(
+    "tile",
+    [pytest.param(tile, marks=() if tile is TILES[0] else pytest.mark.full) for tile in TILES],
+    ids=str,
+)
 def test_nothing_depends_on_memory_that_nobody_wrote(tile, monkeypatch):
     # PyTorch then fills its uninitialised tensors with NaN.
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
@@ -150,7 +153,7 @@ def test_the_table_of_times_is_the_definition():
 
 
 @needs_triton
-@pytest.mark.parametrize("dot_precision", ["ieee", "fp16x3"])
+@pytest.mark.parametrize("dot_precision", [pytest.param("ieee", marks=pytest.mark.full), "fp16x3"])
 def test_times_far_apart_are_exact_and_beyond_reach_nan(dot_precision):
     config, model = small_model()
     settings = settings_of(config, model)

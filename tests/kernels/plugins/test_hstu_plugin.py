@@ -16,7 +16,7 @@ from tensorrt import plugin as trtp
 import kernels.plugins.hstu_attention as registration
 from kernels.hstu_attention import hstu_attention
 from kernels.plugins.schema import HSTU_ATTENTION, HSTUAttentionSettings
-from tests.kernels.compiling import GENERATIONS, printed_by
+from tests.kernels.compiling import PLUGIN_GENERATIONS, printed_by
 from tests.kernels.marks import needs_gpu, needs_triton
 from tests.kernels.plugins.plugin_checks import (
     DTYPES,
@@ -140,7 +140,7 @@ def compilations():
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", GENERATIONS)
+@pytest.mark.parametrize("capability", PLUGIN_GENERATIONS)
 def test_the_kernel_compiles_without_a_gpu(capability):
     kernels = printed_by(
         "tests.kernels.plugins.compile_plugin", "research", str(capability), NVIDIA_TF32_OVERRIDE="0"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import signal
 import subprocess
 import sys
 
@@ -15,17 +13,13 @@ import torch
 import parity.execution.collect
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
-from parity.capture.captures import Capture
 from parity.capture.names import TapName
-from parity.capture.slices import MemoryBudget, Part, parts, unless_leaking
-from parity.capture.spool import SMALL_TOTAL, CannotWrite, Spool
-from parity.capture.store import load_capture, open_capture, save_capture
+from parity.capture.slices import MemoryBudget, parts
+from parity.capture.store import load_capture, open_capture
 from parity.execution.commands import Commands
 from parity.execution.folder import CaseFolder
 from parity.execution.record import REFERENCE
-from parity.inputs import weights
 from parity.inputs.arrays import make_inputs
-from parity.runners import make_runner
 from tests.locations import ROOT
 from tests.parity.case_runs import batch_reports, collected, run_command, write_case
 from tests.reference.rounding import max_difference, rounding_bound
@@ -75,10 +69,12 @@ def _left(model):
     """Leaves the model as it is."""
 
 
-@pytest.fixture
-def captured(tmp_path):
-    """`captured(name, runner, budget)`: the folder of a runner's captures, made in this process."""
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory):
+    """`captured(name, runner, budget)`: the folder of a runner's captures, made once in this process."""
+    tmp_path = tmp_path_factory.mktemp("captured")
 
+    @functools.cache
     def capture(name, runner, budget, spoil=_left):
         case = load_case(name).with_input(seed=SEED)
         folder = CaseFolder(tmp_path / f"{name}-{budget.slice_bytes}-{spoil.__name__}")
@@ -100,25 +96,33 @@ def captured(tmp_path):
     return capture
 
 
-@pytest.mark.parametrize("kind", ["tapped", "isolated"])
 @pytest.mark.parametrize(
-    "name", ["hstu_tiny", "hstu_tiny_rated", "hstu_tiny_combined", "stu_tiny", "stu_tiny_group"]
+    "name",
+    [
+        "hstu_tiny",
+        "stu_tiny",
+        *(
+            pytest.param(name, marks=pytest.mark.full)
+            for name in ("hstu_tiny_rated", "hstu_tiny_combined", "stu_tiny_group")
+        ),
+    ],
 )
-def test_rows_of_a_batch_are_independent(captured, name, kind):
+def test_rows_of_a_batch_are_independent(captured, name):
     """Every tap of the oracle, put together from single rows, is what the whole batch gives."""
-    sliced, whole = (
-        load_capture(captured(name, "oracle", limits) / kind).tensors for limits in (SLICED, UNBOUNDED)
-    )
-    # Draws of rounding are for whole batches.
-    taps = [tap for tap in whole if not TapName.parse(tap).samples]
-    assert list(sliced) == taps
     reference = load_capture(captured(name, "oracle", UNBOUNDED).parent / "torch" / "tapped")
     longest_sum = max(reference.longest_sums.values())
-    for tap in taps:
-        limit = 0.0
-        if whole[tap].is_floating_point():
-            limit = rounding_bound(longest_sum, reference.tensors[tap], whole[tap])
-        assert max_difference(sliced[tap], whole[tap]) <= limit, tap
+    for kind in ("tapped", "isolated"):
+        sliced, whole = (
+            load_capture(captured(name, "oracle", limits) / kind).tensors for limits in (SLICED, UNBOUNDED)
+        )
+        # Rounding samples are for whole batches.
+        taps = [tap for tap in whole if not TapName.parse(tap).samples]
+        assert list(sliced) == taps
+        for tap in taps:
+            limit = 0.0
+            if whole[tap].is_floating_point():
+                limit = rounding_bound(longest_sum, reference.tensors[tap], whole[tap])
+            assert max_difference(sliced[tap], whole[tap]) <= limit, (kind, tap)
 
 
 def test_a_fault_is_as_wrong_in_slices(captured):
@@ -163,125 +167,6 @@ def test_parts_keep_within_the_limit(needed, sizes):
     assert all(part.arrays["item_ids"].shape[0] == 1 for part in cut)
 
 
-@pytest.fixture
-def reference(tmp_path):
-    """A capture of 4 rows, saved and opened: a tap of the batch, one as long as its slices, one number."""
-    tensors = {"rows": torch.arange(12.0).reshape(4, 3), "mask": torch.ones(2, 2), "scalar": torch.ones(())}
-    save_capture(Capture(tensors=tensors), tmp_path / "reference")
-    return open_capture(tmp_path / "reference")
-
-
-def test_taps_are_put_together_from_rows_and_others_must_agree(tmp_path, reference):
-    spool = Spool(tmp_path / "tensors")
-    for rows in (slice(0, 2), slice(2, 4)):
-        part = Part({}, rows, 4)
-        taps = part.into(spool, reference)
-        for name in ("rows", "mask", "scalar"):
-            taps[name] = part.cut(reference.tensors[name])
-    for name, tensor in reference.tensors.items():
-        assert torch.equal(spool[name], tensor)
-    with pytest.raises(ValueError, match="mask has no axis of the batch and differs between rows"):
-        taps["mask"] = torch.zeros(2, 2)
-
-
-def test_a_poisoned_tap_is_kept_only_where_a_valid_element_has_changed(tmp_path):
-    case = load_case("hstu_tiny")
-    inputs = make_inputs(case).typical
-    part = Part(inputs.arrays, None, 0)
-    (width, valid) = next(iter(case.valid_rows(inputs.arrays).items()))
-    row = int(np.argmin(valid.sum(axis=1)))
-    clean = {name: torch.zeros(len(valid), width, 2) for name in ("padding", "leak", "type")}
-    stored = unless_leaking({}, clean, case, part)
-    changed = {name: tensor.clone() for name, tensor in clean.items()}
-    changed["padding"][row, -1] = float("nan")
-    changed["leak"][row, 0] = -0.0
-    changed["type"] = changed["type"].double()
-    stored.update(changed | {"extra": torch.ones(1)})
-    assert stored["padding"] is clean["padding"] or torch.equal(stored["padding"], clean["padding"])
-    for name in ("leak", "type"):
-        assert stored[name] is changed[name]
-    assert "extra" in stored
-
-
-def test_a_large_tensor_is_on_the_disk_at_once_and_there_once(tmp_path):
-    spool = Spool(tmp_path, large=100)
-    tensor = torch.arange(50.0)
-    spool["one"] = tensor
-    (file,) = tmp_path.iterdir()
-    spool["other"] = tensor[::1].clone()
-    spool["strided"] = torch.stack([tensor, tensor], dim=1)[:, 0]
-    spool["small"] = torch.ones(3)
-    assert list(tmp_path.iterdir()) == [file]
-    assert list(spool) == ["one", "other", "strided", "small"]
-    assert all(torch.equal(spool[name], tensor) for name in ("one", "other", "strided"))
-    # Another shape or type of the same bytes is another tensor.
-    spool["shape"] = tensor.reshape(5, 10)
-    spool["type"] = tensor.view(torch.int32)
-    assert len(list(tmp_path.iterdir())) == 3
-    del spool["one"], spool["small"]
-    assert list(spool) == ["other", "strided", "shape", "type"]
-    assert not spool.small
-    assert spool["type"].dtype is torch.int32
-
-
-@pytest.mark.parametrize("rows_of_a_cut", [8, 4, 2])
-def test_however_a_batch_is_cut_the_same_rows_are_the_same_files(tmp_path, rows_of_a_cut):
-    # A row has 12 bytes: two rows make a large file.
-    tensor = torch.arange(24.0).reshape(8, 3)
-    first, second = Spool(tmp_path, large=20), Spool(tmp_path, large=20)
-    first.add_rows("tap", tensor)
-    for rows in tensor.split(rows_of_a_cut):
-        second.add_rows("tap", rows)
-    assert second.stored["tap"] == first.stored["tap"]
-    assert len(list(tmp_path.iterdir())) == 4
-    assert torch.equal(second["tap"], tensor)
-
-
-def test_many_small_tensors_are_files_in_the_end(tmp_path):
-    spool = Spool(tmp_path, large=100)
-    for number in range(1000):
-        spool[str(number)] = torch.full((10,), float(number))
-        assert sum(tensor.nbytes for tensor in spool.small.values()) <= SMALL_TOTAL * 100
-    assert len(spool.small) == 80
-    assert all(torch.equal(spool[name], torch.full((10,), float(name))) for name in spool)
-
-
-def test_a_spooled_capture_is_the_same_as_one_in_memory(tmp_path, tiny):
-    case, model, initial = tiny
-    runner = make_runner("torch")
-    runner.load(case, PRECISIONS["fp32"], initial)
-    inputs = make_inputs(case).typical
-    in_memory = runner.record(inputs.arrays)
-    spooled = Capture.spooled(tmp_path / "tapped", large=1)
-    runner.record(inputs.arrays, spooled)
-    save_capture(spooled, tmp_path / "tapped")
-    back = open_capture(tmp_path / "tapped")
-    # JSON has no tuples.
-    assert [repr(call).replace("(", "[").replace(")", "]") for call in back.calls] == [
-        repr(call).replace("(", "[").replace(")", "]") for call in in_memory.calls
-    ]
-    assert back.longest_sums == in_memory.longest_sums
-    assert back.largest_results == in_memory.largest_results
-    for kind in ("tensors", "call_inputs"):
-        actual, expected = getattr(back, kind), getattr(in_memory, kind)
-        assert list(actual) == list(expected)
-        assert all(torch.equal(actual[name], expected[name]) for name in expected)
-
-
-def test_what_a_module_holds_is_measured():
-    case = load_case("hstu_tiny")
-    runner = make_runner("torch")
-    runner.load(case, PRECISIONS["fp32"], weights.case_weights(case)[0])
-    inputs = make_inputs(case).typical
-    capture = runner.record(inputs.arrays)
-    batch, width, heads = inputs.batch_size, case.model.sequence_width, case.model.num_heads
-    attention = "_hstu._attention_layers.0._attn"
-    assert capture.largest_results[attention] == 4 * batch * heads * width**2
-    # The projection to u, v, q, k is larger than the attention of this small model.
-    projected = 2 * heads * (case.model.attention_dim + case.model.linear_dim)
-    assert capture.largest_results["_hstu"] == 4 * batch * width * projected
-
-
 MEASURE = """
 import json, pathlib, re, sys
 from parity.base.precision import PRECISIONS
@@ -305,6 +190,7 @@ print(json.dumps(peak() - before))
 """
 
 
+@pytest.mark.full
 def test_the_memory_of_a_tapped_run_does_not_grow_with_its_captures(tmp_path):
     """A model whose captures are many times what its forward takes."""
     case = load_case("hstu_ml1m_large")
@@ -327,12 +213,6 @@ def test_the_memory_of_a_tapped_run_does_not_grow_with_its_captures(tmp_path):
     assert spooled < 0.5 * total
 
 
-def test_a_file_where_the_folder_should_be_is_a_clear_error(tmp_path):
-    (tmp_path / "tensors").write_text("")
-    with pytest.raises(CannotWrite, match=r"captures: .* cannot be written \(.*\); free space on that disk"):
-        Spool(tmp_path / "tensors", large=1)["x"] = torch.ones(3)
-
-
 def test_a_full_disk_ends_the_run_with_one_clear_error(tmp_path):
     """No file may be larger than what the system grants, which is how a full disk looks from inside."""
     command = [sys.executable, "run_parity.py", "--case", "hstu_tiny", "--precision", "fp32"]
@@ -346,30 +226,6 @@ def test_a_full_disk_ends_the_run_with_one_clear_error(tmp_path):
     assert "free space on that disk, or choose a folder on another one with --save" in ended.stderr
     assert not list(tmp_path.rglob("*.safetensors.*"))
     assert not (tmp_path / "run" / "report.json").exists()
-
-
-def test_a_kill_leaves_no_half_of_a_large_tensor(tmp_path):
-    code = """
-import sys, torch
-from pathlib import Path
-from parity.capture.spool import Spool
-spool = Spool(Path(sys.argv[1]), large=1)
-print("writing", flush=True)
-for number in range(10**6):
-    spool["x"] = torch.full((4_000_000,), float(number))
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    process.stdout.readline()
-    while len(list(tmp_path.glob("[!.]*"))) < 2:
-        assert process.poll() is None
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    spool = Spool(tmp_path, large=1)
-    for path in tmp_path.glob("[!.]*"):
-        spool.stored["x"] = [path.stem]
-        assert spool["x"].unique().numel() == 1
 
 
 def test_what_takes_long_is_not_timed(tmp_path, monkeypatch):

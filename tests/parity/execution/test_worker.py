@@ -1,12 +1,10 @@
 """Runners in processes: their results, and a status with a reason for each way to die."""
 
-import contextlib
 import os
 import runpy
 import signal
 import subprocess
 import sys
-import threading
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +22,7 @@ from parity.case import CaseReference
 from parity.execution.commands import Commands
 from parity.execution.loaded import Abilities
 from parity.execution.record import RunnerFailure, Status
-from parity.execution.scheduler import MAX_WORKERS, RunnerPool, Scheduler
+from parity.execution.scheduler import RunnerPool
 from parity.execution.worker import _answer
 from parity.inputs import weights
 from parity.runners.base import Unavailable
@@ -321,126 +319,3 @@ def test_a_module_that_raises_alone_is_a_problem_and_the_others_are_kept(isolate
 def test_a_module_that_runs_out_of_memory_alone_ends_the_runner(isolated, error):
     with pytest.raises(type(error)):
         isolated(error)
-
-
-@pytest.fixture
-def machine(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    return Scheduler()
-
-
-class _Visitor:
-    """A thread inside one of the machine's context managers, until it is told to leave."""
-
-    def __init__(self, place):
-        self.entered, self._leave = threading.Event(), threading.Event()
-
-        def visit():
-            with place():
-                self.entered.set()
-                self._leave.wait(30)
-
-        self._thread = threading.Thread(target=visit, daemon=True)
-        self._thread.start()
-
-    def is_inside(self, seconds):
-        return self.entered.wait(seconds)
-
-    def may_leave(self):
-        self._leave.set()
-
-    def leave(self):
-        self.may_leave()
-        self._thread.join(30)
-        return not self._thread.is_alive()
-
-
-AT_ONCE, SOON = 0.2, 30.0
-
-
-def test_threads_are_divided_among_workers(machine, monkeypatch):
-    assert (machine.workers, machine.threads_shared, machine.threads_alone) == (MAX_WORKERS, 3, 6)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    narrow = Scheduler()
-    assert (narrow.workers, narrow.threads_shared, narrow.threads_alone) == (MAX_WORKERS, 1, 1)
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    single = Scheduler()
-    assert (single.workers, single.threads_shared, single.threads_alone) == (1, 1, 1)
-
-
-@pytest.mark.parametrize(("cores", "workers"), [(2, MAX_WORKERS), (5, MAX_WORKERS), (6, 3), (64, 6)])
-def test_a_gpu_gets_more_workers_where_cores_allow(cores, workers, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert Scheduler().workers == workers
-
-
-def test_beside_a_gpu_a_runner_has_a_core_and_timing_has_all(machine, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    machine = Scheduler()
-    assert (machine.workers, machine.threads_shared) == (6, 1)
-    users = [_Visitor(machine.shared) for _ in range(12)]
-    assert all(user.is_inside(SOON) for user in users)
-    late = _Visitor(machine.alone)
-    assert all(user.leave() for user in users[1:])
-    assert not late.is_inside(AT_ONCE)
-    assert users[0].leave()
-    assert late.is_inside(SOON)
-    assert late.leave()
-
-
-def test_a_user_of_all_precedes_users_of_a_part_that_come_later(machine):
-    user = _Visitor(machine.shared)
-    assert user.is_inside(SOON)
-    timer = _Visitor(machine.alone)
-    assert not timer.is_inside(AT_ONCE)
-    # A part is free, and the timer waits for the other one.
-    late = _Visitor(machine.shared)
-    assert not late.is_inside(AT_ONCE)
-    assert user.leave()
-    assert timer.is_inside(SOON)
-    assert not late.is_inside(AT_ONCE)
-    assert timer.leave()
-    assert late.is_inside(SOON)
-    assert late.leave()
-
-
-def test_as_many_share_the_machine_as_it_has_workers(machine):
-    users = [_Visitor(machine.shared) for _ in range(machine.workers)]
-    assert all(user.is_inside(SOON) for user in users)
-    late = _Visitor(machine.shared)
-    assert not late.is_inside(AT_ONCE)
-    assert users[0].leave()
-    assert late.is_inside(SOON)
-    assert users[1].leave()
-    assert late.leave()
-
-
-def test_alone_waits_for_shared_users_and_keeps_them_out(machine):
-    user = _Visitor(machine.shared)
-    assert user.is_inside(SOON)
-    timer = _Visitor(machine.alone)
-    assert not timer.is_inside(AT_ONCE)
-    assert user.leave()
-    assert timer.is_inside(SOON)
-    late, second_timer = _Visitor(machine.shared), _Visitor(machine.alone)
-    assert not late.is_inside(AT_ONCE)
-    assert not second_timer.is_inside(AT_ONCE)
-    assert timer.leave()
-    # Either may be next, and both have their turn.
-    late.may_leave()
-    second_timer.may_leave()
-    assert late.leave()
-    assert second_timer.leave()
-    assert late.is_inside(AT_ONCE)
-    assert second_timer.is_inside(AT_ONCE)
-
-
-def test_an_error_while_alone_gives_the_machine_back(machine):
-    with contextlib.suppress(_Lost), machine.alone():
-        raise _Lost
-    user = _Visitor(machine.shared)
-    assert user.is_inside(SOON)
-    assert user.leave()

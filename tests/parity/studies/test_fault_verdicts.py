@@ -138,6 +138,7 @@ def test_every_batch_of_the_plan_and_the_fuzzed_set_has_the_proof(monkeypatch):
     assert expected <= set(names)
 
 
+@pytest.mark.full
 @OF_BENCH
 def test_the_other_batches_run_clean_while_no_fault_is_applied(monkeypatch):
     bench = bench_of(CASE)

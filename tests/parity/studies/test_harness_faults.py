@@ -74,9 +74,9 @@ def test_a_wrong_port_that_passes_shows_a_fault(monkeypatch):
     ("answer", "outcome"),
     [
         (Answer("a run: it fails", [], True), Outcome.DETECTED),
-        (Answer("", [2.0], True), Outcome.MISSED),
-        (Answer("", [1.0], True), Outcome.EQUIVALENT),
-        (Answer("", [1.0], False), Outcome.NOT_ASKED),
+        pytest.param(Answer("", [2.0], True), Outcome.MISSED, marks=pytest.mark.full),
+        pytest.param(Answer("", [1.0], True), Outcome.EQUIVALENT, marks=pytest.mark.full),
+        pytest.param(Answer("", [1.0], False), Outcome.NOT_ASKED, marks=pytest.mark.full),
     ],
 )
 def test_whole_runs_show_a_fault_at_a_line_that_this_process_does_not_run(monkeypatch, answer, outcome):

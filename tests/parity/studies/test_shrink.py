@@ -19,11 +19,11 @@ from tests.parity.fault_runs import HANDWRITTEN
 EDITS = {edit.detail: edit for edit in handwritten(HANDWRITTEN)}
 FAULTS = (
     "offsets_off_by_one",
-    # Between the modules, each of which is right on its own: the whole model is reproduced.
-    "sigmoid_twice_in_the_model",
     *(
         pytest.param(name, marks=pytest.mark.full)
         for name in (
+            # Between the modules, each of which is right on its own: the whole model is reproduced.
+            "sigmoid_twice_in_the_model",
             "time_difference_to_the_same_item",
             "eps_1e-5",
             "positions_shifted_by_one",

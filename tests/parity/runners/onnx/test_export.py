@@ -27,7 +27,12 @@ pytestmark = pytest.mark.xdist_group("onnx_export")
 CASES = ("dlrm_tiny", "dlrm_tiny_weighted", "dlrm_lecture_index", "hstu_tiny")
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=() if name in ("dlrm_tiny", "hstu_tiny") else pytest.mark.full)
+        for name in CASES
+    ]
+)
 def subject(request):
     return setup(request.param)
 

@@ -18,6 +18,8 @@ try:
     reason = ""
 except Unavailable as error:
     reason = str(error)
+# Exports are made once in a process.
+pytestmark = pytest.mark.xdist_group("onnx_export")
 needs_library = pytest.mark.skipif(bool(reason), reason=reason)
 cannot_run = pytest.mark.skipif(
     torch.cuda.is_available(), reason="there is a CUDA device, which may run engines"
@@ -33,7 +35,11 @@ def loaded(name, precision="fp32"):
 @needs_library
 @cannot_run
 @pytest.mark.parametrize(
-    ("name", "precision", "dtype"), [("dlrm_tiny", "bf16", "BFloat16"), ("hstu_tiny", "fp16", "Half")]
+    ("name", "precision", "dtype"),
+    [
+        ("dlrm_tiny", "bf16", "BFloat16"),
+        pytest.param("hstu_tiny", "fp16", "Half", marks=pytest.mark.full),
+    ],
 )
 def test_engines_are_built_where_they_cannot_run(name, precision, dtype, tmp_path):
     result, runner = loaded(name, precision)

@@ -1,0 +1,177 @@
+"""Verdicts of a precision from all of its batches: more rows, labels, metrics."""
+
+import numpy as np
+import pytest
+
+from parity.base.errors import UserError
+from parity.base.precision import PRECISIONS
+from parity.execution.folder import CaseFolder
+from parity.execution.record import REFERENCE, RunnerRecord, Status
+from parity.inputs.arrays import MORE_ROWS_NAME, CaseInputs, save
+from parity.verdict.judgement import Diagnosis, MetricJudgement, MetricValues
+from parity.verdict.judging import PrecisionJudge
+from tests.parity.judgements import runner, tap
+from tests.parity.judgements import verdict as verdict_with
+from tests.parity.verdict.saved_scores import (
+    OUTPUT,
+    PORT,
+    B,
+    Scores,
+    judged,
+    of,
+    saved_batch,
+    verdicts,
+    write,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return saved_batch(tmp_path)
+
+
+def _judge(folder, labels=()):
+    return PrecisionJudge(
+        Scores(), PRECISIONS["fp32"], CaseFolder(folder.batch.path.parent), ["typical"], False, labels
+    )
+
+
+def test_batches_are_judged_as_they_come(folder):
+    judged(folder)
+    judge = _judge(folder)
+    assert judge.first_failure() is None
+    judge.judge([folder.batch])
+    assert judge.first_failure() is None
+    judgement = judge.judgement()
+    assert (judgement.precision, judgement.gpu, judgement.rooflines, judgement.coverage) == (
+        "fp32",
+        {},
+        None,
+        None,
+    )
+    assert verdicts(judgement.runners) == {REFERENCE: "PASS", PORT: "PASS", "onnx": "PASS"}
+    assert folder.path.exists()
+    write(folder, "onnx", untapped=of(OUTPUT, 1.5))
+    judge.judge_again(0, folder.batch)
+    assert judge.first_failure() == 0
+    assert judge.judgement().runners["onnx"].diagnosis.batch == "typical"
+    assert folder.path.exists()
+    judge.judge_again(0, folder.batch, keep=False)
+    assert not folder.path.exists()
+    assert verdicts(judge.judgement().runners)["onnx"] == "FAIL"
+
+
+def test_captures_go_with_their_batch(folder):
+    judged(folder)
+    judge = _judge(folder)
+    judge.judge([folder.batch], keep=False)
+    assert not folder.path.exists()
+    assert folder.batch.inputs.exists()
+
+
+def test_runners_with_insensitive_checks_get_more_rows(folder):
+    judged(folder)
+    judge = _judge(folder)
+    judge.add(folder.batch)
+    assert judge.insensitive_runners() == ()
+    judge._batches[0] |= {"dull": runner(tap("block", isolated=verdict_with(0.2, 0.5), accumulated=None))}
+    assert judge.insensitive_runners() == ("dull",)
+    diagnosis = judge.judgement().runners["dull"].diagnosis
+    assert ": the case makes no batch with more rows; " in diagnosis.text
+    judge.add_more_rows(f"{MORE_ROWS_NAME} 1", folder.batch)
+    assert folder.path.exists()
+    diagnosis = judge.judgement().runners["dull"].diagnosis
+    times = "4 times the rows of the typical batch are not enough; give a finer precision"
+    assert diagnosis.text.endswith(times)
+    assert len(judge._batches) == 2
+    write(folder, "onnx", untapped=of(OUTPUT, 1.5))
+    judge.add_more_rows(f"{MORE_ROWS_NAME} 2", folder.batch, keep=False)
+    assert not folder.path.exists()
+    assert judge.first_failure() == 2
+    assert judge.judgement().runners["onnx"].diagnosis.batch == f"{MORE_ROWS_NAME} 2"
+
+
+def test_labels_are_evaluated_by_the_task_of_the_case(folder, monkeypatch):
+    """Of every batch, for the runners that were compared with the reference."""
+    made, added = [], []
+
+    class Evaluated:
+        def __init__(self, task, precision):
+            made.append((task, precision.name))
+
+        def add(self, batch, names):
+            added.append((batch, names))
+
+    monkeypatch.setattr("parity.verdict.task_metrics.evaluation.Evaluation", Evaluated)
+    monkeypatch.setattr(Scores, "task", lambda self, weights, precision: (weights, precision.name))
+    judged(folder, onnx=RunnerRecord(status=Status.UNAVAILABLE))
+    labels = CaseInputs({"labels": np.zeros(B)})
+    save(labels, folder.batch.labels)
+    judge = _judge(folder, [labels.digest] * 2)
+    judge.add(folder.batch)
+    judge._names.append("again")
+    judge.add(folder.batch)
+    assert made == [((folder.batch.path.parent / "weights", "fp32"), "fp32")]
+    assert added == [(folder.batch, [PORT])] * 2
+
+
+def test_an_error_of_judging_ends_the_run(folder):
+    with pytest.raises(UserError, match="record"):
+        _judge(folder).judge([folder.batch])
+
+
+def test_labels_have_the_digest_of_the_run(folder):
+    judged(folder)
+    save(CaseInputs({"labels": np.zeros(B)}), folder.batch.labels)
+    with pytest.raises(UserError, match="are not those of the run"):
+        _judge(folder, ["another digest"]).add(folder.batch)
+    # Without the reference there is nothing to evaluate.
+    judged(folder, **{REFERENCE: RunnerRecord(status=Status.CRASHED)})
+    _judge(folder, ["another digest"]).add(folder.batch)
+
+
+def _metric(name, flagged):
+    values = MetricValues(0.5, 0.625, 0.25, (-0.5, -0.25), "", 2.0, 0.125, 0.2, flagged)
+    return MetricJudgement(name, 12, values=values)
+
+
+class _Evaluated:
+    def __init__(self, *metrics):
+        self._metrics = metrics
+
+    def judge(self, name):
+        assert name == PORT
+        return self._metrics
+
+
+@pytest.mark.parametrize("also", ["", "; also recall, mrr"])
+def test_a_metric_that_moves_fails_a_port_whose_tensors_pass(folder, also):
+    judge = _judge(folder)
+    others = (_metric("recall", bool(also)), _metric("mrr", bool(also)))
+    judge._batches = [{REFERENCE: runner(tap("block")), PORT: runner(tap("block"))}]
+    judge._evaluation = _Evaluated(_metric("auc", False), _metric("ndcg", True), *others)
+    runners = judge.judgement().runners
+    assert runners[REFERENCE].metrics == ()
+    assert runners[PORT].verdict == "FAIL"
+    assert [metric.name for metric in runners[PORT].metrics] == ["auc", "ndcg", "recall", "mrr"]
+    text = (
+        "every module is within its limit, and ndcg moves from 0.625 to 0.25: 0.25 off the oracle's 0.5, "
+        "limit 0.2 (k = 2, floor = 0.12), and the 95 % interval of port - reference is -0.5 to -0.25, "
+        f"without 0 (12 rows){also}"
+    )
+    assert runners[PORT].diagnosis == Diagnosis("metric", text=text)
+
+
+def test_a_metric_changes_no_other_diagnosis(folder):
+    judge = _judge(folder)
+    failed = runner(tap("block"), verdict="FAIL", diagnosis=Diagnosis("module", "block"))
+    for judgement, flagged, verdict in (
+        (failed, True, "FAIL"),
+        (runner(tap("block")), False, "PASS"),
+        (runner(verdict="NONE"), True, "NONE"),
+    ):
+        judge._batches = [{PORT: judgement}]
+        judge._evaluation = _Evaluated(_metric("ndcg", flagged))
+        merged = judge.judgement().runners[PORT]
+        assert (merged.verdict, merged.diagnosis) == (verdict, judgement.diagnosis)
+        assert len(merged.metrics) == (verdict != "NONE")
