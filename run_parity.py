@@ -1,11 +1,17 @@
 #!/usr/bin/env python3
 """Compare the Tripy port with its PyTorch reference, module by module. `--help` lists the verbs."""
 
+if __name__ == "__main__":
+    from parity.base.interruption import watch
+
+    # Before the imports below: they take a moment.
+    watch()
+
 if __name__ != "__mp_main__":  # processes of runners import this file too, and need no command line
     from cases.registry import SHIPPED
-    from parity.cli.program import program
+    from parity.cli.program import as_process, program
 
     main = program(SHIPPED)
 
 if __name__ == "__main__":
-    main()
+    as_process(main)

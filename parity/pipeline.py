@@ -15,10 +15,10 @@ from parity.execution import fork_server
 from parity.execution.batches import BatchCollection
 from parity.execution.case_files import described, write_prepared
 from parity.execution.collect import Progress
-from parity.execution.folder import RunFolder, opened
+from parity.execution.folder import RunFolder, in_use, opened
 from parity.execution.manifest import read_manifest, write_manifest
 from parity.execution.request import Request
-from parity.execution.resuming import read_started, write_started
+from parity.execution.resuming import check_started, read_started, write_started
 from parity.execution.scheduler import Worker, side_by_side
 from parity.inputs.arrays import NamedInputs, batches_in, more_rows
 from parity.inputs.prepared import PreparedCase, prepare
@@ -58,12 +58,15 @@ def resume(folder: Path, progress: Progress) -> Report:
     """Continue a saved run after an interruption, from the last batch that is done.
 
     Raises:
-        UserError: The folder holds no such run, or its inputs have changed.
+        UserError: The folder holds no such run, is in use, or its files, inputs or code have changed.
     """
-    request = read_started(RunFolder(folder))
-    fork_server.start()
-    prepared = prepare(request.cases, request.data, request.checkpoint)
-    return _finish(prepared, request, RunFolder(folder), progress)
+    root = RunFolder(folder)
+    check_started(root)
+    with in_use("resume", folder):
+        request = read_started(root)
+        fork_server.start()
+        prepared = prepare(request.cases, request.data, request.checkpoint)
+        return _finish(prepared, request, root, progress)
 
 
 @one_thread()

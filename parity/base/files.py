@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from parity.base.errors import UserError
+from parity.base.interruption import undoing
 
 
 @contextlib.contextmanager
@@ -19,11 +21,14 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    remove = functools.partial(temporary.unlink, missing_ok=True)
+    take_back = undoing(remove)
     try:
         yield temporary
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove()
+        take_back()
 
 
 def write_new(path: Path, content: bytes) -> None:

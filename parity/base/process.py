@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import platform
+import signal
 import sys
 from collections.abc import Iterator
 
 from threadpoolctl import threadpool_limits
 
+_PR_SET_PDEATHSIG = 1
 # Options of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 REUSED_BYTES = 2**27
@@ -51,6 +54,16 @@ def settings_restored() -> Iterator[None]:
         torch.set_num_threads(threads)
         for backend, value in zip(backends, allowed, strict=True):
             backend.allow_tf32 = value
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the system kill this process when its parent, of that process id, ends. Linux alone knows this."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It has ended before.
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def reuse_freed_memory() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -14,9 +16,25 @@ REPORTS = Path("parity_reports")
 PIPED_WIDTH = 120
 
 
+class _Output(Console):
+    """A console whose reader may leave, as `head` does: files and the exit code do not depend on it."""
+
+    def on_broken_pipe(self) -> None:
+        """Drop the rest of the output."""
+        self.quiet = True
+        drop(sys.stdout)
+
+
+def drop(stream: TextIO) -> None:
+    """Drop all further output to a stream of this process."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
 def stdout() -> Console:
     """The terminal. Files and pipes have no width; a module table needs this one."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    return _Output(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:

@@ -5,17 +5,21 @@ No module of this package imports PyTorch before a verb runs, so that help and s
 
 from __future__ import annotations
 
+import sys
+
 import click
 from click.shell_completion import CompletionItem
 
-from parity.base.errors import check_names
+from parity.base.errors import UserError, check_names
+from parity.base.interruption import watch
+from parity.base.temporaries import own_temporaries
 from parity.case import Registry
 from parity.cli.new import new
 from parity.cli.registered import REGISTERED
 from parity.cli.reports import compare, list_all
 from parity.cli.runs import replay, resume, run
 from parity.cli.studies import precision, self_test, shrink, stream
-from parity.cli.verb import refusing
+from parity.cli.verb import BAD_INPUT, Refused, refusing
 
 VERBS: tuple[click.Command, ...] = (
     *(run, list_all, replay, resume, compare),
@@ -73,6 +77,17 @@ def program(registry: Registry) -> Program:
     )
 
 
+def as_process(group: Program) -> None:
+    """Run the program as the whole of this process."""
+    try:
+        own_temporaries()
+    except UserError as error:
+        Refused(str(error)).show()
+        sys.exit(BAD_INPUT)
+    group()
+
+
 def installed() -> None:
     """The installed program `parity`, over the cases that installed packages register."""
-    program(REGISTERED)()
+    watch()
+    as_process(program(REGISTERED))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+
+from parity.cli.output import drop
 
 LONGEST_SILENCE = 8.0
 """Seconds after which a log gets a line though no step has ended."""
@@ -95,4 +98,7 @@ class _Lines(contextlib.AbstractContextManager["_Lines"]):
                     self._print(f"working, after: {self._latest}" if self._latest else "working")
 
     def _print(self, text: str) -> None:
-        click.echo(f"{time.monotonic() - self._began:7.1f} s  {text}", err=True)
+        try:
+            click.echo(f"{time.monotonic() - self._began:7.1f} s  {text}", err=True)
+        except BrokenPipeError:
+            drop(sys.stderr)

@@ -81,15 +81,15 @@ def resume(folder: Path, verbose: bool) -> int:
 
 
 def _show(report: Report, saved: Path | None, verbose: bool) -> int:
-    """Print a report and its path, in the saved run or in a new folder, and return the exit code."""
+    """Write a report into a new folder unless it is saved, print it, and return the exit code."""
     from parity.report import terminal
     from parity.report.files import write_outputs
 
-    console = output.stdout()
-    console.print(terminal.render(report, verbose))
     folder = saved
     if folder is None:
         folder = output.new_folder()
         write_outputs(report, folder)
+    console = output.stdout()
+    console.print(terminal.render(report, verbose))
     output.print_line(console, f"report: {folder / 'report.json'}")
     return report.exit_code

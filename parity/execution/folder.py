@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.errors import UserError
+from parity.base.interruption import remaining
+from parity.base.locks import LOCK, Locked, locked
 
 _BATCH = "batch_"
 _RECORD = "record.json"
@@ -212,26 +214,46 @@ def opened(save: Path | None) -> Iterator[RunFolder]:
     """A new folder for a run: `save`, or a temporary one that is removed after the body.
 
     Raises:
-        UserError: `save` cannot be written, or is not empty.
+        UserError: `save` cannot be written, is in use, or is not empty.
     """
     if save is None:
         with tempfile.TemporaryDirectory(prefix="parity-") as name:
             yield RunFolder(Path(name))
         return
-    folder = RunFolder(save)
     try:
         save.mkdir(parents=True, exist_ok=True)
-        occupied = any(save.iterdir())
-        if not occupied:
-            folder.started.touch()
-            folder.started.unlink()
     except OSError as error:
-        raise UserError(
-            "--save",
-            str(save),
-            f"cannot be written ({error.strerror})",
-            "choose a folder that you can write to",
-        ) from error
-    if occupied:
-        raise UserError("--save", str(save), "is not empty", "choose a new folder; nothing is written over")
-    yield folder
+        raise _unwritable("--save", save, error) from error
+    with in_use("--save", save):
+        if any(path.name != LOCK for path in save.iterdir()):
+            raise UserError(
+                "--save", str(save), "is not empty", "choose a new folder; nothing is written over"
+            )
+        yield RunFolder(save)
+
+
+@contextlib.contextmanager
+def in_use(field: str, folder: Path) -> Iterator[None]:
+    """Keep other processes out of the folder of a saved run.
+
+    Raises:
+        UserError: The folder is in use, or cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except Locked as error:
+            raise UserError(field, str(folder), str(error), "wait for its end, or choose another") from error
+        except OSError as error:
+            raise _unwritable(field, folder, error) from error
+        stack.enter_context(remaining(f"{folder} holds the batches that are done: `resume {folder}` goes on"))
+        yield
+
+
+def _unwritable(field: str, folder: Path, error: OSError) -> UserError:
+    return UserError(
+        field,
+        str(folder),
+        f"cannot be written ({error.strerror})",
+        "choose a folder that you can write to",
+    )

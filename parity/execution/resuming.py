@@ -39,6 +39,12 @@ def _absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
 
 
+def check_started(folder: RunFolder) -> None:
+    """Raises `UserError` for a folder without a run."""
+    if not folder.started.is_file():
+        raise _no_run(folder)
+
+
 def read_started(folder: RunFolder) -> Request:
     """The request of an interrupted run.
 
@@ -63,13 +69,17 @@ def read_started(folder: RunFolder) -> Request:
             command=started["command"],
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            "resume", str(folder.path), "holds no run that was begun with --save", "begin one with --save"
-        ) from error
+        raise _no_run(folder) from error
     _check_environment(folder, began_in)
     check_batches(folder)
     _check_code(folder)
     return request
+
+
+def _no_run(folder: RunFolder) -> UserError:
+    return UserError(
+        "resume", str(folder.path), "holds no run that was begun with --save", "begin one with --save"
+    )
 
 
 def _check_environment(folder: RunFolder, began_in: dict[str, str]) -> None:

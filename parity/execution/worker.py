@@ -6,6 +6,7 @@ files that `--save` leaves. The child's own output goes to a log file beside the
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -18,7 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
-from parity.base.process import reuse_freed_memory
+from parity.base.interruption import undoing
+from parity.base.process import die_with_parent, reuse_freed_memory
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server
 from parity.execution.commands import Commands, first_line, is_allocation_failure
@@ -54,6 +56,7 @@ class RunnerProcess:
         )
         self._process.start()
         child_end.close()
+        self._take_back = undoing(self._kill)
 
     def request(
         self,
@@ -96,8 +99,17 @@ class RunnerProcess:
     def stop(self, patience: float = 0.0) -> None:
         """End the child, if it still runs after `patience` seconds."""
         self._process.join(patience)
-        self._process.kill()
+        self._kill()
         self._process.join()
+        self._take_back()
+
+    def _kill(self) -> None:
+        """Kill the child and the processes that it started, such as compilers."""
+        if self._process.pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
 
     def _death(self, command: str) -> RunnerFailure:
         code = self._process.exitcode
@@ -173,8 +185,9 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
     faulthandler.enable()
     reuse_freed_memory()
-    # An interrupt at the terminal reaches the whole group, and the parent handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A group of its own ends with its processes, and no interrupt at the terminal reaches it.
+    os.setpgid(0, 0)
+    die_with_parent(os.getppid())
     commands = Commands(name)
     has_started = False
     while True:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,6 +112,13 @@ def refused(command, content, tmp_path, monkeypatch):
         return ended.err.removeprefix("error: ").strip()
 
     return run
+
+
+@pytest.fixture
+def short_folder():
+    """A new folder whose path is short enough for sockets below it."""
+    with tempfile.TemporaryDirectory(prefix="t") as name:
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,73 @@
+"""Locks of folders: one process at a time writes there. The system frees the lock of a dead process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from parity.base.interruption import undoing
+
+LOCK = ".lock"
+"""Name of the lock's file in the folder."""
+
+
+class Locked(Exception):
+    """The folder is in use.
+
+    Attributes:
+        holder: Process id of its user; empty if the file does not tell.
+    """
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"is in use by process {holder or 'of unknown id'}")
+        self.holder = holder
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of an existing folder in the body.
+
+    Raises:
+        Locked: Another process, or another part of this one, holds it.
+        OSError: The folder cannot be written.
+    """
+    path = folder / LOCK
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Locked(os.read(descriptor, 20).decode(errors="replace").strip()) from error
+        if os.fstat(descriptor).st_nlink == 0:
+            # Its holder has removed it, and a new holder may have made another.
+            raise Locked("")
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        remove = functools.partial(path.unlink, missing_ok=True)
+        take_back = undoing(remove)
+        try:
+            yield
+        finally:
+            remove()
+            take_back()
+    finally:
+        os.close(descriptor)
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Whether the folder has a lock that no process holds."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

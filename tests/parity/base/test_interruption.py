@@ -1,0 +1,137 @@
+"""Interruptions, locks and temporary files of small programs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from parity.base.errors import UserError
+from parity.base.locks import LOCK, Locked, is_abandoned, locked
+from parity.base.temporaries import _sweep, own_temporaries
+from tests.locations import ROOT
+
+PATIENCE = 60
+
+
+def _program(text, environment=None, **options):
+    """A program of its own that has said that it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+    assert process.stdout.readline() == "ready\n", process.stderr.read()
+    return process
+
+
+_WAITS = """
+import time
+from parity.base.interruption import remaining, undoing, watch
+watch()
+taken = undoing(lambda: print('taken back', flush=True))
+undoing(lambda: print('first', flush=True))
+undoing(lambda: 1 / 0)
+undoing(lambda: print('last', flush=True))
+taken()
+with remaining('a file'):
+    print('ready', flush=True)
+    {wait}
+"""
+
+
+@pytest.mark.parametrize("wait", ["time.sleep(600)", "all(x == 0 for x in iter(int, 1))"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_ends_at_once_and_undoes(wait, number):
+    process = _program(_WAITS.format(wait=wait))
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number
+    assert out == "last\nfirst\n"
+    assert err == f"interrupted by {number.name}; a file\n"
+
+
+def test_an_ignored_signal_stays_ignored():
+    process = _program(
+        "import signal, time\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "from parity.base.interruption import watch\n"
+        "watch(); print('ready', flush=True); time.sleep(0.5)"
+    )
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 0
+
+
+class TestLocks:
+    def test_one_user_at_a_time(self, tmp_path):
+        with locked(tmp_path), pytest.raises(Locked, match=f"in use by process {os.getpid()}"):
+            locked(tmp_path).__enter__()
+        assert not (tmp_path / LOCK).exists()
+        with locked(tmp_path):
+            assert not is_abandoned(tmp_path)
+
+    def test_a_dead_process_holds_nothing(self, tmp_path):
+        process = _program(
+            f"import time; from pathlib import Path; from parity.base.locks import locked\n"
+            f"with locked(Path({str(tmp_path)!r})): print('ready', flush=True); time.sleep(600)"
+        )
+        assert not is_abandoned(tmp_path)
+        with pytest.raises(Locked, match=f"process {process.pid}"):
+            locked(tmp_path).__enter__()
+        process.kill()
+        process.wait(PATIENCE)
+        assert is_abandoned(tmp_path)
+        with locked(tmp_path):
+            pass
+
+    def test_a_folder_without_a_lock_is_not_abandoned(self, tmp_path):
+        assert not is_abandoned(tmp_path)
+
+
+class TestTemporaries:
+    def test_they_end_with_the_program(self, short_folder):
+        text = (
+            "import multiprocessing.util, sys, tempfile; from parity.base.temporaries import own_temporaries\n"
+            "own_temporaries(); tempfile.mkdtemp(); multiprocessing.util.get_temp_dir()\n"
+            "print('ready', flush=True); print(tempfile.gettempdir(), file=sys.stderr)"
+        )
+        process = _program(text, {"TMPDIR": str(short_folder)})
+        out, err = process.communicate(timeout=PATIENCE)
+        assert err.startswith(f"{short_folder}/parity-")
+        assert (process.returncode, out, err.count("\n")) == (0, "", 1)
+        assert list(short_folder.iterdir()) == []
+
+    def test_those_of_killed_programs_are_swept(self, short_folder):
+        text = (
+            "import time; from parity.base.temporaries import own_temporaries\n"
+            "own_temporaries(); print('ready', flush=True); time.sleep(600)"
+        )
+        alive, killed = (_program(text, {"TMPDIR": str(short_folder)}) for _ in range(2))
+        killed.kill()
+        killed.wait(PATIENCE)
+        folders = {int((path / LOCK).read_text()): path for path in short_folder.iterdir()}
+        (short_folder / "parity-mine").mkdir()
+        for path in short_folder.iterdir():
+            os.utime(path, (0, time.time() - 3600))
+        _sweep(short_folder)
+        assert set(short_folder.iterdir()) == {folders[alive.pid], short_folder / "parity-mine"}
+        alive.terminate()
+        alive.wait(PATIENCE)
+
+    @pytest.mark.parametrize("kind", ["long", "file"])
+    def test_a_bad_place_is_refused(self, tmp_path, monkeypatch, kind):
+        place = tmp_path / ("x" * 100 if kind == "long" else "file")
+        if kind == "long":
+            place.mkdir()
+        else:
+            place.write_text("")
+        monkeypatch.setattr("tempfile.tempdir", str(place))
+        with pytest.raises(UserError, match="TMPDIR: .* (is too long for sockets|cannot be written)"):
+            own_temporaries()
+        assert kind == "file" or list(place.iterdir()) == []

@@ -1,0 +1,129 @@
+"""Runs that are interrupted or killed: nothing of them stays but finished work."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from parity.base.locks import LOCK, locked
+from tests.locations import ROOT
+
+ARGUMENTS = ("--case", "dlrm_tiny", "--precision", "fp32,fp16", "--runners", "tripy")
+PATIENCE = 300
+
+pytestmark = pytest.mark.xdist_group("interrupted_runs")
+
+
+@pytest.fixture
+def started(short_folder):
+    """Starts a run in a process group of its own, and waits for its first captures."""
+    temporary = short_folder
+    processes = []
+
+    def start(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "run_parity.py", *ARGUMENTS, *map(str, arguments)],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        processes.append(process)
+        assert "dlrm_tiny" in process.stderr.readline()
+        return process, temporary
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def _below(temporary):
+    """Processes whose temporary files are in a folder."""
+    marked = f"TMPDIR={temporary}/".encode()
+    running = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if marked in path.read_bytes() and b"Z" not in (path.parent / "stat").read_bytes()[-200:][:40]:
+                running.append(int(path.parent.name))
+        except OSError:
+            continue
+    return running
+
+
+def _until_none(temporary):
+    began = time.monotonic()
+    while _below(temporary):
+        assert time.monotonic() - began < PATIENCE, _below(temporary)
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
+def test_an_interrupted_run_says_how_to_go_on(started, tmp_path, number):
+    folder = tmp_path / "run"
+    process, temporary = started("--save", folder)
+    assert _below(temporary)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number
+    assert err.splitlines()[-1] == (
+        f"interrupted by {number.name}; {folder} holds the batches that are done: `resume {folder}` goes on"
+    )
+    assert "Traceback" not in err
+    _until_none(temporary)
+    assert list(temporary.iterdir()) == []
+    assert not (folder / LOCK).exists()
+    assert (folder / "started.json").exists()
+
+
+def test_processes_of_a_killed_run_end_and_the_next_run_sweeps(started):
+    process, temporary = started()
+    assert len(_below(temporary)) > 2
+    process.kill()
+    process.wait(PATIENCE)
+    _until_none(temporary)
+    (left,) = temporary.iterdir()
+    assert re.match("parity-", left.name)
+    os.utime(left, (0, 0))
+    ended = subprocess.run(
+        [sys.executable, "run_parity.py", "list"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        check=True,
+    )
+    assert ended.stderr == b""
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["--save", "resume"])
+def test_a_folder_in_use_is_refused(refused, tmp_path, verb):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "started.json").write_text("{}")
+    arguments = ("--case", "hstu_tiny", "--save") if verb == "--save" else ("resume",)
+    with locked(folder):
+        message = refused(*arguments, folder)
+    assert message == (
+        f"{verb}: {folder} is in use by process {os.getpid()}; wait for its end, or choose another"
+    )
+
+
+def test_a_closed_pipe_loses_neither_report_nor_exit_code(saved_run, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "run_parity.py", "replay", saved_run.folder, "-v"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(PATIENCE) == 0
+    assert len(list(tmp_path.glob("parity_reports/*/report.json"))) == 1
