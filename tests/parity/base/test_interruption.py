@@ -97,7 +97,8 @@ class TestLocks:
 class TestTemporaries:
     def test_they_end_with_the_program(self, short_folder):
         text = (
-            "import multiprocessing.util, sys, tempfile; from parity.base.temporaries import own_temporaries\n"
+            "import multiprocessing.util, sys, tempfile\n"
+            "from parity.base.temporaries import own_temporaries\n"
             "own_temporaries(); tempfile.mkdtemp(); multiprocessing.util.get_temp_dir()\n"
             "print('ready', flush=True); print(tempfile.gettempdir(), file=sys.stderr)"
         )
