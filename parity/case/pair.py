@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parity.base.errors import UserError, check_names
-from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS, dtype_name
 from parity.base.trees import dotted, leaves, map_tree
 from parity.case.model import Case
 from parity.case.pairing import Pairing, entry_of, overrides_call
@@ -123,6 +122,9 @@ class ModelPair(Case):
     def precision_of_port(self) -> str | None:
         """Name of the precision of a live Tripy model; None for a function that builds one in any."""
         import nvtripy as tp
+
+        # It imports PyTorch, which help and completion do without.
+        from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS, dtype_name
 
         if not _is_tripy_module(self._port) and _dtype_argument(self._port, "dtype"):
             return None
