@@ -108,11 +108,14 @@ def _hstu(draw: _Draw) -> tuple[Values, Values]:
         "output_postprocessor": draw.choice("l2_norm", "layer_norm"),
         "linear_dropout_rate": draw.or_nothing(0.2),
         "attn_dropout_rate": draw.or_nothing(0.1),
+        "output_epsilon": draw.or_nothing(draw.number(1e-7, 1.0)),
     }
     inputs = {
         "batch_size": batch,
         "num_candidates": draw.size(1, min(items, 9)),
         "lengths": draw.or_nothing(draw.sizes(batch, 1, longest)),
+        "bias_scale": draw.or_nothing(draw.number(0.2, 5.0)),
+        "stream_scale": draw.or_nothing(draw.number(0.1, 1000.0)),
     }
     return model, inputs
 

@@ -54,6 +54,9 @@ class HSTUConfig(Strict):
     bucket_divisor: PositiveFloat = Field(default=0.301, description="width of a time bucket in ln(seconds)")
     epsilon: PositiveFloat = Field(default=1e-6, description="added to the variance in the layer norms")
     output_postprocessor: Literal["l2_norm", "layer_norm"] = "l2_norm"
+    output_epsilon: PositiveFloat = Field(
+        default=1e-6, description="least norm of a state, or added to its variance, in the output"
+    )
     linear_dropout_rate: Rate = Field(default=0.0, description="training only; kept for the record")
     attn_dropout_rate: Rate = Field(default=0.0, description="training only; kept for the record")
 
@@ -128,6 +131,12 @@ class HSTUInput(Strict):
     batch_size: Count = Field(description="users in the batch")
     num_candidates: Count = Field(description="items scored for each user")
     seed: int = Field(default=0, ge=0, description="seed of the random input and weights")
+    bias_scale: PositiveFloat = Field(
+        default=1.0, description="standard deviation of the attention bias's random weights"
+    )
+    stream_scale: PositiveFloat = Field(
+        default=1.0, description="factor on the random weights that decide the size of the residual stream"
+    )
     lengths: Annotated[tuple[Count, ...], Field(strict=False)] | None = Field(
         default=None, description="history length of each user; left out: long-tailed, both ends present"
     )

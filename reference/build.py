@@ -146,8 +146,8 @@ def _input_preprocessor(config: HSTUConfig) -> InputFeaturesPreprocessorModule:
 def _output_postprocessor(config: HSTUConfig) -> OutputPostprocessorModule:
     require_choice("output_postprocessor", config.output_postprocessor, ("l2_norm", "layer_norm"))
     if config.output_postprocessor == "l2_norm":
-        return L2NormEmbeddingPostprocessor(config.item_embedding_dim)
-    return LayerNormEmbeddingPostprocessor(config.item_embedding_dim)
+        return L2NormEmbeddingPostprocessor(config.item_embedding_dim, config.output_epsilon)
+    return LayerNormEmbeddingPostprocessor(config.item_embedding_dim, config.output_epsilon)
 
 
 def build_dlrm(config: DLRMConfig, validate_inputs: bool = True) -> DLRM_Net:

@@ -145,8 +145,8 @@ def _input_preprocessor(config: HSTUConfig, dtype: tp.dtype) -> InputFeaturesPre
 def _output_postprocessor(config: HSTUConfig) -> OutputPostprocessorModule:
     require_choice("output_postprocessor", config.output_postprocessor, ("l2_norm", "layer_norm"))
     if config.output_postprocessor == "l2_norm":
-        return L2NormEmbeddingPostprocessor(config.item_embedding_dim)
-    return LayerNormEmbeddingPostprocessor(config.item_embedding_dim)
+        return L2NormEmbeddingPostprocessor(config.item_embedding_dim, config.output_epsilon)
+    return LayerNormEmbeddingPostprocessor(config.item_embedding_dim, config.output_epsilon)
 
 
 def build_dlrm(config: DLRMConfig, dtype: tp.dtype = tp.float32) -> DLRM_Net:

@@ -121,7 +121,7 @@ class DenseHSTU(ConfiguredCase):
         return masks
 
     def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
-        return weight_scale(name, parameter)
+        return weight_scale(name, parameter, self.input.bias_scale, self.input.stream_scale)
 
     def is_causal(self) -> bool:
         return True
@@ -152,6 +152,10 @@ class DenseHSTU(ConfiguredCase):
         for missing in range(_APPENDS, -1, -1):
             # A short row appends its only item again.
             lengths = np.maximum(arrays["past_lengths"] - missing, 1)
+            if missing == _APPENDS and lengths.size > 1:
+                # The longest row begins with all its items. Each append replaces one, and hides those behind.
+                longest = arrays["past_lengths"].argmax()
+                lengths[longest] = arrays["past_lengths"][longest]
             steps.append(arguments | {"past_lengths": lengths})
             if missing < _APPENDS:
                 steps[-1] |= {"delta_x_offsets": lengths - 1, "return_cache_states": missing > 0}

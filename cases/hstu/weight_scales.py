@@ -9,6 +9,8 @@ still looks right. D is the width of the stream, X_l its root mean square before
   input.
 * `_ts_w`, `_pos_w`: 1, and `_w`, the only bias of its model, sqrt(2). The attention's logits are sums of
   attention_dim products of variance 0.13, a few units wide. A bias of the same order reaches every logit.
+  A case may have another scale, `bias_scale`, with which logits reach the flat ends of SiLU.
+* A case may have a `stream_scale`: a factor on the scales of embeddings and of `_o`, and so on every X_l.
 * `_o`: the block adds half of X_l to the stream. Its input is SiLU times a normalised value. The bias adds a
   third of that. X_l grows with the depth l: the last block counts as much as the first.
 """
@@ -42,21 +44,23 @@ def table_scale(table: torch.Tensor) -> float:
     return STREAM / math.sqrt(2.0) / math.sqrt(table.shape[1])
 
 
-def weight_scale(name: str, parameter: torch.Tensor) -> float | None:
+def weight_scale(
+    name: str, parameter: torch.Tensor, bias_scale: float = 1.0, stream_scale: float = 1.0
+) -> float | None:
     """Standard deviation of a parameter's initial values; None for a name that is not the model's."""
     *_, parent, role = ("", *name.split("."))
     if role in ("_ts_w", "_pos_w"):
-        return 1.0
+        return bias_scale
     if role == "_w":
-        return math.sqrt(2.0)
+        return bias_scale * math.sqrt(2.0)
     if role == "_uvqk":
         return 1.0 / math.sqrt(parameter.shape[0])
     if (parent, role) == ("_pos_emb", "weight"):
-        return STREAM / math.sqrt(2.0)
+        return stream_scale * STREAM / math.sqrt(2.0)
     if (parent, role) in (("_item_emb", "weight"), ("_rating_emb", "weight")):
-        return table_scale(parameter)
+        return stream_scale * table_scale(parameter)
     if parent == "_o" and (layer := re.search(r"_attention_layers\.(\d+)\.", name)):
-        stream = stream_before(int(layer[1]))
+        stream = stream_scale * stream_before(int(layer[1]))
         if role == "bias":
             return BLOCK_RATIO * stream / 3.0
         return BLOCK_RATIO * stream / (SILU_RMS * math.sqrt(parameter.shape[1]))

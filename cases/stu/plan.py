@@ -22,6 +22,8 @@ _LARGEST_EDGE = 180
 """Largest time bucket whose edge, in whole seconds, is far from its neighbours in float32."""
 _NOW = 1_700_000_000
 _HOUR = 3600
+_BEFORE_AN_HOUR = _NOW - _NOW % _HOUR - 1
+"""One second before an hour, which float32 rounds to a later second of that hour."""
 
 
 def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]:
@@ -48,9 +50,10 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
     )
     yield PlannedBatch(
         "few rows",
-        "three users: one event and one target, targets alone, one event alone; events after the query",
+        "three users: one event and one target, targets alone at the end of an hour, one event alone; events "
+        "after the query",
         draw.batch(
-            _Requests((1, 0, 1), (1, targets, 0), (_NOW + 11 * _HOUR, _NOW, _NOW + 50 * _HOUR)),
+            _Requests((1, 0, 1), (1, targets, 0), (_NOW + 11 * _HOUR, _BEFORE_AN_HOUR, _NOW + 50 * _HOUR)),
             draw.negative_ages,
         ),
     )

@@ -22,9 +22,6 @@ from parity.runners import Unavailable
 if TYPE_CHECKING:
     from parity.studies.streaming.command import StreamVerdict
 
-_FEW_STEPS = 6
-"""Appends of the short streams of a plain run."""
-
 
 def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: int | None) -> int:
     """Judge both sides of one case over a stream, print a line for each, and return the exit code."""
@@ -63,10 +60,10 @@ def judge_small_streams(case: Case, precision: Precision, worker: Worker) -> tup
 
 def small_streams(reference: CaseReference, precision: str) -> tuple[StreamReport, ...]:
     """Both sides of a case over a short stream in one precision."""
-    from parity.studies.streaming.command import judge_streams
+    from parity.studies.streaming.command import FEW_STEPS, judge_streams
 
     case = load_case(reference)
-    verdicts = judge_streams(case, (precision,), None, _FEW_STEPS, None, case.seed)
+    verdicts = judge_streams(case, (precision,), None, FEW_STEPS, None, case.seed)
     return tuple(verdict.report() for verdict in verdicts)
 
 

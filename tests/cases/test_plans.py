@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 from cases.registry import SHIPPED
 from cases.shipped import load_case
+from parity.base.trees import map_tree
 from parity.inputs.arrays import make_inputs
+from parity.inputs.weights import case_weights
 
 DEFAULT = tuple(case.name for case in SHIPPED.cases() if case.default)
 
@@ -59,6 +62,60 @@ def test_pauses_of_nothing_seconds_and_decades(name):
     assert decades.max() > 2**31
     beyond = np.exp(case.model.bucket_divisor * case.model.num_buckets)
     assert np.diff(decades, axis=1).max() > beyond
+
+
+@pytest.mark.parametrize("name", of_family("hstu"))
+def test_one_row_replaces_items_while_the_others_append_them(name):
+    case, batches = planned(name)
+    arrays = batches["bucket edges"].arrays
+    steps = case.incremental_arguments(arrays)
+    if steps is None:
+        assert case.model.positions_per_item > 1 or case.model.num_blocks > 1
+        return
+    first, *_, last = (step["past_lengths"].tolist() for step in steps)
+    shorter, longest = arrays["past_lengths"].tolist()
+    assert (first, last) == ([max(1, shorter - 2), longest], [shorter, longest])
+    assert [step["delta_x_offsets"][1] for step in steps[1:]] == [longest - 2, longest - 1]
+
+
+def test_states_on_both_sides_of_a_floor_logits_at_both_ends_and_squares_beyond_half_precision():
+    seen = {}
+
+    def record(name):
+        def recorded(module, args, result):
+            seen[name, type(module).__name__] = args[0], result
+
+        return recorded
+
+    for name in of_family("hstu"):
+        case = load_case(name)
+        model = case.build_reference()
+        model.load_state_dict(case_weights(case)[0])
+        for path, module in model.named_modules():
+            if path == "_output_postproc" or path.endswith("0._rel_attn_bias"):
+                module.register_forward_hook(record(name))
+        arguments = map_tree(case.entry_arguments(make_inputs(case).typical.arrays), torch.tensor)
+        with torch.inference_mode():
+            model.score(**arguments)
+    norms = {
+        name: states[..., : load_case(name).model.item_embedding_dim].norm(dim=-1)
+        for (name, kind), (states, _) in seen.items()
+        if kind == "L2NormEmbeddingPostprocessor"
+    }
+    floors = {name: load_case(name).model.output_epsilon for name in norms}
+    assert any((0 < norms[name]).logical_and(norms[name] < floors[name]).any() for name in norms)
+    assert any((norms[name] > floors[name]).any() for name in norms if floors[name] > 0.1)
+    assert max(norm.max() for norm in norms.values()) ** 2 > torch.finfo(torch.float16).max
+    biases = [result for (_, kind), (_, result) in seen.items() if kind.startswith("RelativeBucketedTime")]
+    assert min(bias.min() for bias in biases) < -10
+    assert max(bias.max() for bias in biases) > 10
+
+
+@pytest.mark.parametrize("name", of_family("stu"))
+def test_a_query_at_the_end_of_an_hour_is_in_the_next_one_in_float32(name):
+    _, batches = planned(name)
+    seconds = np.concatenate([batch["seq_timestamps"].ravel() for batch in batches.values()])
+    assert (seconds // 3600 != seconds.astype(np.float32).astype(np.int64) // 3600).any()
 
 
 @pytest.mark.parametrize("name", of_family("stu"))

@@ -52,6 +52,7 @@ class Compiled:
         # In the order of the leaves.
         in_order = iter(self._accepted)
         infos = map_tree(arguments, lambda leaf: _input_info(leaf, next(in_order)[1]))
+        self._has_inputs = any(isinstance(info, tp.InputInfo) for _, info in leaves(infos))
         # nvtripy keeps every compiled function and its references. The function refers to this list only,
         # which is emptied, so that nvtripy keeps neither the graph nor the executable.
         held = [self, function]
@@ -104,7 +105,8 @@ class Compiled:
 
     def enqueue(self, arguments: Any) -> list[tp.Tensor]:
         """Put a run on device tensors into `queue`, if there is one, without waiting."""
-        return self.executable(arguments)
+        # Without a tensor in it, the argument is no input of the executable.
+        return self.executable(arguments) if self._has_inputs else self.executable()
 
     def queue(self) -> torch.cuda.Stream | None:
         """The stream of its work; None if PyTorch cannot measure it."""

@@ -28,7 +28,7 @@ from parity.studies.fault_injection.faults import Finding, Outcome
 from parity.studies.fault_injection.handwritten import Edit
 from parity.studies.fault_injection.sites import Watch
 from parity.studies.fault_injection.trial import finding_of, is_at_home, margin_of, try_fault
-from parity.studies.streaming.command import drawn_stream
+from parity.studies.streaming.command import FEW_STEPS, drawn_stream
 from parity.studies.streaming.judging import StepVerdicts, follow
 from parity.studies.streaming.sides import PortSide
 from parity.studies.streaming.sides import Results as StepResults
@@ -36,9 +36,6 @@ from parity.studies.streaming.truth import Truth
 from parity.verdict.comparison import Comparison, compare
 from parity.verdict.evidence import Results
 from parity.verdict.judgement import Diagnosis
-
-STEPS = 24
-"""Steps of a stream."""
 
 
 def try_in_every_form(bench: Bench, other_forms: Callable[[], OtherForms], fault: Edit) -> Finding:
@@ -216,7 +213,7 @@ class _Streamed:
             streams = case.streams()
         except UserError:
             return None
-        stream, capacity = drawn_stream(streams, STEPS, None, case.seed)
+        stream, capacity = drawn_stream(streams, FEW_STEPS, None, case.seed)
         return cls(Truth(streams, case_weights(case)[0], bench.precision, stream, capacity))
 
     def steps(self) -> Iterator[tuple[StepResults, StepVerdicts]]:

@@ -20,6 +20,8 @@ from parity.studies.streaming.truth import Truth, Weights
 HEADER = "precision | side | steps | items | err/limit of the cache, of the states | verdict"
 NEW = (1, 3, 1, 2)
 """Items that the steps bring, in turn."""
+FEW_STEPS = 6
+"""Appends of the short streams of a plain run, which reach positions behind the model's last."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,9 @@ def judge_streams(
 
 
 def drawn_stream(streams: Streams, steps: int, capacity: int | None, seed: int) -> tuple[Stream, int]:
-    """A stream with rows of several lengths, one of which begins with more items than the cache holds.
+    """A stream with rows of several lengths.
+
+    One row begins with more items than the cache holds, and two items before the end of the model's width.
 
     Args:
         streams: The case's models.
@@ -121,7 +125,8 @@ def drawn_stream(streams: Streams, steps: int, capacity: int | None, seed: int) 
     """
     capacity = _checked_capacity(streams, capacity)
     items = max(1, capacity // streams.positions_per_item)
-    first = (1, items + 9, max(1, items // 3), max(1, items - 4))
+    longest = max(items + 9, streams.width // streams.positions_per_item - 2)
+    first = (1, longest, max(1, items // 3), max(1, items - 4))
     return streams.draw(first, steps, NEW, seed), capacity
 
 

@@ -5,9 +5,9 @@ import torch
 
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
-from parity.capture.captures import Capture, TensorKey, tensor_leaves
+from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.capture.spool import content_digest
-from parity.capture.store import load_capture, save_capture
+from parity.capture.store import load_capture, load_longest_sum, save_capture
 from parity.capture.torch_hooks import tapped
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
@@ -185,3 +185,24 @@ def test_a_method_that_is_a_call_is_recorded_under_its_name():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_empty_tensors_have_digests(dtype):
     assert content_digest(torch.zeros(0, dtype=dtype)) != content_digest(torch.zeros(0, 2, dtype=dtype))
+
+
+def test_the_longest_sum_of_a_module_is_that_of_the_forward_or_of_the_appends():
+    forward = Capture(longest_sums={"a": 3, "b": 8}, largest_results={"a": 1})
+    forward.add_appending(Capture(longest_sums={"a": 5, "b": 2, "c": 4}, largest_results={"a": 7}))
+    assert forward.longest_sums == {"a": 5, "b": 8, "c": 4}
+    assert forward.largest_results == {"a": 7}
+
+
+def test_the_longest_sum_of_a_saved_model_is_that_of_its_modules(tmp_path):
+    save_capture(Capture(longest_sums={"a": 3, "b": 8, "c": 5}), tmp_path / "tapped")
+    assert load_longest_sum(tmp_path / "tapped") == 8
+
+
+def test_constants_of_saved_calls_keep_their_types(tmp_path):
+    constants = [1, 0, True, False, 1.0, None, "1"]
+    call = ModuleCall("a", "a", "A", constants, {"one": 1}, ("a",))
+    save_capture(Capture(calls=[call]), tmp_path / "tapped")
+    (back,) = load_capture(tmp_path / "tapped").calls
+    assert repr(back.args) == repr(constants)
+    assert repr(back.kwargs) == repr({"one": 1})

@@ -131,6 +131,7 @@ def _nan(state):
     ("change", "message"),
     [
         (lambda s: s.pop(UVQK), rf"has not the model's tensors \(only in the model: {UVQK}\); use the case"),
+        (lambda s: s.pop(MASK), rf"has not the model's tensors \(only in the model: {MASK}\)"),
         (lambda s: s.update(more=s[EMB]), r"has not the model's tensors \(only in the file: more\)"),
         (
             lambda s: s.update(renamed=s.pop(EMB)),

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 import configs
 from cases.hstu.synthetic import synthetic
 from cases.hstu.weight_scales import weight_scale
+from cases.shipped import load_case
 from parity.inputs import weights
 from reference.build import build_hstu
 
@@ -167,3 +168,18 @@ def test_rounding_touches_floats_only():
     wide = weights.rounded(half, torch.float64)
     assert wide["w"].tolist() == [1.0, 1.0]
     assert wide["w"].dtype == torch.float64
+    assert torch.equal(weights.rounded(values, torch.float32)["w"], values["w"])
+
+
+def test_square_weights_tell_a_transposition():
+    initial = weights.initial_weights(torch.nn.Linear(5, 5), 0)["weight"]
+    assert (initial - initial.T).norm() > 0.5 * initial.norm()
+
+
+def test_a_case_has_the_weights_of_its_seed():
+    case = load_case("dlrm_tiny")
+    first, again, other = (
+        weights.case_weights(case.with_overrides(seed=seed))[0]["bot_l.0.weight"] for seed in (7, 7, 8)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
