@@ -1,0 +1,110 @@
+"""A verb by itself: the words of a refusal, modules of the present folder, the program's name in help."""
+
+import os
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from parity.base.errors import UserError
+from parity.cli import options
+from parity.cli.program import program
+from parity.cli.registered import REGISTERED
+from parity.cli.verb import BAD_INPUT, Verb
+
+
+def invoked(callback, *arguments, name="parity", **settings):
+    """The end of a call of the verb `mine`, which has one option."""
+    group = program(REGISTERED)
+    group.add_command(Verb(name="mine", callback=callback, params=[click.Option(["--mine"])], **settings))
+    return CliRunner().invoke(group, ["mine", *arguments], prog_name=name)
+
+
+def refusing(problem):
+    def refuse(mine):
+        raise UserError("field", "value", problem, "mend it")
+
+    return refuse
+
+
+def test_a_refusal_is_one_line_as_it_is():
+    """Neither folded, nor read as markup."""
+    problem = f"is [red]{'very ' * 60}long[/] with 3 'words'"
+    ended = invoked(refusing(problem))
+    assert (ended.exit_code, ended.stdout) == (BAD_INPUT, "") == (2, "")
+    assert ended.stderr == f"error: field: value {problem}; mend it\n"
+
+
+def test_a_refusal_is_red_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    ended = invoked(refusing("is 3 'words'"))
+    assert ended.stderr == "\x1b[1;31merror: field: value is 3 'words'; mend it\x1b[0m\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, 7])
+def test_the_callback_returns_the_exit_code(code):
+    assert invoked(lambda mine: code).exit_code == code
+
+
+def test_an_error_of_our_own_is_no_refusal():
+    """It keeps its traceback."""
+
+    def fail(mine):
+        raise KeyError("ours")
+
+    assert isinstance(invoked(fail).exception, KeyError)
+
+
+def test_modules_of_the_present_folder_can_be_imported_and_hide_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json.py").write_text("raise RuntimeError")
+    (tmp_path / "my_own_case_module.py").write_text("VALUE = 5")
+    before, seen = list(sys.path), []
+
+    def look(mine):
+        import my_own_case_module
+
+        seen.append((my_own_case_module.VALUE, list(sys.path)))
+        return 0
+
+    for callback in (look, refusing("is bad")):
+        invoked(callback)
+        assert sys.path == before
+    assert seen == [(5, [*before, os.getcwd()])]
+
+
+@pytest.mark.parametrize(("name", "words"), [("parity", "parity"), ("run_parity.py", "python run_parity.py")])
+def test_help_has_the_words_that_start_the_program(name, words):
+    text = invoked(None, "--help", name=name, example="--mine 5", exit_codes=("good", "bad", "wrong")).stdout
+    assert f"\nExample:\n  {words} mine --mine 5\n" in text
+    assert text.endswith("\nExit codes:\n  0  good\n  1  bad\n  2  wrong\n")
+    without = invoked(None, "--help", name=name).stdout
+    assert f"\nExample:\n  {words} mine\n" in without
+    assert "every verdict passes" in without
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (("--replay",), "use the verb: `python run_parity.py replay`"),
+        (("--case", "tiny"), "leave it out; it belongs to run, shrink, precision, self-test, stream"),
+        (("--mime", "5"), "did you mean --mine?"),
+        (("--zzzz",), "`python run_parity.py mine --help` lists the options"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_fix(arguments, fix):
+    ended = invoked(lambda mine: 0, *arguments, name="run_parity.py")
+    assert ended.exit_code == BAD_INPUT
+    assert ended.stderr == f"error: mine: {arguments[0]} is no option of this verb; {fix}\n"
+
+
+def test_a_missing_or_wrong_argument_is_bad_input():
+    verb = Verb(
+        name="mine", callback=lambda folder: 0, params=[click.Argument(["folder"], type=options.PATH)]
+    )
+    group = program(REGISTERED)
+    group.add_command(verb)
+    assert CliRunner().invoke(group, ["mine"]).exit_code == BAD_INPUT
+    assert CliRunner().invoke(group, ["mine", "here"]).exit_code == 0
