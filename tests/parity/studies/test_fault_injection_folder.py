@@ -36,6 +36,41 @@ def finding(**changes):
     return Finding(**{**facts, **changes})
 
 
+def clean(alarm=""):
+    """A run without a fault."""
+    return CleanFinding(
+        number=0,
+        case="c",
+        precision="fp32",
+        runner="tripy",
+        seed=1,
+        batch_size=2,
+        reference=CaseReference(target="cases:c"),
+        alarm=alarm,
+    )
+
+
+ELSEWHERE = finding(localised=False)
+MISSED = finding(outcome=Outcome.MISSED, localised=False)
+BELOW = finding(outcome=Outcome.BELOW_LIMIT, localised=False)
+
+
+@pytest.mark.parametrize(
+    ("findings", "runs", "code"),
+    [
+        ([finding()], [], 0),
+        ([finding()], [clean(), clean()], 0),
+        ([finding(), BELOW], [], 0),
+        ([finding()] * 99 + [ELSEWHERE], [], 0),
+        ([finding()] * 98 + [ELSEWHERE], [], 1),
+        ([finding()] * 1000 + [MISSED], [], 1),
+        ([finding()], [clean(), clean("why"), clean()], 1),
+    ],
+)
+def test_a_campaign_fails_by_a_missed_fault_a_wrong_place_or_a_false_alarm(findings, runs, code):
+    assert SelfTest(findings, runs).exit_code == code
+
+
 def test_counts_add_up():
     actual = [
         finding(),
@@ -52,18 +87,7 @@ def test_counts_add_up():
     assert total.worst_margin == 2.0
     text = markdown(
         actual,
-        [
-            CleanFinding(
-                number=0,
-                case="c",
-                precision="fp32",
-                runner="tripy",
-                seed=1,
-                batch_size=2,
-                reference=CaseReference(target="cases:c"),
-                alarm="why",
-            )
-        ],
+        [clean("why")],
     )
     row = ("weight: scaled", "3", "0", "0", "0", "0", "2", "1", "66.67", "66.67", "50.00", "2")
     assert row in [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in text.splitlines()]
