@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from parity.base.errors import UserError
 from parity.cli import options
-from parity.cli.program import program
+from parity.cli.program import installed, program
 from parity.cli.registered import REGISTERED
 from parity.cli.verb import BAD_INPUT, Verb
 
@@ -108,3 +108,11 @@ def test_a_missing_or_wrong_argument_is_bad_input():
     group.add_command(verb)
     assert CliRunner().invoke(group, ["mine"]).exit_code == BAD_INPUT
     assert CliRunner().invoke(group, ["mine", "here"]).exit_code == 0
+
+
+def test_the_installed_program_has_the_verbs(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["parity", "list"])
+    with pytest.raises(SystemExit) as ended:
+        installed()
+    assert ended.value.code == 0
+    assert "fp32" in capsys.readouterr().out

@@ -93,6 +93,7 @@ def completed(monkeypatch, words, number):
         ("parity ", NAMES),
         ("parity re", ["replay", "resume"]),
         ("parity --ca", ["--case"]),
+        ("parity -h", ["-h"]),
         ("parity --case hstu_tiny_ra", ["hstu_tiny_rated"]),
         ("parity run --case dlrm_tiny,stu_tiny_gr", ["dlrm_tiny,stu_tiny_group"]),
         ("parity stream --case hstu_tiny_ra", ["hstu_tiny_rated"]),
