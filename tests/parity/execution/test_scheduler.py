@@ -7,10 +7,7 @@ import threading
 import pytest
 import torch
 
-from parity.base.precision import PRECISIONS
 from parity.execution.scheduler import MAX_WORKERS, Scheduler
-
-FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
 
 
 class _Lost(Exception):
