@@ -27,7 +27,7 @@ from parity.report.files import read_report, write_again
 from parity.report.polygraphy import write_polygraphy
 from parity.report.schema import Report, StreamReport
 from parity.verdict.judging import PrecisionJudge, PrecisionJudgement
-from parity.verdict.sensitivity import MORE_ROWS
+from parity.verdict.sensitivity import multiples
 
 JudgesStreams = Callable[[Case, Precision, Worker], Sequence[StreamReport]]
 """Judges short streams of a case in a precision, in a process of a worker."""
@@ -182,11 +182,12 @@ def _judged(
 def _with_more_rows(
     prepared: PreparedCase, collection: BatchCollection, judge: PrecisionJudge, keep: bool
 ) -> list[NamedInputs]:
-    """Draw, run and judge batches with more rows until every check can notice 1 %; at most `MORE_ROWS`."""
+    """Draw, run and judge batches with more rows until every check can notice 1 %, within a bound."""
     drawn: list[NamedInputs] = []
-    for number, times in enumerate(MORE_ROWS, start=1):
+    case, typical = prepared.case, prepared.inputs.typical
+    for number, times in enumerate(multiples(case.batch_size_of(typical)), start=1):
         insensitive = judge.insensitive_runners()
-        batch = more_rows(prepared.case, prepared.inputs.typical, number, times) if insensitive else None
+        batch = more_rows(case, typical, number, times) if insensitive else None
         if batch is None:
             break
         place = len(prepared.inputs.batches) + len(drawn)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -104,11 +105,24 @@ def largest_absolute(values: np.ndarray) -> float:
     return max(float(values.max()), -float(values.min())) + 0.0
 
 
-def carrying_rows(values: np.ndarray, counted: np.ndarray) -> float:
+class CarryingRows(NamedTuple):
+    """The rows that carry a tensor's norm.
+
+    Attributes:
+        count: Effective number of different rows.
+        repeats: Effective number of equal rows for each of them, at least 1.
+    """
+
+    count: float
+    repeats: float
+
+
+def carrying_rows(values: np.ndarray, counted: np.ndarray) -> CarryingRows:
     """The effective number of rows that carry a tensor's norm.
 
-    It is (sum of s)^2 / (sum of s^2) for the rows' squared norms s. It is 1 if one row holds the whole norm,
-    and the number of rows if all rows have the same norm.
+    It is (sum of s)^2 / (sum of s^2) for the squared norms s of different rows. It is 1 if one row holds the
+    whole norm, the number of rows if all rows have the same norm, and 0 if all are 0. Equal rows have equal
+    roundings, so together they are one row.
 
     Args:
         values: Any shape. A row is the last axis; of a tensor with at most one axis, an element.
@@ -122,5 +136,25 @@ def carrying_rows(values: np.ndarray, counted: np.ndarray) -> float:
     # Fourth powers of the scaled elements neither overflow nor underflow.
     squares = np.square(compared / (largest_absolute(compared) or 1.0))
     rows = squares.sum(axis=-1).ravel() if squares.ndim > 1 else squares.ravel()
-    fourth = float(rows @ rows)
-    return float(rows.sum()) ** 2 / fourth if fourth else 1.0
+    different = np.unique(_keys(compared), return_inverse=True)[1].ravel()
+    count = _effective(np.bincount(different, weights=rows))
+    return CarryingRows(count, max(1.0, _effective(rows) / count) if count else 1.0)
+
+
+def _effective(squares: np.ndarray) -> float:
+    """The effective number of terms of a sum of squares."""
+    fourth = float(squares @ squares)
+    return float(squares.sum()) ** 2 / fourth if fourth else 0.0
+
+
+def _keys(values: np.ndarray) -> np.ndarray:
+    """A number for each row, the same for equal rows and different numbers for others."""
+    if values.ndim < 2:
+        return values.ravel()
+    # Sums in a fixed order: a product of matrices may add equal rows in another one.
+    return (values * np.sqrt(np.arange(2.0, values.shape[-1] + 2.0))).sum(axis=-1).ravel()
+
+
+def compared_rows(counted: np.ndarray) -> int:
+    """Number of rows with a compared element, as in `carrying_rows`."""
+    return int((counted.any(axis=-1) if counted.ndim > 1 else counted).sum())

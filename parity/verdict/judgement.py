@@ -10,6 +10,7 @@ from typing import Literal
 from parity.execution.record import RunnerRecord, Status
 from parity.verdict.row_errors import RowErrors
 from parity.verdict.rule import Verdict
+from parity.verdict.sensitivity import Rows
 
 MODEL_OUTPUT = "model output"
 """Kind of a tap that is an output of the entry point."""
@@ -44,6 +45,7 @@ class TapJudgement:
         batch: Name of the batch with these verdicts, the worst of all.
         min_detectable_error: Smallest relative error that either verdict detects in any batch; NaN in a FAIL.
         lasting_limits: Lasting part of each verdict's limit, by name, in the batch that detects most.
+        rows: Compared rows.
         insensitive: Whether the tap passes and detects too little, and more rows could change it.
         by_nature: Whether the tap passes and detects too little with any number of rows.
         error_maps: Maps by "isolated", "accumulated" and "poisoned", of taps that are worth a look.
@@ -60,6 +62,7 @@ class TapJudgement:
     batch: str = ""
     min_detectable_error: float = math.nan
     lasting_limits: Mapping[str, float] = field(default_factory=dict)
+    rows: Rows = Rows()
     insensitive: bool = False
     by_nature: bool = False
     error_maps: Mapping[str, ErrorMap] = field(default_factory=dict)
@@ -84,6 +87,7 @@ class TapJudgement:
             min_detectable_error=detectable if passed else math.nan,
             row_errors=isolated.row_errors if isolated is not None else None,
             lasting_limits={name: verdict.lasting_limit for name, verdict in verdicts.items()},
+            rows=next((verdict.rows for verdict in verdicts.values()), Rows()),
         )
 
     @property

@@ -22,7 +22,7 @@ from parity.inputs.arrays import load
 from parity.timing.roofline import Rooflines, read_rooflines
 from parity.verdict.batch import judge_batch
 from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
-from parity.verdict.merging import advice, merge_batches
+from parity.verdict.merging import merge_batches
 
 if TYPE_CHECKING:
     from parity.verdict.task_metrics.evaluation import Evaluation
@@ -138,8 +138,7 @@ class PrecisionJudge:
 
     def insensitive_runners(self) -> tuple[str, ...]:
         """Runners with a check that could not notice 1 % so far, and could with more rows."""
-        merged = merge_batches(self._batches)
-        return tuple(name for name, runner in merged.items() if runner.verdict == "INSENSITIVE")
+        return tuple(name for name, runner in self._merged().items() if runner.verdict == "INSENSITIVE")
 
     def add_more_rows(self, name: str, batch: BatchFolder, keep: bool = True) -> None:
         """Judge a further batch, which only some runners ran.
@@ -168,10 +167,12 @@ class PrecisionJudge:
 
     def judgement(self) -> PrecisionJudgement:
         """The verdicts over all batches so far."""
-        merged = merge_batches(self._batches, advice(self._names, self._recorded))
-        runners = {name: self._with_metrics(name, runner) for name, runner in merged.items()}
+        runners = {name: self._with_metrics(name, runner) for name, runner in self._merged().items()}
         coverage = asked_sizes(self._coverage) if self._coverage.seen else None
         return PrecisionJudgement(self._precision.name, runners, self._gpu, self._rooflines, coverage)
+
+    def _merged(self) -> dict[str, RunnerJudgement]:
+        return merge_batches(self._batches, self._names, self._recorded)
 
     def _with_metrics(self, name: str, runner: RunnerJudgement) -> RunnerJudgement:
         if self._evaluation is None or runner.verdict == "NONE" or name == REFERENCE:

@@ -10,11 +10,11 @@ from parity.inputs.arrays import MORE_ROWS_NAME
 from parity.verdict.error_map import with_telling_maps
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, RunnerJudgement, TapJudgement
 from parity.verdict.rule import Verdict
-from parity.verdict.sensitivity import INSENSITIVE_ABOVE, MORE_ROWS, rows_can_help
+from parity.verdict.sensitivity import GROWTH, INSENSITIVE_ABOVE, why_by_nature
 
 
 def merge_batches(
-    batches: Iterable[Mapping[str, RunnerJudgement]], advised: str = ""
+    batches: Iterable[Mapping[str, RunnerJudgement]], names: Sequence[str], recorded: bool
 ) -> dict[str, RunnerJudgement]:
     """One judgement for each runner: each tap's worst batch, and the first diagnosis.
 
@@ -22,37 +22,38 @@ def merge_batches(
 
     Args:
         batches: Judgements by runner, in the order of the batches.
-        advised: Advice to who gets a diagnosis INSENSITIVE; see `advice`.
+        names: Names of the batches.
+        recorded: Whether they are recorded data.
     """
     merged: dict[str, RunnerJudgement] = {}
     for judgements in batches:
         for name, judgement in judgements.items():
             merged[name] = _merge(merged[name], judgement) if name in merged else judgement
     merged = {name: with_telling_maps(judgement) for name, judgement in merged.items()}
+    further = sum(name.startswith(MORE_ROWS_NAME) for name in names)
+    advised = _advice(further, recorded)
     # The reference's distance from the oracle is the measure, however small a detected error is.
     return {
-        name: judgement if name == REFERENCE else _with_insensitive(judgement, advised)
+        name: judgement if name == REFERENCE else _with_insensitive(judgement, further > 0, advised)
         for name, judgement in merged.items()
     }
 
 
-def advice(names: Sequence[str], recorded: bool) -> str:
+def _advice(further: int, recorded: bool) -> str:
     """The advice for a check that detects too little in all batches of a run.
 
     Args:
-        names: Names of the batches.
-        recorded: Whether they are recorded data.
+        further: Number of batches with more rows.
+        recorded: Whether the batches are recorded data.
     """
     if recorded:
         return "recorded data have no more rows to draw; give a larger file, or a finer precision"
-    further = sum(name.startswith(MORE_ROWS_NAME) for name in names)
     if not further:
         return "the case makes no batch with more rows; give it a larger one, or a finer precision"
-    times = MORE_ROWS[further - 1]
-    return f"{times} times the rows of the typical batch are not enough; give a finer precision"
+    return f"{GROWTH**further} times the rows of the typical batch are not enough; give a finer precision"
 
 
-def _with_insensitive(judgement: RunnerJudgement, advised: str) -> RunnerJudgement:
+def _with_insensitive(judgement: RunnerJudgement, has_more_rows: bool, advised: str) -> RunnerJudgement:
     """The judgement with the taps that detect too little; INSENSITIVE if more rows can help."""
     # Errors of all modules add up at the outputs and hide an error that a module's own check detects.
     checks = [tap for tap in judgement.taps if tap.kind != MODEL_OUTPUT] or list(judgement.taps)
@@ -61,12 +62,9 @@ def _with_insensitive(judgement: RunnerJudgement, advised: str) -> RunnerJudgeme
     too_little = [tap for tap in checks if tap.status == "PASS" and tap.path not in sensitive]
     if judgement.verdict != "PASS" or not too_little:
         return judgement
-    insensitive = [tap for tap in too_little if rows_can_help(tap.lasting_limit)]
-    by_nature = [tap for tap in too_little if not rows_can_help(tap.lasting_limit)]
-    marked = {tap.tap: replace(tap, insensitive=True) for tap in insensitive}
-    marked |= {
-        tap.tap: replace(tap, by_nature=True, notes=(*tap.notes, _why_by_nature(tap))) for tap in by_nature
-    }
+    reasons = {tap.tap: why_by_nature(tap.lasting_limit, tap.rows, has_more_rows) for tap in too_little}
+    insensitive = [tap for tap in too_little if not reasons[tap.tap]]
+    marked = {tap.tap: _marked(tap, reasons[tap.tap]) for tap in too_little}
     judgement = replace(judgement, taps=tuple(marked.get(tap.tap, tap) for tap in judgement.taps))
     if not insensitive:
         return judgement
@@ -79,12 +77,12 @@ def _with_insensitive(judgement: RunnerJudgement, advised: str) -> RunnerJudgeme
     return replace(judgement, verdict="INSENSITIVE", diagnosis=diagnosis)
 
 
-def _why_by_nature(tap: TapJudgement) -> str:
-    return (
-        f"no number of rows detects every error of {INSENSITIVE_ABOVE:.0%}: "
-        f"all rows share roundings of up to {tap.lasting_limit:.2g}, and those of a correct port may hide "
-        "twice as much"
-    )
+def _marked(tap: TapJudgement, by_nature: str) -> TapJudgement:
+    """A tap that detects too little, marked as INSENSITIVE, or with the reason why that is its nature."""
+    if not by_nature:
+        return replace(tap, insensitive=True)
+    note = f"no number of rows detects every error of {INSENSITIVE_ABOVE:.0%}: {by_nature}"
+    return replace(tap, by_nature=True, notes=(*tap.notes, note))
 
 
 def _merge(earlier: RunnerJudgement, later: RunnerJudgement) -> RunnerJudgement:
@@ -139,6 +137,7 @@ def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:
         min_detectable_error=finer.min_detectable_error,
         # A verdict that the finer batch does not have remains.
         lasting_limits={**coarser.lasting_limits, **finer.lasting_limits},
+        rows=earlier.rows.and_later(later.rows),
         notes=notes,
         row_errors=row_errors,
     )

@@ -83,7 +83,7 @@ import torch
 
 from parity.base.precision import Precision
 from parity.verdict.bound import Bound, bound_for
-from parity.verdict.distances import Distance, Oracle, carrying_rows
+from parity.verdict.distances import Distance, Oracle, carrying_rows, compared_rows
 from parity.verdict.row_errors import RowErrors
 from parity.verdict.sampling_error import (
     RoundingSamples,
@@ -91,7 +91,7 @@ from parity.verdict.sampling_error import (
     expected_error,
     shared_scale_error,
 )
-from parity.verdict.sensitivity import min_detectable_error
+from parity.verdict.sensitivity import Rows, min_detectable_error
 
 WORST_ELEMENTS = 5
 """Number of the worst elements in a verdict."""
@@ -125,6 +125,7 @@ class Verdict:
         worst: Elements of the port with the largest absolute errors, the worst first.
         row_errors: Errors of port and reference by row, if asked for, of a PASS.
         lasting_limit: Part of the scale error's limit that no number of rows lowers.
+        rows: Compared rows.
         tolerated: Reason of a FAIL that the case's tolerance makes a PASS, or empty.
     """
 
@@ -140,6 +141,7 @@ class Verdict:
     worst: tuple[Element, ...]
     row_errors: RowErrors | None = None
     lasting_limit: float = 0.0
+    rows: Rows = Rows()
     tolerated: str = ""
 
     @property
@@ -217,8 +219,11 @@ def judge(
         return failure(non_finite, bound)
     truth = Oracle(o)
     err_ref, err_port = truth.distance(r), truth.distance(p)
-    rows = carrying_rows(oracle.to(torch.float64).numpy(), counted)
+    carrying = carrying_rows(oracle.to(torch.float64).numpy(), counted)
+    # A result of zeros is one number.
+    rows = carrying.count or 1.0
     sampled = rounding_samples.errors(truth, counted) if rounding_samples else SampledErrors()
+    sampled = sampled.of_equal_rows(carrying.repeats)
     limit = bound.limit(expected_error(err_ref, rows, sampled), rows)
     reasons = _excesses(err_port, limit)
     if longest_sum == 0 and not np.array_equal(p, r):
@@ -240,6 +245,7 @@ def judge(
         worst=_worst(np.abs(p - o), counted, o, r, p),
         row_errors=RowErrors.of(p - o, r - o, counted) if by_row and longest_sum and not reasons else None,
         lasting_limit=bound.lasting(shared_scale_error(err_ref, rows, sampled)),
+        rows=Rows.of(compared_rows(counted), carrying.count),
     )
 
 

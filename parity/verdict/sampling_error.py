@@ -8,17 +8,17 @@ at 1 - `FALSE_ALARM` is the sampling factor. Chance alone exceeds it in at most 
 The factor tends to 1 with many rows. For two single numbers it is 6,366, hence the rounding samples of
 `parity.runners.oracle.rounding`. The scale error is one number for all rows and has one degree of freedom.
 
-Errors within a row may correlate: one wrong input of a row reaches the whole row, and a row of small norm
-adds little. Therefore m is `parity.verdict.distances.carrying_rows`, which never exceeds the number of rows.
-The largest element's error uses the factor of the norm. For one row of one element the two are equal. For
-many rows the largest of many bounded roundings varies no more than their norm.
+Errors within a row may correlate: one wrong input of a row reaches the whole row. A row of small norm adds
+little, and equal rows have equal errors. Therefore m is `parity.verdict.distances.carrying_rows`, which never
+exceeds the number of rows. The largest element's error uses the factor of the norm. For one row of one
+element the two are equal. For many rows the largest of many bounded roundings varies no more than their norm.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -48,6 +48,14 @@ class SampledErrors:
     l2: float = 0.0
     largest: float = 0.0
     scale_error: float = 0.0
+
+    def of_equal_rows(self, repeats: float) -> SampledErrors:
+        """The errors where rows repeat. Samples round each of them for itself, and programs round all alike.
+
+        Args:
+            repeats: Number of equal rows.
+        """
+        return replace(self, scale_error=self.scale_error * math.sqrt(repeats))
 
 
 class RoundingSamples:

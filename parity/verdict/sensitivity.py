@@ -10,13 +10,19 @@ The limit of the scale error falls with the number of rows, down to its lasting 
 (`parity.verdict.bound.Bound.lasting`): roundings that all rows share. A correct port may have a scale error
 anywhere within the lasting part, of either sign. An error e of the other sign then exceeds the limit only
 from twice the lasting part on. So a check whose lasting part is above half of `INSENSITIVE_ABOVE` cannot
-promise to detect it, with any number of rows and any correct port. It is insensitive by its nature. Every
-other check becomes sensitive with enough rows.
+promise to detect it, with any number of rows and any correct port. It is insensitive by its nature.
+
+The number that counts is `parity.verdict.distances.carrying_rows`. A result may be 0 in nearly all rows, as
+behind a ReLU whose input is negative, equal in all rows, or of the same size for any batch. No batch then has enough rows that
+carry it, and the check is insensitive by its nature as well. Every other check becomes sensitive with enough
+rows, so a run draws batches of `multiples` of the typical one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,8 +30,16 @@ from parity.verdict.distances import Distance, Oracle
 
 INSENSITIVE_ABOVE = 0.01
 """Relative error. A check that does not detect an error of this size is INSENSITIVE and is no PASS."""
-MORE_ROWS = (4, 16, 64)
-"""Rows of the further batches that a run draws for insensitive checks, in multiples of the typical batch."""
+GROWTH = 4
+"""Rows of a further batch, in multiples of the batch before."""
+LARGEST_MULTIPLE = 64
+"""Rows of the largest further batch in typical batches, where these are more than `MOST_ROWS`."""
+MOST_ROWS = 1 << 14
+"""Most rows of a further batch. A typical batch of few rows has little to say about rare values."""
+ENOUGH_ROWS = MOST_ROWS // GROWTH
+"""Rows that show in which share of all rows a result is 0."""
+NEEDED_ROWS = 64
+"""Carrying rows that detect `INSENSITIVE_ABOVE` in bf16, of a module with the roundings of two operations."""
 LARGEST = 1.0
 SMALLEST = 2.0**-30
 STEP = 1.01
@@ -34,9 +48,63 @@ PROBE_STEP = STEP**0.49
 """Distance of a probe from the computed crossing, as a factor. Two probes are less than a `STEP` apart."""
 
 
-def rows_can_help(lasting_limit: float) -> bool:
-    """Whether a check with this lasting part of its limit detects `INSENSITIVE_ABOVE` with enough rows."""
-    return 2.0 * lasting_limit <= INSENSITIVE_ABOVE
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a check over the batches of a run.
+
+    Attributes:
+        first: Compared rows in the first batch.
+        most: Compared rows in the batch with the most.
+        carrying: Effective number of rows that carry the result in that batch; 0 for a result of zeros.
+    """
+
+    first: int = 0
+    most: int = 0
+    carrying: float = 0.0
+
+    @classmethod
+    def of(cls, compared: int, carrying: float) -> Rows:
+        """The rows of one batch."""
+        return cls(compared, compared, carrying)
+
+    def and_later(self, other: Rows) -> Rows:
+        """The rows of these batches and of later ones."""
+        larger = self if self.most >= other.most else other
+        return Rows(self.first or other.first, larger.most, larger.carrying)
+
+
+def multiples(rows: int) -> Iterator[int]:
+    """Rows of the further batches that a run draws for insensitive checks, in multiples of the typical batch.
+
+    Args:
+        rows: Rows of the typical batch.
+    """
+    times = GROWTH
+    while times <= LARGEST_MULTIPLE or times * rows <= MOST_ROWS:
+        yield times
+        times *= GROWTH
+
+
+def why_by_nature(lasting_limit: float, rows: Rows, has_more_rows: bool) -> str:
+    """The reason why no number of rows detects `INSENSITIVE_ABOVE`; empty if enough rows do.
+
+    Args:
+        lasting_limit: Lasting part of the check's limit.
+        rows: Rows of the check.
+        has_more_rows: Whether the check had a further batch.
+    """
+    if 2.0 * lasting_limit > INSENSITIVE_ABOVE:
+        return (
+            f"all rows share roundings of up to {lasting_limit:.2g}, and those of a correct port may hide "
+            "twice as much"
+        )
+    if rows.most >= ENOUGH_ROWS and rows.carrying * MOST_ROWS < NEEDED_ROWS * rows.most:
+        if not rows.carrying:
+            return f"the result is 0 in all {rows.most} rows"
+        return f"{rows.carrying:.2g} of {rows.most} rows carry the result, equal ones counted once"
+    if has_more_rows and rows.most < 2 * rows.first:
+        return f"the result has {rows.most} rows in a batch of any size"
+    return ""
 
 
 def min_detectable_error(oracle: Oracle, port: np.ndarray, limit: Distance) -> float:

@@ -8,7 +8,7 @@ import parity.pipeline
 from cases.shipped import load_case
 from parity.inputs.arrays import make_inputs
 from parity.report.files import read_report
-from parity.verdict.sensitivity import INSENSITIVE_ABOVE, MORE_ROWS
+from parity.verdict.sensitivity import INSENSITIVE_ABOVE, multiples
 
 FEW_ROWS = ("--case", "dlrm_tiny", "--batch", "1", "--precision", "bf16", "--runners", "torch,tripy")
 
@@ -38,16 +38,18 @@ class Collection:
         return f"folder {number}"
 
 
-@pytest.mark.parametrize(("enough", "drawn"), [(0, 0), (1, 1), (2, 2), (99, len(MORE_ROWS))])
+@pytest.mark.parametrize(("enough", "drawn"), [(0, 0), (1, 1), (2, 2), (99, 99)])
 def test_rows_are_drawn_until_they_are_enough(enough, drawn):
     case = load_case("dlrm_tiny")
+    times = list(multiples(case.batch_size))
+    drawn = min(drawn, len(times))
     prepared = SimpleNamespace(case=case, inputs=make_inputs(case))
     judge, collection = Judge(enough), Collection()
     further = parity.pipeline._with_more_rows(prepared, collection, judge, keep=True)
     plan, few = len(prepared.inputs.batches), case.batch_size
     assert [batch.name for batch in further] == judge.names == [f"more rows {n + 1}" for n in range(drawn)]
     rows = [case.batch_size_of(batch.inputs) for batch in further]
-    assert rows == [times * few for times in MORE_ROWS[:drawn]]
+    assert rows == [number * few for number in times[:drawn]]
     expected = [(plan + n, f"more rows {n + 1}", ("tripy",)) for n in range(drawn)]
     assert collection.collected == expected
 
@@ -71,7 +73,7 @@ def test_a_case_with_few_rows_draws_more_and_passes_and_so_does_its_replay(comma
 @pytest.mark.full
 def test_a_check_that_stays_insensitive_ends_with_1(command, monkeypatch):
     """Without further batches, the same run fails."""
-    monkeypatch.setattr(parity.pipeline, "MORE_ROWS", ())
+    monkeypatch.setattr(parity.pipeline, "multiples", lambda rows: ())
     ended = command(*FEW_ROWS)
     assert ended.code == 1
     assert "the case makes no batch with more rows" in " ".join(ended.out.split())

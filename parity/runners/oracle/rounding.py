@@ -16,6 +16,11 @@ level's partial sums add up to the squares of the terms. One rounding has RMS un
 leading digits are distributed logarithmically (Higham, "Accuracy and Stability of Numerical Algorithms",
 2002, sections 2.7 and 4.2). The method is Parker's Monte Carlo arithmetic, 1997.
 
+A program may round a sum of products before it adds a bias. Where the bias cancels most of the sum, this
+rounding is the largest error. Where the sum s is larger than the result, the result has its error too,
+
+    uniform in +- u * 2^floor(log2 |s|).
+
 Results that are exact in any type have no error: moved data, a zero, a result that equals an operand (x + 0,
 x * 1, a maximum). Samples contain the growth of errors in sums that cancel. A bound from the length of a
 chain does not.
@@ -73,6 +78,7 @@ class Errors:
         terms_norm: torch.Tensor,
         count: int,
         exact: torch.Tensor | None,
+        before_bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """A float64 result plus independent errors, in place where `result` has the `shape`.
 
@@ -82,13 +88,15 @@ class Errors:
             terms_norm: Norm of the terms of each sum; it broadcasts to `shape`.
             count: Terms of a sum; 1 for an elementwise operation.
             exact: Elements without an error; None where there are none.
+            before_bias: The sum that a bias is added to; it broadcasts to `shape`. None without a bias.
         """
-        # y with all bits but the exponent's cleared is 2^floor(log2 |y|), and 0 for a zero. The cap keeps an
-        # infinite result infinite.
-        scale = (result.view(torch.int64) & _EXPONENT_BITS).view(torch.float64)
-        scale.clamp_(max=torch.finfo(torch.float64).max)
+        scale = _power_of_two(result)
         if exact is not None:
             scale.masked_fill_(exact, 0.0)
+        # Before the result changes: its size decides.
+        cancelled = None
+        if before_bias is not None:
+            cancelled = _power_of_two(before_bias) * (before_bias.abs() > result.abs())
         # An error needs no more digits than float32 has.
         uniform = torch.rand(shape, generator=self._generator).sub_(0.5)
         rounded = result if result.shape == shape else result.expand(shape).clone()
@@ -98,7 +106,16 @@ class Errors:
             # Before the result changes: its size may be the norm.
             normal = normal.mul(terms_norm).mul_(unit)
         rounded.addcmul_(uniform, scale, value=2.0 * self._precision.unit_roundoff)
+        if cancelled is not None:
+            uniform = torch.rand(shape, generator=self._generator).sub_(0.5)
+            rounded.addcmul_(uniform, cancelled, value=2.0 * self._precision.unit_roundoff)
         return rounded.add_(normal) if count > 1 else rounded
+
+
+def _power_of_two(values: torch.Tensor) -> torch.Tensor:
+    """2^floor(log2 |y|) of each number y, 0 for a zero. A cap keeps an infinite result infinite."""
+    powers = (values.view(torch.int64) & _EXPONENT_BITS).view(torch.float64)
+    return powers.clamp_(max=torch.finfo(torch.float64).max)
 
 
 class Roundings(EachOperation):
@@ -119,12 +136,14 @@ class Roundings(EachOperation):
         norm = norm_of_terms(func, name, args, kwargs)
         operands = [arg.clone() if name.endswith("_") else arg for arg in args if is_wide(arg)]
         result = func(*args, **kwargs)
+        before = sum_before_bias(name, args, kwargs, result)
         count = terms(func, args, kwargs, result).count
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if count and is_wide(tensor):
                 exact = is_operand(tensor, operands) if count == 1 else None
                 # In place: a view stays a view, and an argument that is written to stays that argument.
-                self._errors.add(tensor, tensor.shape, tensor.abs() if norm is None else norm, count, exact)
+                norms = tensor.abs() if norm is None else norm
+                self._errors.add(tensor, tensor.shape, norms, count, exact, before)
         return result
 
 
@@ -164,4 +183,13 @@ def norm_of_terms(func: Any, name: str, args: tuple, kwargs: dict) -> torch.Tens
         if name == "sum":
             return squares.sqrt()
         return squares.div(max(1, args[0].numel() // max(1, squares.numel()))).sqrt()
+    return None
+
+
+def sum_before_bias(name: str, args: tuple, kwargs: dict, result: Any) -> torch.Tensor | None:
+    """The sum of products that an operation adds a bias to; None for other operations."""
+    if name in ("addmm", "baddbmm", "addmv") and not kwargs:
+        return result - args[0]
+    if name == "convolution" and args[2] is not None:
+        return result - args[2].reshape(-1, *(1,) * (result.ndim - 2))
     return None

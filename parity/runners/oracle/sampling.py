@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from parity.base.precision import Precision
 from parity.capture.terms import terms
-from parity.runners.oracle.rounding import Errors, Roundings, is_operand, is_wide, norm_of_terms
+from parity.runners.oracle.rounding import Errors, Roundings, is_operand, is_wide, norm_of_terms, sum_before_bias
 from perf_model.dispatch import EachOperation
 
 CHUNK_BYTES = 1 << 24
@@ -108,16 +108,18 @@ class RoundingSamples(EachOperation):
             args, kwargs = pytree.tree_unflatten(whole, structure)
             norm = norm_of_terms(func, name, args, kwargs)
             result = func(*args, **kwargs)
-            return (result,) if norm is None else (result, norm)
+            before = sum_before_bias(name, args, kwargs, result)
+            return (result, *(size for size in (norm, before) if size is not None))
 
         if not places:
-            result, *norms = run()
+            result, *sizes = run()
         else:
-            result, *norms = self._for_all(run, [leaves[place].values for place in places], func)
+            result, *sizes = self._for_all(run, [leaves[place].values for place in places], func)
         outputs = result if isinstance(result, (tuple, list)) else (result,)
         count = terms(func, args, kwargs, result).count
-        norm = norms[0] if norms else None
-        results = [self._rounded(output, operands, norm, count, in_place) for output in outputs]
+        # Every sum with a bias has a norm.
+        norm, before = (*sizes, None, None)[:2]
+        results = [self._rounded(output, operands, norm, before, count, in_place) for output in outputs]
         if in_place:
             return args[0]
         return type(result)(results) if isinstance(result, (tuple, list)) else results[0]
@@ -137,6 +139,7 @@ class RoundingSamples(EachOperation):
         output: Any,
         operands: list[torch.Tensor],
         norm: torch.Tensor | None,
+        before_bias: torch.Tensor | None,
         count: int,
         in_place: bool,
     ) -> Any:
@@ -148,9 +151,15 @@ class RoundingSamples(EachOperation):
         shape = torch.Size((self._count, *output.shape))
         fitting = [_aligned(operand, output.ndim) for operand in operands]
         exact = is_operand(values, fitting) if count == 1 else None
-        norms = (norm.values if isinstance(norm, Samples) else norm) if norm is not None else values.abs()
-        rounded = self._errors.add(values, shape, norms, count, exact)
+        norms = values.abs() if norm is None else _all(norm)
+        before = None if before_bias is None else _all(before_bias)
+        rounded = self._errors.add(values, shape, norms, count, exact, before)
         return output if isinstance(output, Samples) else Samples(rounded)
+
+
+def _all(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of all samples, or the tensor that exists once."""
+    return tensor.values if isinstance(tensor, Samples) else tensor
 
 
 def _laid_out(values: torch.Tensor) -> torch.Tensor:

@@ -27,8 +27,8 @@ from parity.studies.fault_injection.faults import CleanFinding
 from parity.verdict.comparison import compare
 from parity.verdict.evidence import Results
 from parity.verdict.judgement import RunnerJudgement
-from parity.verdict.merging import advice, merge_batches
-from parity.verdict.sensitivity import MORE_ROWS
+from parity.verdict.merging import merge_batches
+from parity.verdict.sensitivity import multiples
 
 RUNNERS = {
     "tripy": 6,
@@ -146,7 +146,8 @@ class _Judging:
         for place in plan.others:
             batch = plan.inputs.batches[place]
             self._add(batch.name, CleanRun(case, precision, batch.inputs.arrays, weights, isolated=False))
-        for further, times in enumerate(MORE_ROWS, start=1):
+        rows = case.batch_size_of(plan.inputs.typical)
+        for further, times in enumerate(multiples(rows), start=1):
             if self._judgement().verdict != "INSENSITIVE":
                 break
             drawn = more_rows(case, plan.inputs.typical, further, times)
@@ -175,5 +176,4 @@ class _Judging:
 
     def _judgement(self) -> RunnerJudgement:
         """The verdict over all batches so far."""
-        advised = advice(list(self.batches), recorded=False)
-        return merge_batches(self.batches.values(), advised)[self._name]
+        return merge_batches(self.batches.values(), list(self.batches), recorded=False)[self._name]

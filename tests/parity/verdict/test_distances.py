@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from parity.verdict.distances import Distance, Oracle, carrying_rows
+from parity.verdict.distances import Distance, Oracle, _keys, carrying_rows, compared_rows
 
 INF = math.inf
 
@@ -95,18 +95,48 @@ def test_no_factor_meets_a_limit_of_an_oracle_of_zeros():
 def test_rows_carry_by_the_squares_of_their_norms():
     values = np.array([[3.0, 0.0], [0.0, 4.0], [np.nan, np.nan]])
     counted = np.array([[True, True], [True, True], [False, False]])
-    assert carrying_rows(values, counted) == pytest.approx(25**2 / (81 + 256), rel=1e-12)
+    assert carrying_rows(values, counted).count == pytest.approx(25**2 / (81 + 256), rel=1e-12)
     # An element that does not count carries nothing, in a row that does.
     values[0, 1] = np.nan
     counted[0, 1] = False
-    assert carrying_rows(values, counted) == pytest.approx(25**2 / (81 + 256), rel=1e-12)
-    assert carrying_rows(values[:2].ravel(), counted[:2].ravel()) == pytest.approx(25**2 / (81 + 256))
+    assert carrying_rows(values, counted).count == pytest.approx(25**2 / (81 + 256), rel=1e-12)
+    assert carrying_rows(values[:2].ravel(), counted[:2].ravel()).count == pytest.approx(25**2 / (81 + 256))
     # The last axis is a row, however many axes stand before it.
     rows = np.array([3.0, 4.0]).reshape(2, 1, 1) * np.ones((2, 3, 5))
-    assert carrying_rows(rows, np.ones(rows.shape, bool)) == pytest.approx(75**2 / (3 * (81 + 256)))
+    assert carrying_rows(rows, np.ones(rows.shape, bool)).count == pytest.approx(75**2 / (3 * (81 + 256)))
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_fourth_powers_neither_overflow_nor_underflow(scale):
     values = np.array([[3.0], [-4.0]]) * scale
-    assert carrying_rows(values, np.ones((2, 1), bool)) == pytest.approx(25**2 / (81 + 256))
+    assert carrying_rows(values, np.ones((2, 1), bool)).count == pytest.approx(25**2 / (81 + 256))
+
+
+def test_equal_rows_carry_a_result_together():
+    """Rows 3, 4 and 3, 4 have the square 50 in place of 25 each; row 5, 12 has 169."""
+    values = np.array([[3.0, 4.0], [5.0, 12.0], [3.0, 4.0]])
+    rows = carrying_rows(values, np.ones(values.shape, bool))
+    assert rows.count == pytest.approx(219**2 / (50**2 + 169**2))
+    assert rows.repeats == pytest.approx((50**2 + 169**2) / (2 * 25**2 + 169**2))
+    column = np.array([2.0, -2.0, 2.0])
+    assert carrying_rows(column, np.ones(3, bool)) == pytest.approx((81 * 16 / 9 / 80, 80 / 48))
+
+
+def test_different_rows_are_told_apart_and_equal_ones_are_not():
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((100_003, 7))
+    # No BLAS: its sums of equal rows may have another order.
+    values = np.concatenate([values, values[:999]])
+    values /= np.linalg.norm(values, axis=-1, keepdims=True)
+    assert len(np.unique(_keys(values))) == len(np.unique(values, axis=0)) == 100_003
+
+
+def test_a_result_of_zeros_has_no_carrying_row():
+    assert carrying_rows(np.zeros((4, 3)), np.ones((4, 3), bool)) == (0.0, 1.0)
+
+
+def test_compared_rows():
+    counted = np.array([[True, False], [False, False], [True, True]])
+    assert compared_rows(counted) == 2
+    assert compared_rows(counted[0]) == 1
+    assert compared_rows(np.array(True)) == 1

@@ -8,8 +8,8 @@ import pytest
 from parity.execution.record import REFERENCE, RunnerRecord, Status
 from parity.inputs.arrays import MORE_ROWS_NAME
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis
-from parity.verdict.merging import advice, merge_batches
-from parity.verdict.sensitivity import MORE_ROWS
+from parity.verdict.merging import merge_batches
+from parity.verdict.sensitivity import ENOUGH_ROWS, Rows
 from tests.parity.judgements import DIAGONAL, runner, tap, verdict
 
 TAPS = ("_emb", "_block.0", "_block.1")
@@ -35,8 +35,13 @@ def _batch(number, margins=(0.2, 0.3, 0.4), detectable=1e-6):
     return runner(*modules, output, verdict="FAIL", diagnosis=Diagnosis("module", failed.tap, batch=name))
 
 
+def _merge(*batches, further=0, recorded=False):
+    names = ["typical", *(f"{MORE_ROWS_NAME} {number + 1}" for number in range(further))]
+    return merge_batches(batches, names, recorded)
+
+
 def _merged(*batches, name="tripy"):
-    merged = merge_batches({name: batch} for batch in batches)[name]
+    merged = _merge(*({name: batch} for batch in batches))[name]
     return merged, {tap.tap: tap for tap in merged.taps}
 
 
@@ -101,17 +106,35 @@ def test_rows_help_a_module_that_runs_alone_in_any_batch():
 
 
 @pytest.mark.parametrize(
-    ("names", "recorded", "text"),
+    ("further", "recorded", "text"),
     [
-        (["batch 0"], True, "recorded data have no more rows"),
-        (["typical", "one row"], False, "the case makes no batch with more rows"),
-        (["typical", "more rows 1", "more rows 2"], False, "16 times the rows"),
+        (0, True, "recorded data have no more rows to draw; give a larger file, or a finer precision"),
+        (0, False, "the case makes no batch with more rows; give it a larger one, or a finer precision"),
+        (1, False, "4 times the rows of the typical batch are not enough; give a finer precision"),
+        (3, False, "64 times the rows of the typical batch are not enough; give a finer precision"),
     ],
 )
-def test_an_insensitive_check_says_which_rows_were_drawn(names, recorded, text):
-    batches = [{"tripy": _batch(0, detectable=0.02)}]
-    merged = merge_batches(batches, advice(names, recorded))["tripy"]
-    assert text in merged.diagnosis.text
+def test_an_insensitive_check_says_which_rows_were_drawn(further, recorded, text):
+    merged = _merge({"tripy": _batch(0, detectable=0.02)}, further=further, recorded=recorded)["tripy"]
+    assert merged.diagnosis.text.endswith(f": {text}")
+
+
+def test_rows_of_all_batches_tell_that_a_check_is_insensitive_by_its_nature():
+    """A result of zeros, and a result of one size."""
+    zeros, constant = (tap(name, isolated=verdict(0.1, 0.5), accumulated=None) for name in ("zeros", "same"))
+    batches = [
+        {"tripy": runner(replace(zeros, rows=Rows.of(rows, 0.0)), replace(constant, rows=Rows.of(4, 3.0)))}
+        for rows in (4, ENOUGH_ROWS)
+    ]
+    merged = _merge(*batches, further=1)["tripy"]
+    assert merged.verdict == "PASS"
+    notes = [judged.notes[0].partition(": ")[2] for judged in merged.taps]
+    assert notes == [
+        f"the result is 0 in all {ENOUGH_ROWS} rows",
+        "the result has 4 rows in a batch of any size",
+    ]
+    # Before a further batch, both may be chance.
+    assert _merge(batches[0])["tripy"].verdict == "INSENSITIVE"
 
 
 def test_outputs_are_insensitive_without_other_checks():
@@ -182,9 +205,12 @@ def test_an_insensitive_judgement_as_a_whole():
     gap = tap("gap", gap="no such operation", isolated=None, accumulated=None)
     output = tap(OUTPUT, MODEL_OUTPUT, isolated=None, accumulated=verdict(0.2, 0.5))
     judged = runner(dull, duller, sharp, gap, output)
-    merged = merge_batches([{"tripy": judged}], "the advice")["tripy"]
+    merged = _merge({"tripy": judged}, recorded=True)["tripy"]
     taps = {judgement.tap: judgement for judgement in merged.taps}
-    text = "2 of 4 checks do not detect an error of 1%; duller detects none below 0.26: the advice"
+    text = (
+        "2 of 4 checks do not detect an error of 1%; duller detects none below 0.26: "
+        "recorded data have no more rows to draw; give a larger file, or a finer precision"
+    )
     assert merged.diagnosis == Diagnosis("insensitive", "duller", text, batch="7")
     assert merged.verdict == "INSENSITIVE"
     assert [name for name, judgement in taps.items() if judgement.insensitive] == ["dull", "duller"]
@@ -200,14 +226,14 @@ def test_an_insensitive_judgement_as_a_whole():
 
 def test_every_runner_is_merged_by_its_name():
     failed = _batch(1, (0.2, 1.5, 0.4))
-    merged = merge_batches([{REFERENCE: _batch(0), "a": _batch(0)}, {"a": failed, "b": _batch(1)}])
+    merged = _merge({REFERENCE: _batch(0), "a": _batch(0)}, {"a": failed, "b": _batch(1)})
     assert {name: judgement.verdict for name, judgement in merged.items()} == {
         REFERENCE: "PASS",
         "a": "FAIL",
         "b": "PASS",
     }
     assert list(merged) == [REFERENCE, "a", "b"]
-    assert merge_batches([]) == {}
+    assert _merge() == {}
 
 
 def test_the_worse_of_two_batches_as_a_whole():
@@ -255,20 +281,6 @@ def test_maps_of_a_merged_judgement_are_those_of_telling_taps():
     taps = [replace(judged, error_maps={"isolated": DIAGONAL}) for judged in taps]
     merged = _merged(runner(*taps, padding_leak="t0"))[0]
     assert [judged.tap for judged in merged.taps if judged.error_maps] == ["t0", "t3", "t4", "t5"]
-
-
-def test_the_advice_follows_from_what_was_tried():
-    assert advice(["typical"], True) == (
-        "recorded data have no more rows to draw; give a larger file, or a finer precision"
-    )
-    assert advice(["typical"], False) == (
-        "the case makes no batch with more rows; give it a larger one, or a finer precision"
-    )
-    for count, times in enumerate(MORE_ROWS, start=1):
-        names = ["typical", *(f"{MORE_ROWS_NAME} {number}" for number in range(count))]
-        assert advice(names, False) == (
-            f"{times} times the rows of the typical batch are not enough; give a finer precision"
-        )
 
 
 def test_a_check_that_is_insensitive_by_its_nature_as_a_whole():

@@ -11,7 +11,7 @@ from parity.verdict import rule
 from parity.verdict.bound import ROUNDINGS_PER_OPERATION, bound_for
 from parity.verdict.distances import Distance, Oracle, carrying_rows, largest_absolute
 from parity.verdict.rule import judge
-from parity.verdict.sensitivity import INSENSITIVE_ABOVE, STEP, min_detectable_error, rows_can_help
+from parity.verdict.sensitivity import INSENSITIVE_ABOVE, STEP, Rows, min_detectable_error, why_by_nature
 
 FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
 
@@ -80,12 +80,16 @@ def test_the_lasting_part_of_a_limit_is_what_all_rows_share(shared):
 
 
 def test_rows_help_while_twice_the_lasting_part_is_below_one_percent():
-    assert rows_can_help(INSENSITIVE_ABOVE / 2)
-    assert not rows_can_help(INSENSITIVE_ABOVE / 2 * 1.001)
+    assert not _limited_by_nature(INSENSITIVE_ABOVE / 2)
+    assert _limited_by_nature(INSENSITIVE_ABOVE / 2 * 1.001)
     # One module in bf16 can be sensitive, the sum of two modules cannot.
     lasting = [bound_for(BF16, 1, modules).lasting(0.0) for modules in (1, 2)]
-    assert [rows_can_help(part) for part in lasting] == [True, False]
-    assert rows_can_help(bound_for(FP16, 1, 100).lasting(0.0))
+    assert [_limited_by_nature(part) for part in lasting] == [False, True]
+    assert not _limited_by_nature(bound_for(FP16, 1, 100).lasting(0.0))
+
+
+def _limited_by_nature(lasting):
+    return bool(why_by_nature(lasting, Rows(), has_more_rows=False))
 
 
 def test_error_and_floor_add_in_squares():
@@ -109,13 +113,13 @@ def test_error_and_floor_add_in_squares():
     ids=["alike", "one axis", "scalar", "one row", "three axes", "zero", "tiny"],
 )
 def test_carrying_rows(values, rows):
-    assert carrying_rows(values, np.ones(values.shape, bool)) == pytest.approx(rows)
+    assert carrying_rows(values, np.ones(values.shape, bool)).count == pytest.approx(rows)
 
 
 def test_only_rows_that_count_carry():
     counted = np.ones((6, 5), bool)
     counted[4:] = False
-    assert carrying_rows(np.ones((6, 5)), counted) == pytest.approx(4)
+    assert carrying_rows(np.ones((6, 5)), counted).count == pytest.approx(4)
 
 
 @pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)

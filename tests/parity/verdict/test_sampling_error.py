@@ -86,6 +86,25 @@ def test_samples_count_only_compared_elements():
     assert samples.errors(Oracle(oracle[counted]), counted) is errors
 
 
+def test_equal_rows_share_the_errors_that_samples_draw_for_each():
+    errors = SampledErrors(count=32, l2=0.01, largest=0.02, scale_error=0.001)
+    assert errors.of_equal_rows(16.0) == SampledErrors(32, 0.01, 0.02, 0.004)
+    assert errors.of_equal_rows(1.0) == errors
+
+
+@pytest.mark.parametrize("copies", [1, 4, 100])
+def test_right_programs_pass_on_equal_rows(copies):
+    """Copies of a row have the same errors in each program, and other ones in each sample."""
+    failed = []
+    for seed in range(300):
+        oracle, reference, port, samples = _chain(seed, 1)
+        rows = samples._results
+        drawn = rows[torch.randint(len(rows), (32, copies), generator=torch.Generator().manual_seed(seed)), 0]
+        repeated = (tensor.repeat(copies, 1) for tensor in (oracle, reference, port))
+        failed += [seed] if not _judged(*repeated, RoundingSamples(drawn)).passed else []
+    assert failed == []
+
+
 def _chain(seed: int, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, RoundingSamples]:
     """A sum of products that cancels, one number a row: the oracle, two programs' results, and samples.
 

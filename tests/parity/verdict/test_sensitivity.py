@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from parity.verdict.distances import Distance, Oracle
-from parity.verdict.sensitivity import LARGEST, SMALLEST, STEP, min_detectable_error, rows_can_help
+from parity.verdict.sensitivity import (
+    ENOUGH_ROWS,
+    LARGEST,
+    MOST_ROWS,
+    NEEDED_ROWS,
+    SMALLEST,
+    STEP,
+    Rows,
+    min_detectable_error,
+    multiples,
+    why_by_nature,
+)
 
 INF = math.inf
 VALUES = np.array([1.0, -2.0, 3.0])
@@ -48,4 +59,52 @@ def test_a_wrong_crossing_is_corrected_by_bisection(monkeypatch):
 
 
 def test_more_rows_help_up_to_half_of_the_threshold():
-    assert [rows_can_help(lasting) for lasting in (0.0, 0.005, 0.00501)] == [True, True, False]
+    reasons = [why_by_nature(lasting, Rows(), True) for lasting in (0.0, 0.005, 0.00501)]
+    assert [bool(reason) for reason in reasons] == [False, False, True]
+    assert reasons[2] == (
+        "all rows share roundings of up to 0.005, and those of a correct port may hide twice as much"
+    )
+
+
+def test_a_result_of_zeros_is_no_chance_in_many_rows():
+    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS - 1, 0.0), True) == ""
+    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS, 0.0), True) == f"the result is 0 in all {ENOUGH_ROWS} rows"
+    assert why_by_nature(0.0, Rows(ENOUGH_ROWS, ENOUGH_ROWS, 0.0), False)
+
+
+def test_a_result_that_few_of_many_rows_carry_is_no_chance():
+    share = NEEDED_ROWS / MOST_ROWS
+    few = Rows(4, ENOUGH_ROWS, share * ENOUGH_ROWS * 0.99)
+    text = f"16 of {ENOUGH_ROWS} rows carry the result, equal ones counted once"
+    assert why_by_nature(0.0, few, True) == text
+    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS, share * ENOUGH_ROWS), True) == ""
+    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS - 1, 1.0), True) == ""
+
+
+def test_a_result_of_one_size_does_not_grow_with_the_batch():
+    assert why_by_nature(0.0, Rows(5, 9, 9.0), True) == "the result has 9 rows in a batch of any size"
+    assert why_by_nature(0.0, Rows(5, 10, 9.0), True) == ""
+    assert why_by_nature(0.0, Rows(5, 9, 9.0), False) == ""
+
+
+def test_the_rows_of_several_batches():
+    batches = [Rows.of(4, 2.5), Rows.of(1, 1.0), Rows.of(16, 3.5), Rows.of(16, 9.0)]
+    merged = batches[0]
+    for later in batches[1:]:
+        merged = merged.and_later(later)
+    assert merged == Rows(4, 16, 3.5)
+    assert Rows().and_later(batches[0]) == batches[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "times"),
+    [(1, [4**n for n in range(1, 8)]), (4, [4**n for n in range(1, 7)]), (9, [4, 16, 64, 256, 1024])],
+)
+def test_small_batches_grow_to_the_most_rows(rows, times):
+    assert list(multiples(rows)) == times
+    assert times[-1] * rows <= MOST_ROWS < 4 * times[-1] * rows
+
+
+@pytest.mark.parametrize("rows", [256, 257, 100_000])
+def test_large_batches_grow_as_far_as_before(rows):
+    assert list(multiples(rows)) == [4, 16, 64]

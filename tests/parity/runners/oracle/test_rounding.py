@@ -118,6 +118,30 @@ def test_a_sum_that_cancels_has_the_error_of_its_terms():
     assert float(drawn.square().mean().sqrt()) == pytest.approx(expected, rel=0.1)
 
 
+@PRECISE
+@pytest.mark.parametrize("function", ["linear", "convolution"])
+def test_a_sum_that_a_bias_cancels_has_the_error_of_the_sum(precision, function):
+    """A program may round the sum before it adds the bias. Without cancellation it has no further error."""
+    rows = torch.full((4000, 3), 1.0, dtype=torch.float64)
+    weight = torch.tensor([[1.0, 0.5, 0.2]], dtype=torch.float64)
+
+    def error_of(bias):
+        bias = torch.tensor([bias], dtype=torch.float64)
+        run = {
+            "linear": lambda x: torch.nn.functional.linear(x, weight, bias),
+            "convolution": lambda x: torch.nn.functional.conv1d(x[:, :, None], weight[:, :, None], bias),
+        }[function]
+        error = _drawn(precision, run, rows) - run(rows)
+        return float(error.square().mean().sqrt())
+
+    unit = precision.unit_roundoff / math.sqrt(3.0)
+    added = RMS * precision.accumulation_roundoff * math.sqrt(1.29 * math.log2(3))
+    # The sum is 1.7, between 1 and 2, and the result 0.7, between 1/2 and 1.
+    cancelled = math.hypot(unit, unit / 2, added)
+    assert error_of(-1.0) == pytest.approx(cancelled, rel=0.25)
+    assert error_of(0.0) == pytest.approx(math.hypot(unit, added), rel=0.25)
+
+
 def test_the_same_seed_gives_the_same_draw():
     values = _values(5, 4)
     first, second = (_drawn(BF16, lambda x: x * 3.0, values) for _ in range(2))

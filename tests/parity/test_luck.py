@@ -1,0 +1,108 @@
+"""No correct port fails by luck: kinds of models whose checks rest on few, equal, tiny or no numbers.
+
+Each is a small net with a right port, judged as a plain run does, with all batches of its plan.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import nvtripy as tp
+import pytest
+import torch
+
+import parity
+from parity.verdict.sensitivity import ENOUGH_ROWS, MOST_ROWS
+
+WIDTH = 6
+ACTIVATIONS = {"relu": (torch.nn.ReLU, tp.relu), "sigmoid": (torch.nn.Sigmoid, tp.sigmoid)}
+
+
+class Net(torch.nn.Module):
+    """Two layers and an activation between them, or behind a single one."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.inner = torch.nn.Linear(WIDTH, kind.width)
+        self.act = ACTIVATIONS[kind.activation][0]()
+        self.outer = torch.nn.Linear(kind.width, 1)
+        generator = torch.Generator().manual_seed(3)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.normal_(generator=generator)
+            self.inner.weight.mul_(kind.scale)
+            self.inner.bias.fill_(kind.bias)
+
+    def forward(self, x):
+        return self.outer(self.act(self.inner(x)))
+
+
+class Activation(tp.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Port(tp.Module):
+    def __init__(self, kind, dtype):
+        super().__init__()
+        self.inner = tp.Linear(WIDTH, kind.width, dtype=dtype)
+        self.act = Activation(ACTIVATIONS[kind.activation][1])
+        self.outer = tp.Linear(kind.width, 1, dtype=dtype)
+
+    def forward(self, x):
+        return self.outer(self.act(self.inner(x)))
+
+
+@dataclass
+class Kind:
+    """A kind of luck: width, bias and scale of the inner layer, and the rows of the typical batch."""
+
+    activation: str = "relu"
+    width: int = 8
+    bias: float = 0.0
+    scale: float = 1.0
+    rows: int = 4
+    tail: float = 1.0
+    """Power of the inputs: a larger one has few large rows."""
+
+
+class Small(parity.Case):
+    name = "small"
+    initial = "own"
+
+    def __init__(self, kind):
+        self.kind, self.batch_size, self.sizes_drawn = kind, kind.rows, []
+
+    def build_reference(self):
+        return Net(self.kind)
+
+    def build_port(self, dtype):
+        return Port(self.kind, dtype)
+
+    def make_inputs(self):
+        self.sizes_drawn.append(self.batch_size)
+        drawn = np.random.default_rng(self.seed).standard_normal((self.batch_size, WIDTH))
+        return {"x": (np.sign(drawn) * np.abs(drawn) ** self.kind.tail).astype(np.float32)}
+
+
+KINDS = {
+    "one row": Kind(rows=1),
+    "one column": Kind(width=1),
+    "a layer of zeros": Kind(bias=-1e3),
+    "a layer that is nearly always 0": Kind(bias=-2.6, scale=0.5, width=1),
+    "a few large rows": Kind(tail=4.0),
+    "a constant layer": Kind(scale=0.0, bias=0.3),
+    "a saturated sigmoid": Kind("sigmoid", bias=12.0),
+    "numbers below the normal ones of fp16": Kind("sigmoid", bias=-15.0, scale=0.1),
+    "zeros behind an exact sigmoid": Kind("sigmoid", bias=-200.0),
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_right_port_passes(kind, precision):
+    result = parity.check(Small(KINDS[kind]), (precision,))
+    assert result.passed, result
