@@ -33,13 +33,15 @@ JudgesStreams = Callable[[Case, Precision, Worker], Sequence[StreamReport]]
 """Judges short streams of a case in a precision, in a process of a worker."""
 
 
-def run(request: Request, progress: Progress, streams: JudgesStreams | None = None) -> Report:
+def run(
+    request: Request, progress: Progress, streams: JudgesStreams = lambda case, precision, worker: ()
+) -> Report:
     """Run every case in every precision on every runner and judge them.
 
     Args:
         request: The request.
         progress: Called after each step.
-        streams: Judges streams of a case, for the report; None for a run without streams.
+        streams: Judges streams of a case, where the request is with streams.
 
     Raises:
         UserError: The request cannot be met; nothing has been written.
@@ -54,8 +56,13 @@ def run(request: Request, progress: Progress, streams: JudgesStreams | None = No
         return _finish(prepared, request, folder, progress, streams)
 
 
-def resume(folder: Path, progress: Progress) -> Report:
+def resume(folder: Path, progress: Progress, streams: JudgesStreams) -> Report:
     """Continue a saved run after an interruption, from the last batch that is done.
+
+    Args:
+        folder: Folder of the run.
+        progress: Called after each step.
+        streams: As in `run`. All of them are judged: they take seconds.
 
     Raises:
         UserError: The folder holds no such run, is in use, or its files, inputs or code have changed.
@@ -66,7 +73,7 @@ def resume(folder: Path, progress: Progress) -> Report:
         request = read_started(root)
         fork_server.start()
         prepared = prepare(request.cases, request.data, request.checkpoint)
-        return _finish(prepared, request, root, progress)
+        return _finish(prepared, request, root, progress, streams)
 
 
 @one_thread()
@@ -111,7 +118,7 @@ def _finish(
     request: Request,
     folder: RunFolder,
     progress: Progress,
-    streams: JudgesStreams | None = None,
+    streams: JudgesStreams,
 ) -> Report:
     """Run the batches that are not done, judge all of them, and write the report of a saved run."""
     write_prepared(prepared, folder)
@@ -122,7 +129,7 @@ def _finish(
         entry, precision = unit
         if precision is not None:
             return _judged(entry, precision, request, folder, worker, progress)
-        return streams(entry.case, precisions[0], worker) if streams is not None else ()
+        return streams(entry.case, precisions[0], worker) if request.streams else ()
 
     # Streams come first: they are the longest units of one process.
     units = [*((entry, None) for entry in prepared), *itertools.product(prepared, precisions)]

@@ -88,6 +88,7 @@ class Arguments:
             save=self.save,
             timeout=self.time_limit,
             command=self.command,
+            streams=self.is_plain,
             profile=None if self.profile is None else _writable("--profile", self.profile),
         )
 

@@ -49,7 +49,7 @@ def run(registry: Registry, verbose: bool, **chosen: Any) -> int:
 
         arguments = Arguments(**chosen, registry=registry, command=output.typed())
         request = arguments.request()
-        report = pipeline.run(request, advance, judge_small_streams if arguments.is_plain else None)
+        report = pipeline.run(request, advance, judge_small_streams)
     return _show(report, arguments.save, verbose)
 
 
@@ -75,8 +75,9 @@ def resume(folder: Path, verbose: bool) -> int:
     with steps() as advance:
         fork_server.start()
         from parity import pipeline
+        from parity.cli.streams import judge_small_streams
 
-        report = pipeline.resume(folder, advance)
+        report = pipeline.resume(folder, advance, judge_small_streams)
     return _show(report, folder, verbose)
 
 

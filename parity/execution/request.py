@@ -26,6 +26,7 @@ class Request:
         save: Folder that keeps everything, or None.
         timeout: Time limit of one step of one runner, s.
         command: The command line, for the report.
+        streams: Whether short streams of the cases are judged too.
         profile: Folder for a trace of every runner, or None.
         budget: Memory that a run may take.
     """
@@ -39,6 +40,7 @@ class Request:
     save: Path | None
     timeout: float
     command: str
+    streams: bool = False
     profile: Path | None = None
     budget: MemoryBudget = MemoryBudget()
 

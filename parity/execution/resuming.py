@@ -30,6 +30,7 @@ def write_started(request: Request, folder: RunFolder) -> None:
         "checkpoint": _absolute(request.checkpoint),
         "timeout": request.timeout,
         "command": request.command,
+        "streams": request.streams,
         "environment": environment(),
     }
     write_new(folder.started, sealed(content))
@@ -67,6 +68,7 @@ def read_started(folder: RunFolder) -> Request:
             save=folder.path,
             timeout=started["timeout"],
             command=started["command"],
+            streams=started["streams"],
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _no_run(folder) from error

@@ -13,9 +13,9 @@ from twice the lasting part on. So a check whose lasting part is above half of `
 promise to detect it, with any number of rows and any correct port. It is insensitive by its nature.
 
 The number that counts is `parity.verdict.distances.carrying_rows`. A result may be 0 in nearly all rows, as
-behind a ReLU whose input is negative, equal in all rows, or of the same size for any batch. No batch then has enough rows that
-carry it, and the check is insensitive by its nature as well. Every other check becomes sensitive with enough
-rows, so a run draws batches of `multiples` of the typical one.
+behind a ReLU whose input is negative, equal in all rows, or of the same size for any batch. No batch then has
+enough rows that carry it, and the check is insensitive by its nature as well. Every other check becomes
+sensitive with enough rows, so a run draws batches of `multiples` of the typical one.
 """
 
 from __future__ import annotations

@@ -7,9 +7,15 @@ import importlib
 import pytest
 
 from cases.options import cannot_be_asked
+from cases.registry import SHIPPED
+from parity.base.precision import PRECISIONS
+from parity.cli.streams import judge_small_streams
+from parity.coverage.lines import Lines
 from parity.coverage.options import options_of
 from parity.coverage.places import with_probes
+from parity.coverage.questions import Coverage, excuse_of
 from parity.coverage.source import functions, source_of
+from parity.in_process import CleanRun
 from parity.report.coverage import reported
 from tests.cases.asked import asked_by, default_cases, written
 
@@ -49,6 +55,54 @@ def test_every_place_of_the_reviewed_list_exists(cases):
         lines = {line.strip() for line in source_of(module).splitlines()}
         assert not text or text in lines | {one.text for one in places}, place
         assert importlib.import_module(module)
+
+
+def _measured(body, *names):
+    """Questions on lines and branches of the port, with the answers of a function of each case."""
+    lines, coverage = Lines(SHIPPED.load(names[0]).port_modules()), Coverage()
+    with lines.on():
+        for name in names:
+            body(SHIPPED.load(name))
+    lines.answer(coverage)
+    return coverage
+
+
+def _left_to(reason):
+    """Places of the reviewed list whose reason begins so."""
+    return [place for place, given in cannot_be_asked().items() if given.startswith(reason)]
+
+
+def _open(coverage, places):
+    return [
+        identity
+        for question, answers in coverage.missing()
+        for identity in map(question.identity, answers)
+        if excuse_of(identity, dict.fromkeys(places, "left out"))
+    ]
+
+
+@pytest.mark.full
+def test_streams_of_a_plain_run_ask_what_the_list_leaves_to_them():
+    names = (
+        "hstu_tiny",
+        "hstu_tiny_no_bias",
+        "hstu_tiny_rated",
+        "hstu_tiny_combined",
+        "hstu_tiny_interleaved",
+    )
+    coverage = _measured(lambda case: judge_small_streams(case, "fp32"), *names)
+    assert _open(coverage, _left_to("streams")) == []
+
+
+@pytest.mark.full
+def test_half_precision_asks_what_the_list_leaves_to_it():
+    def run(case):
+        CleanRun(case, PRECISIONS["fp16"], isolated=False).judge("tripy")
+
+    places = _left_to("half precision")
+    assert _open(_measured(run, "dlrm_tiny_weighted", "dlrm_tiny"), places) == []
+    # What float32 asks is no question of half precision.
+    assert places == [place for place in places if "pool_bags" in place]
 
 
 @pytest.mark.full

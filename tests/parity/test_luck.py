@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import parity
-from parity.verdict.sensitivity import ENOUGH_ROWS, MOST_ROWS
+from parity.verdict.sensitivity import ENOUGH_ROWS
 
 WIDTH = 6
 ACTIVATIONS = {"relu": (torch.nn.ReLU, tp.relu), "sigmoid": (torch.nn.Sigmoid, tp.sigmoid)}
@@ -58,7 +58,14 @@ class Port(tp.Module):
 
 @dataclass
 class Kind:
-    """A kind of luck: width, bias and scale of the inner layer, and the rows of the typical batch."""
+    """A kind of luck.
+
+    Attributes:
+        activation: Key of `ACTIVATIONS`.
+        width, bias, scale: Of the inner layer.
+        rows: Rows of the typical batch.
+        tail: Power of the inputs: a larger one has few large rows.
+    """
 
     activation: str = "relu"
     width: int = 8
@@ -66,7 +73,6 @@ class Kind:
     scale: float = 1.0
     rows: int = 4
     tail: float = 1.0
-    """Power of the inputs: a larger one has few large rows."""
 
 
 class Small(parity.Case):
@@ -74,7 +80,7 @@ class Small(parity.Case):
     initial = "own"
 
     def __init__(self, kind):
-        self.kind, self.batch_size, self.sizes_drawn = kind, kind.rows, []
+        self.kind, self.batch_size = kind, kind.rows
 
     def build_reference(self):
         return Net(self.kind)
@@ -83,7 +89,6 @@ class Small(parity.Case):
         return Port(self.kind, dtype)
 
     def make_inputs(self):
-        self.sizes_drawn.append(self.batch_size)
         drawn = np.random.default_rng(self.seed).standard_normal((self.batch_size, WIDTH))
         return {"x": (np.sign(drawn) * np.abs(drawn) ** self.kind.tail).astype(np.float32)}
 
@@ -101,8 +106,21 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+FULL = pytest.mark.full
+
+
+@pytest.mark.parametrize(
+    "precision", [pytest.param("fp32", marks=FULL), pytest.param("fp16", marks=FULL), "bf16"]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_right_port_passes(kind, precision):
     result = parity.check(Small(KINDS[kind]), (precision,))
-    assert result.passed, result
+    assert result.passed, str(result)
+
+
+def test_a_layer_of_zeros_says_that_it_is_one():
+    result = parity.check(Small(KINDS["a layer of zeros"]), ("bf16",))
+    (entry,) = (entry for _, _, entry in result.report.runner_reports() if entry.runner == "tripy")
+    (layer,) = (module for module in entry.modules if module.tap == "act")
+    assert (layer.status, layer.by_nature) == ("PASS", True)
+    assert any(note.endswith(f"the result is 0 in all {ENOUGH_ROWS} rows") for note in layer.notes)

@@ -21,6 +21,8 @@ rounding is the largest error. Where the sum s is larger than the result, the re
 
     uniform in +- u * 2^floor(log2 |s|).
 
+Below the smallest normal number of the precision, all numbers have its unit. Float16 reaches it at 6e-5.
+
 Results that are exact in any type have no error: moved data, a zero, a result that equals an operand (x + 0,
 x * 1, a maximum). Samples contain the growth of errors in sums that cancel. A bound from the length of a
 chain does not.
@@ -90,13 +92,13 @@ class Errors:
             exact: Elements without an error; None where there are none.
             before_bias: The sum that a bias is added to; it broadcasts to `shape`. None without a bias.
         """
-        scale = _power_of_two(result)
+        scale = self._power_of_two(result)
         if exact is not None:
             scale.masked_fill_(exact, 0.0)
         # Before the result changes: its size decides.
         cancelled = None
         if before_bias is not None:
-            cancelled = _power_of_two(before_bias) * (before_bias.abs() > result.abs())
+            cancelled = self._power_of_two(before_bias) * (before_bias.abs() > result.abs())
         # An error needs no more digits than float32 has.
         uniform = torch.rand(shape, generator=self._generator).sub_(0.5)
         rounded = result if result.shape == shape else result.expand(shape).clone()
@@ -111,11 +113,14 @@ class Errors:
             rounded.addcmul_(uniform, cancelled, value=2.0 * self._precision.unit_roundoff)
         return rounded.add_(normal) if count > 1 else rounded
 
-
-def _power_of_two(values: torch.Tensor) -> torch.Tensor:
-    """2^floor(log2 |y|) of each number y, 0 for a zero. A cap keeps an infinite result infinite."""
-    powers = (values.view(torch.int64) & _EXPONENT_BITS).view(torch.float64)
-    return powers.clamp_(max=torch.finfo(torch.float64).max)
+    def _power_of_two(self, values: torch.Tensor) -> torch.Tensor:
+        """2^floor(log2 |y|) of each number y, 0 for a zero. A cap keeps an infinite result infinite."""
+        powers = (values.view(torch.int64) & _EXPONENT_BITS).view(torch.float64)
+        powers.clamp_(max=torch.finfo(torch.float64).max)
+        # Other precisions have the range of float32, which no result leaves.
+        if self._precision.dtype is torch.float16:
+            powers.clamp_(min=torch.finfo(torch.float16).smallest_normal).masked_fill_(values == 0.0, 0.0)
+        return powers
 
 
 class Roundings(EachOperation):

@@ -25,7 +25,14 @@ from torch.utils import _pytree as pytree
 
 from parity.base.precision import Precision
 from parity.capture.terms import terms
-from parity.runners.oracle.rounding import Errors, Roundings, is_operand, is_wide, norm_of_terms, sum_before_bias
+from parity.runners.oracle.rounding import (
+    Errors,
+    Roundings,
+    is_operand,
+    is_wide,
+    norm_of_terms,
+    sum_before_bias,
+)
 from perf_model.dispatch import EachOperation
 
 CHUNK_BYTES = 1 << 24

@@ -164,6 +164,7 @@ def test_a_plain_run_is_every_default_case_and_no_runner_is_asked_for(requested)
     assert request.precisions == ("fp32", "fp16", "bf16")
     assert {"torch", "torch_jagged", "tripy"} <= set(request.runners)
     assert not request.runners_asked
+    assert request.streams
 
 
 def test_options_reach_the_pipeline(requested, tmp_path):
@@ -179,6 +180,7 @@ def test_options_reach_the_pipeline(requested, tmp_path):
     assert request.runners_asked
     assert (str(request.data), str(request.checkpoint), request.save) == ("u.data", "w.pt", None)
     assert request.timeout == 2.5
+    assert not request.streams
 
 
 @pytest.mark.parametrize(("asked", "code"), [(["torch", "torch_compile"], 2), ([], 0)])

@@ -14,6 +14,7 @@ import torch
 from parity.execution.folder import RunFolder
 from parity.execution.manifest import write_files
 from parity.report.files import read_report
+from parity.report.schema import StreamReport
 from tests.locations import ROOT
 from tests.parity.saved_runs import rewrite
 
@@ -139,6 +140,25 @@ def test_a_run_whose_report_is_written_is_completed(whole, command, tmp_path):
     assert command("resume", folder).code == 0
     assert _results(folder) == _results(whole)
     assert command("replay", folder).code == 0
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_streams_of_a_run_are_judged_behind_its_batches(whole, command, tmp_path, monkeypatch, asked):
+    numbers = {"steps": 3, "items": 20, "cache_margin": 70.0, "output_margin": 0.2}
+    stream = StreamReport(precision="fp32", side="tripy", failed="k of layer 1", reason="too far", **numbers)
+    calls = []
+
+    def judge(case, precision, worker):
+        calls.append((case.name, precision.name))
+        return (stream,)
+
+    monkeypatch.setattr("parity.cli.streams.judge_small_streams", judge)
+    folder = _interrupted(whole, tmp_path)
+    rewrite(folder / "started.json", lambda started: started.update(streams=asked))
+    assert command("resume", folder).code == int(asked)
+    assert calls == ([("dlrm_tiny", "fp32")] if asked else [])
+    (case,) = read_report(folder / "report.json").cases
+    assert case.streams == ((stream,) if asked else ())
 
 
 def test_results_of_other_code_are_refused(whole, command, tmp_path):

@@ -102,7 +102,7 @@ def test_rows_carry_by_the_squares_of_their_norms():
     assert carrying_rows(values, counted).count == pytest.approx(25**2 / (81 + 256), rel=1e-12)
     assert carrying_rows(values[:2].ravel(), counted[:2].ravel()).count == pytest.approx(25**2 / (81 + 256))
     # The last axis is a row, however many axes stand before it.
-    rows = np.array([3.0, 4.0]).reshape(2, 1, 1) * np.ones((2, 3, 5))
+    rows = np.array([3.0, 4.0]).reshape(2, 1, 1) * np.eye(5)[:3]
     assert carrying_rows(rows, np.ones(rows.shape, bool)).count == pytest.approx(75**2 / (3 * (81 + 256)))
 
 

@@ -99,18 +99,25 @@ def test_error_and_floor_add_in_squares():
     assert limit.largest == pytest.approx(math.hypot(bound.k * 0.004, bound.floor))
 
 
+def _alike(*shape):
+    """Different rows of norm 1."""
+    values = np.random.default_rng(0).standard_normal(shape)
+    return values / np.linalg.norm(values, axis=-1, keepdims=True)
+
+
 @pytest.mark.parametrize(
     ("values", "rows"),
     [
-        (np.ones((6, 5)), 6),
-        (np.ones(7), 7),
+        (_alike(6, 5), 6),
+        (np.array([1.0, -1.0]), 2),
         (np.array(3.0), 1),
         (np.diag([2.0, 0.0, 0.0]), 1),
-        (np.ones((2, 3, 4)), 6),
-        (np.zeros((2, 3)), 1),
-        (np.full((6, 5), 1e-300), 6),
+        (_alike(2, 3, 4), 6),
+        (np.ones((2, 3, 4)), 1),
+        (np.zeros((2, 3)), 0),
+        (_alike(6, 5) * 1e-300, 6),
     ],
-    ids=["alike", "one axis", "scalar", "one row", "three axes", "zero", "tiny"],
+    ids=["alike", "one axis", "scalar", "one row", "three axes", "equal", "zero", "tiny"],
 )
 def test_carrying_rows(values, rows):
     assert carrying_rows(values, np.ones(values.shape, bool)).count == pytest.approx(rows)
@@ -119,7 +126,7 @@ def test_carrying_rows(values, rows):
 def test_only_rows_that_count_carry():
     counted = np.ones((6, 5), bool)
     counted[4:] = False
-    assert carrying_rows(np.ones((6, 5)), counted).count == pytest.approx(4)
+    assert carrying_rows(_alike(6, 5), counted).count == pytest.approx(4)
 
 
 @pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)

@@ -96,9 +96,9 @@ def test_equal_rows_share_the_errors_that_samples_draw_for_each():
 def test_right_programs_pass_on_equal_rows(copies):
     """Copies of a row have the same errors in each program, and other ones in each sample."""
     failed = []
-    for seed in range(300):
+    for seed in range(100):
         oracle, reference, port, samples = _chain(seed, 1)
-        rows = samples._results
+        rows = torch.from_numpy(samples._results)
         drawn = rows[torch.randint(len(rows), (32, copies), generator=torch.Generator().manual_seed(seed)), 0]
         repeated = (tensor.repeat(copies, 1) for tensor in (oracle, reference, port))
         failed += [seed] if not _judged(*repeated, RoundingSamples(drawn)).passed else []

@@ -190,6 +190,7 @@ def test_shipped_models_and_their_modules_run_for_all_samples_at_once(name, monk
     def refuse(*_):
         raise AssertionError("samples are taken one by one")
 
+    sampling._state.cache_clear()
     monkeypatch.setattr(sampling, "Roundings", refuse)
     monkeypatch.setattr(sampling, "CHUNK_BYTES", 1 << 40)
     oracle, capture, arrays = _shipped(name, FP32)
