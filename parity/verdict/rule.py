@@ -33,17 +33,17 @@ either program (SiLU: exp, add, reciprocal, multiply). Independent roundings add
 k * err and floor are independent and add in squares. The floor is the error that a port may have where the
 reference happens to be exact.
 
-Sampling error -------------- If few rows carry a result, err_ref rests on few numbers and may be small by
-chance. Let m be the number of rows that carry the result (`parity.verdict.distances.carrying_rows`), and K
-the number of rounding samples (`parity.runners.oracle.rounding`), the errors that rounding alone gives the
-oracle. The errors of the reference and of each sample have m degrees of freedom each, and the port's error
-has m as well. Their ratio follows an F distribution. The square root of its quantile is factor(m, (K + 1) m),
-see `parity.verdict.sampling_error`, and
+Sampling error
+--------------
+If few rows carry a result, err_ref rests on few numbers and may be small by chance. Let m be the number of
+rows that carry the result (`parity.verdict.distances`), and K the number of rounding samples
+(`parity.runners.oracle.rounding`). The errors of the reference, of the port and of each sample have m degrees
+of freedom each. The square root of a quantile of their F distribution is factor(m, (K + 1) m), see
+`parity.verdict.sampling_error`, and
 
     err = max(err_ref, factor(m, (K + 1) m) * sqrt((err_ref^2 + sum of the K samples' err^2) / (K + 1))).
 
-Taps of many rows have no samples, K = 0, and factor(m, m) is near 1. A limit that is wide because of few rows
-is reported: it may make the check INSENSITIVE (`parity.verdict.sensitivity`).
+With few rows the limit is wide, and the check may be INSENSITIVE (`parity.verdict.sensitivity`).
 
 Scale error
 -----------
@@ -51,25 +51,25 @@ The scale error is the component of the error along the result,
 
     scale_error = <p - o, o> / <o, o>.
 
-In half precision, norms of rounding errors hide a factor of 1.01. The scale error shows it, since independent
-roundings cancel in it. Elements of one row, the last axis, may share some roundings (of a norm, of a
-softmax), and different rows share none. Over m rows the scale error is about err / sqrt(m), one number, and
-the floor's share of it is floor / sqrt(m). Rounding samples give a second bound, from one scale error each,
-and the smaller bound holds. The rounding of a constant is common to all rows and does not cancel. An
-operation has at most one constant, which costs u:
+In half precision, norms of rounding errors hide a factor of 1.01. The scale error shows it: independent
+roundings cancel in it. Elements of a row share some roundings (of a norm, of a softmax), different rows none.
+Over m rows the scale error is about err / sqrt(m), one number, and the floor's share of it floor / sqrt(m).
+Rounding samples give a second bound, and the smaller bound holds. The rounding of a constant is common to all
+rows and does not cancel. An operation has at most one constant, which costs u:
 
     scale_error_port^2 <= k^2 * max(scale_error_ref^2, bound^2) + floor^2 / m + u^2,
     bound = min(factor(1, (K + 1) m) * e / sqrt(m), factor(1, K + 1) * s),
 
 where e and s are the root mean square error and scale error of the reference and the samples.
 
-Modules alone, modules inside the model --------------------------------------- For a module on its own, n is
-its longest sum. For the same tap inside the model, n is the longest sum of all modules that ran before.
-Behind c modules with arithmetic, the port may lose the floor in each of them, while a reference of few
-elements may be exact by chance in all of them. Floor and constant therefore grow with sqrt(c).
+Modules alone, modules inside the model
+---------------------------------------
+For a module on its own, n is its longest sum; for the same tap inside the model, the longest of all modules
+before. Behind c modules the port may lose the floor in each, and a reference of few elements may be exact by
+chance in all of them. Floor and constant therefore grow with sqrt(c).
 
-A module that only moves data (a lookup, a mask, a reshape) has no arithmetic, n = 0, and k = floor = 0: its
-port must be equal bit for bit. Integers and booleans must be equal everywhere.
+A module that only moves data (a lookup, a mask, a reshape) has n = 0 and k = floor = 0: its port must be
+equal bit for bit. Integers and booleans must be equal everywhere.
 """
 
 from __future__ import annotations
@@ -159,9 +159,7 @@ class Verdict:
 
 
 def _ratio(error: float, limit: float) -> float:
-    if error == 0.0:
-        return 0.0
-    return error / limit if limit > 0.0 else math.inf
+    return 0.0 if error == 0.0 else error / limit if limit > 0.0 else math.inf
 
 
 def failure(reason: str, bound: Bound) -> Verdict:
@@ -200,9 +198,7 @@ def judge(
     mismatch = _mismatch(oracle, reference, port)
     if mismatch:
         return failure(mismatch, bound)
-    counted = np.ones(tuple(reference.shape), dtype=bool)
-    if valid is not None:
-        counted &= valid
+    counted = np.ones(tuple(reference.shape), dtype=bool) & (True if valid is None else valid)
     excluded = 0
     if boundary is not None:
         excluded = int((counted & boundary).sum())
@@ -220,8 +216,7 @@ def judge(
     truth = Oracle(o)
     err_ref, err_port = truth.distance(r), truth.distance(p)
     carrying = carrying_rows(oracle.to(torch.float64).numpy(), counted)
-    # A result of zeros is one number.
-    rows = carrying.count or 1.0
+    rows = carrying.count or 1.0  # zeros are one number
     sampled = rounding_samples.errors(truth, counted) if rounding_samples else SampledErrors()
     sampled = sampled.of_equal_rows(carrying.repeats)
     limit = bound.limit(expected_error(err_ref, rows, sampled), rows)
