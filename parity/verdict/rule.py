@@ -30,8 +30,7 @@ either program (SiLU: exp, add, reciprocal, multiply). Independent roundings add
     k     = sqrt(ROUNDINGS_PER_OPERATION) * sqrt((u^2 + n a^2) / (u^2 + log2(n + 1) a^2))
     floor = sqrt(ROUNDINGS_PER_OPERATION) * u.
 
-k * err and floor are independent and add in squares. The floor is the error that a port may have where the
-reference happens to be exact.
+k * err and floor are independent and add in squares. The floor is for a reference that happens to be exact.
 
 Sampling error
 --------------
