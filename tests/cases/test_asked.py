@@ -15,8 +15,10 @@ from parity.coverage.options import options_of
 from parity.coverage.places import with_probes
 from parity.coverage.questions import Coverage, excuse_of
 from parity.coverage.source import functions, source_of
-from parity.in_process import CleanRun
+from parity.inputs.arrays import make_inputs
+from parity.inputs.weights import case_weights
 from parity.report.coverage import reported
+from parity.runners import make_runner
 from tests.cases.asked import asked_by, default_cases, written
 
 OF_CODE = ("module", "function", "line", "branch", "outcome")
@@ -67,6 +69,13 @@ def _measured(body, *names):
     return coverage
 
 
+def _forward(case, precision):
+    """A plain forward of the port on the typical batch."""
+    runner = make_runner("tripy")
+    runner.load(case, PRECISIONS[precision], case_weights(case)[0])
+    runner.run(make_inputs(case).typical.arrays)
+
+
 def _left_to(reason):
     """Places of the reviewed list whose reason begins so."""
     return [place for place, given in cannot_be_asked().items() if given.startswith(reason)]
@@ -90,19 +99,25 @@ def test_streams_of_a_plain_run_ask_what_the_list_leaves_to_them():
         "hstu_tiny_combined",
         "hstu_tiny_interleaved",
     )
-    coverage = _measured(lambda case: judge_small_streams(case, "fp32"), *names)
-    assert _open(coverage, _left_to("streams")) == []
+
+    def run(case):
+        _forward(case, "fp32")
+        judge_small_streams(case, "fp32")
+
+    assert _open(_measured(run, *names), _left_to("streams")) == []
 
 
 @pytest.mark.full
 def test_half_precision_asks_what_the_list_leaves_to_it():
     def run(case):
-        CleanRun(case, PRECISIONS["fp16"], isolated=False).judge("tripy")
+        for precision in precisions:
+            _forward(case, precision)
 
     places = _left_to("half precision")
-    assert _open(_measured(run, "dlrm_tiny_weighted", "dlrm_tiny"), places) == []
-    # What float32 asks is no question of half precision.
-    assert places == [place for place in places if "pool_bags" in place]
+    precisions = ("fp32", "fp16")
+    assert _open(_measured(run, "dlrm_tiny_fixed", "dlrm_tiny"), places) == []
+    precisions = ("fp32",)
+    assert _open(_measured(run, "dlrm_tiny_fixed", "dlrm_tiny"), places) != []
 
 
 @pytest.mark.full
