@@ -9,7 +9,6 @@ import pytest
 from cases.options import cannot_be_asked
 from cases.registry import SHIPPED
 from parity.base.precision import PRECISIONS
-from parity.cli.streams import judge_small_streams
 from parity.coverage.lines import Lines
 from parity.coverage.options import options_of
 from parity.coverage.places import with_probes
@@ -19,6 +18,7 @@ from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
 from parity.report.coverage import reported
 from parity.runners import make_runner
+from parity.studies.streaming.command import judge_streams
 from tests.cases.asked import asked_by, default_cases, written
 
 OF_CODE = ("module", "function", "line", "branch", "outcome")
@@ -102,7 +102,7 @@ def test_streams_of_a_plain_run_ask_what_the_list_leaves_to_them():
 
     def run(case):
         _forward(case, "fp32")
-        judge_small_streams(case, "fp32")
+        list(judge_streams(case, ("fp32",), None, 6, None, case.seed))
 
     assert _open(_measured(run, *names), _left_to("streams")) == []
 
