@@ -87,11 +87,12 @@ def test_a_run_gets_the_request_and_writes_where_it_saves(command, stub):
     ((request, advance, small_streams),) = calls
     assert (request.save, [case.name for case in request.cases]) == (Path("out"), ["hstu_tiny"])
     assert callable(advance)
-    assert small_streams is None
+    assert small_streams is streams.judge_small_streams
+    assert not request.streams
     assert ended.out.splitlines()[-1] == "report: out/report.json"
     # A plain run judges short streams as well.
     command()
-    assert calls[-1][2] is streams.judge_small_streams
+    assert calls[-1][0].streams
 
 
 def test_a_saved_run_and_the_command_line_reach_the_pipeline(command, stub, monkeypatch):
@@ -99,9 +100,12 @@ def test_a_saved_run_and_the_command_line_reach_the_pipeline(command, stub, monk
     ((folder, typed, advance),) = _calls(command, stub(pipeline, "replay", report(0)), "replay", "my run")
     assert (folder, typed) == (Path("my run"), "parity replay 'my run'")
     assert callable(advance)
-    ((folder, advance),) = _calls(command, stub(pipeline, "resume", report(0)), "resume", "my run")
+    ((folder, advance, small_streams),) = _calls(
+        command, stub(pipeline, "resume", report(0)), "resume", "my run"
+    )
     assert folder == Path("my run")
     assert callable(advance)
+    assert small_streams is streams.judge_small_streams
 
 
 def _calls(command, calls, *arguments):
