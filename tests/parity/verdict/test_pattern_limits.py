@@ -192,10 +192,17 @@ def test_a_row_without_counted_elements_keeps_an_offset_of_0():
     ]
 
 
+def test_a_row_of_one_element_has_an_offset():
+    mask = ragged((4, 6, 1), [6, 5, 1, 4])
+    oracle = np.where(mask, normal(4, 6, 1), GARBAGE)
+    port = oracle + np.array([1.0, 2.0, 5.0, 4.0])[:, None, None]
+    assert explained(oracle, port, mask)[0].endswith("for each index of axis 0: 1, 2, 5, 4")
+
+
 @pytest.mark.parametrize(("others", "is_told"), [(3, False), (4, True)])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_an_index_needs_four_elements_for_a_factor_or_an_offset_of_its_own(others, is_told, axis):
-    oracle = np.moveaxis(normal(3, others), 0, axis)
+    oracle = np.moveaxis(0.1 * normal(3, others), 0, axis)
     each = np.moveaxis(np.array([[1.5], [2.5], [-3.0]]), 0, axis)
     for port, words in ((oracle * each, "times a factor"), (oracle + each, "plus an offset")):
         text = "".join(explained(oracle, port))

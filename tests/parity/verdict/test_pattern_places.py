@@ -60,8 +60,8 @@ def test_a_side_of_the_diagonal(of, words):
     mask = np.fromfunction(of, (9, 9))
     assert all_at(mask, AXES) == (f", all {words} of rows and columns" if words else "")
     # The diagonal is that of the last two axes.
-    stacked = np.stack([mask, mask])
-    assert all_at(stacked, ("batch", *AXES)) == all_at(mask, AXES)
+    for stacked in (np.stack([mask, mask]), mask[None]):
+        assert all_at(stacked, ("batch", *AXES)) == all_at(mask, AXES)
 
 
 def test_one_element_has_no_distance_from_the_diagonal():
