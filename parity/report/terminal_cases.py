@@ -278,10 +278,8 @@ def _rows(report: Report) -> str:
     separated = [rows for rows in tried if len(rows) > 1]
     equal = sum(not any(trial.first for trial in rows[:-1]) for rows in separated)
     repeated = sum(not rows[-1].first for rows in tried)
-    return (
-        f"rows equal in any batch: {equal} of {len(separated)} runs; "
-        f"second run equal: {repeated} of {len(tried)}"
-    )
+    rows = f"rows equal in any batch: {equal} of {len(separated)} runs; " if separated else ""
+    return f"{rows}second run equal: {repeated} of {len(tried)} runs"
 
 
 def _metrics(report: Report) -> str:
