@@ -16,19 +16,21 @@ from parity.report.coverage import coverage_report
 from parity.report.schema import (
     BatchReport,
     CaseReport,
+    PrecisionReport,
+    Report,
+    RunnerReport,
+    StreamReport,
+)
+from parity.report.schema_modules import (
     DiagnosisReport,
     ElementReport,
     ErrorMapReport,
     LatencyReport,
     MetricReport,
     ModuleReport,
-    PrecisionReport,
-    Report,
     RooflineReport,
     RoundingReport,
     RowReport,
-    RunnerReport,
-    StreamReport,
     VerdictReport,
 )
 from parity.timing.roofline import WHOLE_MODEL, Rooflines

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.report.overview import module_tree, ratio_text
-from parity.report.schema import CaseReport, ModuleReport, PrecisionReport, Report, RunnerReport
+from parity.report.schema import CaseReport, PrecisionReport, Report, RunnerReport
+from parity.report.schema_modules import ModuleReport
 
 MOST_BESIDE = 12
 """Largest number of passing modules in the tree around a culprit."""

@@ -40,17 +40,15 @@ from scipy.special import chdtri, ndtri
 
 from parity.base.errors import UserError
 from parity.execution.record import REFERENCE
-from parity.report import overview
+from parity.report.latencies import milliseconds
 from parity.report.schema import (
     CaseReport,
-    LatencyReport,
-    ModuleReport,
     PrecisionReport,
     Report,
     RunnerReport,
     StreamReport,
-    VerdictReport,
 )
+from parity.report.schema_modules import LatencyReport, ModuleReport, VerdictReport
 
 GROWTH = math.sqrt(2.0)
 CHANCE = 1e-4
@@ -311,6 +309,6 @@ def _compare_latency(
     if slower.median - faster.median <= ranges or control.explains(what, faster, slower, faster is old):
         return False
     into = changes.worse if slower is new else changes.better
-    shown = (f"{overview.milliseconds(latency)} ms" for latency in (old, new))
+    shown = (f"{milliseconds(latency)} ms" for latency in (old, new))
     into.append(Change("latency", place, what, *shown, new.median / old.median))
     return True

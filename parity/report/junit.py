@@ -7,15 +7,8 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from parity.execution.record import REFERENCE, Status
 from parity.report import overview
 from parity.report.causes import downstream
-from parity.report.schema import (
-    CaseReport,
-    LatencyReport,
-    ModuleReport,
-    PrecisionReport,
-    Report,
-    RunnerReport,
-    VerdictReport,
-)
+from parity.report.schema import CaseReport, PrecisionReport, Report, RunnerReport
+from parity.report.schema_modules import LatencyReport, ModuleReport, VerdictReport
 from parity.report.streams import stream_text
 
 

@@ -10,7 +10,9 @@ from tabulate import tabulate
 from parity.execution.record import REFERENCE
 from parity.report import coverage, overview
 from parity.report.causes import downstream
-from parity.report.schema import CaseReport, MetricReport, Report, RunnerReport
+from parity.report.latencies import milliseconds
+from parity.report.schema import CaseReport, Report, RunnerReport
+from parity.report.schema_modules import MetricReport
 from parity.report.streams import stream_lines
 
 MOST_VERDICTS = 12
@@ -63,7 +65,7 @@ def _runner_cell(entry: RunnerReport | None) -> str:
     verdict = "reference" if is_reference else f"**{entry.verdict}** {overview.ratio_text(worst)}"
     if entry.latency is None:
         return verdict
-    return f"{verdict}<br>{overview.milliseconds(entry.latency)} ms"
+    return f"{verdict}<br>{milliseconds(entry.latency)} ms"
 
 
 def _findings(report: Report) -> list[str]:

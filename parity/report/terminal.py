@@ -27,7 +27,8 @@ from parity.report.overview import (
     tolerated,
     verdict_lines,
 )
-from parity.report.schema import ModuleReport, Report, RunnerReport
+from parity.report.schema import Report, RunnerReport
+from parity.report.schema_modules import ModuleReport
 from parity.report.streams import stream_lines
 from parity.report.terminal_cases import case_table, facts, runner_table
 from parity.report.terminal_modules import module_tables

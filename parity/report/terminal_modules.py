@@ -19,19 +19,19 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.execution.record import REFERENCE, Status
+from parity.report.latencies import LatencyColumns, latency_columns
 from parity.report.overview import (
     BUILT,
     PORT,
-    LatencyColumns,
     by_runner,
     case_title,
     detectable_text,
-    latency_columns,
     module_tree,
     ratio_text,
     row_lines,
 )
-from parity.report.schema import CaseReport, LatencyReport, MetricReport, ModuleReport, Report, RunnerReport
+from parity.report.schema import CaseReport, Report, RunnerReport
+from parity.report.schema_modules import LatencyReport, MetricReport, ModuleReport
 
 UNLIMITED = 10_000
 

@@ -9,16 +9,18 @@ from parity.execution.record import BuildRecord
 from parity.report.schema import (
     BatchReport,
     CaseReport,
+    PrecisionReport,
+    Report,
+    RunnerReport,
+)
+from parity.report.schema_modules import (
     DiagnosisReport,
     ElementReport,
     ErrorMapReport,
     LatencyReport,
     MetricReport,
     ModuleReport,
-    PrecisionReport,
-    Report,
     RooflineReport,
-    RunnerReport,
     VerdictReport,
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from parity.report.overview import Measure, measures
-from parity.report.schema import ModuleReport, VerdictReport
+from parity.report.schema_modules import ModuleReport, VerdictReport
 
 ZERO_AT, FROM, TO = 2.0, 12.0, 97.0
 """Percent of the width: the place of zero, and both ends of the decades."""

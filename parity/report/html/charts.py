@@ -16,7 +16,8 @@ import vl_convert
 from markupsafe import Markup
 
 from parity.report.overview import printable
-from parity.report.schema import CaseReport, ModuleReport, RunnerReport
+from parity.report.schema import CaseReport, RunnerReport
+from parity.report.schema_modules import ModuleReport
 
 WIDE, NARROW = 1060, 370
 SERIES = {

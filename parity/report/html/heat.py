@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-from parity.report.schema import ErrorMapReport
+from parity.report.schema_modules import ErrorMapReport
 from parity.verdict.error_map import LEVELS, OUTSIDE, WITHIN_LIMIT
 
 

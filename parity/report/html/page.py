@@ -14,15 +14,9 @@ from parity.report import coverage, overview
 from parity.report.html import charts
 from parity.report.html.axis import Axis
 from parity.report.html.heat import heat
-from parity.report.schema import (
-    CaseReport,
-    MetricReport,
-    ModuleReport,
-    PrecisionReport,
-    Report,
-    RunnerReport,
-    VerdictReport,
-)
+from parity.report.latencies import LatencyColumns, latency_columns, milliseconds
+from parity.report.schema import CaseReport, PrecisionReport, Report, RunnerReport
+from parity.report.schema_modules import MetricReport, ModuleReport, VerdictReport
 from parity.report.streams import stream_lines
 
 
@@ -64,8 +58,8 @@ class Tree:
         return lines
 
     @cached_property
-    def latencies(self) -> overview.LatencyColumns:
-        return overview.latency_columns([self.entry])
+    def latencies(self) -> LatencyColumns:
+        return latency_columns([self.entry])
 
     @cached_property
     def culprit_id(self) -> str:
@@ -222,7 +216,7 @@ def render_html(report: Report) -> str:
         "error": _error,
         "ratio": overview.ratio_text,
         "detectable": overview.detectable_text,
-        "ms": overview.milliseconds,
+        "ms": milliseconds,
         "engine": overview.engine,
         "heat": heat,
         "measures": overview.measures,

@@ -20,7 +20,7 @@ from parity.case import Case
 from parity.execution.request import Request
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
-from parity.report.overview import milliseconds
+from parity.report.latencies import milliseconds
 from parity.runners import make_runner
 from parity.studies.precision_search.bench import Bench
 from parity.studies.precision_search.report import (

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from parity.base.precision_policy import MODEL, compact
 from parity.report.assemble import latency_report
-from parity.report.schema import LatencyReport
+from parity.report.schema_modules import LatencyReport
 from parity.studies.precision_search import cost
 from parity.studies.precision_search.bench import Bench, Evaluation
 from parity.studies.precision_search.latency import can_measure, latencies

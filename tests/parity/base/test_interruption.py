@@ -16,7 +16,7 @@ from tests.locations import ROOT
 PATIENCE = 60
 
 
-def _program(text, environment=None, **options):
+def _program(text, environment=None):
     """A program of its own that has said that it is ready."""
     process = subprocess.Popen(
         [sys.executable, "-c", text],
@@ -25,7 +25,8 @@ def _program(text, environment=None, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
+        # A shell ignores SIGINT for programs in the background, and so do their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout.readline() == "ready\n", process.stderr.read()
     return process

@@ -34,6 +34,8 @@ def started(short_folder):
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # A shell ignores SIGINT for programs in the background, and so do their children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         processes.append(process)
         # A line without a step says that it works.

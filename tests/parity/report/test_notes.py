@@ -7,7 +7,7 @@ from parity.report import overview
 from parity.report.html import render_html
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
-from parity.report.schema import RoundingReport
+from parity.report.schema_modules import RoundingReport
 from tests.parity.made_reports import module, port, report
 
 PATH = "_hstu._attention_layers.0._o"

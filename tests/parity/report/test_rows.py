@@ -10,7 +10,7 @@ from parity.capture.rows import Trial
 from parity.report.html import render_html
 from parity.report.markdown import render_markdown
 from parity.report.overview import row_lines
-from parity.report.schema import RowReport
+from parity.report.schema_modules import RowReport
 
 EQUAL = "fp32: rows are equal bit for bit in any batch, a second run is equal bit for bit"
 LABEL = "torch jagged (eager, cpu)"

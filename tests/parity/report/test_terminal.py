@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from parity.report import terminal_cases
-from parity.report.schema import RooflineReport
+from parity.report.schema_modules import RooflineReport
 from parity.report.terminal import SCREEN, render
 from tests.parity import made_reports
 from tests.parity.made_reports import CULPRIT, PRECISIONS

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from parity.report.schema import MetricReport
+from parity.report.schema_modules import MetricReport
 from parity.report.terminal import render
 
 NUMBERS = {"oracle": 0.5, "reference": 0.512345, "port": 0.512346, "k": 2.0, "floor": 1e-4, "limit": 1e-4}

@@ -6,7 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
-from parity.report.schema import RooflineReport, VerdictReport
+from parity.report.schema_modules import RooflineReport, VerdictReport
 from parity.report.terminal import render, summary
 
 ATTENTION = "_hstu._attention_layers.1._attn"

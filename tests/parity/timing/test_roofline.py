@@ -14,8 +14,8 @@ from parity.base.precision import PRECISIONS
 from parity.case import Case
 from parity.inputs.arrays import make_inputs
 from parity.report.html.page import render_html
-from parity.report.overview import milliseconds, times_the_roofline
-from parity.report.schema import LatencyReport, RooflineReport
+from parity.report.latencies import milliseconds, times_the_roofline
+from parity.report.schema_modules import LatencyReport, RooflineReport
 from parity.timing import roofline as rooflines
 from parity.timing.roofline import find_rooflines, read_rooflines, write_rooflines
 from perf_model.ceilings import CeilingsError

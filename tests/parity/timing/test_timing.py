@@ -9,7 +9,7 @@ from rich.console import Console
 
 from parity.base.precision import PRECISIONS
 from parity.report.assemble import latency_report
-from parity.report.overview import milliseconds
+from parity.report.latencies import milliseconds
 from parity.report.terminal import render
 from parity.timing import rounds
 from parity.timing.measure import Replayed

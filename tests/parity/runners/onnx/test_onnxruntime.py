@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("onnxruntime", reason="the runner needs onnxruntime: pip install onnxruntime")
 
 from parity.base.precision import PRECISIONS
-from parity.report.schema import DiagnosisReport
+from parity.report.schema_modules import DiagnosisReport
 from parity.runners import Unavailable, default_runners, make_runner
 from parity.verdict.judgement import MODEL_OUTPUT
 from tests.parity import fault_runs
