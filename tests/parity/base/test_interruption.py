@@ -16,20 +16,30 @@ from tests.locations import ROOT
 PATIENCE = 60
 
 
-def _program(text, environment=None):
-    """A program of its own that has said that it is ready."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", text],
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell ignores SIGINT for programs in the background, and so do their children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    assert process.stdout.readline() == "ready\n", process.stderr.read()
-    return process
+@pytest.fixture
+def program():
+    """Starts a program of its own and waits until it says that it is ready; none outlives its test."""
+    processes = []
+
+    def start(text, environment=None):
+        process = subprocess.Popen(
+            [sys.executable, "-c", text],
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell ignores SIGINT for programs in the background, and so do their children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        processes.append(process)
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
 
 
 _WAITS = """
@@ -49,8 +59,8 @@ with remaining('a file'):
 
 @pytest.mark.parametrize("wait", ["time.sleep(600)", "all(x == 0 for x in iter(int, 1))"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_program_ends_at_once_and_undoes(wait, number):
-    process = _program(_WAITS.format(wait=wait))
+def test_a_program_ends_at_once_and_undoes(program, wait, number):
+    process = program(_WAITS.format(wait=wait))
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
@@ -58,8 +68,8 @@ def test_a_program_ends_at_once_and_undoes(wait, number):
     assert err == f"interrupted by {number.name}; a file\n"
 
 
-def test_an_ignored_signal_stays_ignored():
-    process = _program(
+def test_an_ignored_signal_stays_ignored(program):
+    process = program(
         "import signal, time\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "from parity.base.interruption import watch\n"
@@ -77,8 +87,8 @@ class TestLocks:
         with locked(tmp_path):
             assert not is_abandoned(tmp_path)
 
-    def test_a_dead_process_holds_nothing(self, tmp_path):
-        process = _program(
+    def test_a_dead_process_holds_nothing(self, program, tmp_path):
+        process = program(
             f"import time; from pathlib import Path; from parity.base.locks import locked\n"
             f"with locked(Path({str(tmp_path)!r})): print('ready', flush=True); time.sleep(600)"
         )
@@ -96,25 +106,25 @@ class TestLocks:
 
 
 class TestTemporaries:
-    def test_they_end_with_the_program(self, short_folder):
+    def test_they_end_with_the_program(self, program, short_folder):
         text = (
             "import multiprocessing.util, sys, tempfile\n"
             "from parity.base.temporaries import own_temporaries\n"
             "own_temporaries(); tempfile.mkdtemp(); multiprocessing.util.get_temp_dir()\n"
             "print('ready', flush=True); print(tempfile.gettempdir(), file=sys.stderr)"
         )
-        process = _program(text, {"TMPDIR": str(short_folder)})
+        process = program(text, {"TMPDIR": str(short_folder)})
         out, err = process.communicate(timeout=PATIENCE)
         assert err.startswith(f"{short_folder}/parity-")
         assert (process.returncode, out, err.count("\n")) == (0, "", 1)
         assert list(short_folder.iterdir()) == []
 
-    def test_those_of_killed_programs_are_swept(self, short_folder):
+    def test_those_of_killed_programs_are_swept(self, program, short_folder):
         text = (
             "import time; from parity.base.temporaries import own_temporaries\n"
             "own_temporaries(); print('ready', flush=True); time.sleep(600)"
         )
-        alive, killed = (_program(text, {"TMPDIR": str(short_folder)}) for _ in range(2))
+        alive, killed = (program(text, {"TMPDIR": str(short_folder)}) for _ in range(2))
         killed.kill()
         killed.wait(PATIENCE)
         folders = {int((path / LOCK).read_text()): path for path in short_folder.iterdir()}
