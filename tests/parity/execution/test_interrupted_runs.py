@@ -86,6 +86,7 @@ def test_an_interrupted_run_says_how_to_go_on(started, tmp_path, number):
     assert (folder / "started.json").exists()
 
 
+@pytest.mark.full
 def test_processes_of_a_killed_run_end_and_the_next_run_sweeps(started):
     process, temporary = started()
     assert len(_below(temporary)) > 2

@@ -133,6 +133,7 @@ def test_another_environment_is_refused(whole, command, tmp_path):
     assert "another environment (torch changed)" in ended.err
 
 
+@pytest.mark.full
 def test_a_run_whose_report_is_written_is_completed(whole, command, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
