@@ -72,9 +72,12 @@ def initial_weights(
             owner, _, attribute = name.rpartition(".")
             scale = role_scale(model.get_submodule(owner), attribute, parameter)
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-        values = np.random.default_rng([seed, key]).standard_normal(tuple(parameter.shape), dtype=np.float32)
-        weights[name] = torch.from_numpy(np.asarray(values * np.float32(scale)))
-    return {name: weights[name].contiguous() for name in model.state_dict()}
+        # A number alone is no array.
+        shape = tuple(parameter.shape) or (1,)
+        values = np.random.default_rng([seed, key]).standard_normal(shape, dtype=np.float32)
+        weights[name] = torch.from_numpy(values * np.float32(scale))
+    state = model.state_dict()
+    return {name: weights[name].reshape(tensor.shape).contiguous() for name, tensor in state.items()}
 
 
 def own_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
