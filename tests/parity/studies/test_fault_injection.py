@@ -27,6 +27,7 @@ from parity.studies.fault_injection.trial import try_fault
 from parity.studies.fault_injection.weight_faults import sizes, weight_faults
 from parity.verdict import comparison as comparing
 from parity.verdict.comparison import compare
+from tests.locations import ROOT
 from tests.parity.case_runs import bench_of, on_bench
 from tests.parity.fault_runs import RUNNER, TENSORS, on_weights, run, runner, scratch
 from tests.parity.hidden_gpu import without_gpu
@@ -298,6 +299,13 @@ def test_a_campaign_that_has_no_meaning_is_refused(arguments, named, command, tm
     assert ended.code == 2
     assert named in ended.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "catalogue", sorted((ROOT / "cases/faults").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_every_fault_by_hand_has_its_place(catalogue):
+    assert [fault.detail for fault in handwritten(catalogue) if fault.is_stale] == []
 
 
 def test_a_fault_whose_place_is_gone_is_not_passed_over(tmp_path):
