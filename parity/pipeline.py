@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from parity.base.code import present_code
+from parity.base.code import changed_code
 from parity.base.precision import PRECISIONS, Precision
 from parity.base.process import one_thread
 from parity.case import Case, load_case
@@ -103,9 +103,8 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
     of_cases = _saved_streams(root)
     streams = [of_cases.get(description.case.name, ()) for description, _ in judged]
     report = assemble(judged, command, manifest.runners_asked, streams)
-    here = present_code(manifest.code)
-    changed = tuple(name for name in manifest.code if manifest.code[name] != here.get(name))
-    return report.model_copy(update={"environment": manifest.environment, "changed_code": changed})
+    facts = {"environment": manifest.environment, "changed_code": changed_code(manifest.code)}
+    return report.model_copy(update=facts)
 
 
 def _saved_streams(folder: RunFolder) -> dict[str, Sequence[StreamReport]]:

@@ -7,7 +7,8 @@ import hashlib
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -38,9 +39,7 @@ def imported_code() -> dict[str, str]:
     """
     digests = {}
     for name in sorted({name.partition(".")[0] for name in tuple(sys.modules)} - {"__main__", "__mp_main__"}):
-        module = sys.modules.get(name)
-        file = getattr(module, "__file__", None)
-        places = tuple(getattr(module, "__path__", ())) or ((file,) if file else ())
+        places = _places(getattr(sys.modules.get(name), "__spec__", None))
         if places and (name == _ENGINE or not any(map(is_library, places))):
             digests[name] = _digest_at_first(places)
     return digests
@@ -48,13 +47,22 @@ def imported_code() -> dict[str, str]:
 
 def present_code(names: Iterable[str]) -> dict[str, str]:
     """Digests of packages and modules at the top level as they are now, by name; without those not found."""
-    digests = {}
-    for name in names:
-        spec = importlib.util.find_spec(name)
-        places = tuple(spec.submodule_search_locations or (spec.origin,)) if spec is not None else ()
-        if places and all(places):
-            digests[name] = _digest(places)
-    return digests
+    places = {name: _places(importlib.util.find_spec(name)) for name in names}
+    return {name: _digest(own) for name, own in places.items() if own}
+
+
+def changed_code(code: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the packages and modules that have other digests now, or are not found."""
+    here = present_code(code)
+    return tuple(name for name, digest in code.items() if here.get(name) != digest)
+
+
+def _places(spec: ModuleSpec | None) -> tuple[str, ...]:
+    """The folders of a package, or the file of a module; nothing for one that Python itself contains."""
+    if spec is None:
+        return ()
+    folders = tuple(spec.submodule_search_locations or ())
+    return folders or ((spec.origin,) if spec.has_location and spec.origin else ())
 
 
 def _digest(places: Iterable[str]) -> str:

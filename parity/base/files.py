@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parity.base.errors import UserError
-from parity.base.interruption import undoing
+from parity.base.interruption import undone
 
 
 @contextlib.contextmanager
@@ -21,14 +21,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    remove = functools.partial(temporary.unlink, missing_ok=True)
-    take_back = undoing(remove)
-    try:
+    with undone(functools.partial(temporary.unlink, missing_ok=True)):
         yield temporary
         temporary.replace(path)
-    finally:
-        remove()
-        take_back()
 
 
 def write_new(path: Path, content: bytes) -> None:

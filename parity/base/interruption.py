@@ -25,7 +25,22 @@ def undoing(function: Callable[[], object]) -> Callable[[], None]:
     """Call a function at an interruption, later ones first. Returns a function that takes that back."""
     key = object()
     _undo[key] = function
-    return lambda: _undo.pop(key, None) and None
+
+    def take_back() -> None:
+        _undo.pop(key, None)
+
+    return take_back
+
+
+@contextlib.contextmanager
+def undone(function: Callable[[], object]) -> Iterator[None]:
+    """Call a function behind the body, or at an interruption in it."""
+    take_back = undoing(function)
+    try:
+        yield
+    finally:
+        function()
+        take_back()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from parity.base.interruption import undoing
+from parity.base.interruption import undone
 
 LOCK = ".lock"
 """Name of the lock's file in the folder."""
@@ -18,13 +18,12 @@ LOCK = ".lock"
 class Locked(Exception):
     """The folder is in use.
 
-    Attributes:
+    Args:
         holder: Process id of its user; empty if the file does not tell.
     """
 
     def __init__(self, holder: str) -> None:
         super().__init__(f"is in use by process {holder or 'of unknown id'}")
-        self.holder = holder
 
 
 @contextlib.contextmanager
@@ -47,13 +46,8 @@ def locked(folder: Path) -> Iterator[None]:
             raise Locked("")
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
-        remove = functools.partial(path.unlink, missing_ok=True)
-        take_back = undoing(remove)
-        try:
+        with undone(functools.partial(path.unlink, missing_ok=True)):
             yield
-        finally:
-            remove()
-            take_back()
     finally:
         os.close(descriptor)
 

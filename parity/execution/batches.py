@@ -119,5 +119,6 @@ class BatchCollection:
             row_trials=number == 0,
         )
         if self._request.save is not None:
-            write_files(result)
+            # Last, since runners import code when they need it.
+            write_files(result, self._worker.pool.code())
         return record

@@ -172,8 +172,6 @@ class _Collection:
         # Engines are built of the graphs of another runner.
         if self._covers and abilities.measures_coverage and not abilities.builds:
             self._cover(record, name, folder)
-        # Last, since runners import code when they need it.
-        record.code = self._ask(name, Commands.code)
 
     def _cover(self, record: RunnerRecord, name: str, folder: RunnerFolder) -> None:
         """Measure what the batch asks of the port. A failure is no verdict on the port."""

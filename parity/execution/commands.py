@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.base.code import imported_code
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.rows import RowDifferences, run_row_trials
 from parity.capture.slices import (
@@ -179,10 +178,6 @@ class Commands(TimingCommands):
         """Save what the batch asks of the port, and no batch before it."""
         recorded = self._capture(calls)
         self._able(MeasuresCoverage).coverage(self._inputs(inputs), recorded).write(path)
-
-    def code(self) -> dict[str, str]:
-        """Digests of the code in this process."""
-        return imported_code()
 
     def call(self, target: str, *arguments: Any) -> Any:
         """Call a function by its import path, `package.module:function`, in this process."""

@@ -8,7 +8,7 @@
 <run>/<case>/onnx/<precision>/                  the reference as ONNX
 <run>/<case>/batch_0000/inputs.safetensors      the inputs; `poisoned` and `labels` beside them, if any
 <batch>/<precision>/record.json                 statuses and timings
-<batch>/<precision>/files.json                  digests of the folder's files, of a saved run; written last
+<batch>/<precision>/files.json                  digests of a saved run: these files and their code; last
 <batch>/<precision>/roofline.json               least times on the GPU that was timed
 <batch>/<precision>/polygraphy/                 inputs and outputs in Polygraphy's formats
 <batch>/<precision>/<runner>/                   captures by stem, see `parity.capture.store`; engines
@@ -149,7 +149,7 @@ class PrecisionFolder:
 
     @property
     def files(self) -> Path:
-        """Digests of the files here. A saved run's batch is done in the precision if it exists."""
+        """Digests of the files here and of the code. A saved run's batch is done in the precision with it."""
         return self.path / _FILES
 
     @property

@@ -1,13 +1,16 @@
 """The manifest of a saved run: its facts, and the digest of each of its files.
 
 `manifest.json` is written last, and marks the run as complete. `files.json` marks a batch as done in a
-precision, with the digests of its files. A replay or a resumed run reads nothing else.
+precision, with the digests of its files and of the code that made them. A replay or a resumed run reads
+nothing else.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,7 +21,6 @@ from parity.base.files import write_new
 from parity.base.sealed import read_sealed, sealed
 from parity.execution.case_files import CaseDescription
 from parity.execution.folder import PrecisionFolder, RunFolder
-from parity.execution.record import Record, read_record
 from parity.execution.request import Request
 
 
@@ -46,10 +48,18 @@ class Manifest(BaseModel):
     files: dict[str, str]
 
 
-def write_files(folder: PrecisionFolder) -> None:
-    """Mark a batch as done in a precision. Raises `UserError` if the folder cannot be written."""
+def write_files(folder: PrecisionFolder, code: Iterable[Mapping[str, str]]) -> None:
+    """Mark a batch as done in a precision.
+
+    Args:
+        folder: Folder of the batch in the precision.
+        code: Digests of the code in each process that ran the batch.
+
+    Raises:
+        UserError: The folder cannot be written, or the code differs from process to process.
+    """
     files = {name: file_digest(path) for name, path in _files(folder.path).items()}
-    write_new(folder.files, sealed({"files": files}))
+    write_new(folder.files, sealed({"files": files, "code": _one_state(code)}))
 
 
 def check_batches(folder: RunFolder) -> None:
@@ -59,10 +69,7 @@ def check_batches(folder: RunFolder) -> None:
         UserError: A file is missing, added or other than the run wrote it, or the code has changed since.
     """
     for batch in folder.done():
-        try:
-            files = read_sealed(batch.files)["files"]
-        except (OSError, ValueError, KeyError) as error:
-            raise _changed("resume", batch.files) from error
+        files = _done(batch, "files")
         # Files for Polygraphy come later, and no verdict reads them.
         present = _files(batch.path, without=batch.polygraphy)
         _check("resume", batch.path, files, set(present) - {batch.files.name})
@@ -74,21 +81,30 @@ def code_of(folder: RunFolder) -> dict[str, str]:
     Raises:
         UserError: The code changed from one batch to another.
     """
-    code: dict[str, str] = {}
-    for batch in folder.done():
-        for name, digest in _digests_of(read_record(batch.record)):
-            if code.setdefault(name, digest) != digest:
-                raise UserError(
-                    "code",
-                    name,
-                    "changed during the run",
-                    "run again: results of two states of the code are not one run",
-                )
-    return code
+    return _one_state(_done(batch, "code") for batch in folder.done())
 
 
-def _digests_of(record: Record) -> Iterable[tuple[str, str]]:
-    return [entry for runner in record.runners.values() for entry in runner.code.items()]
+def _one_state(code: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """All digests of code, by name. Raises `UserError` if two differ."""
+    state: dict[str, str] = {}
+    for name, digest in itertools.chain.from_iterable(digests.items() for digests in code):
+        if state.setdefault(name, digest) != digest:
+            raise UserError(
+                "code",
+                name,
+                "changed during the run",
+                "run again: results of two states of the code are not one run",
+            )
+    return state
+
+
+def _done(batch: PrecisionFolder, kind: Literal["files", "code"]) -> dict[str, str]:
+    """Digests of a batch that is done in a precision. Raises `UserError` if they are not as it wrote them."""
+    try:
+        digests: dict[str, str] = read_sealed(batch.files)[kind]
+    except (OSError, ValueError, KeyError) as error:
+        raise _changed("resume", batch.files) from error
+    return digests
 
 
 def write_manifest(
@@ -105,6 +121,12 @@ def write_manifest(
     Raises:
         UserError: The folder cannot be written, or the code changed during the run.
     """
+    known = {
+        (batch.path.relative_to(folder.path) / name).as_posix(): digest
+        for batch in folder.done()
+        for name, digest in _done(batch, "files").items()
+    }
+    files = _files(folder.path)
     manifest = Manifest(
         command=request.command,
         environment=environment(),
@@ -112,7 +134,7 @@ def write_manifest(
         runners=request.runners,
         runners_asked=tuple(runners_asked),
         cases=tuple(cases),
-        files={name: file_digest(path) for name, path in _files(folder.path).items()},
+        files={name: known.get(name) or file_digest(path) for name, path in files.items()},
     )
     write_new(folder.manifest, sealed(manifest.model_dump(mode="json")))
 

@@ -100,7 +100,6 @@ class RunnerRecord(BaseModel):
         coverage_reason: Reason for missing coverage.
         sources: File and line of the code of the model's modules by path, the entry under ""; without
             installed libraries.
-        code: Digests of the code in the runner's process, see `parity.base.code.imported_code`.
     """
 
     label: str = ""
@@ -120,7 +119,6 @@ class RunnerRecord(BaseModel):
     builds: list[BuildRecord] = []
     coverage_reason: str = ""
     sources: dict[str, str] = {}
-    code: dict[str, str] = {}
 
 
 class Record(BaseModel):

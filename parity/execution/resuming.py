@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parity.base.code import present_code
+from parity.base.code import changed_code
 from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import write_new
@@ -97,9 +97,7 @@ def _check_environment(folder: RunFolder, began_in: dict[str, str]) -> None:
 
 
 def _check_code(folder: RunFolder) -> None:
-    code = code_of(folder)
-    here = present_code(code)
-    changed = sorted(name for name in code if code[name] != here.get(name))
+    changed = sorted(changed_code(code_of(folder)))
     if changed:
         raise UserError(
             "resume",

@@ -15,8 +15,10 @@ from typing import TypeVar
 
 import torch
 
+from parity.base.code import imported_code
 from parity.base.precision import Precision
 from parity.base.process import one_thread, settings_restored
+from parity.execution.commands import Commands
 from parity.execution.folder import RunFolder
 from parity.execution.worker import RunnerHere, RunnerProcess
 
@@ -113,6 +115,12 @@ class RunnerPool:
                     process = RunnerProcess(name, log, self._timeout, environment)
                 self._processes[key] = process
         return process
+
+    def code(self) -> list[dict[str, str]]:
+        """Digests of the code in each live process, see `parity.base.code.imported_code`."""
+        target = f"{imported_code.__module__}:{imported_code.__name__}"
+        live = [process for process in self._processes.values() if process.alive]
+        return [process.request(Commands.call, target) for process in live]
 
     def dismiss(self) -> None:
         """Tell the processes that no command follows."""

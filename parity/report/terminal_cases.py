@@ -11,15 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.execution.record import REFERENCE, Status
-from parity.report.overview import (
-    BUILT,
-    PORT,
-    detectable_text,
-    gaps,
-    notes,
-    place,
-    ratio_text,
-)
+from parity.report.overview import BUILT, PORT, detectable_text, gaps, notes, place, ratio_text
 from parity.report.schema import CaseReport, PrecisionReport, Report, RunnerReport
 from parity.report.schema_modules import LatencyReport, ModuleReport
 from parity.verdict.judgement import MODEL_OUTPUT

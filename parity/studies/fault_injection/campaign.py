@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from parity.base.code import present_code
 from parity.base.precision import PRECISIONS
 from parity.case import Case, CaseReference, load_case
 from parity.studies.fault_injection import workers
 from parity.studies.fault_injection.faults import CleanFinding, Fault, Finding, Outcome, resolved
-from parity.studies.fault_injection.store import Store, digest, opened
+from parity.studies.fault_injection.store import Store, opened
 from parity.studies.packages import packages_of
 
 Advance = Callable[[int, int, str], None]
@@ -44,7 +45,7 @@ def run(plan: Plan, folder: Path, advance: Advance) -> tuple[list[Finding], list
     Raises:
         UserError: The folder holds other files, or the suite fails without a fault.
     """
-    opened(folder, digest({package for case in plan.cases for package in packages_of(case)}))
+    opened(folder, present_code(sorted({package for case in plan.cases for package in packages_of(case)})))
     findings = _faults(plan, folder, advance) if plan.share else []
     return findings, _clean_runs(plan, folder, advance) if plan.clean_runs else []
 

@@ -1,6 +1,6 @@
 """A campaign's folder: findings survive every end of the campaign.
 
-    campaign.json       the digest of the code that the findings are about
+    campaign.json       digests of the code that the findings are about
     findings.jsonl      one fault a line
     clean.jsonl         one run without a fault a line
 
@@ -9,16 +9,14 @@ One process writes. The next process cuts off an unfinished line.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
 from parity.base.errors import UserError
-from parity.studies.packages import path_of
 
 Line = TypeVar("Line", bound=BaseModel)
 
@@ -52,17 +50,17 @@ class Store(Generic[Line]):
         self._file.close()
 
 
-def opened(folder: Path, code: str) -> Path:
+def opened(folder: Path, code: Mapping[str, str]) -> Path:
     """Make a campaign's folder if it is missing, and check that its findings are about the same code.
 
     Args:
         folder: The folder.
-        code: `digest` of the code.
+        code: Digests of the code, see `parity.base.code`.
 
     Raises:
         UserError: The folder holds other files or findings about other code, or cannot be written.
     """
-    about, description = folder / "campaign.json", {"code": code}
+    about, description = folder / "campaign.json", {"code": dict(code)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not about.exists():
@@ -77,14 +75,3 @@ def opened(folder: Path, code: str) -> Path:
     except (OSError, ValueError) as error:
         raise UserError("--save", str(folder), f"cannot be used ({error})", "choose a new folder") from error
     return folder
-
-
-def digest(packages: Iterable[str]) -> str:
-    """SHA-256 of the Python and YAML files of top packages."""
-    hasher = hashlib.sha256()
-    for package in sorted(set(packages)):
-        root = path_of(package)
-        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
-            if path.suffix in (".py", ".yaml"):
-                hasher.update(f"{path.relative_to(root.parent)}\n".encode() + path.read_bytes())
-    return hasher.hexdigest()

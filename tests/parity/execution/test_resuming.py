@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from parity.execution.folder import RunFolder
-from parity.execution.manifest import write_files
 from parity.report.files import read_report
 from parity.report.schema import StreamReport
 from tests.locations import ROOT
@@ -165,12 +164,7 @@ def test_streams_of_a_run_are_judged_behind_its_batches(whole, command, tmp_path
 def test_results_of_other_code_are_refused(whole, command, tmp_path):
     folder = _interrupted(whole, tmp_path)
     for batch in RunFolder(folder).done():
-        record = json.loads(batch.record.read_text())
-        for runner in record["runners"].values():
-            runner["code"]["tripy_port"] = "0" * 64
-        batch.record.write_text(json.dumps(record))
-        batch.files.unlink()
-        write_files(batch)
+        rewrite(batch.files, lambda done: done["code"].update(tripy_port="0" * 64))
     ended = command("resume", folder)
     assert ended.code == 2
     assert "has results of other code (tripy_port changed since)" in ended.err

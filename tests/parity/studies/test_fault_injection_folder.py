@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from cases.shipped import load_case
+from parity.base.code import present_code
 from parity.base.errors import UserError
 from parity.case import CaseReference
 from parity.studies.fault_injection import store, workers
@@ -110,7 +111,7 @@ def test_the_terminal_shows_each_count_under_its_name():
 
 
 def test_findings_survive_a_kill_in_the_middle_of_a_line(tmp_path):
-    path = store.opened(tmp_path / "campaign", "code") / "findings.jsonl"
+    path = store.opened(tmp_path / "campaign", {"port": "1"}) / "findings.jsonl"
     lines = store.Store(path, Finding)
     lines.add(finding())
     lines.close()
@@ -162,10 +163,10 @@ def test_processes_of_a_killed_campaign_end():
 
 
 def test_findings_about_other_code_are_not_added_to(tmp_path):
-    store.opened(tmp_path, "code")
-    store.opened(tmp_path, "code")
+    store.opened(tmp_path, {"port": "1"})
+    store.opened(tmp_path, {"port": "1"})
     with pytest.raises(UserError, match="holds findings about other code") as refused:
-        store.opened(tmp_path, "other")
+        store.opened(tmp_path, {"port": "2"})
     assert refused.value.problem.startswith("holds")
 
 
@@ -174,10 +175,10 @@ def test_the_digest_is_of_the_code_of_a_case(tmp_path, monkeypatch):
     source = tmp_path / "small_port" / "__init__.py"
     source.write_text("x = 1")
     monkeypatch.syspath_prepend(tmp_path)
-    before = store.digest({"small_port"})
-    assert store.digest({"small_port"}) == before != store.digest({"small_port", "cases"})
+    before = present_code({"small_port"})
+    assert present_code({"small_port"}) == before != present_code({"small_port", "cases"})
     source.write_text("x = 2")
-    assert store.digest({"small_port"}) != before
+    assert present_code({"small_port"}) != before
     packages = packages_of(load_case("dlrm_tiny"))
     assert {"cases", "parity", "reference", "tripy_port"} <= packages
 
@@ -185,5 +186,5 @@ def test_the_digest_is_of_the_code_of_a_case(tmp_path, monkeypatch):
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="something else"):
-        store.opened(tmp_path, "code")
+        store.opened(tmp_path, {"port": "1"})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
