@@ -1,9 +1,10 @@
-"""Executables of the port: arguments that are no inputs."""
+"""Executables of the port: arguments that are no inputs, results that are inputs, and what they accept."""
 
 import nvtripy as tp
 import pytest
 import torch
 
+from parity.base.trees import dotted, leaves, map_tree
 from parity.runners.tripy.compiled import Compiled, to_device
 
 
@@ -16,3 +17,82 @@ def test_a_function_runs_with_and_without_tensors_in_its_argument(arguments, res
     compiled = Compiled(function, arguments, {})
     on_device = {name: value if value is None else to_device(value) for name, value in arguments.items()}
     assert compiled.on_host(on_device)["sum"].tolist() == [result, result]
+
+
+ARGUMENTS = {
+    "args": [torch.tensor([1.0, 2.0]), [torch.tensor([3.0]), torch.tensor([4.0, 5.0])], 7],
+    "kwargs": {"first": torch.tensor([6]), "last": {"deep": torch.tensor([True, False])}},
+}
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_every_argument_that_a_function_passes_through_is_returned_under_its_name(computes):
+    def function(arguments):
+        tensors = {dotted(path): leaf for path, leaf in leaves(arguments) if isinstance(leaf, tp.Tensor)}
+        return tensors | ({"sum": arguments["args"][0] + 1.0} if computes else {})
+
+    compiled = Compiled(function, ARGUMENTS, {})
+    results = compiled.on_host(map_tree(ARGUMENTS, to_device))
+    expected = {
+        dotted(path): leaf.tolist() for path, leaf in leaves(ARGUMENTS) if isinstance(leaf, torch.Tensor)
+    }
+    expected |= {"sum": [2.0, 3.0]} if computes else {}
+    assert {name: tensor.tolist() for name, tensor in results.items()} == expected
+
+
+ACCEPTED = {
+    "rows": torch.zeros(4, 2),
+    "ids": torch.zeros(4, dtype=torch.int32),
+    "width": torch.zeros(2, 5),
+    "flag": True,
+    "count": 3,
+    "text": "mean",
+    "nothing": None,
+}
+LEAST = {4: 1, ("width", 1): 2}
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return Compiled(lambda arguments: {"sum": arguments["rows"] + 1.0}, ACCEPTED, LEAST)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"rows": torch.zeros(1, 2)},
+        {"rows": torch.zeros(3, 2), "ids": torch.zeros(1, dtype=torch.int32)},
+        {"width": torch.zeros(2, 2)},
+    ],
+)
+def test_arguments_of_the_same_types_with_sizes_in_range_are_accepted(compiled, change):
+    assert compiled.accepts(ACCEPTED | change)
+
+
+REFUSED = {
+    "more rows": {"rows": torch.zeros(5, 2)},
+    "no row": {"rows": torch.zeros(0, 2)},
+    "another width": {"rows": torch.zeros(4, 1)},
+    "too narrow": {"width": torch.zeros(2, 1)},
+    "fewer rows of a fixed size": {"width": torch.zeros(1, 5)},
+    "another type": {"rows": torch.zeros(4, 2, dtype=torch.float16)},
+    "integers of another width": {"ids": torch.zeros(4, dtype=torch.int64)},
+    "an axis more": {"rows": torch.zeros(4, 2, 1)},
+    "another flag": {"flag": False},
+    "another count": {"count": 4},
+    "another text": {"text": "sum"},
+    "a value for None": {"nothing": 0},
+    "None for a value": {"count": None},
+    "a nested value": {"count": [3]},
+}
+
+
+@pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
+def test_arguments_of_which_one_leaf_does_not_fit_are_refused(compiled, change):
+    assert not compiled.accepts(ACCEPTED | change)
+
+
+def test_arguments_of_which_one_is_missing_are_refused(compiled):
+    for name in ACCEPTED:
+        assert not compiled.accepts({other: leaf for other, leaf in ACCEPTED.items() if other != name})

@@ -1,0 +1,59 @@
+"""Casts between modules of different precisions: the types that every module receives and returns."""
+
+import itertools
+
+import nvtripy as tp
+import pytest
+
+from parity.base.trees import leaves
+from parity.runners.tripy.casts import DTYPES, casting
+
+
+class Inner(tp.Module):
+    def __init__(self):
+        super().__init__()
+        self.received = ()
+
+    def forward(self, x, others, *, scale, ids):
+        self.received = (x, *others, scale["of"], ids)
+        return {"sum": x + scale["of"], "ids": ids}
+
+
+class Outer(tp.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+        self.received = ()
+
+    def forward(self, x, ids):
+        results = self.inner(x, [x, x], scale={"of": x}, ids=ids)
+        self.received = (x, results["sum"], results["ids"])
+        return results["sum"]
+
+
+class Model(tp.Module):
+    def __init__(self):
+        super().__init__()
+        self.outer = Outer()
+        self.received = ()
+
+    def forward(self, x, ids):
+        result = self.outer(x, ids=ids)
+        self.received = (x, result, ids)
+        return result
+
+
+PATHS = ("", "outer", "outer.inner")
+
+
+@pytest.mark.parametrize("names", list(itertools.product(DTYPES, repeat=len(PATHS))), ids="-".join)
+def test_a_module_receives_all_its_tensors_in_its_own_precision(names):
+    model = Model()
+    modules = {"": model, "outer": model.outer, "outer.inner": model.outer.inner}
+    with casting(model, dict(zip(PATHS, names, strict=True))) as at_entry:
+        result = at_entry(model)(tp.ones((2,), dtype=tp.float32), tp.ones((2,), dtype=tp.int32))
+    assert result.dtype == DTYPES[names[0]]
+    for path, name in zip(PATHS, names, strict=True):
+        *floating, ids = modules[path].received
+        assert {tensor.dtype for _, tensor in leaves(floating)} == {DTYPES[name]}, path
+        assert ids.dtype == tp.int32

@@ -1,0 +1,127 @@
+"""The port under Tripy: its weights, its arithmetic, and the cache that goes from step to step."""
+
+import dataclasses
+
+import numpy as np
+import nvtripy as tp
+import pytest
+import torch
+from tripy_portable.runtime.options import TF32, Options
+
+from parity.base.precision import PRECISIONS
+from parity.case import ModelPair
+from parity.runners import make_runner
+from parity.runners.tripy.runner import TripyRunner
+from tripy_port.parameters import parameter
+
+WIDTH = 3
+
+
+class Weighted(torch.nn.Module):
+    """Square, oblong and flat parameters, and buffers of other types."""
+
+    def __init__(self):
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        self.square = torch.nn.Parameter(torch.randn(WIDTH, WIDTH, generator=draw))
+        self.oblong = torch.nn.Parameter(torch.randn(2, WIDTH, generator=draw))
+        self.flat = torch.nn.Parameter(torch.randn(WIDTH, generator=draw))
+        self.register_buffer("mask", torch.ones(WIDTH, WIDTH, dtype=torch.bool).triu(1))
+        self.register_buffer("ids", torch.arange(5, 5 + WIDTH))
+
+    def forward(self, x):
+        return x @ self.square + self.flat
+
+
+class WeightedPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.square = parameter((WIDTH, WIDTH), dtype)
+        self.oblong = parameter((2, WIDTH), dtype)
+        self.flat = parameter((WIDTH,), dtype)
+        self.mask = parameter((WIDTH, WIDTH), tp.bool)
+        self.ids = parameter((WIDTH,), tp.int64)
+
+    def forward(self, x):
+        return x @ self.square + self.flat
+
+
+INPUTS = {"x": np.random.default_rng(0).standard_normal((4, WIDTH)).astype(np.float32)}
+
+
+def loaded(precision):
+    """The runner of the weighted port, and the reference's weights."""
+    case, runner = ModelPair(Weighted, WeightedPort, INPUTS), TripyRunner()
+    weights = case.build_reference().state_dict()
+    runner.load(case, precision, weights)
+    return runner, weights
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
+def test_the_port_gets_every_tensor_in_its_shape_type_and_values(name):
+    precision = PRECISIONS[name]
+    runner, weights = loaded(precision)
+    state = {key: torch.from_dlpack(tensor) for key, tensor in runner.model.state_dict().items()}
+    assert state.keys() == weights.keys()
+    for key, tensor in weights.items():
+        expected = tensor.to(precision.dtype) if tensor.is_floating_point() else tensor
+        assert state[key].dtype == expected.dtype
+        assert torch.equal(state[key], expected)
+
+
+def test_products_are_rounded_to_tf32_in_that_precision_alone(monkeypatch):
+    monkeypatch.setenv(TF32, "0")
+    for name in ("tf32", "fp32", "tf32", "fp16"):
+        loaded(dataclasses.replace(PRECISIONS[name], needs_cuda=False))
+        assert Options.from_environment().allow_tf32 is (name == "tf32")
+
+
+class Decaying(torch.nn.Module):
+    """The state halves at each step: every step's place in the order counts."""
+
+    def forward(self, x, state):
+        return x + 0.5 * state
+
+
+class DecayingPort(tp.Module):
+    def forward(self, x, state):
+        return x + 0.5 * state
+
+
+class Appending(ModelPair):
+    """Steps of `Decaying`, one row of `x` a step; the cache is the last result."""
+
+    incremental_outputs = {"incremental.state": "forward.output"}
+    appends = 3
+
+    def incremental_arguments(self, arrays):
+        if not self.appends:
+            return None
+        return [{"x": arrays["x"][step]} for step in range(1 + self.appends)]
+
+    def prefill(self, model, x):
+        return {"state": x + 0.0}
+
+    def extend(self, model, cache, x):
+        state = model(x, cache["state"])
+        # A result and a cache differ in their names alone, as the judged tensor is the result.
+        return (state,), {"state": state + 0.0}
+
+    def unflatten_cache(self, tensors):
+        (state,) = tensors.values()
+        return {"state": state}
+
+
+@pytest.mark.parametrize("name", ["torch", "tripy"])
+@pytest.mark.parametrize("appends", [0, 1, 2, 3])
+def test_each_append_continues_from_the_one_before_and_the_last_is_the_result(name, appends):
+    x = np.arange(1.0, 9.0, dtype=np.float32).reshape(4, 2)
+    case = Appending(Decaying, DecayingPort, {"x": x, "state": x})
+    case.appends = appends
+    runner = make_runner(name)
+    runner.load(case, PRECISIONS["fp32"], {})
+    results = runner.run_incremental({"x": x, "state": x})
+    expected = sum(0.5 ** (appends - step) * x[step] for step in range(1 + appends))
+    assert list(results) == (["incremental.state"] if appends else [])
+    for state in results.values():
+        assert state.tolist() == expected.tolist()
