@@ -1,9 +1,35 @@
-"""Saved runs that a test changes on purpose, and seals again as if the run had written them."""
+"""Saved runs: quickly made, or changed on purpose and sealed again as if the run had written them."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 
+import pytest
+
+from parity import pipeline
 from parity.base.code import file_digest
 from parity.base.sealed import read_sealed, sealed
+from parity.timing import rounds
+
+QUICK_PROGRAM = (
+    "import run_parity; from tests.parity.saved_runs import quick_runs\nwith quick_runs(): run_parity.main()"
+)
+"""`run_parity.py` in a process of its own, for `python -c`, with quick runs."""
+
+
+@contextlib.contextmanager
+def quick_runs() -> Iterator[None]:
+    """Inside, a run exports nothing to ONNX, which takes seconds a precision, and times each call once.
+
+    Verdicts, captures and all other files are those of any run.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "write_polygraphy", lambda *_: None)
+        for name in ("WARM_UPS", "CPU_WARM_UPS", "MIN_ROUNDS", "MODULE_REPEATS"):
+            patch.setattr(rounds, name, 1)
+        for name in ("ROUNDS_SECONDS", "CPU_ROUNDS_SECONDS", "MODULES_SECONDS"):
+            patch.setattr(rounds, name, 0.0)
+        yield
 
 
 def seal(folder, **facts):
@@ -15,7 +41,9 @@ def seal(folder, **facts):
         for file in sorted(folder.rglob("*"))
         if file.is_file() and file != path
     }
-    path.write_bytes(sealed(content))
+    # A run that is not changed is read by other processes meanwhile.
+    if (new := sealed(content)) != path.read_bytes():
+        path.write_bytes(new)
 
 
 def manifest(folder):

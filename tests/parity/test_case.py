@@ -9,6 +9,7 @@ import pytest
 import parity
 from parity.base.errors import UserError
 from parity.inputs.arrays import make_inputs
+from tests.parity.saved_runs import quick_runs
 
 MODULE = """
     import numpy as np
@@ -153,7 +154,8 @@ def test_defaults_are_those_of_a_dense_model_without_padding():
 def test_the_command_runs_a_case_by_its_import_path(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named = ("--model", "doubling_cases:Doubling", "--batch", "16", "--precision", "fp32")
-    ended = command(*named, "--runners", "tripy,torch_jagged", "--save", tmp_path / "run")
+    with quick_runs():
+        ended = command(*named, "--runners", "tripy,torch_jagged", "--save", tmp_path / "run")
     assert ended.code == 2, ended
     assert "doubling has no jagged form" in ended.out
     report = json.loads((tmp_path / "run" / "report.json").read_text())

@@ -21,6 +21,7 @@ from parity.report.schema import SCHEMA, StreamReport
 from parity.timing.rounds import MIN_ROUNDS, MODULE_REPEATS, MODULE_ROUNDS
 from tests.parity.case_runs import run_command
 from tests.parity.hidden_gpu import without_gpu
+from tests.parity.saved_runs import quick_runs
 
 # One process makes the fixtures of this module.
 pytestmark = pytest.mark.xdist_group("pipeline")
@@ -207,7 +208,7 @@ def unavailable_run(command, tmp_path_factory, tiny):
     """A checkpoint in safetensors; in fp32, and in tf32, which the CPU has not."""
     folder = tmp_path_factory.mktemp("unavailable")
     safetensors.torch.save_file(tiny[2], folder / "initial.safetensors")
-    with without_gpu():
+    with without_gpu(), quick_runs():
         ended = command(
             *("--case", "hstu_tiny", "--precision", "fp32,tf32", "--runners", "torch,torch_jagged"),
             *("--weights", folder / "initial.safetensors", "--save", folder / "run"),
@@ -248,12 +249,13 @@ def test_runners_that_die_are_rows_and_the_others_finish(tmp_path, monkeypatch):
             return super().request(command, *arguments, **keywords)
 
     monkeypatch.setattr(parity.execution.scheduler, "RunnerProcess", Mortal)
-    report = run_command(
-        cases="hstu_tiny",
-        precision="fp32,fp16",
-        runners="torch,torch_jagged",
-        save=tmp_path / "run",
-    )
+    with quick_runs():
+        report = run_command(
+            cases="hstu_tiny",
+            precision="fp32,fp16",
+            runners="torch,torch_jagged",
+            save=tmp_path / "run",
+        )
     assert report.exit_code == 1
     fp32, fp16 = (
         {runner.runner: (runner.verdict, runner.status, runner.reason) for runner in precision.runners}

@@ -9,8 +9,8 @@ import torch
 from parity.capture.store import load_capture, save_capture
 from parity.inputs.weights import digest
 from parity.report.files import read_report
-from parity.timing import rounds as latency
 from tests.locations import DATA
+from tests.parity.saved_runs import quick_runs
 
 # One process makes the fixtures of this module.
 pytestmark = pytest.mark.xdist_group("batches")
@@ -36,10 +36,11 @@ def batches_run(command, tmp_path_factory, tiny):
     ]
     (folder / "u.data").write_text("".join(lines))
     torch.save(tiny[2], folder / "initial.pt")
-    ended = command(
-        *("--case", "hstu_tiny", *FP32, "--batch", "4", "--data", folder / "u.data"),
-        *("--weights", folder / "initial.pt", "--save", folder / "run"),
-    )
+    with quick_runs():
+        ended = command(
+            *("--case", "hstu_tiny", *FP32, "--batch", "4", "--data", folder / "u.data"),
+            *("--weights", folder / "initial.pt", "--save", folder / "run"),
+        )
     assert ended.code == 0, ended
     return folder / "run"
 
@@ -100,11 +101,9 @@ def test_a_fault_in_the_second_batch_is_reported_with_its_name(replayed, batches
 )
 def test_every_user_of_movielens_100k(command, tmp_path, monkeypatch, runners_of):
     # Here every user counts, not the time: batches of 128 take a second each.
-    for name in ("WARM_UPS", "MIN_ROUNDS", "MODULE_REPEATS"):
-        monkeypatch.setattr(latency, name, 1)
-    monkeypatch.setattr(latency, "ROUNDS_SECONDS", 0.0)
     monkeypatch.chdir(tmp_path)
-    ended = command("--case", "hstu_ml1m", *FP32, "--data", ML_100K, "--batch", "128")
+    with quick_runs():
+        ended = command("--case", "hstu_ml1m", *FP32, "--data", ML_100K, "--batch", "128")
     assert ended.code == 0, ended
     assert "\nPASS: " in ended.out
     (path,) = (tmp_path / "parity_reports").glob("*/report.json")

@@ -22,6 +22,7 @@ from parity.execution.record import REFERENCE
 from parity.inputs.arrays import make_inputs
 from tests.locations import ROOT
 from tests.parity.case_runs import batch_reports, collected, run_command, write_case
+from tests.parity.saved_runs import quick_runs
 from tests.reference.rounding import max_difference, rounding_bound
 
 UNBOUNDED = MemoryBudget(large_bytes=2**62, slice_bytes=2**62, alone_bytes=2**62)
@@ -230,12 +231,13 @@ def test_a_full_disk_ends_the_run_with_one_clear_error(tmp_path):
 
 def test_what_takes_long_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(parity.execution.collect, "LONGEST_TIMED", 0.0)
-    report = run_command(
-        cases="hstu_tiny",
-        precision="fp32",
-        runners="torch_jagged",
-        save=tmp_path / "run",
-    )
+    with quick_runs():
+        report = run_command(
+            cases="hstu_tiny",
+            precision="fp32",
+            runners="torch_jagged",
+            save=tmp_path / "run",
+        )
     assert report.exit_code == 0
     for _, _, runner in report.runner_reports():
         assert runner.latency is None

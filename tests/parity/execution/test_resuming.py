@@ -15,7 +15,7 @@ from parity.execution.folder import RunFolder
 from parity.report.files import read_report
 from parity.report.schema import StreamReport
 from tests.locations import ROOT
-from tests.parity.saved_runs import rewrite
+from tests.parity.saved_runs import QUICK_PROGRAM, quick_runs, rewrite
 
 # One process makes the fixtures of this module.
 pytestmark = pytest.mark.xdist_group("resuming")
@@ -26,7 +26,7 @@ PATIENCE = 300
 
 def _start(folder):
     return subprocess.Popen(
-        [sys.executable, "run_parity.py", *ARGUMENTS, "--save", folder],
+        [sys.executable, "-c", QUICK_PROGRAM, *ARGUMENTS, "--save", folder],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -56,11 +56,24 @@ def _results(folder):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(command, tmp_path_factory):
     """The run, not interrupted."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    assert _start(folder).wait(PATIENCE) == 0
+    with quick_runs():
+        ended = command(*ARGUMENTS, "--save", folder)
+    assert ended.code == 0, ended
     return folder
+
+
+@pytest.fixture
+def resume(command):
+    """`resume(folder)` goes on with a run, quickly."""
+
+    def go_on(folder):
+        with quick_runs():
+            return command("resume", folder)
+
+    return go_on
 
 
 def _records(folder):
@@ -74,7 +87,7 @@ def _records(folder):
         pytest.param(1, id="after one of two"),
     ],
 )
-def test_a_killed_run_goes_on(whole, command, tmp_path, done):
+def test_a_killed_run_goes_on(whole, resume, tmp_path, done):
     folder = tmp_path / "run"
     process = _start(folder)
     began = time.monotonic()
@@ -85,7 +98,7 @@ def test_a_killed_run_goes_on(whole, command, tmp_path, done):
     _kill(process)
     assert not (folder / "manifest.json").exists()
     stored = {path: path.stat().st_mtime_ns for path in _records(folder)}
-    ended = command("resume", folder)
+    ended = resume(folder)
     assert ended.code == 0, ended
     assert _results(folder) == _results(whole)
     assert {path: path.stat().st_mtime_ns for path in stored} == stored
@@ -102,32 +115,32 @@ def _interrupted(whole, tmp_path):
 
 
 @pytest.mark.full
-def test_what_is_there_of_a_batch_without_its_record_is_made_again(whole, command, tmp_path):
+def test_what_is_there_of_a_batch_without_its_record_is_made_again(whole, resume, tmp_path):
     folder = _interrupted(whole, tmp_path)
     record, *stored = _records(folder)
     record.unlink()
     (capture,) = record.parent.glob("torch/tapped.safetensors")
     capture.write_bytes(capture.read_bytes()[:100])
     before = [path.stat().st_mtime_ns for path in stored]
-    assert command("resume", folder).code == 0
+    assert resume(folder).code == 0
     assert _results(folder) == _results(whole)
     assert before
     assert [path.stat().st_mtime_ns for path in stored] == before
 
 
-def test_changed_inputs_are_refused(whole, command, tmp_path):
+def test_changed_inputs_are_refused(whole, resume, tmp_path):
     folder = _interrupted(whole, tmp_path)
     (inputs,) = folder.glob("*/batch_0000/inputs.safetensors")
     inputs.write_bytes(inputs.read_bytes() + b" ")
-    ended = command("resume", folder)
+    ended = resume(folder)
     assert ended.code == 2
     assert "exists with other content" in ended.err
 
 
-def test_another_environment_is_refused(whole, command, tmp_path):
+def test_another_environment_is_refused(whole, resume, tmp_path):
     folder = _interrupted(whole, tmp_path)
     rewrite(folder / "started.json", lambda started: started["environment"].update(torch="1.0"))
-    ended = command("resume", folder)
+    ended = resume(folder)
     assert ended.code == 2
     assert "another environment (torch changed)" in ended.err
 
@@ -136,14 +149,17 @@ def test_another_environment_is_refused(whole, command, tmp_path):
 def test_a_run_whose_report_is_written_is_completed(whole, command, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
-    (folder / "manifest.json").unlink()
-    assert command("resume", folder).code == 0
+    # The first time writes the files of ONNX and Polygraphy, which a quick run lacks; the second has them.
+    for _ in range(2):
+        (folder / "manifest.json").unlink()
+        assert command("resume", folder).code == 0
+    assert list(folder.glob("*/onnx/fp16/model.onnx"))
     assert _results(folder) == _results(whole)
     assert command("replay", folder).code == 0
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_streams_of_a_run_are_judged_behind_its_batches(whole, command, tmp_path, monkeypatch, asked):
+def test_streams_of_a_run_are_judged_behind_its_batches(whole, resume, tmp_path, monkeypatch, asked):
     numbers = {"steps": 3, "items": 20, "cache_margin": 70.0, "output_margin": 0.2}
     stream = StreamReport(precision="fp32", side="tripy", failed="k of layer 1", reason="too far", **numbers)
     calls = []
@@ -155,17 +171,17 @@ def test_streams_of_a_run_are_judged_behind_its_batches(whole, command, tmp_path
     monkeypatch.setattr("parity.cli.streams.judge_small_streams", judge)
     folder = _interrupted(whole, tmp_path)
     rewrite(folder / "started.json", lambda started: started.update(streams=asked))
-    assert command("resume", folder).code == int(asked)
+    assert resume(folder).code == int(asked)
     assert calls == ([("dlrm_tiny", "fp32")] if asked else [])
     (case,) = read_report(folder / "report.json").cases
     assert case.streams == ((stream,) if asked else ())
 
 
-def test_results_of_other_code_are_refused(whole, command, tmp_path):
+def test_results_of_other_code_are_refused(whole, resume, tmp_path):
     folder = _interrupted(whole, tmp_path)
     for batch in RunFolder(folder).done():
         rewrite(batch.files, lambda done: done["code"].update(tripy_port="0" * 64))
-    ended = command("resume", folder)
+    ended = resume(folder)
     assert ended.code == 2
     assert "has results of other code (tripy_port changed since)" in ended.err
 
@@ -180,10 +196,10 @@ def test_results_of_other_code_are_refused(whole, command, tmp_path):
     ],
     ids=["missing", "changed", "added", "digests"],
 )
-def test_a_done_batch_that_changed_is_refused(whole, command, tmp_path, damage, message):
+def test_a_done_batch_that_changed_is_refused(whole, resume, tmp_path, damage, message):
     folder = _interrupted(whole, tmp_path)
     damage(RunFolder(folder).done()[0])
-    ended = command("resume", folder)
+    ended = resume(folder)
     assert ended.code == 2
     assert message in ended.err
 

@@ -15,6 +15,7 @@ from parity.report.files import read_report
 from parity.runners import Unavailable, make_runner
 from parity.runners.base import BuiltOnly, Refused
 from parity.timing.measure import Replayed, Timed
+from tests.parity.saved_runs import quick_runs
 
 # One process makes the fixtures of this module.
 pytestmark = pytest.mark.xdist_group("tensorrt")
@@ -31,9 +32,9 @@ cannot_run = pytest.mark.skipif(
 def built_run(command, tmp_path_factory):
     """hstu_tiny on tensorrt, saved."""
     folder = tmp_path_factory.mktemp("built") / "run"
-    ended = command(
-        *("--case", "hstu_tiny", "--precision", "fp32,bf16", "--runners", "tensorrt", "-v", "--save", folder)
-    )
+    arguments = ("--case", "hstu_tiny", "--precision", "fp32,bf16", "--runners", "tensorrt", "-v")
+    with quick_runs():
+        ended = command(*arguments, "--save", folder)
     return folder, ended
 
 

@@ -62,7 +62,7 @@ IN_WEIGHTS = {
 # Values that a module makes when it is imported: no function of the port can be exchanged for them.
 WHEN_IMPORTED = ("stu_tiny-minutes_are_seconds_by_61", "stu_tiny-a_turn_is_two_pi")
 BY_THE_COMMAND = "weights_of_two_tables_swapped"
-"""The fault that the command judges in `make test`."""
+"""The fault that the command judges in `make test`, where it names the same tap as the bench."""
 
 
 def assert_detected(fault, case, named):

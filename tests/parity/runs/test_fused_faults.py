@@ -216,8 +216,6 @@ STU_KERNEL = {
 
 
 EVERY_PLAIN = PLAIN | {f"stu_{name}": value for name, value in STU_PLAIN.items()}
-BY_THE_COMMAND = "time_bias_off_by_one"
-"""The fault of the plain form that the command judges in `make test`."""
 
 
 @contextlib.contextmanager
@@ -246,12 +244,9 @@ def test_a_fault_of_the_plain_form_is_found_and_named(name, fault):
     assert (diagnosis.kind, diagnosis.tap) == ("module", fault.named)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        pytest.param(*value, id=name, marks=() if name == BY_THE_COMMAND else pytest.mark.full)
-        for name, value in EVERY_PLAIN.items()
-    ],
+    ("name", "fault"), [pytest.param(*value, id=name) for name, value in EVERY_PLAIN.items()]
 )
 def test_the_command_finds_and_names_a_fault_of_the_plain_form(name, fault, tmp_path):
     # Where there is a GPU the attention is the Triton kernel's, and the plain form is not called.

@@ -11,8 +11,8 @@ from parity.capture.store import load_capture, save_capture
 from parity.inputs.arrays import CaseInputs, load, save
 from parity.inputs.weights import load_export
 from parity.report.files import read_report
-from parity.timing import rounds as latency
 from tests.locations import DATA
+from tests.parity.saved_runs import quick_runs
 
 # One process makes the fixtures of this module.
 pytestmark = pytest.mark.xdist_group("metrics_runs")
@@ -25,10 +25,7 @@ RANKING = ["HR@10", "HR@50", "HR@200", "NDCG@10", "NDCG@50", "NDCG@200", "MRR"]
 @pytest.fixture(scope="module")
 def quick():
     """Here results count, not the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("WARM_UPS", "MIN_ROUNDS", "MODULE_REPEATS"):
-            patch.setattr(latency, name, 1)
-        patch.setattr(latency, "ROUNDS_SECONDS", 0.0)
+    with quick_runs():
         yield
 
 

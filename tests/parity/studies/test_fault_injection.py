@@ -147,11 +147,12 @@ def test_the_shortcut_gives_the_diagnosis_of_all_results(wanted, bench):
     assert judged == wanted
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("operator", "target"),
     [
         ("weight: sign flipped", "top_l.0.weight"),
-        pytest.param("source: arithmetic", "dlrm_layers:LogCounts.forward", marks=pytest.mark.full),
+        ("source: arithmetic", "dlrm_layers:LogCounts.forward"),
     ],
 )
 def test_the_shortcut_gives_the_diagnosis_of_the_command(operator, target, bench, tmp_path):

@@ -14,7 +14,7 @@ from parity.report.schema_modules import DiagnosisReport
 from parity.runners import Unavailable, default_runners, make_runner
 from parity.verdict.judgement import MODEL_OUTPUT
 from tests.parity import fault_runs
-from tests.parity.case_runs import judged, tapped_paths
+from tests.parity.case_runs import clean_run, judged, tapped_paths
 from tests.parity.hidden_gpu import without_gpu
 from tests.parity.onnx_setup import setup
 
@@ -157,8 +157,28 @@ class TestFaults:
     """Edits of the exported graph, which the run must see, and name at the module."""
 
     LOAD = "        self.exported = export(case, precision, weights)\n"
+    WEIGHT = "top_l.0.weight"
 
-    def found(self, folder, statement) -> DiagnosisReport:
+    @pytest.fixture
+    def graph(self, monkeypatch):
+        """The graph of dlrm_tiny that the next runner loads, without an export of its own."""
+        exported = setup("dlrm_tiny").onnx.exported
+        monkeypatch.setattr("parity.runners.onnx.base.export", lambda *_: exported)
+        return exported.graph
+
+    def diagnosis(self):
+        return clean_run("dlrm_tiny", "fp32", 0).judge("onnxruntime").diagnosis
+
+    def test_the_graph_itself_passes(self, graph):
+        assert self.diagnosis().kind == "none"
+
+    def test_a_weight(self, graph, monkeypatch):
+        weight = graph.initializers[self.WEIGHT]
+        monkeypatch.setattr(weight, "const_value", ir.tensor(weight.const_value.numpy() * 1.01))
+        diagnosis = self.diagnosis()
+        assert (diagnosis.kind, diagnosis.tap) == ("module", "top_l.0")
+
+    def by_the_command(self, folder, statement) -> DiagnosisReport:
         edited = f"{self.LOAD}        {statement}\n"
         fault_runs.scratch(folder, "parity/runners/onnx/base.py", self.LOAD, edited)
         code, report, shown = fault_runs.run(folder, "--case", "dlrm_tiny", "--runners", "onnxruntime")
@@ -166,20 +186,21 @@ class TestFaults:
         assert "FAIL: dlrm_tiny, fp32, onnxruntime" in shown
         return fault_runs.runner(report, "onnxruntime").diagnosis
 
-    def test_a_weight_of_the_graph(self, tmp_path):
-        weight = 'self.exported.graph.initializers["top_l.0.weight"]'
-        diagnosis = self.found(
+    @pytest.mark.full
+    def test_the_command_names_a_weight(self, tmp_path):
+        weight = f'self.exported.graph.initializers["{self.WEIGHT}"]'
+        diagnosis = self.by_the_command(
             tmp_path, f"{weight}.const_value = ir.tensor({weight}.const_value.numpy() * 1.01)"
         )
         assert (diagnosis.kind, diagnosis.tap) == ("module", "top_l.0")
 
     @pytest.mark.full
-    def test_two_taps_with_each_others_names(self, tmp_path):
+    def test_the_command_sees_two_taps_with_each_others_names(self, tmp_path):
         swap = (
             "a, b = (next(v for v in self.exported.graph.outputs if v.name == n) for n in "
             '("emb_l.0", "emb_l.1")); a.name, b.name = "spare", a.name; a.name = "emb_l.1"'
         )
-        diagnosis = self.found(tmp_path, swap)
+        diagnosis = self.by_the_command(tmp_path, swap)
         assert diagnosis.kind == "module"
         assert diagnosis.tap in ("emb_l.0", "emb_l.1")
 
