@@ -8,7 +8,8 @@ VENV := .venv/bin/python
 # hundreds of processes, so that Python has to keep its bytecode.
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 test test-full: export OMP_NUM_THREADS := 1
-PYTEST := $(VENV) -m pytest -n auto --maxprocesses 8 --dist loadgroup
+# Tests of a group (`xdist_group`) share a process. In the order of collection, short tests come last.
+PYTEST := $(VENV) -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: parity test test-full lint bench setup clean
 

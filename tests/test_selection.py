@@ -65,6 +65,26 @@ def test_a_sample_shows_every_value_of_every_parameter(suite: pytest.Pytester) -
     assert [set(column) for column in zip(*running, strict=True)][:3] == values[:3]
 
 
+def test_tests_of_a_group_share_a_process(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import os, pathlib, pytest
+
+        @pytest.mark.parametrize("number", [
+            pytest.param(number, marks=pytest.mark.xdist_group("ab"[number % 2])) for number in range(8)
+        ])
+        def test_in_a_group(number):
+            with open(f"group{number % 2}", "a") as file:
+                print(os.environ["PYTEST_XDIST_WORKER"], file=file)
+        """
+    )
+    done = pytester.runpytest_subprocess("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+    done.assert_outcomes(passed=8)
+    processes = [(pytester.path / name).read_text().split() for name in ("group0", "group1")]
+    assert [len(names) for names in processes] == [4, 4]
+    assert [len(set(names)) for names in processes] == [1, 1]
+
+
 def test_a_cover_prefers_combinations_that_run() -> None:
     combinations = [frozenset("ab"), frozenset("a"), frozenset("b"), frozenset("c")]
     assert covering(combinations, [True] * 4) == {0, 3}

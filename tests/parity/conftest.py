@@ -1,5 +1,8 @@
 """One real run of the command, saved, that several tests look at; and how tests type commands."""
 
+import fcntl
+import json
+import os
 import re
 import shutil
 import tempfile
@@ -42,13 +45,6 @@ def command():
     return run
 
 
-def pytest_collection_modifyitems(items):
-    """Tests that look at the saved run share a process, which makes it once."""
-    for item in items:
-        if "saved_run" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("saved_run"))
-
-
 @dataclass(frozen=True)
 class SavedRun:
     folder: Path
@@ -57,23 +53,22 @@ class SavedRun:
 
 @pytest.fixture(scope="session")
 def saved_run(tmp_path_factory, command):
-    """hstu_tiny in fp32 on torch and torch_jagged, saved. Not to be changed: copy it."""
-    folder = tmp_path_factory.mktemp("saved") / "run"
-    ended = command(
-        *(
-            "--case",
-            "hstu_tiny",
-            "--precision",
-            "fp32",
-            "--runners",
-            "torch,torch_jagged",
-            "-v",
-            "--save",
-            folder,
-        )
-    )
-    assert ended.code == 0, ended
-    return SavedRun(folder, ended)
+    """hstu_tiny in fp32 on torch and torch_jagged, saved. Not to be changed: copy it.
+
+    The first test process that asks makes it for all of them.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder, end = shared / "saved" / "run", shared / "saved" / "end.json"
+    with (shared / "saved.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not end.exists():
+            runners = ("--runners", "torch,torch_jagged", "-v")
+            ended = command("--case", "hstu_tiny", "--precision", "fp32", *runners, "--save", folder)
+            assert ended.code == 0, ended
+            end.write_text(json.dumps([ended.code, ended.out, ended.err]))
+    return SavedRun(folder, Ended(*json.loads(end.read_text()), error=None))
 
 
 def _content(folder):
