@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import combinations
-from types import MappingProxyType
 from typing import Any
 
 import torch
+
+from parity.verdict.causes.exchanges import exchanges_of
+from parity.verdict.causes.operations import Change, Operation, changed
 
 EPSILONS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 LARGEST_EPSILON = 1e-2
@@ -39,68 +40,11 @@ _ALONG_AXES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One call of an operation.
-
-    Attributes:
-        func: The `OpOverload`.
-        args, kwargs: Its arguments.
-    """
-
-    func: Any
-    args: tuple
-    kwargs: dict
-
-    @property
-    def name(self) -> str:
-        """The name without overload, and without the mark of an in-place operation."""
-        return str(self.func.overloadpacket.__name__).rstrip("_")
-
-    @property
-    def words(self) -> str:
-        name = self.name.removeprefix("_").removeprefix("native_")
-        return name.removesuffix("_legit_no_training").removesuffix("_legit")
-
-    def named(self) -> dict[str, Any]:
-        """The arguments by name, defaults included."""
-        return {
-            argument.name: self.args[place]
-            if place < len(self.args)
-            else self.kwargs.get(argument.name, argument.default_value)
-            for place, argument in enumerate(self.func._schema.arguments)
-        }
-
-    def run(self, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """The result with some arguments, by name, in place of its own."""
-        arguments = self.func._schema.arguments
-        values = {**self.named(), **changed}
-        positional = [values[argument.name] for argument in arguments if not argument.kwarg_only]
-        keywords = {argument.name: values[argument.name] for argument in arguments if argument.kwarg_only}
-        return self.func(*positional, **keywords)
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of one operation.
-
-    Attributes:
-        text: The change in words; it completes "the reference".
-        result: The result of the changed operation.
-    """
-
-    text: str
-    result: Callable[[Operation], Any]
-
-
 def changes_of(operation: Operation) -> Iterator[Change]:
     """All changes of an operation that are tried."""
     for kind in (_epsilons, _gelu, _biases, _diagonals, _comparisons, _axes, _order, _scales, _constants):
         yield from kind(operation)
-
-
-def _with(text: str, changed: Mapping[str, Any]) -> Change:
-    return Change(text, lambda operation: operation.run(changed))
+    yield from exchanges_of(operation)
 
 
 def _epsilons(operation: Operation) -> Iterator[Change]:
@@ -112,7 +56,7 @@ def _epsilons(operation: Operation) -> Iterator[Change]:
     for epsilon in EPSILONS:
         if epsilon != present:
             text = f"with an epsilon of {epsilon:g} in place of {present:g} in {operation.words}"
-            yield _with(text, {name: epsilon})
+            yield changed(text, {name: epsilon})
 
 
 def _gelu(operation: Operation) -> Iterator[Change]:
@@ -121,7 +65,7 @@ def _gelu(operation: Operation) -> Iterator[Change]:
         other = "none" if present == "tanh" else "tanh"
         forms = {"none": "erf", "tanh": "tanh"}
         text = f"with GELU by {forms[other]} in place of {forms[present]}"
-        yield _with(text, {"approximate": other})
+        yield changed(text, {"approximate": other})
     # GELU that is written out: x is the argument's cubic root, or a multiple of it.
     if operation.name == "tanh":
         yield Change(
@@ -149,16 +93,16 @@ def _root(argument: torch.Tensor) -> torch.Tensor:
 def _biases(operation: Operation) -> Iterator[Change]:
     named = operation.named()
     if operation.name in ("addmm", "baddbmm"):
-        yield _with(f"without the bias of {operation.words}", {"self": torch.zeros_like(named["self"])})
+        yield changed(f"without the bias of {operation.words}", {"self": torch.zeros_like(named["self"])})
     elif isinstance(named.get("bias"), torch.Tensor):
-        yield _with(f"without the bias of {operation.words}", {"bias": torch.zeros_like(named["bias"])})
+        yield changed(f"without the bias of {operation.words}", {"bias": torch.zeros_like(named["bias"])})
     if operation.name == "add" and isinstance(named.get("other"), torch.Tensor):
         x, other = named["self"], named["other"]
         for name, addend, rest in (("self", x, other), ("other", other, x)):
             # A bias has fewer elements than the result; a mask or a residual is no bias.
             if addend.numel() < rest.numel():
                 shape = "x".join(map(str, addend.shape))
-                yield _with(f"without the added bias of {shape}", {name: torch.zeros_like(addend)})
+                yield changed(f"without the added bias of {shape}", {name: torch.zeros_like(addend)})
 
 
 def _diagonals(operation: Operation) -> Iterator[Change]:
@@ -166,7 +110,7 @@ def _diagonals(operation: Operation) -> Iterator[Change]:
         present = operation.named()["diagonal"]
         for diagonal in (present - 1, present + 1):
             text = f"with the mask shifted: diagonal {diagonal} in place of {present} in {operation.words}"
-            yield _with(text, {"diagonal": diagonal})
+            yield changed(text, {"diagonal": diagonal})
     if operation.name == "arange":
         for step in (1, -1):
             yield Change(f"with positions shifted by {step:+d}", lambda o, step=step: o.run() + step)
@@ -176,7 +120,7 @@ def _diagonals(operation: Operation) -> Iterator[Change]:
         last = named[table].shape[named.get("dim", 0)] - 1
         for step in (1, -1):
             index = (named[indices] + step).clamp(0, last)
-            yield _with(f"with indices of {operation.words} shifted by {step:+d}", {indices: index})
+            yield changed(f"with indices of {operation.words} shifted by {step:+d}", {indices: index})
 
 
 def _comparisons(operation: Operation) -> Iterator[Change]:
@@ -199,7 +143,7 @@ def _axes(operation: Operation) -> Iterator[Change]:
             if axis != present:
                 text = f"with {operation.words} over axis {axis} in place of {present}"
                 name = "dim" if "dim" in named else "dims"
-                yield _with(text, {name: axis if isinstance(dim, int) else [axis]})
+                yield changed(text, {name: axis if isinstance(dim, int) else [axis]})
     if operation.name == "native_layer_norm" and len(named["normalized_shape"]) == 1:
         (size,), x = named["normalized_shape"], named["input"]
         for axis in range(x.ndim - 1):
@@ -222,7 +166,7 @@ def _order(operation: Operation) -> Iterator[Change]:
     for name in _OPERANDS.get(operation.name, ()):
         operand = named[name]
         if operand.shape[-1] == operand.shape[-2]:
-            yield _with(f"with {name} of {operation.words} transposed", {name: operand.transpose(-1, -2)})
+            yield changed(f"with {name} of {operation.words} transposed", {name: operand.transpose(-1, -2)})
     if operation.name in _SPLITS | _JOINS:
         joins = operation.name in _JOINS
         parts = named["tensors"] if joins else operation.run()
@@ -279,11 +223,11 @@ def _constants(operation: Operation) -> Iterator[Change]:
             continue
         if operation.name in ("mul", "div") and name == "other" and constant not in (0, 1):
             verb = "divided by" if operation.name == "div" else "times"
-            yield _with(f"without the step {verb} {constant:.6g}", {"other": 1})
+            yield changed(f"without the step {verb} {constant:.6g}", {"other": 1})
         for rounded in _rounded(float(constant)):
             text = f"with the constant {rounded:.8g} in place of {constant:.8g} in {operation.words}"
             is_tensor = isinstance(value, torch.Tensor)
-            yield _with(text, {name: torch.full_like(value, rounded) if is_tensor else rounded})
+            yield changed(text, {name: torch.full_like(value, rounded) if is_tensor else rounded})
 
 
 def _rounded(constant: float) -> list[float]:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parity.verdict.causes.changes import Change, Operation, changes_of
+from parity.verdict.causes.changes import changes_of
+from parity.verdict.causes.operations import Change, Operation
 from parity.verdict.distances import Oracle
 from parity.verdict.patterns import FailedTensor
 
@@ -69,8 +70,8 @@ def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:
     """The relative distance of the port from a changed result; infinity beyond the limit."""
     try:
         changed = trial().double().cpu().numpy()
-    except (RuntimeError, IndexError, ValueError):
-        # A change that does not fit the shapes is no cause.
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        # A change that does not fit the shapes or the options is no cause.
         return math.inf
     fits = changed.shape == failed.oracle.shape and np.isfinite(changed[failed.counted]).all()
     if not fits or not failed.is_explained_by(changed):

@@ -1,0 +1,129 @@
+"""Changes of one operation that confuse it with a relative: another function, option or order of operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from parity.verdict.causes.operations import Change, Operation, changed
+
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": torch.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "elu": F.elu,
+    "selu": F.selu,
+    "leaky_relu": F.leaky_relu,
+    "softplus": F.softplus,
+    "mish": F.mish,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "relu6": F.relu6,
+}
+_WRITTEN = {"hardtanh": "relu6"}
+"""Operations that an activation of another name consists of."""
+_RELATIVES = tuple(
+    frozenset(names.split())
+    for names in (
+        "exp expm1 exp2",
+        "log log1p log2 log10",
+        "sqrt rsqrt square",
+        "sin cos",
+        "floor ceil round trunc",
+        "maximum minimum",
+        "amax amin",
+        "argmax argmin",
+        "sum mean",
+        "add sub",
+        "mul div",
+        "remainder fmod",
+        "cumsum cumprod",
+        "bitwise_and bitwise_or bitwise_xor",
+        "logical_and logical_or logical_xor",
+    )
+)
+_LEFT_OUT = frozenset("clamp clamp_min clamp_max abs neg exp log log1p sqrt round floor ceil trunc".split())
+"""Functions of one tensor that keep its shape and that a port can forget."""
+_ORDERED = {"sub": ("self", "other"), "div": ("self", "other"), "where": ("self", "other")}
+"""Arguments whose order decides."""
+_POOLINGS = ("sum", "mean", "max")
+"""Modes of `embedding_bag`, by their number."""
+_ROUNDINGS = ("floor", "trunc", None)
+_NO_SWITCH = frozenset(
+    "keepdim non_blocking pin_memory sparse scale_grad_by_freq half_to_float include_last_offset".split()
+    + ["train", "training"]
+)
+"""Options that change a shape, a layout or nothing; `training` would also write into running statistics."""
+
+
+def exchanges_of(operation: Operation) -> Iterator[Change]:
+    """All relatives of an operation that are tried."""
+    for kind in (_activations, _relatives, _forgotten, _orders, _switches, _modes):
+        yield from kind(operation)
+
+
+def _activations(operation: Operation) -> Iterator[Change]:
+    present = _WRITTEN.get(operation.name, operation.name)
+    if present not in _ACTIVATIONS:
+        return
+    for name, function in _ACTIVATIONS.items():
+        if name != present:
+            text = f"with {name} in place of {present}"
+            yield Change(text, lambda o, function=function: function(o.args[0]))
+    yield Change(f"without {present}", lambda o: o.args[0])
+
+
+def _relatives(operation: Operation) -> Iterator[Change]:
+    for group in _RELATIVES:
+        if operation.name in group:
+            for name in sorted(group - {operation.name}):
+                text = f"with {name} in place of {operation.name}"
+                yield Change(text, lambda o, name=name: getattr(torch, name)(*o.args, **o.kwargs))
+
+
+def _forgotten(operation: Operation) -> Iterator[Change]:
+    if operation.name in _LEFT_OUT:
+        yield Change(f"without {operation.name}", lambda o: o.args[0])
+
+
+def _orders(operation: Operation) -> Iterator[Change]:
+    named = operation.named()
+    first, second = (named.get(name) for name in _ORDERED.get(operation.name, ("", "")))
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        names = _ORDERED[operation.name]
+        text = f"with the operands of {operation.name} exchanged"
+        yield changed(text, dict(zip(names, (second, first), strict=True)))
+
+
+def _switches(operation: Operation) -> Iterator[Change]:
+    """Options that are on or off, and the correction of a variance."""
+    for argument in operation.func._schema.arguments:
+        present = operation.named()[argument.name]
+        if isinstance(present, bool) and argument.name not in _NO_SWITCH:
+            text = f"with {argument.name} {not present} in place of {present} in {operation.words}"
+            yield changed(text, {argument.name: not present})
+    if "correction" in operation.named():
+        correction = operation.named()["correction"]
+        present = 1 if correction is None else correction
+        text = f"with a correction of {1 - present} in place of {present} in {operation.words}"
+        yield changed(text, {"correction": 1 - present})
+
+
+def _modes(operation: Operation) -> Iterator[Change]:
+    named: dict[str, Any] = operation.named()
+    if "embedding_bag" in operation.name:
+        present = named["mode"]
+        for mode, name in enumerate(_POOLINGS):
+            if mode != present:
+                text = f"with bags by {name} in place of {_POOLINGS[present]}"
+                yield changed(text, {"mode": mode})
+    if operation.name == "div" and "rounding_mode" in named:
+        for rounding in _ROUNDINGS:
+            if rounding != named["rounding_mode"]:
+                text = f"with rounding {rounding} in place of {named['rounding_mode']} in div"
+                yield changed(text, {"rounding_mode": rounding})

@@ -1,0 +1,67 @@
+"""One call of a PyTorch operation, and a change of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of an operation.
+
+    Attributes:
+        func: The `OpOverload`.
+        args, kwargs: Its arguments.
+    """
+
+    func: Any
+    args: tuple
+    kwargs: dict
+
+    @property
+    def name(self) -> str:
+        """The name without overload, and without the mark of an in-place operation."""
+        return str(self.func.overloadpacket.__name__).rstrip("_")
+
+    @property
+    def words(self) -> str:
+        name = self.name.removeprefix("_").removeprefix("native_")
+        return name.removesuffix("_legit_no_training").removesuffix("_legit")
+
+    def named(self) -> dict[str, Any]:
+        """The arguments by name, defaults included."""
+        return {
+            argument.name: self.args[place]
+            if place < len(self.args)
+            else self.kwargs.get(argument.name, argument.default_value)
+            for place, argument in enumerate(self.func._schema.arguments)
+        }
+
+    def run(self, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """The result with some arguments, by name, in place of its own."""
+        arguments = self.func._schema.arguments
+        values = {**self.named(), **changed}
+        positional = [values[argument.name] for argument in arguments if not argument.kwarg_only]
+        keywords = {argument.name: values[argument.name] for argument in arguments if argument.kwarg_only}
+        return self.func(*positional, **keywords)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of one operation.
+
+    Attributes:
+        text: The change in words; it completes "the reference".
+        result: The result of the changed operation.
+    """
+
+    text: str
+    result: Callable[[Operation], Any]
+
+
+def changed(text: str, arguments: Mapping[str, Any]) -> Change:
+    """The change of some arguments, by name."""
+    return Change(text, lambda operation: operation.run(arguments))

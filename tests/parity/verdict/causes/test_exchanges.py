@@ -1,0 +1,131 @@
+"""Relatives that an operation is confused with: the tried ones, and the causes that name them."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from parity.verdict.causes import cause
+from parity.verdict.causes.exchanges import exchanges_of
+from parity.verdict.causes.operations import Operation
+from parity.verdict.distances import Distance
+from parity.verdict.patterns import FailedTensor
+
+aten = torch.ops.aten
+X = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+Y = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 0.5
+TABLE = torch.randn(20, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+IDS, OFFSETS = torch.arange(18) % 7, torch.tensor([0, 5, 11])
+
+
+def tried(function, *args, **kwargs):
+    """The results of an operation's exchanges, by their words."""
+    operation = Operation(function, args, kwargs)
+    return {change.text: change.result(operation) for change in exchanges_of(operation)}
+
+
+def told(reference, port):
+    """The cause of a module whose operation is another one."""
+    x = X.clone()
+    oracle, result = reference(x).numpy(), port(x).numpy()
+    axes = [f"axis {axis}" for axis in range(oracle.ndim)]
+    failed = FailedTensor(
+        oracle, result, np.ones(oracle.shape, bool), Distance(1e-9, 1e-9, 1e-9), axes, torch.float64
+    )
+    return cause(lambda tensors: reference(tensors["x"]), {"x": x}, failed)
+
+
+# The reference, the port, and the words of the cause.
+CONFUSED = {
+    "activation": (F.silu, torch.relu, "with relu in place of silu"),
+    "activation inside": (lambda x: F.relu(x) * Y, lambda x: F.gelu(x) * Y, "with gelu in place of relu"),
+    "activation of six": (lambda x: F.relu6(4 * x), lambda x: F.relu(4 * x), "with relu in place of relu6"),
+    "activation forgotten": (
+        lambda x: torch.sigmoid(x.sum(-1)),
+        lambda x: x.sum(-1),
+        "without sigmoid",
+    ),
+    "logarithm": (
+        lambda x: torch.log1p(Y + x**2),
+        lambda x: torch.log(Y + x**2),
+        "with log in place of log1p",
+    ),
+    "clamp forgotten": (lambda x: x.clamp(-0.5, 0.5) * Y, lambda x: x * Y, "without clamp"),
+    "mean": (lambda x: x.mean(1), lambda x: x.sum(1), "with sum in place of mean"),
+    "extremes": (lambda x: x.amax(1), lambda x: x.amin(1), "with amin in place of amax"),
+    "sign": (lambda x: torch.tanh(x + Y), lambda x: torch.tanh(x - Y), "with sub in place of add"),
+    "order of a quotient": (lambda x: Y / (2 + x**2), lambda x: (2 + x**2) / Y, "operands of div exchanged"),
+    "branches": (
+        lambda x: torch.where(x > 0, x, Y),
+        lambda x: torch.where(x > 0, Y, x),
+        "operands of where exchanged|<= in place of >",
+    ),
+    "bags": (
+        lambda x: F.embedding_bag(IDS, TABLE, OFFSETS, mode="sum") + x[0, 0, :4],
+        lambda x: F.embedding_bag(IDS, TABLE, OFFSETS, mode="mean") + x[0, 0, :4],
+        "with bags by mean in place of sum",
+    ),
+    "variance": (
+        lambda x: x.var(-1, correction=0),
+        lambda x: x.var(-1),
+        "with a correction of 1 in place of 0 in var",
+    ),
+    "rounding": (
+        lambda x: torch.div(8 * x, 3, rounding_mode="floor"),
+        lambda x: torch.div(8 * x, 3, rounding_mode="trunc"),
+        "with rounding trunc in place of floor in div",
+    ),
+    "corners": (
+        lambda x: F.interpolate(x[None], scale_factor=2.0, mode="bilinear", align_corners=False),
+        lambda x: F.interpolate(x[None], scale_factor=2.0, mode="bilinear", align_corners=True),
+        "with align_corners True in place of False",
+    ),
+    "padding in a pool's mean": (
+        lambda x: F.avg_pool2d(x[None], 2, padding=1),
+        lambda x: F.avg_pool2d(x[None], 2, padding=1, count_include_pad=False),
+        "with count_include_pad False in place of True",
+    ),
+    "causal attention": (
+        lambda x: F.scaled_dot_product_attention(x, x, Y, is_causal=True),
+        lambda x: F.scaled_dot_product_attention(x, x, Y),
+        "is_causal False|without|diagonal",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONFUSED)
+def test_a_relative_in_place_of_an_operation_is_told(name):
+    reference, port, words = CONFUSED[name]
+    text = told(reference, port)
+    assert re.search(words, text), text
+
+
+@pytest.mark.parametrize("name", CONFUSED)
+def test_another_error_of_the_same_size_is_not(name):
+    reference, port, _ = CONFUSED[name]
+    noise = torch.randn(reference(X).shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    size = float((port(X) - reference(X)).norm() / noise.norm())
+    assert told(reference, lambda x: reference(x) + size * noise) == ""
+
+
+def test_every_other_activation_and_none():
+    results = tried(aten.silu.default, X)
+    assert results["without silu"] is X
+    assert torch.equal(results["with gelu in place of silu"], F.gelu(X))
+    assert "with silu in place of silu" not in results
+
+
+def test_options_without_an_effect_on_the_result_are_not_tried():
+    assert tried(aten.embedding.default, TABLE, IDS) == {}
+    assert tried(aten._softmax.default, X, -1, False) == {}
+
+
+def test_running_statistics_are_never_written():
+    """A batch norm that trains would write into the buffers of the reference."""
+    mean, variance = torch.zeros(6), torch.ones(6)
+    operation = aten.native_batch_norm.default
+    assert tried(operation, X.float(), None, None, mean, variance, False, 0.1, 1e-5) == {}
+    assert torch.equal(mean, torch.zeros(6))
+    assert torch.equal(variance, torch.ones(6))
