@@ -1,23 +1,26 @@
-"""The option `--checkout` of the scripts in this folder: a folder with public code."""
+"""The option `--checkout` of the scripts in this folder, and modules of that folder of public code."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 
 
-def add_to_path(source: str, folder: str, *packages: str) -> Path:
-    """Let Python import from a folder of the checkout. Without one, end the process with exit code 2.
+def public_module(name: str, source: str, folder: str, *packages: str) -> ModuleType:
+    """A module of a folder of the checkout. Without the checkout, the process ends with exit code 2.
 
     Args:
+        name: The module's name behind the folder.
         source: Arguments of `git clone` that bring the public code.
         folder: The folder, relative to the checkout.
         packages: Packages that the public code needs and this project does not install.
 
     Returns:
-        The checkout.
+        The module; from then on, Python finds the folder's others too.
     """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--checkout", type=Path, metavar="DIR", help=f"result of: git clone {source} DIR")
@@ -31,4 +34,4 @@ def add_to_path(source: str, folder: str, *packages: str) -> Path:
             print(f"no {package}: pip install {package}", file=sys.stderr)
             sys.exit(2)
     sys.path.insert(0, str((checkout / folder).resolve()))
-    return checkout
+    return importlib.import_module(name)

@@ -1,11 +1,11 @@
 """Meta's DLRM: the quotient, the pooling and the initial weights of quotient-remainder tables."""
 
 import torch
-from checkout import add_to_path
+from checkout import public_module
 
-add_to_path("https://github.com/facebookresearch/dlrm", "tricks")
-from qr_embedding_bag import QREmbeddingBag  # noqa: E402
-
+QREmbeddingBag = public_module(
+    "qr_embedding_bag", "https://github.com/facebookresearch/dlrm", "tricks"
+).QREmbeddingBag
 ROWS, COLLISIONS = 20_000_000, 4
 
 

@@ -1,30 +1,17 @@
 """Meta's production STU: the PyTorch operator ends time buckets at the width of the table."""
 
 import torch
-from checkout import add_to_path
+from checkout import public_module
+from stu_times import expected_buckets, rows_read
 
-add_to_path("https://github.com/meta-recsys/generative-recommenders", ".", "fbgemm_gpu", "triton")
-import fbgemm_gpu  # noqa: E402, F401  # It registers operators.
-from generative_recommenders.ops.pytorch import pt_position  # noqa: E402
-
-BUCKETS, MINUTES = 100, torch.tensor([0, 100, 400, 900, 1600, 2500])
+source = "https://github.com/meta-recsys/generative-recommenders"
+public_module("fbgemm_gpu", source, ".", "fbgemm_gpu", "triton")  # It registers operators.
+public = public_module("generative_recommenders.ops.pytorch.pt_position", source, ".")
+BUCKETS = 100
 
 if __name__ == "__main__":
-    # A bucket is the square root of the minutes to the last item. A row of the table holds its own number.
-    expected = (MINUTES[-1] - MINUTES).sqrt().int()
-    print(f"buckets:               {expected.tolist()}")
+    print(f"buckets:               {expected_buckets().tolist()}")
     for width in (8, 128):
-        rows = pt_position.pytorch_add_timestamp_positional_embeddings(
-            seq_embeddings=torch.zeros(6, width),
-            seq_offsets=torch.tensor([0, 6]),
-            pos_embeddings=torch.zeros(10, width),
-            ts_embeddings=torch.arange(BUCKETS + 1.0)[:, None].expand(-1, width).contiguous(),
-            timestamps=60 * MINUTES,
-            max_seq_len=6,
-            max_contextual_seq_len=0,
-            seq_lengths=torch.tensor([6]),
-            num_targets=None,
-            interleave_targets=False,
-            time_bucket_fn="sqrt",
-        )
-        print(f"rows of a table {BUCKETS + 1} x {width:3}: {rows[:, 0].int().tolist()}")
+        table = torch.arange(BUCKETS + 1.0)[:, None].expand(-1, width).contiguous()
+        rows = rows_read(public.pytorch_add_timestamp_positional_embeddings, table)
+        print(f"rows of a table {BUCKETS + 1} x {width:3}: {rows}")

@@ -3,9 +3,7 @@
 import sys
 
 import torch
-from checkout import add_to_path
-
-add_to_path("https://github.com/meta-recsys/generative-recommenders", ".", "fbgemm_gpu", "triton")
+from checkout import public_module
 
 LENGTH, HEADS, WIDTH = 512, 4, 128
 
@@ -13,8 +11,9 @@ if __name__ == "__main__":
     if not torch.cuda.is_available():
         print("no GPU: tensor descriptors need compute capability 9.0 or higher", file=sys.stderr)
         sys.exit(2)
-    from generative_recommenders.ops.triton.triton_hstu_attention import triton_hstu_mha
-
+    module = "generative_recommenders.ops.triton.triton_hstu_attention"
+    source = "https://github.com/meta-recsys/generative-recommenders"
+    triton_hstu_mha = public_module(module, source, ".", "fbgemm_gpu", "triton").triton_hstu_mha
     projection = torch.randn(LENGTH, 3 * HEADS * WIDTH, device="cuda", dtype=torch.bfloat16)
     slices = [part.view(LENGTH, HEADS, WIDTH) for part in projection.split(HEADS * WIDTH, dim=1)]
     offsets = torch.tensor([0, LENGTH], device="cuda")

@@ -1,16 +1,12 @@
 """NVIDIA's Tripy HSTU against its dense PyTorch HSTU: tensors that its own check never copies."""
 
 import torch
-from checkout import add_to_path
+from checkout import public_module
 
 import parity
-from parity import From
 
-add_to_path(
-    "-b dev-akhilg-dlrmv3 https://github.com/NVIDIA/TensorRT-Incubator", "tripy/examples/dlrmv3", "fbgemm_gpu"
-)
-import tripy_hstu_example as public  # noqa: E402
-
+source = "-b dev-akhilg-dlrmv3 https://github.com/NVIDIA/TensorRT-Incubator"
+public = public_module("tripy_hstu_example", source, "tripy/examples/dlrmv3", "fbgemm_gpu")
 sizes = {"max_seq_len": 24, "embedding_dim": 50, "num_items": 100, "gr_output_length": 10}
 lengths, draw = torch.tensor([24, 7, 1, 15]), torch.Generator().manual_seed(0)
 inputs = {
@@ -24,6 +20,5 @@ try:
     parity.compare(*models, inputs=inputs)
 except parity.UserError as error:
     print(f"without a mapping: {error}\n")
-o = "_hstu._attention_layers.*._o"
-weights = {f"{o}_weight": From(f"{o}.weight", transpose=True), f"{o}_bias": f"{o}.bias"}
+weights = {"**._o_weight": parity.From("**._o.weight", transpose=True), "**._o_bias": "**._o.bias"}
 print(parity.compare(*models, inputs=inputs, weights=weights))

@@ -1,17 +1,18 @@
 """NVIDIA's own check of its Tripy HSTU, run twice: without 16 tensors, and with an old engine."""
 
+import os
 import tempfile
 
 import nvtripy as tp
 import torch
-from checkout import add_to_path
+from checkout import public_module
 
 from parity.base.trees import map_tree
-from parity.runners.tripy.lean_traces import leanly
 
+# Call stacks would take minutes.
+os.environ["TRIPY_PORTABLE_NO_CALL_STACKS"] = "1"
 source = "-b dev-akhilg-dlrmv3 https://github.com/NVIDIA/TensorRT-Incubator"
-add_to_path(source, "tripy/examples/dlrmv3", "fbgemm_gpu")
-import tripy_hstu_example as public  # noqa: E402
+public = public_module("tripy_hstu_example", source, "tripy/examples/dlrmv3", "fbgemm_gpu")
 
 SIZES = {"max_seq_len": 24, "embedding_dim": 50, "num_items": 100, "gr_output_length": 10}
 
@@ -31,8 +32,7 @@ if __name__ == "__main__":
             torch.manual_seed(run)
             reference, port = public.create_pytorch_model(**SIZES), public.create_tripy_model(**SIZES)
             public.copy_weights_to_tripy(reference, port)
-            # Call stacks would take minutes.
-            engine = leanly(lambda port=port: public.compile_tripy_model(port, inputs(), engines))
+            engine = public.compile_tripy_model(port, inputs(), engines)
             arguments = map_tree(public.get_tripy_inputs(inputs()), lambda x: tp.copy(x, tp.device("gpu")))
             with torch.no_grad():
                 public.compare_outputs(reference(*inputs()), tp.copy(engine(*arguments), tp.device("cpu")))

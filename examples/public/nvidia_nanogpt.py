@@ -1,13 +1,13 @@
 """NVIDIA's nanogpt against the model that its weights come from: GELU by erf, and GELU by tanh."""
 
 import torch
-from checkout import add_to_path
+from checkout import public_module
 
 import parity
 from parity import From
 
-add_to_path("https://github.com/NVIDIA/TensorRT-Incubator", "tripy/examples/nanogpt", "transformers")
-from model import GPT, GPTConfig  # noqa: E402
+source = "https://github.com/NVIDIA/TensorRT-Incubator"
+public = public_module("model", source, "tripy/examples/nanogpt", "transformers")
 from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 
 port_sizes = {"block_size": 32, "vocab_size": 97, "num_layers": 2, "num_heads": 4, "embedding_size": 48}
@@ -17,7 +17,7 @@ weights: dict = {"**.c_*.weight": From("**.c_*.weight", transpose=True), "**.att
 for activation in ("gelu_new", "gelu"):
     result = parity.compare(
         GPT2LMHeadModel(GPT2Config(**sizes, **tokens, activation_function=activation)),
-        lambda dtype: GPT(GPTConfig(**port_sizes, seq_len=16, batch_size=8, dtype=dtype)),
+        lambda dtype: public.GPT(public.GPTConfig(**port_sizes, seq_len=16, batch_size=8, dtype=dtype)),
         inputs={"input_ids": torch.randint(0, 97, (8, 16), generator=torch.Generator().manual_seed(0))},
         weights=weights,
         precisions=("fp32",),

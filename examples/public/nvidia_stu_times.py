@@ -3,35 +3,20 @@
 import os
 
 import torch
-from checkout import add_to_path
+from checkout import public_module
+from stu_times import expected_buckets, rows_read
 
 os.environ["TRITON_INTERPRET"] = "1"
-add_to_path("https://github.com/NVIDIA/recsys-examples", "examples", "triton")
-add_to_path("https://github.com/NVIDIA/recsys-examples", "examples/hstu", "triton")
-from ops.triton_ops import triton_position  # noqa: E402
-
-BUCKETS, WIDTH, MINUTES = 20, 16, torch.tensor([0, 100, 400, 900, 1600, 2500])
+source = "https://github.com/NVIDIA/recsys-examples"
+public_module("commons", source, "examples", "triton")  # The operators import it.
+public = public_module("ops.triton_ops.triton_position", source, "examples/hstu")
+BUCKETS, WIDTH = 20, 16
 
 if __name__ == "__main__":
     # The autotuner measures on a GPU, unless there is one configuration.
-    kernel = triton_position._add_timestamp_position_embeddings_kernel
+    kernel = public._add_timestamp_position_embeddings_kernel
     kernel.configs = kernel.configs[:1]
-    # A bucket is the square root of the minutes to the last item. A row of the table holds its own number.
-    expected = (MINUTES[-1] - MINUTES).sqrt().int().clamp(max=BUCKETS)
     memory = torch.arange(2049.0)[:, None].expand(-1, WIDTH).contiguous()
-    rows = triton_position.triton_add_timestamp_positional_embeddings(
-        seq_embeddings=torch.zeros(6, WIDTH),
-        seq_offsets=torch.tensor([0, 6]),
-        pos_embeddings=torch.zeros(10, WIDTH),
-        ts_embeddings=memory[: BUCKETS + 1],
-        timestamps=60 * MINUTES,
-        max_seq_len=6,
-        max_contextual_seq_len=0,
-        seq_lengths=torch.tensor([6]),
-        num_targets=None,
-        interleave_targets=False,
-        time_bucket_fn="sqrt",
-    )
-    print(
-        f"rows of a table of {BUCKETS + 1}: {rows[:, 0].int().tolist()}; rows that exist: {expected.tolist()}"
-    )
+    rows = rows_read(public.triton_add_timestamp_positional_embeddings, memory[: BUCKETS + 1])
+    exist = expected_buckets().clamp(max=BUCKETS).tolist()
+    print(f"rows of a table of {BUCKETS + 1}: {rows}; rows that exist: {exist}")
