@@ -94,7 +94,7 @@ class DenseHSTU(ConfiguredCase):
         return {
             "past_lengths": arrays["past_lengths"],
             "past_ids": arrays["past_ids"],
-            "past_payloads": {"timestamps": arrays["timestamps"], "ratings": arrays["ratings"]},
+            "past_payloads": {name: arrays[name] for name in ("timestamps", "ratings") if name in arrays},
             "item_ids": arrays["item_ids"],
         }
 
@@ -111,13 +111,13 @@ class DenseHSTU(ConfiguredCase):
     def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
         lengths = arrays["past_lengths"][:, None]
         masks = {}
-        items, positions = arrays["past_ids"].shape[1], arrays["timestamps"].shape[1]
-        for size in {items, positions}:
+        items, per_item = arrays["past_ids"].shape[1], self.model.positions_per_item
+        for size in {items, items * per_item}:
             masks[size] = np.arange(size)[None, :] < lengths * (size // items)
         if self.model.normalization == "softmax_rel_bias":
             # The blocks run at full width.
             width = self.model.sequence_width
-            masks[width] = np.arange(width)[None, :] < lengths * (positions // items)
+            masks[width] = np.arange(width)[None, :] < lengths * per_item
         return masks
 
     def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:

@@ -16,7 +16,11 @@ from configs import HSTUConfig
 from parity.base.errors import UserError
 from parity.inputs.arrays import CaseInputs, require_all_good, require_int64, require_names
 
-NAMES = ("past_lengths", "past_ids", "ratings", "timestamps", "item_ids")
+TIMESTAMPS = "timestamps"
+NAMES = ("past_lengths", "past_ids", "ratings", "item_ids")
+
+TIMELESS = ("positional", "none")
+"""Relative attention biases that are no function of timestamps."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class HSTUInputs(CaseInputs):
 
     ``past_lengths`` (B,): items in each history. ``past_ids`` and ``ratings`` (B, N).
     ``timestamps`` (B, N) in seconds, or (B, 2N) with each one twice where ratings take positions of
-    their own. ``item_ids`` (1, X), candidates for everybody, or (B, X), for each user.
+    their own; a batch may have none. ``item_ids`` (1, X), candidates for everybody, or (B, X), for each user.
     """
 
     @property
@@ -34,8 +38,8 @@ class HSTUInputs(CaseInputs):
 
     @property
     def positions_per_item(self) -> int:
-        """2 where the ratings take positions of their own, else 1."""
-        return self["timestamps"].shape[1] // self["past_ids"].shape[1]
+        """2 where the ratings take positions of their own, else 1. It needs timestamps."""
+        return self[TIMESTAMPS].shape[1] // self["past_ids"].shape[1]
 
     def valid_mask(self) -> np.ndarray:
         """Bool (B, N): True where an item of the history is, by length and not by id."""
@@ -53,22 +57,20 @@ def poison(inputs: HSTUInputs, seed: int) -> HSTUInputs:
     become any rating. Timestamps become any number, also negative. The query's timestamp is no padding.
     """
     rng = np.random.default_rng([seed, 0xBAD])
-    per_item = inputs.positions_per_item
     padding_BN = ~inputs.valid_mask()
-    behind_query_BN = np.arange(padding_BN.shape[1]) > inputs["past_lengths"][:, None]
     largest = max(int(inputs["past_ids"].max()), int(inputs["item_ids"].max()))
     ids = rng.integers(1, largest + 1, padding_BN.shape)
     ratings = rng.integers(0, int(inputs["ratings"].max()) + 1, padding_BN.shape)
-    timestamps = rng.integers(-(2**31), 2**31, inputs["timestamps"].shape)
-    behind_query = np.repeat(behind_query_BN, per_item, axis=1)
-    return HSTUInputs(
-        {
-            **inputs.arrays,
-            "past_ids": np.where(padding_BN, ids, inputs["past_ids"]),
-            "ratings": np.where(padding_BN, ratings, inputs["ratings"]),
-            "timestamps": np.where(behind_query, timestamps, inputs["timestamps"]),
-        }
-    )
+    garbage = {
+        "past_ids": np.where(padding_BN, ids, inputs["past_ids"]),
+        "ratings": np.where(padding_BN, ratings, inputs["ratings"]),
+    }
+    if TIMESTAMPS in inputs:
+        timestamps = rng.integers(-(2**31), 2**31, inputs[TIMESTAMPS].shape)
+        behind_query_BN = np.arange(padding_BN.shape[1]) > inputs["past_lengths"][:, None]
+        behind_query = np.repeat(behind_query_BN, inputs.positions_per_item, axis=1)
+        garbage[TIMESTAMPS] = np.where(behind_query, timestamps, inputs[TIMESTAMPS])
+    return HSTUInputs({**inputs.arrays, **garbage})
 
 
 def validate(inputs: HSTUInputs, model: HSTUConfig) -> None:
@@ -121,27 +123,8 @@ def validate(inputs: HSTUInputs, model: HSTUConfig) -> None:
         f"is not a rating of 0..{model.num_ratings - 1} (num_ratings {model.num_ratings})",
         "map the ratings into that range, or raise num_ratings",
     )
-    per_item = model.positions_per_item
-    seconds = inputs["timestamps"]
-    meaningful = np.arange(seconds.shape[1]) < (lengths_B[:, None] + 1) * per_item
-    require_all_good(
-        "timestamps",
-        seconds[:, 1:],
-        meaningful[:, 1:] & (np.diff(seconds, axis=1) < 0),
-        "comes before the timestamp to its left",
-        "sort each history by time; the query comes last",
-        offset=1,
-    )
-    if per_item == 2:
-        require_all_good(
-            "timestamps",
-            seconds[:, 1::2],
-            meaningful[:, 1::2] & (seconds[:, ::2] != seconds[:, 1::2]),
-            "differs from the timestamp of its item",
-            "repeat each timestamp twice, for the item and for its rating",
-            scale=2,
-            offset=1,
-        )
+    if TIMESTAMPS in inputs:
+        _validate_times(inputs, model)
     candidates = inputs["item_ids"]
     require_all_good(
         "item_ids",
@@ -152,8 +135,34 @@ def validate(inputs: HSTUInputs, model: HSTUConfig) -> None:
     )
 
 
+def _validate_times(inputs: HSTUInputs, model: HSTUConfig) -> None:
+    """Refuse timestamps out of order. Raises `UserError`, see `validate`."""
+    per_item = model.positions_per_item
+    seconds, lengths_B = inputs[TIMESTAMPS], inputs["past_lengths"]
+    meaningful = np.arange(seconds.shape[1]) < (lengths_B[:, None] + 1) * per_item
+    require_all_good(
+        TIMESTAMPS,
+        seconds[:, 1:],
+        meaningful[:, 1:] & (np.diff(seconds, axis=1) < 0),
+        "comes before the timestamp to its left",
+        "sort each history by time; the query comes last",
+        offset=1,
+    )
+    if per_item == 2:
+        require_all_good(
+            TIMESTAMPS,
+            seconds[:, 1::2],
+            meaningful[:, 1::2] & (seconds[:, ::2] != seconds[:, 1::2]),
+            "differs from the timestamp of its item",
+            "repeat each timestamp twice, for the item and for its rating",
+            scale=2,
+            offset=1,
+        )
+
+
 def _validate_layout(inputs: HSTUInputs, model: HSTUConfig) -> None:
-    require_names(inputs, NAMES)
+    is_timed = TIMESTAMPS in inputs or model.relative_attention_bias not in TIMELESS
+    require_names(inputs, [*NAMES, TIMESTAMPS] if is_timed else NAMES)
     for name, array in inputs.arrays.items():
         require_int64(name, array)
     batch, width = len(np.atleast_1d(inputs["past_lengths"])), (inputs["past_ids"].shape or (0,))[-1]
@@ -168,10 +177,10 @@ def _validate_layout(inputs: HSTUInputs, model: HSTUConfig) -> None:
         "past_lengths": (batch,),
         "past_ids": (batch, width),
         "ratings": (batch, width),
-        "timestamps": (batch, width * model.positions_per_item),
+        TIMESTAMPS: (batch, width * model.positions_per_item),
     }
     for name, shape in expected.items():
-        if inputs[name].shape != shape or 0 in shape:
+        if name in inputs and (inputs[name].shape != shape or 0 in shape):
             raise UserError(
                 name,
                 inputs[name].shape,

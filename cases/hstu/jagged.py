@@ -32,17 +32,21 @@ class HSTUJagged(DenseHSTU, Form):
         return build_hstu(self.model, "jagged")
 
     def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
-        width = arrays["timestamps"].shape[1]
+        width = arrays["past_ids"].shape[1] * self.model.positions_per_item
         if self.model.normalization == "softmax_rel_bias":
             # Both layouts compute it at full width.
             width = self.model.sequence_width
         cropped = {tap: _cropped(tap, tensor, width) for tap, tensor in tensors.items()}
-        return pad_taps(cropped, position_lengths(arrays), width)
+        return pad_taps(cropped, self._position_lengths(arrays), width)
 
     def module_arguments(
         self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]
     ) -> tuple[list, dict]:
-        return jagged_arguments(path, args, kwargs, position_lengths(arrays))
+        return jagged_arguments(path, args, kwargs, self._position_lengths(arrays))
+
+    def _position_lengths(self, arrays: Arrays) -> torch.Tensor:
+        """(B,) positions that each row takes: its items, twice that where ratings follow items."""
+        return torch.tensor(arrays["past_lengths"]) * self.model.positions_per_item
 
 
 def _cropped(tap: str, tensor: torch.Tensor, width: int) -> torch.Tensor:
@@ -52,12 +56,6 @@ def _cropped(tap: str, tensor: torch.Tensor, width: int) -> torch.Tensor:
     if _BIAS in tap:
         return tensor[:, :width, :width].contiguous()
     return tensor[:, :width].contiguous() if tap == f"{_STACK}[0]" or tap == _STACK else tensor
-
-
-def position_lengths(arrays: Arrays) -> torch.Tensor:
-    """(B,) positions that each row takes: its items, twice that where ratings follow items."""
-    positions = arrays["timestamps"].shape[1] // arrays["past_ids"].shape[1]
-    return torch.tensor(arrays["past_lengths"]) * positions
 
 
 def pad_taps(

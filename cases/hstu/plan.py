@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from cases.hstu.inputs import HSTUInputs
+from cases.hstu.inputs import TIMELESS, TIMESTAMPS, HSTUInputs
 from configs import CaseConfig, HSTUConfig
 from parity.case import PlannedBatch
 
@@ -62,6 +62,13 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
             "narrow",
             "rows padded to fewer positions than the model has; candidates for each user",
             draw.batch([max(1, width // 2), width - 1, 1], width, draw.mixed_times, per_user=True),
+        )
+    if model.relative_attention_bias in TIMELESS:
+        timed = draw.batch([max(1, longest // 2), longest], model.padded_length, draw.equal_times)
+        yield PlannedBatch(
+            "without timestamps",
+            "two users, the first one shorter; no timestamps, which the bias does not need",
+            {name: array for name, array in timed.items() if name != TIMESTAMPS},
         )
 
 

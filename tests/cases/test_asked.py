@@ -92,7 +92,7 @@ def _open(coverage, places):
 
 @pytest.mark.full
 def test_streams_of_a_plain_run_ask_what_the_list_leaves_to_them():
-    names = ("hstu_tiny", "hstu_tiny_rated", "hstu_tiny_interleaved")
+    names = ("hstu_tiny", "hstu_tiny_rated", "hstu_tiny_interleaved", "hstu_tiny_positional")
 
     def run(case):
         _forward(case, "fp32")

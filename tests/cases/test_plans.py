@@ -1,5 +1,7 @@
 """The batches of the shipped cases' plans: sizes, widths and values that one batch would not have."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -52,10 +54,37 @@ def test_histories_of_every_length_in_narrow_and_full_rows(name):
     assert {0, model.num_ratings - 1} <= set(ratings.tolist())
 
 
+@pytest.mark.parametrize("family", sorted({load_case(name).config.family for name in DEFAULT}))
+def test_every_optional_argument_of_an_entry_is_passed_by_one_batch_and_left_out_by_another(family):
+    optional, passed, left_out = set(), set(), set()
+    for name in of_family(family):
+        case, batches = planned(name)
+        parameters = inspect.signature(getattr(case.build_reference(), case.entry)).parameters
+        own = {p.name for p in parameters.values() if p.default is not p.empty}
+        optional |= own
+        for arrays in batches.values():
+            arguments = case.entry_arguments(arrays).keys()
+            passed |= own & arguments
+            left_out |= own - arguments
+    assert passed == left_out == optional
+
+
+@pytest.mark.parametrize("normalization", ["rel_bias", "softmax_rel_bias"])
+def test_a_model_with_a_bias_of_positions_runs_with_and_without_timestamps(normalization):
+    payloads = set()
+    for name in of_family("hstu"):
+        case, batches = planned(name)
+        options = case.model.relative_attention_bias, case.model.normalization
+        if options == ("positional", normalization):
+            for arrays in batches.values():
+                payloads.add("timestamps" in case.entry_arguments(arrays)["past_payloads"])
+    assert payloads == {True, False}
+
+
 @pytest.mark.parametrize("name", of_family("hstu"))
 def test_pauses_of_nothing_seconds_and_decades(name):
     case, batches = planned(name)
-    seconds = {name: batch["timestamps"] for name, batch in batches.items()}
+    seconds = {name: batch["timestamps"] for name, batch in batches.items() if "timestamps" in batch}
     assert len(set(seconds["one full row"].ravel().tolist()) - {0}) == 1
     decades = seconds["decades"]
     assert decades.min() < 0

@@ -6,6 +6,7 @@ import pytest
 import configs
 from cases.hstu.inputs import HSTUInputs, poison, validate
 from cases.hstu.synthetic import reachable_buckets, synthetic
+from cases.shipped import load_case
 from parity.base.errors import UserError
 from tests.array_changes import put, swap
 
@@ -235,3 +236,21 @@ def test_the_two_timestamps_of_an_item_are_equal():
     put("timestamps", (2, 6), arrays["timestamps"][2, 5])(arrays)
     with pytest.raises(UserError, match=r"timestamps\[2, 7\]: \d+ differs from the timestamp of its item"):
         validate(HSTUInputs(arrays), case.model)
+
+
+def test_timestamps_are_left_out_where_no_bias_needs_them():
+    for name, is_needed in (("hstu_tiny", True), ("hstu_tiny_combined", False), ("hstu_tiny_no_bias", False)):
+        case = load_case(name)
+        inputs = synthetic(case.config)
+        arrays = {key: array for key, array in inputs.items() if key != "timestamps"}
+        if is_needed:
+            with pytest.raises(UserError, match=r"inputs: missing \['timestamps'\]"):
+                case.validate(HSTUInputs(arrays))
+            continue
+        case.validate(HSTUInputs(arrays))
+        poisoned = case.poison(HSTUInputs(arrays), 1)
+        assert poisoned.keys() == arrays.keys()
+        assert np.array_equal(poisoned["past_ids"], case.poison(inputs, 1)["past_ids"])
+        masks, timed = case.valid_rows(arrays), case.valid_rows(inputs.arrays)
+        assert masks.keys() == timed.keys()
+        assert all(np.array_equal(masks[size], timed[size]) for size in masks)

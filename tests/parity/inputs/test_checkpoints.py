@@ -10,6 +10,7 @@ import torch
 
 import configs
 from cases.hstu.weight_scales import weight_scale
+from cases.shipped import load_case
 from parity.base.errors import UserError
 from parity.inputs import weights
 from reference.build import build_hstu
@@ -102,6 +103,16 @@ def test_checkpoints_of_torch_are_read_whatever_their_suffix(tiny, tmp_path, wra
     path = tmp_path / "HSTU-b3_ep100"
     torch.save(wrap(tiny), path, _use_new_zipfile_serialization=not legacy)
     assert weights.digest(weights.load_checkpoint(path, weights.layout(tiny))) == weights.digest(tiny)
+
+
+def test_a_case_has_the_weights_of_its_checkpoint_and_names_the_file(tiny, tmp_path):
+    trained = {name: 0.75 * tensor if tensor.is_floating_point() else tensor for name, tensor in tiny.items()}
+    path = tmp_path / "trained.pt"
+    torch.save(trained, path)
+    loaded, source = weights.case_weights(load_case("hstu_tiny"), path)
+    assert source == str(path)
+    assert loaded.keys() == trained.keys()
+    assert all(torch.equal(loaded[name], trained[name]) for name in trained)
 
 
 def test_checkpoints_of_safetensors_are_read(tiny, tmp_path):

@@ -42,6 +42,15 @@ def test_every_axis_as_long_as_a_padded_one_is_masked(shape, mask):
     assert np.array_equal(np.broadcast_to(keep, shape), np.broadcast_to(mask, shape))
 
 
+@pytest.mark.parametrize("row", range(B))
+def test_each_row_alone_has_the_mask_that_it_has_in_the_batch(row):
+    alone = {size: mask[row : row + 1] for size, mask in VALID.items()}
+    for shape in [(N,), (N, 7), (N, M), (7, N, N)]:
+        whole = np.broadcast_to(valid_elements((B, *shape), VALID, B), (B, *shape))
+        keep = valid_elements((1, *shape), alone, 1)
+        assert np.array_equal(np.broadcast_to(keep, (1, *shape)), whole[row : row + 1])
+
+
 def test_an_axis_of_the_batch_is_no_padded_one():
     assert valid_elements((B, B), {N: SHORT}, B) is None
     square = np.tril(np.ones((B, B), bool))
