@@ -4,9 +4,12 @@ import itertools
 
 import nvtripy as tp
 import pytest
+import torch
 
+from parity.base.precision import PRECISIONS
 from parity.base.trees import leaves
-from parity.runners.tripy.casts import DTYPES, casting
+from parity.runners.tripy.casts import DTYPES, casting, load_parameters
+from tripy_port.parameters import parameter
 
 
 class Inner(tp.Module):
@@ -57,3 +60,40 @@ def test_a_module_receives_all_its_tensors_in_its_own_precision(names):
         *floating, ids = modules[path].received
         assert {tensor.dtype for _, tensor in leaves(floating)} == {DTYPES[name]}, path
         assert ids.dtype == tp.int32
+
+
+class Leaf(tp.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = parameter((2,), tp.float32)
+        self.ids = parameter((2,), tp.int64)
+
+
+class Branch(Leaf):
+    def __init__(self):
+        super().__init__()
+        self.leaf = Leaf()
+
+
+class Tree(Leaf):
+    def __init__(self):
+        super().__init__()
+        self.branch = Branch()
+
+
+@pytest.mark.parametrize("names", [("fp32", "fp16", "bf16"), ("bf16", "fp32", "fp16")], ids="-".join)
+def test_each_parameter_has_the_precision_of_the_module_that_owns_it(names):
+    model = Tree()
+    prefixes = {"": "", "branch": "branch.", "branch.leaf": "branch.leaf."}
+    precisions = dict(zip(prefixes, names, strict=True))
+    weights = {}
+    for place, prefix in enumerate(prefixes.values()):
+        weights[f"{prefix}weight"] = torch.tensor([place + 1.0 / 3.0, -place])
+        weights[f"{prefix}ids"] = torch.tensor([place, 2**40])
+    load_parameters(model, weights, precisions)
+    state = {name: torch.from_dlpack(tensor) for name, tensor in model.state_dict().items()}
+    for path, prefix in prefixes.items():
+        expected = weights[f"{prefix}weight"].to(PRECISIONS[precisions[path]].dtype)
+        assert state[f"{prefix}weight"].dtype == expected.dtype
+        assert torch.equal(state[f"{prefix}weight"], expected)
+        assert torch.equal(state[f"{prefix}ids"], weights[f"{prefix}ids"])

@@ -40,6 +40,19 @@ def test_every_argument_that_a_function_passes_through_is_returned_under_its_nam
     assert {name: tensor.tolist() for name, tensor in results.items()} == expected
 
 
+def test_every_name_of_a_tensor_has_its_values_and_shares_its_copy():
+    def function(arguments):
+        first, second, third = (arguments["x"] + float(number) for number in (1, 2, 3))
+        return {"1": first, "2": second, "1 again": first, "3": third, "2 again": second, "1 last": first}
+
+    arguments = {"x": torch.zeros(1)}
+    results = Compiled(function, arguments, {}).on_host(map_tree(arguments, to_device))
+    assert {name: tensor.item() for name, tensor in results.items()} == {
+        name: float(name[0]) for name in ("1", "2", "1 again", "3", "2 again", "1 last")
+    }
+    assert len({id(tensor) for tensor in results.values()}) == 3
+
+
 ACCEPTED = {
     "rows": torch.zeros(4, 2),
     "ids": torch.zeros(4, dtype=torch.int32),

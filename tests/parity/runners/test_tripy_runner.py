@@ -69,6 +69,29 @@ def test_the_port_gets_every_tensor_in_its_shape_type_and_values(name):
         assert torch.equal(state[key], expected)
 
 
+class Passing(torch.nn.Module):
+    def forward(self, x, ids):
+        return x * 1.0, ids + 0
+
+
+class PassingPort(tp.Module):
+    def forward(self, x, ids):
+        return x * 1.0, ids + 0
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
+def test_inputs_and_results_have_all_their_digits_on_the_way(name):
+    precision = PRECISIONS[name]
+    limits = torch.finfo(precision.dtype)
+    values = [1.0 + limits.eps, limits.max / 2.0, limits.tiny * 3.0, -1.0 / 3.0]
+    inputs = {"x": np.array(values, np.float32), "ids": np.array([0, -1, 2**31 - 1, 2**40 + 1])}
+    runner = TripyRunner()
+    runner.load(ModelPair(Passing, PassingPort, inputs), precision, {})
+    for results in (runner.run(inputs), runner.run_tapped(inputs).tensors):
+        assert torch.equal(results["forward.0"], torch.tensor(values).to(precision.dtype))
+        assert results["forward.1"].tolist() == inputs["ids"].tolist()
+
+
 def test_products_are_rounded_to_tf32_in_that_precision_alone(monkeypatch):
     monkeypatch.setenv(TF32, "0")
     for name in ("tf32", "fp32", "tf32", "fp16"):
