@@ -27,6 +27,10 @@ from parity.execution.commands import Commands, first_line, is_allocation_failur
 from parity.execution.record import RunnerFailure, Status
 from parity.runners.base import BuiltOnly, Refused, Unavailable
 
+YOUNG_COLLECTIONS = 100
+"""Collections of young objects before one of older objects. Most garbage of a trace is young, and older
+objects are executables in use."""
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -200,6 +204,7 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
             # The first command starts the runner, whose modules live to the end. Collections of garbage need
             # not look at them again and again.
             gc.freeze()
+            gc.set_threshold(gc.get_threshold()[0], YOUNG_COLLECTIONS)
             has_started = True
 
 

@@ -4,7 +4,8 @@ nvtripy keeps the whole Python stack of every operation that it records, for the
 messages. Stacks take nine tenths of the time of a trace. After an error, a second trace with stacks gives its
 message. For every operation nvtripy also searches the same requirements, compares the same types with the
 same signature, and derives the same types of arguments. The functions that derive them refer to themselves,
-so that only a collection of garbage frees the arguments.
+so that only a collection of garbage frees the arguments. It parses the source
+of every converted argument, and opens two files for the messages of every compilation.
 
 The replaced functions are internal to nvtripy 0.1.7. Importing this module raises `AttributeError` or
 `ImportError` where they do not exist.
@@ -15,11 +16,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
-from unittest import mock
+from typing import Any, BinaryIO, TypeVar
 
 import nvtripy as tp
+from nvtripy.backend.mlir import compiler
 from nvtripy.frontend import wrappers
 from nvtripy.frontend.constraints.base import Constraints
 from nvtripy.frontend.constraints.fetcher import GetDataType
@@ -44,28 +48,14 @@ _derived: dict[Any, tuple[Constraints, Mapping[str, Any]]] = {}
 @contextlib.contextmanager
 def lean_traces() -> Iterator[None]:
     """Inside, nvtripy records every operation as a call from the same line. Graphs do not change."""
-    # nvtripy looks for the frame that converts arguments, and for its caller.
-    frames = [
-        _frame(module=wrappers.__name__, function=wrappers.convert_input_types.__name__),
-        _frame(module="parity", function="traced"),
-    ]
-
-    def constant(include_code_index: int | None = None) -> stack_info.StackInfo:
-        # The index is the first frame that a message shows; there are no frames to leave out.
-        return stack_info.StackInfo(frames)
-
-    with (
-        mock.patch.object(stack_info, "get_stack_info", constant),
-        mock.patch.object(parameter, "get_stack_info", constant),
-        # The text of an operation's location, which only messages show.
-        mock.patch.object(trace, "str_from_stack_info", _no_text),
-        mock.patch.object(TraceOp, "__str__", _no_text),
-        mock.patch.object(Constraints, "find", _find_once),
-        mock.patch.object(FuncOverload, "matches_arg_types", _match_once),
-        mock.patch.object(wrappers, "_find_known_datatypes", _derive_once),
-        mock.patch.object(GetDataType, "__call__", _dtype_at_once),
-    ):
+    replaced = [(owner, name, getattr(owner, name)) for owner, name, _ in _LEAN]
+    for owner, name, lean in _LEAN:
+        setattr(owner, name, lean)
+    try:
         yield
+    finally:
+        for owner, name, before in replaced:
+            setattr(owner, name, before)
 
 
 def leanly(function: Callable[[], Result]) -> Result:
@@ -94,15 +84,45 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
+def _nothing(*arguments: Any, **keywords: Any) -> None:
+    """Columns of an argument's source, which only messages show."""
+
+
 def _no_text(*arguments: Any, **keywords: Any) -> str:
+    """The text of an operation or its location, which only messages show."""
     return ""
 
 
-def _frame(module: str, function: str) -> stack_info.SourceInfo:
-    # With a range, even an empty one, nvtripy does not parse the code for columns.
-    return stack_info.SourceInfo(
-        module=module, file="", line=1, function=function, code="", _dispatch_target="", column_range=(0, 0)
-    )
+def _one_frame(include_code_index: int | None = None) -> stack_info.StackInfo:
+    # The index is the first frame that a message shows; there are no frames to leave out.
+    return stack_info.StackInfo([_FRAME])
+
+
+@contextlib.contextmanager
+def _into_one_file() -> Iterator[BinaryIO]:
+    """`redirect_stderr`, which takes the process's stderr into a file of its own, with one file for all."""
+    messages = _file_of(os.getpid())
+    messages.truncate(0)
+    messages.seek(0)
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    os.dup2(messages.fileno(), 2)
+    try:
+        yield messages
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+@functools.cache
+def _file_of(process: int) -> BinaryIO:
+    return tempfile.TemporaryFile(buffering=0)
+
+
+# With a range, even an empty one, nvtripy does not parse the code for columns.
+_FRAME = stack_info.SourceInfo(
+    module="parity", file="", line=1, function="traced", code="", _dispatch_target="", column_range=(0, 0)
+)
 
 
 def _find_once(self: Constraints, pattern: Any, skip_within: type | None = None) -> list[Constraints]:
@@ -189,3 +209,19 @@ def _types(value: Any) -> Any:
 @functools.cache
 def _is_container(kind: type) -> bool:
     return issubclass(kind, (Sequence, Mapping)) and not issubclass(kind, (str, bytes))
+
+
+_LEAN: list[tuple[Any, str, Callable]] = [
+    (stack_info, "get_stack_info", _one_frame),
+    (parameter, "get_stack_info", _one_frame),
+    (trace, "str_from_stack_info", _no_text),
+    (TraceOp, "__str__", _no_text),
+    (wrappers, "_add_column_info", _nothing),
+    (trace, "redirect_stderr", _into_one_file),
+    (compiler, "redirect_stderr", _into_one_file),
+    (Constraints, "find", _find_once),
+    (FuncOverload, "matches_arg_types", _match_once),
+    (wrappers, "_find_known_datatypes", _derive_once),
+    (GetDataType, "__call__", _dtype_at_once),
+]
+"""Functions of nvtripy by their owner and name, and their lean forms."""

@@ -93,7 +93,10 @@ class Executable:
         Raises:
             GraphError: the shapes do not fit; the message names the operation.
         """
-        program = fold(self.program, types, values, folding(self.device, self.options.allow_tf32))
+        program = self.program
+        if values or any(type is not program.types[v] for type, v in zip(types, program.inputs)):
+            # With the declared types, and no further values, it is folded already.
+            program = fold(program, types, values, folding(self.device, self.options.allow_tf32))
         steps = Plan(program, self._place, writes_over=not self.options.fuse)
         plan: Plan | CudaPlan = CudaPlan(steps, self.options) if self.device.type == "cuda" else steps
         self._plans[key] = plan
