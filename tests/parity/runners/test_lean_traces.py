@@ -63,3 +63,12 @@ def test_overloads_are_told_apart_by_the_members_of_other_containers():
 def test_garbage_is_collected_again_after_a_trace():
     assert leanly(gc.isenabled) is False
     assert gc.isenabled()
+
+
+def test_a_refused_graph_has_its_own_message_inside():
+    with lean_traces():
+        for size in (5, 7):
+            with pytest.raises(tp.TripyException, match=rf"elements to \[{size}\]") as refused:
+                tp.compile(lambda x, s=size: tp.reshape(x, (s,)), args=[tp.InputInfo((2,), dtype=tp.float32)])
+            assert str(refused.value).count("elements to") == 1
+        assert tp.compile(lambda x: x + 1, args=[tp.InputInfo((2,), dtype=tp.float32)])
