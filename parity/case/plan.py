@@ -26,7 +26,7 @@ class PlannedBatch:
 
     Attributes:
         name: Name in reports, unique in the plan.
-        purpose: What the batch asks, in words: "one row is empty; ids 0 and the largest".
+        purpose: Reason for the batch: "one row is empty; ids 0 and the largest".
         inputs: Arrays by name.
     """
 

@@ -1,4 +1,4 @@
-"""What verbs print on stdout, and the folders of their results."""
+"""The stdout of verbs, and the folders of their results."""
 
 from __future__ import annotations
 

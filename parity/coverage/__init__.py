@@ -1,8 +1,8 @@
-"""What inputs ask of a port, and what none of them asks.
+"""The coverage of a port by inputs: questions, and the answers that the inputs gave.
 
-Each question is about a line, a branch, an outcome, a threshold, a size or an option.
+A question is about a line, a branch, an outcome, a threshold, a size or an option.
 
-questions   a question about the port, the answers that it has, and those that a run gave
+questions   a question about the port, all its answers, and the answers of a run
 source      the port's Python modules, and changed code in them
 places      comparisons, clamps and conditions in the source, and the source with a probe in each
 probes      the values that reach the places, of Python and of traced tensors

@@ -52,7 +52,7 @@ class Lines:
             self._library.stop()
 
     def answer(self, coverage: Coverage) -> None:
-        """Add all lines and branches, with those that have run so far."""
+        """Add all lines and branches; the answers are the ones that have run so far."""
         data = self._library.get_data()
         arcs = {path: frozenset(data.arcs(path) or ()) for path in self._sources}
         # Files where nothing else has run have all their answers.

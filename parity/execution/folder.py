@@ -200,7 +200,7 @@ class RunnerFolder:
 
     @property
     def coverage(self) -> Path:
-        """What the batch asks of the port; missing where it is not measured."""
+        """The coverage of the port by the batch; missing where it is not measured."""
         return self.path / "coverage.json"
 
     @property

@@ -77,7 +77,7 @@ class NamedInputs:
 
     Attributes:
         name: Name in reports; unique in the run.
-        purpose: What the batch asks, in words; empty for recorded data.
+        purpose: Reason for the batch, in words; empty for recorded data.
         inputs: The arrays.
     """
 
@@ -188,7 +188,7 @@ class Asked(Protocol):
 
     @property
     def purpose(self) -> str:
-        """What the batch asks, in words; empty for recorded data."""
+        """The reason for the batch, in words; empty for recorded data."""
 
 
 _Batch = TypeVar("_Batch", bound=Asked)

@@ -1,4 +1,4 @@
-"""What no input of a run asks, as data of the report and in words."""
+"""The coverage of a port by a run's inputs, as data of the report and in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNASKED = ("module", "function", *(kind.value for kind in Kind))
 
 
 def coverage_report(cases: Sequence[Case], judgements: Iterable[PrecisionJudgement]) -> CoverageReport | None:
-    """What all inputs ask of the port; None where nothing is measured.
+    """The coverage of the port by all inputs; None where nothing is measured.
 
     Args:
         cases: The cases of the run.
@@ -92,7 +92,7 @@ def _never_run(coverage: Coverage) -> Iterable[UnaskedReport]:
 
 
 def _rest(coverage: Coverage) -> Iterable[UnaskedReport]:
-    """Questions with missing answers, less those that follow from another one.
+    """Questions with missing answers, less the ones that follow from another question.
 
     A line follows from the branch that leads to it, or from the line before it. All questions of a line that
     does not run follow from that line.
@@ -137,7 +137,7 @@ def _excuse(entry: UnaskedReport, excuses: Mapping[str, str]) -> tuple[str, tupl
 
 
 def in_words(report: CoverageReport) -> str:
-    """What no input asks, in one sentence: numbers of questions by kind."""
+    """A sentence on the questions that no input asks: their numbers by kind."""
     counts = Counter(entry.kind for entry in report.unasked)
     parts = [_counted(counts[kind], kind) for kind in _UNASKED if counts[kind]]
     if parts:

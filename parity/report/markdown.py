@@ -133,7 +133,7 @@ def _failing_modules(report: Report) -> str:
 
 
 def _coverage(report: Report) -> list[str]:
-    """What no input asks of the port."""
+    """The section on questions that no input asks of the port."""
     if report.coverage is None:
         return []
     rows = [

@@ -145,7 +145,7 @@ class UnaskedReport(Part):
 
 
 class CoverageReport(Part):
-    """What all inputs of a run ask of the port, in one precision.
+    """The coverage of the port by all inputs of a run, in one precision.
 
     Attributes:
         asked, questions: Numbers of questions with all their answers, and of all questions, by kind.
@@ -170,7 +170,7 @@ class Report(Part):
         environment: Machine and libraries of the runners.
         requested_runners: The runners that the user named.
         cases: The results.
-        coverage: What the inputs ask of the port; None for a run without a port.
+        coverage: Coverage of the port by the inputs; None for a run without a port.
         changed_code: Of a replay, packages whose code is another one than behind the captures.
         exit_code: Exit code of the command.
     """

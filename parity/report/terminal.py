@@ -70,7 +70,7 @@ class _Tables:
 
 
 def _closing(report: Report) -> Iterator[Text]:
-    """What no input asks of the port, in a line, and the verdict."""
+    """A line on the questions that no input asks of the port, and the verdict."""
     if report.coverage is not None:
         page = "; see report.html#coverage" if report.coverage.unasked else ""
         yield Text(f"{coverage.in_words(report.coverage)}{page}", style="yellow" if page else "dim")

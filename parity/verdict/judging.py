@@ -37,7 +37,7 @@ class PrecisionJudgement:
         runners: By name, over all batches.
         gpu: State of the GPU before and after timing; empty without a GPU.
         rooflines: Least times on the GPU; None without a GPU.
-        coverage: What all batches ask of the port; None where it is not measured.
+        coverage: Coverage of the port by all batches; None where it is not measured.
     """
 
     precision: str

@@ -1,4 +1,4 @@
-"""What inputs ask of a loaded port, measured on graphs of its own: no judged graph has probes."""
+"""The coverage of a loaded port by inputs, on graphs of its own: no judged graph has probes."""
 
 from __future__ import annotations
 

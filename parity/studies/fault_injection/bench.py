@@ -106,7 +106,7 @@ class Bench(BatchBench):
 
     @functools.cached_property
     def coverage(self) -> Coverage:
-        """What the batches of the plan and of the fuzzed set ask of the port."""
+        """The coverage of the port by the batches of the plan and of the fuzzed set."""
         coverage = Coverage()
         port = TripyRunner()
         port.load(self.case, self.precision, self.weights)
