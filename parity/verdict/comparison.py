@@ -17,14 +17,17 @@ from parity.inputs.masks import bits
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.bound import bound_for
 from parity.verdict.diagnosis import diagnose
+from parity.verdict.distances import compared_rows
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
 from parity.verdict.rule import Verdict, failure, judge
+from parity.verdict.sampling_error import FALSE_ALARM
 
 MAX_BOUNDARY_FRACTION = 0.01
-"""Largest share of a tap's own elements that may lie at a discontinuity; with more, the tap fails."""
+"""Largest share of a tap's own elements that may lie at a discontinuity, over all inputs. A tap fails with so
+many of them in a batch that chance has more in at most `FALSE_ALARM` of all batches."""
 MAX_FLIPPED_FRACTION = 0.5
-"""The same for later taps: one flip early in a sequence reaches every later row."""
+"""Largest share of the elements of later taps. One flip early in a sequence reaches every later row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,26 +192,47 @@ def _judge_one(
         return failure("missing: the port has no such module or output", bound)
     if oracle is None:
         return failure("missing: the oracle has no such tap", bound)
-    boundary, allowed = evidence.boundary.get(tap), MAX_BOUNDARY_FRACTION
-    if boundary is None:
-        boundary, allowed = contaminated, MAX_FLIPPED_FRACTION
+    own = evidence.boundary.get(tap)
+    boundary = contaminated if own is None else own
+    valid = evidence.mask(tuple(reference.shape))
     verdict = judge(
         oracle,
         reference,
         port,
         evidence.precision,
         longest_sum,
-        evidence.mask(tuple(reference.shape)),
+        valid,
         boundary,
         modules,
         evidence.rounding_samples(sampled_tap or tap, isolated),
         by_row=isolated,
     )
     lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
-    if verdict.passed and lost > allowed:
-        reason = f"{verdict.boundary} elements depend on a discontinuity, more than {allowed:.0%} of all"
-        return failure(reason, bound)
+    if not verdict.passed or not lost:
+        return verdict
+    depend = f"{verdict.boundary} elements depend on a discontinuity, more than"
+    if own is None and lost > MAX_FLIPPED_FRACTION:
+        return failure(f"{depend} {MAX_FLIPPED_FRACTION:.0%} of all", bound)
+    rows = compared_rows(np.broadcast_to(True if valid is None else valid, tuple(reference.shape)))
+    if own is not None and _chance_of_boundaries(lost, rows) < FALSE_ALARM:
+        return failure(f"{depend} chance has of {MAX_BOUNDARY_FRACTION:.0%} of {rows} rows", bound)
     return verdict
+
+
+def _chance_of_boundaries(share: float, rows: int) -> float:
+    """The chance of this share of rows at a discontinuity, or more, if `MAX_BOUNDARY_FRACTION` of all are.
+
+    All elements of a row may have one pre-image, so that rows and not elements are independent.
+
+    Args:
+        share: Share of the elements at a discontinuity.
+        rows: Number of compared rows.
+    """
+    # SciPy takes long to import, which a run has while its runners work.
+    from scipy import special
+
+    # The binomial tail. The incomplete beta function has it for parts of rows, too.
+    return float(special.betainc(share * rows, rows - share * rows + 1.0, MAX_BOUNDARY_FRACTION))
 
 
 def _flipped_rows(evidence: Evidence, results: Results) -> np.ndarray | None:

@@ -5,12 +5,14 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from parity.capture.captures import Capture
 from parity.verdict.bound import bound_for
 from parity.verdict.comparison import MAX_BOUNDARY_FRACTION, MAX_FLIPPED_FRACTION, compare
 from parity.verdict.evidence import Results
 from parity.verdict.rule import failure
+from parity.verdict.sampling_error import FALSE_ALARM
 from tests.parity.comparisons import (
     APPENDED,
     CHECK,
@@ -30,29 +32,61 @@ from tests.parity.comparisons import (
 # Elements that depend on a discontinuity
 
 
-@pytest.mark.parametrize(("count", "passes"), [(1, True), (2, False)])
-def test_the_share_of_elements_at_a_discontinuity(count, passes):
-    assert MAX_BOUNDARY_FRACTION == 0.01
-    tensor = normal(6, 10, 10)
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(("rows", "most"), [(7, 2), (32, 4), (100, 6), (10_000, 139)])
+def test_the_share_of_rows_at_a_discontinuity(rows, most, width):
+    """One row of a few is more than 1 %, by chance. The most that chance has grows as the binomial's tail."""
+    assert (MAX_BOUNDARY_FRACTION, FALSE_ALARM) == (0.01, 1e-4)
+    assert stats.binom.sf(most, rows, 0.01) < FALSE_ALARM <= stats.binom.sf(most - 1, rows, 0.01)
+    for count in (most, most + 1):
+        verdicts = _at_a_discontinuity(rows, width, np.arange(rows)[:, None] < count)
+        for verdict in verdicts:
+            if count == most:
+                assert (verdict.boundary, verdict.checked) == (count * width, (rows - count) * width)
+            else:
+                reason = (
+                    f"{count * width} elements depend on a discontinuity, more than chance has of "
+                    f"1% of {rows} rows"
+                )
+                assert repr(verdict) == repr(failure(reason, bound_for(FP32, 1)))
+
+
+@pytest.mark.parametrize(("count", "passes"), [(48, True), (56, False)])
+def test_elements_with_pre_images_of_their_own_add_up_to_rows(count, passes):
+    """In 100 rows of 8, the most that chance has are 6 rows; 48 elements are 6 of them."""
+    boundary = np.zeros((100, 8), bool)
+    boundary[:count, 3] = True
+    assert all(verdict.passed is passes for verdict in _at_a_discontinuity(100, 8, boundary))
+
+
+def test_padding_is_no_row_at_a_discontinuity():
+    """Of 100 rows, 4 are valid, and 3 of them at a discontinuity are more than chance has."""
+    lengths = np.array([4])
+    boundary = (np.arange(100) < 3)[None, :, None]
+    valid = {100: np.arange(100)[None, :] < lengths[:, None]}
+    verdicts = _at_a_discontinuity((1, 100), 6, boundary, valid)
+    assert all("of 4 rows" in verdict.reason for verdict in verdicts)
+
+
+def _at_a_discontinuity(rows, width, boundary, valid=None):
+    """Both verdicts on a right port whose elements lie at a discontinuity."""
+    shape = (*np.atleast_1d(rows), width)
+    tensor = normal(6, *shape)
     reference = Capture(
         {"bias": tensor}, [module_call("bias")], longest_sums=SUMS, longest_sums_before={"bias": 1}
     )
-    boundary = np.zeros((10, 10), bool)
-    boundary[3, :count] = True
     exact = {"bias": tensor.double()}
     evidence = evidence_with(
-        reference=reference, oracle=exact, oracle_isolated=exact, boundary={"bias": boundary}, valid={}
+        reference=reference,
+        oracle=exact,
+        oracle_isolated=exact,
+        boundary={"bias": np.broadcast_to(boundary, shape)},
+        valid=valid or {},
+        batch_size=shape[0],
     )
     port = {"bias": tensor}
-    comparison = compare(evidence, Results({}, tapped=port, isolated=port, poisoned=port))
-    assert comparison.passed is passes
-    tap = comparison.tap("bias")
-    for verdict in (tap.accumulated, tap.isolated):
-        if passes:
-            assert (verdict.boundary, verdict.checked) == (1, 99)
-        else:
-            reason = "2 elements depend on a discontinuity, more than 1% of all"
-            assert repr(verdict) == repr(failure(reason, bound_for(FP32, 1)))
+    tap = compare(evidence, Results({}, tapped=port, isolated=port, poisoned=port)).tap("bias")
+    return tap.accumulated, tap.isolated
 
 
 def _flipped(places, **changes):
@@ -83,9 +117,8 @@ def _left_out(evidence, results):
 def test_rows_behind_a_flip_are_left_out(causal, rows, batch):
     """A flip in position 2 of the first sequence: its later rows, and its outputs."""
     evidence, results = _flipped([(0, 2, 1)], causal=causal)
-    # Of the bias itself, more than a hundredth is at the discontinuity, and it fails without numbers.
     assert _left_out(evidence, results) == {
-        "bias": [0, 0],
+        "bias": [1, 1],
         "block.inner": [rows * 3, 0],
         "block": [rows * 2, 0],
         APPENDED: [None, 0],
