@@ -90,11 +90,12 @@ def write(reference: CaseReference, precision: Precision, folder: CaseFolder) ->
         import polygraphy.comparator
         import polygraphy.json  # noqa: F401
 
-        from parity.runners.onnx.export import export, save_model
+        from parity.runners.onnx.export import export, save_model, traced_batch
     except ImportError as error:
         raise Unavailable(f"{error}; `pip install polygraphy onnx onnxscript`") from error
     case, weights = load_case(reference), load_export(folder.weights)
-    save_model(export(case, precision, weights).plain(), folder.onnx(precision.name) / "model.onnx")
+    exported = export(case, precision, weights, traced_batch(case))
+    save_model(exported.plain(), folder.onnx(precision.name) / "model.onnx")
     for batch in folder.collected(precision.name):
         _write_batch(case, precision, batch, read_record(batch.record))
 

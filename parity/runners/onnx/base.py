@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall, argument_keys
 from parity.case import Case
 from parity.runners.base import Arrays, TapsModules, Tensors
-from parity.runners.onnx.export import Exported, argument_name, export, feeds
+from parity.runners.onnx.export import Exported, argument_name, export, feeds, traced_batch
 from parity.timing.measure import Timed, TimedCall
 
 
@@ -30,21 +31,46 @@ class Session(Protocol):
 class OnnxRunner(TapsModules):
     """The exported dense reference: the whole model for any batch, and each module cut out of it.
 
+    Only first axes are dynamic in a graph. A batch with other sizes of other axes has an export of its own.
     The export has the entry alone, and no methods that fill and extend a cache.
+
+    Attributes:
+        case: The case.
+        dtype: Type of the tested precision.
+        exported: The export for the typical batch.
     """
 
     def __init__(self) -> None:
         self.case: Case
         self.dtype: torch.dtype
         self.exported: Exported
+        self._export: Callable[[Arrays], Exported]
+        self._dynamic: frozenset[str]
+        self._exports: dict[tuple, Exported] = {}
         self._sessions: dict[Any, Session] = {}
-        self._modules: dict[str, ir.Model] = {}
+        self._modules: dict[Any, ir.Model] = {}
 
     def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
         self.case = case
         self.dtype = precision.dtype
         self._sessions, self._modules = {}, {}
-        self.exported = export(case, precision, weights)
+        self._export = functools.partial(export, case, precision, weights)
+        typical = traced_batch(case)
+        self._dynamic = frozenset(case.dynamic_axes(typical))
+        self.exported = self._export(typical)
+        self._exports = {self._fixed_sizes(typical): self.exported}
+
+    def _fixed_sizes(self, arrays: Arrays) -> tuple:
+        """Sizes of the axes that are not dynamic, by the path of the entry's argument."""
+        tensors = feeds(self.case, arrays, self.dtype)
+        return tuple((path, tuple(tensor.shape[path in self._dynamic :])) for path, tensor in tensors.items())
+
+    def _exported_for(self, arrays: Arrays) -> tuple[tuple, Exported]:
+        """The export that takes a batch, and its key."""
+        sizes = self._fixed_sizes(arrays)
+        if sizes not in self._exports:
+            self._exports[sizes] = self._export(arrays)
+        return sizes, self._exports[sizes]
 
     @abc.abstractmethod
     def _open(self, model: ir.Model, tensors: Tensors, smallest: Mapping[str, int]) -> Session:
@@ -61,9 +87,9 @@ class OnnxRunner(TapsModules):
         """The properties of inputs that a session depends on: inputs with equal ones share a session."""
 
     def _session(
-        self, what: str, model: Callable[[], ir.Model], tensors: Tensors, smallest: Mapping[str, int]
+        self, what: tuple, model: Callable[[], ir.Model], tensors: Tensors, smallest: Mapping[str, int]
     ) -> Session:
-        key = (what, self._fits(tensors))
+        key = (*what, self._fits(tensors))
         if key not in self._sessions:
             self._sessions[key] = self._open(model(), tensors, smallest)
         return self._sessions[key]
@@ -73,22 +99,24 @@ class OnnxRunner(TapsModules):
         smallest = {path: least for path, (_, least) in self.case.dynamic_axes(arrays).items()}
         return feeds(self.case, arrays, self.dtype), smallest
 
-    def _whole(self, what: str, model: Callable[[], ir.Model], arrays: Arrays) -> tuple[Session, Tensors]:
+    def _whole(self, what: Callable[[Exported], ir.Model], arrays: Arrays) -> tuple[Session, Tensors]:
+        """A session of the plain or the tapped model, and its inputs."""
+        sizes, exported = self._exported_for(arrays)
         tensors, smallest = self._inputs(arrays)
-        return self._session(what, model, tensors, smallest), tensors
+        return self._session((what.__name__, sizes), lambda: what(exported), tensors, smallest), tensors
 
     def run(self, arrays: Arrays) -> dict[str, torch.Tensor]:
-        session, tensors = self._whole("plain", self.exported.plain, arrays)
+        session, tensors = self._whole(Exported.plain, arrays)
         return session(tensors)
 
     def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
-        session, tensors = self._whole("tapped", self.exported.tapped, arrays)
+        session, tensors = self._whole(Exported.tapped, arrays)
         capture = Capture() if capture is None else capture
         capture.tensors.update(session(tensors))
         return capture
 
     def time(self, arrays: Arrays, repeats: int) -> Timed:
-        session, tensors = self._whole("plain", self.exported.plain, arrays)
+        session, tensors = self._whole(Exported.plain, arrays)
         return Timed(session.time(tensors, repeats), {})
 
     def run_call(
@@ -103,11 +131,13 @@ class OnnxRunner(TapsModules):
 
     def _call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[Session, Tensors]:
         keys = argument_keys(call.args, call.kwargs)
-        if call.tap not in self._modules:
-            self._modules[call.tap] = self.exported.module(call.tap, list(keys), call.outputs)
-        model = self._modules[call.tap]
+        sizes, exported = self._exported_for(arrays)
+        what = (call.tap, sizes)
+        if what not in self._modules:
+            self._modules[what] = exported.module(call.tap, list(keys), call.outputs)
+        model = self._modules[what]
         arguments = {argument_name(call.tap, path): inputs[key] for path, key in keys.items()}
         # The graph's other inputs are those of the model, for their sizes.
         available = {**feeds(self.case, arrays, self.dtype), **arguments}
         tensors = {value.name: available[value.name] for value in model.graph.inputs}
-        return self._session(call.tap, lambda: model, tensors, {}), tensors
+        return self._session(what, lambda: model, tensors, {}), tensors

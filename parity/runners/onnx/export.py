@@ -33,8 +33,8 @@ from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import rounded
 
 OPSET = 20
-# Version of the file format, the one of torch.onnx.
-_IR_VERSION = 10
+IR_VERSION = 10
+"""Version of the file format, the one of torch.onnx."""
 _END = 2**31 - 1
 # Attribute of the exported wrapper that holds the model.
 _MODEL = "model"
@@ -100,7 +100,7 @@ class Exported:
     def _cut(self, inputs: list[str], outputs: tuple[str, ...]) -> ir.Model:
         graph = ir.convenience.extract(self.graph, inputs, outputs)
         model = ir.Model(
-            graph, ir_version=_IR_VERSION, producer_name="pytorch", producer_version=torch.__version__
+            graph, ir_version=IR_VERSION, producer_name="pytorch", producer_version=torch.__version__
         )
         optimizer.optimize(model)
         return model
@@ -148,21 +148,34 @@ def _sizes_needed(results: list[ir.Value], arguments: set[ir.Value]) -> list[str
     return list(needed)
 
 
-def export(case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]) -> Exported:
+def traced_batch(case: Case) -> Mapping[str, np.ndarray]:
+    """The typical batch, with as many rows as a trace needs."""
+    return make_inputs(case.with_overrides(batch_size=_TRACED_ROWS)).typical.arrays
+
+
+def export(
+    case: Case,
+    precision: Precision,
+    weights: Mapping[str, torch.Tensor],
+    arrays: Mapping[str, np.ndarray],
+) -> Exported:
     """Export the dense reference of a case, with dynamic first axes as in `Case.dynamic_axes`.
 
     Args:
         case: The case. Its batch size does not matter.
         precision: Precision of weights and floating-point inputs.
         weights: The reference's state dict in float32.
+        arrays: A batch with the sizes of all other axes, such as `traced_batch`.
     """
     model = case.build_reference().to(precision.dtype)
     model.load_state_dict(rounded(weights, precision.dtype), strict=True)
-    example = make_inputs(case.with_overrides(batch_size=_TRACED_ROWS)).typical
-    arguments = case.entry_arguments(example.arrays)
-    inputs = feeds(case, example.arrays, precision.dtype)
+    arguments = case.entry_arguments(arrays)
+    axes = case.dynamic_axes(arrays)
+    inputs = {
+        path: _traced(tensor) if path in axes else tensor
+        for path, tensor in feeds(case, arrays, precision.dtype).items()
+    }
     entry = _Entry(model.eval(), case, arguments)
-    axes = case.dynamic_axes(example.arrays)
     sizes = {size: torch.export.Dim(size, min=smallest) for size, smallest in axes.values()}
     shapes = tuple({0: sizes[axes[path][0]]} if path in axes else {} for path in inputs)
     with torch.no_grad():
@@ -183,6 +196,11 @@ def export(case: Case, precision: Precision, weights: Mapping[str, torch.Tensor]
     for value in list(graph.initializers.values()):
         value.name = value.name.removeprefix(f"{_MODEL}.")
     return Exported(graph, entry.names.taps, entry.names.outputs, precision.dtype)
+
+
+def _traced(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of as many rows as a trace needs, whose values do not matter to it."""
+    return tensor if len(tensor) >= _TRACED_ROWS else tensor.new_zeros(_TRACED_ROWS, *tensor.shape[1:])
 
 
 def feeds(case: Case, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -14,6 +14,7 @@ import torch
 from parity.base.precision import Precision
 from parity.case import Case
 from parity.runners.base import Tensors, Unavailable
+from parity.runners.onnx import int64_order
 from parity.runners.onnx.base import OnnxRunner
 from parity.runners.onnx.export import save_model
 from parity.timing.measure import measure
@@ -82,9 +83,15 @@ class OnnxRuntimeRunner(OnnxRunner):
         self._on_gpu = torch.cuda.is_available()
         self._allow_tf32 = False
 
+    @property
+    def _repairs(self) -> bool:
+        """Whether graphs avoid operators that this ONNX Runtime computes wrong."""
+        return not self._on_gpu and not int64_order.is_right()
+
     def label(self) -> str:
         level = ort.SessionOptions().graph_optimization_level.name.removeprefix("ORT_").lower()
-        return f"onnxruntime ({ort.__version__}, {'cuda' if self._on_gpu else 'cpu'}, {level})"
+        repaired = ", its int64 order repaired" if self._repairs else ""
+        return f"onnxruntime ({ort.__version__}, {'cuda' if self._on_gpu else 'cpu'}, {level}{repaired})"
 
     def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
         if self._on_gpu and _CUDA not in ort.get_available_providers():
@@ -107,6 +114,8 @@ class OnnxRuntimeRunner(OnnxRunner):
 
     def _made(self, model: ir.Model) -> _OrtSession:
         threads = torch.get_num_threads()
+        if self._repairs:
+            int64_order.repair(model)
         return _CudaSession(model, threads, self._allow_tf32) if self._on_gpu else _OrtSession(model, threads)
 
     def _open(self, model: ir.Model, tensors: Tensors, smallest: Mapping[str, int]) -> _OrtSession:

@@ -160,7 +160,8 @@ class TensorRTOnnxRunner(OnnxRunner, BuildsEngines):
         tensors, smallest = self._inputs(arrays)
         shapes = self._fits(tensors)
         if shapes not in self._facts:
-            dynamic, static = self.exported.plain(), self.exported.plain()
+            _, exported = self._exported_for(arrays)
+            dynamic, static = exported.plain(), exported.plain()
             with_fixed_sizes(static, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
             self._facts[shapes] = [
                 self._keep("dynamic batch", self._built(dynamic, tensors, smallest), folder),
