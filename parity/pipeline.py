@@ -130,12 +130,15 @@ def _finish(
             return _judged(entry, precision, request, folder, worker, progress)
         return streams(entry.case, precisions[0], worker) if request.streams else ()
 
-    # Streams come first: they are the longest units of one process.
-    units = [*((entry, None) for entry in prepared), *itertools.product(prepared, precisions)]
+    # Streams come first: they are the longest units of one process. No core waits long for the last unit.
+    longest_first = sorted(prepared, key=lambda entry: _length(entry, request), reverse=True)
+    units = [*((entry, None) for entry in prepared), *itertools.product(longest_first, precisions)]
     here = any(case.is_live for case in request.cases)
-    done = iter(side_by_side(work, units, folder, request.timeout, here))
-    of_cases = [next(done) for _ in prepared]
-    by_case = [[next(done) for _ in precisions] for _ in prepared]
+    results = side_by_side(work, units, folder, request.timeout, here)
+    names = ((entry.case.name, precision) for entry, precision in units)
+    done = dict(zip(names, results, strict=True))
+    of_cases = [done[entry.case.name, None] for entry in prepared]
+    by_case = [[done[entry.case.name, precision] for precision in precisions] for entry in prepared]
     more_rows = [
         {judgement.precision: further for judgement, further in judgements} for judgements in by_case
     ]
@@ -150,6 +153,11 @@ def _finish(
         write_again(report, folder.path)
         write_manifest(folder, request, report.requested_runners, descriptions)
     return report
+
+
+def _length(prepared: PreparedCase, request: Request) -> tuple[int, int]:
+    """A key that orders cases by their expected time: the numbers of runners and of weights."""
+    return len(request.runners_of(prepared.case)), len(prepared.weights)
 
 
 def _judged(

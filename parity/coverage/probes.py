@@ -179,9 +179,10 @@ def _is_number(value: Any) -> bool:
 
 @cache
 def _instrumented(module: str) -> tuple[Mapping[str, CodeType], Sequence[Place]]:
-    """Code of a module's functions with a probe in each place, and the places."""
+    """Code of a module's functions with a probe in each of their places, and the places."""
     tree, places = with_probes(source_of(module))
-    return codes_of(module, tree), places
+    probed = {place.function for place in places}
+    return {name: code for name, code in codes_of(module, tree).items() if name in probed}, places
 
 
 class Probing:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import nvtripy
@@ -70,6 +70,8 @@ def functions(module: str) -> dict[str, FunctionType]:
 
     def collect(owner: Any) -> None:
         for member in vars(owner).values():
+            if isinstance(member, ModuleType):  # nvtripy searches long for an attribute that it lacks
+                continue
             function = _plain(member)
             if isinstance(function, FunctionType) and function.__code__.co_filename == path:
                 functions_by_name[function.__qualname__] = function

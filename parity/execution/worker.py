@@ -192,6 +192,9 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     # A group of its own ends with its processes, and no interrupt at the terminal reaches it.
     os.setpgid(0, 0)
     die_with_parent(os.getppid())
+    # Imported modules live to the end. Collections of garbage need not look at them again and again.
+    gc.freeze()
+    gc.set_threshold(gc.get_threshold()[0], YOUNG_COLLECTIONS)
     commands = Commands(name)
     has_started = False
     while True:
@@ -201,10 +204,8 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
             return
         pipe.send(_answer(commands, command, arguments, keywords))
         if not has_started:
-            # The first command starts the runner, whose modules live to the end. Collections of garbage need
-            # not look at them again and again.
+            # The first command starts the runner, which imports more.
             gc.freeze()
-            gc.set_threshold(gc.get_threshold()[0], YOUNG_COLLECTIONS)
             has_started = True
 
 

@@ -16,14 +16,15 @@ import torch
 
 from parity.timing.measure import Replayed
 
-WARM_UPS, CPU_WARM_UPS = 3, 2
+WARM_UPS, CPU_WARM_UPS = 3, 1
+"""Runs that are not counted. Runners have run the batch before: on a CPU one run is enough."""
 MIN_ROUNDS, MAX_ROUNDS = 5, 30
 ROUNDS_SECONDS = 0.5
 """Time that all rounds of whole models may take together, within these limits, in seconds."""
-CPU_ROUNDS_SECONDS = 0.1
-"""The same on a CPU, commands included: nothing else runs meanwhile."""
+CPU_ROUNDS_SECONDS = 0.03
+"""The same on a CPU behind the least number of rounds, commands included: nothing else runs meanwhile."""
 MODULE_ROUNDS, MODULE_REPEATS = 2, 3
-MODULES_SECONDS = 0.1
+MODULES_SECONDS = 0.03
 """Time of a round of all calls on a CPU after which no other round follows, in seconds."""
 GPU_REPEATS, GPU_MAX_ROUNDS = 5, 10
 """Counted runs of a runner in one round on a GPU, and the limit of rounds there."""
