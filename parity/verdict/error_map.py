@@ -158,7 +158,9 @@ def _largest(
 ) -> tuple[np.ndarray, float]:
     """The largest error over the other axes, -inf if none is compared, and the oracle's largest element."""
     with np.errstate(invalid="ignore"):
-        difference = np.where(counted, np.abs(port - oracle), -np.inf)
+        # Equal infinities have no difference.
+        distance = np.where(port == oracle, 0.0, np.abs(port - oracle))
+        difference = np.where(counted, distance, -np.inf)
     scale = np.abs(oracle, where=counted, out=np.zeros_like(oracle))
     # A maximum with NaN is NaN.
     return difference.max(axis=others), float(np.max(scale, initial=0.0, where=np.isfinite(scale)))

@@ -107,7 +107,8 @@ def _scale(evidence: Evidence, tap: str) -> float:
     if oracle is None or not oracle.dtype.is_floating_point:
         return 1.0
     counted = evidence.counted(tap, tuple(oracle.shape))
-    return float(np.abs(oracle.double().numpy()[counted]).max(initial=0.0))
+    values = np.abs(oracle.double().numpy()[counted])
+    return float(values.max(initial=0.0, where=np.isfinite(values)))
 
 
 def _limit(tap: TapJudgement | None) -> float:

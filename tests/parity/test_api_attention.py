@@ -139,3 +139,56 @@ def test_a_part_left_over_is_named():
     weights["attn.v.bias"] = PARTS["attn.k.bias"]
     with pytest.raises(parity.UserError, match=r"weights: attn.in_proj_bias has a part left over, \(2, 3\)"):
         attend(weights=weights)
+
+
+class MaskedLogits(torch.nn.Module):
+    """Minus infinity inside and in the result."""
+
+    def __init__(self):
+        super().__init__()
+        self.logits = torch.nn.Linear(D, D)
+        self.masked = Masked()
+
+    def forward(self, x, valid):
+        masked = self.masked(self.logits(x).sum(-1), valid)
+        return masked, torch.softmax(masked, -1)
+
+
+class Masked(torch.nn.Module):
+    def forward(self, logits, valid):
+        return logits.masked_fill(~valid, -torch.inf)
+
+
+class MaskedPort(tp.Module):
+    def __init__(self, fill):
+        super().__init__()
+        self.fill = fill
+
+    def forward(self, logits, valid):
+        return tp.where(valid, logits, tp.full_like(logits, self.fill))
+
+
+class MaskedLogitsPort(tp.Module):
+    def __init__(self, dtype, fill=-float("inf")):
+        super().__init__()
+        self.logits, self.masked = tp.Linear(D, D, dtype=dtype), MaskedPort(fill)
+
+    def forward(self, x, valid):
+        masked = self.masked(tp.sum(self.logits(x), -1), valid)
+        return masked, tp.softmax(masked, -1)
+
+
+def test_logits_that_a_mask_sets_to_minus_infinity_pass():
+    result = parity.compare(MaskedLogits(), MaskedLogitsPort, inputs=SEQUENCES, precisions=("fp32", "bf16"))
+    result.raise_if_failed()
+
+
+def test_another_number_in_place_of_minus_infinity_fails_at_its_module():
+    result = parity.compare(
+        MaskedLogits(),
+        lambda dtype: MaskedLogitsPort(dtype, -1e4),
+        inputs=SEQUENCES,
+        precisions=("fp32",),
+    )
+    assert "FAIL at masked" in str(result)
+    assert "NaN or Inf among the compared elements" in str(result)
