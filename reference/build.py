@@ -226,14 +226,18 @@ def build_stu(config: STUConfig, layout: str = "dense", jagged_backend: str = "a
     return HSTUTransducer(stu_module=stack, **_stu_arguments(config)).eval()
 
 
-def build_stu_fused(config: STUConfig) -> HSTUTransducerFused:
+def build_stu_fused(config: STUConfig, whole_layers: bool = False) -> HSTUTransducerFused:
     """`build_stu` on jagged rows with fused attention; state-dict keys are the same.
+
+    Args:
+        config: the sizes and choices.
+        whole_layers: see `STUStackFused`.
 
     Raises:
         ValueError: naming the field, its value and the fix; also for a choice that the kernel lacks.
     """
     layers = _stu_layers(config, STULayerFused)
-    stack = STUStackFused(layers, config.mask_contextual_seq_len, config.max_attn_len)
+    stack = STUStackFused(layers, config.mask_contextual_seq_len, config.max_attn_len, whole_layers)
     return HSTUTransducerFused(stu_module=stack, **_stu_arguments(config)).eval()
 
 

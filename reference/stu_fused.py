@@ -1,9 +1,11 @@
-"""The production STU on jagged rows with one fused kernel for the attention of a layer.
+"""The production STU on jagged rows, with fused kernels for a layer's attention, or for whole layers.
 
 The function equals `reference.stu`; the layout of the computation differs. A layer's tensors hold the valid
 rows of all sequences, one after the other, without padding. The kernel (`kernels.hstu_attention`) computes
 mask, SiLU and both products of a head without an (N, N) tensor. `_valid_attn_mask` only owns the numbers that
 the kernel reads.
+
+A stack of whole layers (`kernels.stu_layer`) is faster, and calls no module inside that one could observe.
 
 Departures from the jagged stack of `reference.stu_jagged`: the caller names the valid rows of the padded
 batch. A compiled graph, whose shapes cannot follow from values, has the same signature. There is no
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 
 from kernels.hstu_attention import ProductionMask, dot_precision_of_torch, hstu_attention
+from kernels.stu_layer import Parameters, Sizes, stu_layers
 from reference.fused_attention import padded_rows, require_heads, row_offsets, valid_rows_of
 from reference.hstu_transducer import HSTUTransducer
 from reference.stu import STUCacheState, STULayer
@@ -92,6 +95,16 @@ class STULayerFused(STULayer):
 
     attention_class = STUAttentionFused
 
+    def kernel_parameters(self) -> Parameters:
+        """The parameters under the kernels' names."""
+        return Parameters(*(getattr(self, f"_{name}") for name in Parameters._fields))
+
+    def kernel_sizes(self) -> Sizes:
+        """The heads and their norm."""
+        attention, norm = self._attn, self._output_norm
+        sizes = (attention._num_heads, attention._attention_dim, attention._hidden_dim)
+        return Sizes(*sizes, use_group_norm=norm._use_group_norm)
+
     def forward(
         self,
         x: torch.Tensor,
@@ -120,14 +133,20 @@ class STUStackFused(torch.nn.Module):
     Args:
         stu_list: the layers.
         contextual_seq_len, max_attn_len: see `STUAttentionMask`.
+        whole_layers: compute the layers by `kernels.stu_layer`; for inference alone.
     """
 
     def __init__(
-        self, stu_list: list[STULayerFused], contextual_seq_len: int = 0, max_attn_len: int = 0
+        self,
+        stu_list: list[STULayerFused],
+        contextual_seq_len: int = 0,
+        max_attn_len: int = 0,
+        whole_layers: bool = False,
     ) -> None:
         super().__init__()
         self._valid_attn_mask = STUAttentionMask(contextual_seq_len, max_attn_len)
         self._stu_layers = torch.nn.ModuleList(stu_list)
+        self._whole_layers = whole_layers
 
     def forward(
         self,
@@ -152,9 +171,43 @@ class STUStackFused(torch.nn.Module):
         if attn_scale is not None:
             attn_scale = valid_rows_of(attn_scale, valid_rows)
         values = valid_rows_of(x, valid_rows)
+        if self._whole_layers:
+            values = self._by_kernels(values, x_offsets, num_targets, x.size(1), attn_scale)
+            return padded_rows(values, x_lengths, x_offsets, x), []
         for layer in self._stu_layers:
             values, _ = layer(values, x_offsets, num_targets, padded, self._valid_attn_mask, attn_scale)
         return padded_rows(values, x_lengths, x_offsets, x), []
+
+    def _by_kernels(
+        self,
+        values: torch.Tensor,
+        x_offsets: torch.Tensor,
+        num_targets: torch.Tensor,
+        n: int,
+        attn_scale: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """(L, D) -> (L, D). Raises RuntimeError in training: the kernels have no dropout."""
+        if self.training:
+            raise RuntimeError(
+                "training=True: whole layers have no dropout; call eval(), or build without them"
+            )
+        first, mask = self._stu_layers[0], self._valid_attn_mask
+        return stu_layers(
+            values,
+            x_offsets,
+            n,
+            ProductionMask(
+                first._attn._alpha,
+                float(n),
+                attn_scale,
+                num_targets,
+                mask.max_attn_len,
+                mask.contextual_seq_len,
+            ),
+            [layer.kernel_parameters() for layer in self._stu_layers],
+            first.kernel_sizes(),
+            backend="triton" if values.is_cuda else "eager",
+        )
 
 
 class HSTUTransducerFused(HSTUTransducer):

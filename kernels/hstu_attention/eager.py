@@ -20,9 +20,11 @@ def hstu_attention_eager(
     v: torch.Tensor,
     offsets: torch.Tensor,
     mask: ResearchMask | ProductionMask,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """(L, H, K), (L, H, K), (L, H, V) and (B + 1,) offsets -> (L, H, V)."""
-    out = torch.empty_like(v)
+    """(L, H, K), (L, H, K), (L, H, V) and (B + 1,) offsets -> (L, H, V), in `out` if there is one."""
+    if out is None:
+        out = torch.empty_like(v, memory_format=torch.contiguous_format)
     bounds = offsets.tolist()
     for row, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
         if start == end:

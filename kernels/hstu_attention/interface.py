@@ -67,6 +67,7 @@ def hstu_attention(
     *,
     backend: str = "triton",
     dot_precision: str = "ieee",
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """HSTU's pointwise attention over jagged sequences, without an (N, N) tensor in memory.
 
@@ -81,9 +82,10 @@ def hstu_attention(
         backend: "triton" (a CUDA GPU, or TRITON_INTERPRET=1) or "eager" (plain PyTorch, anywhere).
         dot_precision: for float32: "ieee", "tf32", or "tf32x3" (three tf32 products, close to float32's
             error).
+        out: where to write the result, like v; its first two axes may be strided. It may not overlap k or v.
 
     Returns:
-        (L, H, V) in the type of q; sums are float32 in the kernel.
+        (L, H, V) in the type of q, or `out`; sums are float32 in the kernel.
 
     Raises:
         ValueError: an argument does not fit; the message has its value and the fix.
@@ -95,10 +97,14 @@ def hstu_attention(
         _check_layout(call, backend, dot_precision)
         layout.accepted.add((backend, dot_precision))
     _check_sizes(call)
+    if out is None:
+        out = torch.empty_like(v, memory_format=torch.contiguous_format)
+    else:
+        _check_out(out, v)
     if backend == "eager":
-        return hstu_attention_eager(q, k, v, offsets, mask)
+        return hstu_attention_eager(q, k, v, offsets, mask, out)
     require_triton(q)
-    return _launcher().launch_call(call, layout, dot_precision)
+    return _launcher().launch_call(call, layout, dot_precision, out)
 
 
 @functools.cache
@@ -166,6 +172,14 @@ def _check_research_layout(mask: ResearchMask) -> None:
         raise _bad("mask.timestamps.dtype", mask.timestamps.dtype, "use int64")
     if mask.time_weights.dim() != 1 or mask.time_weights.numel() < 2:
         raise _bad("mask.time_weights.shape", tuple(mask.time_weights.shape), "must be (num_buckets + 1,)")
+
+
+def _check_out(out: torch.Tensor, v: torch.Tensor) -> None:
+    if out.shape != v.shape or out.dtype != v.dtype or out.device != v.device:
+        value = (tuple(out.shape), str(out.dtype), str(out.device))
+        raise _bad("out", value, f"must be v's, {tuple(v.shape)}, {v.dtype} and {v.device}")
+    if out.stride(2) != 1 and out.size(2) > 1:
+        raise _bad("out.stride()", out.stride(), "make the last axis contiguous")
 
 
 def _check_sizes(call: Call) -> None:

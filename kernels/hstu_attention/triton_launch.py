@@ -6,6 +6,7 @@ This module imports triton; `interface` imports it at the first call of that bac
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from operator import or_
 from typing import Any, NamedTuple
@@ -23,9 +24,11 @@ from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 _GROUP = 64
 # Number of programs that fill a large GPU once.
 _MANY_PROGRAMS = 132
+# With fewer programs a multiprocessor, the last ones decide the time of a call.
+_WAVES = 8
 # Rows up to here are a few blocks.
 _SHORT = 512
-# Up to this length blocks of 64 rows win; beyond it blocks of 128, which halve the reads of keys and values.
+# Up to this average length three programs share a multiprocessor; beyond it four, with fewer registers each.
 _MIDDLE = 4096
 
 
@@ -42,6 +45,7 @@ class Schedule:
     use_tma: bool = False
     heads: int = 1
     one_loop: bool = False
+    max_registers: int | None = None
 
 
 def padded_dim(dim: int) -> int:
@@ -49,14 +53,23 @@ def padded_dim(dim: int) -> int:
     return max(16, triton.next_power_of_2(dim))
 
 
-def size_class(rows: int, heads: int, max_seq_len: int) -> tuple[bool, str]:
-    """The sizes that `choose_schedule` distinguishes: whether programs are few, and the length of rows."""
-    lengths = "short" if max_seq_len <= _SHORT else "middle" if max_seq_len <= _MIDDLE else "long"
-    return 0 < rows * heads < 64 * _MANY_PROGRAMS, lengths
+def size_class(rows: int, heads: int, max_seq_len: int, sequences: int) -> tuple[str, str]:
+    """The sizes that `choose_schedule` distinguishes: the number of programs, and the length of sequences.
+
+    Without rows or sequences, programs are many and all sequences have the greatest length.
+    """
+    average = rows // sequences if rows and sequences else max_seq_len
+    lengths = "short" if max_seq_len <= _SHORT else "middle" if average <= _MIDDLE else "long"
+    filled = rows * heads / (64 * _MANY_PROGRAMS) if rows else math.inf
+    return "few" if filled < 1 else "some" if filled < _WAVES else "many", lengths
 
 
 def choose_schedule(
-    q: torch.Tensor, v: torch.Tensor, max_seq_len: int, mask: ResearchMask | ProductionMask
+    q: torch.Tensor,
+    v: torch.Tensor,
+    max_seq_len: int,
+    mask: ResearchMask | ProductionMask,
+    sequences: int = 0,
 ) -> Schedule:
     """The schedule for these inputs, with the copy engine where it is faster; see `with_descriptors`.
 
@@ -67,8 +80,8 @@ def choose_schedule(
     # The interpreter runs on the CPU and has no assembly.
     sigmoid = "half" if is_half and q.device.type != "cpu" else "exact"
     widest = max(padded_dim(q.size(2)), padded_dim(v.size(2)))
-    are_few, lengths = size_class(q.size(0), q.size(1), max_seq_len)
-    if are_few:
+    programs, lengths = size_class(q.size(0), q.size(1), max_seq_len, sequences)
+    if programs == "few":
         # The longest program decides the time of a call: small blocks.
         return Schedule(16, 32, num_warps=4, num_stages=1, group=_GROUP, sigmoid=sigmoid)
     if not is_half:
@@ -84,8 +97,12 @@ def choose_schedule(
         # blocks in order, all multiprocessors get equal work.
         return Schedule(64, 64, num_warps=4, num_stages=2, group=256, sigmoid=sigmoid)
     # Making two descriptors takes the host longer than short rows take the GPU: longer rows only.
-    block_m = 64 if lengths == "middle" else 128
-    return Schedule(block_m, 32, num_warps=4, num_stages=3, group=_GROUP, sigmoid=sigmoid, use_tma=True)
+    schedule = Schedule(64, 32, num_warps=4, num_stages=3, group=_GROUP, sigmoid=sigmoid, use_tma=True)
+    if lengths == "middle":
+        return schedule
+    if programs == "some":
+        return replace(schedule, block_n=64, num_stages=2, max_registers=168)
+    return replace(schedule, num_stages=2, max_registers=128)
 
 
 def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Schedule:
@@ -126,15 +143,15 @@ def launch(
 ) -> torch.Tensor:
     """(L, H, K), (L, H, K), (L, H, V), (B + 1,) -> (L, H, V), for arguments checked by `hstu_attention`."""
     call = Call(q, k, v, offsets, max_seq_len, mask)
-    return launch_call(call, layout_of(call), dot_precision, schedule)
+    out = torch.empty_like(v, memory_format=torch.contiguous_format)
+    return launch_call(call, layout_of(call), dot_precision, out, schedule)
 
 
 def launch_call(
-    call: Call, layout: Layout, dot_precision: str, schedule: Schedule | None = None
+    call: Call, layout: Layout, dot_precision: str, out: torch.Tensor, schedule: Schedule | None = None
 ) -> torch.Tensor:
-    """`launch` with a known layout, whose plan is reused."""
+    """`launch` into `out` with a known layout, whose plan is reused."""
     q, k, v, offsets, max_seq_len, mask = call
-    out = torch.empty_like(v, memory_format=torch.contiguous_format)
     rows, heads, _ = q.shape
     sequences = offsets.numel() - 1
     if not (rows and sequences and max_seq_len):
@@ -145,10 +162,16 @@ def launch_call(
     arguments: list[object] = [0 if x is None else x.data_ptr() for x in tensors]
     # Triton compiles separately for addresses that are multiples of 16.
     odd = tuple(address % 16 for address in arguments) if functools.reduce(or_, arguments) % 16 else ()
-    key = (schedule or size_class(rows, heads, max_seq_len), dot_precision, of_mask.flags, odd)
+    key = (
+        schedule or size_class(rows, heads, max_seq_len, sequences),
+        dot_precision,
+        of_mask.flags,
+        odd,
+        out.stride(),
+    )
     plan = layout.plans.get(key)
     if plan is None:
-        chosen = schedule or with_descriptors(choose_schedule(q, v, max_seq_len, mask), k, v)
+        chosen = schedule or with_descriptors(choose_schedule(q, v, max_seq_len, mask, sequences), k, v)
         constants = kernel_constants(q, k, v, out, of_mask.flags, dot_precision, chosen)
         plan = layout.plans[key] = _Plan(chosen, constants)
     if plan.schedule.use_tma:
@@ -163,6 +186,7 @@ def launch_call(
             *plan.constants,
             num_warps=plan.schedule.num_warps,
             num_stages=plan.schedule.num_stages,
+            maxnreg=plan.schedule.max_registers,
         )
     else:
         plan.compiled[grid](*arguments, *numbers, *plan.constants)

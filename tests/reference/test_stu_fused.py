@@ -17,8 +17,8 @@ from tests.reference.stu_setup import (
 )
 
 
-def fused_twin(config, dense):
-    fused = build_stu_fused(config).to(torch.float64)
+def fused_twin(config, dense, whole_layers=False):
+    fused = build_stu_fused(config, whole_layers).to(torch.float64)
     fused.load_state_dict(dense.state_dict(), strict=True)
     return fused
 
@@ -38,13 +38,14 @@ def run(model, batch, *more):
         return model(*batch.arguments, *more)
 
 
+@pytest.mark.parametrize("whole_layers", [False, True], ids=["attention", "whole layers"])
 @pytest.mark.parametrize("scaled", [False, True], ids=["divided by N", "factors"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_fused_equals_dense(variant, scaled):
+def test_fused_equals_dense(variant, scaled, whole_layers):
     config = small_config(variant)
     batch, dense = make_batch(config), make_model(config)
     scale = (factors(batch),) if scaled else ()
-    fused = fused_twin(config, dense)
+    fused = fused_twin(config, dense, whole_layers)
     actual, expected = run(fused, batch, rows_of(batch), *scale), run(dense, batch, *scale)
     low = run(dense.float(), batch, *(entry.float() for entry in scale))
     assert_same_function(config, actual, expected, low)
@@ -89,6 +90,27 @@ def test_heads_that_the_kernel_does_not_take_are_refused():
     with pytest.raises(ValueError, match="hidden_dim=257: fused attention takes heads of at most 256"):
         build_stu_fused(small_config(hidden_dim=257))
     build_stu_fused(small_config(hidden_dim=256, num_layers=1))
+
+
+def test_whole_layers_do_not_train():
+    config = small_config()
+    batch = make_batch(config)
+    fused = build_stu_fused(config, whole_layers=True).train()
+    with pytest.raises(RuntimeError, match="training=True: whole layers have no dropout"):
+        run(fused, batch, rows_of(batch))
+
+
+@pytest.mark.parametrize("whole_layers", [False, True], ids=["attention", "whole layers"])
+@pytest.mark.parametrize("layer", [0, 2])
+def test_every_layer_counts(whole_layers, layer):
+    config = small_config("all")
+    batch, dense = make_batch(config), make_model(config)
+    fused = fused_twin(config, dense, whole_layers)
+    right = run(fused, batch, rows_of(batch))
+    limit = rounding_bound(longest_sum(config), run(dense.float(), batch), right, torch.float32)
+    with torch.no_grad():
+        fused._stu_module._stu_layers[layer]._output_norm_bias += 1
+    assert max_difference(run(fused, batch, rows_of(batch)), right) > 100 * limit
 
 
 def test_there_is_no_cache():

@@ -7,6 +7,7 @@ import torch
 
 from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention, layout
 from kernels.hstu_attention.layout import Call, layout_of
+from tests.kernels.marks import needs_triton
 
 PLAIN = ProductionMask(1.0, 4.0)
 
@@ -97,3 +98,29 @@ def test_old_layouts_make_room(monkeypatch):
     assert len(layout._LAYOUTS) == 2
     assert layout_of(call(4, 1, heads=3)) is stored[2]
     assert layout_of(call(4, 1, heads=1)) is not stored[0]
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("rows", "heads", "longest", "sequences", "expected"),
+    [
+        (8_447, 1, 9_000, 1, ("few", "long")),
+        (8_448, 1, 9_000, 1, ("some", "long")),
+        (9_048, 4, 9_048, 1, ("some", "long")),
+        (8 * 8_448, 1, 4_096, 8, ("many", "long")),
+        (84_960, 4, 5_032, 32, ("many", "middle")),
+        (84_960, 4, 512, 200, ("many", "short")),
+        # Ahead of time the number of rows is unknown.
+        (0, 4, 4_097, 0, ("many", "long")),
+        (0, 4, 4_096, 0, ("many", "middle")),
+    ],
+)
+def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, longest, sequences, expected):
+    from kernels.hstu_attention.triton_launch import choose_schedule, size_class
+
+    assert size_class(rows, heads, longest, sequences) == expected
+    q = torch.empty(rows, heads, 128, dtype=torch.bfloat16, device="meta")
+    schedule = choose_schedule(q, q, longest, PLAIN, sequences)
+    limits = {("some", "long"): (64, 168), ("many", "long"): (32, 128), ("many", "middle"): (32, None)}
+    if expected in limits:
+        assert (schedule.block_n, schedule.max_registers) == limits[expected]

@@ -1,0 +1,95 @@
+"""A production STU layer as five launches. Imports triton; `interface` imports it at the first call.
+
+The products are PyTorch's. With the norm, the activation and the gate inside of Triton's products, a layer
+takes longer on an H200 (benchmarks/results/stu_layers.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+
+from kernels.hstu_attention import ProductionMask, dot_precision_of_torch, hstu_attention
+from kernels.stu_layer.parameters import NORM_EPS, Parameters, Sizes, split_projection
+from kernels.stu_layer.triton_kernels import gate_kernel, norm_kernel
+
+# Elements of a program: enough loads in flight for the memory, few enough for the registers.
+_ELEMENTS = 4096
+
+
+def launch(
+    x: torch.Tensor,
+    offsets: torch.Tensor,
+    max_seq_len: int,
+    mask: ProductionMask,
+    layers: Sequence[Parameters],
+    sizes: Sizes,
+) -> torch.Tensor:
+    """(L, D) -> (L, D), for arguments checked by `interface.stu_layers`."""
+    if x.size(0) == 0:
+        return torch.empty_like(x)
+    # All layers share the buffers. The factor of the output product holds u, the attention's result and gate.
+    normed = x.new_empty(x.shape)
+    uvqk = x.new_empty((x.size(0), sizes.projected))
+    factor = x.new_empty((x.size(0), 3 * sizes.gates))
+    u, v, q, k = split_projection(uvqk, sizes)
+    a = factor[:, sizes.gates : 2 * sizes.gates].unflatten(1, (sizes.num_heads, -1))
+    out = x.new_empty(x.shape)
+    for parameters in layers:
+        norm(x, parameters, normed)
+        torch.addmm(parameters.uvqk_beta, normed, parameters.uvqk_weight, out=uvqk)
+        hstu_attention(q, k, v, offsets, max_seq_len, mask, dot_precision=dot_precision_of_torch(x), out=a)
+        gate(u, parameters, sizes, factor)
+        # From the second layer on the residual lies in `out` already: PyTorch copies it otherwise.
+        x = torch.addmm(x, factor, parameters.output_weight, out=out)
+    return x
+
+
+def norm(x: torch.Tensor, parameters: Parameters, normed: torch.Tensor) -> None:
+    """The input's layer norm, (L, D), in `normed`."""
+    rows, width = x.shape
+    block_m, block_d, warps = _block(width)
+    norm_kernel[(triton.cdiv(rows, block_m),)](
+        x,
+        parameters.input_norm_weight,
+        parameters.input_norm_bias,
+        normed,
+        rows,
+        NORM_EPS,
+        stride=x.stride(0),
+        D=width,
+        BLOCK_M=block_m,
+        BLOCK_D=block_d,
+        num_warps=warps,
+    )
+
+
+def gate(u: torch.Tensor, parameters: Parameters, sizes: Sizes, factor: torch.Tensor) -> None:
+    """Puts SiLU(u) in front of the attention's result in `factor`, (L, 3 H V), and the gated norm behind."""
+    groups, size = (sizes.num_heads, sizes.hidden_dim) if sizes.use_group_norm else (1, sizes.gates)
+    block_m, block_s, warps = _block(size)
+    count = u.size(0) * groups
+    gate_kernel[(triton.cdiv(count, block_m),)](
+        u,
+        factor,
+        parameters.output_norm_weight,
+        parameters.output_norm_bias,
+        count,
+        NORM_EPS,
+        stride_u=u.stride(0),
+        WIDTH=sizes.gates,
+        GROUPS=groups,
+        SIZE=size,
+        IS_GROUP_NORM=sizes.use_group_norm,
+        BLOCK_M=block_m,
+        BLOCK_S=block_s,
+        num_warps=warps,
+    )
+
+
+def _block(size: int) -> tuple[int, int, int]:
+    """Groups of `size` elements in a program, elements of a group in it, and its warps."""
+    padded = triton.next_power_of_2(size)
+    return max(1, _ELEMENTS // padded), padded, 4 if padded <= _ELEMENTS else 8

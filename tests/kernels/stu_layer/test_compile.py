@@ -1,0 +1,13 @@
+"""The kernels compile for GPUs that are not here, and ask for no more shared memory than these have."""
+
+from __future__ import annotations
+
+from tests.kernels.compiling import FORMS, assert_compiles_and_fits
+from tests.kernels.marks import needs_triton
+
+
+@needs_triton
+@FORMS
+def test_every_form_of_the_layers_compiles_and_fits(capability, only_last):
+    kernels, last = (2, 1) if only_last else (6, 0)
+    assert_compiles_and_fits("tests.kernels.stu_layer.compile_all", capability, kernels, last)
