@@ -120,7 +120,12 @@ def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, 
 
     assert size_class(rows, heads, longest, sequences) == expected
     q = torch.empty(rows, heads, 128, dtype=torch.bfloat16, device="meta")
-    schedule = choose_schedule(q, q, longest, PLAIN, sequences)
-    limits = {("some", "long"): (64, 168), ("many", "long"): (32, 128), ("many", "middle"): (32, None)}
-    if expected in limits:
-        assert (schedule.block_n, schedule.max_registers) == limits[expected]
+    targets = ProductionMask(1.0, 4.0, num_targets=torch.zeros(1, dtype=torch.int64))
+    cuts = {
+        ("some", "long"): ((64, 32, None), (64, 64, 168)),
+        ("many", "long"): ((128, 32, None), (64, 32, 128)),
+        ("many", "middle"): ((64, 32, None), (64, 32, None)),
+    }
+    for mask, cut in zip((PLAIN, targets), cuts.get(expected, ()), strict=False):
+        schedule = choose_schedule(q, q, longest, mask, sequences)
+        assert (schedule.block_m, schedule.block_n, schedule.max_registers) == cut
