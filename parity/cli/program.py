@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from parity.base.errors import UserError, check_names
 from parity.base.interruption import watch
+from parity.base.process import leave_out_of_collections
 from parity.base.temporaries import own_temporaries
 from parity.case import Registry
 from parity.cli.new import new
@@ -84,6 +85,7 @@ def as_process(group: Program) -> None:
     except UserError as error:
         Refused(str(error)).show()
         sys.exit(BAD_INPUT)
+    leave_out_of_collections()
     group()
 
 

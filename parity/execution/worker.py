@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
 import os
 import signal
 import sys
@@ -20,16 +19,12 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 from parity.base.interruption import undoing
-from parity.base.process import die_with_parent, reuse_freed_memory
+from parity.base.process import die_with_parent, leave_out_of_collections, reuse_freed_memory
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server
 from parity.execution.commands import Commands, first_line, is_allocation_failure
 from parity.execution.record import RunnerFailure, Status
 from parity.runners.base import BuiltOnly, Refused, Unavailable
-
-YOUNG_COLLECTIONS = 100
-"""Collections of young objects before one of older objects. Most garbage of a trace is young, and older
-objects are executables in use."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -192,9 +187,7 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     # A group of its own ends with its processes, and no interrupt at the terminal reaches it.
     os.setpgid(0, 0)
     die_with_parent(os.getppid())
-    # Imported modules live to the end. Collections of garbage need not look at them again and again.
-    gc.freeze()
-    gc.set_threshold(gc.get_threshold()[0], YOUNG_COLLECTIONS)
+    leave_out_of_collections()
     commands = Commands(name)
     has_started = False
     while True:
@@ -205,7 +198,7 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
         pipe.send(_answer(commands, command, arguments, keywords))
         if not has_started:
             # The first command starts the runner, which imports more.
-            gc.freeze()
+            leave_out_of_collections()
             has_started = True
 
 

@@ -53,7 +53,7 @@ class CompilationTask:
         Raises:
             MTRTException: the module is illegal; the located error is on file descriptor 2.
         """
-        program = from_module(module_operation.module)
+        program = from_module(module_operation)
         module_operation.compiled = compile_program(program)
         module_operation.compiled.recorded = program
 

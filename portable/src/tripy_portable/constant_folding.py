@@ -84,7 +84,7 @@ def fold(
         seen[key] = node.outputs
         computed = _evaluate(node, view, results, compute)
         if computed is None:
-            nodes.append(replace(node, inputs=inputs))
+            nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
         else:
             for value, tensor in zip(node.outputs, computed):
                 constants[value] = tensor
@@ -97,7 +97,9 @@ def _content(tensor: Tensor, type: RankedTensorType) -> Any:
     """A key of a small constant's bits."""
     if tensor.numel() > MERGED_CONSTANT_ELEMENTS or tensor.numel() == 0:
         return None
-    return type, raw_bytes(tensor)
+    # Numbers of a shape are quicker to read than their bytes; floats differ in the sign of a zero.
+    is_float = tensor.is_floating_point()
+    return type, raw_bytes(tensor) if is_float else tuple(tensor.reshape(-1).tolist())
 
 
 def _hashable(attrs: dict[str, Any]) -> tuple[Any, ...]:
@@ -158,12 +160,12 @@ def compact(program: Program) -> Program:
         used.update(dict.fromkeys(node.outputs))
     number = {old: new for new, old in enumerate(used)}
     nodes = [
-        replace(
-            node,
+        Node(
+            node.op,
             inputs=tuple(None if v is None else number[v] for v in node.inputs),
             outputs=tuple(number[v] for v in node.outputs),
+            attrs=node.attrs,
             origin=node.location.origin if node.location is not None else node.origin,
-            location=None,
         )
         for node in program.nodes
     ]

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ElementType:
     """One element type: `code` as MLIR spells it, and the torch dtype that holds its values.
+
+    Each is one object, which is equal to itself alone.
 
     4-bit integers have no torch dtype that computes: an int8 holds one value, in [-8, 7].
     """

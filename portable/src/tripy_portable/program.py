@@ -17,7 +17,7 @@ from tripy_portable.diagnostics import MTRTException
 from tripy_portable.dtypes import BY_CODE
 from tripy_portable.ir.attributes import DictAttr, MemorySpaceAttr, ShapeProfileAttr
 from tripy_portable.ir.context import Location
-from tripy_portable.ir.operations import FuncOp, Module
+from tripy_portable.ir.operations import FuncOp, Module, ModuleOperation
 from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
 
 MAGIC = b"TRIPYPRT"
@@ -198,7 +198,7 @@ def _spec_from_json(data: dict[str, Any]) -> InputSpec:
     return InputSpec(shape, value, {int(dim): name for dim, name in data["names"].items()}, data["on_host"])
 
 
-def from_module(module: Module) -> Program:
+def from_module(module: Module | ModuleOperation) -> Program:
     """The program of a module's `main` function."""
     func: FuncOp = next(func for func in module.body if func.name == "main")
     numbers: dict[int, int] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -84,6 +85,7 @@ def _merge(name: str, inferred: RankedTensorType, declared: RankedTensorType) ->
     return tensor_type(dims, inferred.element)
 
 
+@lru_cache(maxsize=4096)
 def broadcast_dims(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that equal-rank shapes broadcast to: extents must be equal or 1.
 

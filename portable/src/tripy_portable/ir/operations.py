@@ -14,12 +14,11 @@ from tripy_portable.ir.types import FunctionType, RankedTensorType
 class Value:
     """An SSA value: a function argument or an operation's result."""
 
-    __slots__ = ("index", "owner", "type")
+    # No reference to the operation: cycles would wait for a collection of garbage.
+    __slots__ = ("type",)
 
-    def __init__(self, type: RankedTensorType, owner: Any, index: int):
+    def __init__(self, type: RankedTensorType):
         self.type = type
-        self.owner = owner
-        self.index = index
 
     def set_type(self, type: RankedTensorType) -> None:
         """Replaces the type, usually by one with more known dimensions."""
@@ -55,7 +54,7 @@ class Operation:
         self.operands = list(operands)
         self.attrs = attrs
         self.location = location if location is not None else current_location()
-        self.results = [OpResult(type, self, index) for index, type in enumerate(result_types)]
+        self.results = [OpResult(type) for type in result_types]
         insertion_point = current_insertion_point()
         if insertion_point is not None:
             insertion_point.block.operations.append(self)
@@ -76,7 +75,7 @@ class Block:
     """A list of operations and the arguments they may use."""
 
     def __init__(self, argument_types: Sequence[RankedTensorType] = ()):
-        self.arguments = [BlockArgument(type, self, index) for index, type in enumerate(argument_types)]
+        self.arguments = [BlockArgument(type) for type in argument_types]
         self.operations: list[Any] = []
         self.func: FuncOp | None = None
 
@@ -149,20 +148,22 @@ class ReturnOp:
         if function is None:
             raise ValueError("func.return must be built inside a function's body.")
         function.returned = list(operands)
+        # The function is complete. A cycle would wait for a collection of garbage.
+        insertion_point.block.func = None
 
 
 class ModuleOperation:
     """The operation behind a module: its attributes, and its text."""
 
-    def __init__(self, module: Module):
-        self.module = module
+    def __init__(self, body: Block):
+        self.body = body
         self.attributes: dict[str, Attribute] = {}
         self.compiled: Any = None
 
     def get_asm(self, large_elements_limit: int | None = None, **_: Any) -> str:
         """A readable listing of the module, one operation a line."""
         lines = []
-        for func in self.module.body:
+        for func in self.body:
             lines.append(f"func.func @{func.name}{func.type} {{")
             numbers: dict[int, int] = {}
             for value in func.body.arguments:
@@ -186,7 +187,7 @@ class Module:
 
     def __init__(self) -> None:
         self.body = Block()
-        self.operation = ModuleOperation(self)
+        self.operation = ModuleOperation(self.body)
 
     @staticmethod
     def create(loc: Location | None = None) -> Module:
