@@ -14,7 +14,7 @@ import torch
 from cases.options import cannot_be_asked, options_of
 from cases.randomised import randomised
 from configs import CaseConfig, ConfigError, with_fields, with_input
-from parity.base.errors import UserError
+from parity.base.errors import UserError, bounded
 from parity.case import Arrays, Case, CaseReference, Option
 from perf_model.work.model import appending_work, case_work
 
@@ -31,7 +31,7 @@ class BadConfig(UserError):
     """A configuration that cannot be used; the message has one line a problem."""
 
     def __init__(self, message: str) -> None:
-        ValueError.__init__(self, message)
+        ValueError.__init__(self, bounded(message))
         self.field, self.value, self.problem, self.fix = "case", "", message, ""
 
     def __reduce__(self) -> tuple[type[BadConfig], tuple[str]]:

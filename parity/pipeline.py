@@ -150,7 +150,8 @@ def _finish(
     report = assemble(judged, request.command, request.runners if request.runners_asked else (), of_cases)
     if request.save is not None:
         # An interrupted run may have left a report.
-        write_again(report, folder.path)
+        for problem in write_again(report, folder.path):
+            progress(problem)
         write_manifest(folder, request, report.requested_runners, descriptions)
     return report
 

@@ -6,12 +6,17 @@ import difflib
 import reprlib
 from collections.abc import Iterable
 
+MAX_LINES = 6
+MAX_CHARACTERS = 900
+"""Longest message. A program adds a word or two in front."""
+_MAX_FIELD, _MAX_VALUE, _MAX_FIX = 80, 300, 300
+
 
 class UserError(ValueError):
     """Bad input to the suite.
 
     ``str(error)`` is one message, ``field: value problem; fix``. It has several lines if one cause has
-    several problems.
+    several problems. It is `bounded`.
 
     Attributes:
         field: Name of the bad input: an option, a file, an array with the index of the first bad element.
@@ -25,11 +30,45 @@ class UserError(ValueError):
         self.problem = problem
         self.fix = fix
         shown = value if isinstance(value, str) else reprlib.repr(value)
-        super().__init__(f"{field}: {shown} {problem}; {fix}")
+        field, shown = (_one_line(text, most) for text, most in ((field, _MAX_FIELD), (shown, _MAX_VALUE)))
+        room = MAX_CHARACTERS - len(f"{field}: {shown} ; ")
+        if len(problem) + len(fix) > room:
+            fix = _shortened(fix, _MAX_FIX)
+            problem = _shortened(problem, room - len(fix))
+        super().__init__(bounded(f"{field}: {shown} {problem}; {fix}"))
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, object, str, str]]:
         # Errors travel between processes. The default passes on the message alone.
         return type(self), (self.field, self.value, self.problem, self.fix)
+
+
+def bounded(message: str) -> str:
+    """The message in at most `MAX_LINES` lines and `MAX_CHARACTERS` characters, all of them printable."""
+    lines = message.split("\n")
+    if len(lines) > MAX_LINES:
+        left = len(lines) - MAX_LINES + 1
+        lines = [*lines[: MAX_LINES - 1], f"and {left} more lines"]
+    return _shortened("\n".join(map(_printable, lines)), MAX_CHARACTERS)
+
+
+def _one_line(text: str, most: int) -> str:
+    # The end of a path tells as much as its beginning. Escapes take room, and a long text time.
+    return _shortened(_printable(_shortened(text, most)), most)
+
+
+def _printable(text: str) -> str:
+    """The text with escapes in place of characters that would control a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _shortened(text: str, most: int) -> str:
+    """The text, or its beginning and its end."""
+    if len(text) <= most:
+        return text
+    half = (most - 3) // 2
+    return f"{text[: most - 3 - half]}...{text[-half:]}"
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
@@ -38,7 +77,7 @@ def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> tuple[
     unique = tuple(dict.fromkeys(names))
     for name in unique:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name[:_MAX_VALUE], known, n=1)
             hint = f"did you mean {near[0]!r}? known: " if near else "use "
             raise UserError(kind, name, "is not known", hint + ", ".join(known))
     return unique

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from parity.base.errors import UserError
 from parity.base.interruption import undone
+
+MAX_BYTES = 1 << 30
+"""Largest file of text that is read into memory."""
 
 
 @contextlib.contextmanager
@@ -24,6 +29,30 @@ def replacing(path: Path) -> Iterator[Path]:
     with undone(functools.partial(temporary.unlink, missing_ok=True)):
         yield temporary
         temporary.replace(path)
+
+
+def read_file(path: Path, most: int = MAX_BYTES) -> bytes:
+    """The content of a file.
+
+    Args:
+        path: The file.
+        most: Largest size in bytes.
+
+    Raises:
+        OSError: The file cannot be read, is larger, or is none: the end of a pipe or device may never come.
+    """
+    try:
+        mode, size = path.stat().st_mode, path.stat().st_size
+    except ValueError as error:
+        # A path with NUL.
+        raise OSError(errno.EINVAL, str(error)) from error
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if size > most:
+        raise OSError(errno.EFBIG, f"it has {size} bytes, more than {most}")
+    return path.read_bytes()
 
 
 def write_new(path: Path, content: bytes) -> None:

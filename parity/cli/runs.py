@@ -86,11 +86,12 @@ def _show(report: Report, saved: Path | None, verbose: bool) -> int:
     from parity.report import terminal
     from parity.report.files import write_outputs
 
-    folder = saved
+    folder, problems = saved, ()
     if folder is None:
         folder = output.new_folder()
-        write_outputs(report, folder)
+        problems = write_outputs(report, folder)
     console = output.stdout()
     console.print(terminal.render(report, verbose))
-    output.print_line(console, f"report: {folder / 'report.json'}")
+    for line in (*problems, f"report: {folder / 'report.json'}"):
+        output.print_line(console, line)
     return report.exit_code

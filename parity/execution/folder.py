@@ -49,7 +49,7 @@ class RunFolder:
 
     @property
     def report(self) -> Path:
-        """The report with every number; written when all other forms of it exist."""
+        """The report with every number; its first form to be written."""
         return self.path / "report.json"
 
     @property

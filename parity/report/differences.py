@@ -266,7 +266,12 @@ def _compare_errors(place: str, what: str, old: VerdictReport, new: VerdictRepor
     """Compare both norms; the larger change stands for the verdict."""
     pairs = ((old.err_port_l2, new.err_port_l2), (old.err_port_max, new.err_port_max))
     unchanged = unchanged_up_to(min(old.checked, new.checked))
-    norms = [(a, b, up_to) for (a, b), up_to in zip(pairs, unchanged, strict=True) if math.isfinite(a + b)]
+    norms = [
+        (a, b, up_to)
+        for (a, b), up_to in zip(pairs, unchanged, strict=True)
+        # Two that are no numbers are equal: only a FAIL has them.
+        if math.isfinite(a) or math.isfinite(b)
+    ]
     if not norms:
         return
     changes.errors += 1
@@ -288,8 +293,10 @@ def unchanged_up_to(elements: int) -> tuple[float, float]:
 
 
 def _factor(old: float, new: float) -> float:
-    if old == 0.0:
-        return math.inf if new > 0.0 else 1.0
+    """Growth of an error; an error that is no number is infinite."""
+    old, new = (math.inf if math.isnan(error) else error for error in (old, new))
+    if old == 0.0 or math.isinf(new):
+        return math.inf if new > old else 1.0
     return new / old
 
 

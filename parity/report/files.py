@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from parity.base.errors import UserError
-from parity.base.files import write_new
+from parity.base.files import read_file, write_new
 from parity.execution.folder import RunFolder
+from parity.report.consistency import contradictions
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
 from parity.report.schema import SCHEMA, CaseReport, Report
@@ -21,16 +22,26 @@ def forms(folder: RunFolder) -> dict[Path, Callable[[Report], str]]:
     return {folder.html: render_html, folder.junit: render_junit, folder.markdown: render_markdown}
 
 
-def write_outputs(report: Report, folder: Path) -> None:
-    """Write the forms of a report, and `report.json` last: a folder with this file is complete.
+def write_outputs(report: Report, folder: Path) -> tuple[str, ...]:
+    """Write `report.json`, and then the other forms of a report.
+
+    Returns:
+        For each form that memory does not suffice for, its name and the problem.
 
     Raises:
         UserError: The folder cannot be written, or holds another report.
     """
     run = RunFolder(folder)
-    for path, render in forms(run).items():
-        write_new(path, render(report).encode())
     write_report(report, run.report)
+    problems = []
+    for path, render in forms(run).items():
+        try:
+            content = render(report).encode()
+        except MemoryError:
+            problems.append(f"{path} is not written: memory does not suffice for it")
+            continue
+        write_new(path, content)
+    return tuple(problems)
 
 
 def write_report(report: Report, path: Path) -> None:
@@ -46,14 +57,20 @@ def read_report(path: Path) -> Report:
     """Read a report.
 
     Raises:
-        UserError: The file is missing, or no report of this schema.
+        UserError: The file is missing, is no report of this schema, or contradicts itself.
     """
+    fix = "give a report.json that a run wrote"
     try:
-        return Report.model_validate_json(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(
-            "report", str(path), f"is not a report of schema {SCHEMA}", "give a report.json"
-        ) from error
+        report = Report.model_validate_json(read_file(path))
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+        raise UserError("report", str(path), problem, fix) from error
+    except ValueError as error:
+        raise UserError("report", str(path), f"is not a report of schema {SCHEMA}", fix) from error
+    problem = next(contradictions(report), None)
+    if problem is not None:
+        raise UserError("report", str(path), f"contradicts itself: {problem}", fix)
+    return report
 
 
 def joined(reports: Sequence[Report], command: str) -> Report:
@@ -76,7 +93,7 @@ def joined(reports: Sequence[Report], command: str) -> Report:
     )
 
 
-def write_again(report: Report, folder: Path) -> None:
+def write_again(report: Report, folder: Path) -> tuple[str, ...]:
     """`write_outputs` in place of an earlier report.
 
     Raises:
@@ -85,4 +102,4 @@ def write_again(report: Report, folder: Path) -> None:
     run = RunFolder(folder)
     for path in (run.report, *forms(run)):
         path.unlink(missing_ok=True)
-    write_outputs(report, folder)
+    return write_outputs(report, folder)

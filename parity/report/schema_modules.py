@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 # JSON has no NaN and no infinity: they are written as text, which every reader can load.
 Number = Annotated[
     float,
-    BeforeValidator(lambda value: float(value)),
+    BeforeValidator(lambda value: float(value) if isinstance(value, str) else value),
     PlainSerializer(lambda value: value if math.isfinite(value) else str(value), when_used="json"),
 ]
 

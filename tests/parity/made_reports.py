@@ -63,7 +63,7 @@ def verdict(precision: str = "fp32", margin: float = 0.2, **changes: object) -> 
         "err_port_max": 0.5 * margin * limit,
         "limit_max": limit,
         "scale_error_ref": unit / 10,
-        "scale_error_port": -unit / 10,
+        "scale_error_port": -0.5 * margin * unit,
         "limit_scale_error": unit,
         "margin": margin,
         "min_detectable_error": math.nan if failed else 2 * unit,

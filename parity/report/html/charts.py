@@ -15,6 +15,7 @@ from typing import Any
 import vl_convert
 from markupsafe import Markup
 
+from parity.base.memory import address_space_left
 from parity.report.overview import printable
 from parity.report.schema import CaseReport, RunnerReport
 from parity.report.schema_modules import ModuleReport
@@ -28,6 +29,9 @@ SERIES = {
 }
 """Number of the CSS colour, and shape of the points, of each precision."""
 _LABEL = 19
+_ADDRESS_SPACE = 66 * 2**30
+"""Address space that the drawing library reserves, in bytes; it takes a small part as memory."""
+_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,20 @@ _CONFIG = {
 
 
 def _draw(spec: dict[str, Any]) -> Markup:
-    """A specification as SVG. Screen readers skip it, since the figure has the content in words."""
-    svg = vl_convert.vegalite_to_svg(spec | {"config": _CONFIG})
+    """A specification as SVG. Screen readers skip it, since the figure has the content in words.
+
+    A picture that cannot be drawn is the reason in its place.
+    """
+    if address_space_left() < _ADDRESS_SPACE:
+        # The library would end the process.
+        return _not_drawn(f"the limit of address space leaves less than {_ADDRESS_SPACE / 2**30:.0f} GiB")
+    try:
+        svg = vl_convert.vegalite_to_svg(spec | {"config": _CONFIG})
+    except (ValueError, MemoryError) as error:
+        return _not_drawn(str(error) or "memory")
     svg = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
     return Markup(svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1))
+
+
+def _not_drawn(reason: str) -> Markup:
+    return Markup("<p>not drawn: {}</p>").format(printable(reason)[:_LONGEST_REASON])

@@ -1,5 +1,6 @@
 """JUnit XML and Markdown have the report's content; all forms are written beside it, whole or not at all."""
 
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -8,7 +9,9 @@ from junitparser import JUnitXml
 
 from parity.base.errors import UserError
 from parity.execution.folder import RunFolder
+from parity.report import html
 from parity.report.files import forms, read_report, write_outputs
+from parity.report.html import charts
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
 from tests.parity import made_reports
@@ -204,6 +207,29 @@ class TestOutputs:
         with pytest.raises(UserError, match="exists with other content"):
             write_outputs(made_reports.failing(), tmp_path)
         assert read_report(tmp_path / "report.json") == made_reports.passing()
+
+    def test_the_report_is_written_first_and_costs_no_other_form(self, tmp_path, monkeypatch):
+        def exhausted(report):
+            assert (tmp_path / "report.json").exists()
+            raise MemoryError
+
+        monkeypatch.setattr(html, "render_html", exhausted)
+        (problem,) = write_outputs(made_reports.passing(), tmp_path)
+        assert problem == f"{tmp_path / 'report.html'} is not written: memory does not suffice for it"
+        assert {path.name for path in tmp_path.iterdir()} == FILES - {"report.html"}
+
+    @pytest.mark.parametrize("space", [2**30, math.inf])
+    def test_a_picture_that_cannot_be_drawn_costs_nothing_else(self, tmp_path, monkeypatch, space):
+        def fail(spec):
+            raise ValueError("no fonts")
+
+        monkeypatch.setattr(charts, "address_space_left", lambda: space)
+        monkeypatch.setattr(charts.vl_convert, "vegalite_to_svg", fail)
+        assert write_outputs(made_reports.passing(), tmp_path) == ()
+        text = (tmp_path / "report.html").read_text(encoding="utf-8")
+        reason = "no fonts" if space == math.inf else "the limit of address space leaves less than 66 GiB"
+        assert f"<p>not drawn: {reason}</p>" in text
+        assert "How the error grows through the model" in text
 
     def test_a_report_survives_its_file(self, tmp_path):
         write_outputs(made_reports.everything(), tmp_path)

@@ -1,0 +1,160 @@
+"""A campaign: inputs of all kinds for some seconds, in processes of their own, with counts and findings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.attempt import Attempt, Outcome, tried
+from tests.locations import ROOT
+
+SEEDS = Path(__file__).with_name("seeds")
+"""Inputs that showed a mistake once, in a folder for each kind."""
+KINDS = ("yaml", "checkpoints", "saved", "reports", "data", "options")
+_BLOCK = 200
+"""Inputs of one draw of the strategies."""
+_MEMORY = 4 << 30
+"""Address space of a process besides that of its libraries, bytes."""
+_SILENT = 180.0
+"""Seconds after which an input counts as endless."""
+
+
+@dataclass
+class Counts:
+    """The results of one kind.
+
+    Attributes:
+        outcomes: Number of inputs by kind of outcome.
+        findings: By problem, the shortest input that shows it, its message, and the number of such inputs.
+    """
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    findings: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+
+    def add(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Count an input."""
+        self.outcomes[outcome.kind] += 1
+        if outcome.kind == "finding":
+            text = attempt.text()
+            shortest, message, number = self.findings.get(outcome.problem, (text, outcome.message, 0))
+            if len(text) < len(shortest):
+                shortest, message = text, outcome.message
+            self.findings[outcome.problem] = (shortest, message, number + 1)
+
+
+def strategy(kind: str, folder: Path) -> tuple[st.SearchStrategy[Attempt], Mapping[str, Path]]:
+    """The inputs of a kind, and the folders that they change; `folder` keeps these."""
+    from tests.fuzz import checkpoints, data_files, options, reports, saved_folders, yaml_files
+
+    bases = saved_folders.make(folder) if kind in ("saved", "reports") else {}
+    if bases:
+        of_bases = {"saved": saved_folders.attempts, "reports": reports.attempts}
+        return of_bases[kind](bases), bases
+    simple: dict[str, Callable[[], st.SearchStrategy[Attempt]]] = {
+        "yaml": yaml_files.attempts,
+        "checkpoints": checkpoints.attempts,
+        "data": data_files.attempts,
+        "options": options.attempts,
+    }
+    return simple[kind](), bases
+
+
+def seeds(kind: str) -> list[Attempt]:
+    """The corpus of a kind."""
+    return [Attempt.of(path.read_text()) for path in sorted((SEEDS / kind).glob("*.json"))]
+
+
+def save_seed(kind: str, text: str) -> Path:
+    """Add an input to the corpus."""
+    path = SEEDS / kind / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def fuzz(kind: str, seconds: float, start: int, folder: Path, current: Path) -> Counts:
+    """Try the corpus of a kind, then new inputs, in this process.
+
+    Args:
+        kind: One of `KINDS`.
+        seconds: Time for new inputs, s.
+        start: Seed of the first block of inputs.
+        folder: Folder for the bases.
+        current: File that has the present input, for an end of the process by the system.
+    """
+    inputs, bases = strategy(kind, folder)
+    counts = Counts()
+    number = 0
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+
+        def attempt(one: Attempt) -> None:
+            nonlocal number
+            number += 1
+            current.write_text(one.text())
+            counts.add(one, tried(one, Path(scratch) / str(number), bases))
+
+        for one in seeds(kind):
+            attempt(one)
+        _limit_memory()
+        end = time.monotonic() + seconds
+        block = start
+        while time.monotonic() < end:
+
+            @seed(block)
+            @settings(
+                max_examples=_BLOCK, database=None, deadline=None, phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )  # fmt: skip
+            @given(inputs)
+            def draw(one: Attempt) -> None:
+                if time.monotonic() < end:
+                    attempt(one)
+
+            draw()
+            block += 1
+    return counts
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + _MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def in_process(kind: str, seconds: float, start: int, folder: Path) -> Counts:
+    """`fuzz` in a process of its own, whose end by the system is a finding too."""
+    current, result = folder / f"{kind}.current", folder / f"{kind}.result"
+    result.unlink(missing_ok=True)
+    arguments = ["--worker", kind, "--seconds", str(seconds), "--seed", str(start), "--folder", str(folder)]
+    process = subprocess.Popen([sys.executable, "-m", "tests.fuzz", *arguments], cwd=ROOT)
+    while process.poll() is None:
+        time.sleep(0.2)
+        if current.exists() and time.time() - current.stat().st_mtime > _SILENT:
+            process.kill()
+    if result.exists():
+        content = json.loads(result.read_text())
+        findings = {name: tuple(entry) for name, entry in content["findings"].items()}
+        return Counts(Counter(content["outcomes"]), findings)
+    counts = Counts()
+    problem = f"the process ends with {process.returncode}"
+    counts.add(Attempt.of(current.read_text()), Outcome("finding", problem))
+    return counts
+
+
+def write_result(counts: Counts, kind: str, folder: Path) -> None:
+    """Leave the counts for `in_process`."""
+    content = {"outcomes": counts.outcomes, "findings": counts.findings}
+    (folder / f"{kind}.result").write_text(json.dumps(content))

@@ -1,0 +1,108 @@
+"""The fuzzer: it tells each kind of mistake, and tries a minute of hostile input of all kinds."""
+
+import os
+import sys
+
+import pytest
+
+import run_parity
+from parity import pipeline
+from parity.base.errors import UserError
+from tests.fuzz.attempt import MAX_CHARACTERS, Accepted, Attempt, tried
+from tests.fuzz.campaign import KINDS, in_process, seeds
+
+
+def _outcome(tmp_path, monkeypatch, main, **fields):
+    """The outcome of one input where `main` stands for the program."""
+    monkeypatch.setattr(run_parity.main, "main", lambda arguments, prog_name: main(arguments))
+    return tried(Attempt(("run", "x"), **fields), tmp_path / "work", {})
+
+
+def _refuse(text):
+    def main(_):
+        sys.stderr.write(text)
+        sys.exit(2)
+
+    return main
+
+
+def _raise(error):
+    def main(_):
+        raise error
+
+    return main
+
+
+def _write_and_refuse(_):
+    with open("left", "w"):
+        pass
+    _refuse("error: x: 1 is bad; give 2")(_)
+
+
+@pytest.mark.parametrize(
+    ("main", "kind", "problem"),
+    [
+        (_refuse("error: x: 1 is bad; give 2"), "refused", ""),
+        (_raise(Accepted()), "accepted", ""),
+        (lambda _: sys.exit(1), "accepted", ""),
+        (_raise(KeyError("x")), "finding", "KeyError at "),
+        (_raise(UserError("a", "b", "c", "d")), "finding", "UserError at "),
+        (lambda _: sys.exit(3), "finding", "run: exit code 3, not 0 or 1 or 2"),
+        (_refuse(""), "finding", "run: a refusal without a message"),
+        (_refuse("x\n" * 7), "finding", "a long refusal: x x x"),
+        (_refuse("x" * (MAX_CHARACTERS + 1)), "finding", "a long refusal: xxx"),
+        (_refuse("error: \x1b[31m"), "finding", "control characters: error: "),
+        (_refuse("error: memory: too little"), "finding", "refused by allocation: run"),
+        (_write_and_refuse, "finding", "a refusal changes files: run"),
+    ],
+)
+def test_each_mistake_is_a_finding(tmp_path, monkeypatch, main, kind, problem):
+    outcome = _outcome(tmp_path, monkeypatch, main)
+    assert outcome.kind == kind
+    assert outcome.problem.startswith(problem)
+
+
+def test_another_exit_code_than_the_right_ones_is_a_finding(tmp_path, monkeypatch):
+    assert _outcome(tmp_path, monkeypatch, lambda _: sys.exit(0), codes=(1, 2)).kind == "finding"
+
+
+def test_an_endless_input_is_a_finding(tmp_path, monkeypatch):
+    def spin(_):
+        while True:
+            os.getpid()
+
+    monkeypatch.setattr("tests.fuzz.attempt.CPU_SECONDS", 0.2)
+    assert _outcome(tmp_path, monkeypatch, spin).problem.startswith("TooSlow")
+
+
+def test_an_accepted_input_does_no_work(tmp_path):
+    finish = pipeline._finish
+    outcome = tried(Attempt(("run", "--case", "dlrm_tiny", "--precision", "fp32")), tmp_path / "work", {})
+    assert outcome.kind == "accepted"
+    assert pipeline._finish is finish
+
+
+def test_an_input_survives_its_text():
+    attempt = Attempt(
+        ("run", "\udcff\x1b", "x"),
+        {"a/b": b"\0\xff", "c": None, "d": b"plain\n"},
+        "base",
+        ("e",),
+        (1, 2),
+    )
+    assert Attempt.of(attempt.text()) == attempt
+
+
+@pytest.mark.parametrize("kind", ["yaml", "checkpoints", "data", "options"])
+def test_the_corpus_ends_well(kind, tmp_path):
+    for number, attempt in enumerate(seeds(kind)):
+        outcome = tried(attempt, tmp_path / str(number), {})
+        assert outcome.kind != "finding", f"{attempt.arguments}: {outcome.problem}\n{outcome.message}"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_seconds_of_a_kind_show_no_mistake(kind, tmp_path):
+    counts = in_process(kind, 10.0, 0, tmp_path)
+    assert counts.outcomes["refused"] > 0
+    assert not counts.findings, "\n".join(f"{p}: {m}\n{t[:500]}" for p, (t, m, _) in counts.findings.items())
