@@ -17,7 +17,7 @@ from parity.base.precision import PRECISIONS
 from parity.case import Case, ModelPair
 from parity.case.patterns import pattern_of
 from parity.execution.folder import RunFolder
-from parity.execution.record import REFERENCE, Status
+from parity.execution.record import ORACLE, REFERENCE, Status
 from parity.execution.request import Request
 from parity.pipeline import run
 from parity.report.files import read_report, write_again, write_outputs
@@ -75,11 +75,17 @@ class Result:
         return Path(folder)
 
     def __str__(self) -> str:
-        lines = []
+        lines, without_truth = [], set()
         for case, precision, runner in self.report.runner_reports():
-            if runner.runner != REFERENCE or runner.status != Status.OK.value:
-                lines.append(f"{case.case.name} {precision.precision} {_line(runner)}")
-                lines += [f"    {line}" for line in details(runner)]
+            runs, is_truth = runner.status == Status.OK.value, runner.runner in (REFERENCE, ORACLE)
+            name = f"{case.case.name} {precision.precision}"
+            if name in without_truth or (is_truth and runs):
+                continue
+            lines.append(f"{name} {_line(runner)}")
+            lines += [f"    {line}" for line in details(runner)]
+            if is_truth:
+                # Nothing else can be judged.
+                without_truth.add(name)
         return "\n".join(lines)
 
 
@@ -173,7 +179,7 @@ def check(
 def _line(runner: RunnerReport) -> str:
     """Verdict and worst module of a runner in a line."""
     if runner.verdict == "NONE":
-        return f"{runner.status}: {runner.reason}"
+        return f"{runner.status} in {runner.runner}: {runner.reason}"
     judged = [module for module in runner.modules if module.verdicts]
     if runner.verdict == "FAIL" or not judged:
         diagnosis = runner.diagnosis

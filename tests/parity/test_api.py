@@ -203,6 +203,18 @@ def test_an_error_of_the_port_has_nvtripy_s_message():
     assert "run_tapped: TripyException: 'tensorrt.matrix_multiply' op operand shapes" in text
 
 
+class Broken(Net):
+    def forward(self, image):
+        raise ValueError("no weights yet")
+
+
+def test_an_error_of_the_reference_is_one_line():
+    """No runner is judged without the reference, so that no other line says more."""
+    result = parity.compare(Broken(), Port, inputs=IMAGES, precisions=("fp32",))
+    assert not result.passed
+    assert str(result) == "Broken fp32 ERROR in torch: ValueError: no weights yet"
+
+
 def test_a_live_case_cannot_be_replayed():
     with pytest.raises(
         parity.UserError, match="holds objects of an earlier process; compare the models again"
