@@ -59,6 +59,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self.model: tp.Module
         self.dtype: torch.dtype
         self._modules: dict[str, tp.Module] = {}
+        self._parameters: dict[str, tp.Tensor] = {}
         # Axes of the tensors that modules receive inside the model, by call and argument.
         self._ranks: dict[str, dict[str, int]] = {}
         self._executables: dict[Any, list[Compiled]] = {}
@@ -84,6 +85,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
             raise Unavailable(str(error)) from error
         self._load_parameters(weights)
         self._modules = paired_modules(self.case, self.model)
+        self._parameters = paired_parameters(self.case, self.model)
         self._executables, self._whole = {}, None
         self._survey = None
 
@@ -134,7 +136,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         """The result of `compile_with` for a function that receives a `Traced`, and the calls' arguments."""
 
         def compiled() -> tuple[Any, dict[str, Received]]:
-            with tapped(self._modules, paired_parameters(self.case, self.model)) as traced:
+            with tapped(self._modules, self._parameters) as traced:
                 return compile_with(functools.partial(function, traced=traced), *arguments), traced.received
 
         return leanly(compiled)
@@ -180,10 +182,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
             received = {
                 leaf.tensor for call in compiled.received.values() for leaf in call.arguments if leaf.origin
             }
-            parameters = paired_parameters(self.case, self.model)
-            capture.call_inputs.update(
-                {name: to_host(parameters[name]) for name in received & set(parameters)}
-            )
+            own = received & set(self._parameters)
+            capture.call_inputs.update({name: to_host(self._parameters[name]) for name in own})
         return capture
 
     def time(self, arrays: Arrays, repeats: int) -> Timed:
