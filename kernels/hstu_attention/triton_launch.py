@@ -73,8 +73,8 @@ def choose_schedule(
 ) -> Schedule:
     """The schedule for these inputs, with the copy engine where it is faster; see `with_descriptors`.
 
-    benchmarks/results/hstu_kernels.md has the measurements behind the choices. Inputs without rows stand for
-    any number of rows, for compilation ahead of time.
+    benchmarks/results/ has the measurements behind the choices: hstu_kernels.md, stu_layers.md. Inputs
+    without rows stand for any number of rows, for compilation ahead of time.
     """
     is_half = q.dtype in (torch.float16, torch.bfloat16)
     # The interpreter runs on the CPU and has no assembly.
@@ -101,7 +101,7 @@ def choose_schedule(
     if lengths == "middle":
         return schedule
     if isinstance(mask, ProductionMask) and mask.num_targets is not None and widest > 64:
-        # The targets' loop takes registers: more programs with fewer registers each hide its spills.
+        # With the targets' loop, blocks of 128 rows spill registers.
         if programs == "some":
             return replace(schedule, block_n=64, num_stages=2, max_registers=168)
         return replace(schedule, num_stages=2, max_registers=128)
