@@ -26,6 +26,8 @@ from parity.verdict.sampling_error import FALSE_ALARM
 MAX_BOUNDARY_FRACTION = 0.01
 """Largest share of a tap's own elements that may lie at a discontinuity, over all inputs. A tap fails with so
 many of them in a batch that chance has more in at most `FALSE_ALARM` of all batches."""
+POSITIONED = 3
+"""Number of axes of a tap with positions: batch, positions, width."""
 MAX_FLIPPED_FRACTION = 0.5
 """Largest share of the elements of later taps. One flip early in a sequence reaches every later row."""
 
@@ -238,8 +240,9 @@ def _chance_of_boundaries(share: float, rows: int) -> float:
 def _flipped_rows(evidence: Evidence, results: Results) -> np.ndarray | None:
     """(B, N) mask of rows that depend on a boundary element on which the runner and the reference differ.
 
-    With causal attention, a flip in row n of a bias reaches row n and all later rows of its sequence.
-    Without, it reaches all rows.
+    With causal attention, a flip in row n of a bias (B, N, ...) reaches row n and all later rows of its
+    sequence. Without, it reaches all of its sequence. A flip in a tap without positions, such as the indices
+    of a top-k (B, k), reaches its row of the batch, and N is 1.
     """
     rows = None
     for tap, boundary in evidence.boundary.items():
@@ -247,13 +250,23 @@ def _flipped_rows(evidence: Evidence, results: Results) -> np.ndarray | None:
         if port is None or port.shape != reference.shape:
             continue
         flipped = boundary & (port != reference).numpy()
-        reached = flipped.any(axis=-1)
-        if evidence.causal:
-            reached = np.logical_or.accumulate(reached, axis=-1)
+        if flipped.ndim == POSITIONED:
+            reached = flipped.any(axis=-1)
+            if evidence.causal:
+                reached = np.logical_or.accumulate(reached, axis=-1)
+            else:
+                reached = np.broadcast_to(reached.any(axis=-1, keepdims=True), reached.shape)
         else:
-            reached = np.broadcast_to(reached.any(axis=-1, keepdims=True), reached.shape)
-        rows = reached if rows is None else rows | reached
+            reached = flipped.reshape(len(flipped), -1).any(axis=-1, keepdims=True)
+        rows = reached if rows is None else _either(rows, reached)
     return rows if rows is not None and rows.any() else None
+
+
+def _either(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Rows in one mask (B, N) or the other; of whole sequences where their numbers of positions differ."""
+    if 1 in (rows.shape[1], others.shape[1]) or rows.shape == others.shape:
+        return rows | others
+    return rows.any(axis=1, keepdims=True) | others.any(axis=1, keepdims=True)
 
 
 def _row_mask(rows: np.ndarray | None, tensor: torch.Tensor) -> np.ndarray | None:

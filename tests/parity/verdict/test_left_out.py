@@ -145,6 +145,33 @@ def test_flips_of_several_taps_add_up():
     assert _left_out(evidence, results)["block"] == [2, 2]
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_flip_without_positions_reaches_its_row_of_the_batch(causal):
+    """Such as the indices of a top-k: all of sequence 1, and nothing of the others."""
+    evidence, results = _flipped([], causal=causal, valid={})
+    evidence.boundary[OUTPUT] = np.zeros(tuple(TENSORS[OUTPUT].shape), bool)
+    evidence.boundary[OUTPUT][1, 3] = True
+    results.tapped[OUTPUT][1, 3] += 1.0
+    left_out = _left_out(evidence, results)
+    assert left_out["block"] == [N * 2, 0]
+    assert left_out["block.inner"] == [N * 3, 0]
+    # Beside a flip with positions, both count.
+    evidence.boundary["bias"] = np.zeros((B, N, D), bool)
+    evidence.boundary["bias"][0, 4, 0] = True
+    results.tapped["bias"][0, 4, 0] += 1.0
+    assert _left_out(evidence, results)["block"] == [(N + (1 if causal else N)) * 2, 0]
+
+
+def test_flips_in_sequences_of_two_lengths_reach_whole_rows_of_the_batch():
+    evidence, results = _flipped([(0, 4, 0)], valid={})
+    other = np.zeros((B, N + 1, 2), bool)
+    other[1, 0, 0] = True
+    evidence.boundary["wide"] = other
+    evidence.reference.tensors["wide"] = normal(8, B, N + 1, 2)
+    results.tapped["wide"] = evidence.reference.tensors["wide"] + 1.0
+    assert _left_out(evidence, results)["block"] == [2 * N * 2, 0]
+
+
 def test_a_flip_inside_a_module_reaches_the_module_alone():
     evidence, results = _flipped([])
     evidence.boundary = {"block.inner": np.zeros((B, N, 3), bool)}
