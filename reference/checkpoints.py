@@ -54,7 +54,7 @@ class TrainingFolder:
     """The folder of one run. The constructor checks that a run may use it.
 
     Args:
-        path: the folder; the constructor makes a missing one, unless ``resume``.
+        path: the folder; the first `save` makes a missing one.
         resume: whether the run continues the one in the folder.
 
     Raises:
@@ -63,21 +63,28 @@ class TrainingFolder:
 
     def __init__(self, path: Path, resume: bool) -> None:
         self.path = path
-        if resume and not path.is_dir():
+        if resume and not os.path.isdir(path):
             raise TrainingError("--resume", path, "is no folder", "give the --out of the run to continue")
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            names = [entry.name for entry in path.iterdir()]
-        except OSError as error:
+            names = [entry.name for entry in path.iterdir()] if path.exists() else []
+        except (OSError, ValueError) as error:
             raise _unwritable(path, error) from error
         if names and not resume:
             raise TrainingError("out", path, "is not empty", "choose a new folder, or continue with --resume")
+        self._check_writable()
         # A run that is killed before its first checkpoint leaves at most a part of one.
         foreign = [name for name in names if not name.startswith(".")]
         if foreign and CHECKPOINT not in names:
             raise TrainingError(
                 "--resume", path, f"has no {CHECKPOINT}", "give the --out of the run to continue"
             )
+
+    def _check_writable(self) -> None:
+        """Checks the nearest folder that exists: bad data that come later must leave no new folder."""
+        nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+            problem = "Permission denied" if nearest.is_dir() else "Not a directory"
+            raise _unwritable(self.path, OSError(0, problem))
 
     def load(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """The state of the last `save`, or None. Nothing in the file is executed.
@@ -102,7 +109,8 @@ class TrainingFolder:
             raise TrainingError("--resume", path, f"is damaged, or no checkpoint ({reason})", fix) from error
         if damaged is not None:
             raise TrainingError("--resume", path, f"is damaged in {damaged}", fix)
-        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        whole = isinstance(content, dict) and content.get("schema") == SCHEMA
+        if not whole or not all(isinstance(content.get(part), dict) for part in ("settings", "state")):
             raise TrainingError("--resume", path, f"is no checkpoint of {SCHEMA}", fix)
         theirs, ours = content["settings"], dict(settings)
         changed = [
@@ -114,18 +122,21 @@ class TrainingFolder:
             raise TrainingError(
                 "--resume", path, f"was made with other settings ({', '.join(changed)})", "give the same ones"
             )
-        self._write_best(content["state"])
         return content["state"]
 
     def save(self, settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Writes a checkpoint: tensors, numbers and text in mappings and lists; ``best`` is a state dict."""
         content = {"schema": SCHEMA, "settings": dict(settings), "state": dict(state)}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
         buffer = io.BytesIO()
         torch.save(content, buffer)
         write_atomically(self.path / CHECKPOINT, buffer.getvalue())
-        self._write_best(state)
+        self.write_best(state)
 
-    def _write_best(self, state: Mapping[str, Any]) -> None:
+    def write_best(self, state: Mapping[str, Any]) -> None:
         """Writes the weights if the file differs: a run may be killed between the two files."""
         content, path = safetensors.torch.save(dict(state["best"])), self.path / BEST
         if not path.exists() or path.read_bytes() != content:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from reference.checkpoints import TrainingError, TrainingFolder
+from reference.training_state import problem_of
 from reference.validation import require_positive
 
 TRAIN, VALIDATION = "train", "validation"
@@ -157,6 +158,7 @@ class _Run:
             self._save()
         else:
             self._restore(state)
+            folder.write_best(state)
 
     @property
     def is_done(self) -> bool:
@@ -243,6 +245,9 @@ class _Run:
         self._folder.save(self._settings, state)
 
     def _restore(self, state: dict[str, Any]) -> None:
+        problem = problem_of(state, self._task.model, self._task.optimizer)
+        if problem:
+            raise TrainingError("--resume", self._folder.path, problem, "start again in a new folder")
         self._task.model.load_state_dict(state["model"])
         self._best = state["best"]
         self._task.optimizer.load_state_dict(state["optimizer"])

@@ -38,7 +38,7 @@ from datasets.errors import DataError
 
 #: The number of values of a column in memory.
 _BLOCK_ROWS = 1 << 18
-_DAY = re.compile(r"day_(\d+)(\.gz)?")
+_DAY = re.compile(r"day_([0-9]{1,6})(\.gz)?")
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def find_files(path: Path) -> list[Path]:
     """The files to read: ``path`` itself, or a folder's ``day_0``, ``day_1``... (or ``.gz``) by number.
 
     Raises:
-        DataError: there is nothing to read.
+        DataError: there is nothing to read, or a day is missing between others.
     """
     if path.is_file():
         return [path]
@@ -139,6 +139,10 @@ def find_files(path: Path) -> list[Path]:
     numbers = [number for number, _ in days]
     if len(set(numbers)) != len(numbers):
         raise DataError("data", str(path), "has a day both packed and unpacked", "remove one of the two")
+    gap = next((day for day in range(min(numbers), max(numbers)) if day not in numbers), None)
+    if gap is not None:
+        problem = f"has no day_{gap}, and has an earlier and a later day"
+        raise DataError("data", str(path), problem, "add the day, or leave the later ones out")
     return [file for _, file in sorted(days)]
 
 

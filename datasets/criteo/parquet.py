@@ -35,7 +35,7 @@ def read_parquet(path: Path, report: ReadReport) -> Iterator[RawRows]:
     """Yields a parquet file's rows, a few tens of thousands at a time; the line of a row is its number.
 
     Raises:
-        DataError: a column is missing.
+        DataError: a column is missing, or there twice.
         pyarrow.ArrowException: the file is no complete parquet file.
     """
     file = parquet.ParquetFile(path)
@@ -51,6 +51,10 @@ def read_parquet(path: Path, report: ReadReport) -> Iterator[RawRows]:
 def _find_columns(path: Path, present: list[str]) -> tuple[str, ...]:
     for names in (COLUMNS, LECTURE_COLUMNS):
         if set(names) <= set(present):
+            twice = [name for name in names if present.count(name) > 1]
+            if twice:
+                problem = f"has more than one column {', '.join(twice)}"
+                raise DataError("data", str(path), problem, "give one column of each name")
             return names
     nearer = LECTURE_COLUMNS if "labels" in present else COLUMNS
     missing = ", ".join(name for name in nearer if name not in present)

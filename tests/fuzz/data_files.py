@@ -176,7 +176,7 @@ def _clicks(draw: st.DrawFn) -> tuple[dict[str, bytes | None], tuple[int, ...]]:
     numbers = sorted(
         int(name.removeprefix("day_")) for name in names if name[4:].isdigit() and name.isascii()
     )
-    gap = bool(numbers) and numbers != list(range(len(numbers)))
+    gap = bool(numbers) and numbers != list(range(numbers[0], numbers[0] + len(numbers)))
     return files, (REFUSED,) if gap else (0, 1, 2)
 
 

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from reference import checkpoints
-from reference.checkpoints import BEST, CHECKPOINT, TrainingError, TrainingFolder, write_atomically
+from reference.checkpoints import BEST, CHECKPOINT, SCHEMA, TrainingError, TrainingFolder, write_atomically
 from reference.training import TRAIN, VALIDATION, Listener, Schedule
 from tests.reference.training_setup import SCHEDULE, SETTINGS, TASKS, Stop, StopAfter, train
 
@@ -265,7 +265,7 @@ def test_best_weights_that_are_lost_or_old_come_back(tmp_path):
     best = (tmp_path / BEST).read_bytes()
     for damage in (Path.unlink, lambda path: path.write_bytes(b"old")):
         damage(tmp_path / BEST)
-        TrainingFolder(tmp_path, resume=True).load(ALL_SETTINGS)
+        train(TASKS["sgd"](), tmp_path, resume=True)
         assert (tmp_path / BEST).read_bytes() == best
 
 
@@ -288,6 +288,7 @@ def _flip(path):
         (lambda path: path.write_bytes(b"text"), r"is damaged, or no checkpoint"),
         (lambda path: torch.save({"model": 1}, path), r"is no checkpoint of reference.training/1"),
         (lambda path: torch.save([1], path), r"is no checkpoint of reference.training/1"),
+        (lambda path: torch.save({"schema": SCHEMA}, path), r"is no checkpoint of reference.training/1"),
         (lambda path: torch.save({"schema": Stop("evil")}, path), r"is damaged, or no checkpoint"),
     ],
 )
@@ -298,6 +299,51 @@ def test_a_damaged_checkpoint_is_refused(damage, message, tmp_path):
         TrainingError, match=rf"--resume: .*{CHECKPOINT} {message}.*start again in a new folder"
     ):
         TrainingFolder(tmp_path, resume=True).load(ALL_SETTINGS)
+
+
+def _change(path, part, value):
+    """Put a value into the state; None takes the part out."""
+    content = torch.load(path, weights_only=True)
+    *owners, last = part
+    owner = content["state"]
+    for name in owners:
+        owner = owner[name]
+    if value is None:
+        del owner[last]
+    else:
+        owner[last] = value
+    torch.save(content, path)
+
+
+@pytest.mark.parametrize("optimizer", TASKS)
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        *(((name,), None) for name in ("model", "best", "optimizer", "rng", "progress")),
+        *(((name,), [1]) for name in ("model", "best", "optimizer", "rng", "progress")),
+        *(((name, "x"), torch.ones(1)) for name in ("model", "best", "progress")),
+        (("rng",), torch.ones(4)),
+        (("optimizer", "param_groups"), []),
+        (("optimizer", "state"), {0: {"x": 1}}),
+        (("optimizer", "state"), {99: {}}),
+        *((("progress", name), value) for name in ("epoch", "step") for value in (None, "1", -1, 1.5, True)),
+        *(
+            (("progress", "history"), value)
+            for value in (None, [], [[0.5]], [["a", "b"]], [[float("nan"), 1.0]])
+        ),
+        (("progress", "loss_sum"), float("inf")),
+        (("progress", "best_epoch"), 50),
+        (("progress", "epoch"), 10**9),
+    ],
+    ids=str,
+)
+def test_a_state_with_missing_or_mistyped_fields_is_refused(optimizer, part, value, tmp_path):
+    train(TASKS[optimizer](), tmp_path)
+    best = (tmp_path / BEST).read_bytes()
+    _change(tmp_path / CHECKPOINT, part, value)
+    with pytest.raises(TrainingError, match=rf"has a state whose {part[0]} cannot be used; start again"):
+        train(TASKS[optimizer](), tmp_path, resume=True)
+    assert (tmp_path / BEST).read_bytes() == best
 
 
 def test_a_run_with_other_settings_is_not_continued(tmp_path):

@@ -246,16 +246,25 @@ def test_impossible_preprocessing_is_refused(options, message):
         Preprocessing(**options)
 
 
+def test_a_gap_between_days_is_refused(tmp_path):
+    for day in (3, 4, 6):
+        (tmp_path / f"day_{day}").write_text(line(day) + "\n")
+    with pytest.raises(DataError, match=r"has no day_5, and has an earlier and a later day; add the day"):
+        find_files(tmp_path)
+    (tmp_path / "day_6").unlink()
+    assert [path.name for path in find_files(tmp_path)] == ["day_3", "day_4"]
+
+
 def test_days_are_read_in_order_of_their_numbers(tmp_path):
-    for day in (10, 2, 0):
+    for day in (10, 9, 8):
         (tmp_path / f"day_{day}").write_text(line(day) + "\n")
     (tmp_path / "day_count.npz").write_text("not a day")
     paths = find_files(tmp_path)
-    assert [path.name for path in paths] == ["day_0", "day_2", "day_10"]
+    assert [path.name for path in paths] == ["day_8", "day_9", "day_10"]
     data = preprocess(paths, Preprocessing())
-    assert np.array_equal(data.dense_ND[:, 0], np.log1p([0, 20, 100]).astype(np.float32))
+    assert np.array_equal(data.dense_ND[:, 0], np.log1p([80, 90, 100]).astype(np.float32))
     assert find_files(paths[0]) == [paths[0]]
-    (tmp_path / "day_2.gz").write_bytes(b"")
+    (tmp_path / "day_8.gz").write_bytes(b"")
     with pytest.raises(DataError, match="a day both packed and unpacked"):
         find_files(tmp_path)
 

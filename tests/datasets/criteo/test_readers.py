@@ -283,6 +283,14 @@ def test_broken_parquet_rows_are_reported_with_their_number(tmp_path, monkeypatc
     ]
 
 
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    names = [*COLUMNS, "C7"]
+    table = pa.Table.from_arrays([pa.array([1])] * len(names), names=names)
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="has more than one column C7; give one column of each name"):
+        read(tmp_path / "rows.parquet")
+
+
 def test_parquet_without_a_column_or_a_whole_file_is_refused(tmp_path):
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({name: [1] for name in COLUMNS if name != "I9"}), path)
