@@ -13,6 +13,7 @@ import torch
 
 from cases.options import cannot_be_asked, options_of
 from cases.randomised import randomised
+from cases.sizes import input_bytes, weight_bytes
 from configs import CaseConfig, ConfigError, with_fields, with_input
 from parity.base.errors import UserError, bounded
 from parity.case import Arrays, Case, CaseReference, Option
@@ -107,6 +108,9 @@ class ConfiguredCase(Case):
         """A random small configuration of the family, with any choice of any option."""
         with config_errors():
             return type(self)(randomised(self.config, rng))
+
+    def least_bytes(self) -> tuple[int, int]:
+        return weight_bytes(self.config), input_bytes(self.config)
 
     def build_reference(self) -> torch.nn.Module:
         from reference import build

@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from configs.fields import Count, Strict, raise_problems
+from configs.fields import MAX_WHOLE, Count, Strict, raise_problems
 
-_WIDTHS = r"^[1-9][0-9]*(-[1-9][0-9]*)*$"
-_TWO_WIDTHS = r"^[1-9][0-9]*(-[1-9][0-9]*)+$"
+_WIDTHS = r"^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})*$"
+_TWO_WIDTHS = r"^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})+$"
 
 
 class DLRMConfig(Strict):
@@ -124,6 +124,6 @@ class DLRMInput(Strict):
     """The synthetic input of a case."""
 
     batch_size: Count = Field(description="rows in the batch")
-    seed: int = Field(default=0, ge=0, description="seed of the random input and weights")
+    seed: int = Field(default=0, ge=0, le=MAX_WHOLE, description="seed of the random input and weights")
     longest_bag: Count = Field(default=1, description="indices of the longest bag; the shortest has none")
     per_sample_weights: bool = Field(default=False, description="whether each index has a weight")

@@ -6,7 +6,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Count = Annotated[int, Field(ge=1)]
+MAX_WHOLE = 2**63 - 1
+"""Largest whole number in a file: an int64, as in every array of indices."""
+Count = Annotated[int, Field(ge=1, le=MAX_WHOLE)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 

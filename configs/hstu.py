@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from configs.fields import Count, PositiveFloat, Rate, Strict, raise_problems
+from configs.fields import MAX_WHOLE, Count, PositiveFloat, Rate, Strict, raise_problems
 
 #: Largest side, in positions, of the attention mask and of each head's scores in memory.
 MAX_SEQUENCE_LEN = 16_384
@@ -130,7 +130,7 @@ class HSTUInput(Strict):
 
     batch_size: Count = Field(description="users in the batch")
     num_candidates: Count = Field(description="items scored for each user")
-    seed: int = Field(default=0, ge=0, description="seed of the random input and weights")
+    seed: int = Field(default=0, ge=0, le=MAX_WHOLE, description="seed of the random input and weights")
     bias_scale: PositiveFloat = Field(
         default=1.0, description="standard deviation of the attention bias's random weights"
     )

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from configs.fields import Count, PositiveFloat, Rate, Strict, raise_problems
+from configs.fields import MAX_WHOLE, Count, PositiveFloat, Rate, Strict, raise_problems
 from configs.hstu import MAX_SEQUENCE_LEN
 
 
@@ -18,7 +18,9 @@ class STUConfig(Strict):
     """The production HSTU around its STU stack; contextual features, history and targets share a table."""
 
     num_items: Count = Field(description="largest id; ids are 1..num_items and 0 is padding")
-    contextual_seq_len: int = Field(default=0, ge=0, description="rows of context in front of the history")
+    contextual_seq_len: int = Field(
+        default=0, ge=0, le=MAX_SEQUENCE_LEN, description="rows of context in front of the history"
+    )
     contextual_attention: bool = Field(
         default=True, description="whether contextual rows see all the history; else they are its first rows"
     )
@@ -67,7 +69,7 @@ class STUInput(Strict):
     """The synthetic input of a case."""
 
     batch_size: Count = Field(description="users in the batch")
-    seed: int = Field(default=0, ge=0, description="seed of the random input and weights")
+    seed: int = Field(default=0, ge=0, le=MAX_WHOLE, description="seed of the random input and weights")
     attn_scale: bool = Field(
         default=False, description="whether each row has a factor of its own in place of 1 / N"
     )

@@ -41,7 +41,7 @@ def require(field: str, value: object, needed: float, fix: str) -> None:
 
 
 def _gigabytes(size: float) -> str:
-    return f"{size / 2**30:.3g} GiB"
+    return f"{max(size, 0) / 2**30:.3g} GiB"
 
 
 def _free_memory() -> float:

@@ -131,6 +131,10 @@ class Case(Pairing, Incremental, abc.ABC):
         """The same case with some of its `sizes` changed. Raises `UserError` for sizes that do not fit."""
         return self.with_overrides(**sizes)
 
+    def least_bytes(self) -> tuple[int, int]:
+        """Least bytes of one side's weights and of the inputs, by arithmetic; 0 where that is not known."""
+        return 0, 0
+
     # The entry
 
     def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
@@ -173,7 +177,6 @@ class Case(Pairing, Incremental, abc.ABC):
 
     def validate(self, arrays: Arrays) -> None:
         """Raises `UserError` for inputs that the models cannot run on, or whose results cannot be judged."""
-        return None
 
     def poison(self, arrays: Arrays, seed: int) -> Arrays | None:
         """The same inputs with garbage in their padding; None where there is no padding."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import IO, Any, NoReturn
 import click
 from rich.console import Console
 
-from parity.base.errors import UserError
+from parity.base.errors import UserError, bounded
 from parity.base.process import reuse_freed_memory
 
 BAD_INPUT = 2
@@ -36,11 +37,45 @@ class Refused(click.ClickException):
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """`UserError` ends the program with its message and exit code 2."""
+    """`UserError` ends the program with its message and exit code 2; so does what the machine lacks."""
     try:
         yield
     except UserError as error:
         raise Refused(str(error)) from error
+    except (OSError, MemoryError, RuntimeError) as error:
+        lack = _lack(error)
+        if lack is None:
+            raise
+        raise Refused(str(lack)) from error
+
+
+_LACKS = {
+    errno.ENOSPC: "free space on that disk, or choose a folder on another one",
+    errno.EDQUOT: "free space within the quota, or choose a folder on another disk",
+    errno.EROFS: "choose a folder that you can write to",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close files of other programs",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u)",
+    errno.ENOMEM: "free memory, or raise its limit (ulimit -v)",
+}
+"""Remedies where the system lacks something, by the number of its error."""
+
+
+def _lack(error: OSError | MemoryError | RuntimeError) -> UserError | None:
+    """The refusal for an error of the machine, which any line may meet; None for every other error."""
+    if isinstance(error, OSError):
+        if error.errno not in _LACKS:
+            return None
+        place = error.filename or "a file or process"
+        return UserError("machine", str(place), f"is refused ({error.strerror})", _LACKS[error.errno])
+    text = str(error).split("\n")[0]
+    # PyTorch and the interpreter have no type of their own for these.
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
+        fix = "give smaller sizes, free memory, or raise its limit (ulimit -v)"
+        return UserError("memory", text or "an allocation", "is more than there is", fix)
+    if "can't start new thread" in text:
+        return UserError("machine", "a thread", f"is refused ({text})", _LACKS[errno.EAGAIN])
+    return None
 
 
 class Verb(click.Command):
@@ -64,6 +99,9 @@ class Verb(click.Command):
                 return super().parse_args(ctx, args)
             except click.NoSuchOption as error:
                 raise _unknown_option(ctx, error) from error
+            except click.UsageError as error:
+                error.message = bounded(error.message)
+                raise
 
     def invoke(self, ctx: click.Context) -> NoReturn:
         """Run, and end with the exit code. Cases of the present folder can be imported."""

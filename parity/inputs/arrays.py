@@ -20,6 +20,7 @@ import safetensors.numpy
 
 from parity.base.errors import UserError
 from parity.base.files import write_new
+from parity.base.memory import require
 from parity.case import Arrays, Batches, Case
 from parity.case.plan import TYPICAL
 
@@ -121,20 +122,23 @@ def make_inputs(case: Case, data: Any = None) -> RunInputs:
         data: A file's content, from `Case.read`.
 
     Raises:
-        UserError: No batch, two batches of one name, a value that is no NumPy array, or inputs that the case
-            refuses.
+        UserError: More than the available memory, no batch, two batches of one name, a value that is no NumPy
+            array, or inputs that the case refuses.
     """
+    weights, arrays = case.least_bytes()
+    needed = weights if data is not None else weights + arrays
+    require("case", case.name, needed, "give smaller sizes, or a smaller --batch")
     content = case.make_inputs() if data is None else case.recorded(data)
     if not isinstance(content, Batches):
         inputs = _read_only(case, content)
         content = Batches([inputs], f"synthetic, seed {case.seed}", {"rows": case.batch_size_of(inputs)})
-    arrays = [_checked(case, batch) for batch in content.inputs]
-    if not arrays:
+    checked = [_checked(case, batch) for batch in content.inputs]
+    if not checked:
         raise UserError("inputs", case.name, "has no batch", "make at least one")
-    if data is None and len(arrays) == 1:
-        batches = _planned(case, arrays[0])
+    if data is None and len(checked) == 1:
+        batches = _planned(case, checked[0])
     else:
-        batches = [NamedInputs(f"batch {number}", "", inputs) for number, inputs in enumerate(arrays)]
+        batches = [NamedInputs(f"batch {number}", "", inputs) for number, inputs in enumerate(checked)]
     labels = tuple(_read_only(case, batch) for batch in content.labels)
     return RunInputs(tuple(batches), labels, content.source, dict(content.counts))
 

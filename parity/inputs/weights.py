@@ -18,6 +18,7 @@ import torch
 
 from parity.base.errors import UserError
 from parity.base.files import write_new
+from parity.base.memory import require
 from parity.base.precision import dtype_name
 from parity.case import Case
 from parity.inputs.checkpoints import layout, load_checkpoint, read_safetensors, some
@@ -33,8 +34,9 @@ def case_weights(case: Case, checkpoint: Path | None = None) -> tuple[dict[str, 
     """The float32 weights of a case, from a checkpoint or from its seed, and their source in words.
 
     Raises:
-        UserError: See `load_checkpoint`.
+        UserError: The weights need more than the available memory; or see `load_checkpoint`.
     """
+    require("case", case.name, case.least_bytes()[0], "give smaller sizes")
     model = case.build_reference()
     if checkpoint is None and case.initial == "own":
         return own_weights(model), "the model's own"

@@ -137,12 +137,17 @@ def _limit_memory() -> None:
 def in_process(kind: str, seconds: float, start: int, folder: Path) -> Counts:
     """`fuzz` in a process of its own, whose end by the system is a finding too."""
     current, result = folder / f"{kind}.current", folder / f"{kind}.result"
-    result.unlink(missing_ok=True)
+    for path in (current, result):
+        path.unlink(missing_ok=True)
     arguments = ["--worker", kind, "--seconds", str(seconds), "--seed", str(start), "--folder", str(folder)]
     process = subprocess.Popen([sys.executable, "-m", "tests.fuzz", *arguments], cwd=ROOT)
+    written, since = 0.0, time.monotonic()
     while process.poll() is None:
         time.sleep(0.2)
-        if current.exists() and time.time() - current.stat().st_mtime > _SILENT:
+        latest = current.stat().st_mtime if current.exists() else 0.0
+        if latest != written:
+            written, since = latest, time.monotonic()
+        elif written and time.monotonic() - since > _SILENT:
             process.kill()
     if result.exists():
         content = json.loads(result.read_text())

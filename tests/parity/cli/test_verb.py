@@ -1,5 +1,6 @@
 """A verb by itself: the words of a refusal, modules of the present folder, the program's name in help."""
 
+import errno
 import os
 import sys
 
@@ -11,7 +12,8 @@ from parity.base.errors import UserError
 from parity.cli import options
 from parity.cli.program import installed, program
 from parity.cli.registered import REGISTERED
-from parity.cli.verb import BAD_INPUT, Verb
+from parity.cli.verb import BAD_INPUT, Refused, Verb
+from parity.cli.verb import refusing as boundary
 
 
 def invoked(callback, *arguments, name="parity", **settings):
@@ -116,3 +118,40 @@ def test_the_installed_program_has_the_verbs(monkeypatch, capsys):
         installed()
     assert ended.value.code == 0
     assert "fp32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/full/x"),
+            "machine: /full/x is refused (No space left",
+        ),
+        (OSError(errno.EMFILE, "Too many open files"), "raise the limit of open files (ulimit -n)"),
+        (
+            MemoryError("Unable to allocate 8 GiB"),
+            "memory: Unable to allocate 8 GiB is more than there is; give",
+        ),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory"), "is more than there is"),
+        (RuntimeError("can't start new thread"), "raise the limit of processes (ulimit -u)"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_message(error, message):
+    with pytest.raises(Refused) as refusal, boundary():
+        raise error
+    assert message in refusal.value.message
+    assert refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), RuntimeError("size mismatch"), FileNotFoundError(2, "none")]
+)
+def test_a_mistake_of_the_program_stays_one(error):
+    with pytest.raises(type(error)), boundary():
+        raise error
+
+
+def test_a_long_value_of_an_option_is_shortened(command):
+    ended = command("run", "--batch", "9" * 5000)
+    assert ended.code == 2
+    assert len(ended.err) < 1200
