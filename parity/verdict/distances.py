@@ -147,6 +147,36 @@ def _effective(squares: np.ndarray) -> float:
     return float(squares.sum()) ** 2 / fourth if fourth else 0.0
 
 
+def error_rows(squares: np.ndarray, counted: np.ndarray) -> tuple[float, float]:
+    """The effective numbers of rows that carry the Euclidean norm of an error, and its largest element.
+
+    Both are (sum of s)^2 / (sum of s^2) over rows: of the squared errors v for the norm, and of v^4 for the
+    largest element, which behaves as the 8-norm. Of 256 equal numbers, the two differ by a factor of 2.
+
+    Args:
+        squares: Expected squared errors of the compared elements, (n,) float64.
+        counted: Mask of the n compared elements in the tensor.
+    """
+    rows = sums_by_row(squares, counted)
+    rows = rows / (float(rows.max()) or 1.0)
+    return _effective(rows), _effective(rows**4)
+
+
+def sums_by_row(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    """Sums over the compared elements of each row with any.
+
+    Args:
+        values: The compared elements, (n,).
+        counted: Their mask in the tensor. A row is the last axis; of a tensor with at most one axis, an
+            element.
+    """
+    if counted.ndim < 2:
+        return values
+    counts = counted.sum(axis=-1).ravel()
+    lengths = counts[counts > 0]
+    return np.add.reduceat(values, np.concatenate([[0], np.cumsum(lengths)[:-1]]))
+
+
 def _keys(values: np.ndarray) -> np.ndarray:
     """A number for each row, the same for equal rows and different numbers for others."""
     if values.ndim < 2:

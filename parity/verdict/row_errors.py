@@ -25,6 +25,8 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from scipy.special import stdtrit
 
+from parity.verdict.distances import sums_by_row
+
 NOTED = 1.2
 """Smallest factor that is noted."""
 CONFIDENCE = 0.95
@@ -56,15 +58,9 @@ class RowErrors:
 
         Args:
             port, reference: Errors of the compared elements, (n,) float64.
-            counted: Mask of the n compared elements in the tensor. A row is the last axis; of a tensor with
-                at most one axis, an element.
+            counted: Mask of the n compared elements in the tensor, see `sums_by_row`.
         """
-        a, b = np.square(port), np.square(reference)
-        if counted.ndim > 1:
-            counts = counted.sum(axis=-1).ravel()
-            lengths = counts[counts > 0]
-            starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-            a, b = np.add.reduceat(a, starts), np.add.reduceat(b, starts)
+        a, b = (sums_by_row(np.square(error), counted) for error in (port, reference))
         return cls(a.size, float(a.sum()), float(b.sum()), float(a @ a), float(b @ b), float(a @ b))
 
     def __add__(self, other: RowErrors) -> RowErrors:

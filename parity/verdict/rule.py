@@ -34,8 +34,8 @@ k * err and floor are independent and add in squares. The floor is for a referen
 
 Sampling error
 --------------
-If few rows carry a result, err_ref rests on few numbers and may be small by chance. Let m be the number of
-rows that carry the result (`parity.verdict.distances`), and K the number of rounding samples
+If few rows carry a result or its error, err_ref rests on few numbers and may be small by chance. Let m be the
+number of these rows (`parity.verdict.distances`), and K the number of rounding samples
 (`parity.runners.oracle.rounding`). The errors of the reference, of the port and of each sample have m degrees
 of freedom each. The square root of a quantile of their F distribution is factor(m, (K + 1) m), see
 `parity.verdict.sampling_error`, and

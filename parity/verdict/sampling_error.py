@@ -10,8 +10,13 @@ The factor tends to 1 with many rows. For two single numbers it is 6,366, hence 
 
 Errors within a row may correlate: one wrong input of a row reaches the whole row. A row of small norm adds
 little, and equal rows have equal errors. Therefore m is `parity.verdict.distances.carrying_rows`, which never
-exceeds the number of rows. The largest element's error uses the factor of the norm. For one row of one
-element the two are equal. For many rows the largest of many bounded roundings varies no more than their norm.
+exceeds the number of rows.
+
+Few rows may also carry the error. A layer norm divides a row of small variance by a small number, and
+multiplies its error. A sum of v_i times squared normal numbers has (sum of v_i)^2 / (sum of v_i^2) degrees of
+freedom (Satterthwaite, "An approximate distribution of estimates of variance components", 1946). The rounding
+samples measure v_i, row by row. m is the smaller of both numbers. One row of large error decides on the
+largest element more than on the norm: each has its own m (`parity.verdict.distances.error_rows`).
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from parity.verdict.distances import Distance, Oracle
+from parity.verdict.distances import Distance, Oracle, error_rows
 
 FALSE_ALARM = 1e-4
 """Share of correct results that one measure may refuse, of a port with the worst errors that k allows.
@@ -42,12 +47,15 @@ class SampledErrors:
     Attributes:
         count: Number of samples.
         l2, largest, scale_error: As in `parity.verdict.distances.Distance`.
+        l2_rows, largest_rows: Effective numbers of rows that carry the first two; infinite without samples.
     """
 
     count: int = 0
     l2: float = 0.0
     largest: float = 0.0
     scale_error: float = 0.0
+    l2_rows: float = math.inf
+    largest_rows: float = math.inf
 
     def of_equal_rows(self, repeats: float) -> SampledErrors:
         """The errors where rows repeat. Samples round each of them for itself, and programs round all alike.
@@ -73,12 +81,17 @@ class RoundingSamples:
         """Errors of the samples over the elements in `counted`, the same elements as in `oracle`."""
         key = np.packbits(counted).tobytes()
         if key not in self._errors_by_mask:
-            errors = [oracle.distance(result[counted]) for result in self._results]
+            errors, squares = [], np.zeros(len(oracle.values))
+            for result in self._results:
+                compared = result[counted]
+                errors.append(oracle.distance(compared))
+                squares += np.square((compared - oracle.values) / (oracle.largest or 1.0))
             self._errors_by_mask[key] = SampledErrors(
                 len(errors),
                 _root_mean_square([error.l2 for error in errors]),
                 _root_mean_square([error.largest for error in errors]),
                 _root_mean_square([error.scale_error for error in errors]),
+                *(rows or math.inf for rows in error_rows(squares, counted)),
             )
         return self._errors_by_mask[key]
 
@@ -115,12 +128,16 @@ def expected_error(reference: Distance, rows: float, samples: SampledErrors) -> 
     """
     l2 = _pooled(reference.l2, samples.l2, samples.count)
     largest = _pooled(reference.largest, samples.largest, samples.count)
-    factor = sampling_factor(rows, rows * (samples.count + 1))
     return Distance(
-        l2=max(reference.l2, factor * l2),
-        largest=max(reference.largest, factor * largest),
+        l2=max(reference.l2, _factor(min(rows, samples.l2_rows), samples) * l2),
+        largest=max(reference.largest, _factor(min(rows, samples.largest_rows), samples) * largest),
         scale_error=max(abs(reference.scale_error), _scale_error_by_chance(reference, rows, samples)),
     )
+
+
+def _factor(rows: float, samples: SampledErrors) -> float:
+    """The sampling factor of errors in so many rows, of a program against the reference and the samples."""
+    return sampling_factor(rows, rows * (samples.count + 1))
 
 
 def shared_scale_error(reference: Distance, rows: float, samples: SampledErrors) -> float:
@@ -136,7 +153,8 @@ def _scale_error_by_chance(reference: Distance, rows: float, samples: SampledErr
     """The scale error that independent roundings of the rows may have by chance."""
     # Two bounds hold, from independent rows and from its own samples: take the smaller.
     l2 = _pooled(reference.l2, samples.l2, samples.count)
-    by_rows = sampling_factor(1.0, rows * (samples.count + 1)) * l2 / math.sqrt(rows)
+    measured = min(rows, samples.l2_rows) * (samples.count + 1)
+    by_rows = sampling_factor(1.0, measured) * l2 / math.sqrt(rows)
     if not samples.count:
         return by_rows
     sampled = _pooled(reference.scale_error, samples.scale_error, samples.count)

@@ -31,6 +31,8 @@ class Net(torch.nn.Module):
                 parameter.normal_(generator=generator)
             self.inner.weight.mul_(kind.scale)
             self.inner.bias.fill_(kind.bias)
+            if kind.cancels:
+                self.outer.bias.copy_(-self.act(self.inner.bias) @ self.outer.weight[0])
 
     def forward(self, x):
         return self.outer(self.act(self.inner(x)))
@@ -65,6 +67,7 @@ class Kind:
         width, bias, scale: Of the inner layer.
         rows: Rows of the typical batch.
         tail: Power of the inputs: a larger one has few large rows.
+        cancels: Whether the outer bias cancels nearly the whole sum that it is added to.
     """
 
     activation: str = "relu"
@@ -73,6 +76,7 @@ class Kind:
     scale: float = 1.0
     rows: int = 4
     tail: float = 1.0
+    cancels: bool = False
 
 
 class Small(parity.Case):
@@ -102,6 +106,7 @@ KINDS = {
     "a constant layer": Kind(scale=0.0, bias=0.3),
     "a saturated sigmoid": Kind("sigmoid", bias=12.0),
     "numbers below the normal ones of fp16": Kind("sigmoid", bias=-15.0, scale=0.1),
+    "many rows of a sum that a bias cancels": Kind("sigmoid", scale=0.03, rows=600, cancels=True),
     "zeros behind an exact sigmoid": Kind("sigmoid", bias=-200.0),
 }
 

@@ -1,4 +1,4 @@
-"""The oracle: the dense reference in float64, with samples of rounding errors at taps of few rows.
+"""The oracle: the dense reference in float64, with samples of rounding errors at its taps.
 
 Weights and inputs are rounded to the tested precision first. The distance of a result from the oracle is the
 error of the computation, without that of storing weights and inputs.
@@ -19,7 +19,7 @@ from parity.capture.torch_hooks import tapped
 from parity.case import Case
 from parity.inputs.weights import rounded
 from parity.runners.base import Arrays, Tensors
-from parity.runners.oracle.rounding import has_few_rows, sample_count
+from parity.runners.oracle.rounding import sample_count, samples_of
 from parity.runners.oracle.sampling import LargestResult, rounding_samples
 from parity.runners.torch.eager import TorchModules
 
@@ -48,20 +48,20 @@ class Float64Runner(TorchModules):
 
 
 class OracleRunner(Float64Runner):
-    """The float64 reference, whose captures hold rounding samples beside taps of few rows.
+    """The float64 reference, whose captures hold rounding samples beside taps, the fewer the larger a tap is.
 
     Some rows of a batch have no samples: a batch in several parts has many rows.
     """
 
     def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
         capture = Capture() if capture is None else capture
-        few: list[str] = []
+        counts: dict[str, int] = {}
         elements = 0
 
         def count(name: str, tap: torch.Tensor) -> dict[str, torch.Tensor]:
             nonlocal elements
             elements += tap.numel()
-            few.extend([name] if has_few_rows(tap) else [])
+            counts[name] = samples_of(tap)
             return {name: tap}
 
         with LargestResult() as largest:
@@ -70,11 +70,11 @@ class OracleRunner(Float64Runner):
             return capture
 
         def run(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
-            with tapped(self.model, keep=has_few_rows) as sampled:
+            with tapped(self.model, keep=samples_of) as sampled:
                 outputs = self._entry(arguments)
             return sampled.tensors | outputs
 
-        samples = self._samples(lambda: self._arguments(arrays), run, few, elements, largest.bytes)
+        samples = self._samples(lambda: self._arguments(arrays), run, counts, elements, largest.bytes)
         capture.tensors.update(samples)
         return capture
 
@@ -87,11 +87,10 @@ class OracleRunner(Float64Runner):
             results = super().run_call(call, inputs, arrays, whole)
         if not whole:
             return results
-        few = [name for name, tap in results.items() if has_few_rows(tap)]
         return results | self._samples(
             lambda: self._call_arguments(call, inputs, arrays),
             lambda arguments: self._call_taps(call, *arguments),
-            few,
+            {name: samples_of(tap) for name, tap in results.items()},
             sum(tap.numel() for tap in results.values()),
             largest.bytes,
         )
@@ -100,11 +99,13 @@ class OracleRunner(Float64Runner):
         self,
         arguments: Callable[[], Any],
         run: Callable[[Any], dict[str, torch.Tensor]],
-        taps: list[str],
+        counts: dict[str, int],
         elements: int,
         largest: int,
     ) -> dict[str, torch.Tensor]:
-        if not taps:
+        taps = [tap for tap, count in counts.items() if count]
+        count = min(sample_count(elements), max(counts.values(), default=0))
+        if not count:
             return {}
-        samples = rounding_samples(arguments, run, taps, self._precision, sample_count(elements), largest)
-        return {str(TapName.parse(tap).of_samples()): values for tap, values in samples.items()}
+        samples = rounding_samples(arguments, run, taps, self._precision, count, largest)
+        return {str(TapName.parse(tap).of_samples()): samples[tap][: counts[tap]] for tap in taps}

@@ -40,9 +40,14 @@ from parity.capture.terms import terms
 from perf_model.dispatch import EachOperation
 
 FEW_ROWS = 256
-"""Most rows of a tap with samples. With more, the sampling error is a factor of at most 1.26."""
+"""Most rows of a tap with all samples. With more, the sampling error is a factor of at most 1.26."""
 MOST_SAMPLES = 32
 """Most samples of a tap. The limit of a single number is 1.13 times the limit of infinitely many samples."""
+MOST_OF_MANY_ROWS = 8
+"""Most samples of a tap of more rows. The limit of a single number is 1.7 times that of infinitely many."""
+MOST_ELEMENTS_OF_MANY_ROWS = 1 << 18
+"""Most elements of all samples of a tap of more rows. Few samples show the errors that all rows have; more of
+them measure an error that few rows carry."""
 MOST_ELEMENTS = 1 << 24
 """Most elements of the taps of all samples. Where one pass has more, there are no samples."""
 RMS = 1.0 / math.sqrt(8.0 * math.log(2.0))
@@ -55,10 +60,15 @@ def sample_count(elements: int) -> int:
     return min(MOST_SAMPLES, MOST_ELEMENTS // max(1, elements))
 
 
-def has_few_rows(tensor: torch.Tensor) -> bool:
-    """Whether a tap has samples: floating point, and at most `FEW_ROWS` rows, a row being the last axis."""
-    rows = tensor.numel() // max(1, tensor.shape[-1]) if tensor.ndim > 1 else tensor.numel()
-    return tensor.dtype.is_floating_point and 0 < rows <= FEW_ROWS
+def samples_of(tensor: torch.Tensor) -> int:
+    """Most samples of a tap of any shape; 0 for integers, and for a tap without elements or with too many."""
+    elements = tensor.numel()
+    if not elements or not tensor.dtype.is_floating_point:
+        return 0
+    rows = elements // tensor.shape[-1] if tensor.ndim > 1 else elements
+    return (
+        MOST_SAMPLES if rows <= FEW_ROWS else min(MOST_OF_MANY_ROWS, MOST_ELEMENTS_OF_MANY_ROWS // elements)
+    )
 
 
 class Errors:

@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from parity.verdict.distances import Distance, Oracle, _keys, carrying_rows, compared_rows
+from parity.verdict.distances import (
+    Distance,
+    Oracle,
+    _keys,
+    carrying_rows,
+    compared_rows,
+    error_rows,
+    sums_by_row,
+)
 
 INF = math.inf
 
@@ -140,3 +148,20 @@ def test_compared_rows():
     assert compared_rows(counted) == 2
     assert compared_rows(counted[0]) == 1
     assert compared_rows(np.array(True)) == 1
+
+
+def test_the_rows_that_carry_an_error():
+    """Squared errors of 4, 4 and 2 by row, and of 1 in padding that does not count."""
+    counted = np.array([[True, True], [True, False], [False, False], [False, True]])
+    norm, largest = error_rows(np.array([1.0, 3.0, 4.0, 2.0]), counted)
+    assert norm == pytest.approx(100 / 36)
+    assert largest == pytest.approx((2 * 256 + 16) ** 2 / (2 * 256**2 + 16**2))
+    assert error_rows(np.zeros(4), counted) == (0.0, 0.0)
+    tiny = error_rows(np.array([1.0, 3.0, 4.0, 2.0]) * 1e-300, counted)
+    assert tiny == pytest.approx((norm, largest))
+
+
+def test_sums_by_row_of_numbers_are_the_numbers():
+    numbers = np.array([1.0, 2.0])
+    assert sums_by_row(numbers, np.array([True, False, True])) is numbers
+    assert sums_by_row(numbers, np.array([[True], [False], [True]])).tolist() == [1.0, 2.0]

@@ -18,7 +18,7 @@ from parity.verdict.sampling_error import (
     sampling_factor,
 )
 
-BF16 = PRECISIONS["bf16"]
+BF16, FP32 = PRECISIONS["bf16"], PRECISIONS["fp32"]
 OWN = Distance(l2=0.01, largest=0.02, scale_error=0.001)
 
 
@@ -149,3 +149,67 @@ def test_a_wrong_program_fails_on_few_rows(rows):
 
 def _judged(oracle, reference, port, samples):
     return judge(oracle, reference, port, BF16, longest_sum=12, rounding_samples=samples)
+
+
+ROWS = 300
+SMALL, LARGE = 2e-3, 0.2
+"""Errors of most rows and of the first one, against results of size 1."""
+
+
+def _uneven(
+    seed: int, wrong: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, RoundingSamples]:
+    """Rows of which the first has nearly the whole error, as behind a norm of a row of small variance.
+
+    Args:
+        seed: Seed of results and errors.
+        wrong: An error of one element of the port, in another row.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    oracle = torch.randn(ROWS, 4, generator=generator, dtype=torch.float64).clamp(-4.0, 4.0)
+    oracle[1] = 4.0
+    size = torch.full((ROWS, 1), SMALL, dtype=torch.float64)
+    size[0] = LARGE
+    direction = torch.randn(ROWS, 4, generator=generator, dtype=torch.float64)
+    direction /= direction.norm(dim=1, keepdim=True)
+
+    def rounded() -> torch.Tensor:
+        return oracle + size * direction * torch.randn(ROWS, 1, generator=generator, dtype=torch.float64)
+
+    samples = RoundingSamples(torch.stack([rounded() for _ in range(32)]))
+    port = rounded()
+    port[2, 0] += wrong
+    return oracle, rounded().float(), port.float(), samples
+
+
+def _of_uneven_rows(seed: int, wrong: float = 0.0):
+    oracle, reference, port, samples = _uneven(seed, wrong)
+    return judge(oracle, reference, port, FP32, longest_sum=1, rounding_samples=samples)
+
+
+def test_right_programs_pass_where_one_row_carries_the_error():
+    """1,000 pairs. In a few of them, the port's first row is three times as wrong as it usually is."""
+    assert [seed for seed in range(1000) if not _of_uneven_rows(seed).passed] == []
+
+
+def test_with_all_rows_as_degrees_of_freedom_not_all_of_them_pass(monkeypatch):
+    monkeypatch.setattr("parity.verdict.sampling_error.error_rows", lambda *_: (math.inf, math.inf))
+    assert len([seed for seed in range(1000) if not _of_uneven_rows(seed).passed]) > 3
+
+
+def test_an_error_of_another_row_is_still_detected():
+    assert not any(_of_uneven_rows(seed, wrong=10 * LARGE).passed for seed in range(50))
+
+
+@pytest.mark.parametrize("count", [1, 32])
+def test_rows_of_equal_errors_keep_their_degrees_of_freedom(count):
+    """Of the norm nearly all; of the largest element enough for a factor below 1.6."""
+    rows = 1024
+    noise = torch.randn(count, rows, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    oracle = np.ones((rows, 8))
+    counted = np.ones((rows, 8), bool)
+    sampled = RoundingSamples(torch.from_numpy(oracle) + 1e-3 * noise).errors(
+        Oracle(oracle[counted]), counted
+    )
+    assert rows / 1.5 < sampled.l2_rows <= rows
+    assert sampling_factor(sampled.largest_rows, (count + 1) * sampled.largest_rows) < 1.6

@@ -71,7 +71,7 @@ def test_rounding_samples_raise_the_limit_of_few_rows():
     samples = RoundingSamples(oracle * (1 + signs * 2.0**-20))
     verdict = judge(oracle, exact, port, FP32, 1, rounding_samples=samples)
     assert verdict.passed
-    sampled = SampledErrors(4, *[pytest.approx(2.0**-20)] * 3)
+    sampled = SampledErrors(4, *[pytest.approx(2.0**-20)] * 3, l2_rows=1.0, largest_rows=1.0)
     assert samples.errors(None, np.ones((1, 2), bool)) == sampled
     limit = bound_for(FP32, 1).limit(expected_error(ZERO, 1.0, SampledErrors(4, *[2.0**-20] * 3)), 1.0)
     assert verdict.limit.l2 == pytest.approx(limit.l2, rel=1e-6)

@@ -15,11 +15,12 @@ from parity.runners.oracle.float64 import Float64Runner
 from parity.runners.oracle.rounding import (
     FEW_ROWS,
     MOST_ELEMENTS,
+    MOST_OF_MANY_ROWS,
     MOST_SAMPLES,
     RMS,
     Roundings,
-    has_few_rows,
     sample_count,
+    samples_of,
 )
 from parity.verdict.bound import bound_for
 
@@ -158,14 +159,26 @@ def test_the_same_seed_gives_the_same_draw():
     assert torch.equal(first, second)
 
 
-def test_which_taps_have_draws():
-    assert has_few_rows(torch.zeros(FEW_ROWS, 900))
-    assert not has_few_rows(torch.zeros(FEW_ROWS + 1, 900))
-    assert has_few_rows(torch.zeros(4, 8, 8, 3))
-    assert not has_few_rows(torch.zeros(5, 8, 8, 3))
-    assert not has_few_rows(torch.zeros(4, 4, dtype=torch.int64))
-    assert not has_few_rows(torch.zeros(0, 4))
-    assert has_few_rows(torch.tensor(1.0))
+@pytest.mark.parametrize(
+    ("shape", "count"),
+    [
+        ((FEW_ROWS, 90_000), MOST_SAMPLES),
+        ((4, 8, 8, 3), MOST_SAMPLES),
+        ((), MOST_SAMPLES),
+        ((FEW_ROWS + 1, 10), MOST_OF_MANY_ROWS),
+        ((5, 8, 8, 2_000), 0),
+        ((1024, 64), 4),
+        ((1 << 18,), 1),
+        ((1 << 18, 2), 0),
+        ((0, 4), 0),
+    ],
+)
+def test_a_tap_of_many_rows_has_fewer_draws(shape, count):
+    assert samples_of(torch.tensor(0.0).expand(shape)) == count
+
+
+def test_integers_have_no_draws():
+    assert samples_of(torch.zeros(4, 4, dtype=torch.int64)) == 0
 
 
 def test_how_many_draws_there_are():
