@@ -31,8 +31,8 @@ BROKEN = [
 ]
 
 
-def _assembled(runners, asked=(), second=None, streams=()):
-    """The report on one case in fp32; with `second`, in fp16 as well."""
+def _judged(runners, second=None):
+    """One case and its judgements in fp32; with `second`, in fp16 as well."""
     case = made_reports.load_case("hstu_tiny").reference
     description = CaseDescription(
         case=case,
@@ -49,7 +49,12 @@ def _assembled(runners, asked=(), second=None, streams=()):
     judgements = [PrecisionJudgement("fp32", {REFERENCE: REF} | runners, {"clock": "1 GHz"}, None, None)]
     if second is not None:
         judgements.append(PrecisionJudgement("fp16", {REFERENCE: REF} | second, {}, None, None))
-    return assemble([(description, judgements)], "run_parity.py --precision fp32", asked, [streams])
+    return description, judgements
+
+
+def _assembled(runners, asked=(), second=None, streams=()):
+    """The report on one case."""
+    return assemble([_judged(runners, second)], "run_parity.py --precision fp32", asked, [streams])
 
 
 def _code(runners, asked=(), second=None):
@@ -60,6 +65,20 @@ def test_a_stream_that_fails_fails_the_run():
     for failed, code in (("", 0), ("k of layer 0", 1)):
         report = _assembled({"tripy": PASS}, streams=[_stream(failed)])
         assert (report.exit_code, report.cases[0].streams) == (code, (_stream(failed),))
+
+
+def test_a_case_without_streams_has_none():
+    cases = [_judged({"tripy": PASS})] * 2
+    assert [case.streams for case in assemble(cases, "run", ()).cases] == [(), ()]
+    first_alone = assemble(cases, "run", (), [[_stream("")]])
+    assert [case.streams for case in first_alone.cases] == [(_stream(""),), ()]
+
+
+def test_a_report_tells_why_coverage_is_not_measured_and_the_options_of_its_cases():
+    unmeasured = RunnerJudgement(RunnerRecord(coverage_reason="no source"), Status.OK, "", "PASS")
+    coverage = _assembled({"tripy": unmeasured}).coverage
+    assert coverage.reasons == ("no source",)
+    assert coverage.questions["option"] > 0
 
 
 def _stream(failed):
