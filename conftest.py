@@ -1,6 +1,14 @@
-"""For the tests of the project and those of `portable/`: which ones are selected, and quick call stacks."""
+"""For all tests, those of `portable/` included: selection, quick call stacks, rare collection of garbage."""
 
 from tests.call_stacks import pytest_collection_finish, pytest_collectstart
+from tests.garbage import pytest_collection, pytest_runtestloop, pytest_unconfigure
 from tests.selection import pytest_collection_modifyitems
 
-__all__ = ["pytest_collection_finish", "pytest_collection_modifyitems", "pytest_collectstart"]
+__all__ = [
+    "pytest_collection",
+    "pytest_collection_finish",
+    "pytest_collection_modifyitems",
+    "pytest_collectstart",
+    "pytest_runtestloop",
+    "pytest_unconfigure",
+]
