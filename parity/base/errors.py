@@ -7,8 +7,8 @@ import reprlib
 from collections.abc import Iterable
 
 MAX_LINES = 6
-MAX_CHARACTERS = 900
-"""Longest message. A program adds a word or two in front."""
+MAX_CHARACTERS = 850
+"""Longest message. The command line adds its own words in front."""
 _MAX_FIELD, _MAX_VALUE, _MAX_FIX = 80, 300, 300
 
 

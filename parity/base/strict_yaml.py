@@ -6,6 +6,8 @@ Keys that occur twice, tags, aliases, and keys that are lists or mappings are re
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,7 @@ from ruamel.yaml.reader import ReaderError
 MAX_CHARACTERS = 1 << 20
 MAX_DEPTH = 50
 _SHOWN_CHARACTERS = 40
+_ESCAPE = re.compile(r"\\U([0-9A-Fa-f]{8})")
 
 
 class YAMLProblem(ValueError):
@@ -44,13 +47,25 @@ def parse_yaml(text: str) -> Any:
     try:
         return yaml.load(text)
     except ReaderError as error:
-        before = text[: error.position]
-        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        raise YAMLProblem(line, column, f"the character {text[error.position]!r} is not allowed") from error
+        raise YAMLProblem(
+            *_place(text, error.position), f"the character {text[error.position]!r} is not allowed"
+        ) from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(f"{error.context or ''} {error.problem or ''}".split())
         raise YAMLProblem(mark.line + 1, mark.column + 1, problem) from error
+    except (OverflowError, ValueError) as error:
+        # The library makes a character of any number.
+        escape = next((match for match in _ESCAPE.finditer(text) if int(match[1], 16) > sys.maxunicode), None)
+        if escape is None:
+            raise
+        raise YAMLProblem(*_place(text, escape.start()), f"{escape[0]} is no character") from error
+
+
+def _place(text: str, position: int) -> tuple[int, int]:
+    """Line and column of a position, both from 1."""
+    before = text[:position]
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 class _StrictComposer(Composer):

@@ -117,14 +117,20 @@ def names(option: str, text: str | None) -> list[str]:
 
 
 def _writable(option: str, folder: Path) -> Path:
-    """The folder, created if absent. Raises `UserError` if it is not writable."""
+    """The folder. Raises `UserError` if it is not writable; an absent one is tried, and stays absent."""
     try:
+        absent = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe"
         probe.touch()
         probe.unlink()
-    except OSError as error:
+        for path in absent:
+            path.rmdir()
+    except (OSError, ValueError) as error:
         raise UserError(
-            option, str(folder), f"cannot be written ({error.strerror})", "choose another folder"
+            option,
+            str(folder),
+            f"cannot be written ({getattr(error, 'strerror', error)})",
+            "choose another folder",
         ) from error
     return folder

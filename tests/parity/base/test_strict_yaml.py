@@ -50,6 +50,7 @@ def test_values_are_those_of_yaml_1_2(text, value):
         ("{1: a, '1': b}", "line 1, column 8: key '1' is given twice"),
         ("x: 1\n" + LAUGHS, "line 3, column 8: the alias \\*a is not allowed; write the value out"),
         ("a: 1\nb: !!python/object:os.system x", "line 2, column 4: the tag .*os.system is not allowed"),
+        ('a: 1\nb: "\\UFFFFFFFF"', "line 2, column 5: .UFFFFFFFF is no character"),
         ("!!binary aGk=", "line 1, column 1: the tag .*binary is not allowed; remove it"),
         ("a: !mine {b: 1}", "line 1, column 4: the tag !mine is not allowed"),
         ("a: x\nb: y\0z", r"line 2, column 5: the character '.x00' is not allowed"),

@@ -189,3 +189,8 @@ def test_a_replay_takes_no_other_options(refused, saved_run, tmp_path):
         message
         == "replay: --save is no option of this verb; leave it out; it belongs to run, precision, self-test"
     )
+
+
+def test_a_refusal_leaves_no_folder_for_traces(refused):
+    message = refused("--case", "dlrm_tiny", "--weights", "none", "--profile", "a/b")
+    assert "weights: none cannot be read" in message
