@@ -22,13 +22,21 @@ MAX_BYTES = 1 << 30
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; the file written there takes its place after the body.
 
-    An error in the body leaves `path` as it is and no temporary file. Missing folders are created.
+    Missing folders are created. An error in the body leaves `path` as it is, and no new file or folder.
     """
+    absent = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with undone(functools.partial(temporary.unlink, missing_ok=True)):
-        yield temporary
-        temporary.replace(path)
+        try:
+            yield temporary
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                for folder in absent:
+                    folder.rmdir()
+            raise
 
 
 def read_file(path: Path, most: int = MAX_BYTES) -> bytes:

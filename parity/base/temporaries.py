@@ -32,7 +32,13 @@ def own_temporaries() -> None:
     Raises:
         UserError: The folder for temporary files cannot be written, or its path is too long.
     """
-    root = Path(tempfile.gettempdir())
+    try:
+        root = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        named = os.environ.get("TMPDIR", "")
+        raise UserError(
+            "TMPDIR", named, "cannot be written, nor any other folder", "free space, or set it"
+        ) from error
     _sweep(root)
     try:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))

@@ -42,7 +42,7 @@ def refusing() -> Iterator[None]:
         yield
     except UserError as error:
         raise Refused(str(error)) from error
-    except (OSError, MemoryError, RuntimeError) as error:
+    except (OSError, MemoryError, RuntimeError, ImportError) as error:
         lack = _lack(error)
         if lack is None:
             raise
@@ -61,7 +61,11 @@ _LACKS = {
 """Remedies where the system lacks something, by the number of its error."""
 
 
-def _lack(error: OSError | MemoryError | RuntimeError) -> UserError | None:
+_OF_MEMORY = ("DefaultCPUAllocator", "failed to map segment", "annot allocate memory")
+"""Words of PyTorch, and of the loader of libraries, on memory that they do not get."""
+
+
+def _lack(error: OSError | MemoryError | RuntimeError | ImportError) -> UserError | None:
     """The refusal for an error of the machine, which any line may meet; None for every other error."""
     if isinstance(error, OSError):
         if error.errno not in _LACKS:
@@ -70,7 +74,7 @@ def _lack(error: OSError | MemoryError | RuntimeError) -> UserError | None:
         return UserError("machine", str(place), f"is refused ({error.strerror})", _LACKS[error.errno])
     text = str(error).split("\n")[0]
     # PyTorch and the interpreter have no type of their own for these.
-    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
+    if isinstance(error, MemoryError) or any(words in text for words in _OF_MEMORY):
         fix = "give smaller sizes, free memory, or raise its limit (ulimit -v)"
         return UserError("memory", text or "an allocation", "is more than there is", fix)
     if "can't start new thread" in text:

@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import vl_convert
 from markupsafe import Markup
 
 from parity.base.memory import address_space_left
@@ -242,6 +241,8 @@ def _draw(spec: dict[str, Any]) -> Markup:
     if address_space_left() < _ADDRESS_SPACE:
         # The library would end the process.
         return _not_drawn(f"the limit of address space leaves less than {_ADDRESS_SPACE / 2**30:.0f} GiB")
+    import vl_convert
+
     try:
         svg = vl_convert.vegalite_to_svg(spec | {"config": _CONFIG})
     except (ValueError, MemoryError) as error:

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from parity.base.errors import UserError
-from parity.base.files import replacing, write_new
+from parity.base.files import read_file, replacing, write_new
 
 
 def test_a_new_file_is_written_with_its_folders(tmp_path):
@@ -57,3 +57,20 @@ def test_the_new_file_takes_the_place_of_the_old_one(tmp_path):
         temporary.write_text("new")
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_error_leaves_no_new_folder(tmp_path):
+    with pytest.raises(OSError, match="full"), replacing(tmp_path / "a" / "b" / "file") as temporary:
+        temporary.write_bytes(b"part")
+        raise OSError("full")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["folder", "pipe", "large", "none", "nul\0"])
+def test_only_a_regular_file_of_bounded_size_is_read(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(b"123")
+    with pytest.raises(OSError, match=r"directory|regular|3 bytes, more than 2|No such file|null"):
+        read_file(tmp_path / name, most=2)
+    assert read_file(tmp_path / "large", most=3) == b"123"

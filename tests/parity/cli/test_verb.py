@@ -133,6 +133,7 @@ def test_the_installed_program_has_the_verbs(monkeypatch, capsys):
             "memory: Unable to allocate 8 GiB is more than there is; give",
         ),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory"), "is more than there is"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "is more than there is"),
         (RuntimeError("can't start new thread"), "raise the limit of processes (ulimit -u)"),
     ],
 )
@@ -144,7 +145,8 @@ def test_what_the_machine_lacks_is_one_message(error, message):
 
 
 @pytest.mark.parametrize(
-    "error", [KeyError("x"), RuntimeError("size mismatch"), FileNotFoundError(2, "none")]
+    "error",
+    [KeyError("x"), ImportError("no module"), RuntimeError("size mismatch"), FileNotFoundError(2, "none")],
 )
 def test_a_mistake_of_the_program_stays_one(error):
     with pytest.raises(type(error)), boundary():

@@ -5,6 +5,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+import vl_convert
 from junitparser import JUnitXml
 
 from parity.base.errors import UserError
@@ -224,7 +225,7 @@ class TestOutputs:
             raise ValueError("no fonts")
 
         monkeypatch.setattr(charts, "address_space_left", lambda: space)
-        monkeypatch.setattr(charts.vl_convert, "vegalite_to_svg", fail)
+        monkeypatch.setattr(vl_convert, "vegalite_to_svg", fail)
         assert write_outputs(made_reports.passing(), tmp_path) == ()
         text = (tmp_path / "report.html").read_text(encoding="utf-8")
         reason = "no fonts" if space == math.inf else "the limit of address space leaves less than 66 GiB"
