@@ -60,9 +60,13 @@ def test_the_new_file_takes_the_place_of_the_old_one(tmp_path):
 
 
 def test_an_error_leaves_no_new_folder(tmp_path):
-    with pytest.raises(OSError, match="full"), replacing(tmp_path / "a" / "b" / "file") as temporary:
-        temporary.write_bytes(b"part")
-        raise OSError("full")
+    def filled():
+        with replacing(tmp_path / "a" / "b" / "file") as temporary:
+            temporary.write_bytes(b"part")
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        filled()
     assert not list(tmp_path.iterdir())
 
 

@@ -99,6 +99,21 @@ def test_times_are_quantiles(document, tmp_path, field, value):
     assert "_item_emb: its times are no quantiles of times" in _refusal(document, tmp_path)
 
 
+def test_times_of_three_runs_are_read(document, tmp_path):
+    """Their deciles lie inside their quartiles."""
+    _at(document, MODULE)["latency"] |= {
+        "p10": 8.6e-6,
+        "p25": 7.9e-6,
+        "median": 1.1e-5,
+        "p75": 1.7e-5,
+        "p90": 1.6e-5,
+    }
+    _at(document, MODULE)["latency"] |= {"runs": 3}
+    path = tmp_path / "three.json"
+    path.write_text(json.dumps(document))
+    assert read_report(path).exit_code == 0
+
+
 @pytest.mark.parametrize("value", [[], None, {}, "x", True])
 def test_a_number_of_another_type_is_refused(document, tmp_path, value):
     _at(document, MODULE)["isolated"]["err_port_l2"] = value
