@@ -6,7 +6,7 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
-from parity.verdict.evidence import Evidence
+from parity.verdict.evidence import Evidence, Results
 
 VALID = np.array([[True, True, False], [True, False, False]])
 
@@ -111,3 +111,25 @@ def test_compared_elements_are_neither_padding_nor_at_a_discontinuity(boundary):
     evidence.counted("other", (2, 3))[:] = False
     assert np.array_equal(evidence.valid[3], VALID)
     assert VALID.any()
+
+
+FIELDS = ("untapped", "tapped", "isolated", "poisoned")
+
+
+@pytest.mark.parametrize("squeeze", [True, False])
+def test_results_have_the_reference_s_leading_axes_where_those_of_1_do_not_count(squeeze):
+    reference = Capture(tensors={"a": torch.zeros(2, 3), "b": torch.zeros(1, 2)})
+    evidence = _evidence(reference=reference, squeeze=squeeze)
+    values = {"a": torch.arange(6.0).reshape(1, 2, 3), "b": torch.zeros(3), "more": torch.zeros(1, 1)}
+    results = Results(
+        **{
+            field: {name: tensor + place for name, tensor in values.items()}
+            for place, field in enumerate(FIELDS)
+        }
+    )
+    aligned = evidence.aligned(results)
+    for place, field in enumerate(FIELDS):
+        tensors = getattr(aligned, field)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        assert shapes == {"a": (2, 3) if squeeze else (1, 2, 3), "b": (3,), "more": (1, 1)}
+        assert torch.equal(tensors["a"].reshape(-1), torch.arange(6.0) + place)
