@@ -34,6 +34,7 @@ BAD_INPUT = 2
 RUNS = Path("trained")
 PIPED_WIDTH = 110
 _ADAMW = "adamw"
+_MAX_SEED = 2**63 - 1
 _FAMILIES = {"dlrm": training_dlrm, "hstu": training_hstu}
 
 
@@ -58,7 +59,9 @@ _FAMILIES = {"dlrm": training_dlrm, "hstu": training_hstu}
 @click.option(
     "--learning-rate", type=float, help="[default: sgd 0.1, adagrad 0.01, adamw 0.001, the public settings]"
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all draws.")
+@click.option(
+    "--seed", type=click.IntRange(min=0, max=2**63 - 1), default=0, show_default=True, help="Of all draws."
+)
 @click.option("--resume", is_flag=True, help="Continue the run in --out, with the same options.")
 def main(
     case_name: str,

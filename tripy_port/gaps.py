@@ -23,7 +23,9 @@ GAPS: dict[str, str] = {
     "sequence_utils.jagged_or_dense_repeat_interleave_dim0": _NO_RAGGED_TENSORS,
     "sequence_utils.jagged_or_dense_index_select_dim0": _NO_RAGGED_TENSORS,
     "initialization": _NO_TRAINING,
-    **dict.fromkeys(("checkpoints", "train", "training", "training_dlrm", "training_hstu"), _NO_TRAINING),
+    **dict.fromkeys(
+        ("checkpoints", "train", "training", "training_dlrm", "training_hstu", "training_state"), _NO_TRAINING
+    ),
     "embedding_modules.LocalEmbeddingModule.reset_params": _NO_TRAINING,
     "embedding_modules.CategoricalEmbeddingModule.reset_params": _NO_TRAINING,
     **{

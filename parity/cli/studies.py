@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
                 "is for one case in one precision",
                 "give one --case and one --precision",
             )
+        if os.path.lexists(folder):
+            raise UserError("shrink", str(folder), "exists", "give a folder that does not exist")
         case, seed = cases[0], arguments.seed
         seeded = case if seed is None else case.with_overrides(seed=seed)
         failure = study.shrink(seeded, PRECISIONS[precisions[0]], advance)

@@ -52,6 +52,7 @@ def refusing() -> Iterator[None]:
 _LACKS = {
     errno.ENOSPC: "free space on that disk, or choose a folder on another one",
     errno.EDQUOT: "free space within the quota, or choose a folder on another disk",
+    errno.ENAMETOOLONG: "give a shorter path",
     errno.EROFS: "choose a folder that you can write to",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "close files of other programs",

@@ -194,3 +194,9 @@ def test_a_replay_takes_no_other_options(refused, saved_run, tmp_path):
 def test_a_refusal_leaves_no_folder_for_traces(refused):
     message = refused("--case", "dlrm_tiny", "--weights", "none", "--profile", "a/b")
     assert "weights: none cannot be read" in message
+
+
+def test_shrink_refuses_a_folder_that_exists_before_it_searches(refused, tmp_path):
+    (tmp_path / "there").mkdir()
+    message = refused("shrink", "there", "--case", "dlrm_tiny", "--precision", "fp32")
+    assert message == "shrink: there exists; give a folder that does not exist"

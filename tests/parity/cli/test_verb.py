@@ -127,6 +127,10 @@ def test_the_installed_program_has_the_verbs(monkeypatch, capsys):
             OSError(errno.ENOSPC, "No space left on device", "/full/x"),
             "machine: /full/x is refused (No space left",
         ),
+        (
+            OSError(errno.ENAMETOOLONG, "File name too long", "aaa"),
+            "(File name too long); give a shorter path",
+        ),
         (OSError(errno.EMFILE, "Too many open files"), "raise the limit of open files (ulimit -n)"),
         (
             MemoryError("Unable to allocate 8 GiB"),
