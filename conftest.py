@@ -1,7 +1,7 @@
 """For all tests, those of `portable/` included: selection, quick call stacks, rare collection of garbage."""
 
 from tests.call_stacks import pytest_collection_finish, pytest_collectstart
-from tests.garbage import pytest_collection, pytest_runtestloop, pytest_unconfigure
+from tests.garbage import pytest_collection, pytest_runtestloop
 from tests.selection import pytest_collection_modifyitems
 
 __all__ = [
@@ -10,5 +10,4 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_collectstart",
     "pytest_runtestloop",
-    "pytest_unconfigure",
 ]

@@ -20,12 +20,6 @@ def pytest_collection() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Leave all that is imported and collected out of the collections that tests cause."""
+    """Let the tests run with rare collections."""
     gc.enable()
-    gc.freeze()
     gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
-
-
-def pytest_unconfigure() -> None:
-    """Let Python's end reach all objects: extension modules complain of those that remain."""
-    gc.unfreeze()
