@@ -35,10 +35,25 @@ RUNS = Path("trained")
 PIPED_WIDTH = 110
 _ADAMW = "adamw"
 _MAX_SEED = 2**63 - 1
+_LONGEST = 600
+"""Longest refusal of an option, in characters."""
 _FAMILIES = {"dlrm": training_dlrm, "hstu": training_hstu}
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _Program(click.Command):
+    """A command whose refusals quote the beginning of a long value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.message = error.message[:_LONGEST]
+            raise
+
+
+@click.command(
+    cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.option("--case", "case_name", required=True, help="A case of DLRM or HSTU, or a YAML file.")
 @click.option(
     "--data", required=True, type=click.Path(path_type=Path), help="Criteo logs or MovieLens ratings."
