@@ -155,7 +155,7 @@ def to_rows(
         if name == "label":
             bad_B = ~np.isin(values_B, (0.0, 1.0))
         for row in np.flatnonzero(bad_B).tolist():
-            shown = str(column[row].as_py())[:_SHOWN_CHARACTERS]
+            shown = _shown(column[row])
             reasons.setdefault(int(lines_B[row]), f"{name} is {shown!r}, not {_expected(name)}")
         good_B &= ~bad_B
         (sparse if is_sparse else numbers).append(values_B)
@@ -167,6 +167,14 @@ def to_rows(
         labels_B, dense_BD, sparse_BT = labels_B[good_B], dense_BD[good_B], sparse_BT[good_B]
         lines_B = lines_B[good_B]
     return RawRows(labels_B.astype(np.uint8), dense_BD, sparse_BT, lines_B)
+
+
+def _shown(value: pyarrow.Scalar) -> str:
+    try:
+        return str(value.as_py())[:_SHOWN_CHARACTERS]
+    except ValueError:
+        # Python has no time in nanoseconds.
+        return f"a {value.type}"
 
 
 def _numbers(column: pyarrow.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -283,6 +283,13 @@ def test_broken_parquet_rows_are_reported_with_their_number(tmp_path, monkeypatc
     ]
 
 
+def test_times_in_nanoseconds_are_no_numbers(tmp_path):
+    columns = {name: pa.array([1]) for name in COLUMNS} | {"I3": pa.array([1], pa.timestamp("ns"))}
+    parquet.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r"I3 is 'a timestamp\[ns\]', not a number"):
+        read(tmp_path / "rows.parquet")
+
+
 def test_a_column_that_is_there_twice_is_refused(tmp_path):
     names = [*COLUMNS, "C7"]
     table = pa.Table.from_arrays([pa.array([1])] * len(names), names=names)
