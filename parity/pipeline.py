@@ -15,7 +15,7 @@ from parity.execution import fork_server
 from parity.execution.batches import BatchCollection
 from parity.execution.case_files import described, write_prepared
 from parity.execution.collect import Progress
-from parity.execution.folder import RunFolder, in_use, opened
+from parity.execution.folder import RunFolder, going_on, in_use, opened
 from parity.execution.manifest import read_manifest, write_manifest
 from parity.execution.request import Request
 from parity.execution.resuming import check_started, read_started, write_started
@@ -51,9 +51,11 @@ def run(
     # Bad input is refused before the first runner starts.
     prepared = prepare(request.cases, request.data, request.checkpoint)
     with opened(request.save) as folder:
-        if request.save is not None:
-            write_started(request, folder)
-        return _finish(prepared, request, folder, progress, streams)
+        if request.save is None:
+            return _finish(prepared, request, folder, progress, streams)
+        write_started(request, folder)
+        with going_on(folder):
+            return _finish(prepared, request, folder, progress, streams)
 
 
 def resume(folder: Path, progress: Progress, streams: JudgesStreams) -> Report:
@@ -69,7 +71,7 @@ def resume(folder: Path, progress: Progress, streams: JudgesStreams) -> Report:
     """
     root = RunFolder(folder)
     check_started(root)
-    with in_use("resume", folder):
+    with in_use("resume", folder), going_on(root):
         request = read_started(root)
         fork_server.start()
         prepared = prepare(request.cases, request.data, request.checkpoint)

@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 
 SCHEMA = "reference.training/1"
+_PART = ".part"
 CHECKPOINT, BEST = "checkpoint.pt", "best.safetensors"
 
 
@@ -34,7 +35,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         TrainingError: the folder cannot be written.
     """
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}{_PART}")
     try:
         with part.open("wb") as stream:
             stream.write(content)
@@ -43,6 +44,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         part.replace(path)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def remove_parts(folder: Path) -> None:
+    """Removes the files that `write_atomically` has begun and not finished."""
+    for path in folder.glob(f".*{_PART}"):
+        path.unlink(missing_ok=True)
 
 
 def _unwritable(path: Path, error: OSError) -> TrainingError:

@@ -8,7 +8,14 @@ Training and parity use the same readers. Exit code: 0 trained, 2 bad input.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from parity.base.interruption import watch
+
+    # Before the imports below: they take seconds.
+    watch()
+
 import contextlib
+import functools
 import hashlib
 import math
 import sys
@@ -25,9 +32,11 @@ from configs import CaseConfig, ConfigError, load_case
 from datasets import movielens
 from datasets.criteo import logs as criteo
 from datasets.errors import DataError
+from parity.base.interruption import remaining, undoing
+from parity.base.locks import Locked, locked
 from reference import training_dlrm, training_hstu
 from reference.build import build_dlrm, build_hstu
-from reference.checkpoints import BEST, TrainingError, TrainingFolder
+from reference.checkpoints import BEST, TrainingError, TrainingFolder, remove_parts
 from reference.training import Listener, Losses, Result, Schedule, Task, fit
 
 BAD_INPUT = 2
@@ -113,7 +122,7 @@ def main(
             "optimizer": optimizer,
             "learning_rate": rate,
         }
-        with _progress(console, schedule) as listener:
+        with _alone_in(path), _progress(console, schedule) as listener:
             result = fit(task, schedule, folder, settings, listener)
     except (DataError, ConfigError, TrainingError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
@@ -121,6 +130,21 @@ def main(
         )
         sys.exit(BAD_INPUT)
     _print_result(console, result, path)
+
+
+@contextlib.contextmanager
+def _alone_in(path: Path) -> Iterator[None]:
+    """Keep other processes out of the folder, which an interruption leaves with whole files."""
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(locked(path))
+            stack.callback(undoing(functools.partial(remove_parts, path)))
+            stack.enter_context(
+                remaining(f"{path} holds the last checkpoint: the command with --resume goes on")
+            )
+            yield
+    except Locked as error:
+        raise TrainingError("--out", path, str(error), "wait for its end, or choose another") from error
 
 
 def _trainable(name: str) -> CaseConfig:

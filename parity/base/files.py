@@ -6,13 +6,19 @@ import contextlib
 import errno
 import functools
 import os
+import re
+import shutil
 import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from parity.base.errors import UserError
-from parity.base.interruption import undone
+from parity.base.interruption import stay_if_ending, undone
+from parity.base.locks import LOCK, locked, remove_abandoned
+
+_UNFINISHED = re.compile(r"\..+\.\d+\.\d+")
+"""Name of a file that is being written."""
 
 MAX_BYTES = 1 << 30
 """Largest file of text that is read into memory."""
@@ -30,6 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
     with undone(functools.partial(temporary.unlink, missing_ok=True)):
         try:
             yield temporary
+            stay_if_ending()
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -61,6 +68,35 @@ def read_file(path: Path, most: int = MAX_BYTES) -> bytes:
     if size > most:
         raise OSError(errno.EFBIG, f"it has {size} bytes, more than {most}")
     return path.read_bytes()
+
+
+@contextlib.contextmanager
+def making(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside `path`, which takes this name after the body. Missing parents are created.
+
+    An error in the body leaves no folder. The folder of a process that was killed is removed first.
+
+    Raises:
+        FileExistsError: `path` exists.
+        Locked: Another process makes it.
+    """
+    temporary = path.with_name(f".{path.name}.unfinished")
+    remove_abandoned(temporary, LOCK)
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    temporary.mkdir(parents=True, exist_ok=True)
+    with locked(temporary), undone(functools.partial(shutil.rmtree, temporary, ignore_errors=True)):
+        yield temporary
+        stay_if_ending()
+        temporary.rename(path)
+        (path / LOCK).unlink()
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed. Nobody may write into the folder."""
+    for path in folder.rglob(".*"):
+        if _UNFINISHED.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def write_new(path: Path, content: bytes) -> None:

@@ -17,8 +17,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CURSOR = "\x1b[?25h\r\n"
 """Shows the cursor again, which a moving line of progress hides."""
 
+_NOTHING = "nothing is saved: the same command begins anew"
+
 _undo: dict[object, Callable[[], object]] = {}
 _remains: list[str] = []
+_ends = threading.Event()
 
 
 def undoing(function: Callable[[], object]) -> Callable[[], None]:
@@ -53,6 +56,12 @@ def remaining(text: str) -> Iterator[None]:
         _remains.remove(text)
 
 
+def stay_if_ending() -> None:
+    """Keep this thread here while the program ends: it would take the effects of the end for failures."""
+    if _ends.is_set():
+        threading.Event().wait()
+
+
 def watch() -> None:
     """Wait for the signals from now on, in a thread. A signal that is ignored stays so, as under nohup."""
     reading, writing = os.pipe()
@@ -72,11 +81,12 @@ def _wait(reading: int) -> None:
 
 
 def _end(number: int) -> None:
+    _ends.set()
     for function in reversed(list(_undo.values())):
         # The process ends whatever happens; each part of its end has its own try.
         with contextlib.suppress(Exception):
             function()
     with contextlib.suppress(OSError):
-        text = f"interrupted by {signal.Signals(number).name}; {'; '.join(_remains) or 'nothing is saved'}\n"
+        text = f"interrupted by {signal.Signals(number).name}; {'; '.join(_remains) or _NOTHING}\n"
         os.write(2, f"{_CURSOR if sys.__stderr__ and sys.__stderr__.isatty() else ''}{text}".encode())
     os._exit(128 + number)

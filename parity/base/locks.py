@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import functools
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,14 +28,18 @@ class Locked(Exception):
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, lock: str = LOCK) -> Iterator[None]:
     """Hold the lock of an existing folder in the body.
+
+    Args:
+        folder: The folder.
+        lock: Name of the lock's file in it.
 
     Raises:
         Locked: Another process, or another part of this one, holds it.
         OSError: The folder cannot be written.
     """
-    path = folder / LOCK
+    path = folder / lock
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
@@ -52,16 +57,12 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def is_abandoned(folder: Path) -> bool:
-    """Whether the folder has a lock that no process holds."""
-    try:
-        descriptor = os.open(folder / LOCK, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+def remove_abandoned(folder: Path, lock: str) -> None:
+    """Remove a folder that has a lock which no process holds. Nobody can take the lock meanwhile."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder / lock, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)

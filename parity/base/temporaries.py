@@ -5,21 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import secrets
 import shutil
 import tempfile
-import time
+from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 
 from parity.base.errors import UserError
 from parity.base.interruption import undoing
-from parity.base.locks import is_abandoned, locked
+from parity.base.locks import Locked, locked, remove_abandoned
 
 _PREFIX = "parity-"
+_LOCK = ".temporary"
+"""Name of the lock's file: another one than that of results, which are never swept."""
 _LONGEST = 107 - len("/pymp-12345678/listener-12345678")
 """Longest path of the folder in bytes: the processes' sockets lie below it."""
-_YOUNG = 10.0
-"""Age in seconds below which a folder's lock may not be taken yet."""
 _LAST = -1000
 _lock_of_this_process = contextlib.ExitStack()
 
@@ -41,25 +42,35 @@ def own_temporaries() -> None:
         ) from error
     _sweep(root)
     try:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        folder, remove = _new_folder(root)
     except OSError as error:
         raise UserError(
             "TMPDIR", str(root), f"cannot be written ({error.strerror})", "set it to another folder"
         ) from error
-    remove = functools.partial(shutil.rmtree, folder, ignore_errors=True)
     if len(os.fsencode(folder)) > _LONGEST:
+        _lock_of_this_process.close()
         remove()
         raise UserError("TMPDIR", str(root), "is too long for sockets", "set it to a shorter path")
-    undoing(remove)
     # Behind the finalizers of multiprocessing, which has its sockets there.
     Finalize(None, remove, exitpriority=_LAST)
     Finalize(None, _lock_of_this_process.close, exitpriority=_LAST + 1)
-    _lock_of_this_process.enter_context(locked(folder))
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
 
 
 def _sweep(root: Path) -> None:
     for folder in root.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _YOUNG and is_abandoned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+        remove_abandoned(folder, _LOCK)
+
+
+def _new_folder(root: Path) -> tuple[Path, Callable[[], None]]:
+    """A new folder below `root`, locked to the end of this process, and a function that removes it."""
+    while True:
+        folder = root / f"{_PREFIX}{secrets.token_hex(4)}"
+        remove = functools.partial(shutil.rmtree, folder, ignore_errors=True)
+        # Before the folder exists, so that an interruption at any moment removes it.
+        undoing(remove)
+        # Another program may sweep it before its lock is held.
+        with contextlib.suppress(Locked, FileNotFoundError):
+            folder.mkdir(mode=0o700)
+            _lock_of_this_process.enter_context(locked(folder, _LOCK))
+            return folder, remove

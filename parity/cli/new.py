@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import keyword
+import os
 import re
 from pathlib import Path
 
 import click
 
 from parity.base.errors import UserError
+from parity.base.files import replacing
 from parity.cli import output
 from parity.cli.verb import Verb, program_name
 
@@ -29,8 +32,10 @@ def new(name: str) -> int:
     path = Path(f"{_checked(name)}.py")
     text = _TEMPLATE.read_text().replace("new_case", name)
     try:
-        with path.open("x") as file:
-            file.write(text)
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        with replacing(path) as temporary:
+            temporary.write_text(text)
     except OSError as error:
         problem = f"cannot be written ({error.strerror})"
         raise UserError("new", str(path), problem, "choose another name or folder") from error

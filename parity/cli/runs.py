@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from parity.base.interruption import remaining
 from parity.case import Registry
 from parity.cli import options, output
 from parity.cli.progress import steps
@@ -90,8 +91,10 @@ def _show(report: Report, saved: Path | None, verbose: bool) -> int:
     if folder is None:
         folder = output.new_folder()
         problems = write_outputs(report, folder)
-    console = output.stdout()
-    console.print(terminal.render(report, verbose))
-    for line in (*problems, f"report: {folder / 'report.json'}"):
-        output.print_line(console, line)
+    path = folder / "report.json"
+    with remaining(f"{path} is the report"):
+        console = output.stdout()
+        console.print(terminal.render(report, verbose))
+        for line in (*problems, f"report: {path}"):
+            output.print_line(console, line)
     return report.exit_code

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from parity.base.errors import UserError
+from parity.base.interruption import remaining
 from parity.case import Registry
 from parity.cli import options, output
 from parity.cli.progress import counted, steps
@@ -50,9 +51,10 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
         seeded = case if seed is None else case.with_overrides(seed=seed)
         failure = study.shrink(seeded, PRECISIONS[precisions[0]], advance)
         study.write(failure, folder)
-    console = output.stdout()
-    output.print_line(console, failure.describe(case), "bold red")
-    output.print_line(console, f"python {folder / 'reproduce.py'}")
+    with remaining(f"{folder} holds the failure"):
+        console = output.stdout()
+        output.print_line(console, failure.describe(case), "bold red")
+        output.print_line(console, f"python {folder / 'reproduce.py'}")
     return 1
 
 
@@ -86,9 +88,10 @@ def precision(registry: Registry, budget: float, policy: Path | None, **chosen: 
         report = command.run(request, budget, policy, advance)
         folder = request.save or output.new_folder()
         command.write(report, folder)
-    console = output.stdout()
-    console.print(command.render(report))
-    output.print_line(console, f"report: {folder / 'precision.json'}")
+    with remaining(f"{folder} holds the result"):
+        console = output.stdout()
+        console.print(command.render(report))
+        output.print_line(console, f"report: {folder / 'precision.json'}")
     return report.exit_code
 
 
@@ -129,9 +132,10 @@ def self_test(registry: Registry, share: float, faults: str, clean_runs: int, **
         )
         folder = arguments.save or output.REPORTS / "self_test"
         result = command.self_test(plan, folder, advance)
-    console = output.stdout()
-    console.print(command.render_self_test(result))
-    output.print_line(console, f"table: {folder / 'table.md'}")
+    with remaining(f"{folder} holds all findings"):
+        console = output.stdout()
+        console.print(command.render_self_test(result))
+        output.print_line(console, f"table: {folder / 'table.md'}")
     return result.exit_code
 
 

@@ -17,13 +17,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.errors import UserError
-from parity.base.interruption import remaining
+from parity.base.files import remove_unfinished
+from parity.base.interruption import remaining, undoing
 from parity.base.locks import LOCK, Locked, locked
 
 _BATCH = "batch_"
@@ -220,10 +223,6 @@ def opened(save: Path | None) -> Iterator[RunFolder]:
         with tempfile.TemporaryDirectory(prefix="parity-") as name:
             yield RunFolder(Path(name))
         return
-    try:
-        save.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable("--save", save, error) from error
     with in_use("--save", save):
         if any(path.name != LOCK for path in save.iterdir()):
             raise UserError(
@@ -234,20 +233,28 @@ def opened(save: Path | None) -> Iterator[RunFolder]:
 
 @contextlib.contextmanager
 def in_use(field: str, folder: Path) -> Iterator[None]:
-    """Keep other processes out of the folder of a saved run.
+    """Make a folder of results if it is missing, and keep other processes out of it.
 
     Raises:
         UserError: The folder is in use, or cannot be written.
     """
     with contextlib.ExitStack() as stack:
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder))
         except Locked as error:
             raise UserError(field, str(folder), str(error), "wait for its end, or choose another") from error
         except OSError as error:
             raise _unwritable(field, folder, error) from error
-        stack.enter_context(remaining(f"{folder} holds the batches that are done: `resume {folder}` goes on"))
+        # Behind an interruption and before new work: killed runners leave unfinished files.
+        remove_unfinished(folder)
+        stack.callback(undoing(functools.partial(remove_unfinished, folder)))
         yield
+
+
+def going_on(folder: RunFolder) -> AbstractContextManager[None]:
+    """Tell, at an interruption in the body, that `resume` goes on with the run."""
+    return remaining(f"{folder.path} holds the batches that are done: `resume {folder.path}` goes on")
 
 
 def _unwritable(field: str, folder: Path, error: OSError) -> UserError:

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from multiprocessing import forkserver
+import signal
+import threading
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from unittest import mock
 
+from parity.base.process import die_with_parent
+
 _MODULES = [
+    # First, since the server ends with its parent from this import on.
+    __name__,
     "torch",
     "parity.execution.worker",
     "parity.runners.torch.eager",
@@ -22,6 +28,10 @@ _MODULES = [
     "torch.fx.experimental.symbolic_shapes",
 ]
 """Modules of all runner processes, and of runners that every run has."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that the server leaves to its parent."""
+_PARENT = "PARITY_SERVER_OF"
+"""Variable with the process id of the server's parent."""
 
 
 def start() -> None:
@@ -29,11 +39,36 @@ def start() -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(_MODULES)
     # The server imports from its environment alone: in another folder it would not see this package.
     paths = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")
-    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths))):
-        forkserver.ensure_running()
+    variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    if threading.current_thread() is threading.main_thread():
+        # The system watches the thread that starts the server, and another one may end before the process.
+        variables[_PARENT] = str(os.getpid())
+    # It unblocks the signals where it starts.
+    resource_tracker.ensure_running()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        with mock.patch.dict(os.environ, variables):
+            forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def own_group() -> None:
+    """Begin a process of the server's: no interrupt at the terminal reaches it, and it ends with the server.
+
+    Its group ends with its own processes, such as compilers.
+    """
+    os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    die_with_parent(os.getppid())
 
 
 def context() -> ForkServerContext:
     """The context of processes that the server forks."""
     start()
     return multiprocessing.get_context("forkserver")
+
+
+if _PARENT in os.environ:
+    # This is the server. It notices its parent's end between two forks, and not while it imports.
+    die_with_parent(int(os.environ.pop(_PARENT)))

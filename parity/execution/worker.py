@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
-from parity.base.interruption import undoing
-from parity.base.process import die_with_parent, leave_out_of_collections, reuse_freed_memory
+from parity.base.interruption import stay_if_ending, undoing
+from parity.base.process import leave_out_of_collections, reuse_freed_memory
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server
 from parity.execution.commands import Commands, first_line, is_allocation_failure
@@ -79,6 +79,7 @@ class RunnerProcess:
                 )
             status, payload = self._pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
+            stay_if_ending()
             self._process.join(timeout=10)
             raise self._death(name) from None
         return _payload(status, payload)
@@ -184,9 +185,7 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
     faulthandler.enable()
     reuse_freed_memory()
-    # A group of its own ends with its processes, and no interrupt at the terminal reaches it.
-    os.setpgid(0, 0)
-    die_with_parent(os.getppid())
+    fork_server.own_group()
     leave_out_of_collections()
     commands = Commands(name)
     has_started = False

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from parity.base.errors import UserError
 from parity.base.files import read_file, write_new
+from parity.base.interruption import remaining
 from parity.execution.folder import RunFolder
 from parity.report.consistency import contradictions
 from parity.report.junit import render_junit
@@ -16,10 +17,14 @@ from parity.report.schema import SCHEMA, CaseReport, Report
 
 def forms(folder: RunFolder) -> dict[Path, Callable[[Report], str]]:
     """Renderers of the report's other forms, by file."""
+    return {folder.html: _page, folder.junit: render_junit, folder.markdown: render_markdown}
+
+
+def _page(report: Report) -> str:
     # Jinja takes a third of a second to import, which a run has while its runners work.
     from parity.report.html import render_html
 
-    return {folder.html: render_html, folder.junit: render_junit, folder.markdown: render_markdown}
+    return render_html(report)
 
 
 def write_outputs(report: Report, folder: Path) -> tuple[str, ...]:
@@ -34,13 +39,14 @@ def write_outputs(report: Report, folder: Path) -> tuple[str, ...]:
     run = RunFolder(folder)
     write_report(report, run.report)
     problems = []
-    for path, render in forms(run).items():
-        try:
-            content = render(report).encode()
-        except MemoryError:
-            problems.append(f"{path} is not written: memory does not suffice for it")
-            continue
-        write_new(path, content)
+    with remaining(f"{run.report} is the report"):
+        for path, render in forms(run).items():
+            try:
+                content = render(report).encode()
+            except MemoryError:
+                problems.append(f"{path} is not written: memory does not suffice for it")
+                continue
+            write_new(path, content)
     return tuple(problems)
 
 

@@ -148,8 +148,10 @@ def test_it_imports_neither_the_port_nor_the_harness():
     assert {name for name in modules if name.split(".")[0] == "parity"} == {
         "parity",
         "parity.base",
+        "parity.base.interruption",
+        "parity.base.locks",
         "parity.base.strict_yaml",
-    }, "the reader of YAML, by way of the configs, and nothing else"
+    }, "the reader of YAML, by way of the configs, the end at a signal and the lock, and nothing else"
     actual = {name.split(".")[0] for name in modules}
     assert {"reference", "configs", "datasets", "torch"} <= actual
     assert not actual & {

@@ -45,3 +45,16 @@ def test_what_is_held_at_different_times_is_not_added_up():
 
 def test_it_ends_as_the_command_did():
     assert _peak("import sys; sys.exit(3)")["exit_code"] == 3
+
+
+def test_temporary_files_are_the_disk():
+    write = "import os, tempfile, time; from pathlib import Path; folder = Path(tempfile.mkdtemp())"
+    write += (
+        "; (folder / 'a').write_bytes(bytes(3_000_000)); os.link(folder / 'a', folder / 'b'); time.sleep(1)"
+    )
+    assert _peak(write)["peak_disk"] == 3_000_000
+
+
+def test_cpu_seconds_are_those_of_all_processes():
+    burn = "import time; end = time.process_time() + 1\nwhile time.process_time() < end: pass\ntime.sleep(1)"
+    assert _peak(_starting(burn, burn))["cpu_seconds"] > 1.9

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.code import present_code
+from parity.base.interruption import remaining
 from parity.base.precision import PRECISIONS
 from parity.case import Case, CaseReference, load_case
+from parity.execution.folder import in_use
 from parity.studies.fault_injection import workers
 from parity.studies.fault_injection.faults import CleanFinding, Fault, Finding, Outcome, resolved
 from parity.studies.fault_injection.store import Store, opened
@@ -43,11 +45,14 @@ def run(plan: Plan, folder: Path, advance: Advance) -> tuple[list[Finding], list
     """Do the part of the plan that `folder` does not hold yet. Returns all findings of the plan.
 
     Raises:
-        UserError: The folder holds other files, or the suite fails without a fault.
+        UserError: The folder holds other files or is in use, or the suite fails without a fault.
     """
-    opened(folder, present_code(sorted({package for case in plan.cases for package in packages_of(case)})))
-    findings = _faults(plan, folder, advance) if plan.share else []
-    return findings, _clean_runs(plan, folder, advance) if plan.clean_runs else []
+    code = present_code(sorted({package for case in plan.cases for package in packages_of(case)}))
+    with in_use("--save", folder):
+        opened(folder, code)
+        with remaining(f"{folder} holds the findings so far: the same command goes on"):
+            findings = _faults(plan, folder, advance) if plan.share else []
+            return findings, _clean_runs(plan, folder, advance) if plan.clean_runs else []
 
 
 def _faults(plan: Plan, folder: Path, advance: Advance) -> list[Finding]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.base.errors import UserError
+from parity.base.files import replacing
 from parity.base.precision import PRECISIONS
 from parity.studies.fault_injection.campaign import Advance, Plan, run
 from parity.studies.fault_injection.faults import CleanFinding, Finding, Outcome
@@ -46,7 +47,8 @@ def self_test(plan: Plan, folder: Path, advance: Advance) -> SelfTest:
                 "--precision", name, "needs a CUDA device and PyTorch sees none", "choose other precisions"
             )
     result = SelfTest(*run(plan, folder, advance))
-    (folder / "table.md").write_text(markdown(result.findings, result.clean))
+    with replacing(folder / "table.md") as temporary:
+        temporary.write_text(markdown(result.findings, result.clean))
     return result
 
 

@@ -17,6 +17,8 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from parity.base.errors import UserError
+from parity.base.files import replacing
+from parity.base.locks import LOCK
 
 Line = TypeVar("Line", bound=BaseModel)
 
@@ -64,9 +66,10 @@ def opened(folder: Path, code: Mapping[str, str]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not about.exists():
-            if any(folder.iterdir()):
+            if any(path.name != LOCK for path in folder.iterdir()):
                 raise UserError("--save", str(folder), "holds something else", "choose a new folder")
-            about.write_text(json.dumps(description))
+            with replacing(about) as temporary:
+                temporary.write_text(json.dumps(description))
         elif json.loads(about.read_text()) != description:
             problem = "holds findings about other code, which do not add up with new ones"
             raise UserError("--save", str(folder), problem, "choose a new folder")

@@ -7,6 +7,7 @@ of a task at its end.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import queue
@@ -14,8 +15,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager
+from multiprocessing.util import _run_finalizers
 from typing import Any
 
+from parity.base.interruption import stay_if_ending, undoing
 from parity.execution import fork_server
 
 Work = Callable[..., Iterator[Any]]
@@ -37,7 +40,12 @@ def reports(tasks: Sequence[tuple[Work, tuple]]) -> Iterator[Any]:
     """Reports of the tasks, from all processes as they come. Raises the exceptions of tasks."""
     context = fork_server.context()
     arrivals = context.Queue()
-    with ProcessPoolExecutor(cores(), context, initializer=_start, initargs=(arrivals,)) as pool:
+    with (
+        contextlib.ExitStack() as stack,
+        ProcessPoolExecutor(cores(), context, initializer=_start, initargs=(arrivals,)) as pool,
+    ):
+        # The queues' semaphores would cause a warning behind the words on an interruption.
+        stack.callback(undoing(_run_finalizers))
         futures = [pool.submit(_run, work, arguments) for work, arguments in tasks]
         left = len(tasks)
         try:
@@ -57,6 +65,7 @@ def reports(tasks: Sequence[tuple[Work, tuple]]) -> Iterator[Any]:
 
 
 def _raise_from(futures: list[Future]) -> None:
+    stay_if_ending()
     for future in futures:
         if future.done():
             future.result()
@@ -65,6 +74,7 @@ def _raise_from(futures: list[Future]) -> None:
 def _start(arrivals: Any) -> None:
     """Prepare a worker process. It has one thread, because each core has a worker."""
     global _reports, _no_call_stacks
+    fork_server.own_group()
     import torch
 
     from parity.runners.tripy.lean_traces import lean_traces

@@ -87,9 +87,9 @@ def _arrays(case: Case, data: Path | None) -> tuple[Mapping[str, np.ndarray], st
 
 def write(report: PrecisionSearchReport, folder: Path) -> None:
     """Write `precision.json` and the policy as a file for `--policy`. Raises `UserError`."""
-    write_new(folder / "precision.json", (report.model_dump_json(indent=2) + "\n").encode())
     lines = (f"{json.dumps(pattern)}: {precision}\n" for pattern, precision in report.best.policy.items())
     write_new(folder / "policy.yaml", "".join(lines).encode())
+    write_new(folder / "precision.json", (report.model_dump_json(indent=2) + "\n").encode())
 
 
 def render(report: PrecisionSearchReport) -> RenderableType:

@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from parity.base.errors import UserError
+from parity.base.files import making
+from parity.base.locks import Locked
 from parity.base.precision import dtype_name
 from parity.base.trees import leaves, map_tree
 from parity.capture.captures import TensorKey
@@ -25,14 +27,20 @@ def write(failure: Failure, folder: Path) -> None:
     """Write a failing module or model with its data and code into a new folder.
 
     Raises:
-        UserError: The folder exists or cannot be written.
+        UserError: The folder exists, is being made, or cannot be written.
     """
     try:
-        folder.mkdir(parents=True)
+        with making(folder) as unfinished:
+            _write(failure, unfinished)
+    except Locked as error:
+        raise UserError("shrink", str(folder), str(error), "wait for its end, or choose another") from error
     except OSError as error:
         raise UserError(
             "shrink", str(folder), f"cannot be made ({error.strerror})", "give a folder that does not exist"
         ) from error
+
+
+def _write(failure: Failure, folder: Path) -> None:
     _write_tensors(failure, folder)
     (folder / "problem.json").write_text(json.dumps(_problem(failure), indent=1) + "\n")
     for package in packages_of(failure.case):

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from parity.base.errors import UserError
-from parity.base.files import read_file, replacing, write_new
+from parity.base.files import making, read_file, remove_unfinished, replacing, write_new
+from parity.base.locks import LOCK, Locked, locked
 
 
 def test_a_new_file_is_written_with_its_folders(tmp_path):
@@ -78,3 +79,41 @@ def test_only_a_regular_file_of_bounded_size_is_read(tmp_path, name):
     with pytest.raises(OSError, match=r"directory|regular|3 bytes, more than 2|No such file|null"):
         read_file(tmp_path / name, most=2)
     assert read_file(tmp_path / "large", most=3) == b"123"
+
+
+def test_unfinished_files_are_removed_and_others_stay(tmp_path):
+    (tmp_path / "a").mkdir()
+    for name in (".a.json.12.34567", "a/.b.12.3", "a/.b", "a/b.12.3", "a/.hidden.json"):
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path)
+    assert {path.name for path in tmp_path.rglob("*")} == {"a", ".b", "b.12.3", ".hidden.json"}
+
+
+class TestMaking:
+    def test_a_folder_takes_its_name_when_it_is_whole(self, tmp_path):
+        with making(tmp_path / "a" / "b") as unfinished:
+            (unfinished / "file").touch()
+            assert not (tmp_path / "a" / "b").exists()
+        assert os.listdir(tmp_path / "a") == ["b"]
+        assert os.listdir(tmp_path / "a" / "b") == ["file"]
+
+    def test_an_error_leaves_nothing(self, tmp_path):
+        with pytest.raises(RuntimeError), making(tmp_path / "a"):
+            raise RuntimeError
+        assert os.listdir(tmp_path) == []
+
+    def test_an_existing_folder_is_left_alone(self, tmp_path):
+        with pytest.raises(FileExistsError), making(tmp_path):
+            pass
+
+    def test_the_part_of_a_killed_process_is_removed_and_that_of_a_living_one_stays(self, tmp_path):
+        part = tmp_path / ".a.unfinished"
+        part.mkdir()
+        (part / "old").touch()
+        with locked(part), pytest.raises(Locked, match="in use by process"), making(tmp_path / "a"):
+            pass
+        assert os.listdir(part) == ["old"]
+        (part / LOCK).touch()
+        with making(tmp_path / "a"):
+            pass
+        assert os.listdir(tmp_path / "a") == []

@@ -1,5 +1,6 @@
 """Interruptions, locks and temporary files of small programs."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,8 +10,8 @@ import time
 import pytest
 
 from parity.base.errors import UserError
-from parity.base.locks import LOCK, Locked, is_abandoned, locked
-from parity.base.temporaries import _sweep, own_temporaries
+from parity.base.locks import LOCK, Locked, locked, remove_abandoned
+from parity.base.temporaries import _LOCK, _sweep, own_temporaries
 from tests.locations import ROOT
 
 PATIENCE = 60
@@ -68,6 +69,24 @@ def test_a_program_ends_at_once_and_undoes(program, wait, number):
     assert err == f"interrupted by {number.name}; a file\n"
 
 
+def test_no_other_thread_goes_on_during_the_end(program, tmp_path):
+    """It would take the effects of the end, such as processes that are gone, for failures, and save them."""
+    process = program(
+        "import time\nfrom pathlib import Path\n"
+        "from parity.base.files import replacing\n"
+        "from parity.base.interruption import undoing, watch\n"
+        "watch(); undoing(lambda: time.sleep(0.5))\n"
+        f"print('ready', flush=True); began = time.monotonic(); folder = Path({str(tmp_path)!r})\n"
+        "for number in range(10**6):\n"
+        "    with replacing(folder / str(number)) as temporary: temporary.write_text(str(time.time()))"
+    )
+    sent = time.time()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 143
+    written = [float(path.read_text()) for path in tmp_path.iterdir() if not path.name.startswith(".")]
+    assert all(moment < sent + 0.4 for moment in written)
+
+
 def test_an_ignored_signal_stays_ignored(program):
     process = program(
         "import signal, time\n"
@@ -84,25 +103,31 @@ class TestLocks:
         with locked(tmp_path), pytest.raises(Locked, match=f"in use by process {os.getpid()}"):
             locked(tmp_path).__enter__()
         assert not (tmp_path / LOCK).exists()
-        with locked(tmp_path):
-            assert not is_abandoned(tmp_path)
 
     def test_a_dead_process_holds_nothing(self, program, tmp_path):
         process = program(
             f"import time; from pathlib import Path; from parity.base.locks import locked\n"
             f"with locked(Path({str(tmp_path)!r})): print('ready', flush=True); time.sleep(600)"
         )
-        assert not is_abandoned(tmp_path)
         with pytest.raises(Locked, match=f"process {process.pid}"):
             locked(tmp_path).__enter__()
         process.kill()
         process.wait(PATIENCE)
-        assert is_abandoned(tmp_path)
+        # As after a restart of a container, where another program has this number.
+        (tmp_path / LOCK).write_text(f"{os.getpid()}\n")
         with locked(tmp_path):
-            pass
+            assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+        assert not (tmp_path / LOCK).exists()
 
-    def test_a_folder_without_a_lock_is_not_abandoned(self, tmp_path):
-        assert not is_abandoned(tmp_path)
+    @pytest.mark.parametrize(("is_held", "has_lock"), [(True, True), (False, True), (False, False)])
+    def test_a_folder_with_a_free_lock_is_abandoned(self, tmp_path, is_held, has_lock):
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        with locked(folder) if is_held else contextlib.nullcontext():
+            if has_lock and not is_held:
+                (folder / LOCK).touch()
+            remove_abandoned(folder, LOCK)
+            assert folder.exists() == (is_held or not has_lock)
 
 
 class TestTemporaries:
@@ -127,12 +152,13 @@ class TestTemporaries:
         alive, killed = (program(text, {"TMPDIR": str(short_folder)}) for _ in range(2))
         killed.kill()
         killed.wait(PATIENCE)
-        folders = {int((path / LOCK).read_text()): path for path in short_folder.iterdir()}
-        (short_folder / "parity-mine").mkdir()
-        for path in short_folder.iterdir():
-            os.utime(path, (0, time.time() - 3600))
+        folders = {int((path / _LOCK).read_text()): path for path in short_folder.iterdir()}
+        # Results of a run that was killed.
+        saved = short_folder / "parity-mine"
+        saved.mkdir()
+        (saved / LOCK).touch()
         _sweep(short_folder)
-        assert set(short_folder.iterdir()) == {folders[alive.pid], short_folder / "parity-mine"}
+        assert set(short_folder.iterdir()) == {folders[alive.pid], saved}
         alive.terminate()
         alive.wait(PATIENCE)
 
