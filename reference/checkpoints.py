@@ -43,7 +43,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(stream.fileno())
         part.replace(path)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
 
 
 def remove_parts(folder: Path) -> None:
@@ -52,7 +52,8 @@ def remove_parts(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _unwritable(path: Path, error: OSError) -> TrainingError:
+def unwritable(path: Path, error: OSError) -> TrainingError:
+    """The error of a folder that cannot be written."""
     problem = f"cannot be written ({error.strerror})"
     return TrainingError("out", path, problem, "choose a folder that you can write to")
 
@@ -75,7 +76,7 @@ class TrainingFolder:
         try:
             names = [entry.name for entry in path.iterdir()] if path.exists() else []
         except (OSError, ValueError) as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
         if names and not resume:
             raise TrainingError("out", path, "is not empty", "choose a new folder, or continue with --resume")
         self._check_writable()
@@ -91,7 +92,7 @@ class TrainingFolder:
         nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
             problem = "Permission denied" if nearest.is_dir() else "Not a directory"
-            raise _unwritable(self.path, OSError(0, problem))
+            raise unwritable(self.path, OSError(0, problem))
 
     def load(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """The state of the last `save`, or None. Nothing in the file is executed.
@@ -137,7 +138,7 @@ class TrainingFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise unwritable(self.path, error) from error
         buffer = io.BytesIO()
         torch.save(content, buffer)
         write_atomically(self.path / CHECKPOINT, buffer.getvalue())

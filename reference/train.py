@@ -36,7 +36,7 @@ from parity.base.interruption import remaining, undoing
 from parity.base.locks import Locked, locked
 from reference import training_dlrm, training_hstu
 from reference.build import build_dlrm, build_hstu
-from reference.checkpoints import BEST, TrainingError, TrainingFolder, remove_parts
+from reference.checkpoints import BEST, TrainingError, TrainingFolder, remove_parts, unwritable
 from reference.training import Listener, Losses, Result, Schedule, Task, fit
 
 BAD_INPUT = 2
@@ -134,9 +134,13 @@ def main(
 
 @contextlib.contextmanager
 def _alone_in(path: Path) -> Iterator[None]:
-    """Keep other processes out of the folder, which an interruption leaves with whole files."""
+    """Keep other processes out of the folder, which an interruption leaves with whole files.
+
+    A training that ends before its first checkpoint leaves no new folder.
+    """
     try:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(_made(path))
             stack.enter_context(locked(path))
             stack.callback(undoing(functools.partial(remove_parts, path)))
             stack.enter_context(
@@ -145,6 +149,23 @@ def _alone_in(path: Path) -> Iterator[None]:
             yield
     except Locked as error:
         raise TrainingError("--out", path, str(error), "wait for its end, or choose another") from error
+
+
+@contextlib.contextmanager
+def _made(path: Path) -> Iterator[None]:
+    """Make the folder if it is missing. Folders that are new and empty behind the body are removed."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    try:
+        yield
+    finally:
+        # A folder that holds anything stays, and with it all above.
+        with contextlib.suppress(OSError):
+            for folder in missing:
+                folder.rmdir()
 
 
 def _trainable(name: str) -> CaseConfig:
