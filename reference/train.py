@@ -45,8 +45,15 @@ PIPED_WIDTH = 110
 _ADAMW = "adamw"
 _MAX_SEED = 2**63 - 1
 _LONGEST = 600
-"""Longest refusal of an option, in characters."""
+"""Longest refusal, in characters."""
 _FAMILIES = {"dlrm": training_dlrm, "hstu": training_hstu}
+
+
+def _short(text: str) -> str:
+    """A message without control characters; of a long one, which quotes a long value, beginning and end."""
+    printable = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    half = _LONGEST // 2
+    return printable if len(printable) <= _LONGEST else f"{printable[:half]}...{printable[-half:]}"
 
 
 class _Program(click.Command):
@@ -56,7 +63,7 @@ class _Program(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            error.message = error.message[:_LONGEST]
+            error.message = _short(error.message)
             raise
 
 
@@ -126,7 +133,7 @@ def main(
             result = fit(task, schedule, folder, settings, listener)
     except (DataError, ConfigError, TrainingError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"error: {error}", style="bold red", markup=False
+            f"error: {_short(str(error))}", style="bold red", markup=False
         )
         sys.exit(BAD_INPUT)
     _print_result(console, result, path)

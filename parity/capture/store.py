@@ -202,5 +202,5 @@ def _reading(stem: Path) -> Iterator[None]:
     """Turn errors of reading a saved capture into a `UserError`."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise UserError("capture", str(stem), f"is missing or damaged ({error})", "run again") from error

@@ -88,7 +88,7 @@ def _imported(target: str) -> Any:
             "compare the models again",
         )
     module, colon, attribute = target.partition(":")
-    if not (module and colon and attribute):
+    if not (module and colon and attribute) or module.startswith("."):
         raise UserError("case", target, "is no import path", "write it as package.module:attribute")
     try:
         value: Any = importlib.import_module(module)

@@ -89,7 +89,7 @@ class Arguments:
             timeout=self.time_limit,
             command=self.command,
             streams=self.is_plain,
-            profile=None if self.profile is None else _writable("--profile", self.profile),
+            profile=None if self.profile is None else writable("--profile", self.profile),
         )
 
     def all_cases(self) -> list[Case]:
@@ -116,7 +116,7 @@ def names(option: str, text: str | None) -> list[str]:
     return stripped
 
 
-def _writable(option: str, folder: Path) -> Path:
+def writable(option: str, folder: Path) -> Path:
     """The folder. Raises `UserError` if it is not writable; an absent one is tried, and stays absent."""
     try:
         absent = [path for path in (folder, *folder.parents) if not path.exists()]

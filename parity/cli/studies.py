@@ -33,7 +33,7 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
     """
     with steps() as advance:
         from parity.base.precision import PRECISIONS
-        from parity.cli.arguments import Arguments
+        from parity.cli.arguments import Arguments, writable
         from parity.studies import shrink as study
 
         arguments = Arguments(**chosen, registry=registry)
@@ -47,6 +47,7 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
             )
         if os.path.lexists(folder):
             raise UserError("shrink", str(folder), "exists", "give a folder that does not exist")
+        writable("shrink", folder)
         case, seed = cases[0], arguments.seed
         seeded = case if seed is None else case.with_overrides(seed=seed)
         failure = study.shrink(seeded, PRECISIONS[precisions[0]], advance)
@@ -77,7 +78,7 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
 def precision(registry: Registry, budget: float, policy: Path | None, **chosen: Any) -> int:
     """Find the cheapest precision of each module of one case."""
     with steps() as advance:
-        from parity.cli.arguments import Arguments
+        from parity.cli.arguments import Arguments, writable
         from parity.runners import Unavailable
 
         request = Arguments(**chosen, registry=registry, command=output.typed()).request()
@@ -85,6 +86,8 @@ def precision(registry: Registry, budget: float, policy: Path | None, **chosen: 
             from parity.studies.precision_search import command
         except Unavailable as error:
             raise _no_port(error) from error
+        if request.save is not None:
+            _require_new(writable("--save", request.save))
         report = command.run(request, budget, policy, advance)
         folder = request.save or output.new_folder()
         command.write(report, folder)
@@ -93,6 +96,12 @@ def precision(registry: Registry, budget: float, policy: Path | None, **chosen: 
         console.print(command.render(report))
         output.print_line(console, f"report: {folder / 'precision.json'}")
     return report.exit_code
+
+
+def _require_new(save: Path) -> None:
+    """Raises `UserError` for a folder that holds anything."""
+    if save.is_dir() and any(save.iterdir()):
+        raise UserError("--save", str(save), "is not empty", "choose a new folder")
 
 
 @click.command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from parity.base.errors import UserError
 
@@ -52,6 +52,13 @@ class RowTrialRecord(BaseModel):
     kind: str
     rows: tuple[int, ...]
     taps: dict[str, list[float]]
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> RowTrialRecord:
+        for tap, differences in self.taps.items():
+            if not differences or len(differences) != len(self.rows):
+                raise ValueError(f"{tap} has {len(differences)} differences of {len(self.rows)} rows")
+        return self
 
 
 class BuildRecord(BaseModel):

@@ -44,6 +44,9 @@ def load_checkpoint(
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     sides = [(missing, "only in the model"), (extra, "only in the file")]
     _refuse(path, [f"{side}: {some(names)}" for names, side in sides if names], "has not the model's tensors")
+    # Other layouts have neither shapes nor values in this sense.
+    layouts = [f"{name} is {_kind(tensor)}" for name, tensor in weights.items() if not _is_dense(tensor)]
+    _refuse(path, layouts, "has tensors of another layout", "save them dense, in the model's types")
     shapes = [
         f"{name} is {list(weights[name].shape)} in the file and {list(shape)} in the model"
         for name, (shape, _) in expected.items()
@@ -156,15 +159,17 @@ def _repeated(header: bytes) -> list[str]:
 
 
 def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        return False
     both_float = tensor.is_floating_point() and dtype.is_floating_point
     return tensor.dtype == dtype or (both_float and torch.promote_types(tensor.dtype, dtype) == dtype)
 
 
 def _kind(tensor: torch.Tensor) -> str:
-    dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
-    return dtype_name(tensor.dtype) + ("" if dense else " that is not dense")
+    return dtype_name(tensor.dtype) + ("" if _is_dense(tensor) else " that is not dense")
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    is_special = tensor.is_quantized or tensor.is_meta or tensor.is_nested
+    return tensor.layout == torch.strided and not is_special
 
 
 def _refuse(

@@ -162,10 +162,11 @@ def _lay_out(attempt: Attempt, folder: Path, bases: Mapping[str, Path]) -> None:
 
 
 def _content(folder: Path) -> dict[str, str]:
-    """Digests of all files below a folder; folders have none."""
+    """Digests of all files below a folder; folders have none. Python compiles a case of the input's own."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         for path in sorted(folder.rglob("*"))
+        if "__pycache__" not in path.parts
     }
 
 

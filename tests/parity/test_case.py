@@ -94,6 +94,7 @@ def test_overrides_leave_the_module_s_own_case_alone():
             {"target": "doubling_cases"},
             "is no import path; write it as package.module:attribute",
         ),
+        ({"target": "..:case"}, "is no import path; write it as package.module:attribute"),
         ({"target": "no_such_module:case"}, "cannot be imported"),
         (
             {"target": "doubling_cases:absent"},

@@ -206,6 +206,16 @@ def test_bad_input_is_one_message_and_exit_code_2(options, message, ratings, cli
     assert "Traceback" not in ended.stderr
 
 
+def test_long_and_unprintable_values_are_quoted_in_part(tmp_path):
+    for value in ("a" * 5000, "\x1b[31m", "a/" * 2000):
+        for option in ("--case", "--data", "--out"):
+            words = ["--case", "hstu_tiny", "--data", "none", "--out", tmp_path / "out", option, value]
+            ended = run(*words)
+            assert ended.exit_code == 2, ended.output
+            assert len(ended.stderr) < 1000
+            assert "\x1b" not in ended.stderr
+
+
 def test_a_top_mlp_without_a_click_probability_is_refused(clicks, tmp_path):
     for change in (('"6-1"', '"6-2"'), ("model:\n", "model:\n  sigmoid_top: -1\n")):
         case = write_case(tmp_path / "small.yaml")

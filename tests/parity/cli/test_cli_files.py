@@ -196,6 +196,26 @@ def test_a_refusal_leaves_no_folder_for_traces(refused):
     assert "weights: none cannot be read" in message
 
 
+def test_precision_refuses_a_target_that_exists_before_it_searches(refused, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    for target, problem in (
+        ("file", "cannot be written (File exists); choose another folder"),
+        ("full", "is not empty; choose a new folder"),
+        ("full/x", "cannot be written (File exists); choose another folder"),
+        ("/sys/x", "cannot be written"),
+    ):
+        message = refused("precision", "--case", "dlrm_tiny", "--save", target)
+        assert message.startswith(f"--save: {target} {problem}")
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["x"]
+
+
+def test_shrink_refuses_a_folder_that_cannot_be_made_before_it_searches(refused):
+    message = refused("shrink", "/sys/x", "--case", "dlrm_tiny", "--precision", "fp32")
+    assert message.startswith("shrink: /sys/x cannot be written")
+
+
 def test_shrink_refuses_a_folder_that_exists_before_it_searches(refused, tmp_path):
     (tmp_path / "there").mkdir()
     message = refused("shrink", "there", "--case", "dlrm_tiny", "--precision", "fp32")

@@ -157,7 +157,11 @@ def _nan(state):
             lambda s: s.update({MASK: s[MASK].float()}),
             rf"{MASK} is float32 in the file and bool in the model",
         ),
-        (lambda s: s.update({EMB: s[EMB].to_sparse()}), rf"{EMB} is float32 that is not dense in the file"),
+        (lambda s: s.update({EMB: s[EMB].to_sparse()}), rf"{EMB} is float32 that is not dense"),
+        (
+            lambda s: s.update({EMB: torch.nested.as_nested_tensor([s[EMB]])}),
+            rf"{EMB} is float32 that is not dense",
+        ),
         (_nan, rf"has NaN or Inf \({EMB} has 2, the first nan at \[3, 5\]\); use a checkpoint from before"),
         (lambda s: s.update({UVQK: s[UVQK] / 0}), rf"{UVQK} has 1024, the first -?inf at \[0, 0\]"),
         (lambda s: s.update(step=3), r"holds entries that are no named tensors: 'step' \(int\); give a"),
