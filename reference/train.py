@@ -46,11 +46,16 @@ _ADAMW = "adamw"
 _MAX_SEED = 2**63 - 1
 _LONGEST = 600
 """Longest refusal, in characters."""
+_MOST_LINES = 6
 _FAMILIES = {"dlrm": training_dlrm, "hstu": training_hstu}
 
 
 def _short(text: str) -> str:
-    """A message without control characters; of a long one, which quotes a long value, beginning and end."""
+    """A message without control characters; the first lines, and of long ones the beginning and the end."""
+    first, *rest = text.split("\n")
+    if len(rest) >= _MOST_LINES:
+        rest = [*rest[: _MOST_LINES - 2], f"and {len(rest) - _MOST_LINES + 2} more lines"]
+    text = "\n".join([first, *rest])
     printable = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
     half = _LONGEST // 2
     return printable if len(printable) <= _LONGEST else f"{printable[:half]}...{printable[-half:]}"

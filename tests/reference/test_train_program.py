@@ -216,6 +216,16 @@ def test_long_and_unprintable_values_are_quoted_in_part(tmp_path):
             assert "\x1b" not in ended.stderr
 
 
+def test_many_problems_of_a_case_are_six_lines(tmp_path):
+    case = tmp_path / "x.yaml"
+    case.write_text("family: hstu\nmodel: {}\n" + "".join(f"key_{n}: 1\n" for n in range(9)))
+    ended = run("--case", case, "--data", "none", "--out", tmp_path / "out")
+    assert ended.exit_code == 2
+    lines = ended.stderr.strip().split("\n")
+    assert len(lines) == 6
+    assert lines[-1].endswith("more lines")
+
+
 def test_a_top_mlp_without_a_click_probability_is_refused(clicks, tmp_path):
     for change in (('"6-1"', '"6-2"'), ("model:\n", "model:\n  sigmoid_top: -1\n")):
         case = write_case(tmp_path / "small.yaml")
