@@ -29,6 +29,8 @@ class FusedForm(Form, ConfiguredCase):
 
     fused_builder: str
     """The function of `reference.build` and of `tripy_port.build`."""
+    fused_options: Mapping[str, bool] = {}
+    """Its further arguments."""
     computed_inside = dict.fromkeys(
         ("RelativeBucketedTimeAndPositionBasedBias", "AttentionMask", "STUAttentionMask"), _INSIDE
     )
@@ -52,16 +54,17 @@ class FusedForm(Form, ConfiguredCase):
         from reference import build
 
         _require_triton_on_a_gpu()
-        return getattr(build, self.fused_builder)(self.model)
+        return getattr(build, self.fused_builder)(self.model, **self.fused_options)
 
     def build_port(self, dtype: Any) -> Any:
         _require_triton_on_a_gpu()
         # Importing registers the plugins.
         import kernels.plugins.hstu_attention
-        import kernels.plugins.stu_attention  # noqa: F401
+        import kernels.plugins.stu_attention
+        import kernels.plugins.stu_layer  # noqa: F401
         from tripy_port import build
 
-        return getattr(build, self.fused_builder)(self.model, dtype)
+        return getattr(build, self.fused_builder)(self.model, dtype=dtype, **self.fused_options)
 
     def lengths(self, arrays: Arrays) -> torch.Tensor:
         """(B,) valid rows of each sequence."""

@@ -187,6 +187,35 @@ def _dlrm(draw: _Draw) -> tuple[Values, Values]:
     return model, inputs
 
 
+def _dlrmv3(draw: _Draw) -> tuple[Values, Values]:
+    features = draw.size(0, 2)
+    lengths = draw.sizes(features, 1, 2)
+    model = {
+        "embedding_table_dim": draw.size(2, 12),
+        "preprocessor_hidden_dim": draw.size(_LEAST_NORMED, 16),
+        "item_hidden_dim": draw.size(_LEAST_NORMED, 16),
+        "prediction_hidden_dim": draw.size(_LEAST_NORMED, 16),
+        "embedding_dim": draw.size(_LEAST_NORMED, 24),
+        "contextual_max_lengths": lengths,
+        "contextual_min_seq_lengths": draw.sizes(features, 0, 12),
+        "action_weights": draw.or_nothing(draw.sizes(draw.size(1, 4), 1, 20)),
+        # Primes that are the size of no other axis: four sizes are padded.
+        "max_uih_len": draw.choice(37, 41, 43),
+        "max_num_candidates": draw.choice(29, 31),
+        "num_layers": draw.size(1, 2),
+        "num_heads": draw.size(1, 3),
+        "attention_dim": draw.size(1, 10),
+        "hidden_dim": draw.size(_LEAST_NORMED, 10),
+        "use_group_norm": draw.flag(),
+        "num_position_buckets": draw.size(sum(lengths) + 1, 40),
+        "num_time_buckets": draw.size(1, 300),
+        "output_postprocessor": draw.choice("layer_norm", "timestamp_layer_norm"),
+        "num_classification_tasks": draw.size(1, 2),
+        "num_regression_tasks": draw.size(0, 2),
+    }
+    return model, {"batch_size": draw.size(1, 9), "table_rows": draw.size(2, 30)}
+
+
 def _lecture_dlrm(draw: _Draw) -> tuple[Values, Values]:
     model = {
         "dense_input_feature_size": draw.size(1, 13),
@@ -202,6 +231,7 @@ def _lecture_dlrm(draw: _Draw) -> tuple[Values, Values]:
 
 _FAMILIES: dict[str, Callable[[_Draw], tuple[Values, Values]]] = {
     "dlrm": _dlrm,
+    "dlrmv3": _dlrmv3,
     "hstu": _hstu,
     "lecture_dlrm": _lecture_dlrm,
     "stu": _stu,

@@ -8,6 +8,7 @@ from typing import Any
 import configs
 from cases.configured import ConfiguredCase, config_errors
 from cases.dlrm.case import DLRMCase
+from cases.dlrmv3.case import DLRMv3Case
 from cases.hstu.case import HSTUCase
 from cases.lecture_dlrm.case import LectureDLRMCase
 from cases.stu.case import STUCase
@@ -15,6 +16,7 @@ from configs import CaseConfig
 
 _CASES: dict[str, type[ConfiguredCase]] = {
     "dlrm": DLRMCase,
+    "dlrmv3": DLRMv3Case,
     "hstu": HSTUCase,
     "lecture_dlrm": LectureDLRMCase,
     "stu": STUCase,

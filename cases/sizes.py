@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from configs import CaseConfig, DLRMConfig, HSTUConfig, LectureDLRMConfig, STUConfig
+from configs import CaseConfig, DLRMConfig, DLRMv3Config, HSTUConfig, LectureDLRMConfig, STUConfig
 
 _PARAMETER, _INPUT = 4, 8
 """Bytes of a parameter in float32, and of a number in the inputs."""
@@ -25,14 +25,19 @@ def weight_bytes(config: CaseConfig) -> int:
         return _hstu(model)
     if isinstance(model, STUConfig):
         return _stu(model)
+    if isinstance(model, DLRMv3Config):
+        return _dlrmv3(model)
     if isinstance(model, LectureDLRMConfig):
         rows = sum(model.cardinalities)
         return rows * (model.sparse_embedding_size * _PARAMETER + _TOKEN) + _mlp(
             (model.dense_input_feature_size, *model.dense_hidden_sizes, model.dense_output_size)
         )
     assert isinstance(model, DLRMConfig)
-    plain = not (model.qr_flag or model.md_flag)
-    tables = sum(model.table_rows) * model.arch_sparse_feature_size if plain else 0
+    rows, width = model.table_rows, model.arch_sparse_feature_size
+    if model.qr_flag:
+        rows = [-(-count // model.qr_collisions) for count in rows]
+    # Tables of quotients may have a part of the width; those of mixed dimensions have one column at least.
+    tables = sum(rows) * (1 if model.qr_flag or model.md_flag else width)
     return tables * _PARAMETER + _mlp(model.bottom_widths) + _mlp(model.top_widths)
 
 
@@ -43,6 +48,11 @@ def input_bytes(config: CaseConfig) -> int:
         row = 3 * model.padded_length + wanted.num_candidates // wanted.batch_size
     elif isinstance(model, STUConfig):
         row = model.padded_length
+    elif isinstance(model, DLRMv3Config):
+        # Items and categories are float32, and so are the tables that they come from.
+        row = model.embedding_table_dim * (
+            model.merged_length + 3 * wanted.table_rows // 2 // wanted.batch_size
+        )
     elif isinstance(model, LectureDLRMConfig):
         # Dense features are float32.
         row = model.dense_input_feature_size // 2 + len(model.cardinalities)
@@ -67,6 +77,17 @@ def _stu(model: STUConfig) -> int:
     projections = width * heads * (3 * model.hidden_dim + 2 * model.attention_dim)
     rows = model.num_items + model.num_position_buckets + model.num_time_buckets
     return rows * width * _PARAMETER + model.num_layers * (projections * _PARAMETER + _MODULE)
+
+
+def _dlrmv3(model: DLRMv3Config) -> int:
+    width, columns, hidden = model.embedding_dim, model.embedding_table_dim, model.preprocessor_hidden_dim
+    layer = width * model.num_heads * (5 * model.hidden_dim + 2 * model.attention_dim) * _PARAMETER
+    tables = (
+        model.num_position_buckets + model.num_time_buckets + model.contextual_seq_len * columns
+    ) * width
+    mlps = 2 * _mlp((columns, hidden, width)) + _mlp((2 * columns, model.item_hidden_dim, width))
+    mlps += _mlp((width, model.prediction_hidden_dim, model.num_tasks))
+    return tables * _PARAMETER + mlps + model.num_layers * (layer + _MODULE)
 
 
 def _mlp(widths: Sequence[int]) -> int:

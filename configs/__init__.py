@@ -5,6 +5,7 @@ The reference and the port are both built from these objects. A mistake in a fil
 """
 
 from configs.dlrm import DLRMConfig
+from configs.dlrmv3 import DLRMv3Config
 from configs.hstu import HSTUConfig
 from configs.lecture_dlrm import LectureDLRMConfig
 from configs.loading import ConfigError, case_from_values, list_cases, load_case, with_fields, with_input
@@ -15,6 +16,7 @@ __all__ = [
     "CaseConfig",
     "ConfigError",
     "DLRMConfig",
+    "DLRMv3Config",
     "HSTUConfig",
     "LectureDLRMConfig",
     "STUConfig",

@@ -51,7 +51,9 @@ class HSTUConfig(Strict):
         "bucketed_time_and_position"
     )
     num_buckets: Count = Field(default=128, description="time buckets above the first")
-    bucket_divisor: PositiveFloat = Field(default=0.301, description="width of a time bucket in ln(seconds)")
+    bucket_divisor: PositiveFloat = Field(
+        default=0.301, ge=0.01, description="width of a time bucket in ln(seconds), 0.01 or more"
+    )
     epsilon: PositiveFloat = Field(default=1e-6, description="added to the variance in the layer norms")
     output_postprocessor: Literal["l2_norm", "layer_norm"] = "l2_norm"
     output_epsilon: PositiveFloat = Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import functools
 import re
 import reprlib
@@ -92,6 +93,9 @@ def _shipped(name: str) -> CaseConfig:
 
 def _parse(path: Path) -> CaseConfig:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            # The end of a pipe or a device may never come.
+            raise OSError(errno.EINVAL, "it is no regular file")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"

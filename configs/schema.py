@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from configs.dlrm import DLRMConfig, DLRMInput
+from configs.dlrmv3 import DLRMv3Config, DLRMv3Input
 from configs.fields import Strict, raise_problems
 from configs.hstu import HSTUConfig, HSTUInput
 from configs.lecture_dlrm import LectureDLRMConfig, LectureDLRMInput
@@ -82,6 +83,14 @@ class DLRMCaseConfig(CaseConfig):
         return self
 
 
+class DLRMv3CaseConfig(CaseConfig):
+    """A case of DLRMv3."""
+
+    family: Literal["dlrmv3"]
+    model: DLRMv3Config = Field(description="the mapping of the model's sizes and choices")
+    input: DLRMv3Input = Field(description="the mapping of the input's sizes and seed")
+
+
 class LectureDLRMCaseConfig(CaseConfig):
     """A case of the lecture's DLRM."""
 
@@ -101,6 +110,7 @@ class STUCaseConfig(CaseConfig):
 #: Types of cases by `family`, in alphabetical order.
 CASE_TYPES: dict[str, type[CaseConfig]] = {
     "dlrm": DLRMCaseConfig,
+    "dlrmv3": DLRMv3CaseConfig,
     "hstu": HSTUCaseConfig,
     "lecture_dlrm": LectureDLRMCaseConfig,
     "stu": STUCaseConfig,

@@ -7,8 +7,10 @@ Legend: B whole lines of a block.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -24,6 +26,17 @@ MAX_LINE_BYTES = 1 << 16
 #: A carriage return inside a line. pyarrow would take it for the line's end.
 _NO_TEXT = pyarrow.array([], pyarrow.string())
 _SHOWN_RETURN = "\N{SYMBOL FOR CARRIAGE RETURN}".encode()
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Opens a file for reading bytes.
+
+    Raises:
+        OSError: there is none, or it is a pipe or a device, whose end may never come.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return path.open("rb")
 
 
 @dataclass(frozen=True)

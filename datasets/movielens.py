@@ -102,7 +102,7 @@ def read_ratings(path: Path) -> Ratings:
     """
     broken = _BrokenLines(path)
     try:
-        with path.open("rb") as stream:
+        with lines.open_file(path) as stream:
             layout = _sniff(path, stream.readline(256))
             first_line = 2 if layout == "ml-20m" else 1
             if first_line == 1:
@@ -134,7 +134,7 @@ def read_ratings(path: Path) -> Ratings:
 def recognises(path: Path) -> bool:
     """Whether a file begins like one of the three formats."""
     try:
-        with path.open("rb") as stream:
+        with lines.open_file(path) as stream:
             line = stream.readline(256)
         # Four fields: other files with tabs have more.
         return line.count(_SEPARATORS[_sniff(path, line)]) == 3

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from reference.dlrm import DLRM_Net
+from reference.dlrm_hstu import DlrmHSTU, RankingTransducer
 from reference.dlrm_layers import interaction_width
 from reference.embedding_modules import (
     CategoricalEmbeddingModule,
@@ -26,6 +27,7 @@ from reference.input_features_preprocessors import (
 )
 from reference.lecture_dlrm import DLRM, Parameters
 from reference.md_embedding_bag import mixed_dimensions
+from reference.multitask_module import MultitaskModule
 from reference.output_postprocessors import (
     L2NormEmbeddingPostprocessor,
     LayerNormEmbeddingPostprocessor,
@@ -38,14 +40,15 @@ from reference.postprocessors import (
     OutputPostprocessor,
     TimestampLayerNormPostprocessor,
 )
+from reference.preprocessors import ContextualPreprocessor
 from reference.similarity import DotProductSimilarity
 from reference.stu import STULayer, STUStack
-from reference.stu_fused import HSTUTransducerFused, STULayerFused, STUStackFused
+from reference.stu_fused import HSTUTransducerFused, STULayerFused, STULayerWhole, STUStackFused
 from reference.stu_jagged import STULayerJagged, STUStackJagged
 from reference.validation import require_choice
 
 if TYPE_CHECKING:
-    from configs import DLRMConfig, HSTUConfig, LectureDLRMConfig, STUConfig
+    from configs import DLRMConfig, DLRMv3Config, HSTUConfig, LectureDLRMConfig, STUConfig
 
 LAYOUTS = ("dense", "jagged")
 
@@ -231,13 +234,13 @@ def build_stu_fused(config: STUConfig, whole_layers: bool = False) -> HSTUTransd
 
     Args:
         config: the sizes and choices.
-        whole_layers: see `STUStackFused`.
+        whole_layers: build `STULayerWhole`, with kernels for norms, activation and gate too; no training.
 
     Raises:
         ValueError: naming the field, its value and the fix; also for a choice that the kernel lacks.
     """
-    layers = _stu_layers(config, STULayerFused)
-    stack = STUStackFused(layers, config.mask_contextual_seq_len, config.max_attn_len, whole_layers)
+    layers = _stu_layers(config, STULayerWhole if whole_layers else STULayerFused)
+    stack = STUStackFused(layers, config.mask_contextual_seq_len, config.max_attn_len)
     return HSTUTransducerFused(stu_module=stack, **_stu_arguments(config)).eval()
 
 
@@ -271,7 +274,7 @@ def _stu_arguments(config: STUConfig) -> dict[str, Any]:
     }
 
 
-def _stu_postprocessor(config: STUConfig) -> OutputPostprocessor:
+def _stu_postprocessor(config: STUConfig | DLRMv3Config) -> OutputPostprocessor:
     choices = ("l2_norm", "layer_norm", "timestamp_layer_norm")
     require_choice("output_postprocessor", config.output_postprocessor, choices)
     if config.output_postprocessor == "l2_norm":
@@ -279,3 +282,43 @@ def _stu_postprocessor(config: STUConfig) -> OutputPostprocessor:
     if config.output_postprocessor == "layer_norm":
         return LayerNormPostprocessor(config.embedding_dim)
     return TimestampLayerNormPostprocessor(config.embedding_dim)
+
+
+def build_dlrmv3(config: DLRMv3Config) -> DlrmHSTU:
+    """DLRMv3 behind its embedding tables in eval mode, float32, with the public code's initial values.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    d = config.embedding_dim
+    layers = [
+        STULayer(
+            embedding_dim=d,
+            num_heads=config.num_heads,
+            hidden_dim=config.hidden_dim,
+            attention_dim=config.attention_dim,
+            use_group_norm=config.use_group_norm,
+        )
+        for _ in range(config.num_layers)
+    ]
+    transducer = RankingTransducer(
+        # The public model's layers take contextual rows for history.
+        stu_module=STUStack(layers, contextual_seq_len=0),
+        input_preprocessor=ContextualPreprocessor(
+            config.embedding_table_dim,
+            config.preprocessor_hidden_dim,
+            d,
+            config.contextual_max_lengths,
+            config.contextual_min_seq_lengths,
+            config.action_weights,
+        ),
+        output_postprocessor=_stu_postprocessor(config),
+        positional_encoder=HSTUPositionalEncoder(
+            config.num_position_buckets, config.num_time_buckets, d, config.contextual_seq_len
+        ),
+        max_num_targets=config.max_num_candidates,
+    )
+    multitask = MultitaskModule(
+        config.num_classification_tasks, config.num_regression_tasks, d, config.prediction_hidden_dim
+    )
+    return DlrmHSTU(transducer, multitask, config.embedding_table_dim, config.item_hidden_dim, d).eval()

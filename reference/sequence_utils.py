@@ -83,6 +83,21 @@ def clear_padded_timestamps(all_timestamps: torch.Tensor, lengths: torch.Tensor)
     return all_timestamps.masked_fill(position > lengths.unsqueeze(1), 0)
 
 
+class MergeSequences(torch.nn.Module):
+    """Each row's left part, and its right part directly behind. No parameters.
+
+    Equals ``concat_2D_jagged`` of the public production code.
+    """
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor, left_lengths: torch.Tensor) -> torch.Tensor:
+        """(B, H, *), (B, T, *) and (B,) int, each at most H -> (B, H + T, *), anything behind both parts."""
+        h, m = left.size(1), left.size(1) + right.size(1)
+        row_1M = torch.arange(m, device=left.device).unsqueeze(0)
+        behind_BM = row_1M - left_lengths.unsqueeze(1)
+        index_BM = torch.where(behind_BM < 0, row_1M, (behind_BM + h).clamp(max=m - 1))
+        return batch_gather_embeddings(index_BM, torch.cat([left, right], dim=1))
+
+
 def jagged_or_dense_repeat_interleave_dim0(
     x: torch.Tensor, lengths: torch.Tensor, repeats: int, backend: str = "auto"
 ) -> torch.Tensor:

@@ -5,7 +5,8 @@ rows of all sequences, one after the other, without padding. The kernel (`kernel
 mask, SiLU and both products of a head without an (N, N) tensor. `_valid_attn_mask` only owns the numbers that
 the kernel reads.
 
-A stack of whole layers (`kernels.stu_layer`) is faster, and calls no module inside that one could observe.
+`STULayerWhole` adds the kernels of `kernels.stu_layer` for norm, activation and gate. Both products of a
+layer are PyTorch's.
 
 Departures from the jagged stack of `reference.stu_jagged`: the caller names the valid rows of the padded
 batch. A compiled graph, whose shapes cannot follow from values, has the same signature. There is no
@@ -21,10 +22,10 @@ from typing import Any
 import torch
 
 from kernels.hstu_attention import ProductionMask, dot_precision_of_torch, hstu_attention
-from kernels.stu_layer import Parameters, Sizes, stu_layers
+from kernels.stu_layer import stu_gate, stu_norm
 from reference.fused_attention import padded_rows, require_heads, row_offsets, valid_rows_of
 from reference.hstu_transducer import HSTUTransducer
-from reference.stu import STUCacheState, STULayer
+from reference.stu import STUCacheState, STUInputNorm, STULayer
 from reference.stu_attention import STUAttention, STUAttentionMask
 
 NO_CACHE = "the production STU with fused attention has no k/v cache; use the dense model, `build_stu`"
@@ -95,16 +96,6 @@ class STULayerFused(STULayer):
 
     attention_class = STUAttentionFused
 
-    def kernel_parameters(self) -> Parameters:
-        """The parameters under the kernels' names."""
-        return Parameters(*(getattr(self, f"_{name}") for name in Parameters._fields))
-
-    def kernel_sizes(self) -> Sizes:
-        """The heads and their norm."""
-        attention, norm = self._attn, self._output_norm
-        sizes = (attention._num_heads, attention._attention_dim, attention._hidden_dim)
-        return Sizes(*sizes, use_group_norm=norm._use_group_norm)
-
     def forward(
         self,
         x: torch.Tensor,
@@ -127,26 +118,63 @@ class STULayerFused(STULayer):
         return self._transform(u, attn_output, x), None
 
 
+class STUInputNormFused(STUInputNorm):
+    """`STUInputNorm` as one kernel; constructor as there. Without CUDA tensors, its plain PyTorch form."""
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """x (..., D), weight and bias (D,) -> (..., D)."""
+        backend = "triton" if x.is_cuda else "eager"
+        return stu_norm(x.flatten(0, -2), weight, bias, backend=backend).view(x.shape)
+
+
+class STULayerWhole(STULayerFused):
+    """`STULayerFused` with kernels for all of a layer but its two products; for inference alone.
+
+    One kernel computes SiLU of u, the output's norm and the gate, and writes the output product's factor.
+    """
+
+    input_norm_class = STUInputNormFused
+
+    def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """(L, D) -> u before its activation and v (L, H * V), q and k (L, H * K)."""
+        normed = self._input_norm(x, self._input_norm_weight, self._input_norm_bias)
+        return torch.addmm(self._uvqk_beta, normed, self._uvqk_weight).split(self._split_sizes, dim=-1)
+
+    def _transform(self, u: torch.Tensor, attn_output: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """u before its activation, attn_output (L, H * V) and the layer's input x (L, D) -> (L, D).
+
+        Raises:
+            RuntimeError: in training, for which the kernels have no dropout.
+        """
+        if self.training:
+            raise RuntimeError(
+                "training=True: whole layers have no dropout; call eval(), or build without them"
+            )
+        y = stu_gate(
+            u,
+            attn_output,
+            self._output_norm_weight,
+            self._output_norm_bias,
+            self._output_norm.norm_groups,
+            backend="triton" if u.is_cuda else "eager",
+        )
+        return torch.addmm(x, y, self._output_weight)
+
+
 class STUStackFused(torch.nn.Module):
     """The layers, from padded rows to padded rows.
 
     Args:
         stu_list: the layers.
         contextual_seq_len, max_attn_len: see `STUAttentionMask`.
-        whole_layers: compute the layers by `kernels.stu_layer`; for inference alone.
     """
 
     def __init__(
-        self,
-        stu_list: list[STULayerFused],
-        contextual_seq_len: int = 0,
-        max_attn_len: int = 0,
-        whole_layers: bool = False,
+        self, stu_list: list[STULayerFused], contextual_seq_len: int = 0, max_attn_len: int = 0
     ) -> None:
         super().__init__()
         self._valid_attn_mask = STUAttentionMask(contextual_seq_len, max_attn_len)
         self._stu_layers = torch.nn.ModuleList(stu_list)
-        self._whole_layers = whole_layers
 
     def forward(
         self,
@@ -171,43 +199,9 @@ class STUStackFused(torch.nn.Module):
         if attn_scale is not None:
             attn_scale = valid_rows_of(attn_scale, valid_rows)
         values = valid_rows_of(x, valid_rows)
-        if self._whole_layers:
-            values = self._by_kernels(values, x_offsets, num_targets, x.size(1), attn_scale)
-            return padded_rows(values, x_lengths, x_offsets, x), []
         for layer in self._stu_layers:
             values, _ = layer(values, x_offsets, num_targets, padded, self._valid_attn_mask, attn_scale)
         return padded_rows(values, x_lengths, x_offsets, x), []
-
-    def _by_kernels(
-        self,
-        values: torch.Tensor,
-        x_offsets: torch.Tensor,
-        num_targets: torch.Tensor,
-        n: int,
-        attn_scale: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """(L, D) -> (L, D). Raises RuntimeError in training: the kernels have no dropout."""
-        if self.training:
-            raise RuntimeError(
-                "training=True: whole layers have no dropout; call eval(), or build without them"
-            )
-        first, mask = self._stu_layers[0], self._valid_attn_mask
-        return stu_layers(
-            values,
-            x_offsets,
-            n,
-            ProductionMask(
-                first._attn._alpha,
-                float(n),
-                attn_scale,
-                num_targets,
-                mask.max_attn_len,
-                mask.contextual_seq_len,
-            ),
-            [layer.kernel_parameters() for layer in self._stu_layers],
-            first.kernel_sizes(),
-            backend="triton" if values.is_cuda else "eager",
-        )
 
 
 class HSTUTransducerFused(HSTUTransducer):

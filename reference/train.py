@@ -3,22 +3,30 @@
     python -m reference.train --case hstu_ml1m --data u.data --out trained/
     python run_parity.py --case hstu_ml1m --data u.data --weights trained/best.safetensors
 
-Training and parity use the same readers. Exit code: 0 trained, 2 bad input.
+Training and parity use the same readers. DLRMv3 trains on generated requests, with its tables:
+
+    python -m reference.train --case dlrmv3_streaming --out trained/
+
+Exit code: 0 trained, 2 bad input.
 """
 
 from __future__ import annotations
 
 if __name__ == "__main__":
     from parity.base.interruption import watch
+    from parity.base.memory import require_least
 
-    # Before the imports below: they take seconds.
+    # Before the imports below: they take seconds, and memory.
     watch()
+    require_least()
 
 import contextlib
 import functools
 import hashlib
 import math
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,21 +41,25 @@ from datasets import movielens
 from datasets.criteo import logs as criteo
 from datasets.errors import DataError
 from parity.base.interruption import remaining, undoing
-from parity.base.locks import Locked, locked
-from reference import training_dlrm, training_hstu
+from parity.base.locks import Locked, locked, made
+from reference import training_dlrm, training_dlrmv3, training_hstu
 from reference.build import build_dlrm, build_hstu
-from reference.checkpoints import BEST, TrainingError, TrainingFolder, remove_parts, unwritable
+from reference.checkpoints import BEST, CHECKPOINT, TrainingError, TrainingFolder, remove_parts, unwritable
 from reference.training import Listener, Losses, Result, Schedule, Task, fit
 
 BAD_INPUT = 2
 RUNS = Path("trained")
 PIPED_WIDTH = 110
-_ADAMW = "adamw"
-_MAX_SEED = 2**63 - 1
+_ADAM, _ADAMW = "adam", "adamw"
 _LONGEST = 600
 """Longest refusal, in characters."""
 _MOST_LINES = 6
-_FAMILIES = {"dlrm": training_dlrm, "hstu": training_hstu}
+_FAMILIES = {"dlrm": training_dlrm, "dlrmv3": training_dlrmv3, "hstu": training_hstu}
+_OPTIMIZERS = {"dlrm": list(training_dlrm.LEARNING_RATES), "dlrmv3": [_ADAM], "hstu": [_ADAMW]}
+_LEARNING_RATES = training_dlrm.LEARNING_RATES | {
+    _ADAM: training_dlrmv3.LEARNING_RATE,
+    _ADAMW: training_hstu.LEARNING_RATE,
+}
 
 
 def _short(text: str) -> str:
@@ -75,33 +87,35 @@ class _Program(click.Command):
 @click.command(
     cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.option("--case", "case_name", required=True, help="A case of DLRM or HSTU, or a YAML file.")
+@click.option("--case", "case_name", required=True, help="A case of DLRM, HSTU or DLRMv3, or a YAML file.")
 @click.option(
-    "--data", required=True, type=click.Path(path_type=Path), help="Criteo logs or MovieLens ratings."
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Criteo logs or MovieLens ratings; left out for DLRMv3, whose requests are generated.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help=f"New folder. [default: {RUNS}/CASE]")
-@click.option("--epochs", type=click.IntRange(min=1), help="At most. [default: dlrm 50, hstu 30]")
+@click.option("--epochs", type=click.IntRange(min=1), help="At most. [default: dlrm 50, hstu 30, dlrmv3 8]")
 @click.option(
     "--patience",
     type=click.IntRange(min=1),
-    help="Epochs without a smaller validation loss before training stops. [default: dlrm 5, hstu 3]",
+    help="Epochs without a smaller validation loss before the end. [default: dlrm 5, hstu 3, dlrmv3 2]",
 )
-@click.option("--batch", type=click.IntRange(min=1), help="Rows or users of a step. [default: 128]")
+@click.option(
+    "--batch", type=click.IntRange(min=1), help="Rows or users of a step. [default: 128, dlrmv3 64]"
+)
 @click.option(
     "--optimizer",
-    type=click.Choice([*training_dlrm.LEARNING_RATES, _ADAMW]),
-    help="[default: dlrm sgd, hstu adamw]",
+    type=click.Choice(list(_LEARNING_RATES)),
+    help="[default: dlrm sgd, hstu adamw, dlrmv3 adam]",
 )
-@click.option(
-    "--learning-rate", type=float, help="[default: sgd 0.1, adagrad 0.01, adamw 0.001, the public settings]"
-)
+@click.option("--learning-rate", type=float, help="[default: sgd 0.1, adagrad 0.01, adamw 0.001, adam 0.003]")
 @click.option(
     "--seed", type=click.IntRange(min=0, max=2**63 - 1), default=0, show_default=True, help="Of all draws."
 )
 @click.option("--resume", is_flag=True, help="Continue the run in --out, with the same options.")
 def main(
     case_name: str,
-    data: Path,
+    data: Path | None,
     out: Path | None,
     epochs: int | None,
     patience: int | None,
@@ -111,9 +125,10 @@ def main(
     seed: int,
     resume: bool,
 ) -> None:
-    """Train the reference on recorded data, with the public recipes."""
+    """Train the reference on recorded data or generated requests, with the public recipes."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     try:
+        _check_temporaries()
         case = _trainable(case_name)
         recipe = _FAMILIES[case.family]
         optimizer = _optimizer(case, optimizer)
@@ -126,7 +141,7 @@ def main(
         # The reference draws its initial values from both libraries' global generators.
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
-        task, digest = (_dlrm if case.family == "dlrm" else _hstu)(case, data, optimizer, rate)
+        task, digest = _task(case, data, optimizer, rate)
         settings = {
             "case": case.name,
             "model": hashlib.sha256(case.model.model_dump_json().encode()).hexdigest(),
@@ -152,32 +167,27 @@ def _alone_in(path: Path) -> Iterator[None]:
     """
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_made(path))
+            try:
+                stack.enter_context(made(path))
+            except OSError as error:
+                raise unwritable(path, error) from error
             stack.enter_context(locked(path))
             stack.callback(undoing(functools.partial(remove_parts, path)))
-            stack.enter_context(
-                remaining(f"{path} holds the last checkpoint: the command with --resume goes on")
-            )
+            text = f"{path} holds the last checkpoint: the command with --resume goes on"
+            stack.enter_context(remaining(text, (path / CHECKPOINT).exists))
             yield
     except Locked as error:
         raise TrainingError("--out", path, str(error), "wait for its end, or choose another") from error
 
 
-@contextlib.contextmanager
-def _made(path: Path) -> Iterator[None]:
-    """Make the folder if it is missing. Folders that are new and empty behind the body are removed."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+def _check_temporaries() -> None:
+    """Refuse a machine without a folder for temporary files: PyTorch asks for one at its first step."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    try:
-        yield
-    finally:
-        # A folder that holds anything stays, and with it all above.
-        with contextlib.suppress(OSError):
-            for folder in missing:
-                folder.rmdir()
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise TrainingError(
+            "TMPDIR", os.environ.get("TMPDIR", ""), "cannot be written, nor any other folder", "free space"
+        ) from error
 
 
 def _trainable(name: str) -> CaseConfig:
@@ -191,6 +201,11 @@ def _trainable(name: str) -> CaseConfig:
         raise TrainingError(
             "--case", name, "has ratings at positions of their own", "use one that predicts items alone"
         )
+    if case.family == "dlrmv3" and not training_dlrmv3.is_trainable(model):
+        raise TrainingError(
+            "--case", name, "has other parts than the generated requests",
+            "use one with actions, a contextual row and one task with a probability",
+        )  # fmt: skip
     if case.family == "dlrm" and (model.top_widths[-1], model.top_sigmoid) != (1, len(model.top_widths) - 1):
         raise TrainingError(
             "--case", name, "does not end in one click probability", "end arch_mlp_top in 1, under a sigmoid"
@@ -199,7 +214,7 @@ def _trainable(name: str) -> CaseConfig:
 
 
 def _optimizer(case: CaseConfig, asked: str | None) -> str:
-    known = [_ADAMW] if case.family == "hstu" else list(training_dlrm.LEARNING_RATES)
+    known = _OPTIMIZERS[case.family]
     if asked is not None and asked not in known:
         raise TrainingError(
             "--optimizer", asked, f"does not train {case.family}", f"use {' or '.join(known)}"
@@ -209,10 +224,25 @@ def _optimizer(case: CaseConfig, asked: str | None) -> str:
 
 def _learning_rate(optimizer: str, asked: float | None) -> float:
     if asked is None:
-        return training_dlrm.LEARNING_RATES.get(optimizer, training_hstu.LEARNING_RATE)
+        return _LEARNING_RATES[optimizer]
     if not (math.isfinite(asked) and asked > 0):
         raise TrainingError("--learning-rate", asked, "is no positive number", "give one such as 0.01")
     return asked
+
+
+def _task(case: CaseConfig, path: Path | None, optimizer: str, rate: float) -> tuple[Task, str]:
+    """The task and its data's digest."""
+    if case.family == "dlrmv3":
+        if path is not None:
+            raise TrainingError("--data", path, "is not read for DLRMv3", "leave --data out")
+        parts, whole = training_dlrmv3.generated(case.model)
+        arrays = [getattr(part, name) for part in parts.values() for name in part.__dataclass_fields__]
+        return training_dlrmv3.DLRMv3Task(whole, parts, rate), _digest(arrays)
+    if path is None:
+        raise TrainingError(
+            "--data", "nothing", f"is no data for {case.family}", "give Criteo logs or MovieLens ratings"
+        )
+    return (_dlrm if case.family == "dlrm" else _hstu)(case, path, optimizer, rate)
 
 
 def _dlrm(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Task, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 _OF_OPTIMIZER = {
+    "Adam": {"step", "exp_avg", "exp_avg_sq"},
     "AdamW": {"step", "exp_avg", "exp_avg_sq"},
     "Adagrad": {"step", "sum"},
     "SGD": {"momentum_buffer"},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import nvtripy as tp
 
 from tripy_port.dlrm import DLRM_Net
+from tripy_port.dlrm_hstu import DlrmHSTU, RankingTransducer
 from tripy_port.dlrm_layers import interaction_width
 from tripy_port.embedding_modules import (
     CategoricalEmbeddingModule,
@@ -25,6 +26,7 @@ from tripy_port.input_features_preprocessors import (
 )
 from tripy_port.lecture_dlrm import DLRM, Parameters
 from tripy_port.md_embedding_bag import mixed_dimensions
+from tripy_port.multitask_module import MultitaskModule
 from tripy_port.output_postprocessors import (
     L2NormEmbeddingPostprocessor,
     LayerNormEmbeddingPostprocessor,
@@ -37,13 +39,14 @@ from tripy_port.postprocessors import (
     OutputPostprocessor,
     TimestampLayerNormPostprocessor,
 )
+from tripy_port.preprocessors import ContextualPreprocessor
 from tripy_port.similarity import DotProductSimilarity
 from tripy_port.stu import STULayer, STUStack
-from tripy_port.stu_fused import HSTUTransducerFused, STULayerFused, STUStackFused
+from tripy_port.stu_fused import HSTUTransducerFused, STULayerFused, STULayerWhole, STUStackFused
 from tripy_port.validation import require, require_choice
 
 if TYPE_CHECKING:
-    from configs import DLRMConfig, HSTUConfig, LectureDLRMConfig, STUConfig
+    from configs import DLRMConfig, DLRMv3Config, HSTUConfig, LectureDLRMConfig, STUConfig
 
 DTYPES = (tp.float32, tp.float16, tp.bfloat16)
 
@@ -228,13 +231,20 @@ def build_stu(config: STUConfig, dtype: tp.dtype = tp.float32) -> HSTUTransducer
     return HSTUTransducer(stu_module=stack, **_stu_arguments(config, dtype))
 
 
-def build_stu_fused(config: STUConfig, dtype: tp.dtype = tp.float32) -> HSTUTransducerFused:
+def build_stu_fused(
+    config: STUConfig, whole_layers: bool = False, dtype: tp.dtype = tp.float32
+) -> HSTUTransducerFused:
     """`build_stu` on jagged rows with fused attention; state-dict keys are the same.
+
+    Args:
+        config: the sizes and choices.
+        whole_layers: build `STULayerWhole`, with kernels for norms, activation and gate too.
+        dtype: see `build_stu`.
 
     Raises:
         ValueError: naming the field, its value and the fix; also for a choice that the kernel lacks.
     """
-    layers = _stu_layers(config, STULayerFused, dtype)
+    layers = _stu_layers(config, STULayerWhole if whole_layers else STULayerFused, dtype)
     stack = STUStackFused(layers, config.mask_contextual_seq_len, config.max_attn_len)
     return HSTUTransducerFused(stu_module=stack, **_stu_arguments(config, dtype))
 
@@ -272,7 +282,7 @@ def _stu_arguments(config: STUConfig, dtype: tp.dtype) -> dict[str, Any]:
     }
 
 
-def _stu_postprocessor(config: STUConfig, dtype: tp.dtype) -> OutputPostprocessor:
+def _stu_postprocessor(config: STUConfig | DLRMv3Config, dtype: tp.dtype) -> OutputPostprocessor:
     choices = ("l2_norm", "layer_norm", "timestamp_layer_norm")
     require_choice("output_postprocessor", config.output_postprocessor, choices)
     if config.output_postprocessor == "l2_norm":
@@ -280,3 +290,54 @@ def _stu_postprocessor(config: STUConfig, dtype: tp.dtype) -> OutputPostprocesso
     if config.output_postprocessor == "layer_norm":
         return LayerNormPostprocessor(config.embedding_dim, dtype=dtype)
     return TimestampLayerNormPostprocessor(config.embedding_dim, dtype=dtype)
+
+
+def build_dlrmv3(config: DLRMv3Config, dtype: tp.dtype = tp.float32) -> DlrmHSTU:
+    """DLRMv3 behind its embedding tables, without values: give it a state dict before calling it.
+
+    Args:
+        config: the sizes and choices.
+        dtype: of all floating-point weights and of the computation, one of `DTYPES`.
+
+    Raises:
+        ValueError: naming the field, its value and the fix.
+    """
+    require(dtype in DTYPES, "dtype", dtype, f"choose one of {', '.join(str(choice) for choice in DTYPES)}")
+    d = config.embedding_dim
+    layers = [
+        STULayer(
+            embedding_dim=d,
+            num_heads=config.num_heads,
+            hidden_dim=config.hidden_dim,
+            attention_dim=config.attention_dim,
+            use_group_norm=config.use_group_norm,
+            dtype=dtype,
+        )
+        for _ in range(config.num_layers)
+    ]
+    transducer = RankingTransducer(
+        # The public model's layers take contextual rows for history.
+        stu_module=STUStack(layers, contextual_seq_len=0),
+        input_preprocessor=ContextualPreprocessor(
+            config.embedding_table_dim,
+            config.preprocessor_hidden_dim,
+            d,
+            config.contextual_max_lengths,
+            config.contextual_min_seq_lengths,
+            config.action_weights,
+            dtype=dtype,
+        ),
+        output_postprocessor=_stu_postprocessor(config, dtype),
+        positional_encoder=HSTUPositionalEncoder(
+            config.num_position_buckets, config.num_time_buckets, d, config.contextual_seq_len, dtype=dtype
+        ),
+        max_num_targets=config.max_num_candidates,
+    )
+    multitask = MultitaskModule(
+        config.num_classification_tasks,
+        config.num_regression_tasks,
+        d,
+        config.prediction_hidden_dim,
+        dtype=dtype,
+    )
+    return DlrmHSTU(transducer, multitask, config.embedding_table_dim, config.item_hidden_dim, d, dtype=dtype)

@@ -11,21 +11,11 @@ _NO_TRAINING = "Tripy runs inference: every value comes from a shared state dict
 _NO_GRADIENTS = "Tripy runs inference: there are no gradients, sparse or dense"
 _PRINTING = "it prints PyTorch modules"
 _TRACED = "tracing sees no values: the caller runs check_inputs on the arguments first"
-_NO_PLUGIN_OF_LAYERS = "the kernels of whole layers have no plugin; the port's plugin computes the attention"
 
 GAPS: dict[str, str] = {
     "hstu": _NO_RAGGED_TENSORS,
     "jagged_ops": _NO_RAGGED_TENSORS,
     "stu_jagged": _NO_RAGGED_TENSORS,
-    **dict.fromkeys(
-        (
-            "build.build_stu_fused.whole_layers",
-            "stu_fused.STUStackFused.__init__.whole_layers",
-            "stu_fused.STULayerFused.kernel_parameters",
-            "stu_fused.STULayerFused.kernel_sizes",
-        ),
-        _NO_PLUGIN_OF_LAYERS,
-    ),
     "build.build_stu.layout": _NO_RAGGED_TENSORS,
     "build.build_stu.jagged_backend": _NO_RAGGED_TENSORS,
     "build.build_hstu.layout": _NO_RAGGED_TENSORS,
@@ -34,7 +24,11 @@ GAPS: dict[str, str] = {
     "sequence_utils.jagged_or_dense_index_select_dim0": _NO_RAGGED_TENSORS,
     "initialization": _NO_TRAINING,
     **dict.fromkeys(
-        ("checkpoints", "train", "training", "training_dlrm", "training_hstu", "training_state"), _NO_TRAINING
+        (
+            *("checkpoints", "train", "training", "training_dlrm", "training_dlrmv3", "training_hstu"),
+            "training_state",
+        ),
+        _NO_TRAINING,
     ),
     "embedding_modules.LocalEmbeddingModule.reset_params": _NO_TRAINING,
     "embedding_modules.CategoricalEmbeddingModule.reset_params": _NO_TRAINING,

@@ -88,6 +88,18 @@ def pad_sequence(x: tp.Tensor, width: int) -> tp.Tensor:
     return tp.where(is_row, repeated, 0)
 
 
+class MergeSequences(tp.Module):
+    """Each row's left part, and its right part directly behind. No parameters."""
+
+    def forward(self, left: tp.Tensor, right: tp.Tensor, left_lengths: tp.Tensor) -> tp.Tensor:
+        """(B, H, *), (B, T, *) and (B,) int, each at most H -> (B, H + T, *), anything behind both parts."""
+        h, both = left.shape[1], tp.concatenate([left, right], dim=1)
+        row_1M = _positions(both)
+        behind_BM = row_1M - _column(left_lengths)
+        index_BM = tp.where(behind_BM < 0, row_1M, tp.minimum(behind_BM + h, both.shape[1] - 1))
+        return batch_gather_embeddings(index_BM, both)
+
+
 def _positions(x: tp.Tensor) -> tp.Tensor:
     """(B, N, ...) -> (1, N) int32, 0 to N - 1."""
     return tp.iota((1, x.shape[1]), dim=1, dtype=tp.int32)

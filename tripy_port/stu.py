@@ -68,6 +68,11 @@ class STUOutputNorm(tp.Module):
         self._hidden_dim = hidden_dim
         self._use_group_norm = use_group_norm
 
+    @property
+    def norm_groups(self) -> int:
+        """Heads with a norm of their own; 0 for one norm of all heads."""
+        return self._num_heads if self._use_group_norm else 0
+
     def forward(self, attn_output: tp.Tensor, weight: tp.Tensor, bias: tp.Tensor) -> tp.Tensor:
         """
         Args:
@@ -99,6 +104,7 @@ class STULayer(tp.Module):
     """
 
     attention_class: type[STUAttention] = STUAttention
+    input_norm_class: type[STUInputNorm] = STUInputNorm
 
     def __init__(
         self,
@@ -116,7 +122,7 @@ class STULayer(tp.Module):
         self._split_sizes = [num_heads * width for width in (hidden_dim, hidden_dim)]
         self._split_sizes += [num_heads * width for width in (attention_dim, attention_dim)]
         self._output_dropout_ratio = output_dropout_ratio
-        self._input_norm = STUInputNorm(embedding_dim)
+        self._input_norm = self.input_norm_class(embedding_dim)
         self._attn = self.attention_class(num_heads, attention_dim, hidden_dim, attn_alpha)
         self._output_norm = STUOutputNorm(num_heads, hidden_dim, use_group_norm)
         uvqk_dim = sum(self._split_sizes)

@@ -1,7 +1,8 @@
-"""The production STU on jagged rows with one fused kernel for the attention of a layer.
+"""The production STU on jagged rows, with fused kernels for a layer's attention, or for whole layers.
 
-Counterpart of reference/stu_fused.py. The kernel is a TensorRT quickly deployable plugin. Importing
-`kernels.plugins.stu_attention` registers it, before compilation. All other operations are Tripy's own.
+Counterpart of reference/stu_fused.py. The kernels are TensorRT quickly deployable plugins. Importing
+`kernels.plugins.stu_attention` and `kernels.plugins.stu_layer` registers them, before compilation. All other
+operations are Tripy's own.
 
 Legend: B batch, N sequence, L valid rows, D embedding, H heads, K attention dim, V hidden dim.
 """
@@ -12,10 +13,17 @@ from typing import Any
 
 import nvtripy as tp
 
-from kernels.plugins.schema import STU_ATTENTION, STUAttentionSettings
+from kernels.plugins.schema import (
+    STU_ATTENTION,
+    STU_GATE,
+    STU_NORM,
+    STUAttentionSettings,
+    STUGateSettings,
+    STUNormSettings,
+)
 from tripy_port.fused_attention import padded_rows, require_heads, row_offsets, valid_rows_of
 from tripy_port.hstu_transducer import HSTUTransducer
-from tripy_port.stu import STUCacheState, STULayer
+from tripy_port.stu import NORM_EPS, STUCacheState, STUInputNorm, STULayer
 from tripy_port.stu_attention import STUAttention, STUAttentionMask
 
 NO_CACHE = "the production STU with fused attention has no k/v cache; use the dense model, `build_stu`"
@@ -106,6 +114,40 @@ class STULayerFused(STULayer):
         u, v, q, k = self._project(x)
         attn_output = self._attn(q, k, v, x_offsets, num_targets, padded, valid_attn_mask, attn_scale)
         return self._transform(u, attn_output, x), None
+
+
+class STUInputNormFused(STUInputNorm):
+    """`STUInputNorm` as one kernel; constructor as there."""
+
+    def forward(self, x: tp.Tensor, weight: tp.Tensor, bias: tp.Tensor) -> tp.Tensor:
+        """x (..., D), weight and bias (D,) -> (..., D)."""
+        rows = tp.reshape(x, (-1, self._embedding_dim))
+        normed = tp.plugin(STU_NORM, [rows, weight, bias], settings=STUNormSettings(NORM_EPS).to_string())
+        return tp.reshape(normed, x.shape)
+
+
+class STULayerWhole(STULayerFused):
+    """`STULayerFused` with kernels for all of a layer but its two products.
+
+    One kernel computes SiLU of u, the output's norm and the gate, and writes the output product's factor.
+    """
+
+    input_norm_class = STUInputNormFused
+
+    def _project(self, x: tp.Tensor) -> tuple[tp.Tensor, ...]:
+        """(L, D) -> u before its activation and v (L, H * V), q and k (L, H * K)."""
+        normed = self._input_norm(x, self._input_norm_weight, self._input_norm_bias)
+        return tuple(tp.split(normed @ self._uvqk_weight + self._uvqk_beta, self._split_sizes, dim=-1))
+
+    def _transform(self, u: tp.Tensor, attn_output: tp.Tensor, x: tp.Tensor) -> tp.Tensor:
+        """u before its activation, attn_output (L, H * V) and the layer's input x (L, D) -> (L, D)."""
+        settings = STUGateSettings(NORM_EPS, self._output_norm.norm_groups)
+        y = tp.plugin(
+            STU_GATE,
+            [u, attn_output, self._output_norm_weight, self._output_norm_bias],
+            settings=settings.to_string(),
+        )
+        return y @ self._output_weight + x
 
 
 class STUStackFused(tp.Module):

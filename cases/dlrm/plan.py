@@ -97,6 +97,7 @@ class _Drawing:
         if order == "random":
             return self._rng.integers(0, size, total)
         collisions = self._case.model.qr_collisions
-        multiples = np.arange(0, size, collisions)
+        # The batch takes the first edges alone, however long the table is.
+        multiples = np.arange(0, min(size, collisions * (total + 1)), collisions)
         edges = np.unique(np.concatenate([multiples, multiples - 1, multiples + 1, [0, size - 1]]))
         return self._rng.permutation(np.resize(edges[(edges >= 0) & (edges < size)], total)).astype(np.int64)

@@ -1,13 +1,17 @@
-"""The production STU in all its forms: dense, jagged, and with fused attention."""
+"""The production STU in all its forms: dense, jagged, with fused attention, and with whole layers fused."""
 
 from __future__ import annotations
 
 from cases.stu.dense import DenseSTU
-from cases.stu.fused import STUFused
+from cases.stu.fused import STUFused, STUWholeLayers
 from cases.stu.jagged import STUJagged
 from parity.case import Form, NoForm
 
-_FORMS: dict[str, type[STUJagged | STUFused]] = {"jagged": STUJagged, "fused": STUFused}
+_FORMS: dict[str, type[STUJagged | STUFused]] = {
+    "jagged": STUJagged,
+    "fused": STUFused,
+    "whole_layers": STUWholeLayers,
+}
 
 
 class STUCase(DenseSTU):

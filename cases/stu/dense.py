@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from cases.configured import ConfiguredCase, unflatten_cache
 from cases.stu import inputs as stu_inputs
 from cases.stu import plan as stu_plan
+from cases.stu.bucket_edges import close_to_bucket_edges
 from cases.stu.weight_scales import weight_scale
 from configs import STUConfig
 from parity.base.errors import UserError
@@ -75,25 +77,8 @@ class DenseSTU(ConfiguredCase):
         return self.model.mask_contextual_seq_len == 0
 
     def boundaries(self) -> dict[str, Callable[..., np.ndarray]]:
-        return {"HSTUPositionalEncoder": self._close_to_bucket_edges}
-
-    def _close_to_bucket_edges(
-        self, lengths: torch.Tensor, seconds: torch.Tensor, *_: torch.Tensor
-    ) -> np.ndarray:
-        """The time bucket of a row is floor(sqrt(max(dt, 0) / 60)) in float32, clamped above.
-
-        The conversion of dt, division and root are each good to one ulp. The bucket may change if the
-        pre-image has a relative distance of up to 4 * 2^-24 from an integer. At 60 k^2 seconds
-        the root is a whole number, unless division or root round incorrectly.
-        """
-        lengths_B, seconds_BN = lengths.numpy(), seconds.numpy()
-        query_B1 = np.take_along_axis(seconds_BN, lengths_B[:, None] - 1, axis=1)
-        bucket_BN = np.sqrt(np.maximum(query_B1 - seconds_BN, 0) / 60.0)
-        nearest_BN = np.rint(bucket_BN)
-        close_BN = np.abs(bucket_BN - nearest_BN) <= 4 * 2.0**-24 * bucket_BN
-        # Zero is exact, and past the last bucket both sides clamp to the same one.
-        close_BN &= (nearest_BN >= 1) & (nearest_BN <= self.model.num_time_buckets)
-        return np.repeat(close_BN[:, :, None], self.model.embedding_dim, axis=2)
+        edges = partial(close_to_bucket_edges, self.model.num_time_buckets, self.model.embedding_dim)
+        return {"HSTUPositionalEncoder": edges}
 
     def incremental_arguments(self, arrays: Arrays) -> Sequence[dict[str, Any]]:
         # One cache ranks two sets of targets.

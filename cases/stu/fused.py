@@ -1,8 +1,9 @@
-"""The production STU with fused attention on jagged rows: `reference.stu_fused`, `tripy_port.stu_fused`."""
+"""The production STU with fused kernels on jagged rows: `reference.stu_fused`, `tripy_port.stu_fused`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -57,3 +58,12 @@ class STUFused(FusedForm, DenseSTU):
             "attn_scale": None if attn_scale is None else unpad(attn_scale, lengths_B),
         }
         return [unpad(x, lengths_B) for x in ragged], shared
+
+
+class STUWholeLayers(STUFused):
+    """`STUFused` with kernels for norms, activation and gate too."""
+
+    fused_options = MappingProxyType({"whole_layers": True})
+    computed_inside = MappingProxyType(
+        {**STUFused.computed_inside, "STUOutputNorm": "computed inside the gate's kernel, never as a tensor"}
+    )

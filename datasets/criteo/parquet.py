@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from datasets.criteo.rows import COLUMNS, NUM_DENSE, NUM_SPARSE, RawRows, ReadReport, to_rows
 from datasets.errors import DataError
+from datasets.lines import open_file
 
 LECTURE_COLUMNS = (
     "labels",
@@ -27,7 +28,7 @@ _ROWS_AT_A_TIME = 1 << 15
 
 def is_parquet(path: Path) -> bool:
     """Whether a file begins like a parquet file."""
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         return stream.read(4) == b"PAR1"
 
 

@@ -155,8 +155,7 @@ def to_rows(
         if name == "label":
             bad_B = ~np.isin(values_B, (0.0, 1.0))
         for row in np.flatnonzero(bad_B).tolist():
-            shown = _shown(column[row])
-            reasons.setdefault(int(lines_B[row]), f"{name} is {shown!r}, not {_expected(name)}")
+            reasons.setdefault(int(lines_B[row]), f"{name} is {_shown(column[row])}, not {_expected(name)}")
         good_B &= ~bad_B
         (sparse if is_sparse else numbers).append(values_B)
     report.add_broken(path, reasons)
@@ -170,11 +169,10 @@ def to_rows(
 
 
 def _shown(value: pyarrow.Scalar) -> str:
-    try:
-        return str(value.as_py())[:_SHOWN_CHARACTERS]
-    except ValueError:
-        # Python has no time in nanoseconds.
-        return f"a {value.type}"
+    # Python has no equal of some types, such as times in nanoseconds, and pandas changes others.
+    if not (_is_text(value) or _is_number(value) or str(value.type) == "null"):
+        return f"of type {value.type}"[:_SHOWN_CHARACTERS]
+    return repr(str(value.as_py())[:_SHOWN_CHARACTERS])
 
 
 def _numbers(column: pyarrow.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -205,11 +203,11 @@ def _whole_numbers(column: pyarrow.Array) -> tuple[np.ndarray, np.ndarray]:
     return np.where(is_gap_B, MISSING, np.where(bad_B, 0, values_B).astype(np.int64)), bad_B
 
 
-def _is_text(column: pyarrow.Array) -> bool:
+def _is_text(column: pyarrow.Array | pyarrow.Scalar) -> bool:
     return str(column.type) in ("string", "large_string", "binary", "large_binary")
 
 
-def _is_number(column: pyarrow.Array) -> bool:
+def _is_number(column: pyarrow.Array | pyarrow.Scalar) -> bool:
     return str(column.type).removeprefix("u") in _NUMBER_TYPES
 
 

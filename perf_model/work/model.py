@@ -8,12 +8,19 @@ from typing import Any
 from configs import CaseConfig
 from perf_model.work.appending import hstu_appending_work, stu_appending_work
 from perf_model.work.dlrm import dlrm_work
+from perf_model.work.dlrmv3 import dlrmv3_work
 from perf_model.work.hstu import hstu_work
 from perf_model.work.lecture_dlrm import lecture_dlrm_work
 from perf_model.work.parts import Shapes, Work
 from perf_model.work.stu import stu_work
 
-_FAMILIES = {"hstu": hstu_work, "stu": stu_work, "dlrm": dlrm_work, "lecture_dlrm": lecture_dlrm_work}
+_FAMILIES = {
+    "dlrm": dlrm_work,
+    "dlrmv3": dlrmv3_work,
+    "hstu": hstu_work,
+    "lecture_dlrm": lecture_dlrm_work,
+    "stu": stu_work,
+}
 _APPENDING = {"hstu": hstu_appending_work, "stu": stu_appending_work}
 
 

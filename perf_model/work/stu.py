@@ -7,7 +7,7 @@ Legend: B batch, N rows of a padded sequence, T targets, D embedding, H heads, K
 
 from __future__ import annotations
 
-from configs import STUConfig
+from configs import DLRMv3Config, STUConfig
 from perf_model.work.parts import INDEX, Shapes, Work, around, elementwise, linear, lookup
 
 
@@ -36,7 +36,7 @@ def stu_work(config: STUConfig, shapes: Shapes, item: int) -> dict[str, Work]:
     targets = item * b * t * d
     works["_split_targets"] = Work(0, 0, targets + 2 * lengths, targets)
     works["_split_targets@1"] = Work(0, 0, INDEX * b * t + 2 * lengths, INDEX * b * t)
-    works |= _postprocessor(config, b * t, item)
+    works |= postprocessor(config, b * t, item, "_output_postprocessor")
     parts = [works[name] for name in ("_embedding_module", "_positional_encoder", "_stu_module")]
     post = works["_output_postprocessor"]
     ids = INDEX * b * n
@@ -44,7 +44,9 @@ def stu_work(config: STUConfig, shapes: Shapes, item: int) -> dict[str, Work]:
     return works
 
 
-def layer(config: STUConfig, b: int, m: int, n: int, scale: int, item: int, path: str) -> dict[str, Work]:
+def layer(
+    config: STUConfig | DLRMv3Config, b: int, m: int, n: int, scale: int, item: int, path: str
+) -> dict[str, Work]:
     """One layer over M of N rows of B sequences, and its modules, by path; `scale`: bytes of divisors."""
     d, h = config.embedding_dim, config.num_heads
     hk, hv = h * config.attention_dim, h * config.hidden_dim
@@ -76,8 +78,9 @@ TIME_FEATURES = 4
 """Sine and cosine of two periods."""
 
 
-def _postprocessor(config: STUConfig, rows: int, item: int) -> dict[str, Work]:
-    path, d = "_output_postprocessor", config.embedding_dim
+def postprocessor(config: STUConfig | DLRMv3Config, rows: int, item: int, path: str) -> dict[str, Work]:
+    """The output's postprocessor at `path`, and its modules."""
+    d = config.embedding_dim
     if config.output_postprocessor == "l2_norm":
         return {path: elementwise(rows * d, item)}
     norm = Work(0, item * 2 * d, item * rows * d, item * rows * d)

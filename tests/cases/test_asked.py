@@ -69,9 +69,9 @@ def _measured(body, *names):
     return coverage
 
 
-def _forward(case, precision):
+def _forward(case, precision, name="tripy"):
     """A plain forward of the port on the typical batch."""
-    runner = make_runner("tripy")
+    runner = make_runner(name)
     runner.load(case, PRECISIONS[precision], case_weights(case)[0])
     runner.run(make_inputs(case).typical.arrays)
 
@@ -99,6 +99,35 @@ def test_streams_of_a_plain_run_ask_what_the_list_leaves_to_them():
         list(judge_streams(case, ("fp32",), None, 6, None, case.seed))
 
     assert _open(_measured(run, *names), _left_to("streams")) == []
+
+
+DLRMV3 = ("dlrmv3_tiny", "dlrmv3_tiny_plain")
+
+
+def test_small_cases_of_dlrmv3_ask_what_the_list_leaves_to_them():
+    def run(case):
+        _forward(case, "fp32")
+
+    places = _left_to("cases of DLRMv3")
+    assert _open(_measured(run, *DLRMV3), places) == []
+    assert _open(_measured(run, *DLRMV3[1:]), places) != []
+
+
+def test_small_cases_of_dlrmv3_ask_every_choice():
+    report = reported(options_of([SHIPPED.load(name) for name in DLRMV3]), {})
+    assert report.unasked == (), written(report)
+
+
+def test_whole_layers_ask_what_the_list_leaves_to_them():
+    def run(case):
+        for name in runners:
+            _forward(case, "fp32", name)
+
+    places = _left_to("kernels for whole layers")
+    runners = ("tripy_jagged", "tripy_layers")
+    assert _open(_measured(run, "stu_tiny"), places) == []
+    runners = ("tripy_jagged",)
+    assert _open(_measured(run, "stu_tiny"), places) != []
 
 
 @pytest.mark.full

@@ -11,7 +11,13 @@ from parity.base.errors import UserError
 from parity.inputs.arrays import make_inputs
 
 DRAWS = 300
-A_CASE = {"dlrm": "dlrm_tiny", "hstu": "hstu_tiny", "lecture_dlrm": "dlrm_lecture_tiny", "stu": "stu_tiny"}
+A_CASE = {
+    "dlrm": "dlrm_tiny",
+    "dlrmv3": "dlrmv3_tiny",
+    "hstu": "hstu_tiny",
+    "lecture_dlrm": "dlrm_lecture_tiny",
+    "stu": "stu_tiny",
+}
 
 
 def drawn(family, number):

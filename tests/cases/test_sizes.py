@@ -34,6 +34,8 @@ def test_they_are_lower_bounds(name):
         ("stu_tiny", {"model.num_time_buckets": 2**40}),
         ("stu_tiny", {"input.batch_size": 2**40}),
         ("dlrm_tiny", {"model.arch_embedding_size": [2**40, 3, 3, 3]}),
+        ("dlrm_tiny_md", {"model.arch_embedding_size": [2**40, 5, 24]}),
+        ("dlrm_tiny_qr", {"model.arch_embedding_size": [2**40, 5, 24]}),
         ("dlrm_tiny", {"model.arch_mlp_top": "9999999999-9999999999-1"}),
         ("dlrm_tiny", {"input.longest_bag": 2**40}),
         ("dlrm_lecture_tiny", {"model.cardinalities": [2**40]}),

@@ -141,6 +141,7 @@ def test_numbers_in_exponent_form_are_numbers(tmp_path):
             {"model__epsilon": float("nan")},
             "model.epsilon: nan (a number) does not fit; give a finite",
         ),
+        ({"model__bucket_divisor": 1e-320}, "model.bucket_divisor: 1e-320 is below 0.01; give at least 0.01"),
         ({"model__epsilon": 0.0}, "model.epsilon: 0.0 is not above 0.0; give more than 0.0"),
         ({"model__linear_dropout_rate": 1.0}, "model.linear_dropout_rate: 1.0 is not below 1.0;"),
         ({"model__concat_ua": "yes"}, "model.concat_ua: 'yes' (text) does not fit; give true or false"),
@@ -155,9 +156,15 @@ def test_numbers_in_exponent_form_are_numbers(tmp_path):
         ({"input__lengths": [1, 2]}, "input.lengths: 2 lengths for input.batch_size 5; give one for each"),
         ({"input__lengths": [1, 2, 3, 4, 0]}, "input.lengths[4]: 0 is below 1; give at least 1"),
         ({"name": "Foo bar"}, "name: 'Foo bar' (text) does not fit; give lower case letters"),
-        ({"family": "hstuu"}, "family: 'hstuu' is not a choice; did you mean 'hstu'? use one of dlrm, hstu,"),
-        ({"family": ["hstu"]}, "family: ['hstu'] is not a choice; use one of dlrm, hstu, lecture_dlrm"),
-        ({"family": ...}, "family: missing; use one of dlrm, hstu, lecture_dlrm"),
+        (
+            {"family": "hstuu"},
+            "family: 'hstuu' is not a choice; did you mean 'hstu'? use one of dlrm, dlrmv3, hstu,",
+        ),
+        (
+            {"family": ["hstu"]},
+            "family: ['hstu'] is not a choice; use one of dlrm, dlrmv3, hstu, lecture_dlrm",
+        ),
+        ({"family": ...}, "family: missing; use one of dlrm, dlrmv3, hstu, lecture_dlrm"),
     ],
 )
 def test_a_wrong_value_names_field_value_and_fix(write, changes, line):

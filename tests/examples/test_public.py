@@ -24,6 +24,10 @@ SCRIPTS = {
         "generative-recommenders",
         ["101 x   8: [7, 7, 7, 7, 7, 0]", "[50, 48, 45, 40, 30, 0]"],
     ),
+    "meta_dlrmv3.py": (
+        "inference",
+        ["200 users, 3 contextual rows", "within 1e-6\n70 tensors, 200", "within 1e-6\n"],
+    ),
     "nvidia_stu_times.py": ("recsys-examples", ["rows of a table of 21: [50, 48, 45, 40, 30, 0]"]),
     "meta_dlrm.py": ("dlrm", ["16777216: 25% are", "row 4194305", "four ids: 40;", "mean 0.507"]),
     "lecture_dlrm.py": (

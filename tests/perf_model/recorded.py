@@ -21,6 +21,9 @@ from parity.inputs.arrays import make_inputs
 UNNEEDED = {
     "AttentionMask": {"like"},
     "STUAttentionMask": {"like"},
+    "ActionEncoder": {"targets"},
+    "ContextualPreprocessor": {"targets"},
+    "RankingTransducer": {"targets"},
     "LogCounts": {"like"},
     "RelativePositionalBias": {"all_timestamps"},
     "L2NormPostprocessor": {"seq_timestamps"},
@@ -65,7 +68,7 @@ class Recorded:
         """Bytes of the tensors that a call needs; equal ones, which a capture keeps once, count each."""
         if call.kind == "TargetSplit":
             # Of the sequences it reads the rows that it returns.
-            return self.capture.tensors[call.outputs[0]].nbytes + 2 * 8 * self.shapes["seq_ids"][0]
+            return self.capture.tensors[call.outputs[0]].nbytes + 2 * 8 * next(iter(self.shapes.values()))[0]
         entering: list[int] = []
         map_tree(
             list(self.needed(call).values()),

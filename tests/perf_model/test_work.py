@@ -14,7 +14,7 @@ from tests.perf_model.recorded import Recorded, record
 CASES = (
     *("hstu_tiny", "hstu_tiny_rated", "hstu_tiny_combined", "hstu_ml1m", "stu_tiny", "stu_tiny_group"),
     *("stu_dlrmv3", "dlrm_tiny", "dlrm_tiny_md", "dlrm_tiny_qr", "dlrm_tiny_weighted", "dlrm_mlperf"),
-    *("dlrm_lecture", "dlrm_lecture_index"),
+    *("dlrm_lecture", "dlrm_lecture_index", "dlrmv3_tiny", "dlrmv3_tiny_plain"),
 )
 
 

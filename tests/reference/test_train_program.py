@@ -173,7 +173,7 @@ CLICK_PROBABILITY = "does not end in one click probability; end arch_mlp_top in 
         ("--case hstu_tinny", "case: 'hstu_tinny' is not known; did you mean 'hstu_tiny'?"),
         (
             "--case dlrm_lecture",
-            "--case: dlrm_lecture is of the family lecture_dlrm; use a case of dlrm or hstu",
+            "--case: dlrm_lecture is of the family lecture_dlrm; use a case of dlrm or dlrmv3 or hstu",
         ),
         ("--case hstu_tiny_combined", "--case: hstu_tiny_combined has ratings at positions of their own"),
         ("--case hstu_tiny --data CLICKS", "train.txt holds Criteo logs, and hstu_tiny is of hstu"),

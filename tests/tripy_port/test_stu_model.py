@@ -128,7 +128,7 @@ def test_a_call_before_the_weights_are_there_names_one():
         (lambda: TimestampLayerNormPostprocessor(12, ()), "time_duration_features"),
         (lambda: TargetSplit(0), "max_num_targets"),
         (lambda: build_stu(CONFIG, tp.int8), "dtype"),
-        (lambda: build_stu_fused(CONFIG, tp.int8), "dtype"),
+        (lambda: build_stu_fused(CONFIG, dtype=tp.int8), "dtype"),
         (lambda: STUAttentionFused(2, 5, 257), "hidden_dim=257: fused attention takes heads of at most 256"),
     ],
 )

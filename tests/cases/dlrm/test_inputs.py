@@ -7,6 +7,7 @@ import pytest
 
 import configs
 from cases.dlrm.inputs import has_weights, index_name, make_inputs, synthetic, validate
+from cases.dlrm.plan import plan
 from cases.registry import SHIPPED
 from cases.shipped import load_case
 from datasets.criteo import logs as criteo
@@ -243,3 +244,19 @@ def test_inputs_without_weights_have_none():
     inputs = make_inputs(np.zeros((1, 2), np.int64), np.zeros((1, 1), np.int64), [np.zeros(1, np.int64)])
     assert set(inputs.arrays) == {"counts", "lS_o", "lS_i_0"}
     assert list(_case().entry_arguments(inputs.arrays)) == ["counts", "lS_o", "lS_i"]
+
+
+def test_edges_of_quotients_take_the_memory_of_a_batch():
+    """A bag has the first edges of its table, whatever the table's length."""
+    batches = []
+    for rows in (4096, 2**50):
+        config = load_case("dlrm_tiny_qr").config
+        model = config.model.model_copy(
+            update={"arch_embedding_size": (rows,) * len(config.model.table_rows)}
+        )
+        planned = {batch.name: batch.inputs for batch in plan(config.model_copy(update={"model": model}))}
+        batches.append(planned["longest bags"])
+    assert batches[0].digest == batches[1].digest
+    edges = np.concatenate([batches[1][index_name(table)] for table in range(len(model.table_rows))])
+    collisions = model.qr_collisions
+    assert set(edges % collisions) <= {0, 1, collisions - 1}

@@ -283,10 +283,19 @@ def test_broken_parquet_rows_are_reported_with_their_number(tmp_path, monkeypatc
     ]
 
 
-def test_times_in_nanoseconds_are_no_numbers(tmp_path):
-    columns = {name: pa.array([1]) for name in COLUMNS} | {"I3": pa.array([1], pa.timestamp("ns"))}
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (pa.timestamp("ns"), r"timestamp\[ns\]"),
+        (pa.date64(), r"date(32\[day\]|64\[ms\])"),
+        (pa.decimal128(25, 2), r"decimal128\(25, 2\)"),
+    ],
+    ids=["time", "date", "decimal"],
+)
+def test_values_of_other_types_are_no_numbers(tmp_path, kind, shown):
+    columns = {name: pa.array([1]) for name in COLUMNS} | {"I3": pa.array([1]).cast(kind, safe=False)}
     parquet.write_table(pa.table(columns), tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match=r"I3 is 'a timestamp\[ns\]', not a number"):
+    with pytest.raises(DataError, match=rf"I3 is of type {shown}, not a number"):
         read(tmp_path / "rows.parquet")
 
 

@@ -1,0 +1,126 @@
+"""Training DLRMv3 with its tables: binary cross entropy of each candidate, as the public program does.
+
+Source of the settings: meta-recsys/generative-recommenders, generative_recommenders/dlrm_v3,
+``train/gin/streaming_400m.gin`` (Adam, its betas and epsilon, 64 requests a step) and
+``modules/multitask_module.py`` (the loss). Departures: Adam for the tables, too, where the public program has
+row-wise Adagrad; a larger learning rate, since there are fewer steps.
+
+Legend: B requests of a batch, H events, T candidates, E columns of the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch.nn import functional as F
+
+from configs import DLRMv3Config
+from datasets.dlrmv3 import streaming
+from reference.build import build_dlrmv3
+from reference.training import TRAIN, VALIDATION
+
+LEARNING_RATE, BETAS, EPSILON = 3e-3, (0.95, 0.999), 1e-8
+BATCH_SIZE = 64
+EPOCHS, PATIENCE = 8, 2
+TABLES = ("item_id", "item_category_id", "user_id")
+"""Names of the public tables."""
+_INITIAL_STD = 0.3
+"""Standard deviation of the tables' initial numbers."""
+
+
+def is_trainable(config: DLRMv3Config) -> bool:
+    """Whether generated requests have all that a model takes, and labels for all of its tasks."""
+    return (
+        config.action_weights is not None
+        and config.contextual_max_lengths == (1,)
+        and (config.num_classification_tasks, config.num_regression_tasks) == (1, 0)
+    )
+
+
+class DLRMv3WithTables(torch.nn.Module):
+    """The ranking model behind the tables of items, of their categories, and of users.
+
+    Args:
+        config: a model with one contextual row, the user's.
+        num_items, num_categories, num_users: rows of the tables.
+    """
+
+    def __init__(self, config: DLRMv3Config, num_items: int, num_categories: int, num_users: int) -> None:
+        super().__init__()
+        self.dense = build_dlrmv3(config)
+        rows = dict(zip(TABLES, (num_items, num_categories, num_users), strict=True))
+        self.tables = torch.nn.ModuleDict(
+            {name: torch.nn.Embedding(count, config.embedding_table_dim) for name, count in rows.items()}
+        )
+        for table in self.tables.values():
+            torch.nn.init.normal_(table.weight, std=_INITIAL_STD)
+        self._items_per_category = num_items // num_categories
+
+    def embed(self, requests: streaming.Requests) -> dict[str, torch.Tensor]:
+        """The arguments of the ranking model for some requests."""
+        ids = {name: torch.from_numpy(getattr(requests, name)) for name in requests.__dataclass_fields__}
+        items, categories, users = (self.tables[name] for name in TABLES)
+
+        def category(of: torch.Tensor) -> torch.Tensor:
+            return categories(of // self._items_per_category)
+
+        return {
+            "uih_lengths": ids["uih_lengths"],
+            "num_candidates": ids["num_candidates"],
+            "uih_embeddings": items(ids["items"]),
+            "uih_category_embeddings": category(ids["items"]),
+            "uih_timestamps": torch.full_like(ids["items"], streaming.MOMENT),
+            "candidate_embeddings": items(ids["candidates"]),
+            "candidate_category_embeddings": category(ids["candidates"]),
+            "query_times": torch.full_like(ids["candidates"], streaming.MOMENT),
+            "uih_actions": ids["actions"],
+            "contextual_embeddings": users(ids["users"]).unsqueeze(1),
+        }
+
+    def forward(self, requests: streaming.Requests) -> torch.Tensor:
+        """(B, T): the probability that the user likes a candidate; zero behind a request's candidates."""
+        return self.dense(**self.embed(requests)).squeeze(2)
+
+
+def generated(config: DLRMv3Config) -> tuple[dict[str, streaming.Requests], DLRMv3WithTables]:
+    """Generated requests and a model for them: the periods of training train, the evaluation validates."""
+    settings = streaming.SMALL
+    parts = streaming.generate(
+        settings, config.max_uih_len, config.max_num_candidates, (streaming.TRAIN, streaming.EVALUATION)
+    )
+    whole = DLRMv3WithTables(config, settings.num_items, settings.num_categories, settings.num_users)
+    return {TRAIN: parts[streaming.TRAIN], VALIDATION: parts[streaming.EVALUATION]}, whole
+
+
+class DLRMv3Task:
+    """See `reference.training.Task`; a row is a request.
+
+    Args:
+        model: the model with its tables.
+        parts: requests of `TRAIN` and of `VALIDATION`.
+        learning_rate: the learning rate of Adam.
+    """
+
+    def __init__(
+        self,
+        model: DLRMv3WithTables,
+        parts: Mapping[str, streaming.Requests],
+        learning_rate: float = LEARNING_RATE,
+    ) -> None:
+        self.model = model
+        self._parts = {part: parts[part] for part in (TRAIN, VALIDATION)}
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
+            model.parameters(), lr=learning_rate, betas=BETAS, eps=EPSILON
+        )
+
+    def num_rows(self, part: str) -> int:
+        return len(self._parts[part])
+
+    def loss(self, part: str, rows_B: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, int]:
+        """Mean binary cross entropy of the candidates, and their number. ``generator`` is not used."""
+        requests = self._parts[part].rows(rows_B.numpy())
+        counts_BT = torch.from_numpy(requests.is_candidate())
+        labels_P = torch.from_numpy(requests.labels)[counts_BT]
+        predictions_P = self.model(requests)[counts_BT]
+        return F.binary_cross_entropy(predictions_P, labels_P.to(predictions_P.dtype)), len(labels_P)

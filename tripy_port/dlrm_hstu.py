@@ -1,0 +1,141 @@
+"""DLRMv3, the generative recommender of MLPerf's inference benchmark: embeddings in, predictions out.
+Counterpart of reference/dlrm_hstu.py.
+
+Legend: B batch, H history rows, T target rows, M = H + T, C contextual rows, N = C + M, E columns of the
+embedding tables, D embedding, K tasks.
+"""
+
+from __future__ import annotations
+
+import nvtripy as tp
+
+from tripy_port.hstu_transducer import TargetSplit
+from tripy_port.multitask_module import MultitaskModule
+from tripy_port.positional_encoder import HSTUPositionalEncoder
+from tripy_port.postprocessors import OutputPostprocessor
+from tripy_port.preprocessors import ContextualPreprocessor, embedding_mlp
+from tripy_port.sequence_utils import MergeSequences, zero_padded_rows
+from tripy_port.stu import STUStack
+
+
+class RankingTransducer(tp.Module):
+    """Embeddings of history, targets and context -> a state for each target.
+
+    Args:
+        positional_encoder: for the preprocessor's number of contextual rows.
+        max_num_targets: T.
+    """
+
+    def __init__(
+        self,
+        stu_module: STUStack,
+        input_preprocessor: ContextualPreprocessor,
+        output_postprocessor: OutputPostprocessor,
+        positional_encoder: HSTUPositionalEncoder,
+        max_num_targets: int,
+    ) -> None:
+        super().__init__()
+        self._stu_module = stu_module
+        self._input_preprocessor = input_preprocessor
+        self._output_postprocessor = output_postprocessor
+        self._positional_encoder = positional_encoder
+        self._split_targets = TargetSplit(max_num_targets)
+
+    def forward(
+        self,
+        uih_lengths: tp.Tensor,
+        num_targets: tp.Tensor,
+        seq_timestamps: tp.Tensor,
+        seq_embeddings: tp.Tensor,
+        additional_embeddings: tp.Tensor,
+        targets: tp.Tensor,
+        uih_actions: tp.Tensor | None = None,
+        contextual_embeddings: tp.Tensor | None = None,
+    ) -> tp.Tensor:
+        """(B, T, D), anything behind a user's targets; arguments as for `ContextualPreprocessor`."""
+        seq_lengths, timestamps_BN, x = self._input_preprocessor(
+            uih_lengths,
+            num_targets,
+            seq_timestamps,
+            seq_embeddings,
+            additional_embeddings,
+            targets,
+            uih_actions,
+            contextual_embeddings,
+        )
+        x = self._positional_encoder(seq_lengths, timestamps_BN, x, num_targets)
+        x, _ = self._stu_module(x, seq_lengths, num_targets)
+        states = self._split_targets(x, seq_lengths, num_targets)
+        timestamps_BT1 = self._split_targets(tp.unsqueeze(timestamps_BN, 2), seq_lengths, num_targets)
+        return self._output_postprocessor(states, tp.squeeze(timestamps_BT1, 2))
+
+
+class DlrmHSTU(tp.Module):
+    """A prediction for each task and candidate.
+
+    Args:
+        embedding_table_dim, item_hidden_dim, transducer_embedding_dim: E, the inner width of the candidates'
+            MLP, D.
+        dtype: of the candidates' MLP.
+    """
+
+    def __init__(
+        self,
+        hstu_transducer: RankingTransducer,
+        multitask_module: MultitaskModule,
+        embedding_table_dim: int,
+        item_hidden_dim: int,
+        transducer_embedding_dim: int,
+        dtype: tp.dtype = tp.float32,
+    ) -> None:
+        super().__init__()
+        self._multitask_module = multitask_module
+        self._hstu_transducer = hstu_transducer
+        # An item and its category.
+        self._item_embedding_mlp = embedding_mlp(
+            2 * embedding_table_dim, item_hidden_dim, transducer_embedding_dim, dtype=dtype
+        )
+        self._merge = MergeSequences()
+
+    def forward(
+        self,
+        uih_lengths: tp.Tensor,
+        num_candidates: tp.Tensor,
+        uih_embeddings: tp.Tensor,
+        uih_category_embeddings: tp.Tensor,
+        uih_timestamps: tp.Tensor,
+        candidate_embeddings: tp.Tensor,
+        candidate_category_embeddings: tp.Tensor,
+        query_times: tp.Tensor,
+        uih_actions: tp.Tensor | None = None,
+        contextual_embeddings: tp.Tensor | None = None,
+    ) -> tp.Tensor:
+        """
+        Args:
+            uih_lengths, num_candidates: (B,) int, in [0, H] and [0, T]; with C, at least 1 together.
+            uih_embeddings, uih_category_embeddings: (B, H, E).
+            uih_timestamps: (B, H) int64 seconds.
+            candidate_embeddings, candidate_category_embeddings: (B, T, E).
+            query_times: (B, T) int64 seconds.
+            uih_actions: (B, H) int64, see `tripy_port.action_encoder.ActionEncoder`.
+            contextual_embeddings: (B, C, E).
+
+        Returns:
+            (B, T, K), rows behind a user's candidates zero.
+        """
+        seq_embeddings = self._merge(uih_embeddings, candidate_embeddings, uih_lengths)
+        categories = self._merge(uih_category_embeddings, candidate_category_embeddings, uih_lengths)
+        times_BM1 = self._merge(tp.unsqueeze(uih_timestamps, 2), tp.unsqueeze(query_times, 2), uih_lengths)
+        items_BTF = tp.concatenate([candidate_embeddings, candidate_category_embeddings], dim=-1)
+        item_states = self._item_embedding_mlp(items_BTF)
+        user_states = self._hstu_transducer(
+            uih_lengths,
+            num_candidates,
+            tp.squeeze(times_BM1, 2),
+            seq_embeddings,
+            categories,
+            candidate_embeddings,
+            uih_actions,
+            contextual_embeddings,
+        )
+        return zero_padded_rows(self._multitask_module(user_states, item_states), num_candidates)
