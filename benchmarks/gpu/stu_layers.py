@@ -1,10 +1,9 @@
 """Production STU layers on one GPU, against Meta's Triton stack and the layers with fused attention alone.
 
     python benchmarks/gpu/stu_layers.py --out stu_layers.json --meta CHECKOUT
-    python benchmarks/gpu/stu_layers.py --out drawn.json --meta CHECKOUT --drawn 8 --seed 2
 
 Five layers, bfloat16, forward only. Each case is B sequences whose histories have uniform random lengths, and
-a number of targets behind each history. `--drawn` adds cases from stated ranges by a seed.
+a number of targets behind each history. `drawn.py` draws further cases by a seed.
 
 Peers: `hstu_preprocess_and_attention` and `hstu_compute_output` of meta-recsys/generative-recommenders, from
 the checkout of --meta, as its `STULayer` calls them. The default on Hopper gives descriptors of contiguous
@@ -37,7 +36,6 @@ from benchmarks.gpu.stu_layers_work import (  # noqa: E402
     LAYERS,
     Case,
     Inputs,
-    drawn_cases,
     floor_us,
     inputs_of,
 )
@@ -58,6 +56,8 @@ from reference.stu_fused import STULayerFused  # noqa: E402
 
 # Modules with arithmetic in a layer: norm, projection, attention, norm, output.
 MODULES_OF_A_LAYER = 5
+# Largest number of elements of a result that the rule gets.
+MOST_JUDGED = 1 << 17
 
 Side = Callable[[Inputs], torch.Tensor]
 
@@ -154,29 +154,36 @@ def judged_sequences(inputs: Inputs) -> list[tuple[int, int]]:
     return [tuple(inputs.offsets[number : number + 2].tolist()) for number in chosen]
 
 
-def judged_rows(x: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+def rows_of_judged(x: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     return torch.cat([x[start:end] for start, end in judged_sequences(inputs)])
+
+
+def spread(x: torch.Tensor) -> torch.Tensor:
+    """Evenly spread rows on the host: the rule widens and sorts elements there, a second a million."""
+    count = min(len(x), max(2, MOST_JUDGED // x[0].numel()))
+    return x[torch.linspace(0, len(x) - 1, count, dtype=torch.float64).round().long().to(x.device)].cpu()
 
 
 def verdict_of(case: Case, inputs: Inputs, side: Side, expected: tuple[torch.Tensor, torch.Tensor]) -> str:
     """An empty text, or the reason of a failure."""
-    result = judged_rows(side(inputs), inputs).cpu()
+    result = spread(rows_of_judged(side(inputs), inputs))
     longest_sum = max(case.max_seq_len, case.embedding_dim, 3 * case.sizes.gates)
     modules = MODULES_OF_A_LAYER * LAYERS
-    return judge(*expected, result, PRECISIONS["bf16"], longest_sum, modules=modules).reason
+    return judge(*expected, result, PRECISIONS[case.precision], longest_sum, modules=modules).reason
 
 
 def expected_of(case: Case, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
     """The oracle and the reference of the judged sequences."""
     lengths = torch.tensor([end - start for start, end in judged_sequences(inputs)], device="cuda")
     targets = torch.full_like(lengths, case.targets)
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     part = Inputs(
-        judged_rows(inputs.x, inputs), torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), lengths, targets,
+        rows_of_judged(inputs.x, inputs), offsets, lengths, targets,
         inputs.layers, ProductionMask(inputs.mask.alpha, inputs.mask.divisor, None, targets),
     )  # fmt: skip
     layers = [Parameters(*(x.double() for x in layer)) for layer in inputs.layers]
     wide = replace(part, x=part.x.double(), layers=layers)
-    return tuple(eager(case)(i).cpu() for i in (wide, part))
+    return tuple(spread(eager(case)(i)) for i in (wide, part))
 
 
 def sides_of(case: Case, inputs: Inputs, ops: ModuleType | None) -> dict[str, Side]:
@@ -234,15 +241,12 @@ def ops_from(checkout: str | None) -> ModuleType | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--meta", help="a checkout of meta-recsys/generative-recommenders")
-    parser.add_argument("--drawn", type=int, default=0, help="number of drawn cases, in place of the four")
-    parser.add_argument("--seed", type=int, default=0, help="of the drawn cases")
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parsed(parser)
     ceilings, ops = measured_ceilings(), ops_from(arguments.meta)
     rows: list[dict] = []
-    cases = drawn_cases(arguments.drawn, arguments.seed) if arguments.drawn else CASES
     with torch.no_grad():
-        for case in cases:
+        for case in CASES:
             rows += (sides := run(case, ops, ceilings, arguments.rounds))
             show(sides)
             report(arguments.out, ceilings, rows=rows)

@@ -9,6 +9,7 @@ import torch
 from kernels.hstu_attention import ProductionMask
 from kernels.stu_layer import Parameters, Sizes
 from kernels.stu_layer.parameters import shapes_of
+from parity.base.precision import PRECISIONS
 from perf_model.work.parts import Work, around, linear
 
 LAYERS = 5
@@ -27,16 +28,34 @@ class Case:
     dim: int = 128
     use_group_norm: bool = False
     seed: int = 0
+    precision: str = "bf16"
 
     @property
     def name(self) -> str:
         norm = ", group norm" if self.use_group_norm else ""
         history = f"{self.shortest}-{self.longest} + {self.targets}"
-        return f"B {self.batch}, {history}, D {self.embedding_dim}, {self.heads} x {self.dim}{norm}"
+        width = f"D {self.embedding_dim}, {self.heads} x {self.dim}"
+        return f"B {self.batch}, {history}, {width}, {self.precision}{norm}"
 
     @property
     def sizes(self) -> Sizes:
         return Sizes(self.heads, self.dim, self.dim, self.use_group_norm)
+
+    @property
+    def compiled_as(self) -> tuple[object, ...]:
+        """Facts that decide which of a peer's kernels are compiled."""
+        batches = min(self.batch, 2) + (self.batch >= 16)
+        is_multiple = (self.max_seq_len % 16 == 0, self.batch % 16 == 0)
+        gates = self.sizes.gates
+        return (
+            self.dim,
+            self.precision,
+            self.use_group_norm,
+            self.embedding_dim,
+            gates,
+            batches,
+            *is_multiple,
+        )
 
     @property
     def max_seq_len(self) -> int:
@@ -67,7 +86,10 @@ def drawn_cases(count: int, seed: int) -> list[Case]:
         batch = max(1, rows // ((longest + shortest) // 2 + targets))
         dim, heads = one_of(32, 64, 128), one_of(2, 4, 8)
         width = one_of(128, 256, 384, 512, 768)
-        cases.append(Case(batch, shortest, longest, targets, width, heads, dim, one_of(0, 0, 1) == 1, number))
+        is_group_norm, precision = one_of(0, 0, 1) == 1, ("bf16", "bf16", "bf16", "fp16")[one_of(0, 1, 2, 3)]
+        cases.append(
+            Case(batch, shortest, longest, targets, width, heads, dim, is_group_norm, number, precision)
+        )
     return cases
 
 
@@ -83,8 +105,9 @@ class Inputs:
     mask: ProductionMask
 
 
-def inputs_of(case: Case, dtype: torch.dtype = torch.bfloat16) -> Inputs:
+def inputs_of(case: Case) -> Inputs:
     """Rows of order one, weights that let each layer move them by about their size."""
+    dtype = PRECISIONS[case.precision].dtype
     generator = torch.Generator("cuda").manual_seed(case.seed)
 
     def normal(*shape: int) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """The fused HSTU attention kernel in Triton. `hstu_attention_kernel` also compiles ahead of time.
 
 One program owns BLOCK_M rows of one sequence and HEADS heads, which share the bias. It walks over the columns
-in blocks of BLOCK_N. First come blocks that a window cuts, then blocks that are visible to every row and need
-no mask. Blocks that the diagonal, the targets or the sequence's end cut follow, then the targets' own blocks.
-It skips blocks that are visible to no row.
+in blocks of BLOCK_N. First come blocks that are visible to every row and need no mask. A second loop takes
+the others: blocks that a window cuts, that the diagonal, the targets or the sequence's end cut, and the
+targets' own. It skips blocks that are visible to no row.
 
 The scale of the weights and the outer alpha are linear: the program applies them once, to the accumulator.
 Whole blocks may come through tensor descriptors (the copy engine). A cut block needs masked loads: the
@@ -88,7 +88,8 @@ def _column_ranges(start_m, length, first_target, contextual, window,
             low = 0
             whole = 0
             cut = 0
-            high = length
+            # No row of the block sees a target behind the block.
+            high = tl.maximum(first_target, end)
             own = end
     # Without a whole block, all blocks count as cut.
     none = whole >= cut
@@ -157,7 +158,7 @@ def _bias(rows, cols, base, successor, narrow, length, own_time,
 def _accumulate(
     accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
     own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
-    contextual, window, alpha, begin, stop,
+    contextual, window, alpha, begin, stop, second, third, shift_first, shift_second, shift_third,
     HAS_BIAS: tl.constexpr, HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr,
     HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr,
     stride_kl: tl.constexpr, stride_kh: tl.constexpr, stride_vl: tl.constexpr, stride_vh: tl.constexpr,
@@ -165,8 +166,18 @@ def _accumulate(
     BLOCK_N: tl.constexpr, HEADS: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr,
     USE_TMA: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """accs, one for each head, plus the columns [begin, stop); with MASKED, the visible ones only."""
+    """accs, one for each head, plus the columns [begin, stop); with MASKED, the visible ones only.
+
+    With MASKED and targets or a window, [begin, stop) are three ranges of columns one after the other: up to
+    `second`, up to `third`, and the rest, each with its shift to the columns. One loop has less code, and
+    fills its pipeline once.
+    """
     for start_n in tl.range(begin, stop, BLOCK_N):
+        if MASKED and (HAS_TARGETS or HAS_WINDOW):
+            shift = tl.where(
+                start_n < second, shift_first, tl.where(start_n < third, shift_second, shift_third)
+            )
+            start_n += shift
         start_n = tl.multiple_of(start_n, BLOCK_N)
         cols = start_n + tl.arange(0, BLOCK_N)
         if HAS_BIAS:
@@ -249,7 +260,11 @@ def hstu_attention_kernel(
     pairs = tl.minimum(num_sequences * (NUM_HEADS // HEADS) - first_pair, GROUP)
     within = program % in_group
     pair = first_pair + within % pairs
-    start_m = (num_blocks - 1 - within // pairs) * BLOCK_M
+    block = num_blocks - 1 - within // pairs
+    if HAS_CONTEXT:
+        # Contextual rows see all history: their block is a long one, too.
+        block = (block + 1) % num_blocks
+    start_m = block * BLOCK_M
     sequence = pair // (NUM_HEADS // HEADS)
     head = pair % (NUM_HEADS // HEADS) * HEADS
     seq_start = tl.load(offsets + sequence).to(tl.int64)
@@ -292,43 +307,35 @@ def hstu_attention_kernel(
         HAS_WINDOW,
         HAS_CONTEXT,
     )
-    if HAS_WINDOW and not ONE_LOOP:
-        accs = _accumulate(
-            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
-            own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
-            contextual, window, alpha, low, whole,
-            HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
-            stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
-            HEADS, DOT, SIGMOID, USE_TMA, MASKED=True,
-        )  # fmt: skip
     if ONE_LOOP:
+        whole = low
         cut = low
     else:
         accs = _accumulate(
             accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
             own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
-            contextual, window, alpha, whole, cut,
+            contextual, window, alpha, whole, cut, 0, 0, 0, 0, 0,
             HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
             stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
             HEADS, DOT, SIGMOID, USE_TMA, MASKED=False,
         )  # fmt: skip
+    begin = cut
+    stop = high
+    second = 0
+    third = 0
+    if HAS_TARGETS or HAS_WINDOW:
+        begin = 0
+        second = whole - low
+        third = second + tl.maximum((high - cut + BLOCK_N - 1) // BLOCK_N * BLOCK_N, 0)
+        stop = third + tl.maximum(end - own, 0)
     accs = _accumulate(
         accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
         own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
-        contextual, window, alpha, cut, high,
+        contextual, window, alpha, begin, stop, second, third, low, cut - second, own - third,
         HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
         stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
         HEADS, DOT, SIGMOID, USE_TMA, MASKED=True,
     )  # fmt: skip
-    if HAS_TARGETS:
-        accs = _accumulate(
-            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
-            own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
-            contextual, window, alpha, own, end,
-            HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
-            stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
-            HEADS, DOT, SIGMOID, USE_TMA, MASKED=True,
-        )  # fmt: skip
 
     column = tl.arange(0, BLOCK_V)
     out_at = Out + seq_start * stride_ol + head.to(tl.int64) * stride_oh

@@ -20,15 +20,15 @@ from kernels.hstu_attention.layout import Call, Layout, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 
-# Number of (sequence, heads) pairs that run side by side.
+# Number of (sequence, heads) pairs that run side by side; of long sequences, the cache holds the keys and
+# values of fewer.
 _GROUP = 64
+_GROUP_OF_LONG = 16
 # Number of programs that fill a large GPU once.
 _MANY_PROGRAMS = 132
-# With fewer programs a multiprocessor, the last ones decide the time of a call.
-_WAVES = 8
 # Rows up to here are a few blocks.
 _SHORT = 512
-# Up to this average length blocks of 64 rows win.
+# From this average length on, sequences are long.
 _MIDDLE = 4096
 
 
@@ -45,7 +45,6 @@ class Schedule:
     use_tma: bool = False
     heads: int = 1
     one_loop: bool = False
-    max_registers: int | None = None
 
 
 def padded_dim(dim: int) -> int:
@@ -61,7 +60,7 @@ def size_class(rows: int, heads: int, max_seq_len: int, sequences: int) -> tuple
     average = rows // sequences if rows and sequences else max_seq_len
     lengths = "short" if max_seq_len <= _SHORT else "middle" if average <= _MIDDLE else "long"
     filled = rows * heads / (64 * _MANY_PROGRAMS) if rows else math.inf
-    return "few" if filled < 1 else "some" if filled < _WAVES else "many", lengths
+    return "few" if filled < 1 else "many", lengths
 
 
 def choose_schedule(
@@ -73,7 +72,7 @@ def choose_schedule(
 ) -> Schedule:
     """The schedule for these inputs, with the copy engine where it is faster; see `with_descriptors`.
 
-    benchmarks/results/ has the measurements behind the choices: hstu_kernels.md, stu_layers.md. Inputs
+    benchmarks/results/ has the measurements behind the choices: hstu_kernels.md, drawn_shapes.md. Inputs
     without rows stand for any number of rows, for compilation ahead of time.
     """
     is_half = q.dtype in (torch.float16, torch.bfloat16)
@@ -97,16 +96,8 @@ def choose_schedule(
         # blocks in order, all multiprocessors get equal work.
         return Schedule(64, 64, num_warps=4, num_stages=2, group=256, sigmoid=sigmoid)
     # Making two descriptors takes the host longer than short rows take the GPU: longer rows only.
-    schedule = Schedule(64, 32, num_warps=4, num_stages=3, group=_GROUP, sigmoid=sigmoid, use_tma=True)
-    if lengths == "middle":
-        return schedule
-    if isinstance(mask, ProductionMask) and mask.num_targets is not None and widest > 64:
-        # With the targets' loop, blocks of 128 rows spill registers.
-        if programs == "some":
-            return replace(schedule, block_n=64, num_stages=2, max_registers=168)
-        return replace(schedule, num_stages=2, max_registers=128)
-    # Blocks of 128 rows halve the reads of keys and values.
-    return schedule if programs == "some" else replace(schedule, block_m=128)
+    group = _GROUP_OF_LONG if lengths == "long" else _GROUP
+    return Schedule(64, 32, num_warps=4, num_stages=3, group=group, sigmoid=sigmoid, use_tma=True)
 
 
 def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Schedule:
@@ -190,7 +181,6 @@ def launch_call(
             *plan.constants,
             num_warps=plan.schedule.num_warps,
             num_stages=plan.schedule.num_stages,
-            maxnreg=plan.schedule.max_registers,
         )
     else:
         plan.compiled[grid](*arguments, *numbers, *plan.constants)

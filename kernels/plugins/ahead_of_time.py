@@ -1,4 +1,4 @@
-"""The attention kernel compiled ahead of time for TensorRT: PTX and its launch. Compiling needs no GPU.
+"""The kernels compiled ahead of time for TensorRT: PTX and its launch. Compiling needs no GPU.
 
 This module imports torch and triton. An engine with the kernel needs neither.
 """
@@ -17,8 +17,19 @@ from triton.compiler import ASTSource
 from kernels.hstu_attention.buckets import bucket_table
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.triton_launch import Schedule, choose_schedule, padded_dim
-from kernels.plugins.entry_kernel import hstu_attention_entry, stu_attention_entry
-from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
+from kernels.plugins.entry_kernel import (
+    hstu_attention_entry,
+    stu_attention_entry,
+    stu_gate_entry,
+    stu_norm_entry,
+)
+from kernels.plugins.schema import (
+    HSTUAttentionSettings,
+    STUAttentionSettings,
+    STUGateSettings,
+    STUNormSettings,
+)
+from kernels.stu_layer.triton_launch import block_of
 
 CAPABILITIES = (80, 90, 100)
 """Compute capabilities under test: A100, H100 and H200, B200."""
@@ -61,8 +72,12 @@ class AttentionShape:
 class CompiledKernel:
     """A kernel and its launch.
 
-    Its arguments are pointers to the seven inputs, three int32 (B, N and the number of blocks of `block_m`
-    rows in N), and the pointer to the output. The grid has blocks * B * `programs_per_block` programs.
+    Its arguments are pointers to the inputs, int32 numbers, and the pointer to the output.
+
+    * Attention: seven inputs; B, N and the number of blocks of `block_m` rows in N. The grid has blocks * B *
+      `programs_per_block` programs.
+    * Rows of a layer: the number of groups with a norm of their own. The grid has a program for `block_m` of
+      them.
     """
 
     name: str
@@ -80,18 +95,23 @@ def compile_attention(
     dot_precision: str,
     capability: int,
 ) -> CompiledKernel:
-    """The attention with one of the masks, compiled for a GPU that this machine may lack.
+    """The attention with one of the masks; see `compile_entry`.
 
     Args:
         shape: types and extents of the call.
         settings: settings of the research or of the production mask.
         dot_precision: as in `kernels.hstu_attention.hstu_attention`.
         capability: 10 * major + minor of the GPU's compute capability.
+    """
+    return compile_entry(entry_of(shape, settings, dot_precision), capability)
+
+
+def compile_entry(entry: Entry, capability: int) -> CompiledKernel:
+    """A kernel, compiled for a GPU that this machine may lack.
 
     Raises:
         ValueError: the kernel needs more shared memory than a plugin's kernel gets.
     """
-    entry = entry_of(shape, settings, dot_precision)
     schedule, constants, types = entry.schedule, entry.constants, entry.types
     names = entry.kernel.arg_names
     source = ASTSource(
@@ -110,7 +130,7 @@ def compile_attention(
             break
     else:
         raise ValueError(
-            f"heads of {shape.k_dim} and {shape.v_dim} in {shape.dtype} take "
+            f"{entry.subject} take "
             f"{compiled.metadata.shared} bytes of shared memory, "
             f"more than the {_MOST_SHARED} of a plugin's kernel"
         )
@@ -121,7 +141,7 @@ def compile_attention(
         threads=compiled.metadata.num_warps * _THREADS_PER_WARP,
         shared=compiled.metadata.shared,
         block_m=schedule.block_m,
-        programs_per_block=shape.heads // schedule.heads,
+        programs_per_block=entry.programs_per_block,
     )
 
 
@@ -134,12 +154,16 @@ class Entry:
         schedule: block sizes and compiler options.
         constants: constants by name.
         types: Triton's types of the pointers by name.
+        subject: the sizes in words, for messages.
+        programs_per_block: see `CompiledKernel`.
     """
 
     kernel: Any
     schedule: Schedule
     constants: dict[str, Any]
     types: dict[str, str]
+    subject: str
+    programs_per_block: int = 1
 
 
 def entry_of(
@@ -160,6 +184,29 @@ def entry_of(
             "offsets": _pointer_to(shape.offsets_dtype),
             **types,
         },
+        f"heads of {shape.k_dim} and {shape.v_dim} in {shape.dtype}",
+        shape.heads // schedule.heads,
+    )
+
+
+def entry_of_rows(dtype: torch.dtype, width: int, settings: STUNormSettings | STUGateSettings) -> Entry:
+    """The norm of rows of `width` elements, or the gate of two such rows, all in one type."""
+    groups = (settings.norm_groups or 1) if isinstance(settings, STUGateSettings) else 1
+    block_m, padded, warps = block_of(width // groups)
+    constants = {"EPS": settings.eps, "BLOCK_M": block_m}
+    if isinstance(settings, STUGateSettings):
+        kernel, inputs = stu_gate_entry, ("u", "a", "weight", "bias")
+        constants |= {"WIDTH": width, "GROUPS": groups, "SIZE": width // groups, "BLOCK_S": padded}
+        constants["IS_GROUP_NORM"] = settings.norm_groups > 0
+    else:
+        kernel, inputs = stu_norm_entry, ("x", "weight", "bias")
+        constants |= {"D": width, "BLOCK_D": padded}
+    return Entry(
+        kernel,
+        Schedule(block_m, padded, num_warps=warps, num_stages=1),
+        constants,
+        dict.fromkeys((*inputs, "out"), _pointer_to(dtype)),
+        f"rows of {width} in {dtype}",
     )
 
 

@@ -1,4 +1,4 @@
-"""The attention kernel, once for each mask, with the arguments that TensorRT passes to a plugin's kernel.
+"""The kernels with the arguments that TensorRT passes to a plugin's kernel; the attention once for each mask.
 
 The arguments are pointers to the inputs, 32-bit integers, and the pointer to the output; all tensors are
 contiguous. All other parameters are constants of the compiled kernel.
@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
+from kernels.stu_layer.triton_kernels import gate_kernel, norm_kernel
 
 
 @triton.jit
@@ -70,4 +71,26 @@ def stu_attention_entry(
         HAS_TARGETS=True, HAS_WINDOW=WINDOW > 0, HAS_CONTEXT=CONTEXTUAL > 0, HAS_SCALE=HAS_SCALE,
         K_DIM=K_DIM, V_DIM=V_DIM, BLOCK_K=BLOCK_K, BLOCK_V=BLOCK_V, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
         HEADS=HEADS, GROUP=GROUP, DOT=DOT, SIGMOID=SIGMOID, USE_TMA=False, ONE_LOOP=ONE_LOOP,
+    )  # fmt: skip
+
+
+@triton.jit
+def stu_norm_entry(
+    x, weight, bias, num_rows, out,
+    EPS: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """The layer norm of contiguous rows, (L, D); see `norm_kernel`."""
+    norm_kernel(x, weight, bias, out, num_rows, EPS, D, D, BLOCK_M, BLOCK_D)
+
+
+@triton.jit
+def stu_gate_entry(
+    u, a, weight, bias, num_groups, out,
+    EPS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr,
+    IS_GROUP_NORM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_S: tl.constexpr,
+):  # fmt: skip
+    """The gate of contiguous rows, (L, WIDTH); see `gate_kernel`."""
+    gate_kernel(
+        u, a, weight, bias, out, num_groups, EPS, WIDTH, WIDTH, WIDTH, GROUPS, SIZE,
+        IS_GROUP_NORM=IS_GROUP_NORM, COPIES_A=True, BLOCK_M=BLOCK_M, BLOCK_S=BLOCK_S,
     )  # fmt: skip

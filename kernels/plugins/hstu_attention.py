@@ -8,8 +8,8 @@ import tensorrt as trt
 import tensorrt.plugin as trtp
 
 from kernels.plugins.registration import (
+    attention_for_this_gpu,
     check_inputs,
-    compile_for_this_gpu,
     known,
     launch_of,
     require,
@@ -70,7 +70,7 @@ def compute(
     q, k, v, offsets, timestamps, position_weights, time_weights = (
         torch.from_dlpack(x) for x in (q, k, v, offsets, timestamps, position_weights, time_weights)
     )
-    result = hstu_attention(
+    hstu_attention(
         q,
         k,
         v,
@@ -79,8 +79,8 @@ def compute(
         ResearchMask(position_weights, parsed.divisor, timestamps, time_weights, parsed.bucket_divisor),
         backend="triton" if q.is_cuda else "eager",
         dot_precision=dot_precision_of_torch(q),
+        out=torch.from_dlpack(outputs[0]),
     )
-    torch.from_dlpack(outputs[0]).copy_(result)
 
 
 @trtp.aot_impl(HSTU_ATTENTION)
@@ -105,5 +105,5 @@ def compile_kernel(
     positions = known(HSTU_ATTENTION, "the extent of position_weights", position_weights.shape_expr[0])
     buckets = known(HSTU_ATTENTION, "the extent of time_weights", time_weights.shape_expr[0]) - 1
     shape = shape_of(HSTU_ATTENTION, q, v, offsets, width=(positions + 1) // 2, num_buckets=buckets)
-    kernel = compile_for_this_gpu(shape, HSTUAttentionSettings.from_string(settings))
+    kernel = attention_for_this_gpu(shape, HSTUAttentionSettings.from_string(settings))
     return launch_of(kernel, offsets, timestamps.shape_expr[1])

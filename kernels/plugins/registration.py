@@ -1,4 +1,4 @@
-"""The common part of both registrations: checks of the inputs, and the launch for TensorRT."""
+"""The common part of the registrations: checks of the inputs, and the launch for TensorRT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import tensorrt as trt
 import tensorrt.plugin as trtp
 
 if TYPE_CHECKING:
-    from kernels.plugins.ahead_of_time import AttentionShape, CompiledKernel
+    import torch
+
+    from kernels.plugins.ahead_of_time import AttentionShape, CompiledKernel, Entry
     from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
 
 _FLOATS = (trt.float32, trt.float16, trt.bfloat16)
@@ -42,13 +44,33 @@ def check_inputs(
     Raises:
         ValueError: an input has another rank or type.
     """
-    q, offsets = inputs["q"], inputs["offsets"]
-    require(plugin, q.dtype in _FLOATS, "the type of q", q.dtype, "float32, float16 or bfloat16")
-    for name in like_q:
-        dtype = inputs[name].dtype
-        require(plugin, dtype == q.dtype, f"the type of {name}", dtype, f"q's, {q.dtype}")
+    offsets = inputs["offsets"]
+    check_types(plugin, inputs, ("q", *like_q))
     is_integer = offsets.dtype in (trt.int32, trt.int64)
     require(plugin, is_integer, "the type of offsets", offsets.dtype, "int32 or int64")
+    check_ranks(plugin, inputs, ranks)
+
+
+def check_types(plugin: str, inputs: Mapping[str, trtp.TensorDesc], names: tuple[str, ...]) -> None:
+    """Check that the inputs of these names have one floating-point type, the first one's.
+
+    Raises:
+        ValueError: an input has another type.
+    """
+    first, *others = names
+    wanted = inputs[first].dtype
+    require(plugin, wanted in _FLOATS, f"the type of {first}", wanted, "float32, float16 or bfloat16")
+    for name in others:
+        dtype = inputs[name].dtype
+        require(plugin, dtype == wanted, f"the type of {name}", dtype, f"{first}'s, {wanted}")
+
+
+def check_ranks(plugin: str, inputs: Mapping[str, trtp.TensorDesc], ranks: Mapping[str, int]) -> None:
+    """Check the rank of each input.
+
+    Raises:
+        ValueError: an input has another rank.
+    """
     for name, wanted in ranks.items():
         rank = len(inputs[name].shape_expr)
         require(plugin, rank == wanted, f"the rank of {name}", rank, str(wanted))
@@ -81,9 +103,8 @@ def shape_of(
 
     from kernels.plugins.ahead_of_time import AttentionShape
 
-    dtypes = {trt.float32: torch.float32, trt.float16: torch.float16, trt.bfloat16: torch.bfloat16}
     return AttentionShape(
-        dtype=dtypes[q.dtype],
+        dtype=dtype_of(q),
         offsets_dtype=torch.int32 if offsets.dtype == trt.int32 else torch.int64,
         heads=known(plugin, "the second extent of q", q.shape_expr[1]),
         k_dim=known(plugin, "the last extent of q", q.shape_expr[2]),
@@ -92,21 +113,38 @@ def shape_of(
     )
 
 
-def compile_for_this_gpu(
+def dtype_of(desc: trtp.TensorDesc) -> torch.dtype:
+    """The type of a floating-point input."""
+    import torch
+
+    dtypes = {trt.float32: torch.float32, trt.float16: torch.float16, trt.bfloat16: torch.bfloat16}
+    return dtypes[desc.dtype]
+
+
+def attention_for_this_gpu(
     shape: AttentionShape, settings: HSTUAttentionSettings | STUAttentionSettings
 ) -> CompiledKernel:
-    """The kernel for this GPU, with TF32 in float32 products as TensorRT's own switch sets it.
+    """The attention for this GPU, with TF32 in float32 products as TensorRT's own switch sets it.
 
     Raises:
         ValueError: the kernel cannot be a plugin's.
     """
     import torch
 
-    from kernels.plugins.ahead_of_time import compile_attention
+    from kernels.plugins.ahead_of_time import entry_of
 
     allows_tf32 = shape.dtype is torch.float32 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+    return compile_for_this_gpu(entry_of(shape, settings, "tf32" if allows_tf32 else "ieee"))
+
+
+def compile_for_this_gpu(entry: Entry) -> CompiledKernel:
+    """A kernel for this GPU. Raises ValueError where it cannot be a plugin's."""
+    import torch
+
+    from kernels.plugins.ahead_of_time import compile_entry
+
     major, minor = torch.cuda.get_device_capability()
-    return compile_attention(shape, settings, "tf32" if allows_tf32 else "ieee", 10 * major + minor)
+    return compile_entry(entry, 10 * major + minor)
 
 
 def launch_of(kernel: CompiledKernel, offsets: trtp.TensorDesc, longest: trtp.ShapeExpr) -> AheadOfTime:
@@ -119,11 +157,16 @@ def launch_of(kernel: CompiledKernel, offsets: trtp.TensorDesc, longest: trtp.Sh
     """
     sequences = offsets.shape_expr[0] - 1
     blocks = trtp.cdiv(longest, kernel.block_m)
+    return launched(kernel, blocks * sequences * kernel.programs_per_block, sequences, longest, blocks)
+
+
+def launched(kernel: CompiledKernel, programs: trtp.ShapeExpr, *numbers: trtp.ShapeExpr) -> AheadOfTime:
+    """The kernel and its launch with so many programs and these int32 arguments."""
     launch = trtp.KernelLaunchParams()
-    launch.grid_x = blocks * sequences * kernel.programs_per_block
+    launch.grid_x = programs
     launch.block_x = kernel.threads
     launch.shared_mem = kernel.shared
-    numbers = trtp.SymIntExprs(3)
-    for index, value in enumerate((sequences, longest, blocks)):
-        numbers[index] = trtp.SymInt32(value)
-    return kernel.name, kernel.ptx, launch, numbers
+    arguments = trtp.SymIntExprs(len(numbers))
+    for index, value in enumerate(numbers):
+        arguments[index] = trtp.SymInt32(value)
+    return kernel.name, kernel.ptx, launch, arguments

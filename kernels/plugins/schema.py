@@ -45,6 +45,30 @@ Inputs, in this order, with L rows of B sequences, H heads, dims K and V:
 The output is (L, H, V).
 """
 
+STU_NORM = "hstu::production_norm"
+"""The layer norm in front of a production layer's projection, with the attribute `settings`, which
+`STUNormSettings` writes.
+
+Inputs, in this order, with L rows:
+
+    x                  (L, D) float32, float16 or bfloat16
+    weight, bias       (D,) in the same type
+
+The output is (L, D).
+"""
+
+STU_GATE = "hstu::production_gate"
+"""The factor of a production layer's output product, [SiLU(u), a, SiLU(u) * norm(a)], with the attribute
+`settings`, which `STUGateSettings` writes.
+
+Inputs, in this order, with L rows, H heads, dim V:
+
+    u, a               (L, H * V) float32, float16 or bfloat16
+    weight, bias       (H * V,), or (H,) with norm_groups, in the same type
+
+The output is (L, 3 * H * V).
+"""
+
 # Reader of a setting of each type, and an example.
 _KINDS: dict[str, tuple[Callable[[str], Any], Any]] = {
     "float": (float, 1.0),
@@ -91,6 +115,13 @@ def _require_positive(**settings: float) -> None:
             raise ValueError(f"{name}={value}: must be positive and finite")
 
 
+def _require_count(**settings: int) -> None:
+    for name, value in settings.items():
+        # The kernels' numbers of rows have 32 bits.
+        if not 0 <= value < 2**31:
+            raise ValueError(f"{name}={value}: must be at least 0 and below 2^31")
+
+
 @dataclass(frozen=True)
 class HSTUAttentionSettings(_Settings):
     """Settings of the research attention.
@@ -125,8 +156,35 @@ class STUAttentionSettings(_Settings):
 
     def __post_init__(self) -> None:
         _require_positive(alpha=self.alpha)
-        for name in ("max_attn_len", "contextual_seq_len"):
-            value = getattr(self, name)
-            # The kernel's numbers of rows have 32 bits.
-            if not 0 <= value < 2**31:
-                raise ValueError(f"{name}={value}: must be at least 0 and below 2^31")
+        _require_count(max_attn_len=self.max_attn_len, contextual_seq_len=self.contextual_seq_len)
+
+
+@dataclass(frozen=True)
+class STUNormSettings(_Settings):
+    """Settings of the production layer's norm.
+
+    Attributes:
+        eps: added to the variance.
+    """
+
+    eps: float
+
+    def __post_init__(self) -> None:
+        _require_positive(eps=self.eps)
+
+
+@dataclass(frozen=True)
+class STUGateSettings(_Settings):
+    """Settings of the production layer's gate.
+
+    Attributes:
+        eps: added to the variance.
+        norm_groups: H for a norm of each head; 0 for one norm of all heads.
+    """
+
+    eps: float
+    norm_groups: int = 0
+
+    def __post_init__(self) -> None:
+        _require_positive(eps=self.eps)
+        _require_count(norm_groups=self.norm_groups)

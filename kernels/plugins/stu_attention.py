@@ -7,8 +7,8 @@ import tensorrt as trt
 import tensorrt.plugin as trtp
 
 from kernels.plugins.registration import (
+    attention_for_this_gpu,
     check_inputs,
-    compile_for_this_gpu,
     is_known,
     launch_of,
     require,
@@ -83,7 +83,7 @@ def compute(
         parsed.max_attn_len,
         parsed.contextual_seq_len,
     )
-    result = hstu_attention(
+    hstu_attention(
         q,
         k,
         v,
@@ -92,8 +92,8 @@ def compute(
         mask,
         backend="triton" if q.is_cuda else "eager",
         dot_precision=dot_precision_of_torch(q),
+        out=torch.from_dlpack(outputs[0]),
     )
-    torch.from_dlpack(outputs[0]).copy_(result)
 
 
 @trtp.aot_impl(STU_ATTENTION)
@@ -118,5 +118,5 @@ def compile_kernel(
     longest = padded.shape_expr[0]
     width = longest.constant_value() if is_known(longest) else _WIDTH_IF_IT_VARIES
     shape = shape_of(STU_ATTENTION, q, v, offsets, width=width)
-    kernel = compile_for_this_gpu(shape, STUAttentionSettings.from_string(settings))
+    kernel = attention_for_this_gpu(shape, STUAttentionSettings.from_string(settings))
     return launch_of(kernel, offsets, longest)

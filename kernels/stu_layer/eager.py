@@ -17,22 +17,43 @@ from kernels.stu_layer.parameters import NORM_EPS, Parameters, Sizes, split_proj
 def stu_layer_eager(
     x: torch.Tensor, offsets: torch.Tensor, mask: ProductionMask, parameters: Parameters, sizes: Sizes
 ) -> torch.Tensor:
-    """(L, D) and (B + 1,) offsets -> (L, D). Norms and gate are at least float32."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    weight, bias = parameters.input_norm_weight.to(wide), parameters.input_norm_bias.to(wide)
-    normed = F.layer_norm(x.to(wide), x.shape[-1:], weight, bias, NORM_EPS).to(x.dtype)
+    """(L, D) and (B + 1,) offsets -> (L, D)."""
+    normed = stu_norm_eager(x, parameters.input_norm_weight, parameters.input_norm_bias)
     uvqk = torch.addmm(parameters.uvqk_beta, normed, parameters.uvqk_weight)
     u, v, q, k = split_projection(uvqk, sizes)
-    u = F.silu(u).to(wide)
-    a = hstu_attention_eager(q, k, v, offsets, mask).flatten(1).to(wide)
-    y = torch.cat([u, a, u * _output_norm(a, parameters, sizes)], dim=1).to(x.dtype)
+    a = hstu_attention_eager(q, k, v, offsets, mask).flatten(1)
+    weight, bias = parameters.output_norm_weight, parameters.output_norm_bias
+    y = stu_gate_eager(u, a, weight, bias, sizes.norm_groups)
     return torch.addmm(x, y, parameters.output_weight)
 
 
-def _output_norm(a: torch.Tensor, parameters: Parameters, sizes: Sizes) -> torch.Tensor:
-    weight, bias = parameters.output_norm_weight.to(a.dtype), parameters.output_norm_bias.to(a.dtype)
-    if not sizes.use_group_norm:
-        return F.layer_norm(a, a.shape[-1:], weight, bias, NORM_EPS)
-    by_head = a.unflatten(1, (sizes.num_heads, sizes.hidden_dim))
-    normed = F.layer_norm(by_head, by_head.shape[-1:], eps=NORM_EPS)
+def stu_norm_eager(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = NORM_EPS
+) -> torch.Tensor:
+    """(L, D) -> (L, D), a layer norm in at least float32."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return F.layer_norm(x.to(wide), x.shape[-1:], weight.to(wide), bias.to(wide), eps).to(x.dtype)
+
+
+def stu_gate_eager(
+    u: torch.Tensor,
+    a: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    norm_groups: int,
+    eps: float = NORM_EPS,
+) -> torch.Tensor:
+    """u, a (L, H V) -> [SiLU(u), a, SiLU(u) * norm(a)], (L, 3 H V); norm and gate are at least float32."""
+    dtype, wide = u.dtype, torch.promote_types(u.dtype, torch.float32)
+    u, a, weight, bias = F.silu(u).to(wide), a.to(wide), weight.to(wide), bias.to(wide)
+    return torch.cat([u, a, u * _output_norm(a, weight, bias, norm_groups, eps)], dim=1).to(dtype)
+
+
+def _output_norm(
+    a: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, norm_groups: int, eps: float
+) -> torch.Tensor:
+    if not norm_groups:
+        return F.layer_norm(a, a.shape[-1:], weight, bias, eps)
+    by_head = a.unflatten(1, (norm_groups, -1))
+    normed = F.layer_norm(by_head, by_head.shape[-1:], eps=eps)
     return (normed * weight.unsqueeze(1) + bias.unsqueeze(1)).flatten(1)

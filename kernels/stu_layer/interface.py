@@ -1,4 +1,4 @@
-"""`stu_layers`: production STU layers on jagged rows, by fused kernels or in plain PyTorch."""
+"""`stu_layers`, and its norm and gate alone: production STU layers on jagged rows, by kernels or PyTorch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from kernels.hstu_attention.interface import BACKENDS, TRITON_DTYPES, require_triton
 from kernels.hstu_attention.masks import ProductionMask
-from kernels.stu_layer.eager import stu_layer_eager
-from kernels.stu_layer.parameters import Parameters, Sizes, shapes_of
+from kernels.stu_layer.eager import stu_gate_eager, stu_layer_eager, stu_norm_eager
+from kernels.stu_layer.parameters import NORM_EPS, Parameters, Sizes, shapes_of
 
 
 def stu_layers(
@@ -55,6 +55,95 @@ def stu_layers(
     return _launcher().launch(x, offsets, max_seq_len, mask, layers, sizes)
 
 
+def stu_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float = NORM_EPS,
+    *,
+    backend: str = "triton",
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The layer norm in front of a layer's projection, in float32, for inference alone.
+
+    Args:
+        x: (L, D), the last axis contiguous. weight, bias: (D,) in x's type.
+        eps: added to the variance.
+        backend: see `stu_layers`.
+        out: where to write the result, contiguous; or None.
+
+    Returns:
+        (L, D) in x's type, or `out`.
+
+    Raises:
+        ValueError, RuntimeError: see `stu_layers`.
+    """
+    _check_rows(x, backend)
+    _check_vectors(x, x.size(1), weight=weight, bias=bias)
+    out = _result(x, x.size(1), out)
+    if backend == "eager":
+        return out.copy_(stu_norm_eager(x, weight, bias, eps))
+    require_triton(x)
+    if out.numel():
+        _launcher().norm(x, weight, bias, out, eps)
+    return out
+
+
+def stu_gate(
+    u: torch.Tensor,
+    a: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    norm_groups: int = 0,
+    eps: float = NORM_EPS,
+    *,
+    backend: str = "triton",
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The factor of a layer's output product, [SiLU(u), a, SiLU(u) * norm(a)], for inference alone.
+
+    Args:
+        u, a: (L, H V) in one type, the last axis contiguous.
+        weight, bias: (H V,), or (H,) with norm_groups, in u's type.
+        norm_groups: H for a norm of each head; 0 for one norm of all heads.
+        eps: added to the variance.
+        backend: see `stu_layers`.
+        out: where to write the result, contiguous; or None. It may not overlap u and a.
+
+    Returns:
+        (L, 3 H V) in u's type, or `out`; norm and gate are float32.
+
+    Raises:
+        ValueError, RuntimeError: see `stu_layers`.
+    """
+    _check_rows(u, backend, "u")
+    _check_rows(a, backend, "a")
+    width = u.size(1)
+    if a.shape != u.shape or a.dtype != u.dtype or a.device != u.device:
+        raise _bad("a", (tuple(a.shape), str(a.dtype), str(a.device)), f"must be like u, {tuple(u.shape)}")
+    if norm_groups < 0 or (norm_groups and width % norm_groups):
+        raise _bad("norm_groups", norm_groups, f"must divide the {width} columns of u, or be 0")
+    _check_vectors(u, norm_groups or width, weight=weight, bias=bias)
+    out = _result(u, 3 * width, out)
+    if backend == "eager":
+        return out.copy_(stu_gate_eager(u, a, weight, bias, norm_groups, eps))
+    require_triton(u)
+    if out.numel():
+        _launcher().gate(u, a, weight, bias, norm_groups, out, eps)
+    return out
+
+
+def _result(x: torch.Tensor, width: int, out: torch.Tensor | None) -> torch.Tensor:
+    """`out`, or a new tensor of the rows of x, `width` wide."""
+    shape = (x.size(0), width)
+    if out is None:
+        return x.new_empty(shape)
+    if out.shape != shape or out.dtype != x.dtype or out.device != x.device or not out.is_contiguous():
+        value = (tuple(out.shape), str(out.dtype), str(out.device), out.stride())
+        raise _bad("out", value, f"must be {shape} in {x.dtype} on {x.device}, contiguous")
+    return out
+
+
 @functools.cache
 def _launcher() -> ModuleType:
     """Imports triton."""
@@ -65,16 +154,29 @@ def _bad(field: str, value: object, fix: str) -> ValueError:
     return ValueError(f"{field}={value!r}: {fix}")
 
 
-def _check(x: torch.Tensor, layers: Sequence[Parameters], sizes: Sizes, backend: str) -> None:
+def _check_rows(x: torch.Tensor, backend: str, name: str = "x") -> None:
     if backend not in BACKENDS:
         raise _bad("backend", backend, f"choose one of {BACKENDS}")
     if backend == "triton" and x.dtype not in TRITON_DTYPES:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in TRITON_DTYPES)
-        raise _bad("x.dtype", x.dtype, f"backend='triton' takes {names}")
+        raise _bad(f"{name}.dtype", x.dtype, f"backend='triton' takes {names}")
     if x.dim() != 2 or x.size(1) < 1:
-        raise _bad("x.shape", tuple(x.shape), "must be (L, D)")
+        raise _bad(f"{name}.shape", tuple(x.shape), "must be (L, D)")
     if x.stride(1) != 1 and x.size(1) > 1:
-        raise _bad("x.stride()", x.stride(), "make the last axis contiguous")
+        raise _bad(f"{name}.stride()", x.stride(), "make the last axis contiguous")
+
+
+def _check_vectors(x: torch.Tensor, size: int, **vectors: torch.Tensor) -> None:
+    for name, vector in vectors.items():
+        if vector.shape != (size,) or vector.dtype != x.dtype or vector.device != x.device:
+            value = (tuple(vector.shape), str(vector.dtype), str(vector.device))
+            raise _bad(name, value, f"must be ({size},) in {x.dtype} on {x.device}")
+        if not vector.is_contiguous():
+            raise _bad(f"{name}.stride()", vector.stride(), "make it contiguous")
+
+
+def _check(x: torch.Tensor, layers: Sequence[Parameters], sizes: Sizes, backend: str) -> None:
+    _check_rows(x, backend)
     if not layers:
         raise _bad("layers", layers, "needs at least one layer")
     shapes = shapes_of(sizes, x.size(1))

@@ -30,6 +30,11 @@ class Sizes:
         return self.num_heads * self.hidden_dim
 
     @property
+    def norm_groups(self) -> int:
+        """Heads with a norm of their own; 0 for one norm of all heads."""
+        return self.num_heads if self.use_group_norm else 0
+
+    @property
     def factors(self) -> int:
         """Elements of q, or of k, in a row."""
         return self.num_heads * self.attention_dim

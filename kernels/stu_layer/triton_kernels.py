@@ -39,15 +39,16 @@ def norm_kernel(
 
 @triton.jit(do_not_specialize=["num_groups"])
 def gate_kernel(
-    U, Y, weight, bias, num_groups, eps,
-    stride_u: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr,
-    IS_GROUP_NORM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_S: tl.constexpr,
+    U, A, weight, bias, Y, num_groups, eps,
+    stride_u: tl.constexpr, stride_a: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
+    SIZE: tl.constexpr, IS_GROUP_NORM: tl.constexpr, COPIES_A: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """Y = [SiLU(U), a, SiLU(U) * norm(a)], where a, the middle third of Y, is there already.
+    """Y = [SiLU(U), A, SiLU(U) * norm(A)]; without COPIES_A, the middle third of Y is A already.
 
     Args:
-        U: (L, WIDTH), rows stride_u apart. Y: (L, 3 * WIDTH). weight, bias: (WIDTH,), or (GROUPS,) with
-            IS_GROUP_NORM.
+        U, A: (L, WIDTH), rows stride_u and stride_a apart. Y: (L, 3 * WIDTH). weight, bias: (WIDTH,), or
+            (GROUPS,) with IS_GROUP_NORM.
         num_groups: L * GROUPS. A row has GROUPS groups of SIZE elements, each with a norm of its own.
             Grid: blocks of BLOCK_M groups.
     """
@@ -59,7 +60,10 @@ def gate_kernel(
     at = group[:, None] * SIZE + cols[None, :]
     u = tl.load(U + row * stride_u + at, mask=used, other=0.0).to(tl.float32)
     to = Y + row * (3 * WIDTH) + at
-    a = tl.load(to + WIDTH, mask=used, other=0.0).to(tl.float32)
+    a = tl.load(A + row * stride_a + at, mask=used, other=0.0)
+    if COPIES_A:
+        tl.store(to + WIDTH, a, mask=used)
+    a = a.to(tl.float32)
     if IS_GROUP_NORM:
         factor = tl.load(weight + group).to(tl.float32)[:, None]
         added = tl.load(bias + group).to(tl.float32)[:, None]

@@ -38,26 +38,29 @@ def launch(
     a = factor[:, sizes.gates : 2 * sizes.gates].unflatten(1, (sizes.num_heads, -1))
     out = x.new_empty(x.shape)
     for parameters in layers:
-        norm(x, parameters, normed)
+        norm(x, parameters.input_norm_weight, parameters.input_norm_bias, normed)
         torch.addmm(parameters.uvqk_beta, normed, parameters.uvqk_weight, out=uvqk)
         hstu_attention(q, k, v, offsets, max_seq_len, mask, dot_precision=dot_precision_of_torch(x), out=a)
-        gate(u, parameters, sizes, factor)
+        weight, bias = parameters.output_norm_weight, parameters.output_norm_bias
+        gate(u, a.flatten(1), weight, bias, sizes.norm_groups, factor)
         # From the second layer on the residual lies in `out` already: PyTorch copies it otherwise.
         x = torch.addmm(x, factor, parameters.output_weight, out=out)
     return x
 
 
-def norm(x: torch.Tensor, parameters: Parameters, normed: torch.Tensor) -> None:
+def norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, normed: torch.Tensor, eps: float = NORM_EPS
+) -> None:
     """The input's layer norm, (L, D), in `normed`."""
     rows, width = x.shape
-    block_m, block_d, warps = _block(width)
+    block_m, block_d, warps = block_of(width)
     norm_kernel[(triton.cdiv(rows, block_m),)](
         x,
-        parameters.input_norm_weight,
-        parameters.input_norm_bias,
+        weight,
+        bias,
         normed,
         rows,
-        NORM_EPS,
+        eps,
         stride=x.stride(0),
         D=width,
         BLOCK_M=block_m,
@@ -66,30 +69,50 @@ def norm(x: torch.Tensor, parameters: Parameters, normed: torch.Tensor) -> None:
     )
 
 
-def gate(u: torch.Tensor, parameters: Parameters, sizes: Sizes, factor: torch.Tensor) -> None:
-    """Puts SiLU(u) in front of the attention's result in `factor`, (L, 3 H V), and the gated norm behind."""
-    groups, size = (sizes.num_heads, sizes.hidden_dim) if sizes.use_group_norm else (1, sizes.gates)
-    block_m, block_s, warps = _block(size)
-    count = u.size(0) * groups
+def gate(
+    u: torch.Tensor,
+    a: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    norm_groups: int,
+    factor: torch.Tensor,
+    eps: float = NORM_EPS,
+) -> None:
+    """Puts SiLU(u), a, and their gated norm into `factor`, (L, 3 H V).
+
+    Args:
+        u, a: (L, H V); a may be the middle third of `factor`.
+        weight, bias: (H V,), or (H,) with group norm.
+        norm_groups: heads with a norm of their own; 0 for one norm of all.
+        factor: (L, 3 H V).
+        eps: added to the variance.
+    """
+    rows, width = u.shape
+    groups = norm_groups or 1
+    block_m, block_s, warps = block_of(width // groups)
+    count = rows * groups
     gate_kernel[(triton.cdiv(count, block_m),)](
         u,
+        a,
+        weight,
+        bias,
         factor,
-        parameters.output_norm_weight,
-        parameters.output_norm_bias,
         count,
-        NORM_EPS,
+        eps,
         stride_u=u.stride(0),
-        WIDTH=sizes.gates,
+        stride_a=a.stride(0),
+        WIDTH=width,
         GROUPS=groups,
-        SIZE=size,
-        IS_GROUP_NORM=sizes.use_group_norm,
+        SIZE=width // groups,
+        IS_GROUP_NORM=norm_groups > 0,
+        COPIES_A=a.data_ptr() != factor[:, width:].data_ptr(),
         BLOCK_M=block_m,
         BLOCK_S=block_s,
         num_warps=warps,
     )
 
 
-def _block(size: int) -> tuple[int, int, int]:
+def block_of(size: int) -> tuple[int, int, int]:
     """Groups of `size` elements in a program, elements of a group in it, and its warps."""
     padded = triton.next_power_of_2(size)
     return max(1, _ELEMENTS // padded), padded, 4 if padded <= _ELEMENTS else 8

@@ -22,7 +22,7 @@ from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 from kernels.hstu_attention.triton_launch import choose_schedule, kernel_arguments
 from tests.kernels.triton_compiling import compile_kernel
 
-# Beyond the length of the register limits.
+# Long sequences.
 LONGEST = 8192
 
 
@@ -63,8 +63,6 @@ def main(capability: int, last: int) -> dict[str, int]:
         names = (parameter.name for parameter in hstu_attention_kernel.params)
         arguments = dict(zip(names, (*tensors, *numbers, *constants), strict=True))
         options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
-        if chosen.max_registers:
-            options["maxnreg"] = chosen.max_registers
         kernel = compile_kernel(hstu_attention_kernel, arguments, capability, options)
         shared[name] = kernel.metadata.shared
     return shared

@@ -46,6 +46,26 @@ FAULTS = {
         "    high = end\n",
         "    high = end // BLOCK_N * BLOCK_N\n",
     ),
+    "contextual rows without the history behind their block": (
+        "contextual rows",
+        "high = tl.maximum(first_target, end)",
+        "high = end",
+    ),
+    "contextual rows' block left out": (
+        "contextual rows",
+        "block = (block + 1) % num_blocks",
+        "block = tl.minimum(block + 1, num_blocks - 1)",
+    ),
+    "the second of the cut ranges shifted": (
+        "everything",
+        "low, cut - second, own - third",
+        "low, cut - second + BLOCK_N, own - third",
+    ),
+    "the third of the cut ranges left out": (
+        "targets",
+        "stop = third + tl.maximum(end - own, 0)",
+        "stop = third",
+    ),
     "bias off by one": (
         "research, positions alone",
         "(last - tl.minimum(rows, last))",

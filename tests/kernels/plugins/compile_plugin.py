@@ -1,6 +1,6 @@
-"""Compiles an attention plugin's kernel ahead of time and writes, as JSON, what TensorRT would be given.
+"""Compiles a plugin's kernel ahead of time and writes, as JSON, what TensorRT would be given.
 
-    python -m tests.kernels.plugins.compile_plugin research|production CAPABILITY|told
+    python -m tests.kernels.plugins.compile_plugin research|production|layer CAPABILITY|told
 
 A process of its own: in one where Triton's interpreter was chosen nothing can be compiled.
 """
@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -22,14 +21,26 @@ import torch
 from tensorrt import plugin as trtp
 from triton.backends.nvidia.compiler import get_ptxas
 
-from kernels.plugins import hstu_attention, stu_attention
-from kernels.plugins.ahead_of_time import AttentionShape, CompiledKernel, compile_attention
-from kernels.plugins.schema import HSTUAttentionSettings, STUAttentionSettings
+from kernels.plugins import hstu_attention, stu_attention, stu_layer
+from kernels.plugins.ahead_of_time import (
+    AttentionShape,
+    CompiledKernel,
+    compile_attention,
+    compile_entry,
+    entry_of_rows,
+)
+from kernels.plugins.schema import (
+    HSTUAttentionSettings,
+    STUAttentionSettings,
+    STUGateSettings,
+    STUNormSettings,
+)
 from tests.kernels.plugins.plugin_setup import (
     HEADS,
     SETTINGS,
     STU_SETTINGS,
     attention_inputs,
+    gate_inputs,
     stu_attention_inputs,
 )
 
@@ -55,16 +66,19 @@ def compiled(
     num_buckets = 128 if isinstance(settings, HSTUAttentionSettings) else 0
     shape = AttentionShape(PRECISIONS[precision], torch.int32, heads, *dims, width, num_buckets)
     result = compile_attention(shape, settings, "ieee", capability)
+    facts = {"precision": precision, "heads": heads, "programs_per_block": result.programs_per_block}
+    return facts | facts_of(result, capability)
+
+
+def facts_of(result: CompiledKernel, capability: int) -> dict[str, Any]:
+    """TensorRT's view of a kernel, and the assembler's message on its PTX."""
     entry = result.ptx.partition(f".entry {result.name}(")[2].partition(")")[0]
     return {
         "capability": capability,
-        "precision": precision,
-        "heads": heads,
         "target": next(line.split()[1] for line in result.ptx.splitlines() if line.startswith(".target")),
         "is_elf": result.cubin[:4] == b"\x7fELF",
         "threads": result.threads,
         "shared": result.shared,
-        "programs_per_block": result.programs_per_block,
         "arguments": [line.split()[1] for line in entry.strip().split(",\n")],
         "has_table": "time_buckets[" in result.ptx,
         "assembler": assembled(result, capability),
@@ -84,14 +98,14 @@ def assembled(kernel: CompiledKernel, capability: int) -> str:
 
 
 def told(
-    registration: ModuleType, settings: Settings, inputs: list[torch.Tensor], unknown_heads: bool = False
+    compiling: Callable[..., Any], settings: Any, inputs: list[torch.Tensor], has_unknown: bool = False
 ) -> dict[str, Any]:
     """The result of a plugin's ahead-of-time implementation on an H100."""
     descs = [trtp.from_shape_expr(tuple(x.shape), KINDS[x.dtype]) for x in inputs]
-    if unknown_heads:
+    if has_unknown:
         descs[0].shape_expr[1] = trtp.ShapeExpr()
     with mock.patch("torch.cuda.get_device_capability", return_value=(9, 0)):
-        result = registration.compile_kernel(*descs, settings.to_string(), (descs[2],), 0)
+        result = compiling(*descs, settings.to_string(), (descs[0],), 0)
     name, ptx, launch, numbers = result
     return {
         "is_named": f".entry {name}(" in ptx,
@@ -141,7 +155,11 @@ def production_kernels(capability: int) -> list[dict[str, Any]]:
 def research_told() -> dict[str, Any]:
     """Facts for TensorRT, and refusals."""
     calls = {
-        precision: (hstu_attention, SETTINGS, attention_inputs((5, 0, 9, 1), PRECISIONS[precision]))
+        precision: (
+            hstu_attention.compile_kernel,
+            SETTINGS,
+            attention_inputs((5, 0, 9, 1), PRECISIONS[precision]),
+        )
         for precision in ("float32", "bfloat16")
     }
     return {
@@ -156,8 +174,49 @@ def production_told() -> dict[str, Any]:
     every = STU_SETTINGS["all"]
     inputs = stu_attention_inputs((5, 0, 9, 2), torch.bfloat16, every)
     return {
-        "told": told(stu_attention, every, inputs),
-        "unknown": error_of(told, stu_attention, every, inputs, True),
+        "told": told(stu_attention.compile_kernel, every, inputs),
+        "unknown": error_of(told, stu_attention.compile_kernel, every, inputs, True),
+    }
+
+
+LAYER = {
+    80: [(STUNormSettings(1e-6), "bfloat16", 512)],
+    90: [
+        (STUNormSettings(1e-6), "bfloat16", 512),
+        (STUNormSettings(1e-6), "float32", 6000),
+        (STUGateSettings(1e-6, 4), "float16", 512),
+    ],
+    100: [(STUGateSettings(1e-6), "bfloat16", 512)],
+}
+
+
+def layer_kernels(capability: int) -> list[dict[str, Any]]:
+    """Kernels of a GPU: norm and gate in their types and widths."""
+    kernels = []
+    for settings, precision, width in LAYER[capability]:
+        entry = entry_of_rows(PRECISIONS[precision], width, settings)
+        # Inputs, without the output.
+        facts = {"inputs": len(entry.types) - 1}
+        kernels.append(facts | facts_of(compile_entry(entry, capability), capability))
+    return kernels
+
+
+def layer_told() -> dict[str, Any]:
+    """Facts for TensorRT of the norm and of both gates, and refusals."""
+    norm, gate = STUNormSettings(1e-6), STUGateSettings(1e-6, 2)
+    calls = []
+    for settings, compiling in (
+        (norm, stu_layer.compile_norm),
+        (STUGateSettings(1e-6), stu_layer.compile_gate),
+        (gate, stu_layer.compile_gate),
+    ):
+        u, a, *vectors = gate_inputs(301, torch.bfloat16, getattr(settings, "norm_groups", 0))
+        calls.append((compiling, settings, [u, *vectors] if settings is norm else [u, a, *vectors]))
+    width = calls[0][2][0].size(1)
+    blocks = [entry_of_rows(torch.bfloat16, width, call[1]).schedule.block_m for call in calls]
+    return {
+        "told": [told(*call) | {"block_m": block} for call, block in zip(calls, blocks, strict=True)],
+        "unknown": [error_of(told, *call, True) for call in calls[:2]],
     }
 
 
@@ -166,6 +225,7 @@ def main(plugin: str, part: str) -> Any:
     kernels, telling = {
         "research": (research_kernels, research_told),
         "production": (production_kernels, production_told),
+        "layer": (layer_kernels, layer_told),
     }[plugin]
     return telling() if part == "told" else kernels(int(part))
 

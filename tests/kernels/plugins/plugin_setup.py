@@ -66,6 +66,13 @@ def production_mask(inputs: list[torch.Tensor], settings: STUAttentionSettings) 
     )
 
 
+def gate_inputs(rows: int, dtype: torch.dtype, norm_groups: int) -> list[torch.Tensor]:
+    """u, a, weight, bias, of rows of 14: the order of `schema.STU_GATE`."""
+    draw, _ = _draws(dtype)
+    width = 2 * V_DIM
+    return [draw(rows, width), draw(rows, width), draw(norm_groups or width), draw(norm_groups or width)]
+
+
 def _draws(dtype: torch.dtype) -> tuple[Callable[..., torch.Tensor], torch.Generator]:
     generator = torch.Generator().manual_seed(0)
     return lambda *shape: torch.randn(shape, generator=generator).to(dtype), generator

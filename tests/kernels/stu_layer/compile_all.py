@@ -50,8 +50,18 @@ def main(capability: int, last: int) -> dict[str, int]:
         x = torch.empty(8, width, dtype=dtype)
         uvqk, factor = x.new_empty(8, sizes.projected), x.new_empty(8, 3 * sizes.gates)
         for name, arguments in (
-            ("norm", (x, parameters, x)),
-            ("gate", (uvqk[:, : sizes.gates], parameters, sizes, factor)),
+            ("norm", (x, parameters.input_norm_weight, parameters.input_norm_bias, x)),
+            (
+                "gate",
+                (
+                    uvqk[:, : sizes.gates],
+                    factor[:, sizes.gates : 2 * sizes.gates],
+                    parameters.output_norm_weight,
+                    parameters.output_norm_bias,
+                    sizes.norm_groups,
+                    factor,
+                ),
+            ),
         ):
             kernel = getattr(triton_launch, f"{name}_kernel")
             standing = Compiling(kernel, capability)

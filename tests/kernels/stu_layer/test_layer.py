@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.hstu_attention import hstu_attention
-from kernels.stu_layer import Parameters, Sizes, stu_layers
+from kernels.stu_layer import Parameters, Sizes, stu_gate, stu_layers, stu_norm
 from reference.stu import STULayer
 from reference.stu_attention import STUAttentionMask
 from tests.kernels.marks import DEVICE, GPU, needs_triton
@@ -135,3 +135,53 @@ def test_gradients_are_refused(backend):
         stu_layers(*arguments, backend=backend)
     with torch.no_grad():
         stu_layers(*arguments, backend=backend)
+
+
+def rows_and_vectors(norm_groups: int) -> tuple[torch.Tensor, ...]:
+    """u, a, weight, bias: rows of 14, of a number that no block divides."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((301, 14), (301, 14), (norm_groups or 14,), (norm_groups or 14,))
+    return tuple(torch.randn(shape, generator=generator).to(DEVICE) for shape in shapes)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("norm_groups", [0, 2])
+def test_the_gate_copies_a_result_that_is_elsewhere(norm_groups, backend):
+    u, a, weight, bias = rows_and_vectors(norm_groups)
+    result = stu_gate(u, a, weight, bias, norm_groups, backend=backend)
+    oracle = stu_gate(*(x.double() for x in (u, a, weight, bias)), norm_groups, backend="eager")
+    assert torch.equal(result[:, 14:28], a)
+    torch.testing.assert_close(result.double(), oracle, rtol=1e-5, atol=1e-5)
+    out = torch.full_like(result, float("nan"))
+    assert stu_gate(u, a, weight, bias, norm_groups, backend=backend, out=out) is out
+    assert torch.equal(out, result)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_norm_writes_where_it_is_told(backend):
+    x, _, weight, bias = rows_and_vectors(0)
+    out = torch.full_like(x, float("nan"))
+    assert stu_norm(x, weight, bias, backend=backend, out=out) is out
+    assert torch.equal(out, stu_norm(x, weight, bias, backend=backend))
+    oracle = stu_norm(x.double(), weight.double(), bias.double(), backend="eager")
+    torch.testing.assert_close(out.double(), oracle, rtol=1e-5, atol=1e-5)
+    assert not torch.equal(out, stu_norm(x, weight, bias, 0.1, backend=backend)), "eps is not read"
+    assert stu_norm(x[:0], weight, bias, backend=backend).shape == (0, 14)
+
+
+def test_parts_refuse_what_does_not_fit_by_name():
+    u, a, weight, bias = rows_and_vectors(0)
+    for call, message in (
+        (lambda: stu_norm(u[0], weight, bias), r"x.shape=\(14,\)"),
+        (lambda: stu_norm(u, weight[:3], bias), r"weight=.*must be \(14,\)"),
+        (lambda: stu_norm(u, weight, bias.half()), "bias=.*must be"),
+        (lambda: stu_norm(u, weight.repeat(2)[::2], bias), r"weight.stride\(\).*contiguous"),
+        (lambda: stu_norm(u, weight, bias, out=u[:3]), r"out=.*must be \(301, 14\)"),
+        (lambda: stu_gate(u, a[:3], weight, bias), "a=.*must be like u"),
+        (lambda: stu_gate(u, a.t().contiguous().t(), weight, bias), r"a.stride\(\)"),
+        (lambda: stu_gate(u, a, weight, bias, 3), "norm_groups=3: must divide the 14 columns"),
+        (lambda: stu_gate(u, a, weight, bias, 2), r"weight=.*must be \(2,\)"),
+        (lambda: stu_gate(u, a, weight, bias, backend="fast"), "backend='fast'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
