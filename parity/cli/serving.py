@@ -1,0 +1,101 @@
+"""The verb `serve`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from parity.base.errors import UserError
+from parity.base.files import making
+from parity.base.interruption import remaining
+from parity.base.locks import made
+from parity.case import Registry
+from parity.cli import options, output
+from parity.cli.progress import steps
+from parity.cli.verb import Verb
+
+
+@click.command(
+    cls=Verb,
+    example="--model my_case:case --scenario offline --duration 10",
+    exit_codes=(
+        "every prediction passes, and LoadGen calls the performance run valid",
+        "a prediction fails, the audit fails, or the performance run is invalid",
+        "bad input, or LoadGen is not installed",
+    ),
+)
+@options.cases
+@options.precision
+@options.weights
+@options.seed
+@options.save("New folder for LoadGen's logs, a submitter's of the submission checker.")
+@click.option("--scenario", default="offline", show_default=True, help="LoadGen's: server or offline.")
+@click.option("--samples", type=int, default=64, show_default=True, help="Number of different requests.")
+@click.option("--tokens", type=int, help="Most tokens of a batch. [default: the case's batch at full width]")
+@click.option("--rate", type=float, default=10.0, show_default=True, help="Target, in queries a second.")
+@click.option(
+    "--duration", type=float, default=600.0, show_default=True, help="Least seconds of a performance run."
+)
+@click.option("--queries", type=int, default=100, show_default=True, help="Least queries of that run.")
+@click.option("--accuracy-only", is_flag=True, help="Judge predictions; no performance run and no audit.")
+@click.pass_obj
+def serve(
+    registry: Registry,
+    scenario: str,
+    samples: int,
+    tokens: int | None,
+    rate: float,
+    duration: float,
+    queries: int,
+    accuracy_only: bool,
+    **chosen: Any,
+) -> int:
+    """Serve the port of one case under LoadGen, and judge every served prediction."""
+    with steps() as advance:
+        from parity.base.precision import PRECISIONS
+        from parity.cli.arguments import Arguments, writable
+        from parity.runners import Unavailable
+
+        arguments = Arguments(**chosen, registry=registry)
+        cases, precisions = arguments.named_cases(), arguments.precisions() or ("fp32",)
+        if (len(cases), len(precisions)) != (1, 1):
+            raise UserError(
+                "serve",
+                f"{len(cases)} cases, {len(precisions)} precisions",
+                "is for one case in one precision",
+                "give one --case and one --precision",
+            )
+        folder = arguments.save or output.new_folder()
+        if folder.exists():
+            raise UserError("--save", str(folder), "exists", "give a folder that does not exist")
+        writable("--save", folder)
+        try:
+            from parity.studies.serving import command
+        except Unavailable as error:
+            raise _no_port(error) from error
+        order = command.Order(
+            case=cases[0],
+            precision=PRECISIONS[precisions[0]],
+            checkpoint=arguments.weights,
+            samples=samples,
+            seed=cases[0].seed if arguments.seed is None else arguments.seed,
+            tokens=tokens,
+            load=command.Load(scenario, rate, duration, queries),
+            measures=not accuracy_only,
+        )
+        try:
+            with made(folder.parent), making(folder) as unfinished:
+                served = command.serve(order, unfinished, advance)
+        except Unavailable as error:
+            raise _no_port(error) from error
+    with remaining(f"{folder} holds LoadGen's logs"):
+        console = output.stdout()
+        for line in served.lines():
+            output.print_line(console, line)
+        output.print_line(console, f"logs: {folder}")
+    return served.exit_code
+
+
+def _no_port(error: Exception) -> UserError:
+    return UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can")

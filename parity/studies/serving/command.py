@@ -1,0 +1,196 @@
+"""The verb `serve`: the port under LoadGen, an accuracy run, a performance run and the audit."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from parity.base.files import write_new
+from parity.base.precision import Precision
+from parity.case import Case
+from parity.inputs.weights import case_weights
+from parity.studies.serving import loadgen
+from parity.studies.serving.judging import Accuracy, Audited, Judge, audited
+from parity.studies.serving.loadgen import Folders, Load
+from parity.studies.serving.port import ServedPort
+from parity.studies.serving.requests import Requests
+from parity.studies.serving.server import Log, Server
+
+SCHEMA = "parity.serving/1"
+RESULT = "serving.json"
+"""Name of the file with every number."""
+_RATES = ("Samples per second", "Completed samples per second")
+_VALID = "VALID"
+_LATENCY, _LIMIT = "99.00 percentile latency (ns)", "target_latency (ns)"
+
+
+@dataclass(frozen=True)
+class Order:
+    """The wanted tests.
+
+    Attributes:
+        case: The case.
+        precision: The precision.
+        checkpoint: File of weights; initial weights by default.
+        samples: Number of different requests.
+        seed: Seed of the requests.
+        tokens: Most tokens of a batch; None for the case's batch.
+        load: The load.
+        measures: Whether a performance run and the audit follow the accuracy run.
+    """
+
+    case: Case
+    precision: Precision
+    checkpoint: Path | None
+    samples: int
+    seed: int
+    tokens: int | None
+    load: Load
+    measures: bool
+
+
+@dataclass(frozen=True)
+class Served:
+    """The results.
+
+    Attributes:
+        runner: Full name of the runner.
+        accuracy: The verdict on the accuracy run.
+        summary: LoadGen's summary of the performance run; empty without one.
+        audit: The verdict on the audit; None without one.
+        dropped: Number of queries of the performance run that the server lost.
+    """
+
+    runner: str
+    accuracy: Accuracy
+    summary: Mapping[str, str]
+    audit: Audited | None
+    dropped: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """0 if predictions and audit pass and LoadGen calls the performance run valid."""
+        is_valid = self.summary.get(loadgen.RESULT, _VALID) == _VALID and not self.dropped
+        return int(not (self.accuracy.passed and is_valid and (self.audit is None or self.audit.passed)))
+
+    def lines(self) -> list[str]:
+        """The results in words."""
+        lines = [f"{self.runner}", f"accuracy     {self.accuracy.line()}"]
+        if self.summary:
+            lines.append(f"performance  {self._performance()}")
+        elif not self.accuracy.passed:
+            lines.append("performance  not measured: predictions are wrong")
+        if self.audit is not None:
+            lines.append(f"{self.audit.name:<12} {self.audit.line()}")
+        return lines
+
+    def _performance(self) -> str:
+        if self.dropped:
+            return f"FAIL: the server dropped {self.dropped} queries"
+        rate = next(self.summary[key] for key in _RATES if key in self.summary)
+        text = f"{self.summary[loadgen.RESULT]} by LoadGen: {float(rate):.1f} queries/s"
+        if self.summary["Scenario"] == loadgen.SCENARIOS["server"]:
+            latency, limit = (float(self.summary[key]) / 1e6 for key in (_LATENCY, _LIMIT))
+            text += f", 99 % within {latency:.2f} ms, limit {limit:.0f} ms"
+        return text
+
+
+def serve(order: Order, folder: Path, advance: Callable[[str], None]) -> Served:
+    """Run the tests, and leave LoadGen's logs and the result in a folder, a submitter's of the checker.
+
+    Args:
+        order: The wanted tests.
+        folder: An existing folder.
+        advance: Receives each step.
+
+    Raises:
+        UserError: LoadGen is missing, or an option does not fit.
+        Unavailable: The port cannot run here.
+    """
+    loadgen.loadgen()
+    weights, source = case_weights(order.case, order.checkpoint)
+    requests = Requests(order.case, order.samples, order.seed, order.tokens)
+    advance(f"{order.case.name}: compiling {len(requests.shapes)} shapes")
+    port = ServedPort(requests, order.precision, weights)
+    tests = _Tests(order, requests, port, folder, advance)
+    served = tests.run(Judge(requests, order.precision, weights, port))
+    content = _content(order, requests, source, served)
+    write_new(folder / RESULT, (json.dumps(content, indent=1) + "\n").encode())
+    return served
+
+
+class _Tests:
+    """LoadGen's tests, one after the other."""
+
+    def __init__(
+        self, order: Order, requests: Requests, port: ServedPort, folder: Path, advance: Callable[[str], None]
+    ) -> None:
+        self._order, self._requests, self._port, self._advance = order, requests, port, advance
+        serving = requests.serving
+        system = re.sub(r"\W+", "_", port.label()).strip("_")
+        scenario = loadgen.SCENARIOS[order.load.scenario]
+        path = folder / "results" / system / serving.benchmark / scenario
+        self._folders = Folders(path, serving.audit.name)
+
+    def run(self, judge: Judge) -> Served:
+        folders, audit = self._folders, self._requests.serving.audit
+        log = self._test("accuracy run", folders.accuracy)
+        self._advance("judging every prediction")
+        accuracy = judge.accuracy(loadgen.logged(folders.accuracy), log.batches)
+        if not (accuracy.passed and self._order.measures):
+            return Served(self._port.label(), accuracy, {}, None)
+        dropped = len(self._test("performance run", folders.performance).dropped)
+        summary = loadgen.summary(folders.performance)
+        self._test(audit.name, folders.audit, is_audit=True)
+        verdict = audited(self._requests, accuracy, loadgen.logged(folders.audit))
+        write_new(folders.audit / "verify_accuracy.txt", verdict.text().encode())
+        return Served(self._port.label(), accuracy, summary, verdict, dropped)
+
+    def _test(self, name: str, folder: Path, is_audit: bool = False) -> Log:
+        """One test. Raises the error of the server's work."""
+        self._advance(f"LoadGen, {self._order.load.scenario}: {name}")
+        serving = self._requests.serving
+        with Server(self._requests, self._port, loadgen.answer) as server:
+            loadgen.run_test(
+                self._order.load,
+                serving.benchmark,
+                len(self._requests),
+                server.ask,
+                self._folders,
+                folder,
+                serving.audit if is_audit else None,
+            )
+        if server.log.error is not None:
+            raise server.log.error
+        return server.log
+
+
+def _content(order: Order, requests: Requests, weights: str, served: Served) -> dict[str, object]:
+    """Every number, for `RESULT`."""
+    accuracy, audit = served.accuracy, served.audit
+    return {
+        "schema": SCHEMA,
+        "case": order.case.name,
+        "precision": order.precision.name,
+        "runner": served.runner,
+        "weights": weights,
+        "scenario": order.load.scenario,
+        "requests": len(requests),
+        "seed": order.seed,
+        "shapes": [{"tokens": shape.width, "rows": shape.rows} for shape in requests.shapes.values()],
+        "accuracy": {
+            "verdict": "PASS" if accuracy.passed else "FAIL",
+            "predictions": accuracy.predictions,
+            "margin": accuracy.margin,
+            "problems": {str(number): text for number, text in accuracy.problems.items()},
+        },
+        "performance": dict(served.summary),
+        "dropped": served.dropped,
+        "audit": None if audit is None else {"name": audit.name, "verdict": audit.line()},
+        "torch": torch.__version__,
+    }

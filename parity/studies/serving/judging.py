@@ -1,0 +1,338 @@
+"""Verdicts on LoadGen's log: every logged prediction beside the float64 oracle's, by the verdict rule.
+
+The reference and the oracle run on the requests with zeros in the padding, each at its own width. The answers
+come from LoadGen's log. Answers that are not of their query's request, or have another number of predictions,
+fail at once. The others of one width are judged together as one output of the model.
+
+Legend: B requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from parity.base.errors import UserError
+from parity.base.precision import Precision
+from parity.case import Arrays
+from parity.in_process import CleanRun
+from parity.studies.serving.loadgen import Logged
+from parity.studies.serving.port import ServedPort
+from parity.studies.serving.requests import Requests
+from parity.studies.serving.server import HEADER, row_of
+from parity.verdict.comparison import compare
+from parity.verdict.evidence import Evidence, Results
+from parity.verdict.judgement import TapJudgement
+from parity.verdict.rows import WITHIN_LIMITS
+
+MOST_EXPLAINED = 3
+"""Wrong requests that are explained."""
+_TOKENS = 1 << 14
+"""Tokens that are judged together, or more if a batch has more."""
+_SIZES_TRIED = 16
+"""Numbers of rows that are tried: a case may refuse one that equals another axis."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The truth of one request.
+
+    Attributes:
+        values: The oracle's predictions, float64.
+        bound: Largest absolute error of a right prediction.
+    """
+
+    values: np.ndarray
+    bound: float
+
+    def fits(self, values: np.ndarray) -> bool:
+        """Whether predictions may be right results of this request."""
+        return values.shape == self.values.shape and self.error(values) <= self.bound
+
+    def begins(self, values: np.ndarray) -> bool:
+        """Whether predictions begin as right results of this request do, which may have another number."""
+        count = min(values.size, self.values.size)
+        return count > 0 and Truth(self.values[:count], self.bound).fits(values[:count])
+
+    def error(self, values: np.ndarray) -> float:
+        """Largest absolute error; infinite for a prediction that is no number."""
+        error = np.abs(values.astype(np.float64) - self.values)
+        return float(np.nan_to_num(error, nan=math.inf).max(initial=0.0))
+
+
+@dataclass
+class Accuracy:
+    """The verdict on an accuracy run.
+
+    Attributes:
+        requests: Number of requests.
+        predictions: Number of judged predictions.
+        margin: Largest error over its limit.
+        detectable: Largest of the relative errors that the verdicts just detect; NaN in a failure.
+        problems: By number of the request, the mistake in words.
+        truths: By number of the request.
+        answers: Logged predictions by number of the request, where they are of that request.
+    """
+
+    requests: int
+    predictions: int = 0
+    margin: float = 0.0
+    detectable: float = 0.0
+    problems: dict[int, str] = field(default_factory=dict)
+    truths: dict[int, Truth] = field(default_factory=dict)
+    answers: dict[int, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems
+
+    def line(self) -> str:
+        """The verdict in words."""
+        if self.passed:
+            return (
+                f"PASS: {self.predictions} predictions of {self.requests} requests, err/limit "
+                f"{self.margin:.2f}; an error of {self.detectable:.2g} is detected"
+            )
+        first = next(iter(self.problems.values()))
+        others = len(self.problems) - 1
+        more = f" ({others} more requests are wrong)" if others else ""
+        return f"FAIL: {first}{more}"
+
+
+class Judge:
+    """Judges the answers of the server to the requests.
+
+    Args:
+        requests: The requests.
+        precision: The tested precision.
+        weights: Float32 weights.
+        port: The port, which runs wrong requests again.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        precision: Precision,
+        weights: Mapping[str, torch.Tensor],
+        port: ServedPort,
+    ) -> None:
+        self._requests, self._precision, self._weights, self._port = requests, precision, weights, port
+
+    def accuracy(self, log: Sequence[Logged], batches: Sequence[Sequence[int]]) -> Accuracy:
+        """The verdict on the log of an accuracy run.
+
+        Args:
+            log: All logged answers.
+            batches: Numbers of the requests of each batch, in the order of its rows.
+        """
+        judged = Accuracy(len(self._requests))
+        judged.answers, judged.problems = answers(self._requests, log)
+        for number in range(len(self._requests)):
+            if number not in judged.answers and number not in judged.problems:
+                judged.problems[number] = f"request {number} is missing from LoadGen's log"
+        wrong: dict[int, str] = {}
+        for numbers in self._groups():
+            wrong |= self._judge(judged, numbers)
+        for number, reason in list(wrong.items())[:MOST_EXPLAINED]:
+            wrong[number] = f"{reason}: {self._explain(judged, number, batches)}"
+        judged.problems |= wrong
+        return judged
+
+    def _groups(self) -> Iterator[list[int]]:
+        """Numbers of requests that are judged together, all of one width."""
+        for width, shape in self._requests.shapes.items():
+            numbers, rows = self._requests.of_width(width), max(shape.rows, _TOKENS // width)
+            for start in range(0, len(numbers), rows):
+                yield numbers[start : start + rows]
+
+    def _judge(self, judged: Accuracy, numbers: list[int]) -> dict[int, str]:
+        """Add the truth of some requests of one width. Returns wrong ones with the reason."""
+        case = self._requests.case
+        rows, arrays = self._batch(numbers)
+        evidence = CleanRun(case, self._precision, arrays, self._weights, isolated=False).evidence
+        (tap,) = (name for name in evidence.reference.tensors if name not in evidence.kinds)
+        counted = self._requests.counted(rows)
+        served = evidence.reference.tensors[tap].clone()
+        for row, number in enumerate(rows):
+            if number in judged.answers:
+                values = torch.from_numpy(judged.answers[number].copy()).to(served.dtype)
+                served[row][torch.from_numpy(counted[row])] = values
+        results = Results(untapped={tap: served}, taps_modules=False, appends=False)
+        (judgement,) = compare(evidence, results).taps
+        if not judgement.passed and evidence.boundary:
+            # Where the port alone takes a discontinuity otherwise, no later element is judged.
+            results.tapped = self._port.run_tapped(arrays).tensors
+            (judgement,) = compare(evidence, results).taps
+        verdict = judgement.accumulated
+        assert verdict is not None
+        bound = self._bound(evidence, judgement, counted)
+        oracle = evidence.oracle[tap].double().numpy()
+        for row, number in enumerate(numbers):
+            judged.truths[number] = Truth(oracle[row][counted[row]], bound)
+            judged.predictions += int(counted[row].sum())
+        judged.margin = max(judged.margin, verdict.margin)
+        judged.detectable = max(judged.detectable, verdict.min_detectable_error)
+        if verdict.passed:
+            return {}
+        own = [number for number in numbers if number in judged.answers]
+        errors = {number: judged.truths[number].error(judged.answers[number]) for number in own}
+        wrong = [number for number in own if not errors[number] <= bound]
+        # The norm of all errors, or the scale, may be the only excess.
+        worst = wrong or [max(own, key=lambda number: errors[number])]
+        return {
+            number: f"request {number}: {verdict.reason}; its largest error is {errors[number]:.3g}"
+            for number in worst
+        }
+
+    def _bound(self, evidence: Evidence, judgement: TapJudgement, counted: np.ndarray) -> float:
+        """Largest absolute error of a right prediction."""
+        assert judgement.accumulated is not None
+        largest = np.abs(evidence.oracle[judgement.tap].double().numpy()[counted]).max(initial=0.0)
+        return float(judgement.accumulated.limit.largest * largest)
+
+    def _batch(self, numbers: list[int]) -> tuple[list[int], Arrays]:
+        """The requests as a batch that can be judged: some come again behind the last one."""
+        for size in range(len(numbers), len(numbers) + _SIZES_TRIED):
+            rows = [numbers[place % len(numbers)] for place in range(size)]
+            arrays = self._requests.clean(rows)
+            try:
+                self._requests.case.validate(arrays)
+            except UserError as error:
+                refused = error
+                continue
+            return rows, arrays
+        raise refused
+
+    def _explain(self, judged: Accuracy, number: int, batches: Sequence[Sequence[int]]) -> str:
+        """The probable mistake behind wrong predictions of a request."""
+        values = judged.answers[number]
+        own = row_of(batches, number)
+        others = (other for other, truth in judged.truths.items() if other != number and truth.begins(values))
+        for other in others:
+            place = row_of(batches, other)
+            holds = f"its answer has the predictions of request {other}"
+            if own is not None and place is not None and own[0] == place[0]:
+                return f"{holds}; rows {own[1]} and {place[1]} of batch {own[0]} are swapped"
+            if own is not None and place is not None and place[0] < own[0]:
+                return f"{holds}; they are stale, from batch {place[0]}"
+            return f"{holds}, which is in another batch"
+        return self._alone(judged.truths[number], number)
+
+    def _alone(self, truth: Truth, number: int) -> str:
+        """The mistake, from runs of the port on the request alone."""
+        rows = self._requests.full([number])
+        clean, served = (
+            self._run(number, arrays) for arrays in (self._requests.clean(rows), self._requests.served(rows))
+        )
+        if not truth.fits(clean):
+            return f"the port alone is wrong on it, too: `run --case {self._requests.case.name}`"
+        if not truth.fits(served):
+            return "padding leaks: the port alone is right with zeros in the padding, and wrong with garbage"
+        return "the port alone is right on it, so the server's batch is wrong"
+
+    def _run(self, number: int, arrays: Arrays) -> np.ndarray:
+        shape = self._requests.shapes[self._requests.width[number]]
+        output = self._port.start(shape, arrays).result()
+        return output[0].float().numpy()[self._requests.counted([number])[0]]
+
+
+def answers(requests: Requests, log: Sequence[Logged]) -> tuple[dict[int, np.ndarray], dict[int, str]]:
+    """Logged predictions and mistakes in words, by request. The first answer of a request counts."""
+    right: dict[int, np.ndarray] = {}
+    problems: dict[int, str] = {}
+    for entry in log:
+        number = entry.request
+        problem = _problem(requests, entry)
+        if problem:
+            problems.setdefault(number, f"request {number} {problem}")
+        else:
+            right.setdefault(number, entry.values[HEADER:])
+    return {number: values for number, values in right.items() if number not in problems}, problems
+
+
+def _problem(requests: Requests, entry: Logged) -> str:
+    """The reason why an answer cannot be right; empty if its predictions decide."""
+    if entry.values.size < HEADER:
+        return "has no answer: the server dropped its query"
+    number = int(entry.values[1])
+    if number != entry.request:
+        return f"has the answer of request {number}: the response went to the wrong query"
+    count, wanted = entry.values.size - HEADER, int(requests.counted([entry.request]).sum())
+    if count != wanted:
+        mistake = "padding is answered, too" if count > wanted else "some are left out"
+        return f"has {count} predictions, not {wanted}: {mistake}"
+    if not np.isfinite(entry.values).all():
+        return "has predictions that are not finite"
+    return ""
+
+
+@dataclass(frozen=True)
+class Audited:
+    """The verdict on an audit.
+
+    Attributes:
+        name: Name of the audit.
+        logged: Number of logged answers.
+        equal: Number of them with the bits of the accuracy run.
+        change: Largest relative change of the audit's metric.
+        tolerance: Largest change that passes.
+        problem: The first mistake in words; empty if the audit passes.
+    """
+
+    name: str
+    logged: int
+    equal: int
+    change: float
+    tolerance: float
+    problem: str
+
+    @property
+    def passed(self) -> bool:
+        return not self.problem
+
+    def line(self) -> str:
+        """The verdict in words."""
+        if self.problem:
+            return f"FAIL: {self.problem}"
+        return (
+            f"PASS: {self.logged} answers of the performance run, {self.equal} with equal bits; the metric "
+            f"changes by at most {self.change:.2g} for any labels, limit {self.tolerance:.2g}"
+        )
+
+    def text(self) -> str:
+        """The file for the submission checker."""
+        return f"{self.line()}\n\nTEST {'PASS' if self.passed else 'FAIL'}\n"
+
+
+def audited(requests: Requests, accuracy: Accuracy, log: Sequence[Logged]) -> Audited:
+    """Compare the answers that LoadGen logged in a performance run with those of the accuracy run.
+
+    Both are within the limit, so that they differ by at most two limits; see `parity.verdict.rows`.
+    """
+    audit = requests.serving.audit
+    equal, change, problem = 0, 0.0, ""
+    for entry in log:
+        number = entry.request
+        text = _problem(requests, entry)
+        if text:
+            problem = problem or f"request {number} {text}"
+            continue
+        values, before, truth = entry.values[HEADER:], accuracy.answers[number], accuracy.truths[number]
+        equal += values.tobytes() == before.tobytes()
+        difference = float(np.abs(values - before).max(initial=0.0))
+        if not difference <= WITHIN_LIMITS * truth.bound:
+            problem = problem or (
+                f"request {number} differs from its answer in the accuracy run by {difference:.3g}, "
+                f"more than {WITHIN_LIMITS * truth.bound:.3g}"
+            )
+        tasks = requests.counted([number]).shape[-1]
+        change = max(change, requests.serving.change(before.reshape(-1, tasks), values.reshape(-1, tasks)))
+    if not log:
+        problem = "LoadGen logged no answer"
+    if not problem and not change <= audit.tolerance:
+        problem = f"the metric may change by {change:.2g}, more than {audit.tolerance:.2g}"
+    return Audited(audit.name, len(log), equal, change, audit.tolerance, problem)

@@ -1,0 +1,143 @@
+"""The port at fixed shapes: an executable for each, and host buffers from which its inputs are copied.
+
+With a GPU, buffers are in pinned memory. Copies go through a stream of their own, so that the inputs of one
+batch are copied while the one before is computed. The portable runtime replays a captured graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import nvtripy as tp
+import torch
+
+from parity.base.precision import Precision
+from parity.base.trees import leaves, map_tree
+from parity.case import Arrays
+from parity.runners.tripy.compiled import Compiled, to_device, to_host
+from parity.runners.tripy.runner import IS_PORTABLE, TripyRunner
+from parity.studies.serving.requests import Requests, Shape
+
+_TURNS = 2
+"""Host buffers of a shape. A batch is staged in one while the copy of the one before may still run."""
+
+
+class Buffers:
+    """Host memory for the entry's arguments of one batch.
+
+    Args:
+        arguments: Arguments of the right shapes and types, on the host.
+    """
+
+    def __init__(self, arguments: Any) -> None:
+        is_pinned = torch.cuda.is_available()
+        self.arguments = map_tree(
+            arguments,
+            lambda leaf: torch.empty_like(leaf, pin_memory=is_pinned) if _is_tensor(leaf) else leaf,
+        )
+        self._copied = torch.cuda.Event() if is_pinned else None
+
+    def fill(self, arguments: Any) -> None:
+        """Overwrite every element. Waits until the copy of the last content has ended."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        for (_, buffer), (_, values) in zip(leaves(self.arguments), leaves(arguments), strict=True):
+            if _is_tensor(buffer):
+                buffer.copy_(values)
+
+    def on_device(self, copies: torch.cuda.Stream | None, work: torch.cuda.Stream | None) -> Any:
+        """The content as device tensors. The work's stream waits for the copy, and the host does not."""
+        if copies is None or work is None or self._copied is None:
+            return map_tree(self.arguments, to_device)
+        with torch.cuda.stream(copies):
+            copied = map_tree(
+                self.arguments,
+                lambda leaf: leaf.to("cuda", non_blocking=True) if _is_tensor(leaf) else leaf,
+            )
+            self._copied.record(copies)
+        work.wait_event(self._copied)
+        for _, leaf in leaves(copied):
+            if _is_tensor(leaf):
+                leaf.record_stream(work)
+        return map_tree(copied, lambda leaf: tp.Tensor(leaf) if _is_tensor(leaf) else leaf)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A batch whose work is queued on the device, with its inputs, which live until it ends."""
+
+    compiled: Compiled
+    outputs: list[tp.Tensor]
+    ended: torch.cuda.Event | None
+    inputs: Any
+
+    def result(self) -> torch.Tensor:
+        """The output on the host, (B, ...). Waits for it."""
+        if self.ended is not None:
+            self.ended.synchronize()
+        elif self.compiled.executable is not None:
+            self.compiled.executable.stream.synchronize()
+        (output,) = self.compiled.named(self.outputs, self.inputs).values()
+        return to_host(output)
+
+
+class ServedPort(TripyRunner):
+    """The port with an executable for each shape.
+
+    Args:
+        requests: The requests.
+        precision: The precision.
+        weights: Float32 weights.
+
+    Raises:
+        Unavailable: The port cannot run here.
+    """
+
+    def __init__(self, requests: Requests, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self._requests = requests
+        self.load(requests.case, precision, weights)
+        self._copies = torch.cuda.Stream() if torch.cuda.is_available() else None
+        self._by_shape: dict[Shape, Compiled] = {}
+        self._buffers: dict[Shape, list[Buffers]] = {}
+        self._turn = 0
+        for shape in requests.shapes.values():
+            first = requests.full(requests.of_width(shape.width)[:1])
+            arguments = self._arguments(requests.clean(first))
+            compiled = self._compiled(shape, self._entry, arguments)
+            if IS_PORTABLE and torch.cuda.is_available():
+                compiled.capture_graphs()
+            self._by_shape[shape] = compiled
+            self._buffers[shape] = [Buffers(arguments) for _ in range(_TURNS)]
+            for _ in range(_TURNS):
+                # Kernels are loaded and graphs captured before the first query comes.
+                self.start(shape, requests.clean(first)).result()
+
+    @property
+    def most_running(self) -> int:
+        """Batches whose work may be queued at a time."""
+        return 1 if self._copies is None else _TURNS
+
+    def _arguments(self, arrays: Arrays) -> Any:
+        return map_tree(self.case.entry_arguments(arrays), self._host)
+
+    def start(self, shape: Shape, arrays: Arrays) -> Running:
+        """Queue a whole batch."""
+        compiled = self._by_shape[shape]
+        buffers = self._buffers[shape][self._turn % _TURNS]
+        self._turn += 1
+        buffers.fill(self._arguments(arrays))
+        queue = compiled.queue()
+        inputs = buffers.on_device(self._copies, queue)
+        outputs = compiled.enqueue(inputs)
+        ended = None
+        if queue is not None:
+            ended = torch.cuda.Event()
+            ended.record(queue)
+        return Running(compiled, outputs, ended, inputs)
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)

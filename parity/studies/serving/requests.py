@@ -1,0 +1,109 @@
+"""The requests of a test, at the fixed shapes that the port is compiled for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from parity.base.errors import UserError
+from parity.case import Arrays, Case
+from parity.inputs.arrays import CaseInputs, poisoned_inputs
+
+MOST_REQUESTS = 1 << 24
+"""Numbers of requests from here on are no float32."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A fixed shape of a batch.
+
+    Attributes:
+        width: Tokens of a padded request.
+        rows: Requests of a batch.
+    """
+
+    width: int
+    rows: int
+
+
+class Requests:
+    """Requests of one case, each at its own width. What the server reads has garbage in its padding.
+
+    Args:
+        case: The case.
+        count: Number of requests.
+        seed: Seed of the requests.
+        tokens: Most tokens of a batch, padding included; None for the case's batch at the largest width.
+
+    Attributes:
+        shapes: Shapes by width, ascending, of the widths that some request has.
+        width: Width of each request, by its number.
+
+    Raises:
+        UserError: A number that does not fit, or a case that cannot be served.
+    """
+
+    def __init__(self, case: Case, count: int, seed: int, tokens: int | None = None) -> None:
+        serving = case.serving()
+        if not 0 < count < MOST_REQUESTS:
+            raise UserError("--samples", count, "is no number of requests", f"give 1 to {MOST_REQUESTS - 1}")
+        budget = case.batch_size * serving.widths[-1] if tokens is None else tokens
+        if budget < serving.widths[-1]:
+            problem = f"are fewer than the {serving.widths[-1]} of the longest request"
+            raise UserError("--tokens", budget, problem, f"give at least {serving.widths[-1]}")
+        self.case, self.serving = case, serving
+        drawn = serving.draw(count, seed)
+        self.width = [serving.width_of(int(tokens)) for tokens in serving.tokens(drawn)]
+        self.shapes = {width: Shape(width, budget // width) for width in sorted(set(self.width))}
+        self._clean = {width: self._padded(drawn, width) for width in self.shapes}
+        self._served = {
+            width: poisoned_inputs(case, CaseInputs(arrays)) or arrays
+            for width, arrays in self._clean.items()
+        }
+        seen: Counter[int] = Counter()
+        self._row = []
+        for width in self.width:
+            self._row.append(seen[width])
+            seen[width] += 1
+
+    def __len__(self) -> int:
+        return len(self.width)
+
+    def _padded(self, drawn: Arrays, width: int) -> Arrays:
+        rows = self._of_rows(drawn, np.flatnonzero(np.array(self.width) == width))
+        return self.serving.padded(rows, width)
+
+    def _of_rows(self, arrays: Arrays, rows: np.ndarray) -> Arrays:
+        chosen = self.case.rows(arrays, rows)
+        if chosen is None:
+            fix = "implement `rows` of the case"
+            raise UserError("serve", self.case.name, "has requests that depend on each other", fix)
+        return chosen
+
+    def of_width(self, width: int) -> list[int]:
+        """Numbers of the requests with a width, ascending."""
+        return [number for number, own in enumerate(self.width) if own == width]
+
+    def clean(self, numbers: Sequence[int]) -> Arrays:
+        """Requests of one width, zero in their padding."""
+        return self._batch(self._clean, numbers)
+
+    def served(self, numbers: Sequence[int]) -> Arrays:
+        """The same requests with garbage in their padding, where the case has padding."""
+        return self._batch(self._served, numbers)
+
+    def _batch(self, by_width: Mapping[int, Arrays], numbers: Sequence[int]) -> Arrays:
+        (width,) = {self.width[number] for number in numbers}
+        return self._of_rows(by_width[width], np.array([self._row[number] for number in numbers]))
+
+    def full(self, numbers: Sequence[int]) -> list[int]:
+        """The numbers of a whole batch: behind the last one, the first ones again."""
+        rows = self.shapes[self.width[numbers[0]]].rows
+        return [numbers[place % len(numbers)] for place in range(rows)]
+
+    def counted(self, numbers: Sequence[int]) -> np.ndarray:
+        """Mask of the predictions of requests of one width, (B, ...)."""
+        return self.serving.counted(self.clean(numbers))

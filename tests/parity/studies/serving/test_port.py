@@ -1,0 +1,68 @@
+"""Batches by tokens, and the port at fixed shapes."""
+
+import pytest
+import torch
+
+from parity.base.errors import UserError
+from parity.base.trees import map_tree
+from parity.studies.serving.batching import Query, TokenQueue
+from parity.studies.serving.port import Buffers
+from parity.studies.serving.requests import Requests, Shape
+from tests.parity.served_case import COUNT
+
+pytest.importorskip("mlperf_loadgen", reason="the load is LoadGen's: pip install mlcommons-loadgen")
+# One process makes the case, its port and its truth.
+pytestmark = pytest.mark.xdist_group("serving")
+
+
+class TestBatches:
+    SHAPES = {10: Shape(10, 4), 20: Shape(20, 2)}
+
+    def taken(self, *widths):
+        queue = TokenQueue(self.SHAPES)
+        queue.put([Query(id, id, width) for id, width in enumerate(widths)])
+        queue.close()
+        batches = []
+        while not queue.is_closed():
+            batches.append(queue.take(wait=False))
+        return [(batch.shape.width, [query.id for query in batch.queries]) for batch in batches]
+
+    def test_a_batch_has_the_width_of_the_first_query_and_the_rows_of_its_shape(self):
+        taken = self.taken(20, 10, 20, 20, 10, 10, 10, 10)
+        assert taken == [(20, [0, 2]), (10, [1, 4, 5, 6]), (20, [3]), (10, [7])]
+
+    def test_a_queue_that_is_closed_gives_nothing(self):
+        queue = TokenQueue(self.SHAPES)
+        queue.close()
+        assert queue.take(wait=True) is None
+
+    def test_narrow_requests_come_in_larger_batches(self, setup):
+        widest = setup.requests.serving.widths[-1]
+        narrow, wide = Requests(setup.case, COUNT, 0, 30 * widest).shapes.values()
+        assert wide == Shape(widest, 30)
+        assert narrow.rows == 30 * widest // narrow.width > 30
+
+    @pytest.mark.parametrize(
+        ("count", "tokens", "named"),
+        [(0, None, "--samples: 0"), (1 << 24, None, "--samples"), (3, 5, "--tokens: 5")],
+    )
+    def test_numbers_that_do_not_fit_are_refused(self, setup, count, tokens, named):
+        with pytest.raises(UserError, match=named):
+            Requests(setup.case, count, 0, tokens)
+
+
+class TestBuffers:
+    def test_every_element_is_overwritten(self, setup):
+        first, other = (setup.port._arguments(setup.requests.served([number])) for number in (0, 0))
+        buffers = Buffers(first)
+        buffers.fill(map_tree(other, torch.ones_like))
+        buffers.fill(other)
+        assert all(torch.equal(buffers.arguments[name], other[name]) for name in other)
+
+    def test_two_batches_may_be_staged(self, setup):
+        shape = setup.requests.shapes[setup.requests.width[0]]
+        numbers = [setup.requests.full([number]) for number in setup.requests.of_width(shape.width)[:2]]
+        running = [setup.port.start(shape, setup.requests.served(rows)) for rows in numbers]
+        again = [setup.port.start(shape, setup.requests.served(rows)).result() for rows in numbers]
+        assert all(torch.equal(work.result(), result) for work, result in zip(running, again, strict=True))
+        assert not torch.equal(*again)
