@@ -24,8 +24,8 @@ rounding is the largest error. Where the sum s is larger than the result, the re
 Below the smallest normal number of the precision, all numbers have its unit. Float16 reaches it at 6e-5.
 
 Results that are exact in any type have no error: moved data, a zero, a result that equals an operand (x + 0,
-x * 1, a maximum). Samples contain the growth of errors in sums that cancel. A bound from the length of a
-chain does not.
+x * 1, a maximum), and a whole number of an operation that rounds to integers. Samples contain the growth of
+errors in sums that cancel. A bound from the length of a chain does not.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ MOST_ELEMENTS = 1 << 24
 """Most elements of the taps of all samples. Where one pass has more, there are no samples."""
 RMS = 1.0 / math.sqrt(8.0 * math.log(2.0))
 """Root of the mean square of one rounding, in units of round-off."""
+_ROUNDS_TO_INTEGERS = frozenset("floor ceil round trunc sign floor_divide".split())
 _EXPONENT_BITS = 0x7FF << 52
 
 
@@ -155,7 +156,7 @@ class Roundings(EachOperation):
         count = terms(func, args, kwargs, result).count
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if count and is_wide(tensor):
-                exact = is_operand(tensor, operands) if count == 1 else None
+                exact = exact_elements(name, kwargs, tensor, operands) if count == 1 else None
                 # In place: a view stays a view, and an argument that is written to stays that argument.
                 norms = tensor.abs() if norm is None else norm
                 self._errors.add(tensor, tensor.shape, norms, count, exact, before)
@@ -165,6 +166,15 @@ class Roundings(EachOperation):
 def is_wide(value: Any) -> bool:
     """Whether a value is a float64 tensor."""
     return isinstance(value, torch.Tensor) and value.dtype is torch.float64
+
+
+def exact_elements(
+    name: str, kwargs: dict, result: torch.Tensor, operands: list[torch.Tensor]
+) -> torch.Tensor | None:
+    """Elements of an elementwise result that are exact: a mask that broadcasts with it, or None for none."""
+    if name.rstrip("_") in _ROUNDS_TO_INTEGERS or kwargs.get("rounding_mode"):
+        return result == result.trunc()
+    return is_operand(result, operands)
 
 
 def is_operand(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tensor | None:

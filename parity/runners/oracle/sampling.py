@@ -28,7 +28,7 @@ from parity.capture.terms import terms
 from parity.runners.oracle.rounding import (
     Errors,
     Roundings,
-    is_operand,
+    exact_elements,
     is_wide,
     norm_of_terms,
     sum_before_bias,
@@ -126,7 +126,10 @@ class RoundingSamples(EachOperation):
         count = terms(func, args, kwargs, result).count
         # Every sum with a bias has a norm.
         norm, before = (*sizes, None, None)[:2]
-        results = [self._rounded(output, operands, norm, before, count, in_place) for output in outputs]
+        exact = functools.partial(exact_elements, name, kwargs)
+        results = [
+            self._rounded(output, operands, norm, before, count, in_place, exact) for output in outputs
+        ]
         if in_place:
             return args[0]
         return type(result)(results) if isinstance(result, (tuple, list)) else results[0]
@@ -149,6 +152,7 @@ class RoundingSamples(EachOperation):
         before_bias: torch.Tensor | None,
         count: int,
         in_place: bool,
+        exact_elements: Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor | None],
     ) -> Any:
         if not count or not is_wide(output):
             return output
@@ -157,7 +161,7 @@ class RoundingSamples(EachOperation):
         values = output.values if isinstance(output, Samples) else output
         shape = torch.Size((self._count, *output.shape))
         fitting = [_aligned(operand, output.ndim) for operand in operands]
-        exact = is_operand(values, fitting) if count == 1 else None
+        exact = exact_elements(values, fitting) if count == 1 else None
         norms = values.abs() if norm is None else _all(norm)
         before = None if before_bias is None else _all(before_bias)
         rounded = self._errors.add(values, shape, norms, count, exact, before)

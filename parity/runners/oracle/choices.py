@@ -1,0 +1,273 @@
+"""Passes of a model whose choices are recorded or prescribed (`parity.runners.oracle.choice`).
+
+Inside `Choices`, each choice has a number in the order in which the operations run. A choice may be
+prescribed. Everything behind it then follows the prescribed one.
+
+Integers that code makes from choices are followed: a cast, a slice, an offset, a lookup of ids. The choice
+behind such a result can then be read off it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from parity.capture.captures import Capture, ModuleCall
+from parity.capture.terms.call import Call
+from parity.runners.base import Arrays
+from parity.runners.oracle.choice import ROUNDING, Choice, is_choice, is_fractional, operands_of, result_of
+from parity.runners.oracle.float64 import OracleRunner
+from parity.runners.torch.eager import TorchModules, TorchRunner
+from perf_model.dispatch import EachOperation
+
+MOVING = frozenset(
+    "view _unsafe_view reshape select slice transpose permute t squeeze unsqueeze expand clone detach alias "
+    "flip cat stack split split_with_sizes unbind repeat roll _to_copy lift_fresh".split()
+)
+"""Operations that move integers, which may be a choice."""
+POINTWISE = frozenset(
+    "add sub rsub mul neg floor_divide div remainder fmod clamp where index gather index_select take "
+    "bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_not logical_xor "
+    "gt ge lt le eq ne abs maximum minimum".split()
+)
+"""Operations whose result depends, element by element, on the integers at its place."""
+Values = Callable[[int], torch.Tensor]
+"""From the number of a choice to values in its place."""
+Prescribed = dict[int, tuple[torch.Tensor, torch.Tensor]]
+"""By the number of a choice, its values and the mask of the prescribed ones."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """The choices that the elements of a tensor come from.
+
+    Attributes:
+        labels: (...) Element of a choice, as `Choices.label` numbers it; -1 for none.
+        replay: The tensor that other values in the place of the choices give.
+        numbers: Numbers of the choices.
+        is_moved: Whether the tensor holds the choices themselves.
+        tensor: The tensor.
+    """
+
+    labels: torch.Tensor
+    replay: Callable[[Values], torch.Tensor]
+    numbers: frozenset[int]
+    is_moved: bool
+    tensor: torch.Tensor
+
+
+class Choices(EachOperation):
+    """Inside, choices are recorded, and prescribed ones are taken.
+
+    Args:
+        prescribed: By the number of a choice, its values and the mask of the prescribed ones.
+        earlier: A recorded pass, all of whose choices this pass takes; its choices get this pass's numbers.
+    """
+
+    def __init__(
+        self,
+        prescribed: Prescribed | None = None,
+        earlier: Choices | None = None,
+    ) -> None:
+        super().__init__()
+        self.choices: list[Choice | None] = []
+        self.offsets: dict[int, int] = {}
+        self._prescribed = prescribed or {}
+        self._earlier = earlier
+        self._links: dict[int, Link] = {}
+        self._labels = 0
+        self._count = 0
+
+    def link(self, tensor: torch.Tensor) -> Link | None:
+        """The choices that a tensor of this pass comes from; None if it comes from none."""
+        known = self._links.get(id(tensor))
+        return known if known is not None and known.tensor is tensor else None
+
+    def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        name = func.overloadpacket.__name__
+        if is_choice(func, name, args, kwargs):
+            self._count += 1
+            call = Call(func, args, kwargs, ())
+            chosen = self._record(call, name) if self._earlier is None else self._repeat(call, name)
+            if chosen is not None:
+                return chosen
+        result = func(*args, **kwargs)
+        if self._links:
+            self._follow(func, name, args, kwargs, result)
+        return result
+
+    def _record(self, call: Call, name: str) -> Any:
+        """The result of a choice; None for an operation whose numbers are integers already."""
+        number = self._count - 1
+        if name in ROUNDING and not is_fractional(call.args[0]):
+            self.choices.append(None)
+            return None
+        copy = _copied(call)
+        result = call.func(*call.args, **call.kwargs)
+        value = natural = result[1] if isinstance(result, (tuple, list)) else result
+        if number in self._prescribed:
+            values, mask = self._prescribed[number]
+            if values.shape != natural.shape:
+                raise DifferentChoices(f"choice {number} has another shape")
+            value = torch.where(mask, values.to(natural.dtype), natural)
+            result = result_of(call, name, value)
+            value = result[1] if isinstance(result, tuple) else result
+        self.choices.append(Choice(copy, name, value.detach().clone(), natural.detach().clone()))
+        self._begin(number, value)
+        return result
+
+    def _repeat(self, call: Call, name: str) -> Any:
+        """The result of the earlier pass's choice; None for an operation that was none."""
+        earlier, number = self._earlier.choices, self._count - 1
+        if number >= len(earlier):
+            raise DifferentChoices(f"choice {number} is a new one")
+        choice = earlier[number]
+        if choice is None:
+            return None
+        shapes = [tensor.shape for tensor in operands_of(call, name)]
+        if choice.operation != name or shapes != [tensor.shape for tensor in choice.operands]:
+            raise DifferentChoices(f"choice {number} is another one")
+        with _disable_current_modes():
+            choice.take(call)
+        return result_of(call, name, choice.value)
+
+    def _begin(self, number: int, value: torch.Tensor) -> None:
+        self.offsets[number] = self._labels
+        labels = torch.arange(self._labels, self._labels + value.numel()).reshape(value.shape)
+        self._labels += value.numel()
+        self._links[id(value)] = Link(
+            labels, lambda values: values(number).to(value.dtype), frozenset({number}), True, value
+        )
+
+    def _follow(self, func: Any, name: str, args: tuple, kwargs: dict, result: Any) -> None:
+        """Link integers that come from choices."""
+        moves, pointwise = name in MOVING, name in POINTWISE
+        if not (moves or pointwise):
+            return
+        links = [link for leaf in _tensors(args, kwargs) if (link := self.link(leaf)) is not None]
+        if not links:
+            return
+        outputs = result if isinstance(result, (tuple, list)) else [result]
+        if not all(isinstance(out, torch.Tensor) and not is_fractional(out) for out in outputs):
+            return
+        args, kwargs = _copied_tree(args, self.link), _copied_tree(kwargs, self.link)
+
+        def replay(values: Values) -> Any:
+            def fill(leaf: Any) -> Any:
+                return leaf.replay(values) if isinstance(leaf, Link) else leaf
+
+            return func(*_map(args, fill), **_map(kwargs, fill))
+
+        labels = _moved_labels(func, name, args, kwargs) if moves else [_joined_labels(links, result)]
+        numbers = frozenset().union(*(link.numbers for link in links))
+        is_moved = moves and all(link.is_moved for link in links)
+        for place, (output, own) in enumerate(zip(outputs, labels, strict=True)):
+            if own is not None:
+                part = replay if output is result else (lambda values, place=place: replay(values)[place])
+                self._links[id(output)] = Link(own, part, numbers, is_moved, output)
+
+
+class DifferentChoices(Exception):
+    """Two passes of one model have other choices, because its control flow depends on them."""
+
+
+def _copied(call: Call) -> Call:
+    """The call with copies of its tensors, which code behind it may overwrite."""
+    copy = lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf  # noqa: E731
+    return Call(call.func, _map(call.args, copy), _map(call.kwargs, copy), ())
+
+
+def _copied_tree(tree: Any, link: Callable[[torch.Tensor], Link | None]) -> Any:
+    """The tree with links in the place of linked tensors, and copies of the others."""
+
+    def copied(leaf: Any) -> Any:
+        return (link(leaf) or leaf.detach().clone()) if isinstance(leaf, torch.Tensor) else leaf
+
+    return _map(tree, copied)
+
+
+def _map(tree: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_map(leaf, change) for leaf in tree)
+    if isinstance(tree, dict):
+        return {name: _map(leaf, change) for name, leaf in tree.items()}
+    return change(tree)
+
+
+def _tensors(*trees: Any) -> list[torch.Tensor]:
+    tensors: list[torch.Tensor] = []
+    _map(trees, lambda leaf: tensors.append(leaf) if isinstance(leaf, torch.Tensor) else None)
+    return tensors
+
+
+def _moved_labels(func: Any, name: str, args: tuple, kwargs: dict) -> list[torch.Tensor | None]:
+    """The labels of the results of an operation that moves integers."""
+
+    def labels(leaf: Any) -> Any:
+        if isinstance(leaf, Link):
+            return leaf.labels
+        return torch.full(leaf.shape, -1) if isinstance(leaf, torch.Tensor) else leaf
+
+    if name == "_to_copy":
+        return [labels(args[0])]
+    moved = func(*_map(args, labels), **_map(kwargs, labels))
+    return list(moved) if isinstance(moved, (tuple, list)) else [moved]
+
+
+def _joined_labels(links: list[Link], result: torch.Tensor) -> torch.Tensor | None:
+    """The labels of a pointwise result; -1 for an element of two choices, None for another shape."""
+    joined: torch.Tensor | None = None
+    for link in links:
+        try:
+            labels = link.labels.expand(result.shape)
+        except RuntimeError:
+            return None
+        if joined is None:
+            joined = labels
+        else:
+            joined = torch.where(
+                (joined == labels) | (labels < 0), joined, torch.where(joined < 0, labels, -1)
+            )
+    return joined
+
+
+class Choosing(TorchModules):
+    """Runs passes inside a `Choices`: the first one records it, and all others repeat it.
+
+    Attributes:
+        recorded: The pass that others repeat; None to record it.
+        prescribed: See `Choices`.
+    """
+
+    recorded: Choices | None = None
+    prescribed: Prescribed | None = None
+
+    def _choosing(self) -> Choices:
+        if self.recorded is None:
+            self.recorded = Choices(self.prescribed)
+            return self.recorded
+        return Choices(earlier=self.recorded)
+
+    def _entry(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+        with self._choosing():
+            return super()._entry(arguments)
+
+    def _call_taps(self, call: ModuleCall, args: list, kwargs: dict) -> dict[str, torch.Tensor]:
+        with self._choosing():
+            return super()._call_taps(call, args, kwargs)
+
+
+class ChoosingOracle(Choosing, OracleRunner):
+    """The oracle with rounding samples, which repeat its choices."""
+
+
+class ChoosingReference(Choosing, TorchRunner):
+    """The reference, which repeats the choices of the oracle."""
+
+    def run_recorded(self, arrays: Arrays) -> Capture:
+        """The tapped run with its calls, without those that append an item."""
+        return self._tapped(arrays, None, record_calls=True)

@@ -1,0 +1,88 @@
+"""Runs of the oracle and the reference under prescribed choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from parity.base.precision import Precision
+from parity.capture.captures import Capture, ModuleCall
+from parity.case import Case
+from parity.runners.oracle.choices import Choices, ChoosingOracle, ChoosingReference, Prescribed
+
+
+class Replays:
+    """Runs the oracle and the reference again under prescribed choices.
+
+    Args:
+        case: The case.
+        precision: The tested precision.
+        weights: The weights in any precision.
+        arrays: The batch's inputs.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        precision: Precision,
+        weights: Callable[[], Mapping[str, torch.Tensor]],
+        arrays: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._case, self._precision = case, precision
+        self._weights, self._arrays = weights, arrays
+        self._runners: tuple[ChoosingOracle, ChoosingReference] | None = None
+
+    def runners(self) -> tuple[ChoosingOracle, ChoosingReference]:
+        """The oracle and the reference, loaded once."""
+        if self._runners is None:
+            device = None if self._precision.needs_cuda else torch.device("cpu")
+            self._runners = ChoosingOracle(), ChoosingReference(device)
+            for runner in self._runners:
+                runner.load(self._case, self._precision, self._weights())
+        return self._runners
+
+    def whole(self, prescribed: Prescribed, sampled: bool) -> Replay:
+        """The whole model under prescribed choices; the oracle alone unless `sampled`."""
+        oracle, reference = self._prepared(prescribed)
+        captured = oracle.run_tapped(self._arrays(), whole=sampled)
+        if not sampled:
+            return Replay(oracle.recorded, captured.tensors, {})
+        reference.recorded = oracle.recorded
+        again = reference.run_recorded(self._arrays())
+        return Replay(oracle.recorded, captured.tensors, again.tensors, captured, again)
+
+    def call(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], prescribed: Prescribed, sampled: bool
+    ) -> Replay:
+        """One call alone under prescribed choices; the oracle alone unless `sampled`."""
+        oracle, reference = self._prepared(prescribed)
+        tensors = oracle.run_call(call, inputs, self._arrays(), whole=sampled)
+        if not sampled:
+            return Replay(oracle.recorded, tensors, {})
+        reference.recorded = oracle.recorded
+        return Replay(oracle.recorded, tensors, reference.run_call(call, inputs, self._arrays()))
+
+    def _prepared(self, prescribed: Prescribed) -> tuple[ChoosingOracle, ChoosingReference]:
+        oracle, reference = self.runners()
+        oracle.recorded, oracle.prescribed = None, prescribed
+        return oracle, reference
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Oracle and reference under the same choices.
+
+    Attributes:
+        choices: The oracle's choices, with the numbers of samples and reference.
+        oracle, reference: Results by tap, rounding samples included.
+        oracle_capture, reference_capture: The runs, of a whole model.
+    """
+
+    choices: Choices
+    oracle: Mapping[str, torch.Tensor]
+    reference: Mapping[str, torch.Tensor]
+    oracle_capture: Capture | None = None
+    reference_capture: Capture | None = None

@@ -1,0 +1,241 @@
+"""The evidence under the port's choices.
+
+Where the port's integers or booleans differ from the oracle's, the port may have chosen otherwise within
+rounding. Oracle, rounding samples and reference then run again and take the port's choices. Choices that
+rounding does not explain stay the oracle's, so that the port's fail (`parity.verdict.choices.admissible`).
+All results behind a choice are compared under the same choice, and none is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from parity.capture.captures import Capture
+from parity.capture.names import TapName
+from parity.runners.oracle.choices import DifferentChoices, Prescribed
+from parity.runners.oracle.replays import Replay
+from parity.verdict.bound import Bound, bound_for
+from parity.verdict.choices.admissible import admissible
+from parity.verdict.choices.proposals import propose
+from parity.verdict.choices.search import search
+
+if TYPE_CHECKING:
+    from parity.verdict.evidence import Evidence, Results
+
+ROUNDS = 3
+"""Most searches for choices that rounding does not explain: a wrong one changes those behind it."""
+SEARCHES = 3
+"""Most searches for choices that no result shows: one that is taken changes those behind it."""
+
+
+def under_port_choices(evidence: Evidence, results: Results) -> Evidence:
+    """The evidence under the choices that the port's integers and booleans show.
+
+    It is the given evidence where all of them are equal, and where the models cannot run again.
+    """
+    if evidence.replays is None:
+        return evidence
+    if evidence.oracle_isolated:
+        evidence = _calls(evidence, results)
+    if not _differ(
+        evidence.reference.tensors, evidence.oracle, _of_port(evidence, results, evidence.exact_taps)
+    ):
+        return evidence
+    port = _of_port(evidence, results, evidence.reference.tensors)
+
+    explained = _explained(evidence.replays.whole, port, _bounds(evidence))
+    return evidence if explained is None else _with_whole(evidence, explained[0])
+
+
+def under_hidden_choices(
+    evidence: Evidence, results: Results, recorded: Capture, alone: Collection[str], whole: bool
+) -> Evidence:
+    """The evidence under choices that no integer or boolean of a failing port shows.
+
+    It is the given evidence where no other choice brings the oracle nearer to the port.
+
+    Args:
+        evidence: The evidence of the comparison.
+        results: The port's results.
+        recorded: The reference's recorded run, on whose tensors modules ran alone.
+        alone: Taps that fail alone.
+        whole: Whether the port fails inside the model.
+    """
+    replays = evidence.replays
+    if replays is None:
+        return evidence
+    again = {}
+    for call in recorded.calls:
+        port = {tap: results.isolated[tap] for tap in call.outputs if tap in results.isolated}
+        if port.keys().isdisjoint(alone):
+            continue
+        bound = bound_for(evidence.precision, recorded.longest_sums[call.path])
+        run = functools.partial(replays.call, call, recorded.call_inputs)
+        replay = _searched(run, port, lambda tap, bound=bound: bound, bound, evidence.batch_size)
+        if replay is not None:
+            again[call.tap] = replay
+    evidence = _with_calls(evidence, again)
+    if not whole:
+        return evidence
+    port = _of_port(evidence, results, evidence.reference.tensors)
+    longest = bound_for(evidence.precision, evidence.model_longest_sum)
+    replay = _searched(replays.whole, port, _bounds(evidence), longest, evidence.batch_size)
+    return evidence if replay is None else _with_whole(evidence, replay)
+
+
+def _bounds(evidence: Evidence) -> Callable[[str], Bound]:
+    """The bound of a tap inside the model."""
+    return lambda tap: bound_for(
+        evidence.precision, evidence.longest_sum(tap, isolated=False), evidence.modules(tap, isolated=False)
+    )
+
+
+def _with_whole(evidence: Evidence, replay: Replay) -> Evidence:
+    """The evidence with the whole model run again."""
+    own, again = evidence.reference, replay.reference_capture
+    reference = replace(
+        own,
+        tensors={**own.tensors, **again.tensors},
+        arguments=again.arguments,
+        call_inputs={**own.call_inputs, **again.call_inputs},
+    )
+    return replace(
+        evidence,
+        reference=reference,
+        reference_isolated=evidence.reference_isolated or own.tensors,
+        oracle={**evidence.oracle, **replay.oracle},
+        oracle_received=replay.oracle_capture,
+        ties={**evidence.ties, **_ties(evidence.oracle, replay.oracle)},
+    )
+
+
+def _of_port(evidence: Evidence, results: Results, taps: Iterable[str]) -> dict[str, torch.Tensor]:
+    """The judged results of the port inside the model, by tap."""
+    sides = {
+        tap: results.untapped if TapName.parse(tap).is_output_of(evidence.entry) else results.tapped
+        for tap in taps
+    }
+    return {tap: side[tap] for tap, side in sides.items() if tap in side}
+
+
+def _differ(
+    reference: Mapping[str, torch.Tensor],
+    oracle: Mapping[str, torch.Tensor],
+    port: Mapping[str, torch.Tensor],
+) -> bool:
+    """Whether an integer or boolean of the port or of the reference is not the oracle's."""
+    for tap, tensor in port.items():
+        exact = oracle.get(tap)
+        if exact is not None and any(
+            side.shape == exact.shape and bool((side != exact).any()) for side in (tensor, reference[tap])
+        ):
+            return True
+    return False
+
+
+def _calls(evidence: Evidence, results: Results) -> Evidence:
+    """The evidence with the calls of modules alone under the port's choices."""
+    own = evidence.reference_isolated or evidence.reference.tensors
+    again = {}
+    for call in evidence.reference.calls:
+        taps = [tap for tap in call.outputs if tap in results.isolated]
+        exact = {tap: results.isolated[tap] for tap in taps if tap in evidence.exact_taps}
+        if not _differ(own, evidence.oracle_isolated, exact):
+            continue
+        port = {tap: results.isolated[tap] for tap in taps}
+        bound = bound_for(evidence.precision, evidence.reference.longest_sums[call.path])
+        run = functools.partial(evidence.replays.call, call, evidence.reference.call_inputs)
+        explained = _explained(run, port, lambda tap, bound=bound: bound)
+        if explained is not None:
+            again[call.tap] = explained[0]
+    return _with_calls(evidence, again)
+
+
+def _with_calls(evidence: Evidence, again: Mapping[str, Replay]) -> Evidence:
+    """The evidence with calls of modules run again alone."""
+    if not again:
+        return evidence
+    oracle = dict(evidence.oracle_isolated)
+    reference = dict(evidence.reference_isolated or evidence.reference.tensors)
+    ties = dict(evidence.ties_isolated)
+    for replay in again.values():
+        ties |= _ties(oracle, replay.oracle)
+        oracle |= replay.oracle
+        reference |= replay.reference
+    return replace(evidence, oracle_isolated=oracle, reference_isolated=reference, ties_isolated=ties)
+
+
+def _explained(
+    run: Callable[[Prescribed, bool], Replay], port: Mapping[str, torch.Tensor], bound: Callable[[str], Bound]
+) -> tuple[Replay, Prescribed] | None:
+    """A replay under the port's choices, without those that rounding does not explain; and these choices.
+
+    It is None for a model without choices.
+    """
+    try:
+        replay = run({}, False)
+        if not any(replay.choices.choices):
+            return None
+        prescribed, taps = propose(replay.choices, replay.oracle, port)
+        return _settled(run, prescribed, lambda number: bound(taps[number]))
+    except DifferentChoices:
+        return None
+
+
+def _settled(
+    run: Callable[[Prescribed, bool], Replay], prescribed: Prescribed, bound: Callable[[int], Bound]
+) -> tuple[Replay, Prescribed]:
+    """A replay under prescribed choices, without those that rounding does not explain."""
+    for _ in range(ROUNDS):
+        replay = run(prescribed, True)
+        refused = False
+        for number, (values, mask) in prescribed.items():
+            choice = replay.choices.choices[number]
+            right = admissible(choice, values.to(choice.value.dtype), bound(number)) | ~mask
+            if not right.all():
+                prescribed[number] = values, mask & right
+                refused = True
+        if not refused:
+            return replay, prescribed
+    return run(prescribed, True), prescribed
+
+
+def _searched(
+    run: Callable[[Prescribed, bool], Replay],
+    port: Mapping[str, torch.Tensor],
+    bound: Callable[[str], Bound],
+    hidden: Bound,
+    rows: int,
+) -> Replay | None:
+    """A replay under choices that bring the oracle nearer to the port; None where there are none."""
+    explained = _explained(run, port, bound)
+    if explained is None:
+        return None
+    replay, start = explained
+    prescribed = start
+    try:
+        for _ in range(SEARCHES):
+            before = prescribed
+            prescribed = search(
+                lambda choices: run(choices, False).oracle, replay, prescribed, port, hidden, rows
+            )
+            if prescribed is before:
+                break
+            replay, prescribed = _settled(run, prescribed, lambda number: hidden)
+    except DifferentChoices:
+        return None
+    return None if prescribed is start else replay
+
+
+def _ties(natural: Mapping[str, torch.Tensor], chosen: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """By tap, the number of integers and booleans that are the port's in place of the oracle's."""
+    return {
+        tap: int((tensor != natural[tap]).sum())
+        for tap, tensor in chosen.items()
+        if tap in natural and not tensor.dtype.is_floating_point and natural[tap].shape == tensor.shape
+    }

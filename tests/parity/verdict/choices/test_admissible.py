@@ -1,0 +1,117 @@
+"""Choices that rounding explains, by operation."""
+
+import pytest
+import torch
+
+from parity.runners.oracle.choices import Choices
+from parity.verdict.bound import Bound
+from parity.verdict.choices.admissible import admissible, limits
+
+BOUND = Bound(k=2.0, floor=0.0, longest_sum=4, unit_roundoff=2**-8)
+ERROR = 0.01
+"""Error of the reference and of all samples: L is 2 * 0.01 times the sampling factor of 33 numbers."""
+
+
+def chosen(run, *numbers: list[float], error: float = ERROR):
+    """The first choice of `run` on numbers that all have one error."""
+    tensors = [torch.tensor(values, dtype=torch.float64) for values in numbers]
+    with Choices() as recorded:
+        run(*tensors)
+    choice = recorded.choices[0]
+    choice.samples = 32
+    choice.squares = [torch.full_like(tensor, 32 * error**2) for tensor in choice.numbers]
+    choice.reference = [tensor + error for tensor in choice.numbers]
+    return choice
+
+
+def right(choice, value: list) -> list:
+    return admissible(choice, torch.tensor(value), BOUND).tolist()
+
+
+def test_the_limit_of_a_number():
+    choice = chosen(lambda x: x.argmax(), [1.0, 2.0])
+    (limit,) = limits(choice, BOUND)
+    # The root of the F distribution's quantile with 1 and 33 degrees of freedom at 1e-4 is 4.40.
+    assert limit.tolist() == pytest.approx([0.0881, 0.0881], rel=0.01)
+    exact = chosen(lambda x: x.argmax(), [1.0, 2.0], error=0.0)
+    assert limits(exact, BOUND)[0].tolist() == [0.0, 0.0]
+
+
+def test_an_order_follows_from_numbers_within_their_limits():
+    # L is 0.088: neighbours 0.1 apart may change places, numbers 0.2 apart may not.
+    choice = chosen(lambda x: x.topk(3, -1), [1.0, 0.9, 0.8, 0.7, 0.0])
+    assert right(choice, [0, 1, 2]) == [True] * 3
+    assert right(choice, [1, 0, 2]) == [True] * 3
+    assert right(choice, [0, 1, 3]) == [True] * 3
+    for wrong in ([2, 1, 0], [0, 1, 4], [0, 3, 2], [0, 0, 1], [0, 1, 5], [-1, 0, 1]):
+        assert right(choice, wrong) == [False] * 3
+
+
+def test_an_order_from_the_smallest_number_and_along_another_axis():
+    choice = chosen(lambda x: x.sort(0), [[0.0, 1.0], [0.1, 0.0], [0.5, 0.5]])
+    assert right(choice, [[1, 1], [0, 2], [2, 0]]) == [[True, True]] * 3
+    assert right(choice, [[2, 1], [0, 0], [1, 2]]) == [[False, False]] * 3
+
+
+@pytest.mark.parametrize("operation", ["argmax", "max"])
+def test_the_largest_number(operation):
+    choice = chosen(lambda x: getattr(x, operation)(-1), [[1.0, 0.9, 0.0], [0.0, 1.0, 0.9]])
+    assert right(choice, [1, 2]) == [True, True]
+    assert right(choice, [2, 0]) == [False, False]
+    whole = chosen(lambda x: x.argmin(), [[1.0, 0.0], [0.1, 0.5]])
+    assert right(whole, 2) is True
+    assert right(whole, 3) is False
+
+
+def test_equal_exact_numbers_have_any_order_unless_it_is_stable():
+    equal = [0.0, 1.0, 1.0, 0.0]
+    choice = chosen(lambda x: x.sort(-1), equal, error=0.0)
+    assert right(choice, [3, 0, 2, 1]) == [True] * 4
+    assert right(choice, [3, 2, 0, 1]) == [False] * 4
+    stable = chosen(lambda x: x.sort(dim=-1, stable=True), equal, error=0.0)
+    assert right(stable, [3, 0, 2, 1]) == [False] * 4
+    assert right(stable, [0, 3, 1, 2]) == [True] * 4
+
+
+def test_comparisons():
+    choice = chosen(lambda x, y: x > y, [1.0, 1.0, 1.0], [0.95, 0.8, 1.05])
+    # The distance of the sides has a limit.
+    assert right(choice, [False, False, True]) == [True, False, True]
+    equal = chosen(lambda x: x == 1.0, [1.0, 1.05, 2.0])
+    assert right(equal, [False, True, True]) == [True, True, False]
+
+
+def test_an_error_that_both_sides_of_a_comparison_share_explains_nothing():
+    numbers = torch.tensor([1.0, 1.0, 2.0], dtype=torch.float64)
+    with Choices() as recorded:
+        torch.lt(numbers, numbers[:1])
+    for error in (0.01, -0.02):
+        moved = numbers + error
+        with Choices(earlier=recorded):
+            torch.lt(moved, moved[:1])
+    assert recorded.choices[0].samples == 2
+    assert right(recorded.choices[0], [True, False, False]) == [False, True, True]
+    # An error of its own explains another result.
+    with Choices(earlier=recorded):
+        torch.lt(torch.tensor([0.99, 1.0, 2.0], dtype=torch.float64), numbers[:1])
+    assert right(recorded.choices[0], [True, True, True]) == [True, False, False]
+
+
+def test_roundings_and_boundaries():
+    floor = chosen(torch.floor, [1.05, 1.5, 1.95])
+    assert right(floor, [0.0, 1.0, 2.0]) == [True, True, True]
+    assert right(floor, [2.0, 2.0, 0.0]) == [False, False, False]
+    whole = chosen(lambda x: x.to(torch.int64), [1.05, 1.5])
+    assert right(whole, [0, 0]) == [True, False]
+    edges = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
+    count = chosen(lambda x: torch.bucketize(x, edges), [1.05, 1.5])
+    assert right(count, [1, 1]) == [True, False]
+    assert right(count, [2, 3]) == [True, False]
+
+
+def test_numbers_without_samples_share_the_error_of_their_row():
+    choice = chosen(lambda x: x.argmax(-1), [[1.0, 0.9, 0.0, 0.0]])
+    choice.samples, choice.squares = 0, []
+    (limit,) = limits(choice, BOUND)
+    assert len(set(limit[0].tolist())) == 1
+    assert limit[0, 0] > 0.0

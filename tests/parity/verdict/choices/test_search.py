@@ -1,0 +1,83 @@
+"""Choices that no integer shows: the search takes the port's where rounding explains them, and no others."""
+
+import pytest
+import torch
+
+from parity.runners.oracle.choices import Choices
+from parity.runners.oracle.replays import Replay
+from parity.verdict.bound import Bound
+from parity.verdict.choices.search import search
+from tests.parity.choosing_rates import judged
+from tests.parity.hidden_ports import HIDDEN
+
+BOUND = Bound(k=2.0, floor=0.0, longest_sum=4, unit_roundoff=2**-8)
+ERROR = 0.01
+"""Error of the reference and of all samples: the limit of a number is 0.088."""
+
+
+def searched(model, numbers, port):
+    """The oracle's result under the choices that a search takes, of a model with rows."""
+
+    def run(prescribed):
+        with Choices(prescribed) as recorded:
+            results = {"y": model(numbers.clone())}
+        for choice in recorded.choices:
+            choice.samples = 32
+            choice.squares = [torch.full_like(tensor, 32 * ERROR**2) for tensor in choice.numbers]
+            choice.reference = [tensor + ERROR for tensor in choice.numbers]
+        return Replay(recorded, results, results)
+
+    replay = run({})
+    rows = len(numbers)
+    taken = search(lambda choices: run(choices).oracle, replay, {}, {"y": port}, BOUND, rows)
+    return run(taken).oracle["y"]
+
+
+def wide(*rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+VALUES = wide([10.0, 20.0, 30.0, 40.0])[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "numbers", "near", "far"),
+    [
+        # The second row is a tie within rounding; another choice in the first one is an error.
+        (lambda x: VALUES[x.argmax(-1)], wide([0.9, 0.1, 0.0], [0.0, 0.9, 0.92]), [10.0, 20.0], [30.0, 30.0]),
+        (lambda x: torch.where(x > 0.5, x, -x), wide([0.9], [0.52]), [[0.9], [-0.52]], [[-0.9], [0.52]]),
+        (lambda x: torch.round(x), wide([0.9], [2.48]), [[1.0], [3.0]], [[0.0], [2.0]]),
+        (
+            lambda x: VALUES[x.argsort(-1, descending=True)],
+            wide([0.9, 0.1], [0.4, 0.45]),
+            [[10.0, 20.0], [10.0, 20.0]],
+            [[20.0, 10.0], [20.0, 10.0]],
+        ),
+    ],
+)
+def test_values_that_rounding_explains_are_taken_row_by_row(model, numbers, near, far):
+    own = model(numbers)
+    port = torch.tensor(near, dtype=torch.float64)
+    assert not torch.equal(own, port)
+    assert torch.equal(searched(model, numbers, port), port)
+    # A choice beyond rounding stays the oracle's.
+    assert torch.equal(searched(model, numbers, torch.tensor(far, dtype=torch.float64)), own)
+
+
+def test_a_right_port_with_a_hidden_choice_passes():
+    runner = judged("decoded", "bf16", "", 0)
+    assert runner.verdict == "PASS", runner.diagnosis
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("decoded", "second best"),
+        pytest.param("gated", "threshold", marks=pytest.mark.full),
+        pytest.param("sorted", "last ones swapped", marks=pytest.mark.full),
+        pytest.param("nucleus", "without the third", marks=pytest.mark.full),
+    ],
+)
+def test_a_wrong_hidden_choice_fails_where_it_is_made(name, fault):
+    runner = judged(name, "bf16", fault, 0)
+    assert (runner.verdict, runner.diagnosis.tap) == ("FAIL", HIDDEN[name].faults[fault])
