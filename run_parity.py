@@ -3,9 +3,11 @@
 
 if __name__ == "__main__":
     from parity.base.interruption import watch
+    from parity.base.memory import require_least
 
-    # Before the imports below: they take a moment.
+    # Before the imports below: they take a moment, and memory.
     watch()
+    require_least()
 
 if __name__ != "__mp_main__":  # processes of runners import this file too, and need no command line
     from cases.registry import SHIPPED

@@ -128,8 +128,9 @@ def compare(
                     f"is not the precision of the Tripy model, {own}",
                     "give a function that builds it from a type, such as its class",
                 )
+    default = PRECISIONS_COMPARED if own is None else (own,)
     with case.port_restored():
-        return check(case, precisions or (PRECISIONS_COMPARED if own is None else (own,)), runners)
+        return check(case, default if precisions is None else precisions, runners)
 
 
 def check(
@@ -146,7 +147,9 @@ def check(
         UserError: A bad name, or a case that cannot run.
     """
     for field, names in (("precisions", precisions), ("runners", runners)):
-        if isinstance(names, str) or not names:
+        if not isinstance(names, str) and not names:
+            raise UserError(field, names, "names none", "leave it out, or give a tuple of names")
+        if isinstance(names, str):
             raise UserError(field, names, "is no sequence of names", f"give a tuple, such as ({names!r},)")
     precisions = check_names("precisions", precisions, PRECISIONS)
     if case.is_live and "tf32" in precisions:
@@ -207,7 +210,9 @@ def _notes(runner: RunnerReport) -> list[str]:
     groups: dict[tuple[str, str, str], list[str]] = {}
     for module in runner.modules:
         if module.gap:
-            groups.setdefault((pattern_of(module.path), module.kind, module.gap), []).append(module.path)
+            # The reference has no class for a module of the port alone.
+            kind = "of the port" if module.kind == "unknown" else module.kind
+            groups.setdefault((pattern_of(module.path), kind, module.gap), []).append(module.path)
     return [
         f"note: {pattern} ({len(paths)} {kind}): {gap}"
         if len(paths) > 1

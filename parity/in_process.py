@@ -15,12 +15,14 @@ import torch
 from parity.base.precision import Precision
 from parity.capture.captures import ModuleCall
 from parity.case import Case
+from parity.execution.errors import error_text
 from parity.execution.record import ORACLE, REFERENCE
 from parity.inputs.arrays import CaseInputs, make_inputs, poisoned_inputs
 from parity.inputs.weights import case_weights, rounded
 from parity.runners import Runner, make_runner
 from parity.runners.base import Appends
 from parity.runners.forms import computed_inside
+from parity.runners.oracle.replays import Replays
 from parity.verdict.batch import evidence_of
 from parity.verdict.comparison import Comparison, compare
 from parity.verdict.evidence import Results
@@ -75,6 +77,7 @@ class CleanRun:
             reference.run_incremental(self.arrays),
             has_padding=self.poisoned is not None,
         )
+        self.evidence.replays = Replays(case, precision, lambda: self.weights, lambda: self.arrays)
 
     def load(self, name: str) -> Runner:
         """A runner with the case and its weights."""
@@ -98,7 +101,7 @@ class CleanRun:
             try:
                 tensors |= self._alone(runner, [call])
             except Exception as error:  # noqa: BLE001, any error of a module is its result
-                problems[call.tap] = describe(error)
+                problems[call.tap] = error_text(error)
         return tensors, problems
 
     def results(self, runner: Runner) -> Results:
@@ -130,10 +133,3 @@ class CleanRun:
         """Load a runner and judge it."""
         results = replace(self.results(self.load(name)), fused=computed_inside(self.case, name))
         return compare(self.evidence, self.evidence.aligned(results))
-
-
-def describe(error: Exception) -> str:
-    """An error in one line, without the place in the source that nvtripy puts first."""
-    lines = (line.strip() for line in str(error).splitlines())
-    first = next((line for line in lines if line and not line.startswith("-->")), "no message")
-    return f"{type(error).__name__}: {first}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from parity.base.process import one_thread
 from parity.case import Case, load_case
 from parity.execution import fork_server
 from parity.execution.batches import BatchCollection
+from parity.execution.bounds import Needs, divided, needs_of_cases, needs_of_prepared, require_least
 from parity.execution.case_files import described, write_prepared
 from parity.execution.collect import Progress
-from parity.execution.folder import RunFolder, going_on, in_use, opened
+from parity.execution.folder import STARTED, RunFolder, going_on, in_use, opened
 from parity.execution.manifest import read_manifest, write_manifest
+from parity.execution.record import ORACLE, REFERENCE
 from parity.execution.request import Request
 from parity.execution.resuming import check_started, read_started, write_started
 from parity.execution.scheduler import Worker, side_by_side
@@ -49,33 +52,35 @@ def run(
     if not any(case.is_live for case in request.cases):
         fork_server.start()
     # Bad input is refused before the first runner starts.
-    prepared = prepare(request.cases, request.data, request.checkpoint)
+    prepared = _prepared(request)
     with opened(request.save) as folder:
         if request.save is None:
             return _finish(prepared, request, folder, progress, streams)
-        write_started(request, folder)
         with going_on(folder):
+            write_started(request, folder)
             return _finish(prepared, request, folder, progress, streams)
 
 
-def resume(folder: Path, progress: Progress, streams: JudgesStreams) -> Report:
+def resume(folder: Path, progress: Progress, streams: JudgesStreams, memory: float | None = None) -> Report:
     """Continue a saved run after an interruption, from the last batch that is done.
 
     Args:
         folder: Folder of the run.
         progress: Called after each step.
         streams: As in `run`. All of them are judged: they take seconds.
+        memory: Largest memory in bytes; None for the run's own.
 
     Raises:
         UserError: The folder holds no such run, is in use, or its files, inputs or code have changed.
     """
     root = RunFolder(folder)
     check_started(root)
-    with in_use("resume", folder), going_on(root):
+    with in_use("resume", folder, STARTED), going_on(root):
         request = read_started(root)
+        if memory is not None:
+            request = replace(request, memory=memory)
         fork_server.start()
-        prepared = prepare(request.cases, request.data, request.checkpoint)
-        return _finish(prepared, request, root, progress, streams)
+        return _finish(_prepared(request), request, root, progress, streams)
 
 
 @one_thread()
@@ -114,6 +119,15 @@ def _saved_streams(folder: RunFolder) -> dict[str, Sequence[StreamReport]]:
     return {case.case.name: case.streams for case in read_report(folder.report).cases}
 
 
+def _prepared(request: Request) -> list[PreparedCase]:
+    """The inputs and weights of a run that fits into its memory. Raises `UserError`."""
+    # What is known by arithmetic is refused before anything is drawn.
+    require_least(request.memory, needs_of_cases((case, _runners(case, request)) for case in request.cases))
+    prepared = prepare(request.cases, request.data, request.checkpoint)
+    require_least(request.memory, _needs(prepared, request))
+    return prepared
+
+
 def _finish(
     prepared: list[PreparedCase],
     request: Request,
@@ -123,6 +137,8 @@ def _finish(
 ) -> Report:
     """Run the batches that are not done, judge all of them, and write the report of a saved run."""
     write_prepared(prepared, folder)
+    sharing, budget = divided(request.memory, _needs(prepared, request))
+    request = replace(request, budget=request.budget or budget)
 
     precisions = [PRECISIONS[name] for name in request.precisions]
 
@@ -136,7 +152,7 @@ def _finish(
     longest_first = sorted(prepared, key=lambda entry: _length(entry, request), reverse=True)
     units = [*((entry, None) for entry in prepared), *itertools.product(longest_first, precisions)]
     here = any(case.is_live for case in request.cases)
-    results = side_by_side(work, units, folder, request.timeout, here)
+    results = side_by_side(work, units, folder, request.timeout, here, sharing)
     names = ((entry.case.name, precision) for entry, precision in units)
     done = dict(zip(names, results, strict=True))
     of_cases = [done[entry.case.name, None] for entry in prepared]
@@ -156,6 +172,15 @@ def _finish(
             progress(problem)
         write_manifest(folder, request, report.requested_runners, descriptions)
     return report
+
+
+def _runners(case: Case, request: Request) -> int:
+    """Number of runners of a case, with reference and oracle."""
+    return len({REFERENCE, ORACLE, *request.runners_of(case)})
+
+
+def _needs(prepared: Sequence[PreparedCase], request: Request) -> Needs:
+    return needs_of_prepared((entry, _runners(entry.case, request)) for entry in prepared)
 
 
 def _length(prepared: PreparedCase, request: Request) -> tuple[int, int]:

@@ -22,6 +22,12 @@ def is_library(path: str) -> bool:
     return path.startswith(_LIBRARIES)
 
 
+def shown(path: Path) -> str:
+    """A path, relative to the working folder if it is inside."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's content."""
     digest = hashlib.sha256()
@@ -47,8 +53,16 @@ def imported_code() -> dict[str, str]:
 
 def present_code(names: Iterable[str]) -> dict[str, str]:
     """Digests of packages and modules at the top level as they are now, by name; without those not found."""
-    places = {name: _places(importlib.util.find_spec(name)) for name in names}
+    places = {name: _places(_spec(name)) for name in names}
     return {name: _digest(own) for name, own in places.items() if own}
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """The place of a module, or None: a saved run may name any text."""
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
 
 
 def changed_code(code: Mapping[str, str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import json
 import os
 import re
 import shutil
@@ -12,14 +13,18 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from parity.base.errors import UserError
 from parity.base.interruption import stay_if_ending, undone
-from parity.base.locks import LOCK, locked, remove_abandoned
+from parity.base.locks import LOCK, locked, made, remove_abandoned
 
-_UNFINISHED = re.compile(r"\..+\.\d+\.\d+")
-"""Name of a file that is being written."""
+_UNFINISHED = re.compile(r"\.(.+)\.(\d+)\.\d+")
+"""Name of a file that is being written: its final name, and the ids of the writing process and thread."""
 
+MAX_DEPTH = 100
+"""Most levels of JSON."""
+_TOO_DEEP = f"it has more than {MAX_DEPTH} levels"
 MAX_BYTES = 1 << 30
 """Largest file of text that is read into memory."""
 
@@ -30,31 +35,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Missing folders are created. An error in the body leaves `path` as it is, and no new file or folder.
     """
-    absent = [folder for folder in path.parents if not folder.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with undone(functools.partial(temporary.unlink, missing_ok=True)):
-        try:
-            yield temporary
-            stay_if_ending()
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                for folder in absent:
-                    folder.rmdir()
-            raise
+    with made(path.parent), undone(functools.partial(temporary.unlink, missing_ok=True)):
+        yield temporary
+        stay_if_ending()
+        temporary.replace(path)
 
 
-def read_file(path: Path, most: int = MAX_BYTES) -> bytes:
-    """The content of a file.
-
-    Args:
-        path: The file.
-        most: Largest size in bytes.
+def size_of(path: Path) -> int:
+    """The size of a file in bytes.
 
     Raises:
-        OSError: The file cannot be read, is larger, or is none: the end of a pipe or device may never come.
+        OSError: There is none, or it is a folder, pipe or device, whose end may never come.
     """
     try:
         mode, size = path.stat().st_mode, path.stat().st_size
@@ -65,9 +57,42 @@ def read_file(path: Path, most: int = MAX_BYTES) -> bytes:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "it is no regular file")
+    return size
+
+
+def read_file(path: Path, most: int = MAX_BYTES) -> bytes:
+    """The content of a file.
+
+    Args:
+        path: The file.
+        most: Largest size in bytes.
+
+    Raises:
+        OSError: The file cannot be read, is larger, or is none, see `size_of`.
+    """
+    size = size_of(path)
     if size > most:
         raise OSError(errno.EFBIG, f"it has {size} bytes, more than {most}")
     return path.read_bytes()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The content of JSON that is not too deep for code that walks through it.
+
+    Raises:
+        ValueError: The text is no JSON, or deeper than `MAX_DEPTH`.
+    """
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    level = [content] if isinstance(content, (dict, list)) else []
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [value for value in level if isinstance(value, (dict, list))]
+        if not level:
+            return content
+    raise ValueError(_TOO_DEEP)
 
 
 @contextlib.contextmanager
@@ -92,11 +117,41 @@ def making(path: Path) -> Iterator[Path]:
         (path / LOCK).unlink()
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed. Nobody may write into the folder."""
+def remove_unfinished(folder: Path, mark: str) -> None:
+    """Remove the temporary files of writers that were killed. Nobody may write into the folder.
+
+    Args:
+        folder: The folder.
+        mark: Name of the first file of a folder of results. A folder with other files and without this one
+            belongs to somebody else, and stays as it is.
+
+    Raises:
+        OSError: The folder cannot be read or written.
+    """
+    names = {path.name for path in folder.iterdir()} - {LOCK}
+    if mark not in names and not all(map(_UNFINISHED.fullmatch, names)):
+        return
     for path in folder.rglob(".*"):
         if _UNFINISHED.fullmatch(path.name):
             path.unlink(missing_ok=True)
+
+
+def remove_unfinished_of(path: Path) -> None:
+    """Remove the temporary files of one file whose writers were killed. Others may write into its folder."""
+    for temporary in path.parent.glob(".*"):
+        name = _UNFINISHED.fullmatch(temporary.name)
+        if name is not None and name[1] == path.name and not _is_alive(int(name[2])):
+            temporary.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def write_new(path: Path, content: bytes) -> None:
@@ -106,7 +161,7 @@ def write_new(path: Path, content: bytes) -> None:
         UserError: The file exists with other content, or the folder cannot be written.
     """
     try:
-        if path.exists():
+        if path.exists() or path.is_symlink():
             if path.is_file() and path.read_bytes() == content:
                 return
             raise UserError(

@@ -13,19 +13,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CURSOR = "\x1b[?25h\r\n"
 """Shows the cursor again, which a moving line of progress hides."""
 
-_NOTHING = "nothing is saved: the same command begins anew"
+_NOTHING = "this call has saved nothing: the same command begins anew"
 
 _undo: dict[object, Callable[[], object]] = {}
-_remains: list[str] = []
+_remains: list[tuple[str, Callable[[], bool]]] = []
 _ends = threading.Event()
 
 
 def undoing(function: Callable[[], object]) -> Callable[[], None]:
-    """Call a function at an interruption, later ones first. Returns a function that takes that back."""
+    """Call a function at an interruption, later ones first. Returns a function that takes that back.
+
+    It is called twice: other threads work until the process ends, and may do once more what it undoes.
+    """
     key = object()
     _undo[key] = function
 
@@ -47,13 +50,14 @@ def undone(function: Callable[[], object]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def remaining(text: str) -> Iterator[None]:
-    """Tell, at an interruption in the body, what remains of the work."""
-    _remains.append(text)
+def remaining(text: str, does: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Tell, at an interruption in the body, what remains of the work, if it does."""
+    entry = text, does
+    _remains.append(entry)
     try:
         yield
     finally:
-        _remains.remove(text)
+        _remains.remove(entry)
 
 
 def stay_if_ending() -> None:
@@ -64,29 +68,49 @@ def stay_if_ending() -> None:
 
 def watch() -> None:
     """Wait for the signals from now on, in a thread. A signal that is ignored stays so, as under nohup."""
+    _open_closed_streams()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for number in _SIGNALS:
+    for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     threading.Thread(target=_wait, args=(reading,), name="interruption", daemon=True).start()
 
 
+def _open_closed_streams() -> None:
+    """Lead standard streams that are closed nowhere: another file would get their numbers and their text."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The system gives the lowest number that is free.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+            setattr(sys, f"__{name}__", getattr(sys, name))
+
+
 def _wait(reading: int) -> None:
     number = 0
-    while number not in _SIGNALS:
+    while number not in SIGNALS:
         number = os.read(reading, 1)[0]
     _end(number)
 
 
 def _end(number: int) -> None:
     _ends.set()
+    _undo_all()
+    with contextlib.suppress(OSError):
+        remains = "; ".join(text for text, does in _remains if does())
+        text = f"interrupted by {signal.Signals(number).name}; {remains or _NOTHING}\n"
+        os.write(2, f"{_CURSOR if sys.__stderr__ and sys.__stderr__.isatty() else ''}{text}".encode())
+    _undo_all()
+    os._exit(128 + number)
+
+
+def _undo_all() -> None:
     for function in reversed(list(_undo.values())):
         # The process ends whatever happens; each part of its end has its own try.
         with contextlib.suppress(Exception):
             function()
-    with contextlib.suppress(OSError):
-        text = f"interrupted by {signal.Signals(number).name}; {'; '.join(_remains) or _NOTHING}\n"
-        os.write(2, f"{_CURSOR if sys.__stderr__ and sys.__stderr__.isatty() else ''}{text}".encode())
-    os._exit(128 + number)

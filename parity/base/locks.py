@@ -1,4 +1,4 @@
-"""Locks of folders: one process at a time writes there. The system frees the lock of a dead process."""
+"""Folders of results: made, and locked, so that one process at a time writes. The dead hold no lock."""
 
 from __future__ import annotations
 
@@ -25,6 +25,24 @@ class Locked(Exception):
 
     def __init__(self, holder: str) -> None:
         super().__init__(f"is in use by process {holder or 'of unknown id'}")
+
+
+@contextlib.contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """Make a folder if it is missing. Folders that are new and empty behind the body are removed.
+
+    Raises:
+        OSError: The folder cannot be made.
+    """
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        # A folder that holds anything stays, and with it all above. The innermost one may not have been made.
+        for path in absent:
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 @contextlib.contextmanager

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 import os
 import resource
+import sys
 from pathlib import Path
 
 from parity.base.errors import UserError
 
+_LEAST = 320 * 2**20
+"""Bytes that PyTorch and the engine take before they read any input."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_STATM = Path("/proc/self/statm")
+_ALL, _DATA = 0, 5
+"""Positions of the pages of this process in that file: all of its addresses, and its own data."""
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -17,11 +23,20 @@ _CGROUP = Path("/sys/fs/cgroup")
 def address_space_left() -> float:
     """Bytes of address space below the limit of `ulimit -v`; infinite without one."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return (
-        math.inf
-        if limit == resource.RLIM_INFINITY
-        else limit - _first_number(Path("/proc/self/statm")) * _PAGE
-    )
+    return math.inf if limit == resource.RLIM_INFINITY else limit - _pages(_ALL) * _PAGE
+
+
+def data_left() -> float:
+    """Bytes of data below the limit of `ulimit -d`; infinite without one."""
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else limit - _pages(_DATA) * _PAGE
+
+
+def of_machine() -> float:
+    """Bytes of memory that this machine has for this process, used or not; infinite if it does not tell."""
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    own = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    return min(_meminfo().get("MemTotal", math.inf), _number(_CGROUP / "memory.max"), *own)
 
 
 def available() -> float:
@@ -29,7 +44,7 @@ def available() -> float:
 
     Infinite where the system does not tell.
     """
-    return min(_free_memory(), _left_in_cgroup(), address_space_left())
+    return min(_free_memory(), _left_in_cgroup(), address_space_left(), data_left())
 
 
 def require(field: str, value: object, needed: float, fix: str) -> None:
@@ -40,28 +55,49 @@ def require(field: str, value: object, needed: float, fix: str) -> None:
         raise UserError(field, value, problem, fix)
 
 
+def require_least() -> None:
+    """End the program with exit code 2 and one message if its libraries do not fit into memory.
+
+    It comes before their imports: some of them end the process themselves, with another code and text.
+    """
+    try:
+        require("machine", "the program", _LEAST, "free memory, or raise its limit (ulimit -v, ulimit -d)")
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+
+
 def _gigabytes(size: float) -> str:
     return f"{max(size, 0) / 2**30:.3g} GiB"
 
 
-def _free_memory() -> float:
+def _meminfo() -> dict[str, float]:
+    """The system's sizes of memory in bytes; empty if it does not tell."""
     try:
         lines = _MEMINFO.read_text().splitlines()
     except OSError:
-        return math.inf
-    sizes = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+        return {}
+    return {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+
+
+def _free_memory() -> float:
+    sizes = _meminfo()
     return sizes.get("MemAvailable", math.inf) + sizes.get("SwapFree", 0)
 
 
 def _left_in_cgroup() -> float:
-    limit = _first_number(_CGROUP / "memory.max")
+    limit = _number(_CGROUP / "memory.max")
     # A system without such a limit has the word "max" in the file.
-    return limit - _first_number(_CGROUP / "memory.current") if math.isfinite(limit) else math.inf
+    return limit - _number(_CGROUP / "memory.current") if math.isfinite(limit) else math.inf
 
 
-def _first_number(path: Path) -> float:
-    """The number at a file's beginning; infinite without one."""
+def _pages(position: int) -> float:
+    return _number(_STATM, position)
+
+
+def _number(path: Path, position: int = 0) -> float:
+    """A number of a file; infinite without one."""
     try:
-        return int(path.read_text().split()[0])
+        return int(path.read_text().split()[position])
     except (OSError, ValueError, IndexError):
         return math.inf

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.errors import UserError
+from parity.base.files import read_file
 from parity.base.precision import PRECISIONS
 from parity.base.strict_yaml import YAMLProblem, parse_yaml
 
@@ -105,7 +106,7 @@ def compact(precisions: Mapping[str, str]) -> Policy:
 def read_policy(path: Path) -> Policy:
     """Read a policy's file. Raises `UserError` if it cannot be read or holds anything else."""
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+        content = parse_yaml(read_file(path).decode())
     except (OSError, UnicodeDecodeError, YAMLProblem) as error:
         reason = " ".join(str(error).split())
         raise UserError(

@@ -69,6 +69,18 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """In the body, Python collects no garbage: for work whose objects live to its end, such as imports."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def leave_out_of_collections() -> None:
     """Leave all objects so far, such as imported modules, out of collections of garbage.
 

@@ -118,11 +118,14 @@ class _StrictConstructor(SafeConstructor):
 def _number(construct: Callable[[SafeConstructor, ScalarNode], Any]) -> Callable[..., Any]:
     def construct_number(constructor: SafeConstructor, node: ScalarNode) -> Any:
         try:
-            return construct(constructor, node)
+            number = construct(constructor, node)
+            # Python reads integers of any length in base 16 and cannot write them in base 10.
+            str(number)
         except ValueError as error:
             raise ConstructorError(
                 problem=f"{_short(node)} is no number that can be read", problem_mark=node.start_mark
             ) from error
+        return number
 
     return construct_number
 

@@ -17,7 +17,12 @@ from parity.capture.spool import LARGE_BYTES, Spool, content_digest
 METHODS = ("cached_forward",)
 """Methods of modules that count as calls, besides `forward`."""
 LARGE_FOLDER = "tensors"
-"""Name of the folder beside a capture's file that holds its large tensors."""
+"""Name of the folder of large tensors, beside the runners' folders: runners share equal tensors."""
+
+
+def large_folder(stem: Path) -> Path:
+    """The folder of the large tensors of the capture `<runner>/<stem>`."""
+    return stem.parent.parent / LARGE_FOLDER
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class Capture:
     @classmethod
     def spooled(cls, stem: Path, large: int = LARGE_BYTES) -> Capture:
         """A capture whose tensors go to the disk as they come; `save_capture` to its stem completes it."""
-        folder = stem.parent / LARGE_FOLDER
+        folder = large_folder(stem)
         return cls(tensors=Spool(folder, large), call_inputs=Spool(folder, large))
 
     def beside(self) -> Capture:

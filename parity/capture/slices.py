@@ -33,11 +33,15 @@ class MemoryBudget:
         large_bytes: Size from which a tensor has a file of its own.
         slice_bytes: Memory that one part of a batch may take.
         alone_bytes: Memory above which a run of a whole batch has the machine to itself.
+        memory: Memory of the whole run that the user allows.
+        fixed_bytes: The part of it that processes and weights take.
     """
 
     large_bytes: int = LARGE_BYTES
     slice_bytes: int = 2**30
     alone_bytes: int = 3 * 2**30
+    memory: float = math.inf
+    fixed_bytes: int = 0
 
 
 def working_bytes(reference: Capture, path: str | None = None) -> int:
@@ -55,6 +59,11 @@ def tapped_bytes(reference: Capture, holds_taps: bool) -> int:
     keys = {argument.tensor for argument in received if argument.tensor and not argument.origin}
     arguments = sum(_sizes(reference.call_inputs)[key] for key in keys)
     return working_bytes(reference) + sum(_sizes(reference.tensors).values()) + arguments
+
+
+def largest_tap_bytes(reference: Capture) -> int:
+    """Bytes of the largest tap, in the reference's precision."""
+    return max(_sizes(reference.tensors).values(), default=0)
 
 
 def call_bytes(reference: Capture, call: ModuleCall) -> int:

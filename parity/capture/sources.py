@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from parity.base.code import is_library
+from parity.base.code import is_library, shown
 from parity.case.pairing import overrides_call
 
 
@@ -35,6 +35,4 @@ def _place(function: Any) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     if code is None or is_library(code.co_filename) or not Path(code.co_filename).exists():
         return ""
-    path, here = Path(code.co_filename), Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
-    return f"{shown}:{code.co_firstlineno}"
+    return f"{shown(Path(code.co_filename))}:{code.co_firstlineno}"

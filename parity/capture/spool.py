@@ -1,7 +1,7 @@
 """Tensors that go to the disk as they come, so that a capture never has to fit into memory.
 
 Small tensors stay in memory until the capture is saved. A large one is a file from the moment it is set. The
-file is named by its content: captures of one runner that hold the same tensor share it.
+file is named by its content: captures that hold the same tensor share it.
 """
 
 from __future__ import annotations

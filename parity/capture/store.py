@@ -2,7 +2,7 @@
 
     <runner>/tapped.json                    names, calls, shapes; written last
     <runner>/tapped.safetensors             the small tensors of a capture
-    <runner>/tensors/<digest>.safetensors   a large tensor or some of its rows, see `parity.capture.spool`
+    tensors/<digest>.safetensors            a large tensor or some of its rows, see `parity.capture.spool`
 
 A tensor is read when it is asked for, and not held.
 """
@@ -17,18 +17,70 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from parity.base.errors import UserError
-from parity.base.files import replacing
+from parity.base.files import parse_json, replacing
 from parity.base.trees import map_tree
 from parity.capture.arguments import Argument, Received
-from parity.capture.captures import LARGE_FOLDER, Capture, ModuleCall, TensorKey
+from parity.capture.captures import Capture, ModuleCall, TensorKey, large_folder
 from parity.capture.spool import Spool, load_rows, writing
 
 _TAP, _INPUT = "tap:", "input:"
 """Begin the names of tensors in a capture's file."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _TensorFacts(_Strict):
+    order: list[str]
+    stored: dict[str, list[str]]
+    shapes: dict[str, list[int]]
+    sizes: dict[str, int]
+
+
+class _CallFacts(_Strict):
+    path: str
+    tap: str
+    kind: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    outputs: list[str]
+    method: str
+
+
+class _ArgumentFacts(_Strict):
+    name: str
+    parameter: int
+    tensor: str
+    origin: str
+    constant: bool | int | float | str | None
+    other: str
+    is_default: bool
+
+
+class _ReceivedFacts(_Strict):
+    parent: str
+    finished: int
+    longest_sum_before: int
+    arguments: list[_ArgumentFacts]
+
+
+class _Description(_Strict):
+    """The types of a capture's JSON, which `save_capture` writes."""
+
+    taps: _TensorFacts
+    inputs: _TensorFacts
+    longest_sums: dict[str, int]
+    unknown_sums: dict[str, dict[str, str]]
+    longest_sums_before: dict[str, int]
+    largest_results: dict[str, int]
+    calls: list[_CallFacts]
+    arguments: dict[str, _ReceivedFacts]
 
 
 def save_capture(capture: Capture, stem: Path) -> None:
@@ -57,7 +109,7 @@ def save_capture(capture: Capture, stem: Path) -> None:
 def _spooled(tensors: Mapping[str, torch.Tensor], stem: Path) -> Spool:
     if isinstance(tensors, Spool):
         return tensors
-    spool = Spool(stem.parent / LARGE_FOLDER)
+    spool = Spool(large_folder(stem))
     spool.update(tensors)
     return spool
 
@@ -78,7 +130,7 @@ def open_capture(stem: Path) -> Capture:
         UserError: A file is missing or damaged, now or when a tensor is read.
     """
     with _reading(stem):
-        description = json.loads(stem.with_suffix(".json").read_text())
+        description = _described(stem.with_suffix(".json"))
         return Capture(
             tensors=Stored(stem, _TAP, **description["taps"]),  # type: ignore[arg-type]
             calls=[_decoded(call) for call in description["calls"]],
@@ -89,6 +141,20 @@ def open_capture(stem: Path) -> Capture:
             longest_sums_before=description["longest_sums_before"],
             largest_results=description["largest_results"],
         )
+
+
+def _described(path: Path) -> dict[str, Any]:
+    """The JSON of a capture. Raises `ValueError` if it is damaged."""
+    description: dict[str, Any] = parse_json(path.read_bytes())
+    try:
+        read = _Description.model_validate(description)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ValueError(f"{place or 'it'} has another type") from error
+    for facts in (read.taps, read.inputs):
+        if not set(facts.order) == facts.shapes.keys() == facts.sizes.keys() >= facts.stored.keys():
+            raise ValueError("its lists of tensors differ")
+    return description
 
 
 def load_capture(stem: Path) -> Capture:
@@ -182,7 +248,7 @@ class Stored(Mapping[str, torch.Tensor]):
             raise KeyError(name)
         with _reading(self._stem):
             if name in self._stored:
-                return load_rows(self._stem.parent / LARGE_FOLDER, self._stored[name])
+                return load_rows(large_folder(self._stem), self._stored[name])
             if self._file is None:
                 self._file = safe_open(self._stem.with_suffix(".safetensors"), framework="pt")
             return self._file.get_tensor(self._prefix + name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import importlib
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
 from parity.base.errors import UserError
 from parity.case.model import Case
@@ -53,6 +54,8 @@ def load_case(reference: CaseReference) -> Case:
     name = getattr(case, "name", None)
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         _refuse(reference, f"has the name {name!r}", "give it a name of letters, digits and underscores")
+    if reference.name not in ("", name):
+        _refuse(reference, f"makes {name}, not {reference.name}", "restore its code, or run again")
     case = copy.copy(case)
     update = {"name": name, "description": case.description, "seed": None, "batch_size": None}
     case._reference = reference.model_copy(update=update)
@@ -66,12 +69,31 @@ def _built(reference: CaseReference, attribute: Any) -> Any:
         if reference.values:
             _refuse(reference, "is a Case and takes no values", "name its class, or leave the values out")
         return attribute
-    if not callable(attribute):
+    makes_any = isinstance(attribute, type) and not issubclass(attribute, Case)
+    if makes_any or not callable(attribute):
         _refuse(reference, f"is {_kind(attribute)}, not a parity.Case", _FIX)
+    if reference.values and not _makes_cases(attribute):
+        _refuse(reference, "takes values and is not declared to return a Case", "annotate it with `-> Case`")
     try:
         return attribute(**reference.values)
+    except UserError:
+        raise
     except TypeError as error:
         _refuse(reference, f"cannot be made ({error})", "give the values that it takes")
+    except (Exception, SystemExit) as error:  # noqa: BLE001, whatever a user's code raises is the refusal
+        _refuse(reference, f"cannot be made ({_told(error)})", "correct that line")
+
+
+def _makes_cases(attribute: Any) -> bool:
+    """Whether it is a class of cases, or a function that is declared to return one.
+
+    A saved run of somebody else may name any function with any values.
+    """
+    try:
+        result = attribute if isinstance(attribute, type) else get_type_hints(attribute).get("return")
+    except (NameError, TypeError, AttributeError):
+        return False
+    return isinstance(result, type) and issubclass(result, Case)
 
 
 def _refuse(reference: CaseReference, problem: str, fix: str) -> NoReturn:
@@ -96,11 +118,26 @@ def _imported(target: str) -> Any:
         raise UserError(
             "case", target, f"cannot be imported ({error})", "check the name and the Python path"
         ) from error
+    except (Exception, SystemExit) as error:
+        # A module that ends the program would end it with its own exit code, as if all were well.
+        raise UserError(
+            "case", target, f"cannot be imported ({_told(error)})", "correct that line"
+        ) from error
     for part in attribute.split("."):
         if not hasattr(value, part):
             raise UserError("case", target, f"has no attribute {part!r}", f"name one that {module} defines")
         value = getattr(value, part)
     return value
+
+
+def _told(error: BaseException) -> str:
+    """An error in a user's module with its file and line."""
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}:{error.lineno}"
+    else:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        place = f"{last.filename}:{last.lineno}"
+    return f"{type(error).__name__}: {error}, {place}"
 
 
 def _kind(value: Any) -> str:

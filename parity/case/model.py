@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from parity.base.precision import Precision
     from parity.base.task import Task
+    from parity.case.serving import Serving
     from parity.case.streams import Streams
 
 
@@ -289,6 +290,10 @@ class Case(Pairing, Incremental, abc.ABC):
     def streams(self) -> Streams:
         """The models of this case over streams of items. Raises `UserError` where there are none."""
         raise UserError("stream", self.name, "has no streams", "name a case whose models take streams")
+
+    def serving(self) -> Serving:
+        """The requests of this case for a server. Raises `UserError` where there are none."""
+        raise UserError("serve", self.name, "has no requests", "name a case that can be served")
 
     def port_modules(self) -> Sequence[str]:
         """Import paths of the Python modules with the port's code, for faults in it and for coverage.

@@ -270,8 +270,8 @@ def _arrays_and_arguments(inputs: Any) -> tuple[dict[str, np.ndarray], dict[str,
             raise UserError(
                 f"inputs[{dotted(path)!r}]",
                 type(value).__name__,
-                "is no array, tensor or constant",
-                "give an array",
+                "is no array of NumPy, tensor of PyTorch or constant",
+                "give a NumPy array or a PyTorch tensor",
             )
     if not arrays:
         raise UserError("inputs", inputs, "has no array", "give the entry's arguments as arrays by name")

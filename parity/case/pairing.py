@@ -148,12 +148,16 @@ class Pairing:
         if not self.one_sided:
             return ""
         if kind == "unknown":
-            return "the reference never calls a module of this path"
+            return "the reference calls no module of this path"
         return "the port has no module of this path"
 
     def check_options(self) -> None:
         """Raises `UserError` for options that have no meaning."""
         for field in ("names", "weights"):
+            if not isinstance(getattr(self, field), Mapping):
+                raise UserError(
+                    field, getattr(self, field), "is no dictionary", "write {port's name: reference's name}"
+                )
             for pattern, source in getattr(self, field).items():
                 targets = source.names if isinstance(source, From) else [source] if source is not None else []
                 for target in targets:

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 class CaseReference(BaseModel):
     """Import path and arguments of a case; `load_case` makes the case.
 
-    The attribute is a `Case`, or a class or function that makes one of the keyword arguments `values`.
+    The attribute is a `Case`, or a class or function that makes one of the keyword arguments `values`. A
+    function that takes values declares the class of its result.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

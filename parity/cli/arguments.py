@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.errors import UserError, check_names
+from parity.base.locks import made
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
 from parity.case import Case, CaseReference, Registry, load_case
+from parity.execution.bounds import checked
 from parity.execution.request import Request
 from parity.runners import RUNNERS, default_runners
 
@@ -24,6 +26,7 @@ class Arguments:
         registry: The cases by name.
         command: The command line, for the report.
         time_limit: Limit of one step of a runner, s.
+        memory: Largest memory of the run, in gigabytes.
         cases, precision, runners: Lists of names, comma separated.
         models: List of import paths of cases, comma separated.
         batch, seed: Values in place of the case's own.
@@ -33,6 +36,7 @@ class Arguments:
     registry: Registry
     command: str = ""
     time_limit: float = 600.0
+    memory: float | None = None
     cases: str | None = None
     models: str | None = None
     precision: str | None = None
@@ -89,6 +93,7 @@ class Arguments:
             timeout=self.time_limit,
             command=self.command,
             streams=self.is_plain,
+            memory=checked(self.memory),
             profile=None if self.profile is None else writable("--profile", self.profile),
         )
 
@@ -119,13 +124,10 @@ def names(option: str, text: str | None) -> list[str]:
 def writable(option: str, folder: Path) -> Path:
     """The folder. Raises `UserError` if it is not writable; an absent one is tried, and stays absent."""
     try:
-        absent = [path for path in (folder, *folder.parents) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.touch()
-        probe.unlink()
-        for path in absent:
-            path.rmdir()
+        with made(folder):
+            probe = folder / ".probe"
+            probe.touch()
+            probe.unlink()
     except (OSError, ValueError) as error:
         raise UserError(
             option,

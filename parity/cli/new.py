@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from parity.base.errors import UserError
-from parity.base.files import replacing
+from parity.base.files import remove_unfinished_of, replacing
 from parity.cli import output
 from parity.cli.verb import Verb, program_name
 
@@ -32,8 +32,9 @@ def new(name: str) -> int:
     path = Path(f"{_checked(name)}.py")
     text = _TEMPLATE.read_text().replace("new_case", name)
     try:
-        if path.exists():
+        if path.exists() or path.is_symlink():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        remove_unfinished_of(path)
         with replacing(path) as temporary:
             temporary.write_text(text)
     except OSError as error:

@@ -12,7 +12,21 @@ from click.shell_completion import CompletionItem
 from parity.runners import RUNNERS
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-PATH = click.Path(path_type=Path)
+
+
+class NamedPath(click.Path):
+    """A path. Empty text is none: for `pathlib` it is the present folder."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path_type=Path, **options)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = NamedPath()
 
 
 def _completed(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
@@ -60,6 +74,12 @@ data = click.option("--data", type=PATH, help="Recorded data in place of synthet
 weights = click.option("--weights", type=PATH, help="Checkpoint: safetensors, or a state dict in a .pt file.")
 time_limit = click.option(
     "--time-limit", type=float, default=600.0, show_default=True, help="Seconds for one step of a runner."
+)
+memory = click.option(
+    "--memory",
+    metavar="GB",
+    type=float,
+    help="Largest memory, in 10^9 bytes. [default: 3/4 of the machine's]",
 )
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show every module, fact and note.")
 

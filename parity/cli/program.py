@@ -5,6 +5,7 @@ No module of this package imports PyTorch before a verb runs, so that help and s
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -12,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from parity.base.errors import UserError, check_names
 from parity.base.interruption import watch
+from parity.base.memory import require_least
 from parity.base.process import leave_out_of_collections
 from parity.base.temporaries import own_temporaries
 from parity.case import Registry
@@ -19,12 +21,13 @@ from parity.cli.new import new
 from parity.cli.registered import REGISTERED
 from parity.cli.reports import compare, list_all
 from parity.cli.runs import replay, resume, run
+from parity.cli.serving import serve
 from parity.cli.studies import precision, self_test, shrink, stream
 from parity.cli.verb import BAD_INPUT, Refused, refusing
 
 VERBS: tuple[click.Command, ...] = (
     *(run, list_all, replay, resume, compare),
-    *(shrink, precision, self_test, stream, new),
+    *(shrink, precision, self_test, stream, serve, new),
 )
 _HELP_OPTIONS = ("-h", "--help")
 _HELP = """Compare a Tripy port with its PyTorch reference, module by module.
@@ -80,6 +83,9 @@ def program(registry: Registry) -> Program:
 
 def as_process(group: Program) -> None:
     """Run the program as the whole of this process."""
+    if os.environ.get("COLUMNS", "").strip("0") == "":
+        # Rich believes a width of 0, and prints nothing.
+        os.environ.pop("COLUMNS", None)
     try:
         own_temporaries()
     except UserError as error:
@@ -92,4 +98,5 @@ def as_process(group: Program) -> None:
 def installed() -> None:
     """The installed program `parity`, over the cases that installed packages register."""
     watch()
+    require_least()
     as_process(program(REGISTERED))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parity.base.interruption import remaining
+from parity.base.process import no_collections
 from parity.case import Registry
 from parity.cli import options, output
 from parity.cli.progress import steps
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 @options.save("New folder for inputs, weights, captures and the report.")
 @click.option(
     "--profile",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=options.NamedPath(file_okay=False),
     help="Folder for a Chrome or Perfetto trace of each runner, with a range for each module.",
 )
 @options.time_limit
+@options.memory
 @options.verbose
 @click.pass_obj
 def run(registry: Registry, verbose: bool, **chosen: Any) -> int:
@@ -44,9 +46,10 @@ def run(registry: Registry, verbose: bool, **chosen: Any) -> int:
     with steps() as advance:
         # The server imports PyTorch while this process does.
         fork_server.start()
-        from parity import pipeline
-        from parity.cli.arguments import Arguments
-        from parity.cli.streams import judge_small_streams
+        with no_collections():
+            from parity import pipeline
+            from parity.cli.arguments import Arguments
+            from parity.cli.streams import judge_small_streams
 
         arguments = Arguments(**chosen, registry=registry, command=output.typed())
         request = arguments.request()
@@ -68,8 +71,9 @@ def replay(folder: Path, verbose: bool) -> int:
 
 @click.command(cls=Verb, example="out/")
 @click.argument("folder", type=options.PATH)
+@options.memory
 @options.verbose
-def resume(folder: Path, verbose: bool) -> int:
+def resume(folder: Path, memory: float | None, verbose: bool) -> int:
     """Continue the saved run in FOLDER, which was interrupted."""
     from parity.execution import fork_server
 
@@ -77,8 +81,9 @@ def resume(folder: Path, verbose: bool) -> int:
         fork_server.start()
         from parity import pipeline
         from parity.cli.streams import judge_small_streams
+        from parity.execution.bounds import checked
 
-        report = pipeline.resume(folder, advance, judge_small_streams)
+        report = pipeline.resume(folder, advance, judge_small_streams, checked(memory))
     return _show(report, folder, verbose)
 
 
@@ -90,7 +95,9 @@ def _show(report: Report, saved: Path | None, verbose: bool) -> int:
     folder, problems = saved, ()
     if folder is None:
         folder = output.new_folder()
-        problems = write_outputs(report, folder)
+        # The report is large and in use to the end.
+        with no_collections():
+            problems = write_outputs(report, folder)
     path = folder / "report.json"
     with remaining(f"{path} is the report"):
         console = output.stdout()

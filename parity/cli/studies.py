@@ -100,7 +100,9 @@ def precision(registry: Registry, budget: float, policy: Path | None, **chosen: 
 
 def _require_new(save: Path) -> None:
     """Raises `UserError` for a folder that holds anything."""
-    if save.is_dir() and any(save.iterdir()):
+    from parity.execution.folder import has_content
+
+    if has_content(save):
         raise UserError("--save", str(save), "is not empty", "choose a new folder")
 
 

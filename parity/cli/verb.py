@@ -56,7 +56,7 @@ _LACKS = {
     errno.EROFS: "choose a folder that you can write to",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "close files of other programs",
-    errno.EAGAIN: "raise the limit of processes (ulimit -u)",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u) or of memory (ulimit -v)",
     errno.ENOMEM: "free memory, or raise its limit (ulimit -v)",
 }
 """Remedies where the system lacks something, by the number of its error."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from parity.base.errors import UserError
-from parity.base.files import write_new
+from parity.base.files import parse_json, write_new
 
 
 class Kind(str, Enum):
@@ -109,7 +109,7 @@ class Coverage:
     def read(cls, path: Path) -> Coverage:
         """Read a file. Raises `UserError` if it is damaged."""
         try:
-            entries = json.loads(path.read_text())
+            entries = parse_json(path.read_bytes())
             return cls({Question.model_validate(entry["question"]): entry["seen"] for entry in entries})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError("coverage", str(path), "is missing or damaged", "run again") from error

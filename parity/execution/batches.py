@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from parity.base.precision import Precision
 from parity.execution.case_files import write_inputs
-from parity.execution.collect import Progress, collect
+from parity.execution.collect import DEFAULT_BUDGET, Progress, collect
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
 from parity.execution.manifest import write_files
 from parity.execution.record import Record, Status
@@ -19,6 +21,8 @@ from parity.timing.roofline import write_rooflines
 
 _NOT_HERE = (Status.UNAVAILABLE, Status.BUILT, Status.REFUSED)
 """Ends of a runner that are the same in every batch of a plan."""
+OVERLAPPING = 2
+"""Number of batches of recorded data that run at the same time."""
 
 
 class BatchCollection:
@@ -55,14 +59,36 @@ class BatchCollection:
     def collect_all(self) -> Iterator[BatchFolder]:
         """Run the batches that are not done; the first one is timed. Yields each batch's folder when done.
 
+        Batches of recorded data overlap behind the first one: the reference, which the other runners wait
+        for, runs on the next batch meanwhile.
+
         Raises:
             CannotWrite: The captures cannot be written.
         """
         batches = self._prepared.inputs.batches
-        for number in range(len(batches_in(batches, self._precision.name, self._request.precisions))):
-            if not self._result(number).files.exists():
-                self._collect(number, self.runs_modules_alone(number))
-            yield self._folder.batch(number)
+        numbers = range(len(batches_in(batches, self._precision.name, self._request.precisions)))
+        first = self._done(0)
+        # Which runners run on a batch of a plan depends on the batch before.
+        overlap = batches[0].is_recorded and not (self._prepared.case.is_live or self._result(0).is_large)
+        yield first
+        yield from (self._overlapping(numbers[1:]) if overlap else map(self._done, numbers[1:]))
+
+    def _overlapping(self, numbers: Sequence[int]) -> Iterator[BatchFolder]:
+        """Run batches, `OVERLAPPING` at a time."""
+        with ThreadPoolExecutor(max_workers=OVERLAPPING) as threads:
+            pending: deque[Future[BatchFolder]] = deque()
+            for number in numbers:
+                pending.append(threads.submit(self._done, number))
+                if len(pending) == OVERLAPPING:
+                    yield pending.popleft().result()
+            for batch in pending:
+                yield batch.result()
+
+    def _done(self, number: int) -> BatchFolder:
+        """The folder of a batch, which runs if it is not done."""
+        if not self._result(number).files.exists():
+            self._collect(number, self.runs_modules_alone(number))
+        return self._folder.batch(number)
 
     def collect_more_rows(self, number: int, batch: NamedInputs, names: Sequence[str]) -> BatchFolder:
         """Run some runners on a further batch with every module alone, if that is not done.
@@ -114,7 +140,7 @@ class BatchCollection:
             timed=number == 0,
             profiles=self._request.profile if number == 0 else None,
             covers=self._covers(number),
-            budget=self._request.budget,
+            budget=self._request.budget or DEFAULT_BUDGET,
             modules_alone=modules_alone,
             row_trials=number == 0,
         )

@@ -14,8 +14,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.capture.slices import MemoryBudget
-from parity.capture.spool import CannotWrite
 from parity.capture.store import is_saved
+from parity.execution.bounds import require_memory
 from parity.execution.commands import Commands, WorkingBytes
 from parity.execution.folder import RunnerFolder
 from parity.execution.record import (
@@ -74,6 +74,7 @@ def collect(
 
     Raises:
         CannotWrite: The captures cannot be written.
+        UserError: The batch needs more memory than the user allows.
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
     collection = _Collection(batch, pool, scheduler, progress, budget, modules_alone, covers, row_trials)
@@ -118,13 +119,17 @@ class _Collection:
 
     def capture(self, name: str, timed: bool) -> RunnerRecord:
         """Take all captures of one runner, and prepare its timing."""
+        with self._pool.turn(name):
+            return self._captured(name, timed)
+
+    def _captured(self, name: str, timed: bool) -> RunnerRecord:
         record = RunnerRecord()
         try:
             self._capture(name, record)
         except RunnerFailure as failure:
             record.status, record.reason = failure.status, failure.reason
             self._fail_waiting(name, failure)
-        except CannotWrite as error:
+        except UserError as error:
             self._fail_waiting(name, RunnerFailure(Status.ERROR, str(error)))
             raise
         if timed and name in self._working({name: record}) and self._reference_seconds <= LONGEST_TIMED:
@@ -152,13 +157,13 @@ class _Collection:
             record.builds = [BuildRecord(**facts) for facts in builds]
         needed = self._record_calls() if name == REFERENCE else self._wait_for_calls()
         if name != REFERENCE and record.taps_modules:
-            with _step(record, "run_tapped"), self._scheduler.shared():
+            with _step(record, "the run with taps"), self._part(name):
                 self._request(name, Commands.run_tapped, inputs, folder.tapped, self._budget, self._calls)
         if record.appends:
-            with _step(record, "run_incremental"), self._room_for(needed.appending):
+            with _step(record, "the appends"), self._room_for(needed.appending):
                 self._request(name, Commands.run_incremental, inputs, folder.incremental)
         if name != ORACLE:
-            with _step(record, "run"), self._room_for(needed.forward):
+            with _step(record, "the run"), self._room_for(needed.forward):
                 seconds = self._request(name, Commands.run, inputs, folder.untapped)
                 if name == REFERENCE:
                     self._reference_seconds = seconds
@@ -185,6 +190,7 @@ class _Collection:
         with self._scheduler.recording():
             arguments = (self._batch.folder.inputs, self._calls, self._budget)
             needed = self._request(REFERENCE, Commands.record, *arguments)
+        require_memory(self._budget, needed.largest)
         self._recorded.set_result(needed)
         return needed
 
@@ -205,7 +211,7 @@ class _Collection:
         room = self._room_for(needed.forward) if name == REFERENCE else self._scheduler.shared()
         clean = folder.tapped if is_saved(folder.tapped) else None
         arguments = (self._batch.folder.poisoned, folder.poisoned, self._budget, calls, clean)
-        with _step(record, "run_tapped"), room:
+        with _step(record, "the run with garbage in the padding"), room:
             self._request(name, Commands.run_tapped, *arguments)
 
     def _run_row_trials(
@@ -215,9 +221,13 @@ class _Collection:
         calls = None if name == REFERENCE else self._calls
         room = self._room_for(needed.forward) if name == REFERENCE else self._scheduler.shared()
         arguments = (self._batch.folder.inputs, folder.tapped, self._budget, calls)
-        with _step(record, "run_row_trials"), room:
+        with _step(record, "the run of other batches of the rows"), room:
             trials = self._request(name, Commands.run_row_trials, *arguments)
             record.row_trials = [RowTrialRecord(**vars(trial)) for trial in trials]
+
+    def _part(self, name: str) -> AbstractContextManager[None]:
+        """The part of the machine for a command of a runner. The oracle runs on the CPU."""
+        return self._scheduler.without_gpu() if name == ORACLE else self._scheduler.shared()
 
     def _room_for(self, needed: int) -> AbstractContextManager[None]:
         """The part of the machine for a run of the whole batch that takes so many bytes."""
@@ -231,7 +241,7 @@ class _Collection:
         *arguments: Arguments.args,
         **keywords: Arguments.kwargs,
     ) -> Result:
-        with self._scheduler.shared():
+        with self._part(name):
             return self._request(name, command, *arguments, **keywords)
 
     def _request(
@@ -278,7 +288,7 @@ class _Collection:
 
 
 @contextmanager
-def _step(record: RunnerRecord, command: str) -> Iterator[None]:
+def _step(record: RunnerRecord, name: str) -> Iterator[None]:
     """One of several steps: after an error the others still tell which module is to blame."""
     try:
         yield
@@ -286,4 +296,4 @@ def _step(record: RunnerRecord, command: str) -> Iterator[None]:
         if failure.status is not Status.ERROR:
             raise
         record.status = Status.ERROR
-        record.reason = record.reason or f"{command}: {failure.reason}"
+        record.reason = record.reason or f"{name} raises {failure.reason}"

@@ -8,7 +8,6 @@ next. Files are cached.
 from __future__ import annotations
 
 import importlib
-import re
 import time
 import traceback
 from collections.abc import Mapping
@@ -17,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from parity.capture.captures import Capture, ModuleCall
-from parity.capture.rows import RowDifferences, run_row_trials
+from parity.capture.rows import RowDifferences, is_separable, run_row_trials
 from parity.capture.slices import (
     MemoryBudget,
     Part,
     call_bytes,
+    largest_tap_bytes,
     moved_bytes,
     parts,
     tapped_bytes,
@@ -33,6 +32,7 @@ from parity.capture.slices import (
 )
 from parity.capture.spool import CannotWrite
 from parity.capture.store import save_capture
+from parity.execution.errors import error_text, is_allocation_failure
 from parity.execution.timing_commands import TimingCommands
 from parity.runners.base import (
     Appends,
@@ -43,16 +43,31 @@ from parity.runners.base import (
     TapsModules,
 )
 
-_OF_THE_COMPILER = re.compile(r"\(%\w+\) error: (.*)")
-_OF_THE_SOURCE = re.compile(r"-->|\d*\s*\|")
+_OF_FLOAT64 = 2
+"""Size of a float64 number in units of a float32 one."""
+_JUDGED_TENSORS = 6
+"""Tensors of a tap in float64 that a verdict holds at once: three sides and their differences."""
 
 
 @dataclass(frozen=True)
 class WorkingBytes:
-    """Memory that the whole batch takes in the reference's precision, in bytes."""
+    """Memory that parts of the work take, in bytes.
+
+    Attributes:
+        forward, appending: The whole batch in the reference's precision, in a forward and in an append.
+        row: One row of a tapped run in float64.
+        judged: The tensors of a verdict on the largest tap.
+    """
 
     forward: int
     appending: int
+    row: int
+    judged: int
+
+    @property
+    def largest(self) -> int:
+        """The largest memory that no slice makes smaller."""
+        return max(vars(self).values())
 
 
 class Commands(TimingCommands):
@@ -79,7 +94,14 @@ class Commands(TimingCommands):
         recorded = self._capture(stem)
         forward = working_bytes(recorded)
         cache = max((moved_bytes(recorded, call) for call in recorded.calls if call.appends), default=0)
-        return WorkingBytes(forward, forward + cache)
+        arrays = self._inputs(inputs)
+        rows = self._model.batch_size_of(arrays) if is_separable(self._model, arrays) else 1
+        return WorkingBytes(
+            forward=forward,
+            appending=forward + cache,
+            row=_OF_FLOAT64 * tapped_bytes(recorded, holds_taps=True) // rows,
+            judged=_JUDGED_TENSORS * _OF_FLOAT64 * largest_tap_bytes(recorded),
+        )
 
     def run_tapped(
         self, inputs: Path, stem: Path, budget: MemoryBudget, calls: Path | None, clean: Path | None = None
@@ -141,7 +163,7 @@ class Commands(TimingCommands):
                 if is_allocation_failure(error):
                     raise
                 traceback.print_exc(file=self.log)
-                problems[call.tap] = f"{type(error).__name__}: {first_line(error)}"
+                problems[call.tap] = error_text(error)
                 for name in set(capture.tensors) - before:
                     del capture.tensors[name]
         save_capture(capture, stem)
@@ -183,19 +205,3 @@ class Commands(TimingCommands):
         """Call a function by its import path, `package.module:function`, in this process."""
         module, _, name = target.partition(":")
         return getattr(importlib.import_module(module), name)(*arguments)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message; of nvtripy's the compiler's sentence without the source."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = (match[1] for line in lines if (match := _OF_THE_COMPILER.match(line)))
-    plain = (line for line in lines if not _OF_THE_SOURCE.match(line))
-    return next(told, None) or next(plain, None) or "no message"
-
-
-def is_allocation_failure(error: Exception) -> bool:
-    """Whether an error says that memory could not be allocated."""
-    text = str(error)
-    return (
-        isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in text or "out of memory" in text
-    )

@@ -12,6 +12,7 @@
 <batch>/<precision>/roofline.json               least times on the GPU that was timed
 <batch>/<precision>/polygraphy/                 inputs and outputs in Polygraphy's formats
 <batch>/<precision>/<runner>/                   captures by stem, see `parity.capture.store`; engines
+<batch>/<precision>/tensors/                    large tensors of all captures
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ from pathlib import Path
 from parity.base.errors import UserError
 from parity.base.files import remove_unfinished
 from parity.base.interruption import remaining, undoing
-from parity.base.locks import LOCK, Locked, locked
+from parity.base.locks import LOCK, Locked, locked, made
 
 _BATCH = "batch_"
 _RECORD = "record.json"
+STARTED = "started.json"
+"""Name of the first file of a saved run."""
 _FILES = "files.json"
+LARGE_BATCH = 2**31
+"""Bytes of captures from which a batch is judged, and its captures removed, before the next one is made."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class RunFolder:
     @property
     def started(self) -> Path:
         """The request, for a run that goes on after an interruption."""
-        return self.path / "started.json"
+        return self.path / STARTED
 
     @property
     def manifest(self) -> Path:
@@ -156,6 +161,11 @@ class PrecisionFolder:
         return self.path / _FILES
 
     @property
+    def is_large(self) -> bool:
+        """Whether the captures are too many to make others beside them."""
+        return sum(path.stat().st_size for path in self.path.rglob("*")) >= LARGE_BATCH
+
+    @property
     def roofline(self) -> Path:
         """Least times of the modules on the GPU that was timed; missing without a GPU."""
         return self.path / "roofline.json"
@@ -223,38 +233,49 @@ def opened(save: Path | None) -> Iterator[RunFolder]:
         with tempfile.TemporaryDirectory(prefix="parity-") as name:
             yield RunFolder(Path(name))
         return
-    with in_use("--save", save):
-        if any(path.name != LOCK for path in save.iterdir()):
+    with in_use("--save", save, STARTED):
+        if has_content(save):
             raise UserError(
                 "--save", str(save), "is not empty", "choose a new folder; nothing is written over"
             )
         yield RunFolder(save)
 
 
+def has_content(folder: Path) -> bool:
+    """Whether a folder holds anything besides its lock; an absent one does not."""
+    return folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())
+
+
 @contextlib.contextmanager
-def in_use(field: str, folder: Path) -> Iterator[None]:
+def in_use(field: str, folder: Path, mark: str) -> Iterator[None]:
     """Make a folder of results if it is missing, and keep other processes out of it.
+
+    Args:
+        field: The option or verb that names the folder.
+        folder: The folder.
+        mark: Name of the first file of such a folder.
 
     Raises:
         UserError: The folder is in use, or cannot be written.
     """
     with contextlib.ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(made(folder))
             stack.enter_context(locked(folder))
+            # Behind an interruption and before new work: killed runners leave unfinished files.
+            remove_unfinished(folder, mark)
         except Locked as error:
             raise UserError(field, str(folder), str(error), "wait for its end, or choose another") from error
         except OSError as error:
             raise _unwritable(field, folder, error) from error
-        # Behind an interruption and before new work: killed runners leave unfinished files.
-        remove_unfinished(folder)
-        stack.callback(undoing(functools.partial(remove_unfinished, folder)))
+        stack.callback(undoing(functools.partial(remove_unfinished, folder, mark)))
         yield
 
 
 def going_on(folder: RunFolder) -> AbstractContextManager[None]:
     """Tell, at an interruption in the body, that `resume` goes on with the run."""
-    return remaining(f"{folder.path} holds the batches that are done: `resume {folder.path}` goes on")
+    text = f"{folder.path} holds the batches that are done: `resume {folder.path}` goes on"
+    return remaining(text, folder.started.exists)
 
 
 def _unwritable(field: str, folder: Path, error: OSError) -> UserError:

@@ -6,6 +6,8 @@ CUDA is not touched before the fork.
 
 from __future__ import annotations
 
+import gc
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -15,6 +17,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from unittest import mock
 
+from parity.base.interruption import SIGNALS
 from parity.base.process import die_with_parent
 
 _MODULES = [
@@ -28,8 +31,9 @@ _MODULES = [
     "torch.fx.experimental.symbolic_shapes",
 ]
 """Modules of all runner processes, and of runners that every run has."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Signals that the server leaves to its parent."""
+if importlib.util.find_spec("tripy_portable"):
+    # TensorRT's own libraries may touch CUDA. The portable runtime does so when it runs.
+    _MODULES.append("parity.runners.tripy.runner")
 _PARENT = "PARITY_SERVER_OF"
 """Variable with the process id of the server's parent."""
 
@@ -43,9 +47,9 @@ def start() -> None:
     if threading.current_thread() is threading.main_thread():
         # The system watches the thread that starts the server, and another one may end before the process.
         variables[_PARENT] = str(os.getpid())
-    # It unblocks the signals where it starts.
+    # The server leaves the signals to its parent. The tracker unblocks them where it starts.
     resource_tracker.ensure_running()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         with mock.patch.dict(os.environ, variables):
             forkserver.ensure_running()
@@ -56,10 +60,11 @@ def start() -> None:
 def own_group() -> None:
     """Begin a process of the server's: no interrupt at the terminal reaches it, and it ends with the server.
 
-    Its group ends with its own processes, such as compilers.
+    It collects garbage, which the server does not. Its group ends with its own processes, such as compilers.
     """
+    gc.enable()
     os.setpgid(0, 0)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     die_with_parent(os.getppid())
 
 
@@ -72,3 +77,5 @@ def context() -> ForkServerContext:
 if _PARENT in os.environ:
     # This is the server. It notices its parent's end between two forks, and not while it imports.
     die_with_parent(int(os.environ.pop(_PARENT)))
+    # All that it makes are modules, which live to its end.
+    gc.disable()

@@ -2,17 +2,18 @@
 
 `manifest.json` is written last, and marks the run as complete. `files.json` marks a batch as done in a
 precision, with the digests of its files and of the code that made them. A replay or a resumed run reads
-nothing else.
+nothing else. Both kinds of file have to agree. Their digests have no key: they show damage and mistakes, and
+not a forger who writes all of them anew.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from parity.base.code import file_digest
 from parity.base.environment import environment
@@ -22,6 +23,8 @@ from parity.base.sealed import read_sealed, sealed
 from parity.execution.case_files import CaseDescription
 from parity.execution.folder import PrecisionFolder, RunFolder
 from parity.execution.request import Request
+
+_DIGESTS = TypeAdapter(dict[str, str])
 
 
 class Manifest(BaseModel):
@@ -59,17 +62,25 @@ def write_files(folder: PrecisionFolder, code: Iterable[Mapping[str, str]]) -> N
         UserError: The folder cannot be written, or the code differs from process to process.
     """
     files = {name: file_digest(path) for name, path in _files(folder.path).items()}
-    write_new(folder.files, sealed({"files": files, "code": _one_state(code)}))
+    write_new(folder.files, sealed({"batch": _place(folder), "files": files, "code": _one_state(code)}))
 
 
-def check_batches(folder: RunFolder) -> None:
+def check_batches(folder: RunFolder, cases: Collection[str], precisions: Collection[str]) -> None:
     """Check the files of all batches that are done in an interrupted run.
 
+    Args:
+        folder: Folder of the run.
+        cases, precisions: Names of its cases and precisions.
+
     Raises:
-        UserError: A file is missing, added or other than the run wrote it, or the code has changed since.
+        UserError: A file is missing, added or other than the run wrote it, a batch is of another case or
+            precision, or a link leads to a folder.
     """
+    _check_links("resume", folder, cases)
     for batch in folder.done():
-        files = _done(batch, "files")
+        if batch.batch.path.parent.name not in cases or batch.path.name not in precisions:
+            raise UserError("resume", str(batch.path), "is no batch of the run", "remove it, or run again")
+        files = _done(batch, "files", "resume")
         # Files for Polygraphy come later, and no verdict reads them.
         present = _files(batch.path, without=batch.polygraphy)
         _check("resume", batch.path, files, set(present) - {batch.files.name})
@@ -81,7 +92,7 @@ def code_of(folder: RunFolder) -> dict[str, str]:
     Raises:
         UserError: The code changed from one batch to another.
     """
-    return _one_state(_done(batch, "code") for batch in folder.done())
+    return _one_state(_done(batch, "code", "resume") for batch in folder.done())
 
 
 def _one_state(code: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -98,13 +109,22 @@ def _one_state(code: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return state
 
 
-def _done(batch: PrecisionFolder, kind: Literal["files", "code"]) -> dict[str, str]:
+def _done(batch: PrecisionFolder, kind: Literal["files", "code"], field: str) -> dict[str, str]:
     """Digests of a batch that is done in a precision. Raises `UserError` if they are not as it wrote them."""
     try:
-        digests: dict[str, str] = read_sealed(batch.files)[kind]
+        content = read_sealed(batch.files)
+        digests = _DIGESTS.validate_python(content[kind], strict=True)
+        of_this_batch = content["batch"] == _place(batch)
     except (OSError, ValueError, KeyError) as error:
-        raise _changed("resume", batch.files) from error
+        raise _changed(field, batch.files) from error
+    if not of_this_batch:
+        raise _changed(field, batch.files)
     return digests
+
+
+def _place(batch: PrecisionFolder) -> str:
+    """Case, batch and precision of a folder, whose files are those of no other."""
+    return "/".join(batch.path.parts[-3:])
 
 
 def write_manifest(
@@ -124,7 +144,7 @@ def write_manifest(
     known = {
         (batch.path.relative_to(folder.path) / name).as_posix(): digest
         for batch in folder.done()
-        for name, digest in _done(batch, "files").items()
+        for name, digest in _done(batch, "files", "--save").items()
     }
     files = _files(folder.path)
     manifest = Manifest(
@@ -143,7 +163,8 @@ def read_manifest(folder: RunFolder) -> Manifest:
     """The facts of a complete run whose files are as it wrote them.
 
     Raises:
-        UserError: The run is not complete, or a file is missing, added to a case, or changed.
+        UserError: The run is not complete, a file is missing, added to a case, or changed, or a link leads to
+            a folder.
     """
     if not folder.manifest.is_file():
         raise UserError(
@@ -157,13 +178,33 @@ def read_manifest(folder: RunFolder) -> Manifest:
     except (OSError, ValueError) as error:
         raise _changed("replay", folder.manifest) from error
     names = {description.case.name for description in manifest.cases}
-    _check(
-        "replay",
-        folder.path,
-        manifest.files,
-        {name for name in _files(folder.path) if PurePosixPath(name).parts[0] in names},
-    )
+    _check_links("replay", folder, names)
+    own = {name for name in _files(folder.path) if PurePosixPath(name).parts[0] in names}
+    _check("replay", folder.path, manifest.files, own)
+    _check_described(folder, manifest)
     return manifest
+
+
+def _check_described(folder: RunFolder, manifest: Manifest) -> None:
+    """Raise `UserError` unless the manifest describes the batches that are done, with their own digests."""
+    described = set()
+    for case in manifest.cases:
+        precisions = {name for batch in case.batches for name in batch.precisions}
+        if not precisions or precisions != set(case.precisions):
+            raise _changed("replay", folder.manifest)
+        for number, batch in enumerate(case.batches):
+            batch_folder = folder.case(case.case.name).batch(number)
+            described |= {batch_folder.precision(name).path for name in batch.precisions}
+    done = folder.done()
+    for path in sorted(described ^ {batch.path for batch in done}):
+        raise UserError(
+            "replay", str(path), "is not a batch that the manifest describes", "restore the run, or run again"
+        )
+    for batch in done:
+        inside = batch.path.relative_to(folder.path).as_posix()
+        for name, digest in _done(batch, "files", "replay").items():
+            if manifest.files.get(f"{inside}/{name}") != digest:
+                raise _changed("replay", batch.path / name)
 
 
 def _files(folder: Path, without: Path | None = None) -> dict[str, Path]:
@@ -178,9 +219,10 @@ def _files(folder: Path, without: Path | None = None) -> dict[str, Path]:
 
 def _check(field: str, folder: Path, files: Mapping[str, str], present: Iterable[str]) -> None:
     """Raise `UserError` unless all files have their digests and the present ones are among them."""
+    listed = _files(folder)
     for name, digest in files.items():
         path = folder / name
-        if not path.is_file():
+        if name not in listed or not path.is_file():
             raise UserError(field, str(path), "is missing", "restore the file, or run again")
         try:
             same = file_digest(path) == digest
@@ -193,6 +235,17 @@ def _check(field: str, folder: Path, files: Mapping[str, str], present: Iterable
     added = sorted(set(present) - files.keys())
     if added:
         raise UserError(field, str(folder / added[0]), "is no file of the run", "remove it, or run again")
+
+
+def _check_links(field: str, folder: RunFolder, cases: Iterable[str]) -> None:
+    """Raise `UserError` for a link to a folder in a case: files behind it are in no list of files."""
+    for case in sorted(cases):
+        path = folder.case(case).path
+        for link in (path, *sorted(path.rglob("*"))):
+            if link.is_symlink() and link.is_dir():
+                raise UserError(
+                    field, str(link), "is a link to a folder", "put the folder itself in its place"
+                )
 
 
 def _changed(field: str, path: Path) -> UserError:

@@ -143,8 +143,15 @@ class Record(BaseModel):
 
 
 def read_record(path: Path) -> Record:
-    """Read a record. Raises `UserError` if it is missing or damaged."""
+    """Read a record.
+
+    Raises:
+        UserError: The record is missing or damaged, or is of another precision than its folder.
+    """
     try:
-        return Record.model_validate_json(path.read_text())
+        record = Record.model_validate_json(path.read_text())
     except (OSError, ValueError) as error:
         raise UserError("record", str(path), "is missing or damaged", "run again") from error
+    if record.precision != path.parent.name:
+        raise UserError("record", str(path), f"is of {record.precision}", "run again")
+    return record

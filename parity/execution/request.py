@@ -28,7 +28,8 @@ class Request:
         command: The command line, for the report.
         streams: Whether short streams of the cases are judged too.
         profile: Folder for a trace of every runner, or None.
-        budget: Memory that a run may take.
+        memory: Largest memory of the run in bytes; None for a share of the machine's.
+        budget: Sizes of slices; None for those that follow from the memory.
     """
 
     cases: tuple[Case, ...]
@@ -42,7 +43,8 @@ class Request:
     command: str
     streams: bool = False
     profile: Path | None = None
-    budget: MemoryBudget = MemoryBudget()
+    memory: float | None = None
+    budget: MemoryBudget | None = None
 
     def covers(self, precision: Precision) -> bool:
         """Whether this precision measures coverage. One does: the source is the same in all of them."""

@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ from parity.execution.worker import RunnerHere, RunnerProcess
 
 MAX_WORKERS = 2
 """Largest number of workers on a CPU: each holds models and executables in memory."""
-MAX_GPU_WORKERS, CORES_OF_A_GPU_WORKER = 6, 2
+MAX_GPU_WORKERS, CORES_OF_A_GPU_WORKER = 8, 2
 """Largest number of workers beside a GPU, and the cores that each needs: it compiles while the GPU waits."""
+JOINING_SECONDS = 0.5
+"""Longest time in which a timing waits until half of the workers have one, in seconds. Captures go on."""
 PATIENCE = 3.0
 """Time for dismissed processes to clean up, in seconds; a process that still computes is ended after it."""
 
@@ -33,40 +36,83 @@ Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """A division of the machine.
+
+    Attributes:
+        workers: Number of pairs of case and precision that run side by side.
+        parts: Number of processes of runners that work side by side.
+    """
+
+    workers: int
+    parts: int
+
+
+def sharings() -> list[Sharing]:
+    """The possible divisions of this machine; the one with most workers is first."""
+    cores = os.cpu_count() or 1
+    workers = parts = min(MAX_WORKERS, cores)
+    if torch.cuda.is_available():
+        workers = max(workers, min(MAX_GPU_WORKERS, cores // CORES_OF_A_GPU_WORKER))
+        # The model's data is on the GPU: a core is all that a runner needs.
+        parts = cores
+    return [Sharing(count, max(1, parts * count // workers)) for count in range(workers, 0, -1)]
+
+
 class Scheduler:
     """Shares the cores among captures, and gives timings all of them.
 
+    Timings that wait follow one another, so that captures of other workers make way once for several.
+
+    Args:
+        units: Number of pairs of case and precision of the run.
+        sharing: Division of the machine; None for the one with most workers.
+
     Attributes:
+        units: The same.
         workers: Number of pairs of case and precision that run side by side.
         threads_shared: Threads of a process that shares the cores.
         threads_alone: Threads of a process that has all cores.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, units: int = 1, sharing: Sharing | None = None) -> None:
         # PyTorch's own number, which OMP_NUM_THREADS sets. Tests run in a process a core. Threads for all
         # cores in each process would wait for one another.
         threads = torch.get_num_threads()
-        cores = os.cpu_count() or 1
-        self.workers = self._parts = min(MAX_WORKERS, cores)
-        if torch.cuda.is_available():
-            self.workers = max(self.workers, min(MAX_GPU_WORKERS, cores // CORES_OF_A_GPU_WORKER))
-            # The model's data is on the GPU: a core is all that a runner needs.
-            self._parts = cores
+        division = sharing or sharings()[0]
+        self.units = units
+        self.workers, self._parts = division.workers, division.parts
+        self._times_gpu = torch.cuda.is_available()
         self.threads_shared = max(1, threads // self._parts)
         self.threads_alone = threads
-        self._slots = threading.Semaphore(self._parts)
-        self._arriving = threading.Lock()
+        self._changed = threading.Condition()
+        self._users = 0
+        self._waiting = 0
+        self._is_taken = self._is_closed = False
         self._recording = threading.Lock()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Use a part of the machine. None begins while another user waits for all of it."""
-        with self._arriving:
-            self._slots.acquire()
+        """Use a part of the machine. None begins once users wait for all of it, see `JOINING_SECONDS`."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._users < self._parts and not (self._is_taken or self._is_closed)
+            )
+            self._users += 1
         try:
             yield
         finally:
-            self._slots.release()
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
+    def _many_wait(self) -> bool:
+        return self._waiting >= max(1, self.workers // 2)
+
+    def without_gpu(self) -> contextlib.AbstractContextManager[None]:
+        """Use a part of the machine for work without the GPU, which goes on beside timings of a GPU."""
+        return contextlib.nullcontext() if self._times_gpu else self.shared()
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -77,10 +123,22 @@ class Scheduler:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Wait until no other user is inside, and admit none in the body."""
-        with self._arriving, contextlib.ExitStack() as slots:
-            for _ in range(self._parts):
-                slots.enter_context(self._slots)
+        is_free = lambda: self._users == 0 and not self._is_taken  # noqa: E731
+        with self._changed:
+            self._waiting += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_closed or self._many_wait() or is_free(), JOINING_SECONDS)
+            self._is_closed = True
+            self._changed.wait_for(is_free)
+            self._waiting -= 1
+            self._is_taken = True
+        try:
             yield
+        finally:
+            with self._changed:
+                self._is_taken = False
+                self._is_closed &= self._waiting > 0
+                self._changed.notify_all()
 
 
 class RunnerPool:
@@ -98,6 +156,12 @@ class RunnerPool:
         self._here = here
         self._processes: dict[tuple, RunnerProcess | RunnerHere] = {}
         self._lock = threading.Lock()
+        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def turn(self, name: str) -> threading.Lock:
+        """The lock of a runner for all its captures of one batch."""
+        with self._lock:
+            return self._turns[name]
 
     def get(self, name: str, precision: Precision) -> RunnerProcess | RunnerHere:
         """The live process of a runner, whose environment fits the precision."""
@@ -119,7 +183,8 @@ class RunnerPool:
     def code(self) -> list[dict[str, str]]:
         """Digests of the code in each live process, see `parity.base.code.imported_code`."""
         target = f"{imported_code.__module__}:{imported_code.__name__}"
-        live = [process for process in self._processes.values() if process.alive]
+        with self._lock:
+            live = [process for process in self._processes.values() if process.alive]
         return [process.request(Commands.call, target) for process in live]
 
     def dismiss(self) -> None:
@@ -149,6 +214,7 @@ def side_by_side(
     folder: RunFolder,
     timeout: float,
     here: bool = False,
+    sharing: Sharing | None = None,
 ) -> list[Result]:
     """Do all units of a run, as many side by side as there are workers.
 
@@ -158,11 +224,12 @@ def side_by_side(
         folder: Folder of the run, for logs.
         timeout: Time limit of one command of a runner in seconds.
         here: Whether the runners are in this process. Then there is one worker.
+        sharing: Division of the machine; None for the one with most workers.
 
     Returns:
         The results, in the order of the units.
     """
-    scheduler = Scheduler()
+    scheduler = Scheduler(len(units), sharing)
     count = 1 if here else scheduler.workers
     workers = [Worker(RunnerPool(folder.worker(n), timeout, here), scheduler) for n in range(count)]
     free: queue.SimpleQueue[Worker] = queue.SimpleQueue()

@@ -50,7 +50,7 @@ def time_runners(
     runners = {name: _TimedProcess(pool, name, batch, calls, scheduler.threads_alone) for name in records}
     tapping = [name for name, record in records.items() if record.taps_modules]
     with scheduler.alone():
-        rounds = InterleavedRounds(runners)
+        rounds = InterleavedRounds(runners, scheduler.units)
         before = _gpu_state()
         rounds.time_models()
         for name, times in rounds.times.items():

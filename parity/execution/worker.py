@@ -22,7 +22,8 @@ from parity.base.interruption import stay_if_ending, undoing
 from parity.base.process import leave_out_of_collections, reuse_freed_memory
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server
-from parity.execution.commands import Commands, first_line, is_allocation_failure
+from parity.execution.commands import Commands
+from parity.execution.errors import error_text, first_line, is_allocation_failure
 from parity.execution.record import RunnerFailure, Status
 from parity.runners.base import BuiltOnly, Refused, Unavailable
 
@@ -55,6 +56,7 @@ class RunnerProcess:
         )
         self._process.start()
         child_end.close()
+        self._one_command = threading.Lock()
         self._take_back = undoing(self._kill)
 
     def request(
@@ -63,13 +65,16 @@ class RunnerProcess:
         *arguments: Arguments.args,
         **keywords: Arguments.kwargs,
     ) -> Result:
-        """Run a command in the child, such as `request(Commands.start, 1)`.
+        """Run a command in the child, such as `request(Commands.start, 1)`. One command runs at a time.
 
         Raises:
             RunnerFailure: The command gave no result; the child is gone or idle.
             CannotWrite: The run's folder cannot be written.
         """
-        name = command.__name__
+        with self._one_command:
+            return self._answered(command.__name__, arguments, keywords)
+
+    def _answered(self, name: str, arguments: tuple, keywords: dict[str, Any]) -> Any:
         try:
             self._pipe.send((name, arguments, keywords))
             if not self._pipe.poll(self.timeout):
@@ -221,4 +226,4 @@ def _answer(
         traceback.print_exc(file=log)
         if is_allocation_failure(error):
             return Status.OUT_OF_MEMORY, first_line(error)
-        return Status.ERROR, f"{type(error).__name__}: {first_line(error)}"
+        return Status.ERROR, error_text(error)

@@ -19,7 +19,7 @@ import safetensors
 import safetensors.numpy
 
 from parity.base.errors import UserError
-from parity.base.files import write_new
+from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.case import Arrays, Batches, Case
 from parity.case.plan import TYPICAL
@@ -273,15 +273,16 @@ def load(path: Path) -> CaseInputs:
     fix = "give a file that a run with --save wrote"
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {}).get("parity", "{}"))
+            header = parse_json((file.metadata() or {}).get("parity", "{}"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}
     except OSError as error:
         raise UserError("inputs", str(path), f"cannot be read ({error.strerror or error})", fix) from error
     except (safetensors.SafetensorError, ValueError) as error:
         raise UserError("inputs", str(path), f"is truncated or not safetensors ({error})", fix) from error
-    if header.get("schema") != SCHEMA:
-        raise UserError("inputs", str(path), f"has schema {header.get('schema')}, not {SCHEMA}", fix)
+    schema = header.get("schema") if isinstance(header, dict) else None
+    if schema != SCHEMA:
+        raise UserError("inputs", str(path), f"has schema {schema}, not {SCHEMA}", fix)
     inputs = CaseInputs(arrays)
-    if inputs.digest != header["digest"]:
+    if inputs.digest != header.get("digest"):
         raise UserError("inputs", str(path), "does not have the digest that was saved with it", fix)
     return inputs

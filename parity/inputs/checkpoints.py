@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import collections
 import json
+import pickletools
 import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import safetensors
 import safetensors.torch
 import torch
 
 from parity.base.errors import UserError
+from parity.base.files import size_of
 from parity.base.precision import dtype_name
+
+_LONGEST_NAME = 1000
+"""Most characters in the name of a pickled object."""
+_LEGACY_PICKLES = 5
+"""Pickles at the beginning of a file of `torch.save` that is no archive; the tensors' bytes follow."""
 
 
 def layout(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -73,6 +80,7 @@ def load_checkpoint(
 def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
     fix = "give a .safetensors file, or a state dict that torch.save wrote"
     try:
+        size_of(path)
         with path.open("rb") as stream:
             start = stream.read(9)
     except OSError as error:
@@ -85,6 +93,7 @@ def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
     if start.startswith(b"PK"):
         _check_sums(path, fix)
     try:
+        _check_names(path, start.startswith(b"PK"))
         with warnings.catch_warnings():
             # The error below says more than a warning of PyTorch.
             warnings.simplefilter("ignore")
@@ -108,6 +117,31 @@ def _check_sums(path: Path, fix: str) -> None:
         raise UserError(
             "weights", str(path), f"is damaged: {damaged} does not have its checksum", "save or copy it again"
         )
+
+
+def _check_names(path: Path, packed: bool) -> None:
+    """Refuse pickles with long names of objects: PyTorch's message takes the square of the length in time.
+
+    Raises:
+        ValueError: A name is too long, or a pickle is damaged.
+    """
+    with path.open("rb") as file:
+        if not packed:
+            for _ in range(_LEGACY_PICKLES):
+                _check_names_in(file)
+            return
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                # PyTorch tells no capital letters from small ones here.
+                if member.filename.lower().endswith(".pkl"):
+                    with archive.open(member) as pickled:
+                        _check_names_in(pickled)
+
+
+def _check_names_in(pickled: IO[bytes]) -> None:
+    for operation, argument, _ in pickletools.genops(pickled):
+        if operation.name == "GLOBAL" and len(argument) > _LONGEST_NAME:
+            raise ValueError(f"the name of an object has {len(argument)} characters")
 
 
 def _state_dict(path: Path, content: Any, fix: str) -> dict[str, torch.Tensor]:

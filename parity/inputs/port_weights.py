@@ -32,7 +32,7 @@ def port_weights(
     tensors: dict[str, torch.Tensor] = {}
     parts: dict[str, set[tuple[int, int]]] = {}
     sources = {name: source for name in shapes if (source := source_of(case, name)) is not None}
-    _refuse_alone(case, sources, weights)
+    _refuse_alone(case, sources, weights, shapes)
     for name, source in sources.items():
         shape = shapes[name]
         for own in source.names:
@@ -88,7 +88,12 @@ def _checked(name: str, tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
     raise UserError(f"weights[{name!r}]", tuple(tensor.shape), f"is not the port's shape {shape}", fix)
 
 
-def _refuse_alone(case: Case, sources: Mapping[str, From], weights: Mapping[str, torch.Tensor]) -> None:
+def _refuse_alone(
+    case: Case,
+    sources: Mapping[str, From],
+    weights: Mapping[str, torch.Tensor],
+    shapes: Mapping[str, Shape],
+) -> None:
     """Raises `UserError` with all tensors of the port whose sources the reference lacks."""
     alone = [name for name, source in sources.items() if any(own not in weights for own in source.names)]
     if not alone:
@@ -106,14 +111,40 @@ def _refuse_alone(case: Case, sources: Mapping[str, From], weights: Mapping[str,
     ]
     others = f"; the reference has left over {in_groups(left)}" if left else hint
     count = "is a tensor" if len(alone) == 1 else f"are {len(alone)} of {len(sources)} tensors"
-    raise UserError(
-        "weights", in_groups(alone), f"{count} of the port alone{others}", _fix(name, absent, weights)
-    )
+    fix = _split_fix(alone, left, weights, shapes) or _fix(name, absent, weights)
+    rule = next((rule for rule in case.names if matched(rule, name.rpartition(".")[0]) is not None), None)
+    if rule is not None and not any(own.startswith(f"{absent.rpartition('.')[0]}.") for own in weights):
+        wrong = f"; names maps {rule!r} to {case.names[rule]!r}, which the reference lacks"
+        raise UserError("weights", in_groups(alone), f"{count} of the port alone{wrong}{others}", fix)
+    raise UserError("weights", in_groups(alone), f"{count} of the port alone{others}", fix)
+
+
+def _split_fix(
+    alone: Sequence[str],
+    left: Sequence[str],
+    weights: Mapping[str, torch.Tensor],
+    shapes: Mapping[str, Shape],
+) -> str:
+    """The rules for tensors of the port that are equal parts of one that is left over; empty without one."""
+    for own in left:
+        leaf = own.rpartition(".")[2]
+        parts = [name for name in alone if name.rpartition(".")[2] == leaf]
+        if len(parts) > 1 and len({shapes[name] for name in parts}) == 1 and shapes[parts[0]]:
+            first, *others = shapes[parts[0]]
+            if tuple(weights[own].shape) == (len(parts) * first, *others):
+                rules = (
+                    f"{name!r}: parity.From({own!r}, split=({place}, {len(parts)}))"
+                    for place, name in enumerate(parts)
+                )
+                return f"write weights={{{', '.join(rules)}}} in the reference's order"
+    return ""
 
 
 def _fix(name: str, absent: str, weights: Mapping[str, torch.Tensor]) -> str:
     """The option that gives the tensor a source: `names` where the whole module has another name."""
-    owner, source_owner = name.rpartition(".")[0], absent.rpartition(".")[0]
+    owner, (source_owner, _, leaf) = name.rpartition(".")[0], absent.rpartition(".")
+    if any(own.startswith(f"{source_owner}.parametrizations.{leaf}.") for own in weights):
+        return f"call torch.nn.utils.parametrize.remove_parametrizations(module, {leaf!r}) on {source_owner}"
     is_module = not owner or any(own.startswith(f"{source_owner}.") for own in weights)
     return (
         f"write weights={{{pattern_of(name)!r}: ...}}"

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from parity.base.errors import UserError
-from parity.base.files import write_new
+from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.base.precision import dtype_name
 from parity.case import Case
@@ -130,7 +130,7 @@ def load_export(folder: Path) -> dict[str, torch.Tensor]:
     fix = "give a folder that a run with --save wrote, or save again"
     path = folder / _MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = parse_json(path.read_bytes())
     except OSError as error:
         raise UserError("weights", str(path), f"cannot be read ({error.strerror})", fix) from error
     except ValueError as error:
@@ -138,10 +138,9 @@ def load_export(folder: Path) -> dict[str, torch.Tensor]:
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
         raise UserError("weights", str(path), f"has schema {schema}, not {SCHEMA}", fix)
-    if manifest["transforms"]:
-        raise UserError(
-            "weights", str(path), f"declares transforms {manifest['transforms']}, none is known", fix
-        )
+    if manifest.get("transforms") != []:
+        problem = f"declares transforms {manifest.get('transforms')}, none is known"
+        raise UserError("weights", str(path), problem, fix)
     weights = read_safetensors(folder / _TENSORS)
     declared, actual = (
         {entry["name"]: entry for entry in e} for e in (manifest["tensors"], _entries(weights))

@@ -265,6 +265,7 @@ def verdict_report(verdict: Verdict) -> VerdictReport:
             for e in verdict.worst
         ),
         tolerated=verdict.tolerated,
+        ties=verdict.ties,
     )
 
 

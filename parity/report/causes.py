@@ -129,8 +129,9 @@ def _state(module: ModuleReport, culprit: str, origins: dict[str, str]) -> str:
     mark = " <- culprit" if module.tap == culprit else ""
     if module.status == "FAIL":
         how = "alone" if _fails_alone(module) else "in the model"
-        origin = ", downstream" if module.tap in origins else ""
-        return f"FAIL {margin} times its limit {how}{origin}{mark}"
+        if module.tap in origins:
+            mark = f", downstream of {origins[module.tap]}" if mark else ", downstream"
+        return f"FAIL {margin} times its limit {how}{mark}"
     if module.status == "GAP":
         return f"GAP{mark}"
     return f"{'' if module.status == 'PASS' else 'INSENSITIVE '}{margin}{mark}"

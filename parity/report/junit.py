@@ -38,8 +38,9 @@ def _suite(report: Report, case: CaseReport, precision: PrecisionReport, entry: 
     tests |= {module.tap: _module(module, classname) for module in entry.modules}
     tests |= {name: _check(name, verdict, classname) for name, verdict in entry.checks.items()}
     root = entry.diagnosis.tap if entry.diagnosis is not None else ""
-    if root in tests and _fails(tests[root]) and root:
-        # The root cause alone is a failure, with the diagnosis of the whole model.
+    if root in tests.keys() - origins.keys() and _fails(tests[root]) and root:
+        # The root cause alone is a failure, with the diagnosis of the whole model. Code between modules has
+        # no test case, so that the whole model is the failure.
         (failure,), (diagnosed,) = tests[root].result, tests[""].result
         failure.text = f"{diagnosed.text}\n{failure.text}"
         origins = {**origins, "": root}

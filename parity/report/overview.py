@@ -120,9 +120,16 @@ def tolerated(report: Report) -> list[str]:
 
 
 def tolerated_in(entry: RunnerReport) -> list[str]:
-    """The failures that tolerances hide in a run."""
-    judged = ((module.tap, verdict) for module in entry.modules for verdict in module.verdicts.values())
-    return [f"{tap}: {verdict.tolerated}" for tap, verdict in judged if verdict.tolerated]
+    """The failures that tolerances hide in a run, the larger one of each tap."""
+    hidden = (
+        (module.tap, [verdict for verdict in module.verdicts.values() if verdict.tolerated])
+        for module in entry.modules
+    )
+    return [
+        f"{tap}: {max(verdicts, key=lambda verdict: verdict.margin).tolerated}"
+        for tap, verdicts in hidden
+        if verdicts
+    ]
 
 
 MOST_ROUNDING = 3
@@ -216,7 +223,8 @@ def verdict_lines(what: str, verdict: VerdictReport) -> str:
     ]
     lines += [
         f"    {verdict.bound}",
-        f"    {verdict.checked} elements compared, {verdict.boundary} left out at a discontinuity",
+        f"    {verdict.checked} elements compared, {verdict.boundary} left out at a discontinuity"
+        + (f", {verdict.ties} chosen otherwise within rounding" if verdict.ties else ""),
     ]
     if verdict.worst:
         lines.append(f"    {'worst at':<24}{'oracle':>16}{'reference':>16}{'port':>16}")

@@ -40,6 +40,7 @@ class VerdictReport(Part):
         margin: Largest ratio of the port's error to its limit; up to 1 passes.
         min_detectable_error: Smallest relative error that fails; NaN in a FAIL.
         checked, boundary: Numbers of compared elements and of elements left out at a discontinuity.
+        ties: Number of integers and booleans that differ from the oracle's, as rounding explains.
         k, floor, longest_sum: Facts of the bound.
         bound: The bound in words.
         worst, tolerated: Elements with the largest errors; the failure that a tolerance hides, or empty.
@@ -66,6 +67,7 @@ class VerdictReport(Part):
     bound: str
     worst: tuple[ElementReport, ...]
     tolerated: str = ""
+    ties: int = 0
 
 
 class RooflineReport(Part):

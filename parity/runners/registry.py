@@ -75,6 +75,19 @@ REGISTRY: dict[str, Entry] = {
         packages=_TRIPY,
         form="fused",
     ),
+    "torch_layers": Entry(
+        "the reference on jagged rows with kernels for whole layers; for cases that have this form",
+        "parity.runners.torch.fused:TorchLayersRunner",
+        by_name_only=True,
+        form="whole_layers",
+    ),
+    "tripy_layers": Entry(
+        "the Tripy port on jagged rows with the same kernels as plugins; for such cases",
+        "parity.runners.tripy.jagged:TripyLayersRunner",
+        by_name_only=True,
+        packages=_TRIPY,
+        form="whole_layers",
+    ),
     "tensorrt": Entry(
         "the Tripy port's graphs built by TensorRT, on any machine; run where it supports the GPU",
         "parity.runners.tensorrt:TensorRTRunner",

@@ -8,7 +8,7 @@ without launches.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -16,22 +16,20 @@ import torch
 
 from parity.timing.measure import Replayed
 
-WARM_UPS, CPU_WARM_UPS = 3, 1
-"""Runs that are not counted. Runners have run the batch before: on a CPU one run is enough."""
+WARM_UPS = 1
+"""Runs that are not counted. Runners have run the batch before: one run is enough."""
 MIN_ROUNDS, MAX_ROUNDS = 5, 30
-ROUNDS_SECONDS = 0.5
-"""Time that all rounds of whole models may take together, within these limits, in seconds."""
-CPU_ROUNDS_SECONDS = 0.03
-"""The same on a CPU behind the least number of rounds, commands included: nothing else runs meanwhile."""
-MODULE_ROUNDS, MODULE_REPEATS = 2, 3
-MODULES_SECONDS = 0.03
-"""Time of a round of all calls on a CPU after which no other round follows, in seconds."""
-GPU_REPEATS, GPU_MAX_ROUNDS = 5, 10
+GPU_REPEATS, GPU_MAX_ROUNDS = 2, 20
 """Counted runs of a runner in one round on a GPU, and the limit of rounds there."""
-GPU_MODULE_ROUNDS = 6
+MODULE_ROUNDS, MODULE_REPEATS = 2, 3
+GPU_MIN_MODULE_ROUNDS, GPU_MODULE_ROUNDS, GPU_MODULE_REPEATS = 3, 8, 2
 """The pace of launches changes within seconds: the spread of two rounds is smaller than that between runs."""
-REPLAY_ROUNDS = 3
+REPLAY_ROUNDS = 2
 """Replays do not wait for the host: fewer rounds show their spread."""
+CPU_SECONDS = 0.03
+"""Time on a CPU after which no other round of models, or of modules, begins behind the least number."""
+GPU_SECONDS, GPU_RUN_SECONDS = 0.5, 6.0
+"""The same on a GPU, and the part of it that all pairs of case and precision of a run share."""
 NO_REPLAY = Replayed([])
 
 Result = TypeVar("Result")
@@ -97,31 +95,28 @@ class RunnerTimes:
 class InterleavedRounds:
     """Times several loaded runners. A runner that fails is not timed further.
 
+    Args:
+        runners: Runners by name.
+        units: Number of pairs of case and precision of the run.
+
     Attributes:
         times: Times by runner.
     """
 
-    def __init__(self, runners: Mapping[str, TimedRunner]) -> None:
+    def __init__(self, runners: Mapping[str, TimedRunner], units: int = 1) -> None:
         self.times = {name: RunnerTimes() for name in runners}
         self._runners = runners
         self._on_gpu = torch.cuda.is_available()
-        self._module_rounds = GPU_MODULE_ROUNDS if self._on_gpu else MODULE_ROUNDS
+        self._seconds = min(GPU_SECONDS, GPU_RUN_SECONDS / units) if self._on_gpu else CPU_SECONDS
         for name in runners:
             self._ask(name, lambda runner: runner.prepare())
 
     def time_models(self) -> None:
-        """Time whole models in as many rounds as fit `ROUNDS_SECONDS`, within limits."""
-        one_round = 0.0
+        """Time whole models."""
         for name in self.times:
-            warm = self._ask(name, lambda runner: runner.time(WARM_UPS if self._on_gpu else CPU_WARM_UPS))
-            one_round += warm.seconds[-1] if warm and warm.seconds else 0.0
-        uncounted, repeats, limit = (1, GPU_REPEATS, GPU_MAX_ROUNDS) if self._on_gpu else (0, 1, MAX_ROUNDS)
-        fitting = ROUNDS_SECONDS / max(one_round * (uncounted + repeats), 1e-9)
-        rounds = int(min(limit, max(MIN_ROUNDS, fitting)))
-        began = time.monotonic()
-        for number in range(rounds):
-            if not self._on_gpu and number >= MIN_ROUNDS and time.monotonic() - began > CPU_ROUNDS_SECONDS:
-                break
+            self._ask(name, lambda runner: runner.time(WARM_UPS))
+        uncounted, repeats, most = (1, GPU_REPEATS, GPU_MAX_ROUNDS) if self._on_gpu else (0, 1, MAX_ROUNDS)
+        for _ in self._rounds(MIN_ROUNDS, most):
             for name, times in self.times.items():
                 runs = self._ask(name, lambda runner: runner.time(uncounted + repeats))
                 if runs is None:
@@ -131,16 +126,25 @@ class InterleavedRounds:
                     times.peak_bytes = max(runs.peak_bytes, times.peak_bytes or 0)
 
     def time_modules(self, names: Iterable[str]) -> None:
-        """Time every recorded call of these runners alone. Slow calls on a CPU have one round."""
-        names, began = [*names], time.monotonic()
-        for _ in range(self._module_rounds):
+        """Time every recorded call of these runners alone."""
+        names = [*names]
+        least, most, repeats = 1, MODULE_ROUNDS, MODULE_REPEATS
+        if self._on_gpu:
+            least, most, repeats = GPU_MIN_MODULE_ROUNDS, GPU_MODULE_ROUNDS, GPU_MODULE_REPEATS
+        for _ in self._rounds(least, most):
             for name in names:
-                measured = self._ask(name, lambda runner: runner.time_calls(1 + MODULE_REPEATS)) or {}
+                measured = self._ask(name, lambda runner: runner.time_calls(1 + repeats)) or {}
                 for tap, seconds in measured.items():
                     # The first run of a round warms up.
                     self.times[name].module_seconds.setdefault(tap, []).extend(seconds[1:])
-            if not self._on_gpu and time.monotonic() - began > MODULES_SECONDS:
+
+    def _rounds(self, least: int, most: int) -> Iterator[None]:
+        """At least so many rounds, and more while there is time."""
+        began = time.monotonic()
+        for number in range(most):
+            if number >= least and time.monotonic() - began > self._seconds:
                 break
+            yield
 
     def time_replays(self, names: Iterable[str]) -> None:
         """Time replays of all whole models, and of the calls of these runners; nothing without a GPU."""
@@ -151,7 +155,7 @@ class InterleavedRounds:
             times = self.times[name]
             times.replays = _joined(times.replays, replays or NO_REPLAY)
         for name in [*names] * REPLAY_ROUNDS:
-            measured = self._ask(name, lambda runner: runner.time_call_replays(1 + MODULE_REPEATS)) or {}
+            measured = self._ask(name, lambda runner: runner.time_call_replays(1 + GPU_MODULE_REPEATS)) or {}
             known = self.times[name].module_replays
             known |= {tap: _joined(known.get(tap, NO_REPLAY), replays) for tap, replays in measured.items()}
 

@@ -21,10 +21,11 @@ from parity.base.precision import dtype_name
 from parity.capture.arguments import Argument, Received
 from parity.capture.names import TapName
 from parity.verdict.distances import Distance
-from parity.verdict.evidence import Evidence, Results, like
+from parity.verdict.evidence import Evidence, Results, is_regrouped, like
 from parity.verdict.judgement import ArgumentDifference, CallJudgement
 from parity.verdict.patterns import FailedTensor, all_at, explain, named_axes
-from parity.verdict.rule import judge
+from parity.verdict.rule import Verdict, judge
+from parity.verdict.tolerance import Tolerated
 
 EXACT = Distance(0.0, 0.0, 0.0)
 """The limit of integers, booleans and infinite elements."""
@@ -33,7 +34,12 @@ Excluded = Callable[[torch.Tensor], np.ndarray | None]
 
 
 def judge_arguments(
-    evidence: Evidence, results: Results, right_taps: int, with_floats: bool, excluded: Excluded
+    evidence: Evidence,
+    results: Results,
+    right_taps: int,
+    with_floats: bool,
+    excluded: Excluded,
+    tolerated: Tolerated,
 ) -> tuple[CallJudgement, ...]:
     """The calls that receive another argument than the reference's, in the order in which they begin.
 
@@ -44,13 +50,14 @@ def judge_arguments(
             wrong argument from a wrong module, and is left out.
         with_floats: Whether to compare floating-point tensors.
         excluded: Elements of a tensor that depend on a discontinuity.
+        tolerated: The errors that may reach an argument.
     """
     judgements = []
     for call, received in evidence.reference.arguments.items():
         port = results.received.arguments.get(call)
         if port is None or received.finished > right_taps:
             continue
-        judge = _CallJudge(evidence, results, call, received, with_floats, excluded)
+        judge = _CallJudge(evidence, results, call, received, with_floats, excluded, tolerated)
         differing, equal = [], []
         for name, theirs, ours in _paired(received, port):
             difference = judge.difference(name, theirs, ours)
@@ -59,7 +66,8 @@ def judge_arguments(
             else:
                 differing.append(difference)
         if differing:
-            judgements.append(CallJudgement(call, received.parent, tuple(differing), tuple(equal)))
+            behind = tolerated.before(received.finished).source
+            judgements.append(CallJudgement(call, received.parent, tuple(differing), tuple(equal), behind))
     return tuple(judgements)
 
 
@@ -74,6 +82,7 @@ class _CallJudge:
         received: Received,
         with_floats: bool,
         excluded: Excluded,
+        tolerated: Tolerated,
     ) -> None:
         self._evidence = evidence
         self._port = results.received
@@ -81,6 +90,7 @@ class _CallJudge:
         self._received = received
         self._with_floats = with_floats
         self._excluded = excluded
+        self._tolerated = tolerated
 
     def difference(
         self, name: str, reference: Argument | None, port: Argument | None
@@ -97,6 +107,8 @@ class _CallJudge:
         theirs, ours = self._evidence.reference.argument(reference), self._port.argument(port)
         if self._evidence.squeeze:
             ours = like(ours, theirs)
+        if is_regrouped(tuple(ours.shape), tuple(theirs.shape)):
+            ours = ours.reshape(theirs.shape)
         if ours.shape != theirs.shape:
             text = f"shape {tuple(ours.shape)} in place of {tuple(theirs.shape)}"
             return ArgumentDifference(name, "form", text)
@@ -177,12 +189,18 @@ class _CallJudge:
             counted,
             modules=before + 1,
         )
-        if verdict.passed:
+        if verdict.passed or self._is_tolerated(verdict):
             return None
         # Infinite elements are equal here; their differences are not defined.
         exact, ours = (np.where(finite, values, 0.0) for values in (oracle.numpy(), ours))
         failed = FailedTensor(exact, ours, counted, verdict.limit, axes, port.dtype)
         return failed, failed.wrong
+
+    def _is_tolerated(self, verdict: Verdict) -> bool:
+        """Whether an error that the case tolerates, before this call or in its results, is as large."""
+        carried = self._tolerated.before(self._received.finished).error
+        own = self._evidence.tolerated(self._call, TapName.parse(self._call).path)
+        return bool(carried) and verdict.port.l2 <= max(carried, own)
 
     def _oracle(self, name: str) -> torch.Tensor | None:
         run = self._evidence.oracle_received

@@ -23,7 +23,8 @@ from parity.inputs.arrays import load
 from parity.inputs.weights import load_export
 from parity.runners.forms import computed_inside
 from parity.runners.oracle.float64 import Float64Runner
-from parity.verdict.comparison import Comparison, compare
+from parity.runners.oracle.replays import Replays
+from parity.verdict.comparison import Comparison, compare_runners
 from parity.verdict.error_map import with_error_maps
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_tap
@@ -52,18 +53,34 @@ def judge_batch(
     record = read_record(folder.record)
     blocked = _why_no_evidence(record)
     evidence = None if blocked else _evidence(case, folder, record)
+    judged = {
+        name: runner
+        for name, runner in record.runners.items()
+        if not (name == ORACLE and runner.status is Status.OK)
+    }
+    # A runner that raises in one step still answers the others, which show the module to blame.
+    captured = {
+        name: runner
+        for name, runner in judged.items()
+        if runner.status is Status.OK or is_saved(folder.runner(name).isolated)
+    }
+    if evidence is None:
+        return {name: _without_verdict(runner, blocked, batch) for name, runner in judged.items()}
+    evidence.replays = _replays(case, folder)
+    results = [
+        evidence.aligned(_results(case, folder.runner(name), name, runner))
+        for name, runner in captured.items()
+    ]
+    comparisons = zip(results, compare_runners(evidence, results), strict=True)
     judgements = {}
-    for name, runner in record.runners.items():
-        if name == ORACLE and runner.status is Status.OK:
-            continue
-        # A runner that raises in one step still answers the others, which show the module to blame.
-        has_captures = runner.status is Status.OK or is_saved(folder.runner(name).isolated)
-        if evidence is None or not has_captures:
+    for name, runner in judged.items():
+        if name not in captured:
             judgements[name] = _without_verdict(runner, blocked, batch)
         else:
-            results = evidence.aligned(_results(case, folder.runner(name), name, runner))
-            evidence.run_oracle = None if name in diagnosed else _oracle_alone(case, folder)
-            judgements[name] = _judge_runner(evidence, results, runner, batch)
+            own, comparison = next(comparisons)
+            grounds = comparison.evidence or evidence
+            grounds.run_oracle = None if name in diagnosed else _oracle_alone(case, folder)
+            judgements[name] = _judge_runner(grounds, own, comparison, runner, batch)
     return judgements
 
 
@@ -185,6 +202,15 @@ def _oracle_alone(
     return lambda call, inputs: runner().run_call(call, inputs, arrays())
 
 
+def _replays(case: Case, folder: PrecisionFolder) -> Replays | None:
+    """Runs the batch again under other choices; None without exported weights."""
+    weights = CaseFolder(folder.batch.path.parent).weights
+    if not weights.exists():
+        return None
+    precision = PRECISIONS[folder.path.name]
+    return Replays(case, precision, lambda: load_export(weights), lambda: load(folder.batch.inputs).arrays)
+
+
 def _optional(stem: Path) -> Capture:
     return open_capture(stem) if is_saved(stem) else Capture()
 
@@ -211,8 +237,9 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
     )
 
 
-def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, batch: str) -> RunnerJudgement:
-    comparison = compare(evidence, results)
+def _judge_runner(
+    evidence: Evidence, results: Results, comparison: Comparison, record: RunnerRecord, batch: str
+) -> RunnerJudgement:
     diagnosis = comparison.diagnosis
     if record.status is not Status.OK:
         diagnosis = _blame(comparison, record)
@@ -232,7 +259,8 @@ def _judge_runner(evidence: Evidence, results: Results, record: RunnerRecord, ba
             diagnosis, explanation=explanation, batch=batch, source=_source(diagnosis, record.sources)
         ),
         taps=tuple(
-            replace(tap, batch=batch, notes=notes(evidence, comparison, tap)) for tap in comparison.taps
+            replace(tap, batch=batch, notes=notes(evidence, results, comparison, tap))
+            for tap in comparison.taps
         ),
         checks=comparison.checks,
         padding_leak=comparison.padding_leak,

@@ -5,31 +5,29 @@ A comparison reads captures only. A replayed run therefore gives the same verdic
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from parity.capture.captures import ModuleCall
+from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
 from parity.inputs.masks import bits
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.bound import bound_for
+from parity.verdict.calls import extra, missing
+from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
 from parity.verdict.diagnosis import diagnose
-from parity.verdict.distances import compared_rows
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
-from parity.verdict.rule import Verdict, failure, judge
-from parity.verdict.sampling_error import FALSE_ALARM
+from parity.verdict.rule import Verdict, failure
+from parity.verdict.standards import Standards
+from parity.verdict.tolerance import tolerate
 
-MAX_BOUNDARY_FRACTION = 0.01
-"""Largest share of a tap's own elements that may lie at a discontinuity, over all inputs. A tap fails with so
-many of them in a batch that chance has more in at most `FALSE_ALARM` of all batches."""
 POSITIONED = 3
 """Number of axes of a tap with positions: batch, positions, width."""
-MAX_FLIPPED_FRACTION = 0.5
-"""Largest share of the elements of later taps. One flip early in a sequence reaches every later row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,7 @@ class Comparison:
         observer_difference: Largest absolute change of an output by tapping the modules.
         diagnosis: Place of the first divergence.
         calls: Calls that receive other arguments than the reference's.
+        evidence: The evidence of the verdicts, under the port's choices.
     """
 
     taps: tuple[TapJudgement, ...]
@@ -51,6 +50,7 @@ class Comparison:
     observer_difference: float
     diagnosis: Diagnosis
     calls: tuple[CallJudgement, ...] = ()
+    evidence: Evidence | None = field(default=None, compare=False, repr=False)
 
     @property
     def passed(self) -> bool:
@@ -63,35 +63,88 @@ class Comparison:
 
 def compare(evidence: Evidence, results: Results) -> Comparison:
     """Judge one runner against the reference and the oracle."""
-    flips = _flipped_rows(evidence, results)
-    taps = tuple(_judge_tap(evidence, results, tap, flips) for tap in _taps_in_order(evidence, results))
-    checks = {
-        tap: _judge_one(
-            evidence,
-            tap,
-            evidence.oracle.get(evidence.incremental_outputs[tap]),
-            reference,
-            results.incremental.get(tap),
-            _row_mask(flips, reference),
-            sampled_tap=evidence.incremental_outputs[tap],
+    return compare_runners(evidence, [results])[0]
+
+
+def compare_runners(evidence: Evidence, runners: Sequence[Results]) -> list[Comparison]:
+    """Judge runners against the reference and the oracle, in their order."""
+    grounds = [under_port_choices(evidence, results) for results in runners]
+    alike = [results for own, results in zip(grounds, runners, strict=True) if own is evidence]
+    shared = iter(_compare_alike(evidence, alike))
+    return [
+        _searched(
+            next(shared) if own is evidence else _compare_alike(own, [results])[0],
+            own,
+            results,
+            evidence.reference,
         )
-        for tap, reference in evidence.reference_incremental.items()
-        if results.appends
-    }
+        for own, results in zip(grounds, runners, strict=True)
+    ]
+
+
+def _searched(comparison: Comparison, evidence: Evidence, results: Results, recorded: Capture) -> Comparison:
+    """The comparison of a failing runner, under choices of its own that no result shows."""
+    if comparison.passed:
+        return comparison
+    alone = [tap.tap for tap in comparison.taps if tap.isolated is not None and not tap.isolated.passed]
+    whole = any(tap.accumulated is not None and not tap.accumulated.passed for tap in comparison.taps)
+    own = under_hidden_choices(evidence, results, recorded, alone, whole or bool(comparison.calls))
+    return comparison if own is evidence else _compare_alike(own, [results])[0]
+
+
+def _compare_alike(evidence: Evidence, runners: Sequence[Results]) -> list[Comparison]:
+    """Judge runners under the same choices, tap by tap: all share a tap's standards."""
+    flips = [_flipped_rows(evidence, results) for results in runners]
+    taps = [dict.fromkeys(_taps_in_order(evidence, results)) for results in runners]
+    judged: list[dict[str, TapJudgement]] = [{} for _ in runners]
+    for tap in dict.fromkeys(itertools.chain.from_iterable(taps)):
+        standards = Standards(evidence)
+        for own, results, rows, judgements in zip(taps, runners, flips, judged, strict=True):
+            if tap in own:
+                judgements[tap] = _judge_tap(standards, evidence, results, tap, rows)
+    checks: list[dict[str, Verdict]] = [{} for _ in runners]
+    for tap, reference in evidence.reference_incremental.items():
+        standards = Standards(evidence)
+        full = evidence.incremental_outputs[tap]
+        for results, rows, verdicts in zip(runners, flips, checks, strict=True):
+            if results.appends:
+                port, excluded = results.incremental.get(tap), _row_mask(rows, reference)
+                verdicts[tap] = standards.judge(
+                    tap, evidence.oracle.get(full), reference, port, excluded, sampled_tap=full
+                )
+    return [
+        _compared(evidence, results, tuple(judgements[tap] for tap in own), verdicts, rows)
+        for own, results, judgements, verdicts, rows in zip(taps, runners, judged, checks, flips, strict=True)
+    ]
+
+
+def _compared(
+    evidence: Evidence,
+    results: Results,
+    taps: tuple[TapJudgement, ...],
+    checks: Mapping[str, Verdict],
+    flips: np.ndarray | None,
+) -> Comparison:
+    """The comparison of a runner whose taps and incremental outputs are judged."""
+    taps, tolerated = tolerate(evidence, _without_spare_calls(evidence, results, taps))
+    outputs = tolerated.before(len(evidence.reference.tensors))
+    checks = {name: outputs.applied(verdict) for name, verdict in checks.items()}
     looks_for_leaks = results.taps_modules and evidence.has_padding
     leak = first_padding_leak(evidence, results) if looks_for_leaks else ""
     observer = _largest_difference(results) if results.taps_modules else 0.0
     if not results.received.arguments:
-        return Comparison(taps, checks, leak, observer, diagnose(taps, checks, leak))
+        diagnosis = diagnose(taps, checks, leak, tolerated=tolerated)
+        return Comparison(taps, checks, leak, observer, diagnosis, evidence=evidence)
     calls = judge_arguments(
         evidence,
         results,
         _right_taps(evidence, taps),
         with_floats=not all(tap.passed for tap in taps),
         excluded=lambda tensor: _row_mask(flips, tensor),
+        tolerated=tolerated,
     )
-    diagnosis = diagnose(taps, checks, leak, calls, evidence.entry)
-    return Comparison(taps, checks, leak, observer, diagnosis, calls)
+    diagnosis = diagnose(taps, checks, leak, calls, evidence.entry, tolerated)
+    return Comparison(taps, checks, leak, observer, diagnosis, calls, evidence)
 
 
 def _right_taps(evidence: Evidence, taps: Sequence[TapJudgement]) -> int:
@@ -114,7 +167,9 @@ def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:
     return expected + sorted(extra)
 
 
-def _judge_tap(evidence: Evidence, results: Results, tap: str, flips: np.ndarray | None) -> TapJudgement:
+def _judge_tap(
+    standards: Standards, evidence: Evidence, results: Results, tap: str, flips: np.ndarray | None
+) -> TapJudgement:
     call = evidence.kinds.get(tap)
     is_output = TapName.parse(tap).is_output_of(evidence.entry)
     path = call.path if call else tap
@@ -124,8 +179,8 @@ def _judge_tap(evidence: Evidence, results: Results, tap: str, flips: np.ndarray
         is_called = any(call.path == own for call in evidence.reference.calls)
         if not is_output and not is_called and (absence := evidence.absence(own, kind)):
             return TapJudgement(tap, own, kind, None, None, absence)
-        extra = failure("extra: the reference has no such module or output", bound_for(evidence.precision, 1))
-        return TapJudgement.of(tap, path, kind, extra)
+        surplus = failure(extra(evidence, results, tap), bound_for(evidence.precision, 1))
+        return TapJudgement.of(tap, path, kind, surplus)
     reference = evidence.reference.tensors[tap]
     # The shipped model is untapped, so its outputs are judged.
     port = results.untapped.get(tap) if is_output else results.tapped.get(tap)
@@ -137,13 +192,43 @@ def _judge_tap(evidence: Evidence, results: Results, tap: str, flips: np.ndarray
     contaminated = _row_mask(flips, reference)
     accumulated = isolated = None
     if call is None or not call.appends:
-        accumulated = _judge_one(evidence, tap, evidence.oracle.get(tap), reference, port, contaminated)
+        accumulated = standards.judge(tap, evidence.oracle.get(tap), reference, port, contaminated)
     if call and results.taps_modules and evidence.oracle_isolated:
-        isolated = _judge_isolated(evidence, results, call, tap, contaminated)
-    allowed = evidence.tolerated(tap, path)
-    return TapJudgement.of(
-        tap, path, kind, *(_tolerate(verdict, allowed) for verdict in (accumulated, isolated))
-    )
+        isolated = _judge_isolated(standards, evidence, results, call, tap, contaminated)
+    if port is None and accumulated is not None:
+        accumulated = replace(accumulated, reason=missing(evidence, results, tap))
+    return TapJudgement.of(tap, path, kind, accumulated, isolated)
+
+
+def _without_spare_calls(
+    evidence: Evidence, results: Results, taps: tuple[TapJudgement, ...]
+) -> tuple[TapJudgement, ...]:
+    """Calls that one side alone makes are gaps, except where one may cause the first other failure.
+
+    A right port may look a row up once and use it twice. Too few runs of a shared layer change a result.
+    """
+    callers = {
+        "reference": {TapName.parse(tap).module_call for tap in evidence.reference.tensors},
+        "port": {TapName.parse(tap).module_call for tap in results.tapped},
+    }
+    spare: dict[str, str] = {}
+    for tap in taps:
+        name = TapName.parse(tap.tap)
+        sides = [side for side, calls in callers.items() if name.module_call in calls]
+        is_right_alone = tap.isolated is None or tap.isolated.passed
+        is_spare = not tap.passed and is_right_alone and len(sides) == 1
+        if is_spare and not name.is_output_of(evidence.entry) and evidence.absence(tap.path, tap.kind):
+            spare[tap.tap] = sides[0]
+    failed = [place for place, tap in enumerate(taps) if not tap.passed and tap.tap not in spare]
+
+    def judged(place: int, tap: TapJudgement) -> TapJudgement:
+        side = spare.get(tap.tap)
+        # The place of a call that the reference never makes is unknown.
+        if side is None or (failed and (side == "port" or place < failed[0])):
+            return tap
+        return TapJudgement(tap.tap, tap.path, tap.kind, None, None, f"the {side} alone makes this call")
+
+    return tuple(judged(place, tap) for place, tap in enumerate(taps))
 
 
 def _has_module(results: Results, path: str) -> bool:
@@ -151,90 +236,26 @@ def _has_module(results: Results, path: str) -> bool:
     return any(TapName.parse(tap).path == path for tap in (*results.tapped, *results.isolated))
 
 
-def _tolerate(verdict: Verdict | None, allowed: float) -> Verdict | None:
-    """A PASS in place of a FAIL whose relative error the case allows. A failure without numbers stays one."""
-    if verdict is None or verdict.passed or not verdict.port.l2 <= allowed:
-        return verdict
-    reason = f"{verdict.reason}; the case tolerates {allowed:.2g}"
-    return replace(verdict, status="PASS", reason="", min_detectable_error=allowed, tolerated=reason)
-
-
 def _judge_isolated(
-    evidence: Evidence, results: Results, call: ModuleCall, tap: str, contaminated: np.ndarray | None
+    standards: Standards,
+    evidence: Evidence,
+    results: Results,
+    call: ModuleCall,
+    tap: str,
+    contaminated: np.ndarray | None,
 ) -> Verdict:
     problem = results.isolated_problems.get(call.tap)
     if problem:
         return failure(f"the module failed: {problem}", bound_for(evidence.precision, 1))
     contains_flip = any(flipped.startswith(f"{call.path}.") for flipped in evidence.boundary)
-    return _judge_one(
-        evidence,
+    return standards.judge(
         tap,
         evidence.oracle_isolated.get(tap),
-        evidence.reference.tensors[tap],
+        evidence.reference_isolated.get(tap, evidence.reference.tensors[tap]),
         results.isolated.get(tap),
         contaminated if contains_flip else None,
         isolated=True,
     )
-
-
-def _judge_one(
-    evidence: Evidence,
-    tap: str,
-    oracle: torch.Tensor | None,
-    reference: torch.Tensor,
-    port: torch.Tensor | None,
-    contaminated: np.ndarray | None,
-    isolated: bool = False,
-    sampled_tap: str = "",
-) -> Verdict:
-    longest_sum = evidence.longest_sum(tap, isolated)
-    modules = evidence.modules(tap, isolated)
-    bound = bound_for(evidence.precision, longest_sum, modules)
-    if port is None:
-        return failure("missing: the port has no such module or output", bound)
-    if oracle is None:
-        return failure("missing: the oracle has no such tap", bound)
-    own = evidence.boundary.get(tap)
-    boundary = contaminated if own is None else own
-    valid = evidence.mask(tuple(reference.shape))
-    verdict = judge(
-        oracle,
-        reference,
-        port,
-        evidence.precision,
-        longest_sum,
-        valid,
-        boundary,
-        modules,
-        evidence.rounding_samples(sampled_tap or tap, isolated),
-        by_row=isolated,
-    )
-    lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
-    if not verdict.passed or not lost:
-        return verdict
-    depend = f"{verdict.boundary} elements depend on a discontinuity, more than"
-    if own is None and lost > MAX_FLIPPED_FRACTION:
-        return failure(f"{depend} {MAX_FLIPPED_FRACTION:.0%} of all", bound)
-    rows = compared_rows(np.broadcast_to(True if valid is None else valid, tuple(reference.shape)))
-    if own is not None and _chance_of_boundaries(lost, rows) < FALSE_ALARM:
-        return failure(f"{depend} chance has of {MAX_BOUNDARY_FRACTION:.0%} of {rows} rows", bound)
-    return verdict
-
-
-def _chance_of_boundaries(share: float, rows: int) -> float:
-    """The chance of this share of rows at a discontinuity, or more, if `MAX_BOUNDARY_FRACTION` of all are.
-
-    All elements of a row may have one pre-image, so that rows and not elements are independent.
-
-    Args:
-        share: Share of the elements at a discontinuity.
-        rows: Number of compared rows.
-    """
-    # SciPy takes long to import, which a run has while its runners work.
-    from scipy import special
-
-    # The binomial tail. The incomplete beta function has it for parts of rows, too.
-    return float(special.betainc(share * rows, rows - share * rows + 1.0, MAX_BOUNDARY_FRACTION))
 
 
 def _flipped_rows(evidence: Evidence, results: Results) -> np.ndarray | None:

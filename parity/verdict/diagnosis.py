@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.capture.names import TapName
+from parity.verdict.elements import NO_VERDICT
 from parity.verdict.judgement import (
     MODEL_OUTPUT,
     ArgumentDifference,
@@ -16,6 +17,7 @@ from parity.verdict.judgement import (
     TapJudgement,
 )
 from parity.verdict.rule import Verdict
+from parity.verdict.tolerance import Tolerated
 
 CLOSE = 10.0
 """Margin up to which the modules inside a failing module may cause its failure. It selects words only."""
@@ -27,6 +29,7 @@ def diagnose(
     leak: str,
     calls: Sequence[CallJudgement] | None = None,
     entry: str = "",
+    tolerated: Tolerated | None = None,
 ) -> Diagnosis:
     """Name the first module that diverges, or the code between modules.
 
@@ -37,13 +40,19 @@ def diagnose(
         leak: First tap that changes with the content of the padding; empty if none does.
         calls: Calls with other arguments than the reference's; None where arguments are not known.
         entry: Name of the entry.
+        tolerated: The errors that the case tolerates; None for none.
     """
+    tolerated = tolerated or Tolerated()
     for tap in taps:
         if tap.isolated is not None and not tap.isolated.passed:
             return _failed_alone(taps, tap, tap.isolated, calls or ())
     for tap in taps:
         verdict = tap.accumulated
         if verdict is not None and np.isnan(verdict.port.l2) and not verdict.passed:
+            # Only a call before every failure is among the calls. An extra tap has no place before them.
+            wrong = next(((call, call.wrong) for call in calls or () if call.wrong), None)
+            if wrong is not None and tap.kind not in ("unknown", MODEL_OUTPUT):
+                return _between(taps, *wrong, entry, shows=True)
             return Diagnosis("module", tap.tap, f"{tap.tap}: {verdict.reason}")
     failed = [tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed]
     for call in calls or ():
@@ -52,8 +61,8 @@ def diagnose(
     if failed:
         assert failed[0].accumulated is not None
         if calls is not None and failed[0].kind == MODEL_OUTPUT:
-            return _after_the_modules(failed[0], failed[0].accumulated, entry)
-        return _failed_inside(failed[0], failed[0].accumulated)
+            return _after_the_modules(failed[0], failed[0].accumulated, entry, tolerated)
+        return _failed_inside(failed[0], failed[0].accumulated, tolerated)
     if leak:
         text = f"padding leaks: garbage in padded positions changes valid bits at {leak}"
         return Diagnosis("check", leak, text)
@@ -67,7 +76,8 @@ def _failed_alone(
     taps: Sequence[TapJudgement], tap: TapJudgement, verdict: Verdict, calls: Sequence[CallJudgement]
 ) -> Diagnosis:
     """The diagnosis of a module that fails on its own, with the argument that its code passes on."""
-    text = f"{tap.path} ({tap.kind}) diverges on its own: {verdict.reason}"
+    fails = "cannot be judged" if NO_VERDICT in verdict.reason else "diverges on its own"
+    text = f"{tap.path} ({tap.kind}) {fails}: {verdict.reason}"
     for call in calls:
         if call.parent == tap.path and call.wrong:
             text = f"{text}; inside, {call.call} {call.text()}"
@@ -91,10 +101,11 @@ def _between(
     right = "every module passes on its own" if judged_alone else "every module before it is right"
     effect = right if shows else "no result of this batch shows it"
     names = (tap.tap for tap in taps if str(TapName.parse(tap.tap).module_call) == call.call)
+    code = f"the code of {call.parent or entry}"
     return Diagnosis(
         "between",
         next(names, ""),
-        f"{call.call} {call.text()}; {effect}; the code of {call.parent or entry} makes the argument",
+        f"{call.call} {call.text()}; {effect}; {_or_tolerated(code, call.behind)} makes the argument",
         explanation=wrong.explanation,
         code=call.parent,
         argument=_argument(call, wrong),
@@ -105,26 +116,35 @@ def _argument(call: CallJudgement, argument: ArgumentDifference) -> str:
     return str(replace(TapName.parse(call.call), argument=argument.name))
 
 
-def _after_the_modules(tap: TapJudgement, verdict: Verdict, entry: str) -> Diagnosis:
+def _or_tolerated(code: str, behind: str) -> str:
+    """The code that makes a wrong tensor, or the tolerated error of a tap before it."""
+    return f"the error that the case tolerates at {behind}, or {code}," if behind else code
+
+
+def _after_the_modules(tap: TapJudgement, verdict: Verdict, entry: str, tolerated: Tolerated) -> Diagnosis:
     """The diagnosis of a wrong output behind modules that are all right."""
+    code = _or_tolerated(f"the code of {entry} after the modules", tolerated.behind(tap.tap).source)
     text = (
         f"{tap.tap}: {verdict.reason}; every module is right and receives the right arguments; "
-        f"the code of {entry} after the modules makes the output"
+        f"{code} makes the output"
     )
     return Diagnosis("between", tap.tap, text, code="")
 
 
-def _failed_inside(tap: TapJudgement, verdict: Verdict) -> Diagnosis:
+def _failed_inside(tap: TapJudgement, verdict: Verdict, tolerated: Tolerated) -> Diagnosis:
     """The diagnosis of a tap that fails inside the model and passes alone, or cannot run alone."""
     if tap.isolated is None:
         return Diagnosis("module", tap.tap, f"{tap.tap} ({tap.kind}): {verdict.reason}")
     alone = tap.isolated.port.l2
     factor = verdict.port.l2 / alone if alone else None
+    source = tolerated.behind(tap.tap).source
+    carried = f"; the error that the case tolerates at {source} may be its cause" if source else ""
     growth = f"{factor:.3g} times its own error" if factor else "its own error is zero"
     return Diagnosis(
         "amplification",
         tap.tap,
-        f"every module passes on its own; the error that reaches {tap.path} exceeds its limit: {growth}",
+        f"every module passes on its own; the error that reaches {tap.path} exceeds its limit: {growth}"
+        f"{carried}",
         factor,
     )
 

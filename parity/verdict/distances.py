@@ -56,47 +56,56 @@ class Oracle:
 
     def distance(self, result: np.ndarray) -> Distance:
         """The distance of a result, (n,) float64, from the oracle."""
-        difference = result - self.values
+        return self.size(self.scaled(result - self.values))
+
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        """Values, (n,) float64, relative to the oracle's largest element, unless that is 0."""
+        return values / (self.largest or 1.0)
+
+    def size(self, error: np.ndarray) -> Distance:
+        """The distance of a result from its scaled error, (n,) float64."""
         if self.largest == 0.0:
             # An oracle of zeros has no scale: every difference from it is infinitely large.
-            error = math.inf if difference.any() else 0.0
-            return Distance(error, error, 0.0)
-        difference /= self.largest
+            infinite = math.inf if error.any() else 0.0
+            return Distance(infinite, infinite, 0.0)
         return Distance(
-            l2=float(np.linalg.norm(difference)) / math.sqrt(self._square),
-            largest=largest_absolute(difference),
-            scale_error=float(difference @ self._scaled) / self._square,
+            l2=float(np.linalg.norm(error)) / math.sqrt(self._square),
+            largest=largest_absolute(error),
+            scale_error=float(error @ self._scaled) / self._square,
         )
 
-    def crossing(self, result: np.ndarray, added: np.ndarray, limit: Distance) -> float:
-        """The smallest e >= 0 at which ``result + e * added`` meets a limit, up to rounding.
+    def crossings(self, error: np.ndarray, added: np.ndarray, limit: Distance) -> tuple[float, float]:
+        """The smallest e >= 0 at which ``error + e * added`` meets a limit, and ``error - e * added``.
 
         Args:
-            result: (n,) float64, within all limits.
-            added: (n,) float64.
+            error: Scaled error of a result within all limits, (n,) float64.
+            added: Scaled values, (n,) float64.
             limit: The limits of the distance.
 
         Returns:
-            The factor e; infinity if no factor meets a limit.
+            Both factors up to rounding; infinity if no factor meets a limit.
         """
         if self.largest == 0.0 or not added.any():
-            return math.inf
-        off, added = result - self.values, added / self.largest
-        off /= self.largest
-        # |off + e added| = limit.largest, element by element
-        largest = np.copysign(limit.largest, added)
-        largest -= off
+            return math.inf, math.inf
+        # ||error +- e added||^2 = (limit.l2 ||oracle||)^2
+        squares, mixed = float(added @ added), float(error @ added)
+        room = limit.l2 * limit.l2 * self._square - float(error @ error)
+        root = math.sqrt(max(0.0, mixed * mixed + squares * room))
+        l2 = (root - mixed) / squares, (root + mixed) / squares
+        added_scale, scale = float(added @ self._scaled), float(error @ self._scaled)
+        room, toward = limit.scale_error * self._square, math.copysign(1.0, added_scale) * scale
+        size = abs(added_scale)
+        of_scale = ((room - toward) / size, (room + toward) / size) if size else (math.inf, math.inf)
+        sums = min(l2[0], of_scale[0]), min(l2[1], of_scale[1])
+        # No single element can meet its limit before this factor.
+        least = (limit.largest - largest_absolute(error)) / largest_absolute(added)
+        if max(sums) < 0.999 * least:
+            return sums
+        # |error +- e added| = limit.largest, element by element
+        bounds = np.copysign(limit.largest, added)
         with np.errstate(divide="ignore", invalid="ignore"):
-            largest /= added
-        # ||off + e added||^2 = (limit.l2 ||oracle||)^2
-        squares, mixed = float(added @ added), float(off @ added)
-        room = limit.l2 * limit.l2 * self._square - float(off @ off)
-        l2 = (math.sqrt(max(0.0, mixed * mixed + squares * room)) - mixed) / squares
-        added_scale, scale = float(added @ self._scaled), float(off @ self._scaled)
-        scale_room = limit.scale_error * self._square - math.copysign(1.0, added_scale) * scale
-        return min(
-            float(np.fmin.reduce(largest)), l2, scale_room / abs(added_scale) if added_scale else math.inf
-        )
+            plus, minus = (float(np.fmin.reduce(room / added)) for room in (bounds - error, bounds + error))
+        return min(plus, sums[0]), min(minus, sums[1])
 
 
 def largest_absolute(values: np.ndarray) -> float:
@@ -131,11 +140,15 @@ def carrying_rows(values: np.ndarray, counted: np.ndarray) -> CarryingRows:
     if values.ndim > 1:
         # Rows of padding add nothing; in long sequences they are the majority.
         has_counted = counted.any(axis=-1)
-        values, counted = values[has_counted], counted[has_counted]
-    compared = values if counted.all() else np.where(counted, values, 0.0)
+        compared, counted = values[has_counted], counted[has_counted]
+        compared[~counted] = 0.0
+    else:
+        compared = np.where(counted, values, 0.0)
     # Fourth powers of the scaled elements neither overflow nor underflow.
-    squares = np.square(compared / (largest_absolute(compared) or 1.0))
+    squares = compared / (largest_absolute(compared) or 1.0)
+    squares *= squares
     rows = squares.sum(axis=-1).ravel() if squares.ndim > 1 else squares.ravel()
+    del squares
     different = np.unique(_keys(compared), return_inverse=True)[1].ravel()
     count = _effective(np.bincount(different, weights=rows))
     return CarryingRows(count, max(1.0, _effective(rows) / count) if count else 1.0)
@@ -157,24 +170,33 @@ def error_rows(squares: np.ndarray, counted: np.ndarray) -> tuple[float, float]:
         squares: Expected squared errors of the compared elements, (n,) float64.
         counted: Mask of the n compared elements in the tensor.
     """
-    rows = sums_by_row(squares, counted)
+    rows = sums_by_row(squares, row_starts(counted))
     rows = rows / (float(rows.max()) or 1.0)
     return _effective(rows), _effective(rows**4)
 
 
-def sums_by_row(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
+def row_starts(counted: np.ndarray) -> np.ndarray | None:
+    """Places among the compared elements where a row with any begins; None if each element is a row.
+
+    Args:
+        counted: Mask of the compared elements. A row is the last axis; of a tensor with at most one axis, an
+            element.
+    """
+    if counted.ndim < 2:
+        return None
+    counts = counted.sum(axis=-1).ravel()
+    lengths = counts[counts > 0]
+    return np.concatenate([[0], np.cumsum(lengths)[:-1]])
+
+
+def sums_by_row(values: np.ndarray, starts: np.ndarray | None) -> np.ndarray:
     """Sums over the compared elements of each row with any.
 
     Args:
         values: The compared elements, (n,).
-        counted: Their mask in the tensor. A row is the last axis; of a tensor with at most one axis, an
-            element.
+        starts: `row_starts` of their mask.
     """
-    if counted.ndim < 2:
-        return values
-    counts = counted.sum(axis=-1).ravel()
-    lengths = counts[counts > 0]
-    return np.add.reduceat(values, np.concatenate([[0], np.cumsum(lengths)[:-1]]))
+    return values if starts is None else np.add.reduceat(values, starts)
 
 
 def _keys(values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +16,7 @@ from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
 from parity.inputs.masks import valid_elements
+from parity.runners.oracle.replays import Replays
 from parity.verdict.sampling_error import RoundingSamples
 
 
@@ -41,6 +45,10 @@ class Evidence:
         oracle_received: Tapped run of the oracle, for the arguments of its calls.
         run_oracle: Runs a call of the oracle alone on other tensors, by the keys of its arguments; None where
             the weights are not at hand.
+        replays: Runs the oracle and the reference under other choices; None where they cannot run again.
+        reference_isolated: Results of the reference's calls alone, where its tapped run has others.
+        ties, ties_isolated: Numbers of integers and booleans that are the port's in place of the oracle's,
+            because rounding explains them, by tap.
     """
 
     precision: Precision
@@ -61,6 +69,10 @@ class Evidence:
     causal: bool = True
     oracle_received: Capture = field(default_factory=Capture)
     run_oracle: Callable[[ModuleCall, Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]] | None = None
+    replays: Replays | None = None
+    reference_isolated: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    ties: Mapping[str, int] = field(default_factory=dict)
+    ties_isolated: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.kinds = {name: call for call in self.reference.calls for name in call.outputs}
@@ -77,6 +89,12 @@ class Evidence:
             for name in map(TapName.parse, tensors)
             if name.samples
         }
+
+    @functools.cached_property
+    def exact_taps(self) -> frozenset[str]:
+        """The taps of integers and booleans. Each tensor is read once and not held: captures may be large."""
+        tensors = self.reference.tensors
+        return frozenset(tap for tap in tensors if not tensors[tap].dtype.is_floating_point)
 
     def rounding_samples(self, tap: str, isolated: bool) -> RoundingSamples | None:
         """Results of the oracle under random roundings at a tap; None for a tap of many rows."""
@@ -99,7 +117,12 @@ class Evidence:
         return valid_elements(shape, self.valid, self.batch_size)
 
     def aligned(self, results: Results) -> Results:
-        """The results in the reference's shapes, where they differ by leading axes of 1 that do not count."""
+        """The results in the reference's shapes, where they differ by axes that do not count.
+
+        Those are neighbouring axes of a module's result that one side merges, and leading axes of 1 with
+        `squeeze`. Outputs of the entry keep their axes.
+        """
+        results = self._regrouped(results)
         if not self.squeeze:
             return results
         own = self.reference.tensors
@@ -113,11 +136,50 @@ class Evidence:
         }
         return replace(results, **aligned)
 
+    def _regrouped(self, results: Results) -> Results:
+        """The results with merged axes as in the reference, and without reading the others."""
+        own = self.reference.tensors
+        changed: dict[str, Mapping[str, torch.Tensor]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for part in ("tapped", "isolated", "poisoned"):
+            tensors: Mapping[str, torch.Tensor] = getattr(results, part)
+            taps = [tap for tap in tensors if tap in own and not TapName.parse(tap).is_output_of(self.entry)]
+            merged = [tap for tap in taps if is_regrouped(_shape(tensors, tap), _shape(own, tap))]
+            if merged:
+                shapes |= {tap: _shape(own, tap) for tap in merged}
+                regrouped = {tap: tensors[tap].reshape(shapes[tap]) for tap in merged}
+                changed[part] = ChainMap(regrouped, tensors)  # type: ignore[arg-type]
+        return replace(results, regrouped=shapes, **changed) if shapes else results
+
     def counted(self, tap: str, shape: tuple[int, ...]) -> np.ndarray:
         """Mask of the compared elements of a tap: neither padding nor at a discontinuity."""
         mask, boundary = self.mask(shape), self.boundary.get(tap)
         valid = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape).copy()
         return valid if boundary is None else valid & ~boundary
+
+
+def _shape(tensors: Mapping[str, torch.Tensor], name: str) -> tuple[int, ...]:
+    """The shape of a tensor, which a saved capture tells without reading it."""
+    known = getattr(tensors, "shapes", None)
+    return tuple(tensors[name].shape if known is None else known[name])
+
+
+def is_regrouped(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether two shapes differ, and only by neighbouring axes that one side merges into one.
+
+    Axes of 1 say nothing here. Axes in another order, such as (6, 10) and (10, 6), are no merged ones.
+    """
+    first, second = ([size for size in side if size != 1] for side in (shape, other))
+    if first == second or math.prod(first) != math.prod(second) or 0 in first:
+        return False
+    while first and second:
+        few, many = (first, second) if first[0] >= second[0] else (second, first)
+        size, product = few.pop(0), 1
+        while many and product < size:
+            product *= many.pop(0)
+        if product != size:
+            return False
+    return True
 
 
 def like(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -145,6 +207,7 @@ class Results:
         appends: Whether the runner has an incremental forward.
         fused: Classes of the reference that the runner computes inside another module, with the reason.
         received: The tapped run, for the arguments of its calls; without arguments, none are compared.
+        regrouped: Shapes of the reference by tap, of results whose axes the port merges or splits.
     """
 
     untapped: Mapping[str, torch.Tensor]
@@ -157,3 +220,4 @@ class Results:
     appends: bool = True
     fused: Mapping[str, str] = field(default_factory=dict)
     received: Capture = field(default_factory=Capture)
+    regrouped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

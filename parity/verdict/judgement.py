@@ -106,6 +106,11 @@ class TapJudgement:
         return bool(self.gap) or all(verdict.passed for verdict in self.verdicts.values())
 
     @property
+    def is_tolerated(self) -> bool:
+        """Whether a tolerance of the case hides a failure."""
+        return any(verdict.tolerated for verdict in self.verdicts.values())
+
+    @property
     def status(self) -> Literal["PASS", "INSENSITIVE", "FAIL", "GAP"]:
         if self.gap:
             return "GAP"
@@ -149,12 +154,14 @@ class CallJudgement:
         parent: Path of the module whose code makes the arguments; empty for the code of the entry.
         differing: The arguments that differ, in the order of the signature.
         equal: Names of the other arguments.
+        behind: Tap whose tolerated error may reach the arguments, or empty.
     """
 
     call: str
     parent: str
     differing: tuple[ArgumentDifference, ...]
     equal: tuple[str, ...] = ()
+    behind: str = ""
 
     @property
     def wrong(self) -> ArgumentDifference | None:

@@ -81,7 +81,7 @@ class PrecisionJudge:
         self._coverage = Coverage()
 
     def judge(self, batches: Iterable[BatchFolder], keep: bool = True) -> None:
-        """Judge batches as they come, each one while the next one is made.
+        """Judge batches as they come, each one while the next one is made, unless its captures are many.
 
         Args:
             batches: Folders of batches that are done.
@@ -95,7 +95,10 @@ class PrecisionJudge:
             for batch in batches:
                 if judged is not None:
                     judged.result()
+                is_large = not keep and batch.precision(self._precision.name).is_large
                 judged = thread.submit(self._take, batch, keep)
+                if is_large:
+                    judged.result()
             if judged is not None:
                 judged.result()
 

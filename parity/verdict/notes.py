@@ -6,13 +6,19 @@ from collections.abc import Iterator
 
 from parity.capture.names import TapName
 from parity.verdict.comparison import Comparison
-from parity.verdict.evidence import Evidence
+from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 
 
-def notes(evidence: Evidence, comparison: Comparison, tap: TapJudgement) -> tuple[str, ...]:
+def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: TapJudgement) -> tuple[str, ...]:
     """The notes at a tap of one runner."""
-    return (*_unknown_sums(evidence, tap), *_other_arguments(comparison, tap))
+    regrouped = results.regrouped.get(tap.tap)
+    return (
+        *_unknown_sums(evidence, tap),
+        *((f"the port merges or splits axes; compared as {regrouped}",) if regrouped else ()),
+        *_other_arguments(comparison, tap),
+        *_other_choices(tap),
+    )
 
 
 def _unknown_sums(evidence: Evidence, tap: TapJudgement) -> Iterator[str]:
@@ -26,3 +32,14 @@ def _other_arguments(comparison: Comparison, tap: TapJudgement) -> Iterator[str]
     """The arguments of a tap's call that are not the reference's."""
     call = str(TapName.parse(tap.tap).module_call)
     return (other.text() for other in comparison.calls if other.call == call)
+
+
+def _other_choices(tap: TapJudgement) -> Iterator[str]:
+    """The number of choices that are not the oracle's, and that rounding explains."""
+    for name, verdict in tap.verdicts.items():
+        if verdict.ties:
+            alone = "alone" if name == "isolated" else "inside the model"
+            yield (
+                f"{verdict.ties} of {verdict.checked} integers or booleans are other choices than the "
+                f"oracle's {alone}; rounding explains them, and results behind them follow the port"
+            )

@@ -25,8 +25,6 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from parity.verdict.distances import sums_by_row
-
 NOTED = 1.2
 """Smallest factor that is noted."""
 CONFIDENCE = 0.95
@@ -53,14 +51,8 @@ class RowErrors:
     products: float
 
     @classmethod
-    def of(cls, port: np.ndarray, reference: np.ndarray, counted: np.ndarray) -> RowErrors:
-        """The sums of two errors.
-
-        Args:
-            port, reference: Errors of the compared elements, (n,) float64.
-            counted: Mask of the n compared elements in the tensor, see `sums_by_row`.
-        """
-        a, b = (sums_by_row(np.square(error), counted) for error in (port, reference))
+    def of(cls, a: np.ndarray, b: np.ndarray) -> RowErrors:
+        """The sums of squared errors by row, (rows,) float64, of port and reference."""
         return cls(a.size, float(a.sum()), float(b.sum()), float(a @ a), float(b @ b), float(a @ b))
 
     def __add__(self, other: RowErrors) -> RowErrors:

@@ -8,6 +8,8 @@ the tap's largest error inside the model (`parity.verdict.rule`). Two results wi
 
 in every element. A row with a larger difference depends on the other rows, or on the time of the run, and
 the runner fails. Rows with an element at a discontinuity that one of the two results crosses are not judged.
+Integers and booleans behind numbers that differ may be other choices. Where they differ, the rest of the row
+is not judged either.
 """
 
 from __future__ import annotations
@@ -75,12 +77,18 @@ def _joined(one: RowJudgement, other: RowJudgement, order: Mapping[str, int]) ->
 def _judge_trial(evidence: Evidence, judged: dict[str, TapJudgement], trial: RowTrialRecord) -> RowJudgement:
     largest, largest_tap, excess, reason = 0.0, "", "", ""
     flipped: set[int] = set()
+    rounded: set[int] = set()
     for tap, differences in trial.taps.items():
         scale = _scale(evidence, tap)
         relative = [_ratio(difference, scale) for difference in differences]
         if max(relative) > largest:
             largest, largest_tap = max(relative), tap
         flipped |= _flipped(evidence, tap, trial.rows, differences)
+        differing = {row for row, difference in zip(trial.rows, differences, strict=True) if difference}
+        if tap in evidence.exact_taps:
+            flipped |= rounded & differing
+        else:
+            rounded |= differing
         limit = _limit(judged.get(tap))
         counted = {row: ratio for row, ratio in zip(trial.rows, relative, strict=True) if row not in flipped}
         row = max(counted, key=lambda row: counted[row], default=None)

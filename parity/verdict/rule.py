@@ -68,11 +68,13 @@ before. Behind c modules the port may lose the floor in each, and a reference of
 chance in all of them. Floor and constant therefore grow with sqrt(c).
 
 A module that only moves data (a lookup, a mask, a reshape) has n = 0 and k = floor = 0: its port must be
-equal bit for bit. Integers and booleans must be equal everywhere.
+equal bit for bit. Integers and booleans must be equal everywhere, under the choices of the port that rounding
+explains (`parity.verdict.choices`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -81,31 +83,14 @@ import numpy as np
 import torch
 
 from parity.base.precision import Precision
+from parity.inputs.masks import same_where_valid
 from parity.verdict.bound import Bound, bound_for
-from parity.verdict.distances import Distance, Oracle, carrying_rows, compared_rows
+from parity.verdict.distances import Distance
+from parity.verdict.elements import Element, compared, mismatch_reason, non_finite_reason, worst_elements
+from parity.verdict.expectation import Expectation
 from parity.verdict.row_errors import RowErrors
-from parity.verdict.sampling_error import (
-    RoundingSamples,
-    SampledErrors,
-    expected_error,
-    shared_scale_error,
-)
+from parity.verdict.sampling_error import RoundingSamples
 from parity.verdict.sensitivity import Rows, min_detectable_error
-
-WORST_ELEMENTS = 5
-"""Number of the worst elements in a verdict."""
-BLOCK_ELEMENTS = 4096
-"""Elements of a block in the search for the worst."""
-
-
-@dataclass(frozen=True, slots=True)
-class Element:
-    """One element of a tap: its index and its value in the three results."""
-
-    index: tuple[int, ...]
-    oracle: float
-    reference: float
-    port: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +111,7 @@ class Verdict:
         lasting_limit: Part of the scale error's limit that no number of rows lowers.
         rows: Compared rows.
         tolerated: Reason of a FAIL that the case's tolerance makes a PASS, or empty.
+        ties: Number of integers and booleans that differ from the oracle's own, as rounding explains.
     """
 
     status: Literal["PASS", "FAIL"]
@@ -142,6 +128,7 @@ class Verdict:
     lasting_limit: float = 0.0
     rows: Rows = Rows()
     tolerated: str = ""
+    ties: int = 0
 
     @property
     def passed(self) -> bool:
@@ -179,87 +166,164 @@ def judge(
     rounding_samples: RoundingSamples | None = None,
     by_row: bool = False,
 ) -> Verdict:
-    """Judge one tap.
+    """Judge one tap of one port: `Standard.judge`, with the bound of `bound_for`."""
+    bound = bound_for(precision, longest_sum, modules)
+    return Standard(oracle, reference, bound, valid, boundary, rounding_samples, by_row).judge(port)
+
+
+class Standard:
+    """The standard of a tap: the oracle, the reference and the limit, which the ports of all runners share.
 
     Args:
         oracle: The float64 result (or the exact integers), any shape.
         reference: The reference's result at the tested precision, same shape.
-        port: The port's result at the tested precision; its shape and dtype must be the reference's. An
-            element that is the same infinity on all three sides is right.
-        precision: The tested precision.
-        longest_sum: Terms of the longest sum inside the module; 0 for a module without arithmetic.
+        bound: Bound that the limit follows from.
         valid: Boolean mask of the valid elements, broadcastable to the shape; None for all.
         boundary: Boolean mask of elements within round-off of a discontinuity; None for none.
-        modules: Number of modules with arithmetic on the way to the result.
         rounding_samples: Results of the oracle under random roundings; None without samples.
-        by_row: Whether to return the errors by row.
+        by_row: Whether verdicts have the errors by row.
     """
-    bound = bound_for(precision, longest_sum, modules)
-    mismatch = _mismatch(oracle, reference, port)
-    if mismatch:
-        return failure(mismatch, bound)
-    counted = np.ones(tuple(reference.shape), dtype=bool) & (True if valid is None else valid)
-    excluded = 0
-    if boundary is not None:
-        excluded = int((counted & boundary).sum())
-        counted &= ~boundary
-    if not counted.any():
-        return failure("nothing to compare: the tensor has no valid element", bound)
-    if not reference.dtype.is_floating_point:
-        return _judge_exact(oracle, reference, port, counted, excluded, bound)
 
-    # Only compared elements become float64: the whole tensor may be many times as large.
-    o, r, p = (_compared(side, counted) for side in (oracle, reference, port))
-    # Such as a logit that a mask sets to minus infinity. An overflow is finite in the oracle.
-    infinite = np.isinf(o) & (o == r) & (o == p)
-    if infinite.any():
-        counted[counted] = ~infinite
-        o, r, p = (side[~infinite] for side in (o, r, p))
-        if not o.size:
-            return failure("nothing to compare: every element is infinite", bound)
-    non_finite = _non_finite_reason(o, r, p)
-    if non_finite:
-        return failure(non_finite, bound)
-    truth = Oracle(o)
-    err_ref, err_port = truth.distance(r), truth.distance(p)
-    carrying = carrying_rows(oracle.to(torch.float64).numpy(), counted)
-    rows = carrying.count or 1.0  # zeros are one number
-    sampled = rounding_samples.errors(truth, counted) if rounding_samples else SampledErrors()
-    sampled = sampled.of_equal_rows(carrying.repeats)
-    limit = bound.limit(expected_error(err_ref, rows, sampled), rows)
-    reasons = _excesses(err_port, limit)
-    if longest_sum == 0 and not np.array_equal(p, r):
-        reasons.insert(0, "the port differs from the reference although the module only moves data")
-    if reasons:
-        detectable = math.nan
-    else:
-        detectable = min_detectable_error(truth, p, limit) if longest_sum else 0.0
-    return Verdict(
-        status="FAIL" if reasons else "PASS",
-        reason="; ".join(reasons),
-        reference=err_ref,
-        port=err_port,
-        limit=limit,
-        min_detectable_error=detectable,
-        checked=o.size,
-        boundary=excluded,
-        bound=bound,
-        worst=_worst(np.abs(p - o), counted, o, r, p),
-        row_errors=RowErrors.of(p - o, r - o, counted) if by_row and longest_sum and not reasons else None,
-        lasting_limit=bound.lasting(shared_scale_error(err_ref, rows, sampled)),
-        rows=Rows.of(compared_rows(counted), carrying.count),
-    )
+    def __init__(
+        self,
+        oracle: torch.Tensor,
+        reference: torch.Tensor,
+        bound: Bound,
+        valid: np.ndarray | None = None,
+        boundary: np.ndarray | None = None,
+        rounding_samples: RoundingSamples | None = None,
+        by_row: bool = False,
+    ) -> None:
+        self._oracle, self._reference = oracle, reference
+        self._bound = bound
+        self._valid, self._boundary = valid, boundary
+        self._samples = rounding_samples
+        self._by_row = by_row
+        self._excluded = 0
+        self._judged: list[tuple[torch.Tensor, Verdict]] = []
 
+    def judge(self, port: torch.Tensor) -> Verdict:
+        """The verdict on a port's result. Results with the same bits where elements count have the same one.
 
-def _mismatch(oracle: torch.Tensor, reference: torch.Tensor, port: torch.Tensor) -> str:
-    """The reason why shapes or types forbid a comparison; empty if they match."""
-    if port.shape != reference.shape:
-        return f"shape {tuple(port.shape)} differs from the reference's {tuple(reference.shape)}"
-    if oracle.shape != reference.shape:
-        return f"oracle shape {tuple(oracle.shape)} differs from {tuple(reference.shape)}"
-    if port.dtype != reference.dtype:
-        return f"dtype {port.dtype} differs from the reference's {reference.dtype}"
-    return ""
+        Args:
+            port: The result at the tested precision; its shape and dtype must be the reference's. An element
+                that is the same infinity on all three sides is right.
+        """
+        mismatch = mismatch_reason(self._oracle, self._reference, port)
+        if mismatch:
+            return failure(mismatch, self._bound)
+        same = (verdict for judged, verdict in self._judged if same_where_valid(judged, port, self._counted))
+        verdict = next(same, None)
+        if verdict is None:
+            verdict = self._judge(port)
+            self._judged.append((port, verdict))
+        return verdict
+
+    @functools.cached_property
+    def _counted(self) -> np.ndarray:
+        """Mask of the compared elements."""
+        counted = np.ones(tuple(self._reference.shape), dtype=bool)
+        counted &= True if self._valid is None else self._valid
+        if self._boundary is not None:
+            self._excluded = int((counted & self._boundary).sum())
+            counted &= ~self._boundary
+        return counted
+
+    @functools.cached_property
+    def _values(self) -> tuple[np.ndarray, np.ndarray]:
+        """The compared elements of oracle and reference. The whole tensors may be many times as large."""
+        return compared(self._oracle, self._counted), compared(self._reference, self._counted)
+
+    @functools.cached_property
+    def _is_finite(self) -> bool:
+        return all(bool(np.isfinite(side).all()) for side in self._values)
+
+    @functools.cached_property
+    def _expectation(self) -> Expectation:
+        return self._expected_of(*self._values, self._counted)
+
+    def _expected_of(self, o: np.ndarray, r: np.ndarray, counted: np.ndarray) -> Expectation:
+        return Expectation(self._oracle, o, r, counted, self._bound, self._samples)
+
+    def _judge(self, port: torch.Tensor) -> Verdict:
+        counted = self._counted
+        if not counted.any():
+            return failure("nothing to compare: the tensor has no valid element", self._bound)
+        if not self._reference.dtype.is_floating_point:
+            return self._judge_exact(port)
+        p = compared(port, counted)
+        if self._is_finite and np.isfinite(p).all():
+            return self._judge_finite(self._expectation, p)
+        o, r = self._values
+        # Such as a logit that a mask sets to minus infinity. An overflow is finite in the oracle.
+        finite = ~(np.isinf(o) & (o == r) & (o == p))
+        if not finite.any():
+            return failure("nothing to compare: every element is infinite", self._bound)
+        o, r, p = o[finite], r[finite], p[finite]
+        non_finite = non_finite_reason(o, r, p)
+        if non_finite:
+            return failure(non_finite, self._bound)
+        counted = counted.copy()
+        counted[counted] = finite
+        return self._judge_finite(self._expected_of(o, r, counted), p)
+
+    def _judge_finite(self, expected: Expectation, p: np.ndarray) -> Verdict:
+        truth, r, counted, limit = expected.truth, expected.reference, expected.counted, expected.limit
+        has_arithmetic = self._bound.longest_sum > 0
+        error = p - truth.values
+        scaled = truth.scaled(error)
+        err_port = truth.size(scaled)
+        reasons = _excesses(err_port, limit)
+        if not has_arithmetic and not np.array_equal(p, r):
+            reasons.insert(0, "the port differs from the reference although the module only moves data")
+        if reasons:
+            detectable = math.nan
+        else:
+            detectable = min_detectable_error(truth, p, scaled, limit) if has_arithmetic else 0.0
+        has_row_errors = self._by_row and has_arithmetic and not reasons
+        return Verdict(
+            status="FAIL" if reasons else "PASS",
+            reason="; ".join(reasons),
+            reference=expected.err_ref,
+            port=err_port,
+            limit=limit,
+            min_detectable_error=detectable,
+            checked=p.size,
+            boundary=self._excluded,
+            bound=self._bound,
+            worst=worst_elements(np.abs(error), counted, truth.values, r, p),
+            row_errors=RowErrors.of(expected.by_row(error), expected.reference_by_row)
+            if has_row_errors
+            else None,
+            lasting_limit=expected.lasting_limit,
+            rows=expected.rows,
+        )
+
+    def _judge_exact(self, port: torch.Tensor) -> Verdict:
+        """Judge integers or booleans, which must be equal."""
+        counted = self._counted
+        index = torch.from_numpy(counted)
+        sides = (self._oracle, self._reference, port)
+        o, r, p = (side[index].to(torch.int64).numpy() for side in sides)
+        checked = o.size
+        wrong_port, wrong_ref = int((p != o).sum()), int((r != o).sum())
+        reason = (
+            f"{wrong_port} of {checked} integers or booleans differ from the oracle" if wrong_port else ""
+        )
+        if not wrong_port and wrong_ref:
+            reason = f"{wrong_ref} of {checked} integers or booleans of the reference differ from the oracle"
+        return Verdict(
+            status="FAIL" if reason else "PASS",
+            reason=reason,
+            reference=Distance(wrong_ref / checked, wrong_ref / checked, 0.0),
+            port=Distance(wrong_port / checked, wrong_port / checked, 0.0),
+            limit=Distance(0.0, 0.0, 0.0),
+            min_detectable_error=math.nan if reason else 0.0,
+            checked=checked,
+            boundary=self._excluded,
+            bound=self._bound,
+            worst=worst_elements(np.abs(p - o), counted, o, r, p),
+        )
 
 
 def _excesses(error: Distance, limit: Distance) -> list[str]:
@@ -272,87 +336,3 @@ def _excesses(error: Distance, limit: Distance) -> list[str]:
     if abs(error.scale_error) > limit.scale_error:
         reasons.append(f"scale error {error.scale_error:+.3g} exceeds {limit.scale_error:.3g}")
     return reasons
-
-
-def _judge_exact(
-    oracle: torch.Tensor,
-    reference: torch.Tensor,
-    port: torch.Tensor,
-    counted: np.ndarray,
-    excluded: int,
-    bound: Bound,
-) -> Verdict:
-    """Judge integers or booleans, which must be equal."""
-    index = torch.from_numpy(counted)
-    o, r, p = (side[index].to(torch.int64).numpy() for side in (oracle, reference, port))
-    checked = o.size
-    wrong_port, wrong_ref = int((p != o).sum()), int((r != o).sum())
-    reason = f"{wrong_port} of {checked} integers or booleans differ from the oracle" if wrong_port else ""
-    if not wrong_port and wrong_ref:
-        reason = f"{wrong_ref} of {checked} integers or booleans of the reference differ from the oracle"
-    return Verdict(
-        status="FAIL" if reason else "PASS",
-        reason=reason,
-        reference=Distance(wrong_ref / checked, wrong_ref / checked, 0.0),
-        port=Distance(wrong_port / checked, wrong_port / checked, 0.0),
-        limit=Distance(0.0, 0.0, 0.0),
-        min_detectable_error=math.nan if reason else 0.0,
-        checked=checked,
-        boundary=excluded,
-        bound=bound,
-        worst=_worst(np.abs(p - o), counted, o, r, p),
-    )
-
-
-def _compared(side: torch.Tensor, counted: np.ndarray) -> np.ndarray:
-    """The counted elements as float64. NumPy's masks take a tenth of the time of PyTorch's."""
-    if side.dtype is torch.bfloat16:
-        # NumPy does not have the type, but has its bits.
-        bits = side.view(torch.int16).numpy()[counted]
-        return torch.from_numpy(bits).view(torch.bfloat16).to(torch.float64).numpy()
-    return side.numpy()[counted].astype(np.float64, copy=False)
-
-
-def _non_finite_reason(o: np.ndarray, r: np.ndarray, p: np.ndarray) -> str:
-    """The reason to refuse non-finite elements; empty if all are finite.
-
-    NaN in all three results fails too: it hides errors.
-    """
-    counts = {
-        side: int((~np.isfinite(values)).sum())
-        for side, values in (("oracle", o), ("reference", r), ("port", p))
-    }
-    if not any(counts.values()):
-        return ""
-    listed = ", ".join(f"{count} in the {side}" for side, count in counts.items() if count)
-    return f"NaN or Inf among the compared elements: {listed}"
-
-
-def _worst(
-    distance: np.ndarray, counted: np.ndarray, o: np.ndarray, r: np.ndarray, p: np.ndarray
-) -> tuple[Element, ...]:
-    count = min(WORST_ELEMENTS, distance.size)
-    order = _largest(distance, count)
-    order = order[np.argsort(-distance[order], kind="stable")]
-    flat = order if distance.size == counted.size else np.flatnonzero(counted)[order]
-    indices = (
-        np.stack(np.unravel_index(flat, counted.shape), axis=-1)
-        if counted.ndim
-        else np.zeros((count, 0), int)
-    )
-    return tuple(
-        Element(tuple(int(i) for i in index), float(o[at]), float(r[at]), float(p[at]))
-        for index, at in zip(indices, order, strict=True)
-    )
-
-
-def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Positions of the `count` largest values, which lie in the `count` blocks of the largest maxima."""
-    blocks = values.size // BLOCK_ELEMENTS
-    positions = np.arange(values.size) if blocks <= count else np.arange(blocks * BLOCK_ELEMENTS, values.size)
-    if blocks > count:
-        whole = values[: blocks * BLOCK_ELEMENTS].reshape(blocks, BLOCK_ELEMENTS)
-        chosen = np.argpartition(whole.max(axis=1), -count)[-count:]
-        inside = chosen[:, np.newaxis] * BLOCK_ELEMENTS + np.arange(BLOCK_ELEMENTS)
-        positions = np.concatenate([inside.ravel(), positions])
-    return positions[np.argpartition(values[positions], -count)[-count:]]

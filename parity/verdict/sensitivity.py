@@ -1,8 +1,8 @@
 """The smallest error that a check detects.
 
 A limit states the allowed error; this module states the detected one. It multiplies the port's result by 1 +
-e and by 1 - e, and finds the smallest e that fails the check by bisection. Among all errors of one size, a
-common factor is the hardest to detect: its largest element is no larger than its Euclidean norm.
+e and by 1 - e, and solves for the smallest e that fails the check. Among all errors of one size, a common
+factor is the hardest to detect: its largest element is no larger than its Euclidean norm.
 
 More rows
 ---------
@@ -42,10 +42,8 @@ NEEDED_ROWS = 64
 """Carrying rows that detect `INSENSITIVE_ABOVE` in bf16, of a module with the roundings of two operations."""
 LARGEST = 1.0
 SMALLEST = 2.0**-30
-STEP = 1.01
-"""Ratio of the result to the smallest detected error, at most."""
-PROBE_STEP = STEP**0.49
-"""Distance of a probe from the computed crossing, as a factor. Two probes are less than a `STEP` apart."""
+ROUNDING_MARGIN = 1.01**0.49
+"""Ratio of the smallest detected error to the one that meets a limit: roundings of the check are far less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,34 +105,17 @@ def why_by_nature(lasting_limit: float, rows: Rows, has_more_rows: bool) -> str:
     return ""
 
 
-def min_detectable_error(oracle: Oracle, port: np.ndarray, limit: Distance) -> float:
+def min_detectable_error(oracle: Oracle, port: np.ndarray, error: np.ndarray, limit: Distance) -> float:
     """The smallest relative error that is detected with either sign; infinity if none up to 1 is.
 
     Args:
         oracle: The compared elements of the oracle.
         port: The same elements of the port, (n,) float64, within the limit.
+        error: The port's scaled error, (n,) float64.
         limit: The limits of the distance.
     """
-    return max(_detected_from(oracle, port, limit, sign) for sign in (1.0, -1.0))
-
-
-def _detected_from(oracle: Oracle, port: np.ndarray, limit: Distance, sign: float) -> float:
-    def is_detected(error: float) -> bool:
-        return oracle.distance(port * (1.0 + sign * error)).exceeds(limit)
-
-    missed, detected = SMALLEST, math.inf
-    # The crossing of a limit is computed, then confirmed by measurement: two probes beside it replace nearly
-    # all of the bisection.
-    crossing = min(max(oracle.crossing(port, sign * port, limit), SMALLEST), LARGEST)
-    for probe in (crossing / PROBE_STEP, crossing * PROBE_STEP, LARGEST):
-        if missed < probe < detected and probe <= LARGEST:
-            missed, detected = (missed, probe) if is_detected(probe) else (probe, detected)
-    if detected > LARGEST:
+    # All measures grow with the factor from here on: what meets a limit fails beyond it.
+    crossing = max(oracle.crossings(error, oracle.scaled(port), limit))
+    if crossing > LARGEST:
         return math.inf
-    while detected > STEP * missed:
-        middle = math.sqrt(missed * detected)
-        if is_detected(middle):
-            detected = middle
-        else:
-            missed = middle
-    return detected
+    return min(max(crossing, SMALLEST) * ROUNDING_MARGIN, LARGEST)

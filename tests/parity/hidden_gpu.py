@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,4 +16,16 @@ def without_gpu() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: False)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        yield
+        _forget_devices()
+        try:
+            yield
+        finally:
+            _forget_devices()
+
+
+def _forget_devices() -> None:
+    """The portable runtime and nvtripy look for a GPU once in a process; the next use looks again."""
+    if streams := sys.modules.get("tripy_portable.runtime.streams"):
+        streams.device_of.cache_clear()
+    if default := sys.modules.get("nvtripy.backend.api.stream"):
+        default._default_stream_instances.clear()

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -169,8 +170,14 @@ def test_inputs_may_be_nested_and_outputs_in_containers():
         ({"torch_model": lambda: 3}, "torch_model: 3 is no torch.nn.Module; return the model"),
         ({"inputs": [1]}, "inputs: list is no dictionary"),
         ({"inputs": {}}, "has no array"),
-        ({"inputs": {"image": {1.0}}}, "inputs['image']: set is no array, tensor or constant"),
-        ({"inputs": {"image": [{"a": object()}]}}, "inputs['image.0.a']: object is no array, tensor or"),
+        (
+            {"inputs": {"image": {1.0}}},
+            "inputs['image']: set is no array of NumPy, tensor of PyTorch or constant",
+        ),
+        (
+            {"inputs": {"image": [{"a": object()}]}},
+            "inputs['image.0.a']: object is no array of NumPy, tensor of PyTorch or",
+        ),
         ({"inputs": {"image": np.zeros((0, 3))}}, "inputs['image']: (0, 3) has no element"),
         ({"precisions": "fp32"}, "precisions: fp32 is no sequence of names"),
         ({"precisions": ("fp33",)}, "precisions: fp33 is not known; did you mean 'fp32'?"),
@@ -200,7 +207,8 @@ class Raising(Port):
 def test_an_error_of_the_port_has_nvtripy_s_message():
     text = str(parity.compare(Net(), Raising, inputs=IMAGES, precisions=("fp32",)))
     assert "Net fp32 FAIL at the whole model" in text
-    assert "run_tapped: TripyException: 'tensorrt.matrix_multiply' op operand shapes" in text
+    assert "the run with taps raises TripyException: 'tensorrt.matrix_multiply' op operand shapes" in text
+    assert f"{Path(__file__).name}:{Raising.forward.__code__.co_firstlineno + 1} in forward)" in text
 
 
 class Broken(Net):
@@ -212,7 +220,9 @@ def test_an_error_of_the_reference_is_one_line():
     """No runner is judged without the reference, so that no other line says more."""
     result = parity.compare(Broken(), Port, inputs=IMAGES, precisions=("fp32",))
     assert not result.passed
-    assert str(result) == "Broken fp32 ERROR in torch: ValueError: no weights yet"
+    line = f"{Path(__file__).name}:{Broken.forward.__code__.co_firstlineno + 1} in forward)"
+    assert str(result).startswith("Broken fp32 ERROR in torch: ValueError: no weights yet (")
+    assert str(result).endswith(line)
 
 
 def test_a_live_case_cannot_be_replayed():

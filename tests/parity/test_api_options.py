@@ -160,6 +160,20 @@ def test_a_tied_tensor_is_not_left_over():
         ({"weights": {"layers.0.weight": 3}}, "weights['layers.0.weight']: 3 is no name"),
         ({"initial": "random"}, "initial: random is not known; use 'sensitive' or 'own'"),
         ({"inert": "Sigmoid"}, "inert: Sigmoid is a text; give a sequence, such as ('Sigmoid',)"),
+        ({"names": ["a"]}, "names: ['a'] is no dictionary; write {port's name: reference's name}"),
+        ({"weights": ["a"]}, "weights: ['a'] is no dictionary"),
+        ({"precisions": ()}, "precisions: () names none; leave it out, or give a tuple of names"),
+        (
+            {"tolerance": {"fist": 0.1}},
+            "tolerance: fist matches no module; did you mean 'first'? known: first",
+        ),
+        ({"inert": ("zz",)}, "inert: zz matches no module; use names such as first, skip, gate"),
+        ({"functional": ("GELU",)}, "functional: GELU matches no module"),
+        ({"unused": ("tables",)}, "unused: tables matches no tensor of the reference; did you mean 'table'?"),
+        (
+            {"names": NAMES | {"layers.1": "oo"}, "weights": {}},
+            "names maps 'layers.1' to 'oo', which the reference lacks",
+        ),
         ({"mask": "y"}, "mask: y is not known; use x"),
         ({"mask": 3}, "mask: 3 is no name and no function"),
         ({"mask": lambda arrays: arrays["x"]}, "mask: (32, 6) is no (B, N) mask of the batch"),
@@ -242,3 +256,59 @@ def test_a_tolerance_that_makes_no_sense(tolerance, message):
     with pytest.raises(parity.UserError) as caught:
         two(tolerance=tolerance)
     assert message in str(caught.value)
+
+
+def test_a_parametrized_weight_is_made_plain_first():
+    class Plain(tp.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.linear = tp.Linear(6, 4, dtype=dtype)
+
+        def forward(self, x):
+            return self.linear(x)
+
+    class Normed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(6, 4))
+
+        def forward(self, x):
+            return self.linear(x)
+
+    reference = Normed()
+    with pytest.raises(parity.UserError, match=r"remove_parametrizations\(module, 'weight'\) on linear"):
+        parity.compare(reference, Plain, ROWS, ("fp32",))
+    torch.nn.utils.parametrize.remove_parametrizations(reference.linear, "weight")
+    assert parity.compare(reference, Plain, ROWS, ("fp32",)).passed
+
+
+class Joined(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(6, 12)
+
+    def forward(self, x):
+        return torch.add(*self.qkv(x).chunk(3, -1)[:2])
+
+
+class Apart(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.q, self.k, self.v = (tp.Linear(6, 4, dtype=dtype) for _ in range(3))
+
+    def forward(self, x):
+        return self.q(x) + self.k(x)
+
+
+def test_parts_of_a_joined_tensor_have_their_rule():
+    with pytest.raises(parity.UserError) as caught:
+        parity.compare(Joined(), Apart, ROWS, ("fp32",))
+    assert "'q.weight': parity.From('qkv.weight', split=(0, 3))" in str(caught.value)
+
+
+def test_nan_in_the_inputs_blames_nobody():
+    rows = {"x": np.full((32, 6), np.nan, np.float32)}
+    result = parity.compare(Two(), TwoPort, rows, ("fp32",), names=NAMES, weights=WEIGHTS, unused=("table",))
+    assert "cannot be judged: NaN or Inf" in str(result)
+    assert "no verdict is possible: look for them in the inputs and weights" in str(result)
+    assert "diverges" not in str(result)

@@ -43,12 +43,24 @@ MODULE = """
     unnamed.name = "two words"
 
 
-    def widened(width, factor):
-        return Doubling(width * factor)
+    def widened(width, factor) -> parity.Case:
+        return Doubling(width * int(factor))
+
+
+    def undeclared(width):
+        return Doubling(width)
+
+
+    def misdeclared(width) -> "Absent":
+        return Doubling(width)
 
 
     def nothing():
         return None
+
+
+    def failing():
+        return {}["width"]
 """
 
 
@@ -105,6 +117,10 @@ def test_overrides_leave_the_module_s_own_case_alone():
         ({"target": "doubling_cases:unnamed"}, "has the name 'two words'; give it a name of letters"),
         ({"target": "doubling_cases:instance", "values": {"width": 3}}, "is a Case and takes no values"),
         ({"target": "doubling_cases:Doubling", "values": {"depth": 3}}, "cannot be made"),
+        ({"target": "doubling_cases:undeclared", "values": {"width": 3}}, "annotate it with `-> Case`"),
+        ({"target": "doubling_cases:misdeclared", "values": {"width": 3}}, "annotate it with `-> Case`"),
+        ({"target": "doubling_cases:Doubling", "name": "tripling"}, "makes doubling, not tripling"),
+        ({"target": "doubling_cases:widened", "values": {"width": 3, "factor": "x"}}, "cannot be made"),
         ({"target": "doubling_cases:Doubling", "batch_size": 0}, "batch_size: 0 is less than 1"),
         ({"target": "doubling_cases:Doubling", "seed": -1}, "seed: -1 is negative"),
     ],
@@ -113,6 +129,47 @@ def test_a_reference_that_is_no_case_is_refused(reference, message):
     with pytest.raises(UserError) as caught:
         parity.load_case(parity.CaseReference(**reference))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["sys:exit", "doubling_cases:failing"])
+def test_a_function_that_fails_makes_no_case(target):
+    with pytest.raises(UserError, match=r"cannot be made \((SystemExit|KeyError): "):
+        parity.load_case(parity.CaseReference(target=target))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "\nraise RuntimeError('no data')",
+            r"\(RuntimeError: no data, .*own_case\.py:2\); correct that line",
+        ),
+        ("import sys\nsys.exit(0)", r"\(SystemExit: 0, .*own_case\.py:2\)"),
+        ("\n\ndef (", r"\(SyntaxError: invalid syntax .*own_case\.py:3\)"),
+    ],
+    ids=["raises", "exits", "no Python"],
+)
+def test_a_module_that_fails_is_refused_with_the_line(tmp_path, source, message):
+    (tmp_path / "own_case.py").write_text(source)
+    with pytest.raises(UserError, match=message):
+        parity.load_case(parity.CaseReference(target="own_case:case"))
+
+
+@pytest.mark.parametrize(
+    ("target", "values"),
+    [
+        ("os:system", {"command": "touch ran"}),
+        ("subprocess:call", {"args": "touch ran", "shell": True}),
+        ("subprocess:Popen", {"args": "touch ran", "shell": True}),
+        ("os:mkdir", {"path": "ran"}),
+    ],
+)
+def test_a_reference_of_a_file_calls_nothing_else(target, values, tmp_path, monkeypatch):
+    """A saved run of somebody else names the function and its arguments."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"not a parity\.Case|not declared to return a Case"):
+        parity.load_case(parity.CaseReference(target=target, values=values))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_case_without_a_reference_says_so():

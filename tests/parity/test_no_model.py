@@ -48,7 +48,7 @@ def test_a_file_of_the_engine_names_no_model(path: Path):
 
 def test_the_names_are_those_of_the_shipped_models():
     architectures, others = _names()
-    assert architectures == {"dlrm", "hstu", "lecture_dlrm", "stu"}
+    assert architectures == {"dlrm", "dlrmv3", "hstu", "lecture_dlrm", "stu"}
     assert {"hstu_tiny", "dlrm_mlperf", "DLRM_Net", "STULayer", "DotProductSimilarity"} <= others
 
 

@@ -8,6 +8,9 @@ from importlib import metadata
 import pytest
 
 # A session inside a session forgets its imports, and some libraries refuse to be imported twice.
+import torch._dynamo  # noqa: F401
+import vl_convert  # noqa: F401
+
 import parity.api
 import parity.report.html  # noqa: F401
 from parity.pytest_plugin import Reports

@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from parity.base.memory import address_space_left
+from parity.base.memory import address_space_left, data_left
 from parity.report.overview import printable
 from parity.report.schema import CaseReport, RunnerReport
 from parity.report.schema_modules import ModuleReport
@@ -30,6 +30,8 @@ SERIES = {
 _LABEL = 19
 _ADDRESS_SPACE = 66 * 2**30
 """Address space that the drawing library reserves, in bytes; it takes a small part as memory."""
+_DATA = 2**30
+"""Data that it may take for a moment, in bytes."""
 _LONGEST_REASON = 200
 
 
@@ -241,6 +243,8 @@ def _draw(spec: dict[str, Any]) -> Markup:
     if address_space_left() < _ADDRESS_SPACE:
         # The library would end the process.
         return _not_drawn(f"the limit of address space leaves less than {_ADDRESS_SPACE / 2**30:.0f} GiB")
+    if data_left() < _DATA:
+        return _not_drawn(f"the limit of data leaves less than {_DATA / 2**30:.0f} GiB")
     import vl_convert
 
     try:

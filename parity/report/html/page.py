@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -80,19 +81,19 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Section:
-    """One case."""
+    """One case, its charts drawn or to be drawn."""
 
     id: str
     case: CaseReport
+    drawn: Future[list[charts.Chart]]
 
     @cached_property
     def title(self) -> str:
         return overview.case_title(self.case).partition(": ")[2]
 
-    @cached_property
+    @property
     def figures(self) -> list[charts.Chart]:
-        drawn = (charts.growth(self.case, overview.PORT), charts.latencies(self.case))
-        return [chart for chart in drawn if chart is not None]
+        return self.drawn.result()
 
     @cached_property
     def precisions(self) -> list[tuple[PrecisionReport, list[Tree]]]:
@@ -135,6 +136,11 @@ class Section:
         ]
 
 
+def _figures(case: CaseReport) -> list[charts.Chart]:
+    drawn = (charts.growth(case, overview.PORT), charts.latencies(case))
+    return [chart for chart in drawn if chart is not None]
+
+
 def _has_tree(entry: RunnerReport, precision: PrecisionReport) -> bool:
     has_port = any(other.runner == overview.PORT for other in precision.runners)
     shown = entry.runner == overview.PORT or (not has_port and entry.runner != REFERENCE)
@@ -147,9 +153,15 @@ def _most_left_out(module: ModuleReport) -> VerdictReport | None:
 
 @dataclass(frozen=True)
 class Page:
-    """The whole page."""
+    """The whole page.
+
+    Attributes:
+        report: The report.
+        drawing: Draws the charts.
+    """
 
     report: Report
+    drawing: ThreadPoolExecutor
 
     @cached_property
     def outcome(self) -> overview.Outcome:
@@ -157,7 +169,10 @@ class Page:
 
     @cached_property
     def sections(self) -> list[Section]:
-        return [Section(f"case-{number}", case) for number, case in enumerate(self.report.cases)]
+        return [
+            Section(f"case-{number}", case, self.drawing.submit(_figures, case))
+            for number, case in enumerate(self.report.cases)
+        ]
 
     def findings(self) -> Iterator[tuple[str, str, RunnerReport, str]]:
         """Runs that fail or are INSENSITIVE: status, place, report and target of a link."""
@@ -224,8 +239,14 @@ def render_html(report: Report) -> str:
         "coverage_words": coverage.in_words,
         "file_of": coverage.file_of,
     }
-    template = environment.get_template("report.html")
-    return overview.printable(template.render(page=Page(report), report=report, reference=REFERENCE))
+    # The library draws without Python's lock: the tables are written meanwhile.
+    drawing = ThreadPoolExecutor(max_workers=1)
+    try:
+        template = environment.get_template("report.html")
+        page = Page(report, drawing)
+        return overview.printable(template.render(page=page, report=report, reference=REFERENCE))
+    finally:
+        drawing.shutdown(cancel_futures=True)
 
 
 def _error(number: float) -> str:

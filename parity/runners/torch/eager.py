@@ -58,7 +58,8 @@ class TorchModel(Runner):
         except NoForm as error:
             raise Unavailable(str(error)) from error
         self.model.load_state_dict(dict(weights), strict=True)
-        self.model.eval().to(self.device)
+        # PyTorch chooses some kernels by `requires_grad`, which a dispatch mode hides: see `LongestSums`.
+        self.model.eval().requires_grad_(False).to(self.device)
 
     def _place(self, leaf: Any) -> Any:
         """A copy of a tensor or array on the device, in the model's dtype."""

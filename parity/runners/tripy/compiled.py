@@ -112,6 +112,13 @@ class Compiled:
         """The stream of its work; None if PyTorch cannot measure it."""
         return torch.cuda.ExternalStream(self.executable.stream.ptr) if torch.cuda.is_available() else None
 
+    def capture_graphs(self) -> None:
+        """From now on, the portable runtime captures a CUDA graph at the second run, and replays it."""
+        if self.executable is not None:
+            stream = self.executable.stream
+            self.executable = _with_graphs(self.executable)
+            self.executable.stream = stream
+
     def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
         return self.named(self.launch(arguments), arguments)
 

@@ -1,4 +1,4 @@
-"""The port on jagged rows, with the fused attention as a plugin."""
+"""The port on jagged rows, with the fused attention or whole layers as plugins."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ class TripyJaggedRunner(TripyModules):
     """The port's fused form, its results padded for comparison."""
 
     case: Form
+    name = "tripy_jagged"
+    """The runner's name, as in `parity.runners.forms.FORMS`."""
+    layout = "jagged"
+    """The form in labels."""
 
     def label(self) -> str:
         on_gpu = not IS_PORTABLE or torch.cuda.is_available()
         kernel = "Triton kernel" if on_gpu else "the kernel's plain PyTorch form"
-        return f"{super().label()} jagged, {kernel}"
+        return f"{super().label()} {self.layout}, {kernel}"
 
     def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
-        super().load(form_of(case, "tripy_jagged"), precision, weights)
+        super().load(form_of(case, self.name), precision, weights)
 
     def can_run(self, call: ModuleCall) -> bool:
         return super().can_run(call) and call.kind not in self.case.computed_inside
@@ -42,8 +46,10 @@ class TripyJaggedRunner(TripyModules):
         traced.received.clear()
         return {**traced.taps, **outputs}
 
-    def _run_entry(self, arrays: Arrays, function: Callable) -> tuple[dict[str, torch.Tensor], Compiled]:
-        results, compiled = super()._run_entry(arrays, function)
+    def _run_entry(
+        self, arrays: Arrays, function: Callable, taps: bool = False
+    ) -> tuple[dict[str, torch.Tensor], Compiled]:
+        results, compiled = super()._run_entry(arrays, function, taps)
         return self.case.pad_taps(results, arrays), compiled
 
     def run_call(
@@ -64,3 +70,10 @@ class TripyJaggedRunner(TripyModules):
             return {call.tap + suffix: tensor for suffix, tensor in tensor_leaves(result, is_tripy_tensor)}
 
         return self._compiled(call.tap, function, arguments), arguments
+
+
+class TripyLayersRunner(TripyJaggedRunner):
+    """The port's form of whole layers."""
+
+    name = "tripy_layers"
+    layout = "jagged, whole layers"

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import os
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from nvtripy.trace.ops.base import TraceOp
 from nvtripy.utils import stack_info
 from nvtripy.utils.function_registry import FuncOverload
 
+from parity.base.process import no_collections
 from parity.case import NoForm
 
 Result = TypeVar("Result")
@@ -61,27 +61,16 @@ def lean_traces() -> Iterator[None]:
 def leanly(function: Callable[[], Result]) -> Result:
     """The result of a function that builds or traces a model.
 
-    A function that fails runs once more with call stacks, so that the message points at the user's line.
+    Most of the many objects of a trace live to its end: no garbage is collected. A function that fails runs
+    once more with call stacks, so that the message points at the user's line.
     """
     try:
-        with lean_traces(), _no_collections():
+        with lean_traces(), no_collections():
             return function()
     except (MemoryError, NoForm):
         raise
     except Exception:  # noqa: BLE001, the second run raises it again
         return function()
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Inside, Python collects no garbage: a trace makes many objects, and most of them live to its end."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _nothing(*arguments: Any, **keywords: Any) -> None:
@@ -95,7 +84,7 @@ def _no_text(*arguments: Any, **keywords: Any) -> str:
 
 def _one_frame(include_code_index: int | None = None) -> stack_info.StackInfo:
     # The index is the first frame that a message shows; there are no frames to leave out.
-    return stack_info.StackInfo([_FRAME])
+    return _STACK
 
 
 @contextlib.contextmanager
@@ -123,6 +112,8 @@ def _file_of(process: int) -> BinaryIO:
 _FRAME = stack_info.SourceInfo(
     module="parity", file="", line=1, function="traced", code="", _dispatch_target="", column_range=(0, 0)
 )
+_STACK = stack_info.StackInfo([_FRAME])
+"""The stack of every operation."""
 
 
 def _find_once(self: Constraints, pattern: Any, skip_within: type | None = None) -> list[Constraints]:

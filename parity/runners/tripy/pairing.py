@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import nvtripy as tp
 import torch
 
+from parity.base.errors import UserError
 from parity.base.trees import map_tree
 from parity.capture.arguments import named_arguments
+from parity.capture.names import TapName
 from parity.capture.tripy_hooks import named_modules
-from parity.case import Case
+from parity.case import Case, ModelPair
 from parity.case.pairing import check_paths, function_of
+from parity.case.patterns import matched
 from parity.inputs.port_weights import port_weights, source_of
 from parity.runners.tripy.compiled import tripy_dtype
 from parity.runners.tripy.lean_traces import leanly
@@ -50,8 +54,39 @@ def set_parameters(case: Case, model: tp.Module, weights: Mapping[str, torch.Ten
 def check_port(case: Case, dtype: torch.dtype) -> None:
     """Raises `UserError` for modules and tensors without a counterpart, before a run."""
     model = leanly(lambda: case.build_port(tripy_dtype(dtype)))
-    paired_modules(case, model)
+    paths = list(paired_modules(case, model))
+    if isinstance(case, ModelPair):
+        check_patterns(case, paths)
     port_weights(case, case.build_reference().state_dict(), _shapes(model))
+
+
+def check_patterns(case: ModelPair, paths: Sequence[str]) -> None:
+    """Raises `UserError` for a pattern of an option that matches nothing.
+
+    Args:
+        case: The case.
+        paths: Paths of the port's modules in the reference.
+    """
+    model = case.build_reference()
+    own = {path: type(module).__name__ for path, module in model.named_modules() if path}
+    modules = [*own, *own.values(), *paths]
+    tensors = list(model.state_dict())
+    for option, known in (("inert", modules), ("functional", modules), ("unused", tensors)):
+        for pattern in getattr(case, option):
+            _refuse_unmatched(option, pattern, pattern, known)
+    for pattern in case.tolerance:
+        # The outputs of the entry are not known before it runs.
+        if not pattern.startswith((f"{case.entry}.", "*")):
+            _refuse_unmatched("tolerance", pattern, TapName.parse(pattern).path, [*own, *paths])
+
+
+def _refuse_unmatched(option: str, pattern: str, path: str, known: Sequence[str]) -> None:
+    if any(matched(path, name) is not None for name in known):
+        return
+    near = difflib.get_close_matches(path, known, n=1)
+    hint = f"did you mean {near[0]!r}? known: " if near else "use names such as "
+    what = "tensor of the reference" if option == "unused" else "module"
+    raise UserError(option, pattern, f"matches no {what}", hint + ", ".join(known[:3]))
 
 
 def _shapes(model: tp.Module) -> dict[str, tuple[int, ...]]:

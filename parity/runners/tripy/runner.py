@@ -111,7 +111,12 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         return tensor
 
     def _compiled(
-        self, key: Any, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes = _STATIC
+        self,
+        key: Any,
+        function: Callable,
+        arguments: Any,
+        dynamic_sizes: DynamicSizes = _STATIC,
+        taps: bool = False,
     ) -> Compiled:
         """An executable that accepts the arguments: an earlier one of the key, or a new one.
 
@@ -121,22 +126,26 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
             arguments: Tensors on the host, nested.
             dynamic_sizes: Dynamic axes with their least sizes. The largest are those of these arguments,
                 which are therefore the first and the largest of a plan.
+            taps: Whether modules are tapped. All other traces are the port's own.
         """
         executables = self._executables.setdefault(key, [])
         for compiled in executables:
             if compiled.accepts(arguments):
                 return compiled
-        compiled, compiled.received = self._traced(self._compile, function, arguments, dynamic_sizes)
+        compiled, compiled.received = self._traced(
+            self._compile, function, arguments, dynamic_sizes, taps=taps
+        )
         executables.append(compiled)
         return compiled
 
     def _traced(
-        self, compile_with: Callable[..., Any], function: Callable, *arguments: Any
+        self, compile_with: Callable[..., Any], function: Callable, *arguments: Any, taps: bool = False
     ) -> tuple[Any, dict[str, Received]]:
         """The result of `compile_with` for a function that receives a `Traced`, and the calls' arguments."""
 
         def compiled() -> tuple[Any, dict[str, Received]]:
-            with tapped(self._modules, self._parameters) as traced:
+            of = (self._modules, self._parameters) if taps else ({}, {})
+            with tapped(*of) as traced:
                 return compile_with(functools.partial(function, traced=traced), *arguments), traced.received
 
         return leanly(compiled)
@@ -154,9 +163,12 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         outputs = self._entry(arguments, traced)
         return {**traced.arguments, **traced.taps, **outputs}
 
-    def _run_entry(self, arrays: Arrays, function: Callable) -> tuple[dict[str, torch.Tensor], Compiled]:
+    def _run_entry(
+        self, arrays: Arrays, function: Callable, taps: bool = False
+    ) -> tuple[dict[str, torch.Tensor], Compiled]:
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
-        compiled = self._compiled(function.__name__, function, arguments, self.case.dynamic_sizes(arrays))
+        sizes = self.case.dynamic_sizes(arrays)
+        compiled = self._compiled(function.__name__, function, arguments, sizes, taps)
         return compiled.on_host(map_tree(arguments, to_device)), compiled
 
     def run(self, arrays: Arrays) -> dict[str, torch.Tensor]:
@@ -164,7 +176,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
 
     def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
         capture = Capture() if capture is None else capture
-        results, compiled = self._run_entry(arrays, self._entry_tapped)
+        results, compiled = self._run_entry(arrays, self._entry_tapped, taps=True)
         for name, tensor in results.items():
             is_argument = bool(TapName.parse(name).argument)
             if not is_argument:

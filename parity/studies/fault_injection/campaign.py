@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.code import present_code
+from parity.base.errors import UserError
 from parity.base.interruption import remaining
 from parity.base.precision import PRECISIONS
 from parity.case import Case, CaseReference, load_case
 from parity.execution.folder import in_use
 from parity.studies.fault_injection import workers
 from parity.studies.fault_injection.faults import CleanFinding, Fault, Finding, Outcome, resolved
-from parity.studies.fault_injection.store import Store, opened
+from parity.studies.fault_injection.store import ABOUT, Store, opened
 from parity.studies.packages import packages_of
 
 Advance = Callable[[int, int, str], None]
@@ -48,7 +49,7 @@ def run(plan: Plan, folder: Path, advance: Advance) -> tuple[list[Finding], list
         UserError: The folder holds other files or is in use, or the suite fails without a fault.
     """
     code = present_code(sorted({package for case in plan.cases for package in packages_of(case)}))
-    with in_use("--save", folder):
+    with in_use("--save", folder, ABOUT):
         opened(folder, code)
         with remaining(f"{folder} holds the findings so far: the same command goes on"):
             findings = _faults(plan, folder, advance) if plan.share else []
@@ -61,6 +62,7 @@ def _faults(plan: Plan, folder: Path, advance: Advance) -> list[Finding]:
     findings = {finding.identity: finding for finding in store.lines}
     wanted: dict[str, None] = {}
     unreached: dict[str, set[tuple[str, str, str]]] = {}
+    operators: set[str] = set()
     done = 0
     for cases in _rounds(plan.cases):
         units = [(case.reference.model_dump_json(), name) for case in cases for name in plan.precisions]
@@ -82,10 +84,18 @@ def _faults(plan: Plan, folder: Path, advance: Advance) -> list[Finding]:
                 done += 1
             elif isinstance(report, _Work):
                 wanted |= dict.fromkeys(report.names)
+                operators |= report.operators
                 done += len(known.intersection(report.names))
                 unreached.setdefault(report.precision, set()).update(report.unreached)
             advance(done, len(wanted), next(reversed(wanted), "").split(" | ")[0])
     store.close()
+    if not any(operator.startswith(plan.operators) for operator in operators):
+        raise UserError(
+            "--faults",
+            plan.operators,
+            "begins no operator's name",
+            f"give the first letters of one of: {', '.join(sorted(operators))}",
+        )
     return resolved([findings[name] for name in wanted], unreached)
 
 
@@ -102,11 +112,15 @@ def _rounds(cases: tuple[Case, ...]) -> list[list[Case]]:
 
 @dataclass(frozen=True)
 class _Work:
-    """The work of a part: names of its findings, and faults in functions of the case that it cannot reach."""
+    """The work of a part: names of its findings, and faults in functions of the case that it cannot reach.
+
+    `operators` are those of all faults, whatever the plan's.
+    """
 
     precision: str
     names: tuple[str, ...]
     unreached: tuple[tuple[str, str, str], ...]
+    operators: frozenset[str]
 
 
 def _findings_of_part(
@@ -135,16 +149,22 @@ def _findings_of_part(
 
     bench = Bench(load_case(CaseReference.model_validate_json(case_json)), PRECISIONS[precision])
     harness = HarnessBench(bench)
+    every = [*bench.faults(), *bench.faults_of_the_suite()]
     # One case of a family has to detect a fault of that family.
     faults = {
         bench.name_of(fault): fault
-        for fault in filter(is_wanted, [*bench.faults(), *bench.faults_of_the_suite()])
+        for fault in filter(is_wanted, every)
         if bench.name_of(fault) in known
         or not (isinstance(fault, Edit) and fault.family and fault.identity in detected)
     }
     unreached = [(f.operator, f.target, f.detail) for f in filter(is_wanted, bench.unreached())]
     mine = list(faults)[part::parts]
-    yield _Work(precision, tuple(mine), tuple(unreached) if part == 0 else ())
+    yield _Work(
+        precision,
+        tuple(mine),
+        tuple(unreached) if part == 0 else (),
+        frozenset(fault.operator for fault in every),
+    )
     for name in mine:
         if name not in known:
             fault = faults[name]
@@ -164,11 +184,12 @@ def drawn(name: str, share: float) -> bool:
 
 def _clean_runs(plan: Plan, folder: Path, advance: Advance) -> list[CleanFinding]:
     store = Store(folder / "clean.jsonl", CleanFinding)
-    known = {finding.number for finding in store.lines}
-    left = [number for number in range(plan.clean_runs) if number not in known]
+    known = frozenset(finding.number for finding in store.lines)
     cases = tuple(case.reference.model_dump_json() for case in plan.cases)
     cores = workers.cores()
-    tasks = [(_run_clean, (tuple(left[core::cores]), cases, plan.precisions)) for core in range(cores)]
+    # Ranges, since a number of runs may be larger than memory.
+    shares = [range(core, plan.clean_runs, cores) for core in range(cores)]
+    tasks = [(_run_clean, (numbers, known, cases, plan.precisions)) for numbers in shares]
     for finding in workers.reports(tasks):
         store.add(finding)
         advance(len(store.lines), max(plan.clean_runs, len(store.lines)), f"no fault in {finding.case}")
@@ -177,10 +198,11 @@ def _clean_runs(plan: Plan, folder: Path, advance: Advance) -> list[CleanFinding
 
 
 def _run_clean(
-    numbers: tuple[int, ...], cases: tuple[str, ...], precisions: tuple[str, ...]
+    numbers: range, known: frozenset[int], cases: tuple[str, ...], precisions: tuple[str, ...]
 ) -> Iterator[CleanFinding]:
     from parity.studies.fault_injection.clean import clean_run
 
     loaded = [load_case(CaseReference.model_validate_json(case)) for case in cases]
     for number in numbers:
-        yield clean_run(number, loaded, precisions)
+        if number not in known:
+            yield clean_run(number, loaded, precisions)

@@ -17,8 +17,9 @@ from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.case import Case
 from parity.case.plan import TYPICAL
+from parity.execution.errors import error_text
 from parity.execution.record import RunnerRecord, Status
-from parity.in_process import CleanRun, describe
+from parity.in_process import CleanRun
 from parity.inputs.arrays import RunInputs, make_inputs, more_rows
 from parity.inputs.weights import case_weights
 from parity.runners.base import TapsModules, Unavailable
@@ -123,7 +124,7 @@ def _outcome(plan: CleanPlan) -> tuple[str, str, tuple[str, ...]]:
         except Unavailable:
             continue
         except Exception as error:  # noqa: BLE001, any error of a correct runner is an alarm
-            return name, describe(error), ()
+            return name, error_text(error), ()
         diagnosis = judgement.diagnosis
         passes = judgement.verdict == "PASS" or diagnosis is None
         alarm = "" if passes else f"{judgement.verdict}: {diagnosis.text}"

@@ -10,7 +10,8 @@ import torch
 
 from parity.base.errors import UserError
 from parity.coverage.source import CannotApply, swapped
-from parity.in_process import CleanRun, describe
+from parity.execution.errors import error_text
+from parity.in_process import CleanRun
 from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.effects import same_bits
@@ -128,9 +129,9 @@ def _in_process(bench: Bench, fault: Edit) -> Finding:
                 results = run.results(port)
                 diagnosis = compare(run.evidence, results).diagnosis
         except (CannotApply, LookupError) as error:
-            return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=describe(error))
+            return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=error_text(error))
         except Exception as error:  # noqa: BLE001, any exception shows the fault
-            diagnosis = Diagnosis("check", "", describe(error))
+            diagnosis = Diagnosis("check", "", error_text(error))
         if diagnosis.kind != "none":
             facts = {"named": diagnosis.tap, "batch": batch.name, "localised": True}
             return finding_of(bench, fault, set(), Outcome.DETECTED, diagnosis.kind, **facts)

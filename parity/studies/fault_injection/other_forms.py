@@ -15,11 +15,10 @@ import torch
 
 from parity.base.errors import UserError
 from parity.coverage.source import CannotApply, swapped
-from parity.in_process import describe
+from parity.execution.errors import error_text
 from parity.inputs.weights import case_weights
 from parity.runners.base import Unavailable
 from parity.runners.forms import FORMS, computed_inside
-from parity.runners.registry import default_runners
 from parity.runners.tripy.runner import TripyModules
 from parity.studies.fault_injection.batch import BatchBench
 from parity.studies.fault_injection.bench import Bench, paths_of_class
@@ -73,14 +72,14 @@ class OtherForms:
         self._batches = bench.plan()
         self._watch = Watch(modules)
         with self._watch.on({}):
-            self._fused = [one for name in default_runners() if (one := self._loaded(name)) is not None]
+            self._fused = [one for name in FORMS if (one := self._loaded(name)) is not None]
             self._clean = [[_judged(form, batch) for batch in self._batches] for form in self._fused]
             self._stream = _Streamed.of(bench)
             self._clean_steps = list(self._stream.steps()) if self._stream is not None else []
 
     def _loaded(self, name: str) -> _Fused | None:
         """A runner of a form of the port; None where the case has none, or it cannot run here."""
-        if name not in FORMS or FORMS[name] not in self._bench.case.forms:
+        if FORMS[name] not in self._bench.case.forms:
             return None
         try:
             runner = self._bench.load(name)
@@ -99,7 +98,7 @@ class OtherForms:
             with swapped(fault.module, fault.tree()):
                 return self._worst(fault, self._findings(fault))
         except (CannotApply, LookupError) as error:
-            return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=describe(error))
+            return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=error_text(error))
 
     def _worst(self, fault: Edit, findings: Iterable[Finding]) -> Finding:
         order = [Outcome.EQUIVALENT, Outcome.BELOW_LIMIT, Outcome.MISSED, Outcome.DETECTED]
@@ -118,7 +117,7 @@ class OtherForms:
             try:
                 faulty = _Fused(form.name, self._bench.load(form.name))
             except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
-                yield self._detected(fault, set(), form.name, Diagnosis("check", "", describe(error)))
+                yield self._detected(fault, set(), form.name, Diagnosis("check", "", error_text(error)))
                 continue
             homes = paths_of_class(faulty.runner.model, fault.of_class)
             for batch, (clean_results, clean_comparison) in zip(self._batches, clean, strict=True):
@@ -126,7 +125,7 @@ class OtherForms:
                 try:
                     results, comparison = _judged(faulty, batch)
                 except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
-                    yield self._detected(fault, homes, place, Diagnosis("check", "", describe(error)))
+                    yield self._detected(fault, homes, place, Diagnosis("check", "", error_text(error)))
                     break
                 if comparison.diagnosis.kind != "none":
                     judged = results, comparison
@@ -147,7 +146,7 @@ class OtherForms:
             try:
                 results, judged = next(steps)
             except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
-                yield self._detected(fault, set(), "stream", Diagnosis("check", "", describe(error)))
+                yield self._detected(fault, set(), "stream", Diagnosis("check", "", error_text(error)))
                 return
             if judged.failed:
                 where = Diagnosis("stream", judged.failed, judged.explanation)

@@ -17,9 +17,11 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from parity.base.errors import UserError
-from parity.base.files import replacing
-from parity.base.locks import LOCK
+from parity.base.files import parse_json, replacing
+from parity.execution.folder import has_content
 
+ABOUT = "campaign.json"
+"""Name of the first file of a campaign's folder."""
 Line = TypeVar("Line", bound=BaseModel)
 
 
@@ -38,7 +40,13 @@ class Store(Generic[Line]):
             whole = content.rfind(b"\n") + 1
             with path.open("r+b") as file:
                 file.truncate(whole)
-            self.lines = [kind.model_validate_json(line) for line in content[:whole].splitlines()]
+            try:
+                self.lines = [kind.model_validate_json(line) for line in content[:whole].splitlines()]
+            except ValueError as error:
+                problem = "has a line that no campaign wrote"
+                raise UserError(
+                    "--save", str(path), problem, "remove the line, or choose a new folder"
+                ) from error
         self._file = path.open("a")
 
     def add(self, line: Line) -> None:
@@ -62,15 +70,15 @@ def opened(folder: Path, code: Mapping[str, str]) -> Path:
     Raises:
         UserError: The folder holds other files or findings about other code, or cannot be written.
     """
-    about, description = folder / "campaign.json", {"code": dict(code)}
+    about, description = folder / ABOUT, {"code": dict(code)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not about.exists():
-            if any(path.name != LOCK for path in folder.iterdir()):
+            if has_content(folder):
                 raise UserError("--save", str(folder), "holds something else", "choose a new folder")
             with replacing(about) as temporary:
                 temporary.write_text(json.dumps(description))
-        elif json.loads(about.read_text()) != description:
+        elif parse_json(about.read_bytes()) != description:
             problem = "holds findings about other code, which do not add up with new ones"
             raise UserError("--save", str(folder), problem, "choose a new folder")
     except UserError:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from parity.capture.captures import Capture, ModuleCall
-from parity.in_process import describe
+from parity.execution.errors import error_text
 from parity.studies.fault_injection.batch import BatchBench
 from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.effects import effect_of
@@ -53,7 +53,7 @@ def try_fault(bench: Bench, fault: Fault) -> Finding:
             try:
                 stack.enter_context(bench.faulty(fault, bench.port, bench.precision))
             except Exception as error:  # noqa: BLE001, any exception of a faulty port is an outcome
-                return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=describe(error))
+                return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=error_text(error))
             homes = bench.homes(fault)
             for batch in batches:
                 judged = _judged_on(batch, fault, homes)
@@ -216,7 +216,7 @@ def _run_tapped(bench: Bench, results: Results) -> str:
         results.received = bench.port.run_tapped(bench.arrays)
     except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
         results.received = Capture()
-        return describe(error)
+        return error_text(error)
     finally:
         results.tapped = results.received.tensors
     return ""
@@ -227,7 +227,7 @@ def _attempt(run: Callable[[], Tensors]) -> tuple[Tensors, str]:
     try:
         return run(), ""
     except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
-        return {}, describe(error)
+        return {}, error_text(error)
 
 
 def _failed_alone(comparison: Comparison) -> bool:

@@ -24,7 +24,8 @@ from parity.base.trees import map_tree
 from parity.capture.captures import ModuleCall, TensorKey
 from parity.capture.names import TapName
 from parity.case import Case
-from parity.in_process import CleanRun, describe
+from parity.execution.errors import error_text
+from parity.in_process import CleanRun
 from parity.runners.tripy.runner import TripyRunner
 from parity.verdict.comparison import compare
 from parity.verdict.evidence import Evidence
@@ -212,7 +213,7 @@ def _nothing_to_shrink(run: CleanRun) -> tuple[str, str]:
     try:
         diagnosis = run.judge("tripy").diagnosis
     except Exception as error:  # noqa: BLE001, any exception goes into the message
-        return f"raises as a whole, which needs no smaller case ({describe(error)})", report
+        return f"raises as a whole, which needs no smaller case ({error_text(error)})", report
     if diagnosis.kind == "none":
         return "passes: no module and no output fails", "name a case and a precision in which one does"
     return (

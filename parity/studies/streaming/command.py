@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.errors import UserError
+from parity.base.memory import require
 from parity.base.precision import PRECISIONS, Precision
 from parity.case import Case
 from parity.case.streams import Stream, Streams
@@ -20,6 +21,8 @@ from parity.studies.streaming.truth import Truth, Weights
 HEADER = "precision | side | steps | items | err/limit of the cache, of the states | verdict"
 NEW = (1, 3, 1, 2)
 """Items that the steps bring, in turn."""
+_LEAST_OF_A_STEP = 512
+"""Memory of a step of a stream at least, in bytes: some arrays of a few numbers."""
 FEW_STEPS = 6
 """Appends of the short streams of a plain run, which reach positions behind the model's last."""
 
@@ -121,8 +124,9 @@ def drawn_stream(streams: Streams, steps: int, capacity: int | None, seed: int) 
         The stream, and the capacity.
 
     Raises:
-        UserError: The capacity does not fit.
+        UserError: The capacity does not fit, or the steps need more than the available memory.
     """
+    require("--steps", steps, _LEAST_OF_A_STEP * steps, "give fewer steps")
     capacity = _checked_capacity(streams, capacity)
     items = max(1, capacity // streams.positions_per_item)
     longest = max(items + 9, streams.width // streams.positions_per_item - 2)

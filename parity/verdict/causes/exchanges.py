@@ -49,14 +49,16 @@ _RELATIVES = tuple(
 )
 _LEFT_OUT = frozenset("clamp clamp_min clamp_max abs neg exp log log1p sqrt round floor ceil trunc".split())
 """Functions of one tensor that keep its shape and that a port can forget."""
-_ORDERED = {"sub": ("self", "other"), "div": ("self", "other"), "where": ("self", "other")}
-"""Arguments whose order decides."""
+_ORDERED = frozenset({"sub", "div", "where"})
+"""Operations that differ with the order of `self` and `other`."""
 _POOLINGS = ("sum", "mean", "max")
 """Modes of `embedding_bag`, by their number."""
 _ROUNDINGS = ("floor", "trunc", None)
 _NO_SWITCH = frozenset(
-    "keepdim non_blocking pin_memory sparse scale_grad_by_freq half_to_float include_last_offset".split()
-    + ["train", "training"]
+    (
+        "keepdim non_blocking pin_memory sparse scale_grad_by_freq half_to_float include_last_offset "
+        "train training"
+    ).split()
 )
 """Options that change a shape, a layout or nothing; `training` would also write into running statistics."""
 
@@ -92,23 +94,24 @@ def _forgotten(operation: Operation) -> Iterator[Change]:
 
 
 def _orders(operation: Operation) -> Iterator[Change]:
+    if operation.name not in _ORDERED:
+        return
     named = operation.named()
-    first, second = (named.get(name) for name in _ORDERED.get(operation.name, ("", "")))
+    first, second = named.get("self"), named.get("other")
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
-        names = _ORDERED[operation.name]
         text = f"with the operands of {operation.name} exchanged"
-        yield changed(text, dict(zip(names, (second, first), strict=True)))
+        yield changed(text, {"self": second, "other": first})
 
 
 def _switches(operation: Operation) -> Iterator[Change]:
     """Options that are on or off, and the correction of a variance."""
-    for argument in operation.func._schema.arguments:
-        present = operation.named()[argument.name]
-        if isinstance(present, bool) and argument.name not in _NO_SWITCH:
-            text = f"with {argument.name} {not present} in place of {present} in {operation.words}"
-            yield changed(text, {argument.name: not present})
-    if "correction" in operation.named():
-        correction = operation.named()["correction"]
+    named = operation.named()
+    for name, present in named.items():
+        if isinstance(present, bool) and name not in _NO_SWITCH:
+            text = f"with {name} {not present} in place of {present} in {operation.words}"
+            yield changed(text, {name: not present})
+    if "correction" in named:
+        correction = named["correction"]
         present = 1 if correction is None else correction
         text = f"with a correction of {1 - present} in place of {present} in {operation.words}"
         yield changed(text, {"correction": 1 - present})

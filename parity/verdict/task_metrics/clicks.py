@@ -41,7 +41,7 @@ class Clicks(Task):
             Metric("log loss", self._log_loss),
             Metric("AUC", _auc, _one_class),
             Metric("normalized entropy", self._normalized_entropy, _one_class),
-            Metric("calibration", _calibration, _no_click),
+            Metric("calibration", calibration, _no_click),
         )
 
     def rows(self, output: np.ndarray, labels: Arrays, inputs: Arrays) -> np.ndarray:
@@ -82,7 +82,8 @@ def _auc(p: np.ndarray, y: np.ndarray) -> np.ndarray:
         return ((rankdata(p, axis=-1) * y).sum(axis=-1) - clicks * (clicks + 1) / 2) / (clicks * others)
 
 
-def _calibration(p: np.ndarray, y: np.ndarray) -> np.ndarray:
+def calibration(p: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The mean probability by the share of clicks, over the last axis; NaN without a click."""
     with np.errstate(divide="ignore"):
         ratio = p.mean(axis=-1) / y.mean(axis=-1)
     return np.where(np.isfinite(ratio), ratio, np.nan)

@@ -98,8 +98,9 @@ def _content(tensor: Tensor, type: RankedTensorType) -> Any:
     if tensor.numel() > MERGED_CONSTANT_ELEMENTS or tensor.numel() == 0:
         return None
     # Numbers of a shape are quicker to read than their bytes; floats differ in the sign of a zero.
-    is_float = tensor.is_floating_point()
-    return type, raw_bytes(tensor) if is_float else tuple(tensor.reshape(-1).tolist())
+    if tensor.is_floating_point():
+        return type, raw_bytes(tensor)
+    return type, tuple(tensor.tolist()) if tensor.ndim == 1 else tuple(tensor.reshape(-1).tolist())
 
 
 def _hashable(attrs: dict[str, Any]) -> tuple[Any, ...]:

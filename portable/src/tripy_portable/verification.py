@@ -17,8 +17,9 @@ def verify(program: Program) -> None:
         GraphError: an operation is illegal; the message has the operation, the legal types and the actual
             one.
     """
-    for value in program.constants:
-        checked(None, legality.check, "constant", (), {}, (program.types[value],))
+    # Most constants are numbers of shapes, of few types.
+    for type in dict.fromkeys(program.types[value] for value in program.constants):
+        checked(None, legality.check, "constant", (), {}, (type,))
     for node in program.nodes:
         operands = [None if v is None else program.types[v] for v in node.inputs]
         checked(node, legality.check, node.op, operands, node.attrs, [program.types[v] for v in node.outputs])

@@ -1,11 +1,23 @@
 """Files are whole or absent, and nothing is written over."""
 
+import json
 import os
+import subprocess
+import sys
 
 import pytest
 
 from parity.base.errors import UserError
-from parity.base.files import making, read_file, remove_unfinished, replacing, write_new
+from parity.base.files import (
+    MAX_DEPTH,
+    making,
+    parse_json,
+    read_file,
+    remove_unfinished,
+    remove_unfinished_of,
+    replacing,
+    write_new,
+)
 from parity.base.locks import LOCK, Locked, locked
 
 
@@ -85,8 +97,47 @@ def test_unfinished_files_are_removed_and_others_stay(tmp_path):
     (tmp_path / "a").mkdir()
     for name in (".a.json.12.34567", "a/.b.12.3", "a/.b", "a/b.12.3", "a/.hidden.json"):
         (tmp_path / name).touch()
-    remove_unfinished(tmp_path)
+    remove_unfinished(tmp_path, "a")
     assert {path.name for path in tmp_path.rglob("*")} == {"a", ".b", "b.12.3", ".hidden.json"}
+
+
+def test_no_file_is_removed_from_a_folder_of_somebody_else(tmp_path):
+    (tmp_path / "a").mkdir()
+    for name in ("a/.b.12.3", ".c.12.3"):
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path, "started.json")
+    assert {path.name for path in tmp_path.rglob("*")} == {"a", ".b.12.3", ".c.12.3"}
+
+
+def test_unfinished_files_alone_are_those_of_a_killed_beginning(tmp_path):
+    for name in (LOCK, ".started.json.12.3"):
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path, "started.json")
+    assert {path.name for path in tmp_path.rglob("*")} == {LOCK}
+
+
+def test_unfinished_files_of_living_writers_stay(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    others = [f".a.py.{os.getpid()}.1", ".a.py.1.1", f".b.py.{ended.pid}.1", f".a.py.{ended.pid}", "a.py"]
+    for name in (*others, f".a.py.{ended.pid}.1", f".a.py.{10**30}.1"):
+        (tmp_path / name).touch()
+    remove_unfinished_of(tmp_path / "a.py")
+    assert {path.name for path in tmp_path.iterdir()} == set(others)
+
+
+@pytest.mark.parametrize("document", [None, 3, "x", {}, [], {"a": [1, {"b": []}]}])
+def test_json_is_read(document):
+    assert parse_json(json.dumps(document)) == document
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a": ', "}")])
+def test_json_that_is_too_deep_is_refused_at_any_depth(opening, closing):
+    innermost = "[]"
+    parse_json(opening * (MAX_DEPTH - 1) + innermost + closing * (MAX_DEPTH - 1))
+    for depth in (MAX_DEPTH, 500, *range(900, 1000, 5), 2000, 100_000):
+        with pytest.raises(ValueError, match="more than 100 levels"):
+            parse_json(opening * depth + innermost + closing * depth)
 
 
 class TestMaking:
@@ -117,3 +168,10 @@ class TestMaking:
         with making(tmp_path / "a"):
             pass
         assert os.listdir(tmp_path / "a") == []
+
+
+def test_a_link_to_nothing_is_not_written_over(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    with pytest.raises(UserError, match="exists with other content"):
+        write_new(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()

@@ -52,7 +52,7 @@ undoing(lambda: print('first', flush=True))
 undoing(lambda: 1 / 0)
 undoing(lambda: print('last', flush=True))
 taken()
-with remaining('a file'):
+with remaining('a file'), remaining('nowhere', lambda: False):
     print('ready', flush=True)
     {wait}
 """
@@ -65,8 +65,15 @@ def test_a_program_ends_at_once_and_undoes(program, wait, number):
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
-    assert out == "last\nfirst\n"
+    assert out == "last\nfirst\n" * 2
     assert err == f"interrupted by {number.name}; a file\n"
+
+
+def test_a_program_that_has_saved_nothing_says_so(program):
+    process = program(_WAITS.format(wait="time.sleep(600)").replace("'a file'", "'a file', lambda: False"))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert err == "interrupted by SIGINT; this call has saved nothing: the same command begins anew\n"
 
 
 def test_no_other_thread_goes_on_during_the_end(program, tmp_path):
@@ -85,6 +92,21 @@ def test_no_other_thread_goes_on_during_the_end(program, tmp_path):
     assert process.wait(PATIENCE) == 143
     written = [float(path.read_text()) for path in tmp_path.iterdir() if not path.name.startswith(".")]
     assert all(moment < sent + 0.4 for moment in written)
+
+
+def test_a_file_that_is_begun_during_the_end_goes_with_it(program, tmp_path):
+    process = program(
+        "import threading, time\nfrom pathlib import Path\n"
+        "from parity.base.files import replacing\n"
+        "from parity.base.interruption import undoing, watch\n"
+        "watch(); begun, ends = threading.Event(), threading.Event()\n"
+        "undoing(lambda: (ends.set(), begun.wait()))\n"
+        f"with replacing(Path({str(tmp_path / 'file')!r})) as temporary:\n"
+        "    print('ready', flush=True); ends.wait(); temporary.write_text('half'); begun.set()"
+    )
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 143
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_ignored_signal_stays_ignored(program):

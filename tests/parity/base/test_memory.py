@@ -25,7 +25,17 @@ def test_a_limit_of_address_space_counts(limited):
     assert 0 < memory.available() < math.inf
     limited(2**50)
     assert 2**49 < memory.address_space_left() < 2**50
+    assert memory.data_left() > 2**49
     limited(1)
+    assert memory.available() < 0
+
+
+def test_a_limit_of_data_counts(monkeypatch):
+    data = {resource.RLIMIT_DATA: 2**45, resource.RLIMIT_AS: resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (data[kind],) * 2)
+    assert memory.address_space_left() == math.inf
+    assert 2**44 < memory.data_left() < 2**45
+    data[resource.RLIMIT_DATA] = 1
     assert memory.available() < 0
 
 
@@ -51,3 +61,15 @@ def test_an_input_beyond_the_memory_is_refused_by_arithmetic():
         UserError, match=r"--batch: 8 needs 1.05e\+06 GiB of memory, and .* GiB are available"
     ):
         memory.require("--batch", 8, 2**50, "give a smaller one")
+
+
+def test_a_program_ends_before_libraries_that_do_not_fit(limited, capsys):
+    limited(resource.RLIM_INFINITY)
+    memory.require_least()
+    limited(1)
+    with pytest.raises(SystemExit) as ended:
+        memory.require_least()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(
+        "error: machine: the program needs 0.312 GiB of memory, and 0 GiB"
+    )

@@ -58,6 +58,7 @@ def test_values_are_those_of_yaml_1_2(text, value):
         ("a: 1\n---\nb: 2", "line 2, column 1: .*found another document"),
         ("? [1, 2]\n: 3", "line 1, column 3: a key is a list or a mapping; give text"),
         ("a: " + "9" * 5000, r"line 1, column 4: '9{40}\.\.\.' is no number that can be read"),
+        ("a: 0x" + "f" * 5000, r"line 1, column 4: '0xf{38}\.\.\.' is no number that can be read"),
     ],
 )
 def test_other_text_is_refused_with_its_place(text, message):

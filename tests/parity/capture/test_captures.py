@@ -1,9 +1,12 @@
 """Taps, calls and longest sums of a small PyTorch model, saved and read back."""
 
+import json
+
 import pytest
 import torch
 
 from cases.shipped import load_case
+from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.capture.spool import content_digest
@@ -140,6 +143,44 @@ def test_saved_captures_come_back_bit_for_bit(tmp_path, capture):
         assert torch.equal(
             back.tensors[name].contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8)
         )
+
+
+@pytest.mark.parametrize("depth", [50, 950, 2000, 100_000])
+def test_a_capture_with_deep_facts_is_refused(tmp_path, capture, depth):
+    save_capture(capture, tmp_path / "capture")
+    (tmp_path / "capture.json").write_text('{"order":' * depth + "1" + "}" * depth)
+    with pytest.raises(UserError, match="capture: .* is missing or damaged"):
+        load_capture(tmp_path / "capture")
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        (("taps", "order", 0), True),
+        (("taps", "order"), []),
+        (("taps", "shapes"), {}),
+        (("taps", "sizes", "mix"), True),
+        (("inputs", "stored"), {"absent": ["0"]}),
+        (("longest_sums",), {"mix": None}),
+        (("calls", 0, "outputs", 0), 1),
+        (("calls", 0, "more"), 1),
+        (("arguments",), {"mix": {}}),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_a_capture_whose_facts_have_other_types_is_refused(tmp_path, capture, part, value):
+    save_capture(capture, tmp_path / "capture")
+    path = tmp_path / "capture.json"
+    document = json.loads(path.read_text())
+    place = document
+    for key in part[:-1]:
+        place = place[key]
+    place[part[-1]] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(
+        UserError, match=r"is missing or damaged \((.+ has another type|its lists .* differ)\)"
+    ):
+        load_capture(tmp_path / "capture")
 
 
 def test_what_cannot_be_compared_is_refused():

@@ -112,10 +112,11 @@ def test_a_spooled_capture_is_the_same_as_one_in_memory(tmp_path, tiny):
     runner.load(case, PRECISIONS["fp32"], initial)
     inputs = make_inputs(case).typical
     in_memory = runner.record(inputs.arrays)
-    spooled = Capture.spooled(tmp_path / "tapped", large=1)
+    stem = tmp_path / "runner" / "tapped"
+    spooled = Capture.spooled(stem, large=1)
     runner.record(inputs.arrays, spooled)
-    save_capture(spooled, tmp_path / "tapped")
-    back = open_capture(tmp_path / "tapped")
+    save_capture(spooled, stem)
+    back = open_capture(stem)
     # JSON has no tuples.
     assert [repr(call).replace("(", "[").replace(")", "]") for call in back.calls] == [
         repr(call).replace("(", "[").replace(")", "]") for call in in_memory.calls
@@ -126,6 +127,16 @@ def test_a_spooled_capture_is_the_same_as_one_in_memory(tmp_path, tiny):
         actual, expected = getattr(back, kind), getattr(in_memory, kind)
         assert list(actual) == list(expected)
         assert all(torch.equal(actual[name], expected[name]) for name in expected)
+
+
+def test_runners_with_equal_tensors_share_files(tmp_path):
+    tensors = {"same": torch.arange(2.0**19), "other": torch.zeros(2**19)}
+    for name in ("reference", "port"):
+        tensors["other"][0] += 1
+        save_capture(Capture(tensors=tensors), tmp_path / name / "tapped")
+    assert len(list((tmp_path / "tensors").iterdir())) == 3
+    other = [open_capture(tmp_path / name / "tapped").tensors["other"] for name in ("reference", "port")]
+    assert [float(tensor[0]) for tensor in other] == [1.0, 2.0]
 
 
 def test_what_a_module_holds_is_measured():

@@ -37,6 +37,9 @@ TINY = ("--case", "hstu_tiny")
             "hstu_tiny: padded length: 27 is also the size of the batch or of another axis, so that padding "
             "cannot be told apart; choose another batch size",
         ),
+        (("--memory", "-1"), "--memory: -1.0 is no positive number of gigabytes; give one such as 8"),
+        (("--memory", "0.5"), "--memory: 0.5 is less than the "),
+        (("--memory", "1e9"), "--memory: 1000000000.0 is more than the "),
         (("--time-limit", "-1"), "--time-limit: -1.0 is not a positive number of seconds, or more than"),
         (("--time-limit", "0"), "--time-limit: 0.0 is not a positive number of seconds"),
         (("--time-limit", "nan"), "--time-limit: nan is not a positive number of seconds"),
@@ -46,6 +49,11 @@ TINY = ("--case", "hstu_tiny")
 )
 def test_an_option_that_cannot_be_used(refused, arguments, message):
     assert message in refused(*arguments)
+
+
+def test_a_stream_that_needs_more_memory_than_there_is_is_refused_before_it_is_drawn(refused):
+    arguments = ("stream", "--case", "hstu_tiny", "--precision", "fp32", "--steps", 10**12)
+    assert "--steps: 1000000000000 needs 4.77e+05 GiB of memory" in " ".join(refused(*arguments).split())
 
 
 @pytest.mark.parametrize("option", ["--batch", "--seed", "--time-limit"])
@@ -172,6 +180,7 @@ def test_options_reach_the_pipeline(requested, tmp_path):
         *("--case", "hstu_tiny_rated, hstu_tiny,hstu_tiny", "--precision", "bf16,fp32"),
         *("--runners", "tripy,torch"),
         *("--batch", "9", "--seed", "4", "--data", "u.data", "--weights", "w.pt", "--time-limit", "2.5"),
+        *("--memory", "4"),
     )
     assert [case.name for case in request.cases] == ["hstu_tiny_rated", "hstu_tiny"]
     assert {(case.input.batch_size, case.input.seed) for case in request.cases} == {(9, 4)}
@@ -179,7 +188,7 @@ def test_options_reach_the_pipeline(requested, tmp_path):
     assert request.runners == ("tripy", "torch")
     assert request.runners_asked
     assert (str(request.data), str(request.checkpoint), request.save) == ("u.data", "w.pt", None)
-    assert request.timeout == 2.5
+    assert (request.timeout, request.memory) == (2.5, 4e9)
     assert not request.streams
 
 

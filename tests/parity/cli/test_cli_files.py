@@ -140,6 +140,30 @@ def test_a_folder_that_is_not_empty_is_not_written_over(refused, tmp_path):
     assert message == f"--save: {tmp_path / 'out'} is not empty; choose a new folder; nothing is written over"
 
 
+def test_a_folder_whose_name_is_too_long_leaves_none_of_its_parents(refused, tmp_path):
+    refusal = refused("--case", "hstu_tiny", "--precision", "fp32", "--save", tmp_path / "new" / ("x" * 300))
+    assert "cannot be written (File name too long)" in " ".join(refusal.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--case", "hstu_tiny", "--save", ""),
+        ("--case", "hstu_tiny", "--data", ""),
+        ("--case", "hstu_tiny", "--profile", ""),
+        ("replay", ""),
+        ("compare", "", ""),
+    ],
+    ids=lambda arguments: "-".join(arguments[-2:]),
+)
+def test_an_empty_path_is_not_the_present_folder(command, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    ended = command(*arguments)
+    assert ended.code == 2
+    assert "the path is empty" in ended.err
+    assert not list(tmp_path.iterdir())
+
+
 def test_bad_input_is_found_before_the_folder_is_made(refused, tmp_path):
     refused(*TINY, "--data", tmp_path / "none", "--save", tmp_path / "out")
     refused(*TINY, "--weights", tmp_path / "none", "--save", tmp_path / "out")
@@ -186,8 +210,8 @@ def _cut(path):
 def test_a_replay_takes_no_other_options(refused, saved_run, tmp_path):
     message = refused("replay", saved_run.folder, "--save", tmp_path / "out", "--precision", "fp16")
     assert (
-        message
-        == "replay: --save is no option of this verb; leave it out; it belongs to run, precision, self-test"
+        message == "replay: --save is no option of this verb; leave it out; "
+        "it belongs to run, precision, self-test, serve"
     )
 
 

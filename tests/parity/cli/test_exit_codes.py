@@ -100,9 +100,10 @@ def test_a_saved_run_and_the_command_line_reach_the_pipeline(command, stub, monk
     ((folder, typed, advance),) = _calls(command, stub(pipeline, "replay", report(0)), "replay", "my run")
     assert (folder, typed) == (Path("my run"), "parity replay 'my run'")
     assert callable(advance)
-    ((folder, advance, small_streams),) = _calls(
-        command, stub(pipeline, "resume", report(0)), "resume", "my run"
+    ((folder, advance, small_streams, memory),) = _calls(
+        command, stub(pipeline, "resume", report(0)), "resume", "my run", "--memory", "0.5"
     )
+    assert memory == 0.5e9
     assert folder == Path("my run")
     assert callable(advance)
     assert small_streams is streams.judge_small_streams

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 import sys
 
 import click
@@ -14,6 +15,7 @@ from parity.cli.program import installed, program
 from parity.cli.registered import REGISTERED
 from parity.cli.verb import BAD_INPUT, Refused, Verb
 from parity.cli.verb import refusing as boundary
+from tests.locations import ROOT
 
 
 def invoked(callback, *arguments, name="parity", **settings):
@@ -91,7 +93,7 @@ def test_help_has_the_words_that_start_the_program(name, words):
     ("arguments", "fix"),
     [
         (("--replay",), "use the verb: `python run_parity.py replay`"),
-        (("--case", "tiny"), "leave it out; it belongs to run, shrink, precision, self-test, stream"),
+        (("--case", "tiny"), "leave it out; it belongs to run, shrink, precision, self-test, stream, serve"),
         (("--mime", "5"), "did you mean --mine?"),
         (("--zzzz",), "`python run_parity.py mine --help` lists the options"),
     ],
@@ -138,7 +140,10 @@ def test_the_installed_program_has_the_verbs(monkeypatch, capsys):
         ),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory"), "is more than there is"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "is more than there is"),
-        (RuntimeError("can't start new thread"), "raise the limit of processes (ulimit -u)"),
+        (
+            RuntimeError("can't start new thread"),
+            "of processes (ulimit -u) or of memory (ulimit -v)",
+        ),
     ],
 )
 def test_what_the_machine_lacks_is_one_message(error, message):
@@ -155,6 +160,19 @@ def test_what_the_machine_lacks_is_one_message(error, message):
 def test_a_mistake_of_the_program_stays_one(error):
     with pytest.raises(type(error)), boundary():
         raise error
+
+
+@pytest.mark.parametrize("columns", ["0", "", "1", "many"])
+def test_a_terminal_of_any_width_shows_a_refusal(columns):
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "run_parity.py"), "new", "class"],
+        env={**os.environ, "COLUMNS": columns},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "class is no module's name" in " ".join(ended.stderr.split())
 
 
 def test_a_long_value_of_an_option_is_shortened(command):

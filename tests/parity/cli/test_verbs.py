@@ -98,7 +98,7 @@ def completed(monkeypatch, words, number):
         ("parity run --case dlrm_tiny,stu_tiny_gr", ["dlrm_tiny,stu_tiny_group"]),
         ("parity stream --case hstu_tiny_ra", ["hstu_tiny_rated"]),
         ("parity run --case ./configs/hs", ["./configs/hs"]),
-        ("parity run --runners torch,tripy", ["torch,tripy", "torch,tripy_jagged"]),
+        ("parity run --runners torch,tripy", ["torch,tripy", "torch,tripy_jagged", "torch,tripy_layers"]),
     ],
 )
 def test_a_shell_completes(monkeypatch, words, expected):
@@ -126,9 +126,18 @@ def test_a_new_case_runs_at_once(command, tmp_path, monkeypatch):
     assert "my_model.py cannot be written (File exists)" in again.err
 
 
+def test_a_new_case_does_not_replace_a_link(refused, tmp_path):
+    (tmp_path / "linked.py").symlink_to(tmp_path / "nothing")
+    assert "linked.py cannot be written (File exists)" in refused("new", "linked")
+
+
 def test_a_new_case_is_a_case(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    (tmp_path / f".other_model.py.{killed.pid}.1").write_text("impo")
     assert command("new", "other_model").code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["other_model.py"]
     values: dict[str, object] = {"__name__": "other_model"}
     exec(compile((tmp_path / "other_model.py").read_text(), "other_model.py", "exec"), values)
     assert values["case"].name == "other_model"

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -131,3 +132,57 @@ def test_a_closed_pipe_loses_neither_report_nor_exit_code(saved_run, tmp_path):
     process.stderr.close()
     assert process.wait(PATIENCE) == 0
     assert len(list(tmp_path.glob("parity_reports/*/report.json"))) == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_lose_neither_files_nor_the_exit_code(tmp_path, closed):
+    words = [sys.executable, str(ROOT / "run_parity.py"), "new"]
+    for name, code in (("my_model", 0), ("my_model", 2), ("class", 2)):
+        ended = subprocess.run(
+            ["bash", "-c", f"{shlex.join([*words, name])} {closed}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ended.returncode, "Traceback" in ended.stderr) == (code, False)
+    (path,) = tmp_path.iterdir()
+    compile(path.read_text(), path.name, "exec")
+
+
+@pytest.mark.full
+def test_a_replay_with_closed_streams_writes_its_report(saved_run, tmp_path):
+    words = shlex.join([sys.executable, str(ROOT / "run_parity.py"), "replay", str(saved_run.folder), "-v"])
+    ended = subprocess.run(["bash", "-c", f"{words} <&- >&- 2>&-"], cwd=tmp_path, check=False)
+    assert ended.returncode == 0
+    assert len(list(tmp_path.glob("parity_reports/*/report.json"))) == 1
+
+
+@pytest.mark.full
+def test_of_two_resumes_one_goes_on_and_a_replay_meanwhile_is_refused(started, tmp_path):
+    folder = tmp_path / "run"
+    process, temporary = started("--save", folder)
+    began = time.monotonic()
+    while not list(folder.glob("*/batch_*/*/files.json")):
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.01)
+    process.kill()
+    process.wait(PATIENCE)
+    _until_none(temporary)
+    words = [sys.executable, str(ROOT / "run_parity.py")]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    calls = [
+        subprocess.Popen(
+            [*words, verb, str(folder)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+        )
+        for verb in ("resume", "resume", "replay")
+    ]
+    errors = [call.communicate(timeout=PATIENCE)[1] for call in calls]
+    first, second, replay = (call.returncode for call in calls)
+    assert sorted([first, second]) == [0, 2], errors
+    refused = errors[0] if first else errors[1]
+    assert "is in use by process" in refused
+    assert replay == 2
+    assert "Traceback" not in "".join(errors)
+    ended = subprocess.run([*words, "replay", str(folder)], cwd=tmp_path, check=False)
+    assert ended.returncode == 0

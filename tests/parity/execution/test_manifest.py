@@ -2,10 +2,11 @@
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
-from parity.base.code import imported_code, present_code
+from parity.base.code import file_digest, imported_code, present_code
 from parity.base.errors import UserError
 from parity.base.sealed import read_sealed, sealed
 from parity.execution.folder import RunFolder
@@ -106,6 +107,89 @@ def test_a_changed_run_is_refused(run, forgery):
     assert refusal.value.value.startswith(str(run))
 
 
+def _described(change):
+    """A change of the manifest, sealed."""
+    return lambda run: rewrite(run / "manifest.json", change)
+
+
+def _first(content):
+    (case,) = content["cases"]
+    return case
+
+
+def _rehash(name, change=lambda content: content + b" "):
+    """A changed file with a new digest in the manifest, but not in the batch's own list."""
+
+    def damage(run):
+        path = run / name
+        path.write_bytes(change(path.read_bytes()))
+        digest = file_digest(path)
+        rewrite(run / "manifest.json", lambda content: content["files"].update({name: digest}))
+
+    return damage
+
+
+SEALED_FORGERIES = {
+    "a capture": _rehash(f"{FIRST}/fp32/torch_jagged/tapped.json"),
+    "a record": _rehash(f"{FIRST}/fp32/record.json"),
+    "a capture gone": lambda run: (
+        (run / FIRST / "fp32/torch/incremental.json").unlink(),
+        rewrite(
+            run / "manifest.json",
+            lambda content: content["files"].pop(f"{FIRST}/fp32/torch/incremental.json"),
+        ),
+    ),
+    "no case": _described(lambda content: content.update(cases=[])),
+    "no batch": _described(lambda content: _first(content).update(batches=[])),
+    "a batch less": _described(lambda content: _first(content)["batches"].pop()),
+    "a batch twice": _described(
+        lambda content: _first(content)["batches"].append(_first(content)["batches"][0])
+    ),
+    "no precision": _described(lambda content: _first(content).update(precisions=[])),
+    "a precision more": _described(lambda content: _first(content)["precisions"].append("fp99")),
+    "another folder of the case": _described(
+        lambda content: _first(content)["case"].update(name=f"../run/{CASE}")
+    ),
+    "an absolute path": _described(
+        lambda content: content["files"].update({__file__: file_digest(Path(__file__))})
+    ),
+}
+
+
+@pytest.mark.parametrize("forgery", SEALED_FORGERIES.values(), ids=SEALED_FORGERIES)
+def test_a_manifest_that_is_sealed_anew_agrees_with_the_batches(run, forgery):
+    forgery(run)
+    with pytest.raises(UserError):
+        read_manifest(RunFolder(run))
+
+
+def test_a_record_of_another_precision_is_refused(command, run):
+    path = run / FIRST / "fp32/record.json"
+    path.write_text(path.read_text().replace('"fp32"', '"bf16"', 1))
+    seal(run)
+    ended = command("replay", run)
+    assert ended.code == 2
+    assert "record.json is of bf16" in " ".join(ended.err.split())
+
+
+def test_the_values_of_one_case_under_another_s_name_are_refused(command, run):
+    (run / CASE).rename(run / "dlrm_tiny")
+    (first,) = manifest(run)["cases"]
+    seal(run, cases=[first | {"case": first["case"] | {"name": "dlrm_tiny"}}])
+    ended = command("replay", run)
+    assert ended.code == 2
+    assert "makes hstu_tiny, not dlrm_tiny" in ended.err
+
+
+@pytest.mark.parametrize("name", [CASE, FIRST, f"{FIRST}/fp32/oracle"], ids=["case", "batch", "runner"])
+def test_a_link_to_a_folder_is_refused(run, tmp_path, name):
+    shutil.move(run / name, tmp_path / "elsewhere")
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="is a link to a folder") as refusal:
+        read_manifest(RunFolder(run))
+    assert refusal.value.value == str(run / name)
+
+
 def test_a_second_case_cannot_be_dropped(run):
     shutil.copytree(run / CASE, run / "second")
     (first,) = manifest(run)["cases"]
@@ -190,6 +274,30 @@ class TestSealed:
         with pytest.raises(ValueError, match="."):
             read_sealed(path)
 
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda text: text + b"\n",
+            lambda text: text.replace(b": 1", b":1"),
+            lambda text: text.replace(b'"a"', b'"\\u0061"'),
+            lambda text: text.replace(b'"a": 1', b'"a": 2, "a": 1'),
+            lambda text: text.replace(b'"content"', b'"other": 1, "content"'),
+        ],
+        ids=["end", "space", "escape", "twice", "entry"],
+    )
+    def test_refuses_other_bytes_of_equal_content(self, tmp_path, change):
+        path = tmp_path / "file.json"
+        path.write_bytes(change(sealed({"a": 1})))
+        with pytest.raises(ValueError, match="not as it was written"):
+            read_sealed(path)
+
+    def test_refuses_any_depth(self, tmp_path):
+        path = tmp_path / "file.json"
+        for depth in (*range(700, 1000, 3), 2000):
+            path.write_text(f'{{"sha256": "", "content": {{"a": {"[" * depth}{"]" * depth}}}}}')
+            with pytest.raises(ValueError, match="levels"):
+                read_sealed(path)
+
 
 class TestCode:
     def test_a_module_and_a_package_change_with_their_sources(self, tmp_path, monkeypatch):
@@ -209,6 +317,9 @@ class TestCode:
         (tmp_path / "made_up_module.py").write_text("x = 2")
         after = present_code(names)
         assert all(after[name] != before[name] for name in before)
+
+    def test_text_that_names_no_module_is_not_there(self):
+        assert present_code(["..", "", "gone.sub", "a b", "__main__.x", "\0"]) == {}
 
     def test_installed_packages_are_left_out(self):
         code = imported_code()

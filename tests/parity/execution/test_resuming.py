@@ -137,6 +137,48 @@ def test_changed_inputs_are_refused(whole, resume, tmp_path):
     assert "exists with other content" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cases", []),
+        ("precisions", ["fp99"]),
+        ("precisions", "fp32"),
+        ("runners", ["nothing"]),
+        ("runners", ["tripy", "tripy"]),
+        ("streams", "no"),
+        ("timeout", -1.0),
+        ("memory", 0.0),
+        ("environment", []),
+        ("more", 1),
+    ],
+)
+def test_a_request_of_other_types_or_names_is_refused(whole, resume, tmp_path, field, value):
+    folder = _interrupted(whole, tmp_path)
+    rewrite(folder / "started.json", lambda started: started.update({field: value}))
+    ended = resume(folder)
+    assert ended.code == 2
+    assert "holds no run that was begun with --save" in ended.err
+
+
+def test_a_batch_of_another_request_is_refused(whole, resume, tmp_path):
+    folder = _interrupted(whole, tmp_path)
+    rewrite(folder / "started.json", lambda started: started.update(precisions=["fp16"]))
+    ended = resume(folder)
+    assert ended.code == 2
+    assert "fp32 is no batch of the run" in " ".join(ended.err.split())
+
+
+def test_swapped_batches_are_refused(whole, resume, tmp_path):
+    folder = _interrupted(whole, tmp_path)
+    fp16, fp32, *_ = (done.path for done in RunFolder(folder).done())
+    fp16.rename(fp16.with_name("x"))
+    fp32.rename(fp16)
+    fp16.with_name("x").rename(fp32)
+    ended = resume(folder)
+    assert ended.code == 2
+    assert "files.json is not as the run wrote it" in " ".join(ended.err.split())
+
+
 def test_another_environment_is_refused(whole, resume, tmp_path):
     folder = _interrupted(whole, tmp_path)
     rewrite(folder / "started.json", lambda started: started["environment"].update(torch="1.0"))
@@ -184,6 +226,15 @@ def test_results_of_other_code_are_refused(whole, resume, tmp_path):
     ended = resume(folder)
     assert ended.code == 2
     assert "has results of other code (tripy_port changed since)" in ended.err
+
+
+def test_a_case_that_became_a_link_is_refused(whole, resume, tmp_path):
+    folder = _interrupted(whole, tmp_path)
+    (folder / "dlrm_tiny").rename(tmp_path / "elsewhere")
+    (folder / "dlrm_tiny").symlink_to(tmp_path / "elsewhere")
+    ended = resume(folder)
+    assert ended.code == 2
+    assert "dlrm_tiny is a link to a folder" in " ".join(ended.err.split())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from parity.execution import scheduler
 from parity.execution.scheduler import MAX_WORKERS, Scheduler
 
 
@@ -61,7 +62,7 @@ def test_threads_are_divided_among_workers(machine, monkeypatch):
     assert (single.workers, single.threads_shared, single.threads_alone) == (1, 1, 1)
 
 
-@pytest.mark.parametrize(("cores", "workers"), [(2, MAX_WORKERS), (5, MAX_WORKERS), (6, 3), (64, 6)])
+@pytest.mark.parametrize(("cores", "workers"), [(2, MAX_WORKERS), (5, MAX_WORKERS), (6, 3), (64, 8)])
 def test_a_gpu_gets_more_workers_where_cores_allow(cores, workers, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -78,6 +79,49 @@ def test_beside_a_gpu_a_runner_has_a_core_and_timing_has_all(machine, monkeypatc
     assert all(user.leave() for user in users[1:])
     assert not late.is_inside(AT_ONCE)
     assert users[0].leave()
+    assert late.is_inside(SOON)
+    assert late.leave()
+
+
+def test_work_without_the_gpu_goes_on_beside_timings_of_a_gpu_only(machine, monkeypatch):
+    timer = _Visitor(machine.alone)
+    assert timer.is_inside(SOON)
+    late = _Visitor(machine.without_gpu)
+    assert not late.is_inside(AT_ONCE)
+    assert timer.leave()
+    assert late.leave()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    machine = Scheduler()
+    timer = _Visitor(machine.alone)
+    assert timer.is_inside(SOON)
+    user = _Visitor(machine.without_gpu)
+    assert user.is_inside(SOON)
+    assert user.leave()
+    assert timer.leave()
+
+
+def test_half_of_the_workers_wait_for_all_before_none_else_begins_and_then_follow_one_another(
+    machine, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(scheduler, "JOINING_SECONDS", 60.0)
+    machine = Scheduler()
+    first = _Visitor(machine.shared)
+    assert first.is_inside(SOON)
+    timers = [_Visitor(machine.alone) for _ in range(machine.workers // 2 - 1)]
+    second = _Visitor(machine.shared)
+    assert second.is_inside(SOON)
+    timers.append(_Visitor(machine.alone))
+    assert not any(timer.is_inside(AT_ONCE) for timer in timers)
+    late = _Visitor(machine.shared)
+    assert first.leave()
+    assert second.leave()
+    while timers:
+        inside = [timer for timer in timers if timer.is_inside(AT_ONCE)]
+        assert len(inside) == 1
+        assert not late.is_inside(AT_ONCE)
+        timers.remove(inside[0])
+        assert inside[0].leave()
     assert late.is_inside(SOON)
     assert late.leave()
 
@@ -127,6 +171,22 @@ def test_alone_waits_for_shared_users_and_keeps_them_out(machine):
     assert second_timer.leave()
     assert late.is_inside(AT_ONCE)
     assert second_timer.is_inside(AT_ONCE)
+
+
+def test_a_single_timing_waits_for_others_only_for_a_moment(machine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(scheduler, "JOINING_SECONDS", 0.0)
+    machine = Scheduler()
+    user = _Visitor(machine.shared)
+    assert user.is_inside(SOON)
+    timer = _Visitor(machine.alone)
+    assert not timer.is_inside(AT_ONCE)
+    late = _Visitor(machine.shared)
+    assert not late.is_inside(AT_ONCE)
+    assert user.leave()
+    assert timer.is_inside(SOON)
+    assert timer.leave()
+    assert late.leave()
 
 
 def test_an_error_while_alone_gives_the_machine_back(machine):

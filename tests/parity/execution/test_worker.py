@@ -14,6 +14,7 @@ import torch
 
 import parity.execution.scheduler
 from cases.shipped import load_case
+from parity.base.code import shown
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.slices import MemoryBudget
@@ -275,8 +276,8 @@ class _Lost(Exception):
         (MemoryError(), Status.OUT_OF_MEMORY, "allocation failed during 'run'"),
         (torch.OutOfMemoryError("Tried 2 GiB"), Status.OUT_OF_MEMORY, "Tried 2 GiB"),
         (RuntimeError("\n CUDA out of memory \nmore"), Status.OUT_OF_MEMORY, "CUDA out of memory"),
-        (_Lost("first\nsecond"), Status.ERROR, "_Lost: first"),
-        (_Lost(), Status.ERROR, "_Lost: no message"),
+        (_Lost("first\nsecond"), Status.ERROR, "_Lost: first (HERE in run)"),
+        (_Lost(), Status.ERROR, "_Lost: no message (HERE in run)"),
     ],
     ids=["unavailable", "python", "torch", "text", "error", "silent"],
 )
@@ -284,7 +285,9 @@ def test_what_a_runner_raises_becomes_a_status(error, status, reason):
     def run():
         raise error
 
-    assert _answer(SimpleNamespace(run=run), "run", (), {}) == (status, reason)
+    here = f"{shown(Path(__file__))}:{run.__code__.co_firstlineno + 1}"
+    told = _answer(SimpleNamespace(run=run), "run", (), {})
+    assert told == (status, reason.replace("HERE", here))
 
 
 @pytest.fixture
@@ -311,7 +314,9 @@ def isolated(tmp_path, monkeypatch):
 
 
 def test_a_module_that_raises_alone_is_a_problem_and_the_others_are_kept(isolated, tmp_path):
-    assert isolated(_Lost("no")) == {"bad": "_Lost: no"}
+    (problem,) = isolated(_Lost("no")).items()
+    assert problem[0] == "bad"
+    assert problem[1].startswith(f"_Lost: no ({shown(Path(__file__))}:")
     assert list(load_capture(tmp_path / "isolated").tensors) == ["good"]
 
 

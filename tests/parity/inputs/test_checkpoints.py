@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import time
+import zipfile
 from collections import OrderedDict
 
 import pytest
@@ -199,6 +201,25 @@ def test_a_pickled_object_is_refused_and_not_run(tiny, tmp_path, save):
     ):
         weights.load_checkpoint(path, weights.layout(tiny))
     assert not harm.exists()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_pickled_object_with_a_long_name_is_refused_at_once(tiny, tmp_path, packed):
+    path = tmp_path / "checkpoint.pt"
+    pickled = b"\x80\x02cbuiltins\n" + b"x" * 300_000 + b"\n."
+    torch.save({}, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    if packed:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, pickled if name.endswith("data.pkl") else content)
+    else:
+        path.write_bytes(pickled)
+    began = time.process_time()
+    with pytest.raises(UserError, match="the name of an object has 300009 characters"):
+        weights.load_checkpoint(path, weights.layout(tiny))
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.001, 0.5, 0.99])

@@ -90,9 +90,10 @@ class TestJUnit:
         results = _results(next(iter(_suites(report).values())))
         assert [name for name, (kind, *_) in results.items() if kind == "Failure"] == [CULPRIT, second]
 
-    def test_code_between_modules_is_a_failure_of_the_whole_model(self):
+    @pytest.mark.parametrize("tap", ["_mask", CULPRIT])
+    def test_code_between_modules_is_a_failure_of_the_whole_model(self, tap):
         port = made_reports.failing_port("fp32")
-        update = {"kind": "between", "tap": "_mask", "code": "", "text": "_mask receives another length"}
+        update = {"kind": "between", "tap": tap, "code": "", "text": f"{tap} receives another length"}
         good = made_reports.module(CULPRIT, alone=0.2, inside=5e4)
         modules = tuple(good if module.tap == CULPRIT else module for module in port.modules)
         diagnosis = port.diagnosis.model_copy(update=update)
@@ -219,16 +220,26 @@ class TestOutputs:
         assert problem == f"{tmp_path / 'report.html'} is not written: memory does not suffice for it"
         assert {path.name for path in tmp_path.iterdir()} == FILES - {"report.html"}
 
-    @pytest.mark.parametrize("space", [2**30, math.inf])
-    def test_a_picture_that_cannot_be_drawn_costs_nothing_else(self, tmp_path, monkeypatch, space):
+    @pytest.mark.parametrize(
+        ("space", "data", "reason"),
+        [
+            (2**30, math.inf, "the limit of address space leaves less than 66 GiB"),
+            (math.inf, 2**20, "the limit of data leaves less than 1 GiB"),
+            (math.inf, math.inf, "no fonts"),
+        ],
+        ids=["space", "data", "fonts"],
+    )
+    def test_a_picture_that_cannot_be_drawn_costs_nothing_else(
+        self, tmp_path, monkeypatch, space, data, reason
+    ):
         def fail(spec):
             raise ValueError("no fonts")
 
         monkeypatch.setattr(charts, "address_space_left", lambda: space)
+        monkeypatch.setattr(charts, "data_left", lambda: data)
         monkeypatch.setattr(vl_convert, "vegalite_to_svg", fail)
         assert write_outputs(made_reports.passing(), tmp_path) == ()
         text = (tmp_path / "report.html").read_text(encoding="utf-8")
-        reason = "no fonts" if space == math.inf else "the limit of address space leaves less than 66 GiB"
         assert f"<p>not drawn: {reason}</p>" in text
         assert "How the error grows through the model" in text
 

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from parity.report.html import render_html
+from parity.report.html import charts, render_html
 from parity.report.html.axis import FROM, TO, ZERO_AT, Axis
 from parity.report.html.heat import heat
 from parity.verdict.error_map import FAILING
@@ -275,3 +275,12 @@ def test_the_words_of_a_map_without_failures_and_with_shared_cells():
     )
     assert shared.row_axis == "batch 0 to 7, 2 a cell"
     assert shared.text == "Over the limit: 1 of 19 cells, within batch 0 to 1 and position 9 to 11."
+
+
+def test_lack_of_memory_while_a_chart_is_drawn_ends_the_page(monkeypatch):
+    def no_memory(spec):
+        raise MemoryError
+
+    monkeypatch.setattr(charts, "latencies", no_memory)
+    with pytest.raises(MemoryError):
+        render_html(made_reports.passing())

@@ -13,7 +13,6 @@ from parity.report.overview import row_lines
 from parity.report.schema_modules import RowReport
 
 EQUAL = "fp32: rows are equal bit for bit in any batch, a second run is equal bit for bit"
-LABEL = "torch jagged (eager, cpu)"
 
 
 @pytest.fixture
@@ -46,10 +45,10 @@ def test_a_run_tries_rows_of_every_runner_with_taps(saved_run, report, runners_o
 def test_equal_rows_are_told_in_every_form(with_trials):
     code, report, out, runner = with_trials(Trial.PERMUTED, [0, 1], {})
     assert code == 0
-    assert f"rows: {LABEL}: {EQUAL}" in out
-    assert row_lines(report.cases[0])[LABEL] == EQUAL
+    assert f"rows: {runner.label}: {EQUAL}" in out
+    assert row_lines(report.cases[0])[runner.label] == EQUAL
     assert f"{EQUAL}" in render_html(report)
-    assert f"hstu\\_tiny, {LABEL}: {EQUAL}" in render_markdown(report)
+    assert f"hstu\\_tiny, {runner.label}: {EQUAL}" in render_markdown(report)
     assert not any(row.first for row in runner.rows)
 
 
@@ -78,12 +77,13 @@ def test_a_second_run_with_other_bits_is_told(with_trials):
     assert "first at _hstu" in out
 
 
-def test_rows_that_cannot_be_separated_are_told(report):
+def test_rows_that_cannot_be_separated_are_told(report, runners_of):
     (case,) = report.cases
+    label = runners_of(report)["torch_jagged"].label
     again = RowReport(
         kind=Trial.AGAIN.value, rows=3, first="", largest=0.0, largest_tap="", excess="", reason=""
     )
     (precision,) = case.precisions
     runners = tuple(runner.model_copy(update={"rows": (again,)}) for runner in precision.runners)
     case = case.model_copy(update={"precisions": (precision.model_copy(update={"runners": runners}),)})
-    assert row_lines(case)[LABEL] == "fp32: rows cannot be separated, a second run is equal bit for bit"
+    assert row_lines(case)[label] == "fp32: rows cannot be separated, a second run is equal bit for bit"

@@ -9,9 +9,11 @@ import torch
 from tripy_portable import trt
 
 import kernels.plugins.hstu_attention
-import kernels.plugins.stu_attention  # noqa: F401  (importing registers the plugins)
+import kernels.plugins.stu_attention
+import kernels.plugins.stu_layer  # noqa: F401  (importing registers the plugins)
 from cases.fused import FusedForm
 from cases.shipped import load_case
+from cases.stu.fused import STUWholeLayers
 from parity.base.precision import PRECISIONS
 from parity.base.trees import map_tree
 from parity.inputs.arrays import make_inputs
@@ -25,6 +27,7 @@ from parity.verdict.rule import judge
 from tests.parity.case_runs import run_case, run_command, tapped_paths
 
 FUSED_RUNNERS = tuple(name for name, form in FORMS.items() if form == "fused")
+LAYERS_RUNNERS = tuple(name for name, form in FORMS.items() if form == "whole_layers")
 FUSED = FusedForm.computed_inside
 
 # Of each case the blocks, and the modules that the kernel computes.
@@ -51,13 +54,21 @@ BOTH = [
 ]
 
 
+# Layer norm in one case, group norm in the other.
+LAYERS = [
+    pytest.param(case, name, id=f"{case}-{name}", marks=pytest.mark.xdist_group(f"fused-{case}"))
+    for case in ("stu_tiny", "stu_tiny_group")
+    for name in LAYERS_RUNNERS
+]
+
+
 @pytest.fixture(scope="module")
 def ran():
     """`ran(case)`: the runners of a case in fp32, by name; run once."""
 
     @functools.cache
     def run_once(case):
-        names = ",".join(FUSED_RUNNERS)
+        names = ",".join((*FUSED_RUNNERS, *(LAYERS_RUNNERS if case.startswith("stu") else ())))
         report = run_command(cases=case, precision="fp32", runners=names)
         assert report.exit_code == 0, [entry.reason for _, _, entry in report.runner_reports()]
         return {entry.runner: entry for _, _, entry in report.runner_reports()}
@@ -85,6 +96,22 @@ def test_every_module_is_compared_and_the_fused_ones_are_gaps(ran, case, name):
     assert set(statuses) == dense
 
 
+@pytest.mark.parametrize(("case", "name"), LAYERS)
+def test_every_module_of_whole_layers_is_compared(ran, case, name):
+    layers, fused = CASES[case]
+    entry = ran(case)[name]
+    assert entry.verdict == "PASS"
+    assert "whole layers" in entry.label
+    rows = {module.tap: module for module in entry.modules}
+    gaps = {tap for tap, module in rows.items() if module.status == "GAP"}
+    assert gaps == fused | {f"{layer}._output_norm" for layer in layers}
+    assert {rows[tap].kind for tap in gaps} <= set(STUWholeLayers.computed_inside)
+    assert {module.status for module in rows.values()} == {"PASS", "GAP"}
+    for layer in layers:
+        for tap in (layer, f"{layer}._input_norm", f"{layer}._attn"):
+            assert min(rows[tap].accumulated.checked, rows[tap].isolated.checked) > 0, tap
+
+
 @pytest.mark.parametrize(("case", "name"), BOTH)
 def test_a_row_says_which_form_of_the_kernel_ran(ran, case, name):
     expected = "Triton kernel" if torch.cuda.is_available() else "the kernel's plain PyTorch form"
@@ -102,8 +129,9 @@ def test_attention_is_timed_alone(ran, case, name):
     "case", ["stu_tiny", pytest.param("stu_tiny_group", marks=IN_FULL["stu_tiny_group"])]
 )
 def test_half_types_pass_module_by_module(case, precision):
-    reports = run_case(case, precision, 0, FUSED_RUNNERS)
-    for name in FUSED_RUNNERS:
+    names = (*FUSED_RUNNERS, *LAYERS_RUNNERS)
+    reports = run_case(case, precision, 0, names)
+    for name in names:
         entry = reports[name]
         assert (entry.status, entry.verdict, entry.padding_leak) == ("OK", "PASS", ""), entry.diagnosis
         assert {module.path for module in entry.modules} >= set(tapped_paths(load_case(case)))
@@ -113,6 +141,13 @@ def test_half_types_pass_module_by_module(case, precision):
 def test_fused_runners_run_by_name_only_where_their_kernels_are_not_plain(on_gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
     assert set(FUSED_RUNNERS) & set(default_runners()) == (set() if on_gpu else set(FUSED_RUNNERS))
+
+
+@pytest.mark.parametrize("name", LAYERS_RUNNERS)
+def test_whole_layers_are_run_by_name_only_and_are_the_production_models(name):
+    assert name not in default_runners()
+    with pytest.raises(Unavailable, match="hstu_tiny has no whole_layers form"):
+        make_runner(name).load(load_case("hstu_tiny"), PRECISIONS["fp32"], {})
 
 
 @pytest.mark.parametrize("name", FUSED_RUNNERS)

@@ -148,3 +148,33 @@ def test_each_append_continues_from_the_one_before_and_the_last_is_the_result(na
     assert list(results) == (["incremental.state"] if appends else [])
     for state in results.values():
         assert state.tolist() == expected.tolist()
+
+
+class Whole(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Weighted()
+
+    def forward(self, x):
+        return self.part(x)
+
+
+class WholePort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.part = WeightedPort(dtype)
+        self.wrapped = []
+
+    def forward(self, x):
+        self.wrapped.append("forward" in vars(self.part))
+        return self.part(x)
+
+
+def test_only_a_tapped_trace_wraps_modules():
+    case, runner = ModelPair(Whole, WholePort, INPUTS), TripyRunner()
+    runner.load(case, PRECISIONS["fp32"], case.build_reference().state_dict())
+    plain = runner.run(INPUTS)
+    tapped = runner.run_tapped(INPUTS)
+    assert runner.model.wrapped == [False, True]
+    assert "part" in tapped.tensors
+    assert all(torch.equal(tapped.tensors[name], plain[name]) for name in plain)

@@ -1,4 +1,4 @@
-"""Faults made by hand in the fused attention and around it: found, and named at the right module.
+"""Faults made by hand in the fused kernels and around them: found, and named at the right module.
 
 Those of the plain PyTorch form run anywhere. Those of the Triton kernel run where there is a GPU, and with
 the production mask in its interpreter, too: there, a copy of the reference asks for the kernel on the CPU.
@@ -29,8 +29,13 @@ from tests.parity.hidden_gpu import without_gpu
 EAGER = "kernels/hstu_attention/eager.py"
 TRITON = "kernels/hstu_attention/triton_kernel.py"
 PORT = "tripy_port/stu_fused.py"
+LAYER_EAGER = "kernels/stu_layer/eager.py"
+LAYER_TRITON = "kernels/stu_layer/triton_kernels.py"
+LAYER_PLUGIN = "kernels/plugins/stu_layer.py"
 ATTENTION = "_hstu._attention_layers.0._attn"
-STU_ATTENTION = "_stu_module._stu_layers.0._attn"
+STU_LAYER = "_stu_module._stu_layers.0"
+STU_ATTENTION = f"{STU_LAYER}._attn"
+STU_NORM = f"{STU_LAYER}._input_norm"
 
 PLAIN = {
     "mask_edge": (
@@ -158,6 +163,66 @@ STU_PLAIN = {
     )
 }
 
+LAYER_PLAIN = {
+    name: (on, Fault(name, file, old, new, named, case))
+    for name, on, file, old, new, named, case in (
+        (
+            "norm_without_its_bias",
+            "tripy_layers",
+            LAYER_EAGER,
+            "weight.to(wide), bias.to(wide), eps).to(x.dtype)",
+            "weight.to(wide), None, eps).to(x.dtype)",
+            STU_NORM,
+            "stu_tiny",
+        ),
+        (
+            "gate_without_silu",
+            "tripy_layers",
+            LAYER_EAGER,
+            "F.silu(u).to(wide)",
+            "u.to(wide)",
+            STU_LAYER,
+            "stu_tiny",
+        ),
+        (
+            "gate_without_u",
+            "torch_layers",
+            LAYER_EAGER,
+            "u * _output_norm(",
+            "_output_norm(",
+            STU_LAYER,
+            "stu_tiny",
+        ),
+        (
+            "one_norm_for_all_heads",
+            "tripy_layers",
+            LAYER_EAGER,
+            "F.layer_norm(by_head, by_head.shape[-1:], eps=eps)",
+            "F.layer_norm(by_head, by_head.shape[-2:], eps=eps)",
+            STU_LAYER,
+            "stu_tiny_group",
+        ),
+        (
+            "gate_with_another_epsilon",
+            "tripy_layers",
+            PORT,
+            "STUGateSettings(NORM_EPS, self._output_norm.norm_groups)",
+            "STUGateSettings(NORM_EPS * 1e4, self._output_norm.norm_groups)",
+            STU_LAYER,
+            "stu_tiny_group",
+        ),
+        (
+            "residual_forgotten",
+            "tripy_layers",
+            PORT,
+            "return y @ self._output_weight + x",
+            "return y @ self._output_weight",
+            STU_LAYER,
+            "stu_tiny",
+        ),
+    )
+}
+
 # Rows of up to 200 positions: several blocks, the last of them not full.
 KERNEL = {
     fault.name: fault
@@ -215,7 +280,26 @@ STU_KERNEL = {
 }
 
 
-EVERY_PLAIN = PLAIN | {f"stu_{name}": value for name, value in STU_PLAIN.items()}
+# Several programs of rows; the last one is not full.
+LAYER_KERNEL = {
+    name: Fault(name, LAYER_TRITON, old, new, named, case)
+    for name, old, new, named, case in (
+        ("bias_left_out", "normal += tl.load(bias + cols, ", "tl.load(bias + cols, ", STU_NORM, "stu_tiny"),
+        ("another_epsilon", "/ SIZE + eps", "/ SIZE + 10000 * eps", STU_NORM, "stu_tiny"),
+        ("no_silu", "(u * sigmoid_exact(u))", "u", STU_LAYER, "stu_tiny"),
+        (
+            "first_heads_weight",
+            "tl.load(weight + group)",
+            "tl.load(weight + 0 * group)",
+            STU_LAYER,
+            "stu_tiny_group",
+        ),
+        ("a_not_copied", "if COPIES_A:", "if COPIES_A and SIZE < 1:", STU_LAYER, "stu_tiny_group"),
+    )
+}
+
+
+EVERY_PLAIN = LAYER_PLAIN | PLAIN | {f"stu_{name}": value for name, value in STU_PLAIN.items()}
 
 
 @contextlib.contextmanager
@@ -289,7 +373,40 @@ def test_without_a_fault_the_kernel_with_the_production_mask_passes(case, tmp_pa
     assert runner(report, "torch_fused").verdict == "PASS"
 
 
-@pytest.mark.parametrize("fault", [*KERNEL.values(), *STU_KERNEL.values()], ids=lambda fault: fault.name)
+def with_the_layers_kernels(folder, monkeypatch):
+    """The copy, in which the port's plugins run norm and gate in Triton's interpreter without a GPU."""
+    if torch.cuda.is_available():
+        return folder
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    for x in ("x", "u"):
+        chosen = f'backend = "triton" if {x}.is_cuda else "eager"'
+        folder = edited(folder, LAYER_PLUGIN, chosen, 'backend = "triton"')
+    return folder
+
+
+@needs_triton
+@pytest.mark.full
+@pytest.mark.parametrize("name", LAYER_KERNEL)
+def test_a_fault_of_the_layers_kernels_is_found_and_named(name, tmp_path, monkeypatch):
+    fault = LAYER_KERNEL[name]
+    folder = with_the_layers_kernels(scratch(tmp_path, fault.file, fault.old, fault.new), monkeypatch)
+    assert_found_in(folder, fault, "tripy_layers")
+
+
+@needs_triton
+@pytest.mark.full
+@pytest.mark.parametrize("case", ["stu_tiny", "stu_tiny_group"])
+def test_without_a_fault_the_layers_kernels_pass(case, tmp_path, monkeypatch):
+    folder = with_the_layers_kernels(copied(tmp_path), monkeypatch)
+    code, report, shown = run(folder, "--case", case, "--runners", "tripy_layers")
+    assert code == 0, shown
+    assert runner(report, "tripy_layers").verdict == "PASS"
+
+
+EVERY_KERNEL = [*KERNEL.values(), *STU_KERNEL.values(), *LAYER_KERNEL.values()]
+
+
+@pytest.mark.parametrize("fault", EVERY_KERNEL, ids=lambda fault: fault.name)
 def test_a_fault_of_the_kernel_can_be_made(fault):
     """Without a GPU, too, it is seen when the kernel has changed and its faults have not."""
     assert (ROOT / fault.file).read_text().count(fault.old) == 1

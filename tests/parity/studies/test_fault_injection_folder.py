@@ -1,6 +1,7 @@
 """The folder of a campaign, its tables, and its processes."""
 
 import io
+import itertools
 import multiprocessing
 import os
 import re
@@ -13,7 +14,8 @@ from cases.shipped import load_case
 from parity.base.code import present_code
 from parity.base.errors import UserError
 from parity.case import CaseReference
-from parity.studies.fault_injection import store, workers
+from parity.studies.fault_injection import campaign, store, workers
+from parity.studies.fault_injection import clean as clean_runs
 from parity.studies.fault_injection.command import SelfTest, render_self_test
 from parity.studies.fault_injection.faults import CleanFinding, Finding, Outcome
 from parity.studies.fault_injection.table import markdown, summarise
@@ -139,6 +141,25 @@ def _waits_for_ever(number):
     time.sleep(600)
 
 
+@pytest.mark.parametrize("count", [1, 7, 10**11, 10**40])
+def test_runs_without_a_fault_take_no_memory_before_they_run(count, tmp_path, monkeypatch):
+    tasks = []
+    monkeypatch.setattr(workers, "reports", lambda all_tasks: tasks.extend(all_tasks) or ())
+    monkeypatch.setattr(workers, "cores", lambda: 3)
+    plan = campaign.Plan((load_case("dlrm_tiny"),), ("fp32",), 0.0, count)
+    (tmp_path / "campaign").mkdir()
+    assert campaign.run(plan, tmp_path / "campaign", lambda *_: None) == ([], [])
+    shares = [numbers for _, (numbers, *_) in tasks]
+    if count < 10:
+        assert sorted(itertools.chain(*shares)) == list(range(count))
+    assert max(share[-1] for share in shares if share) == count - 1
+
+
+def test_a_run_without_a_fault_runs_once(monkeypatch):
+    monkeypatch.setattr(clean_runs, "clean_run", lambda number, *_: number)
+    assert list(campaign._run_clean(range(0, 9, 2), frozenset({4}), (), ("fp32",))) == [0, 2, 6, 8]
+
+
 def _campaign(said):
     for process in workers.reports([(_waits_for_ever, (0,))]):
         said.put(process)
@@ -147,11 +168,11 @@ def _campaign(said):
 def test_processes_of_a_killed_campaign_end():
     context = multiprocessing.get_context("spawn")
     said = context.Queue()
-    campaign = context.Process(target=_campaign, args=(said,))
-    campaign.start()
+    parent = context.Process(target=_campaign, args=(said,))
+    parent.start()
     process = said.get(timeout=120)
-    campaign.kill()
-    campaign.join()
+    parent.kill()
+    parent.join()
     for _ in range(300):
         try:
             os.kill(process, 0)
@@ -181,6 +202,21 @@ def test_the_digest_is_of_the_code_of_a_case(tmp_path, monkeypatch):
     assert present_code({"small_port"}) != before
     packages = packages_of(load_case("dlrm_tiny"))
     assert {"cases", "parity", "reference", "tripy_port"} <= packages
+
+
+def test_a_line_that_no_campaign_wrote_is_refused(tmp_path):
+    path = store.opened(tmp_path / "campaign", {"port": "1"}) / "findings.jsonl"
+    path.write_text('{"case": 3}\n')
+    with pytest.raises(UserError, match="has a line that no campaign wrote"):
+        store.Store(path, Finding)
+
+
+def test_letters_of_no_operator_are_refused_before_the_runs_without_a_fault(tmp_path, monkeypatch):
+    work = campaign._Work("fp32", (), (), frozenset({"weight: scaled", "by hand: sum"}))
+    monkeypatch.setattr(workers, "reports", lambda tasks: [work])
+    plan = campaign.Plan((load_case("dlrm_tiny"),), ("fp32",), 1.0, 1000, operators="wieght")
+    with pytest.raises(UserError, match="wieght begins no operator's name; .* by hand: sum, weight: scaled"):
+        campaign.run(plan, tmp_path / "campaign", lambda *_: None)
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

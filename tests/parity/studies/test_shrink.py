@@ -90,7 +90,7 @@ def test_a_model_that_raises_is_refused_in_words(monkeypatch):
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(TripyRunner, "run", raises)
-    with pytest.raises(UserError, match=r"raises as a whole, .* \(RuntimeError: no such kernel\)"):
+    with pytest.raises(UserError, match=r"raises as a whole, .* \(RuntimeError: no such kernel \("):
         shrink(load_case("dlrm_tiny"), PRECISIONS["fp32"], progress=lambda _: None)
 
 

@@ -28,9 +28,9 @@ class Machine:
         self.failing = failing
         self.peaks = itertools.cycle([100, 123, 110])
 
-    def rounds(self, monkeypatch, on_gpu):
+    def rounds(self, monkeypatch, on_gpu, units=1):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
-        return rounds.InterleavedRounds({name: Runner(self, name) for name in ("a", "b")})
+        return rounds.InterleavedRounds({name: Runner(self, name) for name in ("a", "b")}, units)
 
     def commands(self, command):
         return [name for name, asked in self.asked if asked == command]
@@ -68,6 +68,7 @@ class Runner:
 
 def test_rounds_are_interleaved_and_the_first_run_of_a_gpu_round_does_not_count(monkeypatch):
     machine = Machine()
+    monkeypatch.setattr(rounds, "GPU_SECONDS", -1.0)
     timed = machine.rounds(monkeypatch, on_gpu=True)
     timed.time_models()
     assert machine.asked[:2] == [("a", "prepare"), ("b", "prepare")]
@@ -77,38 +78,43 @@ def test_rounds_are_interleaved_and_the_first_run_of_a_gpu_round_does_not_count(
 
 
 def test_on_a_processor_every_run_of_a_round_counts(monkeypatch):
+    monkeypatch.setattr(rounds, "CPU_SECONDS", -1.0)
     timed = Machine().rounds(monkeypatch, on_gpu=False)
     timed.time_models()
     assert timed.times["b"].seconds == [10.0] * rounds.MIN_ROUNDS
 
 
-@pytest.mark.parametrize(("on_gpu", "count"), [(False, rounds.MIN_ROUNDS), (True, 10)])
-def test_rounds_on_a_processor_end_when_their_commands_take_long(on_gpu, count, monkeypatch):
-    machine = Machine()
-    timed = machine.rounds(monkeypatch, on_gpu)
-    monkeypatch.setattr(Runner, "time", lambda runner, repeats: TimedRuns([1e-6] * repeats))
-    monkeypatch.setattr(rounds, "CPU_ROUNDS_SECONDS", -1.0)
+@pytest.mark.parametrize(
+    ("on_gpu", "units", "models", "modules"),
+    [(False, 1, 5, 1), (True, 1, 8, 6), (True, 12, 5, 3)],
+)
+def test_rounds_go_on_while_there_is_time_which_all_units_on_a_gpu_share(
+    on_gpu, units, models, modules, monkeypatch
+):
+    machine, clock = Machine(), itertools.count()
+    monkeypatch.setattr(rounds, "GPU_SECONDS", 0.5)
+    monkeypatch.setattr(rounds, "GPU_RUN_SECONDS", 0.5)
+    timed = machine.rounds(monkeypatch, on_gpu, units)
+    # Every look at the clock behind the least number of rounds is 0.15 s later.
+    monkeypatch.setattr(rounds.time, "monotonic", lambda: next(clock) * 0.15)
     timed.time_models()
     runs_a_round = rounds.GPU_REPEATS if on_gpu else 1
-    assert len(timed.times["a"].seconds) == count * runs_a_round
-
-
-@pytest.mark.parametrize(("on_gpu", "count"), [(False, 2), (True, 6)])
-def test_modules_are_interleaved_as_well_in_more_rounds_on_a_gpu(on_gpu, count, monkeypatch):
-    machine = Machine()
-    timed = machine.rounds(monkeypatch, on_gpu)
+    assert len(timed.times["a"].seconds) == models * runs_a_round
     timed.time_modules(iter(["a", "b"]))
-    assert machine.commands("time_calls") == ["a", "b"] * count
-    assert timed.times["b"].module_seconds == {"m": [2.0] * count * rounds.MODULE_REPEATS}
+    assert machine.commands("time_calls") == ["a", "b"] * modules
+    repeats = rounds.GPU_MODULE_REPEATS if on_gpu else rounds.MODULE_REPEATS
+    assert timed.times["b"].module_seconds == {"m": [2.0] * modules * repeats}
 
 
-@pytest.mark.parametrize(("on_gpu", "count"), [(False, 1), (True, 6)])
-def test_slow_modules_have_one_round_on_a_processor(on_gpu, count, monkeypatch):
+@pytest.mark.parametrize(("on_gpu", "models", "modules"), [(False, 30, 2), (True, 20, 8)])
+def test_the_number_of_rounds_is_limited(on_gpu, models, modules, monkeypatch):
     machine = Machine()
     timed = machine.rounds(monkeypatch, on_gpu)
-    monkeypatch.setattr(rounds, "MODULES_SECONDS", -1.0)
+    monkeypatch.setattr(rounds.time, "monotonic", lambda: 0.0)
+    timed.time_models()
     timed.time_modules(["a", "b"])
-    assert machine.commands("time_calls") == ["a", "b"] * count
+    assert machine.commands("time") == ["a", "b"] * (1 + models)
+    assert machine.commands("time_calls") == ["a", "b"] * modules
 
 
 def test_replays_are_timed_on_a_gpu_only(monkeypatch):

@@ -13,6 +13,7 @@ from parity.capture.captures import Capture, ModuleCall
 from parity.verdict import arguments
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.evidence import Evidence, Results
+from parity.verdict.tolerance import Tolerated
 
 B, N = 4, 6
 CALL = "block.attention"
@@ -55,7 +56,19 @@ def capture(*calls, tensors=()):
     return made
 
 
-def judged(reference, port, oracle=None, excluded=None, right_taps=9, with_floats=True, **evidence):
+NOTHING = Tolerated()
+
+
+def judged(
+    reference,
+    port,
+    oracle=None,
+    excluded=None,
+    right_taps=9,
+    with_floats=True,
+    tolerated=NOTHING,
+    **evidence,
+):
     """The judgements on calls whose arguments are captured."""
     basis = Evidence(
         precision=PRECISIONS[evidence.pop("precision", "fp32")],
@@ -71,7 +84,7 @@ def judged(reference, port, oracle=None, excluded=None, right_taps=9, with_float
         **evidence,
     )
     results = Results({}, received=port)
-    return judge_arguments(basis, results, right_taps, with_floats, lambda tensor: excluded)
+    return judge_arguments(basis, results, right_taps, with_floats, lambda tensor: excluded, tolerated)
 
 
 def difference(theirs, ours, facts=({}, {}), oracle=None, **options):

@@ -117,7 +117,7 @@ def test_right_code_between_modules_is_no_difference(precision):
         in_block(bias=lambda self, x: x + x),
         precision,
         ids=lambda self, ids: ids - 20 * (ids // 20),
-        mask=lambda self, ids: ~torch.ones(N, N, dtype=torch.bool).triu(1),
+        mask=lambda self, ids: ~torch.ones(N, N, dtype=torch.bool, device=ids.device).triu(1),
     )
     assert same.diagnosis.kind == "none"
     assert same.calls == ()
@@ -248,8 +248,8 @@ def test_another_shape_and_another_type_are_told_and_fail_nothing():
 
 def test_padding_does_not_count():
     def garbage(self, ids):
-        lengths = torch.tensor(clean("fp32").arrays["lengths"])
-        return torch.where(torch.arange(N) < lengths[:, None], ids % 20, 19)
+        lengths = torch.tensor(clean("fp32").arrays["lengths"], device=ids.device)
+        return torch.where(torch.arange(N, device=ids.device) < lengths[:, None], ids % 20, 19)
 
     assert judged(Block, ids=garbage).calls == ()
 
@@ -273,7 +273,7 @@ def test_a_wrong_module_is_named_and_not_what_later_calls_receive():
 
 def test_infinite_elements_must_be_equal():
     def masked(self, ids):
-        return torch.zeros(N, N).masked_fill(~Model.mask(self, ids), -torch.inf)
+        return torch.zeros(N, N, device=ids.device).masked_fill(~Model.mask(self, ids), -torch.inf)
 
     class Infinite(Model):
         mask = masked

@@ -3,18 +3,14 @@
 import math
 import re
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from parity.verdict.causes import cause
-from parity.verdict.distances import Distance
-from parity.verdict.patterns import FailedTensor
+from tests.parity.verdict.planted import told, with_noise
 
 B, N, D, H = 3, 6, 8, 2
-LIMIT = 1e-9
 
 
 def _tensor(seed, *shape):
@@ -146,16 +142,7 @@ PLANTED = {
 
 
 def _cause(reference, port, **arguments):
-    tensors = arguments or {"x": X}
-
-    def run(given):
-        return reference(**given)
-
-    oracle, result = run(tensors).double().numpy(), port(**tensors).double().numpy()
-    limit = Distance(LIMIT, LIMIT, LIMIT)
-    axes = [f"axis {axis}" for axis in range(oracle.ndim)]
-    counted = np.ones(oracle.shape, bool)
-    return cause(run, tensors, FailedTensor(oracle, result, counted, limit, axes, torch.float64))
+    return told(reference, port, arguments or {"x": X})
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -168,9 +155,7 @@ def test_a_planted_fault_is_told(name):
 @pytest.mark.parametrize("name", PLANTED)
 def test_another_fault_of_the_same_module_is_not(name):
     reference, port, _ = PLANTED[name]
-    noise = _tensor(9, *reference(X).shape)
-    size = float((port(X) - reference(X)).norm() / noise.norm())
-    assert _cause(reference, lambda x: reference(x) + size * noise) == ""
+    assert _cause(reference, with_noise(reference, port, X)) == ""
 
 
 def test_shifted_positions_and_masks_of_the_arguments_are_told():

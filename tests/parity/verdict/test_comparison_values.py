@@ -8,6 +8,7 @@ import torch
 from parity.capture.arguments import Argument, Received
 from parity.capture.captures import Capture
 from parity.verdict.bound import bound_for
+from parity.verdict.calls import REMEDY
 from parity.verdict.comparison import Comparison, compare
 from parity.verdict.evidence import Results
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis
@@ -73,15 +74,15 @@ def test_a_runner_without_taps_is_judged_by_its_outputs():
     extra = compare(evidence, more).taps
     assert [(tap.tap, tap.kind, _text(tap.accumulated)) for tap in extra] == [
         (OUTPUT, MODEL_OUTPUT, ""),
-        ("z", "unknown", "extra: the reference has no such module or output"),
-        ("a", "unknown", "extra: the reference has no such module or output"),
+        ("z", "unknown", "extra: the reference's score returns no such output"),
+        ("a", "unknown", "extra: the reference's score returns no such output"),
     ]
     assert repr(extra[1].accumulated) == repr(
-        failure("extra: the reference has no such module or output", bound_for(FP32, 1))
+        failure("extra: the reference's score returns no such output", bound_for(FP32, 1))
     )
     missing = compare(evidence, dataclasses.replace(results, untapped={}))
     assert [_text(tap.accumulated) for tap in missing.taps] == [
-        "missing: the port has no such module or output"
+        "missing: the port's score returns no such output"
     ]
 
 
@@ -94,9 +95,11 @@ def test_taps_of_one_side_only():
         ("y", "unknown"),
         ("z", "unknown"),
     ]
-    assert {_text(tap.accumulated) for tap in taps[len(TENSORS) :]} == {
-        "extra: the reference has no such module or output"
-    }
+    assert [_text(tap.accumulated) for tap in taps[len(TENSORS) :]] == [
+        "extra: the reference's score returns no such output",
+        "extra: the reference never calls y",
+        "extra: the reference never calls z",
+    ]
     assert {tap.isolated for tap in taps[len(TENSORS) :]} == {None}
 
 
@@ -113,7 +116,8 @@ def test_without_an_isolated_oracle_no_module_is_judged_alone():
     assert comparison.passed
 
 
-MISSING = "missing: the port has no such module or output"
+MISSING = "missing: the port has no such result"
+NEVER = f"missing: the port never calls bias; {REMEDY}"
 NO_ORACLE = "missing: the oracle has no such tap"
 
 
@@ -125,9 +129,9 @@ def test_what_is_missing_on_a_side():
     taps = {tap.tap: tap for tap in compare(evidence, results).taps}
     inside = {name: tap.accumulated.reason for name, tap in taps.items() if tap.accumulated}
     alone = {name: tap.isolated.reason for name, tap in taps.items() if tap.isolated}
-    assert inside == {"bias": MISSING, "block.inner": NO_ORACLE, "block": "", OUTPUT: ""}
+    assert inside == {"bias": NEVER, "block.inner": NO_ORACLE, "block": "", OUTPUT: ""}
     assert alone == {"bias": NO_ORACLE, "block.inner": "", "block": MISSING, APPENDED: ""}
-    assert repr(taps["bias"].accumulated) == repr(failure(MISSING, bound_for(FP32, 1, 1)))
+    assert repr(taps["bias"].accumulated) == repr(failure(NEVER, bound_for(FP32, 1, 1)))
     assert repr(taps["block.inner"].accumulated) == repr(failure(NO_ORACLE, bound_for(FP32, 4, 2)))
     assert repr(taps["block"].isolated) == repr(failure(MISSING, bound_for(FP32, 11, 1)))
 

@@ -1,6 +1,7 @@
 """Diagnoses as whole values, in the order in which one cause hides the next."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from parity.verdict.bound import bound_for
 from parity.verdict.diagnosis import CLOSE, diagnose
 from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement, Diagnosis
 from parity.verdict.rule import failure
+from parity.verdict.tolerance import Tolerated
 from tests.parity.judgements import tap, verdict
 
 FAIL, MISSING = verdict(2.0), failure("missing: no such module", bound_for(PRECISIONS["fp32"], 1))
@@ -143,3 +145,19 @@ def test_an_output_behind_right_modules():
 def test_an_infinite_error_is_no_missing_tap():
     infinite = tap("block", "Block", isolated=None, accumulated=verdict(math.inf))
     assert diagnose([infinite], {}, "").text == "block (Block): exceeds"
+
+
+def test_a_tolerated_error_may_be_the_cause_behind_it():
+    tolerated = Tolerated({"norm": 0.1}, {"norm": 0, "block": 1, "score.out": 2})
+    source = "the error that the case tolerates at norm"
+    norm = tap("norm", "Norm")
+    call = replace(_call(WRONG), behind="norm")
+    between = diagnose([norm, tap("block", "Block", accumulated=FAIL)], {}, "", [call], "score", tolerated)
+    assert between.text.endswith(f"{source}, or the code of block, makes the argument")
+    output = tap("score.out", MODEL_OUTPUT, isolated=None, accumulated=FAIL)
+    after = diagnose([norm, output], {}, "", [], "score", tolerated)
+    assert after.text.endswith(f"{source}, or the code of score after the modules, makes the output")
+    grown = diagnose([norm, tap("block", "Block", accumulated=FAIL)], {}, "", [], "score", tolerated)
+    assert grown.text.endswith(f"; {source} may be its cause")
+    before = diagnose([tap("norm", "Norm", accumulated=FAIL)], {}, "", [], "score", tolerated)
+    assert source not in before.text

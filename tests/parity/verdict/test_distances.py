@@ -12,6 +12,7 @@ from parity.verdict.distances import (
     carrying_rows,
     compared_rows,
     error_rows,
+    row_starts,
     sums_by_row,
 )
 
@@ -85,19 +86,23 @@ def test_a_distance_exceeds_a_limit_in_any_measure_and_not_at_the_limit(distance
     ],
 )
 def test_the_factor_at_which_a_limit_is_met(result, added, limit, factor):
-    crossing = Oracle(_array(3.0, 4.0)).crossing(_array(*result), _array(*added), limit)
-    assert crossing == pytest.approx(factor, rel=1e-12)
+    oracle = Oracle(_array(3.0, 4.0))
+    error, scaled = oracle.scaled(_array(*result) - oracle.values), oracle.scaled(_array(*added))
+    assert oracle.crossings(error, scaled, limit)[0] == pytest.approx(factor, rel=1e-12)
+    assert oracle.crossings(error, -scaled, limit)[1] == pytest.approx(factor, rel=1e-12)
 
 
 def test_a_result_beyond_its_limit_by_rounding_meets_it_at_once():
     oracle = Oracle(_array(3.0, 4.0))
     # The difference is across the direction: no factor reaches the limit again.
-    assert oracle.crossing(_array(7.0, 1.0), _array(3.0, 4.0), Distance(0.9, INF, INF)) == pytest.approx(0.0)
+    limit = Distance(0.9, INF, INF)
+    crossings = oracle.crossings(oracle.scaled(_array(4.0, -3.0)), oracle.scaled(_array(3.0, 4.0)), limit)
+    assert crossings == pytest.approx((0.0, 0.0))
 
 
 def test_no_factor_meets_a_limit_of_an_oracle_of_zeros():
     zeros = Oracle(_array(0.0, 0.0))
-    assert zeros.crossing(_array(0.0, 0.0), _array(1.0, 1.0), Distance(0.1, 0.1, 0.1)) == INF
+    assert zeros.crossings(_array(0.0, 0.0), _array(1.0, 1.0), Distance(0.1, 0.1, 0.1)) == (INF, INF)
 
 
 def test_rows_carry_by_the_squares_of_their_norms():
@@ -163,5 +168,17 @@ def test_the_rows_that_carry_an_error():
 
 def test_sums_by_row_of_numbers_are_the_numbers():
     numbers = np.array([1.0, 2.0])
-    assert sums_by_row(numbers, np.array([True, False, True])) is numbers
-    assert sums_by_row(numbers, np.array([[True], [False], [True]])).tolist() == [1.0, 2.0]
+    assert sums_by_row(numbers, row_starts(np.array([True, False, True]))) is numbers
+    assert sums_by_row(numbers, row_starts(np.array([[True], [False], [True]]))).tolist() == [1.0, 2.0]
+
+
+def test_rows_are_the_last_axis_and_elements_of_a_tensor_with_one_axis():
+    counted = np.ones((2, 3, 4), bool)
+    assert compared_rows(counted) == 6
+    assert row_starts(counted).tolist() == [0, 4, 8, 12, 16, 20]
+    counted[0, 1] = False
+    counted[1, 2, :3] = False
+    assert compared_rows(counted) == 5
+    assert row_starts(counted).tolist() == [0, 4, 8, 12, 16]
+    assert (compared_rows(np.array([True, False, True])), row_starts(np.ones(3, bool))) == (2, None)
+    assert compared_rows(np.array(True)) == 1

@@ -82,6 +82,15 @@ def test_calls_by_tap():
     }
 
 
+def test_the_exact_taps_are_those_of_integers_and_booleans():
+    tensors = {
+        "ids": torch.zeros(2, dtype=torch.int32),
+        "scores": torch.zeros(2, dtype=torch.bfloat16),
+        "mask": torch.zeros(2, dtype=torch.bool),
+    }
+    assert _evidence(reference=Capture(tensors=tensors)).exact_taps == {"ids", "mask"}
+
+
 def test_rounding_samples_by_tap_and_by_place():
     inside, alone = torch.ones(5, 2, 3, dtype=torch.float64), torch.zeros(5, 2, 3, dtype=torch.float64)
     oracle = {"block": inside[0], "rounding_samples:block": inside}

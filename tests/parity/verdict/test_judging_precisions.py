@@ -1,5 +1,7 @@
 """Verdicts of a precision from all of its batches: more rows, labels, metrics."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,24 @@ def test_captures_go_with_their_batch(folder):
     judge.judge([folder.batch], keep=False)
     assert not folder.path.exists()
     assert folder.batch.inputs.exists()
+
+
+@pytest.mark.parametrize("large", [0, 2**40])
+def test_large_captures_go_before_the_next_batch_is_made(folder, monkeypatch, large):
+    judged(folder)
+    judge, begins, remain = _judge(folder), threading.Event(), []
+    add = judge.add
+    # Without the limit, the judgement begins when the next batch is made.
+    monkeypatch.setattr(judge, "add", lambda batch: (begins.wait(0 if large == 0 else 60), add(batch)))
+    monkeypatch.setattr("parity.execution.folder.LARGE_BATCH", large)
+
+    def batches():
+        yield folder.batch
+        remain.append(folder.path.exists())
+        begins.set()
+
+    judge.judge(batches(), keep=False)
+    assert remain == [large > 0]
 
 
 def test_runners_with_insensitive_checks_get_more_rows(folder):

@@ -9,10 +9,11 @@ from scipy import stats
 
 from parity.capture.captures import Capture
 from parity.verdict.bound import bound_for
-from parity.verdict.comparison import MAX_BOUNDARY_FRACTION, MAX_FLIPPED_FRACTION, compare
+from parity.verdict.comparison import compare
 from parity.verdict.evidence import Results
 from parity.verdict.rule import failure
 from parity.verdict.sampling_error import FALSE_ALARM
+from parity.verdict.standards import MAX_BOUNDARY_FRACTION, MAX_FLIPPED_FRACTION
 from tests.parity.comparisons import (
     APPENDED,
     CHECK,

@@ -9,6 +9,7 @@ from parity.execution.record import REFERENCE, RunnerRecord, Status
 from parity.inputs.arrays import MORE_ROWS_NAME
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis
 from parity.verdict.merging import merge_batches
+from parity.verdict.row_errors import RowErrors
 from parity.verdict.sensitivity import ENOUGH_ROWS, Rows
 from tests.parity.judgements import DIAGONAL, runner, tap, verdict
 
@@ -260,12 +261,52 @@ def test_the_worse_of_two_batches_as_a_whole():
     assert merged.batch == "0"
 
 
+def test_a_failure_is_worse_than_any_margin():
+    """A failure for a reason that no error shows, such as another type, has a small margin."""
+    failed = replace(verdict(0.1), status="FAIL", reason="float16 in place of float32")
+    taps = [tap("block", isolated=one, accumulated=None, batch=one.status) for one in (verdict(0.9), failed)]
+    for order in (taps, taps[::-1]):
+        (merged,) = _merged(*(runner(judged, verdict=judged.status) for judged in order))[0].taps
+        assert merged.batch == "FAIL"
+    assert _merged(runner(checks={"a": verdict(0.9)}), runner(checks={"a": failed}))[0].checks == {
+        "a": failed
+    }
+
+
+def test_rows_of_all_batches_have_one_sum():
+    few, more = RowErrors(2, 1.0, 2.0, 3.0, 4.0, 5.0), RowErrors(3, 10.0, 20.0, 30.0, 40.0, 50.0)
+
+    def merged_rows(*rows):
+        batches = [runner(replace(tap("block"), row_errors=one)) for one in rows]
+        return _merged(*batches)[0].taps[0].row_errors
+
+    assert merged_rows(few, more) == RowErrors(5, 11.0, 22.0, 33.0, 44.0, 55.0)
+    assert merged_rows(few, None) == merged_rows(None, few) == few
+    assert merged_rows(few, None, more) == few + more
+    assert merged_rows(None, None) is None
+
+
+def test_a_leak_keeps_its_map_whichever_batch_is_worse():
+    leak, other = replace(DIAGONAL, cells=DIAGONAL.cells[::-1]), DIAGONAL
+    far = tap("block", isolated=verdict(0.9), accumulated=None, error_maps={"isolated": other})
+    near = tap("block", isolated=verdict(0.1), accumulated=None)
+    leaking = replace(near, error_maps={"poisoned": leak, "isolated": leak})
+    for order in ((far, leaking), (leaking, far)):
+        (merged,) = _merged(*(runner(judged) for judged in order))[0].taps
+        assert merged.error_maps == {"poisoned": leak, "isolated": other}
+    both = replace(far, error_maps={"poisoned": other})
+    (merged,) = _merged(runner(leaking), runner(both))[0].taps
+    assert merged.error_maps == {"poisoned": other}
+
+
 def test_checks_show_their_worst_batch():
     def checked(**margins):
         return runner(checks={name: verdict(margin) for name, margin in margins.items()})
 
     merged = _merged(checked(a=0.2, b=0.5, c=2.0), checked(a=0.3, b=0.4, c=0.1, d=0.7))[0]
     assert merged.checks == {"a": verdict(0.3), "b": verdict(0.5), "c": verdict(2.0), "d": verdict(0.7)}
+    again = replace(merged.checks["a"], checked=1)
+    assert _merged(merged, runner(checks={"a": again}))[0].checks["a"].checked == 640
     infinite = _merged(checked(a=math.inf), checked(a=2.0))[0]
     assert infinite.checks == {"a": verdict(math.inf)}
 

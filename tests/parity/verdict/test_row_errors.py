@@ -8,10 +8,17 @@ import torch
 from scipy.stats import bootstrap
 
 from parity.base.precision import PRECISIONS
+from parity.verdict.distances import row_starts, sums_by_row
 from parity.verdict.row_errors import FEWEST_ROWS, NOTED, RowErrors
 from parity.verdict.rule import judge
 
 ALL = np.ones((400, 16), dtype=bool)
+
+
+def row_errors(port, reference, counted=ALL):
+    """Row errors of two whole tensors of errors."""
+    starts = row_starts(counted)
+    return RowErrors.of(*(sums_by_row(np.square(errors[counted]), starts) for errors in (port, reference)))
 
 
 def drawn(factor, seed=0, counted=ALL):
@@ -19,14 +26,14 @@ def drawn(factor, seed=0, counted=ALL):
     random = np.random.default_rng(seed)
     scale = random.gamma(9.0, size=(counted.shape[0], *[1] * (counted.ndim - 1)))
     port, reference = (scale * random.normal(size=counted.shape) for _ in range(2))
-    return RowErrors.of(factor * port[counted], reference[counted], counted)
+    return row_errors(factor * port, reference, counted)
 
 
 def test_the_interval_is_that_of_a_bootstrap_over_rows():
     random = np.random.default_rng(1)
     scale = random.gamma(2.0, size=(400, 1))
     port, reference = 1.3 * scale * random.normal(size=(400, 16)), scale * random.normal(size=(400, 16))
-    low, high = RowErrors.of(port.ravel(), reference.ravel(), ALL).interval()
+    low, high = row_errors(port, reference).interval()
     a, b = (np.square(errors).sum(axis=-1) for errors in (port, reference))
     resampled = bootstrap(
         (a, b),
@@ -63,7 +70,7 @@ def test_few_rows_have_no_interval():
     # One row carries the errors of many rows.
     port, reference = np.full((2, 400, 16), 1e-3)
     port[0], reference[0] = 3.0, 1.0
-    assert RowErrors.of(port.ravel(), reference.ravel(), ALL).interval() is None
+    assert row_errors(port, reference).interval() is None
 
 
 def test_batches_add_up():
@@ -71,9 +78,9 @@ def test_batches_add_up():
     half[200:] = False
     random = np.random.default_rng(0)
     port, reference = random.normal(size=(2, 400, 16))
-    first, second = (RowErrors.of(port[rows], reference[rows], rows) for rows in (half, ~half))
+    first, second = (row_errors(port, reference, rows) for rows in (half, ~half))
     both = first + second
-    whole = RowErrors.of(port.ravel(), reference.ravel(), ALL)
+    whole = row_errors(port, reference)
     assert both.rows == whole.rows == 400
     assert both.interval() == pytest.approx(whole.interval())
 
@@ -87,12 +94,19 @@ def test_padding_is_in_no_row():
 
 
 def test_an_exact_reference_and_two_exact_sides():
-    zero, one = np.zeros(ALL.size), np.ones(ALL.size)
-    exact = RowErrors.of(one, zero, ALL)
+    zero, one = np.zeros(ALL.shape), np.ones(ALL.shape)
+    exact = row_errors(one, zero)
     assert (exact.factor, exact.is_noted) == (math.inf, True)
     assert exact.text() == "rounds where the reference is exact (400 rows)"
-    both = RowErrors.of(zero, zero, ALL)
+    both = row_errors(zero, zero)
     assert (both.factor, both.is_noted) == (1.0, False)
+    assert both.effective_rows == 0.0
+
+
+def test_an_interval_from_the_least_factor_on_is_noted(monkeypatch):
+    for low, noted in ((NOTED, True), (0.999 * NOTED, False)):
+        monkeypatch.setattr(RowErrors, "interval", lambda self, low=low: (low, 2.0))
+        assert drawn(1.5).is_noted is noted
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

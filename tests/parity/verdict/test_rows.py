@@ -29,7 +29,7 @@ class Pooled(torch.nn.Module):
     def forward(self, x_BND, lengths_B):
         if self.shares_length:
             lengths_B = lengths_B[:1].expand(len(lengths_B))
-        valid_BN = torch.arange(x_BND.shape[1])[None] < lengths_B[:, None]
+        valid_BN = torch.arange(x_BND.shape[1], device=x_BND.device)[None] < lengths_B[:, None]
         return (x_BND * valid_BN[..., None]).sum(1) / lengths_B[:, None]
 
 
@@ -155,6 +155,24 @@ def test_a_row_that_crosses_a_discontinuity_is_not_judged(evidence):
     assert judge_one(crossing, {"first": [9.0, 0.0], "pooled": [9.0, 9.0]}).reason.startswith("row 1")
     # Without a difference there, row 3 did not cross it.
     assert judge_one(crossing, {"pooled": [9.0, 0.0]}).reason.startswith("row 3")
+
+
+def test_integers_behind_other_numbers_may_be_other_choices(evidence):
+    tensors = {
+        "first": torch.zeros(6, 4),
+        "index": torch.zeros(6, dtype=torch.int64),
+        "pooled": torch.zeros(6),
+    }
+    choosing = replace(evidence, reference=replace(evidence.reference, tensors=tensors))
+    big = scale(evidence, "pooled")
+    # Row 3 has other numbers, another index, and another result behind it.
+    chosen = {"first": [1e-12, 0.0], "index": [2.0, 0.0], "pooled": [big, 0.0]}
+    assert not judge_one(choosing, chosen).excess
+    # An index behind equal numbers is no choice, and without another index all numbers are judged.
+    exact = verdict()
+    taps = [judged_tap("index", accumulated=replace(exact, limit=replace(exact.limit, largest=0.0)))]
+    assert judge_one(choosing, chosen | {"first": [0.0, 0.0]}, taps).excess == "index"
+    assert judge_one(choosing, chosen | {"index": [0.0, 0.0]}).excess == "pooled"
 
 
 def test_trials_of_one_kind_are_one_judgement(evidence):

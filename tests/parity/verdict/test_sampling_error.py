@@ -132,7 +132,9 @@ def test_right_programs_pass_on_few_rows(rows):
 
 def test_without_the_sampling_factor_not_all_right_programs_pass(monkeypatch):
     """With the reference's own error as the expected one, some pairs fail."""
-    monkeypatch.setattr("parity.verdict.rule.expected_error", lambda reference, rows, samples: reference)
+    monkeypatch.setattr(
+        "parity.verdict.expectation.expected_error", lambda reference, rows, samples: reference
+    )
     failed = [seed for seed in range(1000) if not _judged(*_chain(seed, 1)).passed]
     assert len(failed) > 10
 
@@ -213,3 +215,17 @@ def test_rows_of_equal_errors_keep_their_degrees_of_freedom(count):
     )
     assert rows / 1.5 < sampled.l2_rows <= rows
     assert sampling_factor(sampled.largest_rows, (count + 1) * sampled.largest_rows) < 1.6
+
+
+def test_the_rows_that_carry_the_samples_errors_are_those_of_all_samples_in_each_mask():
+    results = torch.ones(2, 3, 2, dtype=torch.float64)
+    results[0, 0] += 0.1
+    results[1, 1] += 0.2
+    samples, counted = RoundingSamples(results), np.ones((3, 2), bool)
+    both = (0.02 + 0.08) ** 2 / (0.02**2 + 0.08**2)
+    assert samples.errors(Oracle(np.ones(6)), counted).l2_rows == pytest.approx(both)
+    without = counted.copy()
+    without[1] = False
+    assert samples.errors(Oracle(np.ones(4)), without).l2_rows == pytest.approx(1.0)
+    zero = RoundingSamples(results - 1.0).errors(Oracle(np.zeros(6)), counted)
+    assert zero.l2_rows == pytest.approx(both)

@@ -11,8 +11,8 @@ from parity.verdict.sensitivity import (
     LARGEST,
     MOST_ROWS,
     NEEDED_ROWS,
+    ROUNDING_MARGIN,
     SMALLEST,
-    STEP,
     Rows,
     min_detectable_error,
     multiples,
@@ -25,37 +25,49 @@ VALUES = np.array([1.0, -2.0, 3.0])
 
 def _detected(scale, port=VALUES, l2=INF):
     """The smallest error that a limit of the scale error detects, or of the norm."""
-    return min_detectable_error(Oracle(VALUES), port, Distance(l2, INF, scale))
+    oracle = Oracle(VALUES)
+    return min_detectable_error(oracle, port, oracle.scaled(port - VALUES), Distance(l2, INF, scale))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 3e-4, 0.01, 0.3, 0.9])
 def test_of_an_exact_port_it_is_the_limit(scale):
-    # Detected is the probe above the crossing: STEP ** 0.49 times the crossing.
-    assert _detected(scale) == pytest.approx(scale * STEP**0.49, rel=1e-9)
-    assert _detected(INF, l2=scale) == pytest.approx(scale * STEP**0.49, rel=1e-9)
+    assert _detected(scale) == pytest.approx(scale * ROUNDING_MARGIN, rel=1e-9)
+    assert _detected(INF, l2=scale) == pytest.approx(scale * ROUNDING_MARGIN, rel=1e-9)
 
 
 @pytest.mark.parametrize("offset", [0.2, -0.2])
 def test_the_sign_that_is_harder_to_detect_counts(offset):
     """A port that is 0.2 off is as far from one limit as 0.8 and from the other as 1.2, of its own size."""
     port = VALUES * (1 + offset * 0.01)
-    assert _detected(0.01, port) == pytest.approx(0.012 / (1 + offset * 0.01) * STEP**0.49, rel=1e-6)
+    assert _detected(0.01, port) == pytest.approx(0.012 / (1 + offset * 0.01) * ROUNDING_MARGIN, rel=1e-6)
 
 
 def test_the_ends_of_the_search():
     assert _detected(INF) == INF
     assert _detected(1.0 + 1e-9) == INF
-    # Between the last probe and 1 the largest error itself is the probe.
-    assert LARGEST / STEP < _detected(0.999) <= LARGEST
-    # Below the smallest error the search ends at the first step above it.
-    assert SMALLEST < _detected(1e-12) <= SMALLEST * STEP
-    assert SMALLEST < _detected(SMALLEST) <= SMALLEST * STEP
+    assert _detected(0.999) == LARGEST
+    assert _detected(1e-12) == SMALLEST * ROUNDING_MARGIN
+    assert _detected(SMALLEST) == SMALLEST * ROUNDING_MARGIN
 
 
-def test_a_wrong_crossing_is_corrected_by_bisection(monkeypatch):
-    for wrong in (1e-5, 0.05, 2.0, math.inf):
-        monkeypatch.setattr(Oracle, "crossing", lambda *_, wrong=wrong: wrong)
-        assert 0.01 <= _detected(0.01) <= 0.01 * STEP
+@pytest.mark.parametrize("seed", range(20))
+def test_measurement_confirms_the_smallest_detected_error(seed):
+    """Limits of any proportion, beside errors that are independent and errors along the result."""
+    rng = np.random.default_rng(seed)
+    oracle = Oracle(rng.standard_normal(2000) * rng.choice([1e-3, 1.0], size=2000))
+    size = 10.0 ** rng.uniform(-7, -3)
+    port = oracle.values * (1 + size * (rng.standard_normal(2000) + rng.uniform(-2, 2)))
+    own = oracle.distance(port)
+    limit = Distance(
+        *(abs(value) * 10.0 ** rng.uniform(0.01, 1.5) for value in (own.l2, own.largest, own.scale_error))
+    )
+    smallest = min_detectable_error(oracle, port, oracle.scaled(port - oracle.values), limit)
+
+    def detected(error):
+        return all(oracle.distance(port * (1 + sign * error)).exceeds(limit) for sign in (1, -1))
+
+    assert detected(smallest)
+    assert not detected(smallest / ROUNDING_MARGIN**2)
 
 
 def test_more_rows_help_up_to_half_of_the_threshold():

@@ -97,8 +97,11 @@ def test_numbers_below_the_normal_ones_have_the_unit_of_the_smallest(precision):
         lambda x: x.T.contiguous().reshape(-1),
         lambda x: x * 0.0,
         lambda x: torch.cat([x, x]),
+        lambda x: torch.floor(x),
+        lambda x: x.clone().round_(),
+        lambda x: torch.div(x, 0.5, rounding_mode="trunc"),
     ],
-    ids=["plus zero", "times one", "maximum", "relu", "moved", "zero", "joined"],
+    ids=["plus zero", "times one", "maximum", "relu", "moved", "zero", "joined", "floor", "round", "divided"],
 )
 def test_what_is_exact_has_no_error(function):
     values = _values(5, 4)

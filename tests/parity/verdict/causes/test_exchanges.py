@@ -2,16 +2,13 @@
 
 import re
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from parity.verdict.causes import cause
 from parity.verdict.causes.exchanges import exchanges_of
 from parity.verdict.causes.operations import Operation
-from parity.verdict.distances import Distance
-from parity.verdict.patterns import FailedTensor
+from tests.parity.verdict.planted import told, with_noise
 
 aten = torch.ops.aten
 X = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -26,15 +23,9 @@ def tried(function, *args, **kwargs):
     return {change.text: change.result(operation) for change in exchanges_of(operation)}
 
 
-def told(reference, port):
-    """The cause of a module whose operation is another one."""
-    x = X.clone()
-    oracle, result = reference(x).numpy(), port(x).numpy()
-    axes = [f"axis {axis}" for axis in range(oracle.ndim)]
-    failed = FailedTensor(
-        oracle, result, np.ones(oracle.shape, bool), Distance(1e-9, 1e-9, 1e-9), axes, torch.float64
-    )
-    return cause(lambda tensors: reference(tensors["x"]), {"x": x}, failed)
+def told_of(reference, port):
+    """The cause for functions of X, whose parameter has any name."""
+    return told(lambda x: reference(x), lambda x: port(x), {"x": X})
 
 
 # The reference, the port, and the words of the cause.
@@ -98,16 +89,14 @@ CONFUSED = {
 @pytest.mark.parametrize("name", CONFUSED)
 def test_a_relative_in_place_of_an_operation_is_told(name):
     reference, port, words = CONFUSED[name]
-    text = told(reference, port)
+    text = told_of(reference, port)
     assert re.search(words, text), text
 
 
 @pytest.mark.parametrize("name", CONFUSED)
 def test_another_error_of_the_same_size_is_not(name):
     reference, port, _ = CONFUSED[name]
-    noise = torch.randn(reference(X).shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    size = float((port(X) - reference(X)).norm() / noise.norm())
-    assert told(reference, lambda x: reference(x) + size * noise) == ""
+    assert told_of(reference, with_noise(reference, port, X)) == ""
 
 
 def test_every_other_activation_and_none():
@@ -115,6 +104,21 @@ def test_every_other_activation_and_none():
     assert results["without silu"] is X
     assert torch.equal(results["with gelu in place of silu"], F.gelu(X))
     assert "with silu in place of silu" not in results
+
+
+def test_the_correction_of_a_variance_is_1_unless_it_is_named():
+    results = tried(aten.var.correction, X, [-1])
+    text = "with a correction of 0 in place of 1 in var"
+    assert torch.equal(results[text], X.var(-1, correction=0))
+
+
+def test_a_relative_has_the_options_of_the_operation():
+    results = tried(aten.sum.dim_IntList, X.float(), [1], dtype=torch.float64)
+    assert results["with mean in place of sum"].dtype is torch.float64
+
+
+def test_a_number_is_not_exchanged_with_a_tensor():
+    assert not any("exchanged" in text for text in tried(aten.div.Scalar, X, 2.0))
 
 
 def test_options_without_an_effect_on_the_result_are_not_tried():

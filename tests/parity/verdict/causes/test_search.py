@@ -4,27 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from parity.verdict.causes import cause, search
-from parity.verdict.distances import Distance
-from parity.verdict.patterns import FailedTensor
+from parity.verdict.causes import search
+from tests.parity.verdict.planted import told
 
-LIMIT = 1e-9
 B, N = 4, 6
 X = torch.randn(B, N, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 MASK = torch.rand(B, N, generator=torch.Generator().manual_seed(2)) < 0.5
 IDS = torch.arange(B * N).reshape(B, N) ** 2 % 17
 
 
-def searched(reference, port, arguments=None, counted=None, oracle=None):
-    """The cause for a port's function in place of the reference's."""
-    arguments = {"x": X} if arguments is None else arguments
-    exact = reference(**arguments) if oracle is None else oracle
-    result = port(**arguments)
-    mask = np.ones(exact.shape, bool) if counted is None else counted
-    limit = Distance(LIMIT, LIMIT, LIMIT)
-    axes = [f"axis {axis}" for axis in range(exact.ndim)]
-    failed = FailedTensor(exact.double().numpy(), result.double().numpy(), mask, limit, axes, torch.float64)
-    return cause(lambda tensors: reference(**tensors), arguments, failed)
+def searched(reference, port, arguments=None, **options):
+    return told(reference, port, {"x": X} if arguments is None else arguments, **options)
 
 
 @pytest.mark.parametrize("step", [1, -1])

@@ -1,0 +1,53 @@
+"""Taps that one side alone has, in words: calls that it makes, outputs that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from parity.capture.names import TapName
+from parity.verdict.evidence import Evidence, Results
+
+REMEDY = "call it in the port's forward, or name it in functional if a function computes it"
+
+
+def missing(evidence: Evidence, results: Results, tap: str) -> str:
+    """The reason why the port has no result at one of the reference's taps."""
+    name = TapName.parse(tap)
+    if name.is_output_of(evidence.entry):
+        return f"missing: the port's {evidence.entry} returns no such output"
+    theirs, ours = _calls(evidence.reference.tensors), _calls(results.tapped)
+    if not ours.get(name.path):
+        oftener = [path for path in theirs if ours.get(path, 0) > theirs[path]]
+        others = f"; {_counts(oftener[0], ours, theirs)}" if oftener else ""
+        return f"missing: the port never calls {name.path}{others}; {REMEDY}"
+    if ours[name.path] < theirs[name.path]:
+        return f"missing: {_counts(name.path, ours, theirs)}"
+    return f"missing: the port's {name.path} returns no such output"
+
+
+def extra(evidence: Evidence, results: Results, tap: str) -> str:
+    """The reason why the reference has no result at one of the port's taps."""
+    name = TapName.parse(tap)
+    if name.is_output_of(evidence.entry) or not results.taps_modules:
+        return f"extra: the reference's {evidence.entry} returns no such output"
+    theirs, ours = _calls(evidence.reference.tensors), _calls(results.tapped)
+    if not theirs.get(name.path):
+        return f"extra: the reference never calls {name.path}"
+    if ours.get(name.path, 0) > theirs[name.path]:
+        return f"extra: {_counts(name.path, ours, theirs)}"
+    return f"extra: the reference's {name.path} returns no such output"
+
+
+def _calls(taps: Iterable[str]) -> dict[str, int]:
+    """Number of calls of each module in the full forward."""
+    names = (TapName.parse(tap) for tap in taps)
+    calls = {name.module_call for name in names if not name.appends}
+    counts: dict[str, int] = {}
+    for call in calls:
+        counts[call.path] = counts.get(call.path, 0) + 1
+    return counts
+
+
+def _counts(path: str, ours: Mapping[str, int], theirs: Mapping[str, int]) -> str:
+    port, reference = ("once" if side[path] == 1 else f"{side[path]} times" for side in (ours, theirs))
+    return f"the port calls {path} {port}, the reference {reference}"

@@ -1,0 +1,63 @@
+"""The error that a port may have at a tap, from the oracle and the reference; see `parity.verdict.rule`."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+
+from parity.verdict.bound import Bound
+from parity.verdict.distances import Oracle, carrying_rows, compared_rows, row_starts, sums_by_row
+from parity.verdict.sampling_error import (
+    RoundingSamples,
+    SampledErrors,
+    expected_error,
+    shared_scale_error,
+)
+from parity.verdict.sensitivity import Rows
+
+
+class Expectation:
+    """The error that a port may have, from finite elements of the oracle and the reference.
+
+    Args:
+        oracle: The oracle's whole result.
+        o, r: The compared elements of oracle and reference, (n,).
+        counted: Mask of the n compared elements in the tensor.
+        bound: Bound that the limit follows from.
+        samples: Results of the oracle under random roundings.
+    """
+
+    def __init__(
+        self,
+        oracle: torch.Tensor,
+        o: np.ndarray,
+        r: np.ndarray,
+        counted: np.ndarray,
+        bound: Bound,
+        samples: RoundingSamples | None,
+    ) -> None:
+        self.reference, self.counted = r, counted
+        self.truth = Oracle(o)
+        self.err_ref = self.truth.distance(r)
+        carrying = carrying_rows(oracle.to(torch.float64).numpy(), counted)
+        rows = carrying.count or 1.0  # zeros are one number
+        sampled = samples.errors(self.truth, counted) if samples else SampledErrors()
+        sampled = sampled.of_equal_rows(carrying.repeats)
+        self.limit = bound.limit(expected_error(self.err_ref, rows, sampled), rows)
+        self.lasting_limit = bound.lasting(shared_scale_error(self.err_ref, rows, sampled))
+        self.rows = Rows.of(compared_rows(counted), carrying.count)
+
+    @functools.cached_property
+    def _row_starts(self) -> np.ndarray | None:
+        return row_starts(self.counted)
+
+    def by_row(self, errors: np.ndarray) -> np.ndarray:
+        """Sums over rows of squared errors of the compared elements."""
+        return sums_by_row(np.square(errors), self._row_starts)
+
+    @functools.cached_property
+    def reference_by_row(self) -> np.ndarray:
+        """Sums over rows of the reference's squared errors."""
+        return self.by_row(self.reference - self.truth.values)

@@ -1,0 +1,105 @@
+"""The standards of a tap, which all runners share, and the share of its elements that may be left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from parity.verdict.bound import bound_for
+from parity.verdict.distances import compared_rows
+from parity.verdict.evidence import Evidence
+from parity.verdict.rule import Standard, Verdict, failure
+from parity.verdict.sampling_error import FALSE_ALARM
+
+MAX_BOUNDARY_FRACTION = 0.01
+"""Largest share of a tap's own elements that may lie at a discontinuity, over all inputs. A tap fails with so
+many of them in a batch that chance has more in at most `FALSE_ALARM` of all batches."""
+MAX_FLIPPED_FRACTION = 0.5
+"""Largest share of the elements of later taps. One flip early in a sequence reaches every later row."""
+
+
+class Standards:
+    """The standards of one tap, inside the model and alone, with which all runners are judged.
+
+    Args:
+        evidence: The basis of the verdicts.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._by_kind: dict[bool, Standard] = {}
+
+    def judge(
+        self,
+        tap: str,
+        oracle: torch.Tensor | None,
+        reference: torch.Tensor,
+        port: torch.Tensor | None,
+        contaminated: np.ndarray | None,
+        isolated: bool = False,
+        sampled_tap: str = "",
+    ) -> Verdict:
+        """The verdict on a port's result; None is a missing one.
+
+        Args:
+            tap: Name of the tap.
+            oracle, reference, port: The three results.
+            contaminated: Mask of the elements that depend on a discontinuity elsewhere, which this port takes
+                otherwise than the reference; None for none.
+            isolated: Whether the module runs alone.
+            sampled_tap: Tap with the rounding samples, if it has another name.
+        """
+        evidence = self._evidence
+        bound = bound_for(
+            evidence.precision, evidence.longest_sum(tap, isolated), evidence.modules(tap, isolated)
+        )
+        if port is None:
+            return failure("missing: the port has no such result", bound)
+        if oracle is None:
+            return failure("missing: the oracle has no such tap", bound)
+        own = evidence.boundary.get(tap)
+        boundary = contaminated if own is None else own
+        valid = evidence.mask(tuple(reference.shape))
+        standard = self._by_kind.get(isolated)
+        if standard is None or boundary is not own:
+            standard = Standard(
+                oracle,
+                reference,
+                bound,
+                valid,
+                boundary,
+                evidence.rounding_samples(sampled_tap or tap, isolated),
+                by_row=isolated,
+            )
+        if boundary is own:
+            self._by_kind[isolated] = standard
+        ties = (evidence.ties_isolated if isolated else evidence.ties).get(sampled_tap or tap, 0)
+        verdict = replace(standard.judge(port), ties=ties)
+        lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
+        if not verdict.passed or not lost:
+            return verdict
+        depend = f"{verdict.boundary} elements depend on a discontinuity, more than"
+        if own is None and lost > MAX_FLIPPED_FRACTION:
+            return failure(f"{depend} {MAX_FLIPPED_FRACTION:.0%} of all", bound)
+        rows = compared_rows(np.broadcast_to(True if valid is None else valid, tuple(reference.shape)))
+        if own is not None and _chance_of_boundaries(lost, rows) < FALSE_ALARM:
+            return failure(f"{depend} chance has of {MAX_BOUNDARY_FRACTION:.0%} of {rows} rows", bound)
+        return verdict
+
+
+def _chance_of_boundaries(share: float, rows: int) -> float:
+    """The chance of this share of rows at a discontinuity, or more, if `MAX_BOUNDARY_FRACTION` of all are.
+
+    All elements of a row may have one pre-image, so that rows and not elements are independent.
+
+    Args:
+        share: Share of the elements at a discontinuity.
+        rows: Number of compared rows.
+    """
+    # SciPy takes long to import, which a run has while its runners work.
+    from scipy import special
+
+    # The binomial tail. The incomplete beta function has it for parts of rows, too.
+    return float(special.betainc(share * rows, rows - share * rows + 1.0, MAX_BOUNDARY_FRACTION))

@@ -1,0 +1,29 @@
+"""A planted difference between a reference and its port, and the cause that the search names."""
+
+import numpy as np
+import torch
+
+from parity.verdict.causes import cause
+from parity.verdict.distances import Distance
+from parity.verdict.patterns import FailedTensor
+
+LIMIT = 1e-9
+
+
+def told(reference, port, arguments, counted=None, oracle=None):
+    """The cause for a port's function in place of the reference's; both take the arguments by name."""
+    exact = reference(**arguments) if oracle is None else oracle
+    result = port(**arguments)
+    mask = np.ones(exact.shape, bool) if counted is None else counted
+    limit = Distance(LIMIT, LIMIT, LIMIT)
+    axes = [f"axis {axis}" for axis in range(exact.ndim)]
+    failed = FailedTensor(exact.double().numpy(), result.double().numpy(), mask, limit, axes, torch.float64)
+    return cause(lambda tensors: reference(**tensors), arguments, failed)
+
+
+def with_noise(reference, port, x):
+    """The reference with noise of the size of the port's error on x."""
+    generator = torch.Generator().manual_seed(9)
+    noise = torch.randn(reference(x).shape, generator=generator, dtype=torch.float64)
+    size = float((port(x) - reference(x)).norm() / noise.norm())
+    return lambda x: reference(x) + size * noise

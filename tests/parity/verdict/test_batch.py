@@ -1,0 +1,221 @@
+"""The evidence that a case gives, and the place of the code that a diagnosis names."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from parity.base.precision import PRECISIONS
+from parity.capture.arguments import Received
+from parity.capture.captures import Capture, ModuleCall, TensorKey
+from parity.case import Case
+from parity.execution.folder import CaseFolder
+from parity.execution.record import REFERENCE, RowTrialRecord, RunnerRecord
+from parity.verdict import batch
+from parity.verdict.comparison import compare_runners
+from parity.verdict.judgement import Diagnosis
+from tests.parity.verdict import saved_scores
+from tests.parity.verdict.saved_scores import OUTPUT, PORT, TENSORS, judged, of, saved_batch, write
+
+
+class Idle(torch.nn.Module):
+    """A model with a module that it never calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.idle = torch.nn.Linear(1, 1)
+
+
+class Stating(Case):
+    name = "stating"
+
+    def build_reference(self):
+        return Idle()
+
+    def build_port(self, dtype):
+        raise NotImplementedError
+
+    def make_inputs(self):
+        raise NotImplementedError
+
+    def batch_size_of(self, arrays):
+        return 2
+
+    def absence(self, path, kind):
+        return f"{path} is a {kind}" if path == "stated" or kind == "Stated" else ""
+
+    def boundaries(self):
+        return {"Near": lambda x, limit: x.numpy() > limit}
+
+    def tolerated(self, tap, path):
+        return 0.5
+
+    def is_causal(self):
+        return False
+
+    squeeze = True
+
+
+def evidence_of(*calls, **tensors):
+    reference = Capture({}, list(calls), tensors, longest_sums={"near": 1})
+    oracle = Capture()
+    arrays = {"x": np.zeros((2, 1), np.float32)}
+    return oracle, batch.evidence_of(
+        Stating(), PRECISIONS["fp32"], arrays, reference, oracle, {}, {}, has_padding=False
+    )
+
+
+def test_a_module_that_pytorch_never_calls_may_be_the_ports_alone():
+    _, evidence = evidence_of()
+    assert evidence.absence("idle", "unknown") == "PyTorch never calls this module"
+    assert evidence.absence("other", "unknown") == ""
+    assert evidence.absence("idle", "Linear") == ""
+    assert evidence.absence("stated", "unknown") == "stated is a unknown"
+    assert evidence.absence("stated", "Linear") == "stated is a Linear"
+
+
+def test_the_evidence_has_the_options_of_its_case():
+    oracle, evidence = evidence_of()
+    assert (evidence.squeeze, evidence.causal, evidence.tolerated("tap", "path")) == (True, False, 0.5)
+    assert evidence.oracle_received is oracle
+
+
+def test_every_call_near_a_discontinuity_has_its_own_elements():
+    calls = [
+        ModuleCall("near", f"near#{number}", "Near", [TensorKey(key)], {"limit": limit}, (f"near#{number}",))
+        for number, (key, limit) in enumerate((("a", 1.0), ("b", 1.0), ("a", 1.0), ("a", 9.0)))
+    ]
+    _, evidence = evidence_of(*calls, a=torch.tensor([2.0, 0.0]), b=torch.tensor([0.0, 2.0]))
+    assert {tap: elements.tolist() for tap, elements in evidence.boundary.items()} == {
+        "near#0": [True, False],
+        "near#1": [False, True],
+        "near#2": [True, False],
+    }
+
+
+@pytest.mark.parametrize("kind", ["module", "amplification", "between"])
+def test_the_place_of_a_diagnosis_is_the_nearest_one_around_it(kind):
+    sources = {"": "model.py:1", "block": "block.py:2", "other": "other.py:3"}
+    assert batch._source(Diagnosis(kind, "block.inner.deep"), sources) == "block.py:2"
+    assert batch._source(Diagnosis(kind, "block.inner", code="other"), sources) == "other.py:3"
+    assert batch._source(Diagnosis(kind, "block.inner", code=""), sources) == "model.py:1"
+
+
+def test_other_diagnoses_have_no_place():
+    assert batch._source(Diagnosis("check", "block"), {"block": "block.py:2"}) == ""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return saved_batch(tmp_path)
+
+
+def test_rows_are_judged_and_fail_where_nothing_else_does(folder):
+    trials = [RowTrialRecord(kind="alone", rows=[3], taps={"block": [0.5]})]
+    port = judged(folder, **{PORT: RunnerRecord(label="port", row_trials=trials)})[PORT]
+    assert [row.kind for row in port.rows] == ["alone"]
+    assert (port.verdict, port.diagnosis.kind, port.diagnosis.tap) == ("FAIL", "check", "block")
+    assert judged(folder)[PORT].rows == ()
+
+
+def test_tapping_that_changes_an_output_is_told(folder):
+    taps = {name: tensor for name, tensor in TENSORS.items() if name != "table"}
+    write(folder, PORT, tapped=Capture({**taps, OUTPUT: taps[OUTPUT] + 0.25}))
+    assert judged(folder)[PORT].observer_difference == pytest.approx(0.25)
+
+
+def test_the_form_of_a_runner_computes_modules_inside_others(folder, monkeypatch):
+    """A runner of the fused form has no block, and says why."""
+
+    class Fused:
+        computed_inside = {"Block": "inside the table"}
+
+    monkeypatch.setattr(saved_scores.Scores, "form", lambda case, name: Fused)
+    write(folder, "torch_fused", tapped=of(OUTPUT), untapped=of(OUTPUT), poisoned=of(OUTPUT))
+    tap = next(
+        tap
+        for tap in judged(folder, torch_fused=RunnerRecord(label="fused", appends=False))["torch_fused"].taps
+        if tap.tap == "block"
+    )
+    assert tap.gap == "inside the table"
+
+
+@pytest.mark.parametrize(("name", "compared"), [(PORT, {"block"}), (REFERENCE, set())])
+def test_arguments_of_every_runner_but_the_reference_are_compared(folder, name, compared):
+    capture = Capture(dict(TENSORS))
+    capture.arguments["block"] = Received(parent="", finished=0, longest_sum_before=0, arguments=())
+    write(folder, name, tapped=capture)
+    results = batch._results(saved_scores.Scores(), folder.runner(name), name, RunnerRecord(label=name))
+    assert set(results.received.arguments) == compared
+
+
+def test_a_leak_is_explained_though_its_tap_passes(folder):
+    write(folder, PORT, poisoned=Capture({OUTPUT: TENSORS[OUTPUT], "block": 1.5 * TENSORS["block"]}))
+    port = judged(folder)[PORT]
+    assert (port.padding_leak, port.diagnosis.kind) == ("block", "check")
+    assert port.diagnosis.explanation
+
+
+@pytest.mark.parametrize(("kind", "explanation"), [("between", ()), ("check", ("told",))])
+def test_a_module_that_passes_does_not_explain_the_code_around_it(folder, monkeypatch, kind, explanation):
+    diagnosed = partial(replace, diagnosis=Diagnosis(kind, "block"))
+    monkeypatch.setattr(batch, "compare_runners", lambda *both: map(diagnosed, compare_runners(*both)))
+    monkeypatch.setattr(batch, "explain_tap", lambda evidence, results, tap: ("told",))
+    assert judged(folder)[PORT].diagnosis.explanation == explanation
+
+
+def test_every_tap_has_its_notes(folder, monkeypatch):
+    monkeypatch.setattr(batch, "notes", lambda evidence, results, comparison, tap: (f"of {tap.tap}",))
+    assert {tap.tap: tap.notes for tap in judged(folder)[PORT].taps} == {
+        name: (f"of {name}",) for name in TENSORS
+    }
+
+
+class Alone:
+    """In the place of the oracle: its results are the arguments."""
+
+    loaded = 0
+
+    def load(self, case, precision, weights):
+        Alone.loaded += 1
+        self.known = (case.name, precision.name, weights)
+
+    def run_call(self, call, inputs, arrays):
+        return {"call": call, "inputs": inputs, "arrays": arrays, "known": self.known}
+
+
+def test_the_oracle_runs_calls_alone_with_the_arrays_of_the_batch(folder, monkeypatch):
+    case = saved_scores.Scores()
+    assert batch._oracle_alone(case, folder) is None
+    CaseFolder(folder.batch.path.parent).weights.write_text("")
+    monkeypatch.setattr(batch, "Float64Runner", Alone)
+    monkeypatch.setattr(batch, "load_export", lambda path: path.name)
+    monkeypatch.setattr(Alone, "loaded", 0)
+    run = batch._oracle_alone(case, folder)
+    for _ in range(2):
+        received = run("a call", "inputs")
+        assert (received["call"], received["inputs"], set(received["arrays"])) == (
+            "a call",
+            "inputs",
+            {"ids", "lengths"},
+        )
+        assert received["known"][:2] == ("scores", "fp32")
+    assert Alone.loaded == 1
+
+
+def test_a_runner_that_fails_in_an_earlier_batch_has_no_search_for_a_cause(folder, monkeypatch):
+    searches = {}
+
+    def judge(evidence, results, comparison, record, name):
+        searches[record.label] = evidence.run_oracle
+        return own(evidence, results, comparison, record, name)
+
+    own = batch._judge_runner
+    monkeypatch.setattr(batch, "_judge_runner", judge)
+    monkeypatch.setattr(batch, "_oracle_alone", lambda case, folder: case.name)
+    judged(folder)
+    assert searches["port"] == "scores"
+    batch.judge_batch(saved_scores.Scores(), folder, "typical", {PORT})
+    assert searches == {"torch": "scores", "port": None, "onnx": "scores"}

@@ -1,0 +1,157 @@
+"""A case's options in comparisons: modules of one side only, tolerated errors, parts of rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from parity.capture.arguments import Argument, Received
+from parity.capture.captures import Capture
+from parity.capture.names import TapName
+from parity.verdict import comparison as comparing
+from parity.verdict import standards
+from parity.verdict.bound import bound_for
+from parity.verdict.comparison import compare
+from parity.verdict.judgement import TapJudgement
+from parity.verdict.rule import failure
+from tests.parity.comparisons import FP32, OUTPUT, TENSORS, B, N, evidence_with, results_with
+
+
+def named(path, kind):
+    """A reason that has both arguments."""
+    return f"{path} of {kind}"
+
+
+def test_a_module_that_the_reference_never_calls_is_absent_by_its_path_and_kind():
+    results = results_with()
+    own, again = str(TapName("own", 1)), str(TapName("block", 1))
+    results.tapped[own] = results.tapped[again] = results.untapped["score.x"] = torch.ones(1)
+    taps = {tap.tap: tap for tap in compare(evidence_with(absence=named), results).taps}
+    assert taps[own] == TapJudgement(own, "own", "unknown", None, None, "own of unknown")
+    # A further call of a module that the reference has, and an output.
+    assert taps[again].gap == ""
+    extra = failure("extra: the reference's score returns no such output", bound_for(FP32, 1))
+    assert taps["score.x"].path == "score.x"
+    assert repr(taps["score.x"].accumulated) == repr(extra)
+
+
+def test_a_module_that_the_port_lacks_is_absent_by_its_path_and_kind():
+    results = results_with()
+    for part in (results.tapped, results.isolated, results.poisoned):
+        del part["block.inner"]
+    tap = compare(evidence_with(absence=named), results).tap("block.inner")
+    assert tap == TapJudgement(
+        "block.inner", "block.inner", "Block.Inner", None, None, "block.inner of Block.Inner"
+    )
+
+
+def test_a_tolerated_error_passes_and_says_so():
+    results = results_with()
+    for part in (results.tapped, results.isolated):
+        part["block"] = 1.25 * part["block"]
+        part["block.inner"] = 1.25 * part["block.inner"]
+    strict = {tap.tap: tap for tap in compare(evidence_with(), results).taps}
+    allowed = strict["block"].isolated.port.l2
+
+    def tolerated(tap, path):
+        return allowed if (tap, path) == ("block", "block") else 0.0
+
+    taps = {tap.tap: tap for tap in compare(evidence_with(tolerated=tolerated), results).taps}
+    for kind in ("isolated", "accumulated"):
+        failed, passed = (getattr(judged["block"], kind) for judged in (strict, taps))
+        assert failed.status == "FAIL"
+        assert passed == replace(
+            failed,
+            status="PASS",
+            reason="",
+            min_detectable_error=allowed,
+            tolerated=f"{failed.reason}; the case tolerates 0.25",
+        )
+        assert getattr(taps["block.inner"], kind).status == "FAIL"
+
+
+def test_a_module_alone_has_the_reference_of_its_own_run():
+    again = {"block": 1.0625 * TENSORS["block"]}
+    tap = compare(evidence_with(reference_isolated=again), results_with()).tap("block")
+    assert tap.isolated.reference.l2 == pytest.approx(0.0625)
+    assert tap.accumulated.reference.l2 == 0.0
+
+
+def test_only_modules_alone_have_errors_by_row():
+    tap = compare(evidence_with(), results_with()).tap("block")
+    assert tap.accumulated.row_errors is None
+    assert tap.isolated.row_errors is not None
+
+
+def test_without_taps_no_observer_is_told():
+    results = results_with(taps_modules=False)
+    results.tapped[OUTPUT] = results.tapped[OUTPUT] + 1.0
+    assert compare(evidence_with(), results).observer_difference == 0.0
+
+
+def test_a_failure_beside_a_discontinuity_keeps_its_reason():
+    boundary = np.zeros(tuple(TENSORS["block"].shape), bool)
+    boundary[0] = True
+    results = results_with()
+    results.tapped["block"] = 1.5 * results.tapped["block"]
+    verdict = compare(evidence_with(boundary={"block": boundary}), results).tap("block").accumulated
+    assert verdict.boundary == 2 * N
+    assert "exceeds" in verdict.reason
+
+
+def test_too_many_elements_behind_a_flip_have_the_bound_of_their_tap():
+    boundary = np.zeros(tuple(TENSORS["bias"].shape), bool)
+    boundary[:3, 0, 0] = True
+    results = results_with()
+    results.tapped["bias"][:3, 0, 0] += 5.0
+    verdict = compare(evidence_with(boundary={"bias": boundary}), results).tap(OUTPUT).accumulated
+    assert repr(verdict) == repr(failure(verdict.reason, bound_for(FP32, 11, 3)))
+    assert verdict.reason.startswith("21 elements depend on a discontinuity, more than ")
+
+
+@pytest.mark.parametrize(("rows", "count"), [(100, 1), (100, 4), (7, 2)])
+def test_the_chance_of_boundaries_is_the_binomial_tail(rows, count):
+    chance = standards._chance_of_boundaries(count / rows, rows)
+    assert chance == pytest.approx(stats.binom.sf(count - 1, rows, 0.01), rel=1e-9)
+
+
+def test_flipped_rows_in_tensors_of_every_rank():
+    rows = np.zeros((B, N), bool)
+    rows[1, 2] = True
+    assert comparing._row_mask(rows, torch.zeros(B)).tolist() == [False, True, False, False]
+    np.testing.assert_array_equal(comparing._row_mask(rows, torch.zeros(B, N)), rows)
+    assert comparing._row_mask(rows, torch.zeros(B, N, 3)).sum() == 3
+    assert comparing._row_mask(rows, torch.zeros(B, N + 1)).sum() == N + 1
+    assert comparing._row_mask(rows, torch.zeros(B + 1, N)) is None
+    assert comparing._row_mask(None, torch.zeros(B, N)) is None
+
+
+@pytest.mark.parametrize(("is_flipped", "calls"), [(True, []), (False, ["block"])])
+def test_an_argument_behind_a_flip_is_not_compared(is_flipped, calls):
+    """Ids that follow from a discontinuity differ in the sequence that crosses it."""
+    boundary = np.zeros(tuple(TENSORS["bias"].shape), bool)
+    boundary[0, 1, 1] = True
+    evidence, port = evidence_with(boundary={"bias": boundary}), Capture()
+    for capture, changed in ((evidence.reference, 0), (port, 1)):
+        capture.call_inputs["ids"] = torch.arange(B * N).reshape(B, N).clone()
+        capture.call_inputs["ids"][0, 3] += changed
+        capture.arguments["block"] = Received("", 1, 0, (Argument("ids", 0, "ids"),))
+    results = results_with(received=port)
+    for part in (results.tapped, results.poisoned):
+        part["bias"][0, 1, 1] += 5.0 * is_flipped
+    comparison = compare(evidence, results)
+    assert [judged.call for judged in comparison.calls] == calls
+    assert (comparison.checks, comparison.padding_leak, comparison.observer_difference) == ({}, "", 0.0)
+    assert [tap.tap for tap in comparison.taps] == list(TENSORS)
+
+
+def test_a_leak_beside_equal_arguments_is_the_diagnosis():
+    evidence, port = evidence_with(), Capture()
+    for capture in (evidence.reference, port):
+        capture.arguments["block"] = Received("", 1, 0, ())
+    results = results_with(received=port)
+    results.poisoned["block"] = results.poisoned["block"] + 1.0
+    comparison = compare(evidence, results)
+    assert (comparison.padding_leak, comparison.diagnosis.kind) == ("block", "check")

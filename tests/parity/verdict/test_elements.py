@@ -1,0 +1,38 @@
+"""The worst elements of a large tensor."""
+
+import numpy as np
+import pytest
+
+from parity.verdict import elements
+
+BLOCKS = (0, 1, elements.WORST_ELEMENTS, elements.WORST_ELEMENTS + 1, 9, 20)
+
+
+@pytest.mark.parametrize("blocks", BLOCKS)
+@pytest.mark.parametrize("more", [1, 7])
+def test_the_worst_elements_are_the_largest_of_all_blocks(blocks, more):
+    size = blocks * elements.BLOCK_ELEMENTS + more
+    count = min(elements.WORST_ELEMENTS, size)
+    for seed in range(4):
+        values = np.random.default_rng(seed).permutation(size).astype(np.float64)
+        positions = elements._largest(values, count)
+        assert sorted(values[positions]) == [*range(size - count, size)]
+
+
+def test_elements_that_are_no_numbers_are_counted_by_side():
+    one, none, two = np.ones(3), np.array([1.0, np.nan, 1.0]), np.array([np.inf, 1.0, np.nan])
+    assert elements.non_finite_reason(one, one, one) == ""
+    text = "NaN or Inf among the compared elements: 1 in the oracle, 2 in the reference"
+    assert elements.non_finite_reason(none, two, one) == text
+    assert elements.non_finite_reason(one, one, none).endswith(": 1 in the port")
+
+
+def test_the_worst_elements_of_many_blocks():
+    """NumPy sorts a few hundred maxima as a whole, and more of them only up to the asked place."""
+    maxima = np.random.default_rng(0).permutation(1000).astype(np.float64)
+    values = np.repeat(maxima, elements.BLOCK_ELEMENTS)
+    values[1 :: elements.BLOCK_ELEMENTS] += 0.5
+    positions = elements._largest(values, 1)
+    assert values[positions].tolist() == [999.5]
+    assert positions.tolist() == [int(maxima.argmax()) * elements.BLOCK_ELEMENTS + 1]
+    assert sorted(values[elements._largest(values, 3)])[-1] == 999.5

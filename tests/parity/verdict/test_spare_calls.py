@@ -1,0 +1,119 @@
+"""A call that one side alone makes is a gap, except where it may cause the first other failure."""
+
+import pytest
+
+from parity.capture.arguments import Received
+from parity.capture.captures import Capture, ModuleCall
+from parity.capture.names import TapName
+from parity.verdict.comparison import compare
+from parity.verdict.judgement import TapJudgement
+from tests.parity.comparisons import (
+    APPENDED,
+    OUTPUT,
+    SUMS,
+    TENSORS,
+    copies,
+    evidence_with,
+    module_call,
+    results_with,
+    wide,
+)
+
+AGAIN = str(TapName("block", 1))
+
+
+def stated(path, kind):
+    return f"{path} of {kind}"
+
+
+def of_reference(absence=stated):
+    """The evidence of a reference that calls `block` twice."""
+    tensors = copies("bias", "block.inner", "block")
+    tensors[AGAIN] = TENSORS["block"].clone()
+    tensors |= copies(APPENDED, OUTPUT)
+    calls = [module_call(tap) for tap in tensors if tap not in (OUTPUT, AGAIN)]
+    calls.insert(3, ModuleCall("block", AGAIN, "Block", [], {}, (AGAIN,)))
+    reference = Capture(
+        tensors=tensors,
+        calls=calls,
+        longest_sums=SUMS,
+        longest_sums_before={"bias": 1, "block.inner": 4, "block": 15, AGAIN: 15, APPENDED: 15},
+    )
+    isolated = wide({tap: tensor for tap, tensor in tensors.items() if tap != OUTPUT})
+    return evidence_with(reference=reference, oracle=wide(tensors), oracle_isolated=isolated, absence=absence)
+
+
+def once():
+    """The results of a port that calls `block` once; alone, its module runs on both calls."""
+    results = results_with()
+    results.isolated[AGAIN] = TENSORS["block"].clone()
+    return results
+
+
+def judged(evidence, results, tap=AGAIN):
+    return compare(evidence, results).tap(tap)
+
+
+def gap(side, kind="Block"):
+    return TapJudgement(AGAIN, "block", kind, None, None, f"the {side} alone makes this call")
+
+
+def test_a_call_of_the_reference_alone():
+    comparison = compare(of_reference(), once())
+    assert comparison.tap(AGAIN) == gap("reference")
+    assert comparison.passed
+    assert all(tap.gap == "" and tap.passed for tap in comparison.taps if tap.tap != AGAIN)
+
+
+def test_a_call_of_the_port_alone():
+    results = results_with()
+    results.tapped[AGAIN] = TENSORS["block"].clone()
+    comparison = compare(evidence_with(absence=stated), results)
+    own = comparison.tap(AGAIN)
+    assert (own.gap, own.status) == ("the port alone makes this call", "GAP")
+    assert comparison.passed
+    # Its place among the reference's calls is unknown, so it may cause any failure.
+    results.tapped["bias"] += 1.0
+    assert judged(evidence_with(absence=stated), results).status == "FAIL"
+
+
+@pytest.mark.parametrize(("failing", "status"), [("bias", "GAP"), ("block", "GAP"), (OUTPUT, "FAIL")])
+def test_a_call_of_the_reference_may_cause_a_later_failure_and_no_earlier_one(failing, status):
+    results = once()
+    side = results.untapped if failing == OUTPUT else results.tapped
+    side[failing] = side[failing] + 1.0
+    assert judged(of_reference(), results).status == status
+    assert judged(of_reference(), results, failing).status == "FAIL"
+
+
+def test_the_case_must_allow_that_one_side_lacks_a_call():
+    assert judged(of_reference(lambda path, kind: ""), once()).status == "FAIL"
+    received = []
+    judged(of_reference(lambda path, kind: received.append((path, kind)) or "so"), once())
+    assert ("block", "Block") in received
+
+
+def test_a_module_that_fails_alone_is_no_spare_call():
+    results = once()
+    results.isolated[AGAIN] += 1.0
+    assert judged(of_reference(), results).status == "FAIL"
+
+
+def test_a_call_of_both_sides_is_no_spare_call():
+    results = once()
+    results.tapped[AGAIN] = TENSORS["block"] + 1.0
+    assert judged(of_reference(), results).status == "FAIL"
+
+
+def test_an_output_is_no_spare_call():
+    results = once()
+    del results.tapped[OUTPUT], results.untapped[OUTPUT]
+    assert judged(of_reference(), results, OUTPUT).status == "FAIL"
+
+
+def test_a_comparison_has_its_evidence():
+    evidence = evidence_with()
+    assert compare(evidence, results_with()).evidence is evidence
+    arguments = {"block": Received(parent="", finished=0, longest_sum_before=0, arguments=())}
+    with_arguments = results_with(received=Capture(arguments=arguments))
+    assert compare(evidence, with_arguments).evidence is evidence
