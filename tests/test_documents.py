@@ -33,6 +33,7 @@ PAGES = (
     "public_code",
     "findings",
     "decisions",
+    "dlrmv3",
     "troubleshooting",
 )
 USER = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

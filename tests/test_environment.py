@@ -32,7 +32,7 @@ ENGINE = ROOT / "requirements-engine.txt"
 # Imports of the engine that are no requirements: Tripy and its stand-in, optional runners and files
 # of a report, and the program that loads the plugin. Jinja brings MarkupSafe.
 OPTIONAL = {"nvtripy", "mlir_tensorrt", "tensorrt", "tripy_portable", "pytest", "markupsafe"}
-OPTIONAL |= {"onnx_ir", "onnxruntime", "onnxscript", "polygraphy", "pynvml"}
+OPTIONAL |= {"onnx_ir", "onnxruntime", "onnxscript", "polygraphy", "pynvml", "mlperf_loadgen"}
 
 # Name to version and requirements.
 Distributions = Mapping[str, tuple[str, tuple[str, ...]]]

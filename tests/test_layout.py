@@ -23,7 +23,7 @@ from tests.locations import ROOT
 from tripy_port.gaps import ADDITIONS, GAPS
 
 OURS = (
-    *("cases", "configs", "datasets", "kernels", "parity", "perf_model", "reference", "tripy_port"),
+    *("cases", "configs", "datasets", "kernels", "parity", "perf_model", "reference", "tables", "tripy_port"),
     *("tripy_portable", "mlir_tensorrt", "tensorrt"),
 )
 
@@ -286,7 +286,7 @@ def small_tables(case: str):
     case = load_case(case)
     if case.family in ("hstu", "stu"):
         few = {"num_items": min(case.model.num_items, 100)}
-    elif case.family == "lecture_dlrm":
+    elif case.family in ("dlrmv3", "lecture_dlrm"):
         return case
     else:
         few = {"max_rows_per_table": min(max(case.model.table_rows), 300)}

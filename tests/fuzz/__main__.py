@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz.campaign import KINDS, Counts, fuzz, in_process, save_seed, write_result
+from tests.fuzz.campaign import KINDS, Counts, fuzz, in_process, save_seed
 
 _TURN = 60.0
 """Seconds of one process."""
@@ -32,10 +32,7 @@ def main() -> int:
         folder = (chosen.folder or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         if chosen.worker:
-            current = folder / f"{chosen.worker}.current"
-            write_result(
-                fuzz(chosen.worker, chosen.seconds, chosen.seed, folder, current), chosen.worker, folder
-            )
+            fuzz(chosen.worker, chosen.seconds, chosen.seed, folder)
             return 0
         total = _campaign(chosen.kinds.split(","), chosen.seconds, chosen.seed, folder)
     return _show(total, chosen.keep)

@@ -24,8 +24,8 @@ from tests.locations import ROOT
 SEEDS = Path(__file__).with_name("seeds")
 """Inputs that showed a mistake once, in a folder for each kind."""
 KINDS = ("yaml", "checkpoints", "saved", "reports", "data", "options")
-_BLOCK = 200
-"""Inputs of one draw of the strategies."""
+_BLOCK = 50
+"""Inputs of one draw of the strategies. The end of the time is looked at after each."""
 _MEMORY = 4 << 30
 """Address space of a process besides that of its libraries, bytes."""
 _SILENT = 180.0
@@ -85,16 +85,16 @@ def save_seed(kind: str, text: str) -> Path:
     return path
 
 
-def fuzz(kind: str, seconds: float, start: int, folder: Path, current: Path) -> Counts:
-    """Try the corpus of a kind, then new inputs, in this process.
+def fuzz(kind: str, seconds: float, start: int, folder: Path) -> None:
+    """Try the corpus of a kind, then new inputs, in this process, and leave the counts for `in_process`.
 
     Args:
         kind: One of `KINDS`.
         seconds: Time for new inputs, s.
         start: Seed of the first block of inputs.
-        folder: Folder for the bases.
-        current: File that has the present input, for an end of the process by the system.
+        folder: Folder for the bases, the counts so far and the present input.
     """
+    current = _current(kind, folder)
     inputs, bases = strategy(kind, folder)
     counts = Counts()
     number = 0
@@ -125,7 +125,7 @@ def fuzz(kind: str, seconds: float, start: int, folder: Path, current: Path) -> 
 
             draw()
             block += 1
-    return counts
+            _write_result(counts, kind, folder)
 
 
 def _limit_memory() -> None:
@@ -136,7 +136,7 @@ def _limit_memory() -> None:
 
 def in_process(kind: str, seconds: float, start: int, folder: Path) -> Counts:
     """`fuzz` in a process of its own, whose end by the system is a finding too."""
-    current, result = folder / f"{kind}.current", folder / f"{kind}.result"
+    current, result = _current(kind, folder), _result(kind, folder)
     for path in (current, result):
         path.unlink(missing_ok=True)
     arguments = ["--worker", kind, "--seconds", str(seconds), "--seed", str(start), "--folder", str(folder)]
@@ -149,17 +149,28 @@ def in_process(kind: str, seconds: float, start: int, folder: Path) -> Counts:
             written, since = latest, time.monotonic()
         elif written and time.monotonic() - since > _SILENT:
             process.kill()
+    counts = Counts()
     if result.exists():
         content = json.loads(result.read_text())
         findings = {name: tuple(entry) for name, entry in content["findings"].items()}
-        return Counts(Counter(content["outcomes"]), findings)
-    counts = Counts()
-    problem = f"the process ends with {process.returncode}"
-    counts.add(Attempt.of(current.read_text()), Outcome("finding", problem))
+        counts = Counts(Counter(content["outcomes"]), findings)
+    if process.returncode:
+        problem = f"the process ends with {process.returncode}"
+        counts.add(Attempt.of(current.read_text()), Outcome("finding", problem))
     return counts
 
 
-def write_result(counts: Counts, kind: str, folder: Path) -> None:
-    """Leave the counts for `in_process`."""
+def _current(kind: str, folder: Path) -> Path:
+    """File that has the present input, for an end of the process by the system."""
+    return folder / f"{kind}.current"
+
+
+def _result(kind: str, folder: Path) -> Path:
+    return folder / f"{kind}.result"
+
+
+def _write_result(counts: Counts, kind: str, folder: Path) -> None:
     content = {"outcomes": counts.outcomes, "findings": counts.findings}
-    (folder / f"{kind}.result").write_text(json.dumps(content))
+    part = _result(kind, folder).with_suffix(".part")
+    part.write_text(json.dumps(content))
+    part.replace(_result(kind, folder))

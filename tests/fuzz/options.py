@@ -144,6 +144,7 @@ _KINDS = {
     "--batch": _NUMBERS,
     "--seed": _NUMBERS,
     "--time-limit": _NUMBERS,
+    "--memory": _NUMBERS,
     "--budget": _NUMBERS,
     "--share": _NUMBERS,
 }
@@ -153,7 +154,7 @@ _KINDS |= {"--data": _PATHS, "--weights": _PATHS, "--save": _PATHS, "--profile":
 _OF_VERB = {
     "run": (
         *("--case", "--model", "--precision", "--runners", "--batch", "--seed", "--data", "--weights"),
-        *("--save", "--profile", "--time-limit"),
+        *("--save", "--profile", "--time-limit", "--memory"),
     ),
     "shrink": ("--case", "--model", "--precision", "--seed"),
     "precision": (

@@ -4,12 +4,14 @@ import os
 import sys
 
 import pytest
+from hypothesis import Phase, given, settings
 
 import run_parity
 from parity import pipeline
 from parity.base.errors import UserError
 from tests.fuzz.attempt import MAX_CHARACTERS, Accepted, Attempt, tried
 from tests.fuzz.campaign import KINDS, in_process, seeds
+from tests.fuzz.values import changed_documents, places
 
 
 def _outcome(tmp_path, monkeypatch, main, **fields):
@@ -93,11 +95,60 @@ def test_an_input_survives_its_text():
     assert Attempt.of(attempt.text()) == attempt
 
 
+def test_places_are_those_of_all_values():
+    assert list(places({"a": [1, {"b": 2}], "c": 3})) == [
+        (), ("a",), ("a", 0), ("a", 1), ("a", 1, "b"), ("c",),
+    ]  # fmt: skip
+
+
+def test_places_of_a_document_that_is_deeper_than_the_stack():
+    document = value = []
+    for _ in range(5 * sys.getrecursionlimit()):
+        value.append([])
+        value = value[0]
+    assert max(map(len, places(document))) == 5 * sys.getrecursionlimit()
+
+
+def test_a_document_is_changed_at_any_depth():
+    deep = tuple("[" * depth + "]" * depth for depth in (400, 900, 980, 2000, 100_000))
+
+    @settings(max_examples=60, database=None, deadline=None, derandomize=True, phases=[Phase.generate])
+    @given(changed_documents({"a": {"b": 1}}, deep))
+    def change(text):
+        assert isinstance(text, str)
+
+    change()
+
+
 @pytest.mark.parametrize("kind", ["yaml", "checkpoints", "data", "options"])
 def test_the_corpus_ends_well(kind, tmp_path):
     for number, attempt in enumerate(seeds(kind)):
         outcome = tried(attempt, tmp_path / str(number), {})
         assert outcome.kind != "finding", f"{attempt.arguments}: {outcome.problem}\n{outcome.message}"
+
+
+def test_an_end_by_the_system_is_a_finding_besides_the_counts_so_far(tmp_path, monkeypatch):
+    class Ended:
+        returncode = 7
+
+        def __init__(self, *_, **__):
+            (tmp_path / "options.current").write_text(Attempt(("list",)).text())
+            (tmp_path / "options.result").write_text('{"outcomes": {"refused": 3}, "findings": {}}')
+
+        def poll(self):
+            return self.returncode
+
+    monkeypatch.setattr("tests.fuzz.campaign.subprocess.Popen", Ended)
+    counts = in_process("options", 1.0, 0, tmp_path)
+    assert counts.outcomes == {"refused": 3, "finding": 1}
+    assert list(counts.findings) == ["the process ends with 7"]
+
+
+@pytest.mark.full
+def test_a_process_leaves_its_counts(tmp_path):
+    counts = in_process("data", 0.1, 0, tmp_path)
+    assert sum(counts.outcomes.values()) > 0
+    assert not counts.findings
 
 
 @pytest.mark.full

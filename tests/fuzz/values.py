@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 _DEEP = 100_000
+_STACK = (200, 500, 800, 900, 940, 970, 985)
+"""Depths near the end of Python's stack: some code reads such a value, and other code fails at it."""
 _LONG = 1 << 20
 NUMBERS = (
     *("0", "-1", "1", "2", "7", "1000", "2147483647", "2147483648", "4294967296"),
@@ -51,6 +54,8 @@ RAW_VALUES = (
     *NUMBERS,
     *map(json.dumps, TEXTS),
     *("null", "true", "false", "[]", "{}", "[1, 2, 3]", '{"a": 1, "a": 2}', "[[[]]]", '{"": null}'),
+    *("[" * depth + "]" * depth for depth in _STACK),
+    *('{"a":' * depth + "1" + "}" * depth for depth in _STACK),
     *("[" * 60 + "]" * 60, "[" * _DEEP + "]" * _DEEP, "[" * _DEEP, '{"a":' * 2000 + "1" + "}" * 2000),
     *(
         "[" + "1," * 50_000 + "1]",
@@ -72,15 +77,21 @@ _MARK = "@@raw@@"
 _RAW = json.dumps(_MARK)
 
 
-def places(document: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all values of a document, the document's own first."""
-    yield prefix
-    if isinstance(document, dict):
-        for key, value in document.items():
-            yield from places(value, (*prefix, key))
-    elif isinstance(document, list):
-        for number, value in enumerate(document):
-            yield from places(value, (*prefix, number))
+def places(document: Any) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values of a document, the document's own first.
+
+    A document may be deeper than Python's stack: Python from 3.12 on reads such JSON.
+    """
+    rest: list[tuple[tuple[Any, ...], Any]] = [((), document)]
+    while rest:
+        path, value = rest.pop()
+        yield path
+        entries: list[tuple[Any, Any]] = []
+        if isinstance(value, dict):
+            entries = list(value.items())
+        elif isinstance(value, list):
+            entries = list(enumerate(value))
+        rest += [((*path, key), entry) for key, entry in reversed(entries)]
 
 
 @st.composite
@@ -88,17 +99,15 @@ def changed_documents(draw: st.DrawFn, document: Any, raw: tuple[str, ...] = RAW
     """JSON of a document with one to three changes of values and entries."""
     text = json.dumps(document)
     for _ in range(draw(st.sampled_from((1, 1, 1, 2, 3)))):
+        kind = draw(st.sampled_from(("value", "value", "drop", "double", "add", "rename")))
+        value = draw(st.sampled_from(raw))
         try:
             copy = json.loads(text)
+            path = draw(st.sampled_from(list(itertools.islice(places(copy), 4000))))
+            text = _changed(copy, path, kind, value)
         except (ValueError, RecursionError):
+            # JSON that Python itself reads or writes no more has no further change.
             return text
-        path = draw(st.sampled_from(list(places(copy))[:4000]))
-        text = _changed(
-            copy,
-            path,
-            draw(st.sampled_from(("value", "value", "drop", "double", "add", "rename"))),
-            draw(st.sampled_from(raw)),
-        )
     return text
 
 

@@ -1,0 +1,63 @@
+"""The audit of both gates: faults that only one of them sees, and its table."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import accuracy_gate
+from benchmarks.accuracy_gate import CATALOGUES, ROOT, Audit, Service, table
+from parity.runners.tripy.lean_traces import lean_traces
+from parity.studies.fault_injection.handwritten import handwritten
+
+EDITS = {edit.detail: edit for stem in CATALOGUES for edit in handwritten(ROOT / f"cases/faults/{stem}.yaml")}
+NUMBERS = {"normalized entropy": 0.5, "accuracy": 0.75, "AUC by request": 0.875, "calibration error": 0.0625}
+SERVED = {**NUMBERS, "missed": [], "largest_change": 0.25, "reordered": 3, "requests": 64, "named": ""}
+
+
+def test_the_table_has_a_line_for_each_port():
+    rows = [
+        {"port": "untrained reference", **NUMBERS},
+        {"port": "right port", **SERVED},
+        {"port": "a_fault", **SERVED, "missed": ["accuracy"], "named": "`_attn`", "planned": "`_norm`"},
+        {"port": "another", **SERVED, "planned": ""},
+        {"port": "broken", "problem": "ValueError: shapes", "planned": "`_norm`"},
+    ]
+    assert table(rows).splitlines()[2:] == [
+        "| untrained reference | 0.50000 | 0.75000 | 0.87500 |  | 0.0625 |  |  |  |  |",
+        "| right port | 0.50000 | 0.75000 | 0.87500 | passes | 0.0625 | 2.5e-01 | 3 of 64 | passes |  |",
+        "| a fault | 0.50000 | 0.75000 | 0.87500 | fails: accuracy | 0.0625 | 2.5e-01 | 3 of 64 | "
+        "fails: `_attn` | fails: `_norm` |",
+        "| another | 0.50000 | 0.75000 | 0.87500 | passes | 0.0625 | 2.5e-01 | 3 of 64 | passes | passes |",
+        "| broken |  |  |  | raises |  |  |  | raises | fails: `_norm` |",
+    ]
+
+
+@pytest.fixture(scope="module")
+def audit():
+    with pytest.MonkeyPatch.context() as patch, lean_traces():
+        # One case is enough for a fault of all cases.
+        patch.setattr(accuracy_gate, "PLANNED_CASES", ("dlrmv3_tiny_plain",))
+        yield Audit(Service(None, requests=64, judged=4))
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("accuracy gate")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+class TestAudit:
+    def test_the_right_port_passes_both_gates(self, audit):
+        row = audit.row(None)
+        assert (row["missed"], row["named"], row["reordered"]) == ([], "", 0)
+        assert row["largest_change"] < 1e-5
+
+    def test_a_fault_passes_the_public_gate_and_not_ours(self, audit):
+        row, place = audit.row(EDITS["logits_are_three_times_too_large"]), "`_multitask_module._activation`"
+        assert (row["missed"], row["named"], row["planned"]) == ([], place, place)
+
+    def test_a_rounding_that_does_not_belong_is_named(self, audit):
+        row = audit.row(EDITS["bfloat16_attention_weights"])
+        assert row["named"] == row["planned"] == "`_hstu_transducer._stu_module._stu_layers.0._attn`"
+
+    def test_a_fault_without_an_effect_on_requests_shows_in_planned_batches(self, audit):
+        row = audit.row(EDITS["timestamps_are_clipped_to_32_bits"])
+        assert (row["missed"], row["named"]) == ([], "")
+        assert row["planned"]

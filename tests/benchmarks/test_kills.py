@@ -1,0 +1,61 @@
+"""Kills of verbs that write, by the command's own code, and what it counts as not survived."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks.kills import leftovers
+from benchmarks.kills.__main__ import table
+from benchmarks.kills.trial import Bench, Finding, Kill
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """Paths of sockets are short, and so is this folder's."""
+    with tempfile.TemporaryDirectory(prefix="k") as name:
+        yield Bench(Path(name))
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("kills")
+@pytest.mark.parametrize(
+    ("verb", "kill"),
+    [
+        ("new", Kill(signal.SIGKILL)),
+        ("new", Kill(signal.SIGINT)),
+        ("shrink", Kill(signal.SIGTERM)),
+        ("precision", Kill(signal.SIGKILL)),
+        ("self-test", Kill(signal.SIGINT, whole_group=True)),
+        ("train", Kill(signal.SIGTERM, whole_group=True)),
+        ("train", Kill(signal.SIGKILL)),
+    ],
+    ids=str,
+)
+def test_a_killed_verb_goes_on(bench, verb, kill):
+    assert bench.kill(verb, kill, bench.seconds(verb) / 2).problems == []
+
+
+def test_half_a_file_is_damaged(tmp_path):
+    whole = {"a.json": "{}", "b.jsonl": '{}\n{"a', "c.md": "x\n", "d.py": "x = 1\n", "report.html": "</html>"}
+    half = {"e.json": "{", "f.jsonl": '{"a\n{}\n', "g.md": "x", "h.py": "x = (", "i.pt": "PK"}
+    for name, text in (whole | half).items():
+        (tmp_path / name).write_text(text)
+    assert [problem.partition(":")[0] for problem in leftovers.damaged(tmp_path)] == [
+        str(tmp_path / name) for name in half
+    ]
+
+
+def test_temporary_names_are_unfinished(tmp_path):
+    for name in (".a.json.12.345", ".b.part", ".lock", "c.12.3"):
+        (tmp_path / name).touch()
+    assert leftovers.unfinished(tmp_path) == [str(tmp_path / name) for name in (".a.json.12.345", ".b.part")]
+
+
+def test_the_table_counts_survivors():
+    findings = [Finding("new", "SIGINT", 0.1, 0.2), Finding("new", "SIGINT", 0.1, 0.4, problems=["locked"])]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table(findings).splitlines()[2:]]
+    assert rows == [["all", "all", "2", "1", "0.3", "0.4"], ["new", "SIGINT", "2", "1", "0.3", "0.4"]]
