@@ -104,7 +104,7 @@ class Copy:
         return {"outcome": "undetected" if run.passes else "detected", "proof": proof}
 
     def _mirrors(self, module: str) -> tuple[str, ...]:
-        """Test files of the folder that mirrors a module's; those that name the module come first."""
+        """Test files of the mirroring folder; files that name the module come first."""
         folder = self._root.joinpath("tests", *module.split(".")[:-1])
         while not folder.exists():
             folder = folder.parent

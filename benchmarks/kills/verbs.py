@@ -34,14 +34,14 @@ class Verb:
         words: The call.
         go_on: From the folder after a kill to the call that goes on; None where the work is complete.
         result: From the folder and stdout of the last call to a result that equals an undisturbed one's.
-        saves: From the folder to whether the call has left something there.
+        saves: From the folder to whether the call has left something there; None where an earlier call has.
         before: A call that fills the folder first, with files that end it: it is killed when all exist.
     """
 
     words: Words
     go_on: Callable[[Path], Words | None]
     result: Callable[[Path, str], object]
-    saves: Callable[[Path], bool]
+    saves: Callable[[Path], bool | None]
     before: tuple[Words, str] | None = None
 
 
@@ -138,7 +138,7 @@ _REPORTED = "parity_reports/*/report.json"
 VERBS = {
     "run": _verb(("run", *_MODEL, *_RUN), _of_latest_report, _REPORTED),
     "run --save": Verb((*PARITY, *_SAVE), _resumed, _of_saved, _has(f"{OUT}/started.json")),
-    "resume": Verb((*PARITY, "resume", OUT), _resumed, _of_saved, _has(f"{OUT}/started.json"), _INTERRUPTED),
+    "resume": Verb((*PARITY, "resume", OUT), _resumed, _of_saved, lambda folder: None, _INTERRUPTED),
     "replay": Verb(
         (*PARITY, "replay", OUT),
         _again((*PARITY, "replay", OUT)),
@@ -154,7 +154,12 @@ VERBS = {
         ((*PARITY, *_SAVE), ""),
     ),
     "shrink": Verb(_SHRINK, _unless(OUT, _SHRINK), _of_files, _has(OUT)),
-    "precision": _verb(_SEARCH, _of_search, f"{OUT}/*"),
+    "precision": Verb(
+        (*PARITY, *_SEARCH),
+        _unless(f"{OUT}/precision.json", (*PARITY, *_SEARCH)),
+        _of_search,
+        _has(f"{OUT}/*"),
+    ),
     "self-test": _verb(_CAMPAIGN, _of_campaign, f"{OUT}/*"),
     "stream": _verb(
         ("stream", "--case", "hstu_tiny", "--precision", "fp32", "--steps", "3"), _of_stream, "parity_reports"

@@ -1,0 +1,282 @@
+"""Faults in the port of DLRMv3 under two gates: MLPerf's three numbers, and the verdicts of this suite.
+
+    python -m reference.train --case dlrmv3_streaming --out trained/
+    python -m benchmarks.accuracy_gate --trained trained/ --out gate.jsonl
+
+Serves generated requests with the trained weights, first from the right port and then with each fault of the
+catalogues of DLRMv3. MLPerf's gate gets the predictions of all requests. The suite judges the first requests
+module by module. It also judges the planned batches of two small cases: they ask more than requests do.
+
+Appends a line of JSON for each port to the file of `--out`, which a second run continues, and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from cases.configured import ConfiguredCase
+from cases.dlrmv3 import public_gate
+from cases.shipped import load_case
+from datasets.dlrmv3 import streaming
+from parity.base.precision import PRECISIONS
+from parity.coverage.source import swapped
+from parity.execution.errors import error_text
+from parity.in_process import CleanRun
+from parity.runners.tripy.lean_traces import lean_traces
+from parity.runners.tripy.runner import TripyRunner
+from parity.studies.fault_injection.bench import Bench
+from parity.studies.fault_injection.handwritten import Edit, handwritten
+from parity.verdict.comparison import compare
+from parity.verdict.judgement import Diagnosis
+from parity.verdict.task_metrics.candidates import (
+    CALIBRATION_ERROR,
+    Candidates,
+    predictions_of,
+    reordered_requests,
+)
+from reference.checkpoints import BEST
+from reference.training_dlrmv3 import DLRMv3WithTables
+
+ROOT = Path(__file__).resolve().parents[1]
+CATALOGUES = ("accuracy_gate_dlrmv3", "independent_dlrmv3")
+SERVED_CASE, PLANNED_CASES = "dlrmv3_streaming", ("dlrmv3_tiny", "dlrmv3_tiny_plain")
+PREDICTIONS = "forward.predictions"
+FP32 = PRECISIONS["fp32"]
+_BATCH = 64
+"""Requests that are served at a time."""
+
+
+class Service:
+    """Generated requests, and the trained reference's predictions.
+
+    Args:
+        trained: The folder of a training run; None for the initial weights.
+        requests: Number of requests, a multiple of the batch.
+        judged: Number of requests that the suite judges.
+    """
+
+    def __init__(self, trained: Path | None, requests: int, judged: int) -> None:
+        self.case = load_case(SERVED_CASE)
+        self._model = _model(self.case, trained)
+        generated = streaming.generate(
+            streaming.SMALL,
+            self.case.model.max_uih_len,
+            self.case.model.max_num_candidates,
+            (streaming.INFERENCE,),
+        )[streaming.INFERENCE]
+        # Requests come in order of time; a stride takes some of each period.
+        chosen = np.arange(requests) * (len(generated) // requests)
+        self._requests = generated.rows(chosen)
+        self.is_candidate = self._requests.is_candidate()
+        clicks = np.where(self.is_candidate, self._requests.labels, -1)
+        self.labels = {"clicks": clicks, "requests": np.arange(requests)}
+        self.weights = {name: tensor.detach() for name, tensor in self._model.dense.state_dict().items()}
+        self._batches = [self._arrays(slice(first, first + _BATCH)) for first in range(0, requests, _BATCH)]
+        self.reference = np.concatenate([self._refer(arrays) for arrays in self._batches])
+        self._judged = judged
+
+    def clean(self) -> CleanRun:
+        """The suite's evidence on the first requests."""
+        return CleanRun(self.case, FP32, self._arrays(slice(self._judged)), self.weights)
+
+    def port(self) -> TripyRunner:
+        """The port with the served weights, as its source is now."""
+        port = TripyRunner()
+        port.load(self.case, FP32, self.weights)
+        return port
+
+    def predictions(self, port: TripyRunner) -> np.ndarray:
+        """(requests, T, 1) of a port."""
+        return np.concatenate([port.run(arrays)[PREDICTIONS].double().numpy() for arrays in self._batches])
+
+    def quality(self, predictions: np.ndarray) -> dict[str, float]:
+        """MLPerf's three numbers, and the calibration error."""
+        truth = Candidates(PREDICTIONS).truth(self.labels)
+        flat = predictions_of(predictions, self.labels)
+        over = {metric.name: metric.over for metric in Candidates(PREDICTIONS).metrics}
+        usable = bool(((flat >= 0.0) & (flat <= 1.0)).all())
+        error = float(over[CALIBRATION_ERROR](flat, truth)) if usable else float("nan")
+        return {**public_gate.numbers(flat, truth), CALIBRATION_ERROR: error}
+
+    def _arrays(self, rows: slice) -> dict[str, np.ndarray]:
+        with torch.no_grad():
+            embedded = self._model.embed(self._requests.rows(rows))
+        arrays = {name: tensor.numpy() for name, tensor in embedded.items()}
+        # Padding has no row of a table.
+        valid_BH = np.arange(self.case.model.max_uih_len) < arrays["uih_lengths"][:, None]
+        for name in ("uih_embeddings", "uih_category_embeddings"):
+            arrays[name] = arrays[name] * valid_BH[..., None]
+        return arrays
+
+    def _refer(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        with torch.no_grad():
+            return self._model.dense(**{name: torch.tensor(array) for name, array in arrays.items()}).numpy()
+
+
+def main() -> None:
+    """Serve with each fault, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--trained", type=Path, required=True, help="folder of a training run")
+    parser.add_argument("--out", type=Path, required=True, help="file for the lines of JSON")
+    parser.add_argument("--requests", type=int, default=832, help="served requests, a multiple of 64")
+    parser.add_argument("--judged", type=int, default=16, help="requests that the suite judges")
+    parser.add_argument("--faults", default="", help="names; all by default")
+    arguments = parser.parse_args()
+    names = set(filter(None, arguments.faults.split(",")))
+    rows = _read(arguments.out)
+    faults = [edit for stem in CATALOGUES for edit in handwritten(ROOT / "cases/faults" / f"{stem}.yaml")]
+    wanted = [fault for fault in faults if fault.detail not in rows and (not names or fault.detail in names)]
+    with lean_traces(), arguments.out.open("a", encoding="utf-8") as output:
+        audit = Audit(Service(arguments.trained, arguments.requests, arguments.judged))
+        untrained = Service(None, arguments.requests, arguments.judged)
+        first: dict[str, Callable[[], dict[str, Any]]] = {
+            "untrained reference": lambda: untrained.quality(untrained.reference),
+            "trained reference": lambda: audit.expected,
+            "right port": lambda: audit.row(None),
+        }
+        todo = {name: row for name, row in first.items() if name not in rows}
+        todo |= {fault.detail: functools.partial(audit.row, fault) for fault in wanted}
+        for name, row in todo.items():
+            line = {"port": name, **row()}
+            output.write(json.dumps(line) + "\n")
+            output.flush()
+            rows[name] = line
+    print(table(list(rows.values())))
+
+
+class Audit:
+    """Both gates on the right port, and on ports with a fault."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.expected = service.quality(service.reference)
+        self._evidence = service.clean()
+        right = compare(self._evidence.evidence, self._evidence.results(service.port()))
+        output = right.tap(PREDICTIONS)
+        assert right.passed, right.diagnosis.text
+        assert output is not None
+        assert output.accumulated is not None
+        largest = float(np.abs(service.reference).max())
+        # Either of two predictions may be off by its limit.
+        self._least_gap = 2.0 * output.accumulated.limit.largest * largest
+
+    @functools.cached_property
+    def _benches(self) -> list[Bench]:
+        return [Bench(load_case(name), FP32) for name in PLANNED_CASES]
+
+    def row(self, fault: Edit | None) -> dict[str, Any]:
+        """The numbers and verdicts of both gates on a port."""
+        if fault is None:
+            return self._served()
+        with swapped(fault.module, fault.tree()):
+            row = self._served()
+        return {
+            **row,
+            "planned": next(filter(None, (_first_failure(one, fault) for one in self._benches)), ""),
+        }
+
+    def _served(self) -> dict[str, Any]:
+        service = self._service
+        try:
+            port = service.port()
+            predictions = service.predictions(port)
+            diagnosis = compare(self._evidence.evidence, self._evidence.results(port)).diagnosis
+        except Exception as error:  # noqa: BLE001, any exception of a faulty port is an outcome
+            return {"problem": error_text(error)}
+        quality = service.quality(predictions)
+        return {
+            **quality,
+            "missed": list(public_gate.missed(quality, self.expected)),
+            "largest_change": float(np.abs(predictions - service.reference)[service.is_candidate].max()),
+            "reordered": reordered_requests(
+                service.reference[..., 0], predictions[..., 0], service.is_candidate, self._least_gap
+            ),
+            "requests": len(predictions),
+            "named": "" if diagnosis.kind == "none" else _place(diagnosis),
+        }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as a table in Markdown."""
+    lines = [
+        "| port | NE | accuracy | AUC | MLPerf's gate | calibration error | largest change | requests in "
+        "another order | this suite, same requests | this suite, planned batches |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        name, planned = row["port"].replace("_", " "), _verdict(row, "planned")
+        if "problem" in row:
+            cells = [name, *[""] * len(public_gate.REFERENCE), "raises", "", "", "", "raises", planned]
+        else:
+            numbers = [f"{row[number]:.5f}" for number in public_gate.REFERENCE]
+            missed = _verdict({"missed": ", ".join(row["missed"])} if "missed" in row else {}, "missed")
+            error = row[CALIBRATION_ERROR]
+            calibration = "none" if math.isnan(error) else f"{error:.4f}"
+            cells = [name, *numbers, missed, calibration, *_of_requests(row), planned]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _of_requests(row: Mapping[str, Any]) -> list[str]:
+    if "named" not in row:
+        return [""] * 3
+    order = f"{row['reordered']} of {row['requests']}"
+    return [f"{row['largest_change']:.1e}", order, _verdict(row, "named")]
+
+
+def _verdict(row: Mapping[str, Any], field: str) -> str:
+    """A verdict whose field says what fails; empty without the field."""
+    if field not in row:
+        return ""
+    return f"fails: {row[field]}" if row[field] else "passes"
+
+
+def _first_failure(bench: Bench, fault: Edit) -> str:
+    """The place that the suite names for a fault in a case's planned batches; empty if all pass."""
+    batches = bench.plan()
+    with bench.faulty(fault, bench.port, FP32):
+        for batch in batches:
+            try:
+                diagnosis = compare(batch.evidence, batch.results(bench.port)).diagnosis
+            except Exception as error:  # noqa: BLE001, any exception of a faulty port is an outcome
+                return error_text(error)
+            if diagnosis.kind != "none":
+                return _place(diagnosis)
+    return ""
+
+
+def _place(diagnosis: Diagnosis) -> str:
+    return f"`{diagnosis.tap}`" if diagnosis.tap else diagnosis.text
+
+
+def _model(case: ConfiguredCase, trained: Path | None) -> DLRMv3WithTables:
+    settings = streaming.SMALL
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = DLRMv3WithTables(
+            case.model, settings.num_items, settings.num_categories, settings.num_users
+        ).eval()
+    if trained is not None:
+        model.load_state_dict(load_file(trained / BEST))
+    return model
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    if not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {row["port"]: row for row in rows}
+
+
+if __name__ == "__main__":
+    main()
