@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.base.errors import UserError, check_names
+from parity.base.errors import UserError, check_names, from_here
 from parity.base.precision import PRECISIONS
 from parity.case import Case, ModelPair
+from parity.case.pair import OPTIONS
 from parity.case.patterns import pattern_of
 from parity.execution.folder import RunFolder
 from parity.execution.record import ORACLE, REFERENCE, Status
@@ -58,6 +59,7 @@ class Result:
 
     def raise_if_failed(self) -> None:
         """Raises `ParityError` unless everything passes."""
+        __tracebackhide__ = True
         if not self.passed:
             raise ParityError(f"the port does not pass\n{self}")
 
@@ -89,6 +91,7 @@ class Result:
         return "\n".join(lines)
 
 
+@from_here
 def compare(
     torch_model: torch.nn.Module | Callable[[], torch.nn.Module],
     port: nvtripy.Module | Callable[..., nvtripy.Module],
@@ -117,6 +120,7 @@ def compare(
     Raises:
         UserError: A model, an input or an option that the comparison cannot use.
     """
+    check_names("option", options, ("precisions", "runners", *OPTIONS))
     case = ModelPair(torch_model, port, inputs, **options)
     own = case.precision_of_port()
     if own is not None:
@@ -133,6 +137,7 @@ def compare(
         return check(case, default if precisions is None else precisions, runners)
 
 
+@from_here
 def check(
     case: Case, precisions: Sequence[str] = PRECISIONS_COMPARED, runners: Sequence[str] = ("tripy",)
 ) -> Result:

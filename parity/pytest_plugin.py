@@ -127,12 +127,14 @@ class Checker:
             ParityError: The port does not pass.
             UserError: See `parity.compare`.
         """
+        __tracebackhide__ = True
         result = self.compare(*models, **options)
         result.raise_if_failed()
         return result
 
     def compare(self, *models: Any, **options: Any) -> Result:
         """The result of `check`, also of a port that does not pass."""
+        __tracebackhide__ = True
         from parity.api import check, compare
         from parity.case import Case
 

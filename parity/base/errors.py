@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Value = TypeVar("Value")
 
 MAX_LINES = 6
 MAX_CHARACTERS = 850
@@ -40,6 +45,23 @@ class UserError(ValueError):
     def __reduce__(self) -> tuple[type[UserError], tuple[str, object, str, str]]:
         # Errors travel between processes. The default passes on the message alone.
         return type(self), (self.field, self.value, self.problem, self.fix)
+
+
+def from_here(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
+    """The function with errors of the user that begin at its caller: the message says all.
+
+    pytest and Python then show the user's line and the message, and no code of the suite.
+    """
+
+    @functools.wraps(function)
+    def called(*arguments: Arguments.args, **keywords: Arguments.kwargs) -> Value:
+        __tracebackhide__ = True
+        try:
+            return function(*arguments, **keywords)
+        except UserError as error:
+            raise error.with_traceback(None) from None
+
+    return called
 
 
 def bounded(message: str) -> str:

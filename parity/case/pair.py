@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parity.base.errors import UserError, check_names
+from parity.base.errors import UserError, check_names, from_here
 from parity.base.trees import dotted, leaves, map_tree
 from parity.case.model import Case
 from parity.case.pairing import Pairing, entry_of, overrides_call
@@ -54,6 +54,7 @@ class ModelPair(Case):
 
     one_sided = True
 
+    @from_here
     def __init__(
         self,
         torch_model: torch.nn.Module | Callable[[], torch.nn.Module],

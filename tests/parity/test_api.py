@@ -190,6 +190,7 @@ def test_inputs_may_be_nested_and_outputs_in_containers():
         ),
         ({"entry": "score"}, "entry: score is no method of the PyTorch model; name one of its methods"),
         ({"entri": "forward"}, "option: entri is not known; did you mean 'entry'?"),
+        ({"precision": ("fp32",)}, "option: precision is not known; did you mean 'precisions'?"),
     ],
 )
 def test_bad_use_names_the_field_and_the_fix(changes, message):

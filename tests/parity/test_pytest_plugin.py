@@ -206,6 +206,41 @@ def test_bad_use_is_a_message(run):
     result.assert_outcomes(failed=1, deselected=5)
 
 
+def test_bad_use_and_a_failure_show_the_line_of_the_test_and_the_message_alone(run):
+    """No code of the suite, no cause behind the message, and no object of ours in full."""
+    misspelt = """{"y": X["x"]}, precisions=("fp32",), **UNUSED)"""
+    result = run(
+        f"""
+    def test_checked(parity):
+        parity.check(Net(), Port, {misspelt}
+
+
+    def test_compared():
+        parity.compare(Net(), Port, {misspelt}
+
+
+    def test_pair():
+        parity.ModelPair(Net(), Port, {{"y": X["x"]}})
+
+
+    def test_raised():
+        parity.compare(Net(), Wrong, X, precisions=("fp32",), **UNUSED).raise_if_failed()
+"""
+    )
+    result.assert_outcomes(failed=4)
+    lines = result.stdout.lines
+    beginnings = [number for number, line in enumerate(lines) if line.startswith("____")]
+    behind = (number for number, line in enumerate(lines) if line.startswith("===="))
+    ends = [*beginnings[1:], next(number for number in behind if number > beginnings[-1])]
+    for beginning, end in zip(beginnings, ends, strict=True):
+        assert end - beginning <= 16, lines[beginning:end]
+    text = "\n".join(lines)
+    assert text.count("E       parity.base.errors.UserError: inputs: y do not fit forward(x)") == 3
+    assert "where: layers.1 (Linear) diverges on its own" in text
+    for hidden in ("def _check_arguments", "direct cause", "Result(report", "self ="):
+        assert hidden not in text
+
+
 def test_a_class_of_cases_is_decorated_in_its_own_file_only(run, pytester):
     pytester.makepyfile(test_other="from test_port import *")
     result = run(
