@@ -7,7 +7,7 @@ process can import them: a crash of a runner then ends this process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from parity.execution.folder import RunFolder
 from parity.execution.record import ORACLE, REFERENCE, Status
 from parity.execution.request import Request
 from parity.pipeline import run
+from parity.report.coverage import in_words
 from parity.report.files import read_report, write_again, write_outputs
 from parity.report.overview import tolerated_in
 from parity.report.schema import Report, RunnerReport
@@ -45,6 +46,9 @@ class ParityError(AssertionError):
 @dataclass(frozen=True)
 class Result:
     """The result of a comparison; `str` of it has a line for each precision, and the culprit below a failure.
+
+    The last line counts the lines, branches, outcomes, thresholds and sizes of the port that the inputs leave
+    out; the written report lists them.
 
     Attributes:
         report: Every number, as in `report.json`.
@@ -88,7 +92,7 @@ class Result:
             if is_truth:
                 # Nothing else can be judged.
                 without_truth.add(name)
-        return "\n".join(lines)
+        return "\n".join([*lines, *_coverage(self.report)])
 
 
 @from_here
@@ -182,6 +186,14 @@ def check(
         command=f"{COMMAND} {case.name}",
     )
     return Result(run(request, progress=lambda _: None))
+
+
+def _coverage(report: Report) -> Iterator[str]:
+    """A line where the inputs leave something of the port unasked, or where that is not known."""
+    if report.coverage is not None:
+        if report.coverage.unasked:
+            yield f"{in_words(report.coverage)}; the written report lists them"
+        yield from (f"no coverage: {reason}" for reason in report.coverage.reasons)
 
 
 def _line(runner: RunnerReport) -> str:

@@ -151,8 +151,8 @@ def _finish(
     # Streams come first: they are the longest units of one process. No core waits long for the last unit.
     longest_first = sorted(prepared, key=lambda entry: _length(entry, request), reverse=True)
     units = [*((entry, None) for entry in prepared), *itertools.product(longest_first, precisions)]
-    here = any(case.is_live for case in request.cases)
-    results = side_by_side(work, units, folder, request.timeout, here, sharing)
+    live = [case for case in request.cases if case.is_live]
+    results = side_by_side(work, units, folder, request.timeout, bool(live), sharing)
     names = ((entry.case.name, precision) for entry, precision in units)
     done = dict(zip(names, results, strict=True))
     of_cases = [done[entry.case.name, None] for entry in prepared]
@@ -165,7 +165,8 @@ def _finish(
         (facts, [judgement for judgement, _ in judgements])
         for facts, judgements in zip(descriptions, by_case, strict=True)
     ]
-    report = assemble(judged, request.command, request.runners if request.runners_asked else (), of_cases)
+    asked = request.runners if request.runners_asked else ()
+    report = assemble(judged, request.command, asked, of_cases, live)
     if request.save is not None:
         # An interrupted run may have left a report.
         for problem in write_again(report, folder.path):

@@ -211,8 +211,10 @@ def test_the_example_of_two_models_passes(tmp_path, monkeypatch, capsys):
     example = text.partition("runs in this process:\n")[2].partition("\nThe result has")[0]
     exec(textwrap.dedent(example).replace("from small ", "from small_pair "), {})
     assert (tmp_path / "out" / "report.html").exists()
+    *results, asked = capsys.readouterr().out.splitlines()
     lines = [line.strip().partition(":")[0] for line in text.splitlines() if " PASS: 4 modules" in line]
-    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == lines
+    assert [line.partition(":")[0] for line in results] == lines
+    assert f"    {asked}\n" in text
 
 
 def test_the_arrows_of_the_readme_are_the_import_contracts():

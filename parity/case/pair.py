@@ -27,6 +27,14 @@ OPTIONS = ("name", "entry", "mask", "poison", "dynamic", *Pairing.OPTIONS)
 """Names of the options of a `ModelPair`."""
 
 
+_SIZES = {
+    "least sizes": lambda least, most: least,
+    "sizes of 2": lambda least, most: min(max(least, 2), most),
+    "middle sizes": lambda least, most: (least + most) // 2,
+}
+"""By name of a batch, its size of a dynamic axis by the least and the largest one."""
+
+
 class ModelPair(Case):
     """A PyTorch model, its port, and a batch of inputs.
 
@@ -46,7 +54,7 @@ class ModelPair(Case):
             `poison`: names of the inputs (B, N, ...) that get garbage where the mask is false, or a function
             from the inputs and a seed to such inputs. Garbage may not change a valid result.
             `dynamic`: least sizes by input and axis, such as `{"idx": {0: 1}}`. The port is compiled for the
-            range up to the sizes of the inputs, and runs at the least, middle and largest sizes.
+            range up to the sizes of the inputs, and runs at the least sizes, 2, the middle and the largest.
 
     Raises:
         UserError: A model, an input or an option that the comparison cannot use.
@@ -160,8 +168,12 @@ class ModelPair(Case):
         return self._arrays
 
     def plan(self) -> Iterable[PlannedBatch]:
-        for name, part in (("least sizes", 0.0), ("middle sizes", 0.5)) if self._dynamic else ():
-            yield PlannedBatch(name, f"the {name} of dynamic axes", cut(self._arrays, self._dynamic, part))
+        shapes = [{name: array.shape for name, array in self._arrays.items()}]
+        for name, size_of in _SIZES.items():
+            arrays = cut(self._arrays, self._dynamic, size_of)
+            if (sizes := {path: array.shape for path, array in arrays.items()}) not in shapes:
+                shapes.append(sizes)
+                yield PlannedBatch(name, f"the {name} of dynamic axes", arrays)
 
     def batch_size_of(self, arrays: Arrays) -> int:
         first = next(iter(arrays.values()))
@@ -177,6 +189,21 @@ class ModelPair(Case):
 
     def dynamic_axes(self, arrays: Arrays) -> Mapping[str, tuple[str, int]]:
         return {name: ("batch", axes[0]) for name, axes in self._dynamic.items() if 0 in axes}
+
+    def cannot_be_asked(self) -> Mapping[str, str]:
+        reasons: dict[str, str] = {}
+        for path, leaf in leaves(self._arguments):
+            if not isinstance(leaf, _ArrayName):
+                continue
+            argument = dotted(tuple("*" if isinstance(step, int) else step for step in path))
+            least = self._dynamic.get(leaf.name, {})
+            for axis, size in enumerate(self._arrays[leaf.name].shape):
+                place = f"entry {self.entry}({argument}), axis {axis}"
+                if axis in least:
+                    reasons[place] = f"dynamic allows {least[axis]} to {size}"
+                elif axis > 0:
+                    reasons[place] = "dynamic does not name this axis: the port is compiled for one size"
+        return reasons
 
     def valid_rows(self, arrays: Arrays) -> Mapping[int, np.ndarray]:
         mask = self._mask(arrays) if self._mask is not None else None

@@ -101,12 +101,12 @@ def checked_dynamic(option: Dynamic | None, arrays: Arrays) -> Dynamic:
     return option
 
 
-def cut(arrays: Arrays, dynamic: Dynamic, part: float) -> Arrays:
-    """The beginnings of the inputs: dynamic axes have sizes a part of the way from least to largest."""
+def cut(arrays: Arrays, dynamic: Dynamic, size_of: Callable[[int, int], int]) -> Arrays:
+    """The beginnings of the inputs: dynamic axes have a size between the least and the largest."""
     beginnings = {}
     for name, array in arrays.items():
         places = [slice(None)] * array.ndim
         for axis, least in dynamic.get(name, {}).items():
-            places[axis] = slice(least + int(part * (array.shape[axis] - least)))
+            places[axis] = slice(size_of(least, array.shape[axis]))
         beginnings[name] = np.ascontiguousarray(array[tuple(places)])
     return beginnings

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ _Arcs = frozenset[tuple[int, int]]
 _LEFT_OUT = [r"^\s*raise\b", r"^\s*assert\b", r"^\s*@(abc\.)?abstractmethod\b"]
 
 # A report parses a file. It follows from the file and the lines that have run, in whatever case.
-_reports: dict[tuple[str, _Arcs], dict[str, Any]] = {}
+reports: dict[tuple[str, _Arcs], dict[str, Any]] = {}
 
 
 class Lines:
@@ -44,12 +45,15 @@ class Lines:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Record inside."""
+        """Record inside. A debugger's trace function stays as it is."""
+        before = sys.gettrace()
         self._library.start()
         try:
             yield
         finally:
             self._library.stop()
+            if sys.gettrace() is not before:
+                sys.settrace(before)
 
     def answer(self, coverage: Coverage) -> None:
         """Add all lines and branches; the answers are the ones that have run so far."""
@@ -58,12 +62,12 @@ class Lines:
         # Files where nothing else has run have all their answers.
         changed = {path: ran for path, ran in arcs.items() if ran != self._reported.get(path)}
         self._reported = arcs
-        unknown = [path for path, ran in changed.items() if (path, ran) not in _reports]
+        unknown = [path for path, ran in changed.items() if (path, ran) not in reports]
         for path, facts in self._report(unknown).items():
-            _reports[path, arcs[path]] = facts
+            reports[path, arcs[path]] = facts
         for path, ran in changed.items():
             text = Path(path).read_text().splitlines()
-            for function, part in _reports[path, ran]["functions"].items():
+            for function, part in reports[path, ran]["functions"].items():
                 if function:
                     _add(coverage, self._sources[path], function, part, text)
 

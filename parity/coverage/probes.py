@@ -178,7 +178,7 @@ def _is_number(value: Any) -> bool:
 
 
 @cache
-def _instrumented(module: str) -> tuple[Mapping[str, CodeType], Sequence[Place]]:
+def instrumented(module: str) -> tuple[Mapping[str, CodeType], Sequence[Place]]:
     """Code of a module's functions with a probe in each of their places, and the places."""
     tree, places = with_probes(source_of(module))
     probed = {place.function for place in places}
@@ -197,7 +197,7 @@ class Probing:
         self._sources = sources
         self._coverage = coverage
         for module in sources:
-            for place in _instrumented(module)[1]:
+            for place in instrumented(module)[1]:
                 if place.form in _WITH_OUTCOMES and not place.branches:
                     coverage.add(_question(module, place, Kind.OUTCOME, OUTCOMES))
 
@@ -207,7 +207,7 @@ class Probing:
         probes = []
         with contextlib.ExitStack() as stack:
             for module in self._sources:
-                codes, places = _instrumented(module)
+                codes, places = instrumented(module)
                 own = Probes(module, places, self._coverage)
                 probes.append(own)
                 if not places:

@@ -8,41 +8,137 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import nvtripy
+import torch
 
 from parity.capture.tripy_hooks import named_modules
 from parity.case import Case
 
 
-def port_modules(case: Case) -> tuple[str, ...]:
-    """Import paths of the Python modules with the port's code.
+@dataclass(frozen=True)
+class PortCode:
+    """The Python code of a port.
 
-    The case may list them. By default they are the modules that define the port's classes, with the imported
-    modules of their packages.
+    Attributes:
+        modules: Import paths of its modules.
+        names: By module, the qualified names of its functions and classes; None where all of them count.
+        without_file: Names of its classes that are in no file, as those of an interactive session.
     """
-    return tuple(case.port_modules()) or _modules_of_classes(case.build_port(nvtripy.float32))
+
+    modules: tuple[str, ...]
+    names: Mapping[str, Collection[str]] | None = None
+    without_file: tuple[str, ...] = ()
+
+    def has(self, module: str, place: str) -> bool:
+        """Whether a function or method is the port's, by its qualified name without `<locals>`."""
+        if self.names is None:
+            return True
+        return any(place == name or place.startswith(f"{name}.") for name in self.names.get(module, ()))
 
 
-def _modules_of_classes(model: nvtripy.Module) -> tuple[str, ...]:
-    objects = [model, *(module for _, module in named_modules(model))]
-    names = {type(module).__module__ for module in objects}
-    own = {name for name in names if name.partition(".")[0] != nvtripy.__name__}
-    packages = {name.rpartition(".")[0] for name in own} - {""}
-    beside = {
+def port_code(case: Case) -> PortCode:
+    """The Python code of a case's port.
+
+    The case may list its modules. By default they are the modules of the port's classes and the imported
+    modules of their packages. Classes of the port count there, with the functions and classes that they name;
+    the reference, the case and other models beside them do not.
+    """
+    listed = tuple(case.port_modules())
+    if listed:
+        return PortCode(listed)
+    model = case.build_port(nvtripy.float32)
+    parts = [model, *(module for _, module in named_modules(model))]
+    own = [type(part) for part in parts if type(part).__module__.partition(".")[0] != nvtripy.__name__]
+    received = [value for part in parts for value in vars(part).values() if isinstance(value, FunctionType)]
+    modules = _with_packages({one.__module__ for one in own})
+    names = named_by([*own, *received], modules)
+    without_file = {one.__name__ for one in own if one.__module__ not in modules}
+    return PortCode(tuple(sorted(names)), names, tuple(sorted(without_file)))
+
+
+def _with_packages(modules: Set[str]) -> set[str]:
+    """Imported modules with a file: some modules, and those of their packages."""
+    packages = {name.rpartition(".")[0] for name in modules} - {""}
+    return {
         name
-        for name, module in sys.modules.items()
-        if name.rpartition(".")[0] in packages and getattr(module, "__file__", None)
+        for name, module in list(sys.modules.items())
+        if (name in modules or name.rpartition(".")[0] in packages) and getattr(module, "__file__", None)
     }
-    return tuple(sorted(own | beside))
+
+
+def named_by(roots: Iterable[Any], modules: Collection[str]) -> dict[str, set[str]]:
+    """Classes and functions with the functions and classes that their code names, directly or not.
+
+    Args:
+        roots: The classes and functions.
+        modules: Import paths of modules. Code elsewhere is left out.
+
+    Returns:
+        Qualified names without `<locals>`, by module.
+    """
+    names: dict[str, set[str]] = {}
+    waiting: list[Any] = list(roots)
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            waiting += value
+        elif isinstance(value, functools.partial):
+            waiting.append(value.func)
+        elif isinstance(value := _plain(value), (type, FunctionType)) and value.__module__ in modules:
+            if isinstance(value, type) and issubclass(value, (torch.nn.Module, Case)):
+                continue
+            name = value.__qualname__.replace("<locals>.", "")
+            names.setdefault(value.__module__, set()).add(name)
+            waiting += _of_class(value) if isinstance(value, type) else _of_function(value)
+    # A class's name stands for its methods.
+    return {
+        module: {name for name in own if name.rpartition(".")[0] not in own} for module, own in names.items()
+    }
+
+
+def _of_class(owner: type) -> list[Any]:
+    return [*owner.__bases__, *vars(owner).values()]
+
+
+def _of_function(function: FunctionType) -> Iterator[Any]:
+    """The values of the global and enclosing names in a function's code."""
+    yield from (cell.cell_contents for cell in function.__closure__ or () if _is_set(cell))
+    codes, words = [function.__code__], set[str]()
+    while codes:
+        code = codes.pop()
+        words.update(code.co_names)
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    for word in words & function.__globals__.keys():
+        value = function.__globals__[word]
+        if isinstance(value, ModuleType):
+            yield from (vars(value)[name] for name in words & vars(value).keys())
+        else:
+            yield value
+
+
+def _is_set(cell: CellType) -> bool:
+    """Whether an enclosing name has a value by now."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
 
 
 def short_name(module: str) -> str:
@@ -62,7 +158,7 @@ def path_of(module: str) -> str:
     return path
 
 
-@cache
+@functools.cache
 def functions(module: str) -> dict[str, FunctionType]:
     """Functions and methods that a module defines, by their qualified names."""
     functions_by_name: dict[str, FunctionType] = {}

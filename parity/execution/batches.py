@@ -122,8 +122,8 @@ class BatchCollection:
             self._names = tuple(name for name in self._names if record.runners[name].status not in _NOT_HERE)
 
     def _covers(self, number: int) -> bool:
-        """Whether a batch measures coverage. Code of live models is not traced: it is this process's own."""
-        in_plan = number < len(self._prepared.inputs.batches) and not self._prepared.case.is_live
+        """Whether a batch measures coverage."""
+        in_plan = number < len(self._prepared.inputs.batches)
         return in_plan and self._request.covers(self._precision)
 
     def _run(self, number: int, names: Sequence[str], modules_alone: bool) -> Record:

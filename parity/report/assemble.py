@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from parity.base.environment import environment
 from parity.capture.names import TapName
-from parity.case import load_case
+from parity.case import Case, load_case
 from parity.execution.case_files import CaseDescription
 from parity.execution.record import ORACLE, REFERENCE, RunnerRecord, Status
 from parity.report.coverage import coverage_report
@@ -45,6 +45,7 @@ def assemble(
     command: str,
     asked: Sequence[str],
     streams: Sequence[Sequence[StreamReport]] = (),
+    live: Sequence[Case] = (),
 ) -> Report:
     """The report on a run.
 
@@ -53,6 +54,7 @@ def assemble(
         command: The command line.
         asked: The runners that the user named.
         streams: The judged streams of each case; empty without any.
+        live: The cases that cannot be loaded again.
     """
     report = Report(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -64,7 +66,7 @@ def assemble(
             for (description, judgements), of_case in itertools.zip_longest(judged, streams, fillvalue=())
         ),
         coverage=coverage_report(
-            [load_case(description.case) for description, _ in judged if description.case.target],
+            [*live, *(load_case(facts.case) for facts, _ in judged if facts.case.target)],
             [judgement for _, judgements in judged for judgement in judgements],
         ),
         exit_code=0,

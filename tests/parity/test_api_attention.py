@@ -115,13 +115,14 @@ def test_garbage_in_masked_positions_shows_a_leak():
     assert "padding leaks" in str(result), result
 
 
-def test_dynamic_sizes_run_at_three_sizes_with_one_executable():
+def test_dynamic_sizes_run_at_four_sizes_with_one_executable():
     sizes = {name: {0: 1, 1: 1} for name in SEQUENCES}
     result = attend(dynamic=sizes)
     assert result.passed, result
     assert [batch.name for batch in result.report.cases[0].batches] == [
         "typical",
         "least sizes",
+        "sizes of 2",
         "middle sizes",
     ]
 

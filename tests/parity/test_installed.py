@@ -104,6 +104,9 @@ def test_the_program_runs_a_new_case(installed, tmp_path):
         program, "run", "--model", "mine:case", "--precision", "fp32", cwd=tmp_path, site=installed
     ).stdout
     assert "PASS" in out
+    # The port alone is asked, and the inputs ask all of it.
+    assert "asked: all" in out
+    assert "not asked" not in out
     assert (tmp_path / "parity_reports").is_dir()
 
 

@@ -95,7 +95,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
     def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
         if self._survey is None:
             twin = copy.copy(self)
-            self._survey = Survey(self.case, tripy_dtype(self.dtype), self._modules, twin)
+            self._survey = Survey(self.case, tripy_dtype(self.dtype), self.model, self._modules, twin)
             twin._executables, twin._whole = {}, None
             twin._compile = self._survey.graph
         return self._survey.answer(arrays, recorded)

@@ -9,12 +9,13 @@ import nvtripy as tp
 
 from parity.capture.captures import Capture
 from parity.case import Case
+from parity.coverage import lines
 from parity.coverage.lines import Lines
-from parity.coverage.probes import Probes, Probing
-from parity.coverage.questions import Coverage
+from parity.coverage.probes import Probes, Probing, instrumented
+from parity.coverage.questions import Coverage, Question
 from parity.coverage.sizes import sizes_of
-from parity.coverage.source import port_modules
-from parity.runners.base import Appends, Arrays, Runner
+from parity.coverage.source import functions, port_code
+from parity.runners.base import Appends, Arrays, Runner, Unavailable
 from parity.runners.tripy.compiled import Compiled, DynamicSizes, to_host
 from parity.runners.tripy.lean_traces import leanly
 
@@ -25,12 +26,27 @@ class Survey:
     Args:
         case: The case, in the runner's form.
         dtype: Type of the port's numbers.
+        model: The loaded port.
         modules: Modules of the port by path.
         runner: A copy of the runner, which gets its graphs from `graph`.
     """
 
-    def __init__(self, case: Case, dtype: tp.dtype, modules: Mapping[str, tp.Module], runner: Runner) -> None:
-        sources = port_modules(case)
+    def __init__(
+        self,
+        case: Case,
+        dtype: tp.dtype,
+        model: tp.Module,
+        modules: Mapping[str, tp.Module],
+        runner: Runner,
+    ) -> None:
+        if case.is_live:
+            # The user's session may have imported a module again.
+            for forget in (functions.cache_clear, instrumented.cache_clear, lines.reports.clear):
+                forget()
+        self._code = port_code(case)
+        if self._code.without_file:
+            raise Unavailable(f"no file has the code of {', '.join(self._code.without_file)}")
+        sources = self._code.modules
         self._case = case
         self._coverage, self._told = Coverage(), Coverage()
         self._lines = Lines(sources)
@@ -38,7 +54,9 @@ class Survey:
         self._modules = modules
         self._runner = runner
         with self._lines.on(), self._probing.on():
-            leanly(lambda: case.build_port(dtype))
+            built = leanly(lambda: case.build_port(dtype))
+        # The user has built a live Tripy model before.
+        self._is_rebuilt = built is not model
 
     def answer(self, arrays: Arrays, recorded: Capture) -> Coverage:
         """The questions and answers of one batch, without those of earlier ones.
@@ -55,7 +73,14 @@ class Survey:
         self._coverage.update(sizes_of(self._case, arrays, recorded, self._modules))
         new = self._coverage.without(self._told)
         self._told.update(new)
-        return new
+        return Coverage({question: seen for question, seen in new.seen.items() if self._asks(question)})
+
+    def _asks(self, question: Question) -> bool:
+        """Whether a question is about the port, and inputs can answer it."""
+        if not question.module:
+            return True
+        is_construction = question.place.endswith(".__init__")
+        return self._code.has(question.module, question.place) and (self._is_rebuilt or not is_construction)
 
     def graph(self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes) -> Compiled:
         """A function as a graph with probes."""

@@ -18,7 +18,7 @@ from parity.capture.names import TapName
 from parity.capture.tripy_hooks import named_modules
 from parity.case import Case
 from parity.coverage.questions import Coverage, Kind, excuse_of
-from parity.coverage.source import port_modules
+from parity.coverage.source import port_code
 from parity.inputs.arrays import NamedInputs, make_inputs
 from parity.inputs.weights import case_weights, rounded
 from parity.runners.tripy.runner import TripyRunner
@@ -48,7 +48,7 @@ class Bench(BatchBench):
         weights, _ = case_weights(case)
         stale, _ = case_weights(case.with_overrides(seed=case.seed + 1))
         self.stale = rounded(stale, precision.dtype)
-        self._sources = port_modules(case)
+        self._sources = port_code(case).modules
         self._building, self._running = Watch(self._sources), Watch(self._sources)
         port = TripyRunner()
         with self._building.on({}):

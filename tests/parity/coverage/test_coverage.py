@@ -172,7 +172,7 @@ def test_equal_lines_are_reported_once(monkeypatch):
         reported_paths.extend(paths)
         return report(self, paths)
 
-    monkeypatch.setattr(lines, "_reports", {})
+    monkeypatch.setattr(lines, "reports", {})
     monkeypatch.setattr(Lines, "_report", reporting)
     first = _asked([1, 2])
     assert _asked([1, 2]).seen == first.seen

@@ -4,7 +4,7 @@ import pytest
 
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
-from parity.coverage.source import port_modules
+from parity.coverage.source import port_code
 from parity.studies.fault_injection.bench import Bench
 from parity.studies.fault_injection.faults import Outcome
 from parity.studies.fault_injection.trial import try_fault
@@ -12,7 +12,7 @@ from tests.cases.test_small_model import Port, SmallModel
 
 
 def test_faults_go_into_the_module_that_defines_the_port():
-    assert Port.__module__ in port_modules(SmallModel())
+    assert Port.__module__ in port_code(SmallModel()).modules
     bench = Bench(SmallModel(), PRECISIONS["fp32"])
     dropped = next(
         fault
