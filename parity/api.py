@@ -227,12 +227,14 @@ def _notes(runner: RunnerReport) -> list[str]:
     groups: dict[tuple[str, str, str], list[str]] = {}
     for module in runner.modules:
         if module.gap:
-            # The reference has no class for a module of the port alone.
-            kind = "of the port" if module.kind == "unknown" else module.kind
-            groups.setdefault((pattern_of(module.path), kind, module.gap), []).append(module.path)
-    return [
-        f"note: {pattern} ({len(paths)} {kind}): {gap}"
-        if len(paths) > 1
-        else f"note: {paths[0]} ({kind}): {gap}"
-        for (pattern, kind, gap), paths in groups.items()
-    ]
+            groups.setdefault((pattern_of(module.path), module.kind, module.gap), []).append(module.path)
+    return [f"note: {_named(paths, pattern, kind)}: {gap}" for (pattern, kind, gap), paths in groups.items()]
+
+
+def _named(paths: Sequence[str], pattern: str, kind: str) -> str:
+    """Modules of one class, by the pattern of their paths."""
+    # The reference has no class for a module that the port alone has.
+    is_extra = kind == "unknown"
+    if len(paths) == 1:
+        return f"{paths[0]} ({'in the port alone' if is_extra else kind})"
+    return f"{pattern} ({len(paths)} {'modules, in the port alone' if is_extra else f'{kind} modules'})"

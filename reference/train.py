@@ -49,7 +49,6 @@ from reference.training import Listener, Losses, Result, Schedule, Task, fit
 
 BAD_INPUT = 2
 RUNS = Path("trained")
-PIPED_WIDTH = 110
 _ADAM, _ADAMW = "adam", "adamw"
 _LONGEST = 600
 """Longest refusal, in characters."""
@@ -126,7 +125,7 @@ def main(
     resume: bool,
 ) -> None:
     """Train the reference on recorded data or generated requests, with the public recipes."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    console = Console(highlight=False)
     try:
         _check_temporaries()
         case = _trainable(case_name)

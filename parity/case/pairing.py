@@ -148,7 +148,7 @@ class Pairing:
         if not self.one_sided:
             return ""
         if kind == "unknown":
-            return "the reference calls no module of this path"
+            return "PyTorch calls no module of this path"
         return "the port has no module of this path"
 
     def check_options(self) -> None:

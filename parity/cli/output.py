@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 REPORTS = Path("parity_reports")
-PIPED_WIDTH = 120
 
 
 class _Output(Console):
@@ -33,8 +32,8 @@ def drop(stream: TextIO) -> None:
 
 
 def stdout() -> Console:
-    """The terminal. Files and pipes have no width; a module table needs this one."""
-    return _Output(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    """The terminal; a file or a pipe has the width of COLUMNS, of the terminal it is read on, or 80."""
+    return _Output(highlight=False)
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:

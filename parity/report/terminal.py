@@ -63,10 +63,13 @@ class _Tables:
         rest = Group(*facts(report), *_closing(report))
         room = SCREEN - 1 - len(console.render_lines(rest, options))
         for by_precision, graphs in ((True, True), (False, True), (False, False)):
-            tables = Group(case_table(report, by_precision), runner_table(report, graphs))
-            if len(console.render_lines(tables, options)) <= room:
+            cases, runners = case_table(report, by_precision), runner_table(report, graphs)
+            excess = len(console.render_lines(Group(cases, runners), options)) - room
+            if excess <= 0:
                 break
-        yield tables
+        else:
+            cases = case_table(report, by_precision, max(1, cases.row_count - excess))
+        yield from (cases, runners)
 
 
 def _closing(report: Report) -> Iterator[Text]:

@@ -19,6 +19,7 @@ from parity.verdict.judgement import MODEL_OUTPUT
 SHORTEST_NAME = 12
 """Width at which a module's name is cut no further."""
 _STYLES = {"PASS": "green", "BUILT": "green", "INSENSITIVE": "yellow", "UNAVAILABLE": "yellow"}
+_PASSING = ("PASS", BUILT)
 _LEAST_SERIOUS = ("FAIL", "INSENSITIVE", "UNAVAILABLE", "PASS", "BUILT")
 
 
@@ -121,12 +122,13 @@ class _Cut:
         yield Text(f"{self.before}{name}", no_wrap=True, overflow="crop")
 
 
-def case_table(report: Report, by_precision: bool) -> Table:
+def case_table(report: Report, by_precision: bool, most: int | None = None) -> Table:
     """A line for each case and precision, or for each case whose precisions all pass.
 
     Args:
         report: The report.
         by_precision: Whether every precision has a line of its own.
+        most: Largest number of lines. Passing ones far from their limits then share the last line.
     """
     timed = _timed_runners(report)[:2]
     table = _table()
@@ -140,10 +142,32 @@ def case_table(report: Report, by_precision: bool) -> Table:
     several = "" if by_precision else f"{_precisions(report)[0]} "
     for name in timed:
         table.add_column(f"{name}\n{several}ms", justify="right", no_wrap=True)
-    for case in report.cases:
-        for line in _lines(case, report.requested_runners, by_precision):
+    lines = [line for case in report.cases for line in _lines(case, report.requested_runners, by_precision)]
+    joined = _least_close(lines, len(lines) - most + 1) if most is not None and most < len(lines) else []
+    for line in lines:
+        if line not in joined:
             table.add_row(*line.cells(), *(_milliseconds(line.precisions[0], name) for name in timed))
+    if joined:
+        table.add_row(*_joined(joined))
     return table
+
+
+def _least_close(lines: Sequence[_Line], number: int) -> list[_Line]:
+    """The passing lines whose worst checks are farthest from their limits; no single one."""
+    passing = [line for line in lines if line.verdict in _PASSING]
+    passing.sort(key=lambda line: max((module.margin for _, module in line.checks), default=0.0))
+    return passing[:number] if number > 1 else passing[:2]
+
+
+def _joined(lines: Sequence[_Line]) -> list[RenderableType]:
+    """The cells of a line for several."""
+    checks = [check for line in lines for check in line.checks]
+    cells: list[RenderableType] = [f"{len(lines)} others", Text("PASS", style=_STYLES["PASS"])]
+    if not checks:
+        return cells
+    precision, worst = max(checks, key=lambda check: check[1].margin)
+    place = _Cut(worst.tap, f"{precision} ")
+    return [*cells, str(len(checks)), ratio_text(worst.margin), place, _least_detected(checks)]
 
 
 def _table() -> Table:
@@ -152,7 +176,7 @@ def _table() -> Table:
 
 def _lines(case: CaseReport, requested: Sequence[str], by_precision: bool) -> Iterator[_Line]:
     whole = _Line(case, case.precisions, requested)
-    if by_precision or whole.verdict not in ("PASS", BUILT):
+    if by_precision or whole.verdict not in _PASSING:
         for precision in case.precisions:
             yield _Line(case, [precision], requested)
     else:
@@ -188,7 +212,7 @@ def runner_table(report: Report, graphs: bool) -> Table:
 
     Args:
         report: The report.
-        graphs: Whether replays of CUDA graphs have lines of their own.
+        graphs: Whether replays of CUDA graphs, and runners without any verdict, have lines of their own.
     """
     precisions = _precisions(report)
     table = _table()
@@ -200,6 +224,8 @@ def runner_table(report: Report, graphs: bool) -> Table:
     for _, precision, entry in report.runner_reports():
         of_runner.setdefault(entry.label, []).append((precision.precision, entry))
     for label, entries in of_runner.items():
+        if not graphs and all(entry.verdict == "NONE" for _, entry in entries):
+            continue  # a fact below the tables has their number and the reason
         words = [entry.verdict if entry.verdict != "NONE" else entry.status for _, entry in entries]
         counted = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
         style = "" if set(words) <= set(_STYLES) else "bold red"

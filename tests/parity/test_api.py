@@ -115,9 +115,13 @@ def test_tensors_constants_and_other_parameter_names_are_inputs():
 def test_notes_of_repeated_modules_share_a_line():
     paths = ("blocks.0.act", "blocks.1.act", "act")
     modules = [SimpleNamespace(path=p, tap=p, kind="ReLU", gap="is absent", verdicts={}) for p in paths]
+    extra = ("blocks.0.q", "blocks.1.q", "head.q")
+    modules += [SimpleNamespace(path=p, tap=p, kind="unknown", gap="none", verdicts={}) for p in extra]
     assert details(SimpleNamespace(modules=modules, diagnosis=None)) == [
-        "note: blocks.*.act (2 ReLU): is absent",
+        "note: blocks.*.act (2 ReLU modules): is absent",
         "note: act (ReLU): is absent",
+        "note: blocks.*.q (2 modules, in the port alone): none",
+        "note: head.q (in the port alone): none",
     ]
 
 

@@ -157,7 +157,7 @@ class RoundingSamples(EachOperation):
         if not count or not is_wide(output):
             return output
         if in_place and not isinstance(output, Samples):
-            raise NotBatchable("a rounded number is written into a tensor that exists once")
+            raise NotBatchable("a rounded number is written into a tensor that all samples share")
         values = output.values if isinstance(output, Samples) else output
         shape = torch.Size((self._count, *output.shape))
         fitting = [_aligned(operand, output.ndim) for operand in operands]
@@ -217,7 +217,11 @@ class LargestResult(EachOperation):
 @functools.cache
 def _state(reason: str) -> None:
     """Log a reason once a process: every module of a model has the same one."""
-    _LOG.warning("rounding samples are taken one by one: %s", reason)
+    _LOG.warning(
+        "this comparison takes longer, with the same verdicts: the model runs once for each sample of the "
+        "rounding errors, and not once for all, because %s",
+        reason,
+    )
 
 
 def rounding_samples(

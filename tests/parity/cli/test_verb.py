@@ -179,3 +179,17 @@ def test_a_long_value_of_an_option_is_shortened(command):
     ended = command("run", "--batch", "9" * 5000)
     assert ended.code == 2
     assert len(ended.err) < 1200
+
+
+@pytest.mark.parametrize(("columns", "width"), [("", 80), ("0", 80), ("101", 101)])
+def test_a_page_through_a_pipe_has_the_width_of_columns_or_80(columns, width):
+    """`list` has descriptions that are longer than any of these."""
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "run_parity.py"), "list"],
+        env={**os.environ, "COLUMNS": columns},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert width - 8 < max(map(len, ended.stdout.splitlines())) <= width

@@ -81,6 +81,38 @@ def test_a_pass_of_many_cases_is_one_screen(width):
         assert any("PASS: " in line for line in lines)
 
 
+def test_cases_that_a_screen_has_no_room_for_share_a_line():
+    """The closest ones to their limits keep theirs."""
+    report = _cases(made_reports.passing(), 60)
+    (case, *others) = report.cases
+    precision = case.precisions[0]
+    reference, port = precision.runners
+    close = made_reports.module(CULPRIT, precision.precision, alone=0.97)
+    modules = tuple(close if module.tap == CULPRIT else module for module in port.modules)
+    runners = (reference, port.model_copy(update={"modules": modules}))
+    changed = (precision.model_copy(update={"runners": runners}), *case.precisions[1:])
+    case = case.model_copy(update={"precisions": changed})
+    lines = _shown(report.model_copy(update={"cases": (*others, case)}), 80)
+    assert len(lines) == SCREEN - 1
+    shown = [line for line in lines if line.startswith("case_")]
+    assert shown[-1].split()[:4] == [case.case.name, "PASS", shown[-1].split()[2], "0.97"]
+    (joined,) = (line for line in lines if " others " in line)
+    assert joined.split()[:3] == [str(60 - len(shown)), "others", "PASS"]
+    assert joined.split()[3] == str((60 - len(shown)) * int(shown[0].split()[2]))
+
+
+def test_a_full_screen_counts_runners_without_a_verdict_below_the_tables():
+    gone = made_reports.without_verdict("tensorrt", "BUILT", "no CUDA device")
+    report = made_reports.report(
+        *((made_reports.reference(), made_reports.passing_port(name), gone) for name in PRECISIONS)
+    )
+    few, many = _shown(report, 80), _shown(_cases(report, 30), 80)
+    assert sum(line.startswith("tensorrt label") for line in few) == 1
+    assert not any(line.startswith("tensorrt label") for line in many)
+    for lines, count in ((few, 3), (many, 90)):
+        assert any(line.startswith(f"BUILT: {count} runs of tensorrt label: no CUDA") for line in lines)
+
+
 def test_a_case_line_has_the_worst_check_and_the_least_detected_error():
     report = made_reports.passing()
     (case,) = report.cases
