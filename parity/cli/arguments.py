@@ -10,6 +10,7 @@ from parity.base.locks import made
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
 from parity.case import Case, CaseReference, Registry, load_case
 from parity.execution.bounds import checked
+from parity.execution.folder import has_content
 from parity.execution.request import Request
 from parity.runners import RUNNERS, default_runners
 
@@ -122,12 +123,18 @@ def names(option: str, text: str | None) -> list[str]:
 
 
 def writable(option: str, folder: Path) -> Path:
-    """The folder. Raises `UserError` if it is not writable; an absent one is tried, and stays absent."""
+    """The folder for new files. An absent one is tried, and stays absent.
+
+    Raises:
+        UserError: It is not writable, or holds anything.
+    """
     try:
+        full = has_content(folder)
         with made(folder):
             probe = folder / ".probe"
-            probe.touch()
-            probe.unlink()
+            if not full:
+                probe.touch()
+                probe.unlink()
     except (OSError, ValueError) as error:
         raise UserError(
             option,
@@ -135,4 +142,6 @@ def writable(option: str, folder: Path) -> Path:
             f"cannot be written ({getattr(error, 'strerror', error)})",
             "choose another folder",
         ) from error
+    if full:
+        raise UserError(option, str(folder), "is not empty", "choose a new folder")
     return folder

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @options.save("New folder for inputs, weights, captures and the report.")
 @click.option(
     "--profile",
-    type=options.NamedPath(file_okay=False),
-    help="Folder for a Chrome or Perfetto trace of each runner, with a range for each module.",
+    type=options.PATH,
+    help="New folder for a Chrome or Perfetto trace of each runner, with a range for each module.",
 )
 @options.time_limit
 @options.memory

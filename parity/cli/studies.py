@@ -87,7 +87,7 @@ def precision(registry: Registry, budget: float, policy: Path | None, **chosen: 
         except Unavailable as error:
             raise _no_port(error) from error
         if request.save is not None:
-            _require_new(writable("--save", request.save))
+            writable("--save", request.save)
         report = command.run(request, budget, policy, advance)
         folder = request.save or output.new_folder()
         command.write(report, folder)
@@ -96,14 +96,6 @@ def precision(registry: Registry, budget: float, policy: Path | None, **chosen: 
         console.print(command.render(report))
         output.print_line(console, f"report: {folder / 'precision.json'}")
     return report.exit_code
-
-
-def _require_new(save: Path) -> None:
-    """Raises `UserError` for a folder that holds anything."""
-    from parity.execution.folder import has_content
-
-    if has_content(save):
-        raise UserError("--save", str(save), "is not empty", "choose a new folder")
 
 
 @click.command(

@@ -209,16 +209,12 @@ def attempts(draw: st.DrawFn) -> Attempt:
             plain[plain.index(name) + 1] = value
         else:
             plain += [name, value]
-        if name in ("--save", "--profile") and value in _TAKEN and (name, value) not in _FREE:
+        if name in ("--save", "--profile") and value in _TAKEN:
             codes = (REFUSED,)
     if verb == "shrink" and draw(st.booleans()):
         plain[0] = draw(st.sampled_from(_PATHS))
         codes = (REFUSED,) if plain[0] in (*_TAKEN, "empty", ".", "..") else codes
     return Attempt((verb, *plain), _MODULES, codes=codes)
-
-
-_FREE = (("--profile", "full"), ("--profile", "/"))
-"""A trace goes into a folder beside other files."""
 
 
 @st.composite

@@ -200,8 +200,10 @@ def test_gpus_that_are_not_there_are_refused(folders, monkeypatch):
 
 
 @pytest.mark.full
-def test_ranks_end_with_a_program_that_is_killed(folders):
-    """SIGKILL leaves the program no moment to end its ranks: the system does."""
+def test_ranks_end_with_a_program_that_is_killed(folders, tmp_path_factory):
+    """SIGKILL leaves the program no moment to end its ranks: the system does. Its temporary files stay."""
+    # Its sockets have short paths.
+    environment = os.environ | {"TMPDIR": str(tmp_path_factory.mktemp("t"))}
     program = (
         "import sys, time; from pathlib import Path; from tables.sharded import ShardedTables\n"
         "tables = ShardedTables(Path(sys.argv[1]))\n"
@@ -209,7 +211,7 @@ def test_ranks_end_with_a_program_that_is_killed(folders):
         "time.sleep(600)\n"
     )
     command = [sys.executable, "-c", program, str(folders["rows on 3"])]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as started:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment) as started:
         processes = [int(word) for word in started.stdout.readline().split()]
         assert len(processes) == 3
         assert all(map(is_running, processes))

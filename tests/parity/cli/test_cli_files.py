@@ -220,7 +220,12 @@ def test_a_refusal_leaves_no_folder_for_traces(refused):
     assert "weights: none cannot be read" in message
 
 
-def test_precision_refuses_a_target_that_exists_before_it_searches(refused, tmp_path):
+@pytest.mark.parametrize(
+    ("option", "arguments"),
+    [("--save", ("precision", "--case", "dlrm_tiny")), ("--profile", ("run", *TINY))],
+    ids=["precision", "traces"],
+)
+def test_a_target_that_exists_is_refused_before_any_work(refused, tmp_path, option, arguments):
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
@@ -230,8 +235,8 @@ def test_precision_refuses_a_target_that_exists_before_it_searches(refused, tmp_
         ("full/x", "cannot be written (File exists); choose another folder"),
         ("/sys/x", "cannot be written"),
     ):
-        message = refused("precision", "--case", "dlrm_tiny", "--save", target)
-        assert message.startswith(f"--save: {target} {problem}")
+        message = refused(*arguments, option, target)
+        assert message.startswith(f"{option}: {target} {problem}")
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["x"]
 
 
