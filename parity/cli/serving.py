@@ -21,7 +21,7 @@ from parity.cli.verb import Verb
     example="--model my_case:case --scenario offline --duration 10",
     exit_codes=(
         "every prediction passes, and LoadGen calls the performance run valid",
-        "a prediction fails, the audit fails, or the performance run is invalid",
+        "a prediction fails or its check is INSENSITIVE, the audit fails, or the performance run is invalid",
         "bad input, or LoadGen is not installed",
     ),
 )

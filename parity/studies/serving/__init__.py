@@ -6,5 +6,6 @@ port       the port at fixed shapes, with staged copies of its inputs
 server     the thread that answers queries
 loadgen    LoadGen's settings, tests, and logs
 judging    the truth of every request, and the verdict on LoadGen's log of predictions
+auditing   the verdict on the benchmark's audit
 command    the verb `serve`
 """

@@ -15,7 +15,8 @@ from parity.base.precision import Precision
 from parity.case import Case
 from parity.inputs.weights import case_weights
 from parity.studies.serving import loadgen
-from parity.studies.serving.judging import Accuracy, Audited, Judge, audited
+from parity.studies.serving.auditing import Audited, audited
+from parity.studies.serving.judging import Accuracy, Judge
 from parity.studies.serving.loadgen import Folders, Load
 from parity.studies.serving.port import ServedPort
 from parity.studies.serving.requests import Requests
@@ -74,9 +75,10 @@ class Served:
 
     @property
     def exit_code(self) -> int:
-        """0 if predictions and audit pass and LoadGen calls the performance run valid."""
+        """0 if predictions and audit pass, an error of 1 % is detected, and LoadGen calls its run valid."""
         is_valid = self.summary.get(loadgen.RESULT, _VALID) == _VALID and not self.dropped
-        return int(not (self.accuracy.passed and is_valid and (self.audit is None or self.audit.passed)))
+        is_proved = self.accuracy.verdict == "PASS"
+        return int(not (is_proved and is_valid and (self.audit is None or self.audit.passed)))
 
     def lines(self) -> list[str]:
         """The results in words."""
@@ -184,9 +186,10 @@ def _content(order: Order, requests: Requests, weights: str, served: Served) -> 
         "seed": order.seed,
         "shapes": [{"tokens": shape.width, "rows": shape.rows} for shape in requests.shapes.values()],
         "accuracy": {
-            "verdict": "PASS" if accuracy.passed else "FAIL",
+            "verdict": accuracy.verdict,
             "predictions": accuracy.predictions,
             "margin": accuracy.margin,
+            "min_detectable_error": accuracy.detectable,
             "problems": {str(number): text for number, text in accuracy.problems.items()},
         },
         "performance": dict(served.summary),

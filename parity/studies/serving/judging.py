@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,7 +28,9 @@ from parity.studies.serving.server import HEADER, row_of
 from parity.verdict.comparison import compare
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import TapJudgement
-from parity.verdict.rows import WITHIN_LIMITS
+from parity.verdict.sensitivity import INSENSITIVE_ABOVE, why_by_nature
+
+Verdict = Literal["PASS", "INSENSITIVE", "FAIL"]
 
 MOST_EXPLAINED = 3
 """Wrong requests that are explained."""
@@ -73,6 +76,7 @@ class Accuracy:
         predictions: Number of judged predictions.
         margin: Largest error over its limit.
         detectable: Largest of the relative errors that the verdicts just detect; NaN in a failure.
+        by_nature: The reason why no number of requests detects `INSENSITIVE_ABOVE`; empty if enough do.
         problems: By number of the request, the mistake in words.
         truths: By number of the request.
         answers: Logged predictions by number of the request, where they are of that request.
@@ -82,25 +86,38 @@ class Accuracy:
     predictions: int = 0
     margin: float = 0.0
     detectable: float = 0.0
+    by_nature: str = ""
     problems: dict[int, str] = field(default_factory=dict)
     truths: dict[int, Truth] = field(default_factory=dict)
     answers: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
+        """Whether no prediction is wrong."""
         return not self.problems
+
+    @property
+    def verdict(self) -> Verdict:
+        if not self.passed:
+            return "FAIL"
+        return "PASS" if self.detectable <= INSENSITIVE_ABOVE else "INSENSITIVE"
 
     def line(self) -> str:
         """The verdict in words."""
         if self.passed:
-            return (
-                f"PASS: {self.predictions} predictions of {self.requests} requests, err/limit "
-                f"{self.margin:.2f}; an error of {self.detectable:.2g} is detected"
-            )
+            text = f"{self.verdict}: {self.predictions} predictions of {self.requests} requests, err/limit "
+            text += f"{self.margin:.2f}; an error of {self.detectable:.2g} is detected"
+            return text if self.verdict == "PASS" else f"{text}, and none below: {self._advice()}"
         first = next(iter(self.problems.values()))
         others = len(self.problems) - 1
         more = f" ({others} more requests are wrong)" if others else ""
         return f"FAIL: {first}{more}"
+
+    def _advice(self) -> str:
+        if self.by_nature:
+            nature = f"no number of requests detects {INSENSITIVE_ABOVE:.0%}, since {self.by_nature}"
+            return f"{nature}; give a finer precision"
+        return "give more requests (--samples), or a finer precision"
 
 
 class Judge:
@@ -175,7 +192,9 @@ class Judge:
             judged.truths[number] = Truth(oracle[row][counted[row]], bound)
             judged.predictions += int(counted[row].sum())
         judged.margin = max(judged.margin, verdict.margin)
-        judged.detectable = max(judged.detectable, verdict.min_detectable_error)
+        if verdict.min_detectable_error >= judged.detectable:
+            judged.detectable = verdict.min_detectable_error
+            judged.by_nature = why_by_nature(judgement.lasting_limit, judgement.rows, has_more_rows=False)
         if verdict.passed:
             return {}
         own = [number for number in numbers if number in judged.answers]
@@ -246,7 +265,7 @@ def answers(requests: Requests, log: Sequence[Logged]) -> tuple[dict[int, np.nda
     problems: dict[int, str] = {}
     for entry in log:
         number = entry.request
-        problem = _problem(requests, entry)
+        problem = problem_of(requests, entry)
         if problem:
             problems.setdefault(number, f"request {number} {problem}")
         else:
@@ -254,7 +273,7 @@ def answers(requests: Requests, log: Sequence[Logged]) -> tuple[dict[int, np.nda
     return {number: values for number, values in right.items() if number not in problems}, problems
 
 
-def _problem(requests: Requests, entry: Logged) -> str:
+def problem_of(requests: Requests, entry: Logged) -> str:
     """The reason why an answer cannot be right; empty if its predictions decide."""
     if entry.values.size < HEADER:
         return "has no answer: the server dropped its query"
@@ -268,71 +287,3 @@ def _problem(requests: Requests, entry: Logged) -> str:
     if not np.isfinite(entry.values).all():
         return "has predictions that are not finite"
     return ""
-
-
-@dataclass(frozen=True)
-class Audited:
-    """The verdict on an audit.
-
-    Attributes:
-        name: Name of the audit.
-        logged: Number of logged answers.
-        equal: Number of them with the bits of the accuracy run.
-        change: Largest relative change of the audit's metric.
-        tolerance: Largest change that passes.
-        problem: The first mistake in words; empty if the audit passes.
-    """
-
-    name: str
-    logged: int
-    equal: int
-    change: float
-    tolerance: float
-    problem: str
-
-    @property
-    def passed(self) -> bool:
-        return not self.problem
-
-    def line(self) -> str:
-        """The verdict in words."""
-        if self.problem:
-            return f"FAIL: {self.problem}"
-        return (
-            f"PASS: {self.logged} answers of the performance run, {self.equal} with equal bits; the metric "
-            f"changes by at most {self.change:.2g} for any labels, limit {self.tolerance:.2g}"
-        )
-
-    def text(self) -> str:
-        """The file for the submission checker."""
-        return f"{self.line()}\n\nTEST {'PASS' if self.passed else 'FAIL'}\n"
-
-
-def audited(requests: Requests, accuracy: Accuracy, log: Sequence[Logged]) -> Audited:
-    """Compare the answers that LoadGen logged in a performance run with those of the accuracy run.
-
-    Both are within the limit, so that they differ by at most two limits; see `parity.verdict.rows`.
-    """
-    audit = requests.serving.audit
-    equal, change, problem = 0, 0.0, ""
-    for entry in log:
-        number = entry.request
-        text = _problem(requests, entry)
-        if text:
-            problem = problem or f"request {number} {text}"
-            continue
-        values, before, truth = entry.values[HEADER:], accuracy.answers[number], accuracy.truths[number]
-        equal += values.tobytes() == before.tobytes()
-        difference = float(np.abs(values - before).max(initial=0.0))
-        if not difference <= WITHIN_LIMITS * truth.bound:
-            problem = problem or (
-                f"request {number} differs from its answer in the accuracy run by {difference:.3g}, "
-                f"more than {WITHIN_LIMITS * truth.bound:.3g}"
-            )
-        tasks = requests.counted([number]).shape[-1]
-        change = max(change, requests.serving.change(before.reshape(-1, tasks), values.reshape(-1, tasks)))
-    if not log:
-        problem = "LoadGen logged no answer"
-    if not problem and not change <= audit.tolerance:
-        problem = f"the metric may change by {change:.2g}, more than {audit.tolerance:.2g}"
-    return Audited(audit.name, len(log), equal, change, audit.tolerance, problem)

@@ -11,7 +11,7 @@ def setup():
     runs, clean_run = {}, judging.CleanRun
 
     def once(case, precision, arrays, weights, isolated):
-        key = b"".join(array.tobytes() for array in arrays.values())
+        key = precision.name, b"".join(array.tobytes() for array in arrays.values())
         if key not in runs:
             runs[key] = clean_run(case, precision, arrays, weights, isolated=isolated)
         return runs[key]

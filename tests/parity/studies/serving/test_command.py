@@ -8,8 +8,9 @@ import pytest
 
 from parity.base.errors import UserError
 from parity.studies.serving import loadgen
+from parity.studies.serving.auditing import Audited
 from parity.studies.serving.command import Served
-from parity.studies.serving.judging import Accuracy, Audited
+from parity.studies.serving.judging import Accuracy
 from tests.parity.served_case import CASE, COUNT, ROWS
 
 pytest.importorskip("mlperf_loadgen", reason="the load is LoadGen's: pip install mlcommons-loadgen")
@@ -106,8 +107,13 @@ class TestTheResult:
                 {"accuracy": Accuracy(1, problems={0: "request 0 is wrong"}), "summary": {}, "audit": None},
                 "performance  not measured: predictions are wrong",
             ),
+            (
+                {"accuracy": Accuracy(1, predictions=5, detectable=0.02)},
+                "accuracy     INSENSITIVE: 5 predictions of 1 requests, err/limit 0.00; an error of 0.02 is "
+                "detected, and none below: give more requests (--samples), or a finer precision",
+            ),
         ],
-        ids=["dropped", "invalid", "audit", "accuracy"],
+        ids=["dropped", "invalid", "audit", "accuracy", "insensitive"],
     )
     def test_one_failure_ends_with_1(self, right, changes, line):
         served = self.served(right, **changes)

@@ -10,11 +10,13 @@ import pytest
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture
 from parity.studies.serving import judging
+from parity.studies.serving.auditing import audited
 from parity.studies.serving.batching import Batch, Query
-from parity.studies.serving.judging import Judge, audited
+from parity.studies.serving.judging import Judge
 from parity.studies.serving.loadgen import Logged
 from parity.studies.serving.port import ServedPort
 from parity.studies.serving.server import Server
+from parity.verdict.sensitivity import INSENSITIVE_ABOVE
 from tests.parity.served_case import CASE, COUNT, as_log
 
 pytest.importorskip("mlperf_loadgen", reason="the load is LoadGen's: pip install mlcommons-loadgen")
@@ -28,6 +30,7 @@ class TestARightServer:
         assert 0 < right.margin < 1
         assert right.predictions == sum(setup.requests.counted([n]).sum() for n in range(COUNT))
         assert right.line().startswith(f"PASS: {right.predictions} predictions of {COUNT} requests")
+        assert (right.verdict, right.by_nature) == ("PASS", "")
 
     def test_so_it_does_where_queries_come_one_by_one(self, setup, tmp_path):
         assert setup.judged(tmp_path, scenario="server").passed
@@ -43,6 +46,38 @@ class TestARightServer:
     def test_requests_have_garbage_in_their_padding(self, setup):
         clean, served = setup.requests.clean([0]), setup.requests.served([0])
         assert any(not np.array_equal(clean[name], served[name]) for name in clean)
+
+
+class TestAnInsensitiveCheck:
+    def test_it_is_no_pass(self, setup, right):
+        # The same answers by the limits of bf16, which are far wider.
+        judge = Judge(setup.requests, PRECISIONS["bf16"], setup.weights, setup.port)
+        judged = judge.accuracy(as_log(right), [])
+        assert judged.passed
+        assert judged.verdict == "INSENSITIVE"
+        assert judged.line().startswith(f"INSENSITIVE: {right.predictions} predictions of {COUNT} requests")
+        assert judged.detectable > INSENSITIVE_ABOVE
+
+    @pytest.mark.parametrize(
+        ("detectable", "verdict"),
+        [
+            (INSENSITIVE_ABOVE, "PASS"),
+            (np.nextafter(INSENSITIVE_ABOVE, 1), "INSENSITIVE"),
+            (1, "INSENSITIVE"),
+        ],
+    )
+    def test_one_percent_decides(self, detectable, verdict):
+        assert judging.Accuracy(1, detectable=detectable).verdict == verdict
+
+    def test_the_line_says_whether_more_requests_help(self):
+        more = judging.Accuracy(1, detectable=0.02)
+        advice = "an error of 0.02 is detected, and none below: give more requests (--samples), or a finer"
+        assert more.line().endswith(f"{advice} precision")
+        none = judging.Accuracy(1, detectable=0.02, by_nature="all rows share roundings")
+        assert "no number of requests detects 1%, since all rows share roundings; give" in none.line()
+
+    def test_a_failure_stays_one(self):
+        assert judging.Accuracy(1, detectable=0.02, problems={0: "wrong"}).verdict == "FAIL"
 
 
 class SwapsRows(Server):
