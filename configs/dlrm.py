@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from configs.fields import MAX_WHOLE, Count, Strict, raise_problems
+from parity.base.module_patterns import covers
 
 _WIDTHS = r"^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})*$"
 _TWO_WIDTHS = r"^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})+$"
@@ -59,6 +60,20 @@ class DLRMConfig(Strict):
     max_bag_size: Count | None = Field(
         default=None, description="longest bag that the port is compiled for; left out: any"
     )
+
+    int8_rows: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(),
+        description="patterns of the tables in 8 bits with a scale and a bias a row, such as ['emb_l.*']",
+    )
+
+    @property
+    def int8_tables(self) -> frozenset[int]:
+        """Numbers of the tables that `int8_rows` covers."""
+        return frozenset(
+            table
+            for table in range(len(self.arch_embedding_size))
+            if any(covers(pattern, f"emb_l.{table}") for pattern in self.int8_rows)
+        )
 
     @property
     def bottom_widths(self) -> tuple[int, ...]:
@@ -111,6 +126,16 @@ class DLRMConfig(Strict):
             problems.append(
                 f"weighted_pooling: '{self.weighted_pooling}' needs plain tables; unset qr_flag and md_flag"
             )
+        if self.int8_rows and (self.qr_flag or self.md_flag):
+            problems.append(
+                f"int8_rows: {list(self.int8_rows)} needs plain tables; unset qr_flag and md_flag"
+            )
+        problems += [
+            f"int8_rows: {pattern!r} matches no table; give a pattern of 'emb_l.0' to "
+            f"'emb_l.{len(self.arch_embedding_size) - 1}'"
+            for pattern in self.int8_rows
+            if not any(covers(pattern, f"emb_l.{table}") for table in range(len(self.arch_embedding_size)))
+        ]
         size = self.arch_sparse_feature_size
         if self.md_flag and self.md_round_dims and size & (size - 1):
             problems.append(

@@ -186,6 +186,7 @@ def build_dlrm(config: DLRMConfig, validate_inputs: bool = True) -> DLRM_Net:
         md_threshold=config.md_threshold,
         weighted_pooling=config.weighted_pooling,
         validate_inputs=validate_inputs,
+        int8_tables=config.int8_tables,
     ).eval()
 
 

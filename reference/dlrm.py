@@ -12,7 +12,7 @@ Departures from the public code:
 * ``sum`` adds the vectors: the public README defines this operator, and the public code rejects it;
 * inputs are checked before they are looked up, with the table, the value and the fix in the message;
 * tables below the mixed-dimension threshold have the common width (the public code cannot build them);
-* no multi-device code and no quantisation.
+* no multi-device code; tables in 8 bits quantise the public float keys, see `reference.int8_embedding_bags`.
 
 ``python -m reference.dlrm_sample_run --mini-batch-size 2 --data-size 6 --debug`` prints the public README's
 sample run.
@@ -22,7 +22,7 @@ Legend: B batch, T tables, L total number of indices of a table, D embedding, F 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from reference.dlrm_layers import (
     interaction_width,
 )
 from reference.embedding_bags import BagInputError, EmbeddingBag, NumpyRandom, check_bags
+from reference.int8_embedding_bags import Int8EmbeddingBag
 from reference.md_embedding_bag import PrEmbeddingBag
 from reference.qr_embedding_bag import QREmbeddingBag
 from reference.validation import require, require_choice, require_positive
@@ -80,6 +81,7 @@ def create_emb(
     md_threshold: int,
     sparse: bool,
     rng: NumpyRandom,
+    int8_tables: Collection[int] = (),
 ) -> EmbeddingTables:
     """Make one table for each entry of ``ln_emb``; arguments as for `DLRM_Net`."""
     require(len(ln_emb) > 0, "ln_emb", list(ln_emb), "give at least one table")
@@ -88,13 +90,14 @@ def create_emb(
     dims = [m_spa] * len(ln_emb) if isinstance(m_spa, int) else list(m_spa)
     require(len(dims) == len(ln_emb), "m_spa", dims, f"give one dimension for each of {len(ln_emb)} tables")
     tables = EmbeddingTables()
-    for rows, dim in zip(ln_emb, dims, strict=True):
+    for table, (rows, dim) in enumerate(zip(ln_emb, dims, strict=True)):
         if qr_flag and rows > qr_threshold:
             tables.append(QREmbeddingBag(rows, dim, qr_collisions, qr_operation, sparse, rng))
         elif md_flag and rows > md_threshold:
             tables.append(PrEmbeddingBag(rows, dim, max(dims), sparse, rng))
         else:
-            tables.append(EmbeddingBag(rows, max(dims), sparse, rng))
+            kind = Int8EmbeddingBag if table in int8_tables else EmbeddingBag
+            tables.append(kind(rows, max(dims), sparse, rng))
     return tables
 
 
@@ -129,6 +132,7 @@ class DLRM_Net(nn.Module):
         rng: draws the initial values, tables first, then the bottom MLP, then the top MLP; ``numpy.random``
             itself unless given. On the meta device nothing is drawn: ``load_state_dict(..., assign=True)``
             fills the model later, and no table is held twice.
+        int8_tables: numbers of the plain tables in 8 bits, see `reference.int8_embedding_bags`.
 
     Raises:
         ValueError: naming the argument and its valid values.
@@ -156,6 +160,7 @@ class DLRM_Net(nn.Module):
         validate_inputs: bool = True,
         mlp_init: str = "normal",
         rng: NumpyRandom | None = None,
+        int8_tables: Collection[int] = (),
     ) -> None:
         super().__init__()
         rng = rng or np.random
@@ -182,6 +187,7 @@ class DLRM_Net(nn.Module):
             md_threshold,
             sparse,
             rng,
+            int8_tables,
         )
         learned = weighted_pooling == "learned"
         self.v_W_l = nn.ParameterList(torch.ones(rows) for rows in ln_emb) if learned else None

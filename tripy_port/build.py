@@ -186,6 +186,7 @@ def build_dlrm(config: DLRMConfig, dtype: tp.dtype = tp.float32) -> DLRM_Net:
         md_threshold=config.md_threshold,
         weighted_pooling=config.weighted_pooling,
         max_bag_size=config.max_bag_size,
+        int8_tables=config.int8_tables,
         dtype=dtype,
     )
 

@@ -14,12 +14,13 @@ Legend: B batch, T tables, L total number of indices of a table, D embedding, F 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import nvtripy as tp
 
 from tripy_port.dlrm_layers import FeatureInteraction, LogCounts, create_mlp, interaction_width
 from tripy_port.embedding_bags import BagInputError, EmbeddingBag, check_bags
+from tripy_port.int8_embedding_bags import Int8EmbeddingBag
 from tripy_port.md_embedding_bag import PrEmbeddingBag
 from tripy_port.parameters import parameter
 from tripy_port.qr_embedding_bag import QREmbeddingBag
@@ -61,6 +62,7 @@ def create_emb(
     md_flag: bool,
     md_threshold: int,
     max_bag_size: int | None,
+    int8_tables: Collection[int] = (),
     dtype: tp.dtype = tp.float32,
 ) -> EmbeddingTables:
     """Make one table for each entry of ``ln_emb``; arguments as for `DLRM_Net`."""
@@ -70,13 +72,14 @@ def create_emb(
     dims = [m_spa] * len(ln_emb) if isinstance(m_spa, int) else list(m_spa)
     require(len(dims) == len(ln_emb), "m_spa", dims, f"give one dimension for each of {len(ln_emb)} tables")
     tables: list[tp.Module] = []
-    for rows, dim in zip(ln_emb, dims, strict=True):
+    for table, (rows, dim) in enumerate(zip(ln_emb, dims, strict=True)):
         if qr_flag and rows > qr_threshold:
             tables.append(QREmbeddingBag(rows, dim, qr_collisions, qr_operation, max_bag_size, dtype))
         elif md_flag and rows > md_threshold:
             tables.append(PrEmbeddingBag(rows, dim, max(dims), max_bag_size, dtype))
         else:
-            tables.append(EmbeddingBag(rows, max(dims), max_bag_size, dtype))
+            kind = Int8EmbeddingBag if table in int8_tables else EmbeddingBag
+            tables.append(kind(rows, max(dims), max_bag_size, dtype))
     return EmbeddingTables(*tables)
 
 
@@ -105,6 +108,7 @@ class DLRM_Net(tp.Module):
             (``v_W_l``). "fixed" has weights of one and no key.
         max_bag_size: the longest bag that a graph of this model takes; None for any. See
             `tripy_port.embedding_bags`.
+        int8_tables: numbers of the plain tables in 8 bits, see `reference.int8_embedding_bags`.
 
     Raises:
         ValueError: naming the argument and its valid values.
@@ -129,6 +133,7 @@ class DLRM_Net(tp.Module):
         md_threshold: int = 200,
         weighted_pooling: str | None = None,
         max_bag_size: int | None = None,
+        int8_tables: Collection[int] = (),
         dtype: tp.dtype = tp.float32,
     ) -> None:
         super().__init__()
@@ -157,6 +162,7 @@ class DLRM_Net(tp.Module):
             md_flag,
             md_threshold,
             max_bag_size,
+            int8_tables,
             dtype,
         )
         learned = weighted_pooling == "learned"

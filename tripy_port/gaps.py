@@ -59,6 +59,7 @@ GAPS: dict[str, str] = {
             "dlrm.DLRM_Net.__init__",
             "dlrm.create_emb",
             "embedding_bags.EmbeddingBag.__init__",
+            "int8_embedding_bags.Int8EmbeddingBag.__init__",
             "md_embedding_bag.PrEmbeddingBag.__init__",
             "qr_embedding_bag.QREmbeddingBag.__init__",
         )
@@ -79,6 +80,7 @@ ADDITIONS: dict[str, str] = {
         "embedding_bags.EmbeddingBag.__init__",
         "embedding_bags.check_bags",
         "embedding_bags.pool_bags",
+        "int8_embedding_bags.Int8EmbeddingBag.__init__",
         "md_embedding_bag.PrEmbeddingBag.__init__",
         "qr_embedding_bag.QREmbeddingBag.__init__",
     )

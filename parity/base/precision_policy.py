@@ -22,6 +22,7 @@ from pathlib import Path
 
 from parity.base.errors import UserError
 from parity.base.files import read_file
+from parity.base.module_patterns import MODEL, matches, outwards
 from parity.base.precision import PRECISIONS
 from parity.base.strict_yaml import YAMLProblem, parse_yaml
 
@@ -29,8 +30,6 @@ BASE = "fp32"
 """The precision of a port's inputs, and of every module that no pattern covers."""
 CASTABLE = tuple(name for name, precision in PRECISIONS.items() if not precision.needs_cuda)
 """Precisions that a cast can give a single module. tf32 is a switch of the whole process."""
-MODEL = "*"
-"""The pattern of the whole model, whose path is empty."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ class Policy:
         known = ["", *paths]
         own: dict[str, str] = {}
         for pattern, precision in self.patterns:
-            matches = [path for path in known if _matches(pattern, path)]
+            matches = [path for path in known if matches(pattern, path)]
             if not matches:
-                near = difflib.get_close_matches(pattern, known, n=1)
+                near = difflib.get_closematches(pattern, known, n=1)
                 raise UserError(
                     "policy",
                     pattern,
@@ -82,7 +81,7 @@ class Policy:
                 )
             for path in matches:
                 own.setdefault(path, precision)
-        return {path: next((own[outer] for outer in _outwards(path) if outer in own), BASE) for path in known}
+        return {path: next((own[outer] for outer in outwards(path) if outer in own), BASE) for path in known}
 
 
 def compact(precisions: Mapping[str, str]) -> Policy:
@@ -93,11 +92,11 @@ def compact(precisions: Mapping[str, str]) -> Policy:
     """
     lines = {"": precisions[""]}
     for path, precision in precisions.items():
-        if precision != next(lines[outer] for outer in _outwards(path) if outer in lines):
+        if precision != next(lines[outer] for outer in outwards(path) if outer in lines):
             lines[path] = precision
     for path, precision in list(lines.items()):
         pattern = re.sub(r"\b\d+\b", MODEL, path)
-        alike = [similar for similar in precisions if _matches(pattern, similar)]
+        alike = [similar for similar in precisions if matches(pattern, similar)]
         if len(alike) > 1 and all(precisions[similar] == precision for similar in alike):
             lines = {line: name for line, name in lines.items() if line not in alike} | {pattern: precision}
     return Policy.of(lines)
@@ -120,18 +119,4 @@ def read_policy(path: Path) -> Policy:
 def owner_of(name: str, paths: Iterable[str]) -> str:
     """The path of the innermost module that a parameter belongs to, by its name in the state dict."""
     known = set(paths)
-    return next((outer for outer in _outwards(name) if outer in known), "")
-
-
-def _matches(pattern: str, path: str) -> bool:
-    if pattern == MODEL:
-        return path == ""
-    return re.fullmatch(re.escape(pattern).replace(r"\*", "[^.]*"), path) is not None
-
-
-def _outwards(path: str) -> Iterable[str]:
-    """A path and all outer paths, the empty one last."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield ""
+    return next((outer for outer in outwards(name) if outer in known), "")

@@ -73,7 +73,9 @@ def _table(config: DLRMConfig, shapes: Shapes, table: int, dim: int, item: int) 
     base = config.arch_sparse_feature_size
     plain = not (config.md_flag and rows > config.md_threshold)
     columns = base if plain else dim
-    bags = Work(0, item * min(looked_up, rows) * columns, entering, item * b * columns)
+    # A row of 8 bits has a byte a column, and a scale and a bias in float32.
+    row = columns + 8 if table in config.int8_tables else item * columns
+    bags = Work(0, min(looked_up, rows) * row, entering, item * b * columns)
     if plain:
         return {path: bags}
     if columns == base:

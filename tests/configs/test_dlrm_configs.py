@@ -73,7 +73,7 @@ def test_cases_cover_every_kind_of_module_and_both_ways_to_sum_bags():
     assert {model.weighted_pooling for model in models} == {None, "learned", "fixed"}
     assert {model.qr_operation for model in models if model.qr_flag} == {"mult", "add", "concat"}
     assert {model.md_round_dims for model in models if model.md_flag} == {True, False}
-    tiny = [name for name in DLRM_CASES if name.startswith("dlrm_tiny")]
+    tiny = [name for name in DLRM_CASES if name.startswith("dlrm_tiny") and name != "dlrm_tiny_int8"]
     assert [name for name in DLRM_CASES if configs.load_case(name).default] == tiny
 
 
@@ -173,3 +173,23 @@ def test_a_batch_can_be_changed():
     case = configs.load_case("dlrm_tiny")
     assert configs.with_input(case, batch_size=3).input.batch_size == 3
     assert configs.case_from_values(case.model_dump(mode="json")) == case
+
+
+def test_patterns_choose_the_tables_in_8_bits():
+    model = configs.load_case("dlrm_tiny_int8").model
+    assert model.int8_tables == {0, 1, 2}
+    assert model.model_copy(update={"int8_rows": ("emb_l.*",)}).int8_tables == {0, 1, 2, 3}
+    assert model.model_copy(update={"int8_rows": ("emb_l",)}).int8_tables == {0, 1, 2, 3}
+    assert configs.load_case("dlrm_tiny").model.int8_tables == set()
+
+
+def test_a_pattern_without_a_table_is_refused(message):
+    assert "int8_rows: 'emb_l.4' matches no table; give a pattern of 'emb_l.0' to 'emb_l.3'" in message(
+        model__int8_rows=["emb_l.4"]
+    )
+
+
+def test_composed_tables_have_no_8_bits(message):
+    assert "int8_rows: ['emb_l.0'] needs plain tables" in message(
+        model__int8_rows=["emb_l.0"], model__qr_flag=True
+    )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -137,7 +138,9 @@ class RoundingSamples(EachOperation):
     def _for_all(self, run: Callable[..., tuple], values: list[torch.Tensor], func: Any) -> tuple:
         """`run` for every sample: its tensors as `Samples`."""
         try:
-            with torch._C._ForceDispatchKeyGuard(*self._outside):
+            with torch._C._ForceDispatchKeyGuard(*self._outside), warnings.catch_warnings():
+                # An operation without a batching rule runs once for each sample: no news for users.
+                warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
                 outputs = torch.func.vmap(run)(*values)
         except RuntimeError as error:
             raise NotBatchable(f"{func}: {error}") from error

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
-from parity.base.precision_policy import MODEL, compact
+from parity.base.module_patterns import MODEL
+from parity.base.precision_policy import compact
 from parity.report.assemble import latency_report
 from parity.report.schema_modules import LatencyReport
 from parity.studies.precision_search import cost

@@ -35,6 +35,8 @@ def test_activations_are_neither_lost_nor_saturated(name):
     with torch.no_grad(), tapped(model) as capture:
         click = entry(**arguments)
     for tap, tensor in capture.tensors.items():
+        if ".quantise" in tap:
+            continue  # Codes are integers, and scales are a 255th of a row's range.
         size = float(tensor.square().mean().sqrt())
         assert 0.05 < size < 20.0, (tap, size)
     config = load_case(name).config

@@ -1,0 +1,33 @@
+"""Patterns of modules' paths: one grammar for precisions of modules and for what a configuration quantises.
+
+A pattern is a module's path, in which `*` stands for any text within one name; `*` alone is the whole model,
+whose path is empty. A pattern covers the modules that it matches and all modules inside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MODEL = "*"
+"""The pattern of the whole model, whose path is empty."""
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern matches a module itself."""
+    if pattern == MODEL:
+        return path == ""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", "[^.]*"), path) is not None
+
+
+def covers(pattern: str, path: str) -> bool:
+    """Whether a pattern matches a module or a module around it."""
+    return any(matches(pattern, outer) for outer in outwards(path))
+
+
+def outwards(path: str) -> Iterable[str]:
+    """A path and all outer paths, the empty one last."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
