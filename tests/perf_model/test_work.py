@@ -137,3 +137,12 @@ def test_a_container_moves_its_own_inputs_and_outputs_only():
     assert works["mlp"].input_bytes == 3 * 5 * 4
     assert works["mlp"].output_bytes == 3 * 2 * 4
     assert around(Work(1, 2, 3, 4), inputs=5, outputs=6) == Work(1, 2, 5, 6)
+
+
+def test_a_row_in_8_bits_is_its_codes_a_scale_and_a_bias():
+    config = load_case("dlrm_tiny_int8")
+    floats = config.model_copy(update={"model": config.model.model_copy(update={"int8_rows": ()})})
+    shapes = {"counts": (8, 13), "lS_o": (4, 8)} | {f"lS_i_{table}": (5,) for table in range(4)}
+    own, plain = (case_work(case, shapes, 4) for case in (config, floats))
+    assert [own[f"emb_l.{table}"].weight_bytes for table in range(4)] == [5 * 14, 5 * 14, 5 * 14, 5 * 24]
+    assert [plain[f"emb_l.{table}"].weight_bytes for table in range(4)] == [5 * 24] * 4

@@ -27,6 +27,7 @@ RUNS = [
         ("dlrm_tiny_weighted", (0,)),
         ("dlrm_tiny_qr", (0,)),
         ("dlrm_tiny_md", (0,)),
+        ("dlrm_tiny_int8", (0,)),
         ("dlrm_kaggle", (0,)),
         ("dlrm_lecture", (0,)),
         ("dlrm_lecture_index", (0,)),
