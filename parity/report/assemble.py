@@ -11,7 +11,7 @@ from parity.base.environment import environment
 from parity.capture.names import TapName
 from parity.case import Case, load_case
 from parity.execution.case_files import CaseDescription
-from parity.execution.record import ORACLE, REFERENCE, RunnerRecord, Status
+from parity.execution.record import REFERENCE, RunnerRecord
 from parity.report.coverage import coverage_report
 from parity.report.schema import (
     BatchReport,
@@ -71,27 +71,7 @@ def assemble(
         ),
         exit_code=0,
     )
-    return report.model_copy(update={"exit_code": _exit_code(report)})
-
-
-def _exit_code(report: Report) -> int:
-    """0 all pass; 1 a verdict, stream or runner fails or is INSENSITIVE; 2 a runner asked for is missing."""
-    if report.failing_streams():
-        return 1
-    entries = [entry for _, _, entry in report.runner_reports()]
-    harmless = (Status.OK, Status.UNAVAILABLE, Status.BUILT)
-    if any(entry.verdict in ("FAIL", "INSENSITIVE") or entry.status not in harmless for entry in entries):
-        return 1
-    needed = {*report.requested_runners, REFERENCE, ORACLE}
-    if any(entry.status == Status.UNAVAILABLE.value and entry.runner in needed for entry in entries):
-        return 2
-    # A run without a judgement proves only that its engines can be built.
-    judged = [
-        entry
-        for entry in entries
-        if entry.status == Status.BUILT or (entry.verdict == "PASS" and entry.runner != REFERENCE)
-    ]
-    return 0 if judged else 1
+    return report.model_copy(update={"exit_code": report.code_of_results()})
 
 
 def _case_report(

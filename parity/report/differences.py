@@ -140,7 +140,7 @@ _KINDS = ("verdict", "missing", "error", "latency")
 
 def _streams(case: CaseReport) -> dict[str, StreamReport]:
     """Streams by precision and library; the device may change."""
-    return {f"{stream.precision} {stream.side.partition(' ')[0]}": stream for stream in case.streams}
+    return {f"{stream.precision} {stream.library}": stream for stream in case.streams}
 
 
 def _by_precision(case: CaseReport) -> dict[str, PrecisionReport]:

@@ -67,7 +67,7 @@ def read_report(path: Path) -> Report:
     """
     fix = "give a report.json that a run wrote"
     try:
-        report = Report.model_validate_json(read_file(path))
+        report = Report.model_validate_json(read_file(path), strict=True)
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
         raise UserError("report", str(path), problem, fix) from error

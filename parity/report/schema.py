@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from parity.case import CaseReference
-from parity.execution.record import BuildRecord
+from parity.execution.record import ORACLE, REFERENCE, BuildRecord, Status
 from parity.report.schema_modules import (
     DiagnosisReport,
     LatencyReport,
@@ -107,6 +107,11 @@ class StreamReport(Part):
     def status(self) -> Literal["PASS", "FAIL"]:
         return "FAIL" if self.failed else "PASS"
 
+    @property
+    def library(self) -> str:
+        """The side without its device."""
+        return self.side.partition(" ")[0]
+
 
 class CaseReport(Part):
     """One case: its inputs, its weights and its results. `streams` are the judged streams."""
@@ -190,3 +195,22 @@ class Report(Part):
 
     def runner_reports(self) -> list[tuple[CaseReport, PrecisionReport, RunnerReport]]:
         return [(c, p, r) for c in self.cases for p in c.precisions for r in p.runners]
+
+    def code_of_results(self) -> int:
+        """0 all pass; 1 a verdict, stream or runner fails or is INSENSITIVE; 2 an asked runner is missing."""
+        if self.failing_streams():
+            return 1
+        entries = [entry for _, _, entry in self.runner_reports()]
+        harmless = (Status.OK, Status.UNAVAILABLE, Status.BUILT)
+        if any(entry.verdict in ("FAIL", "INSENSITIVE") or entry.status not in harmless for entry in entries):
+            return 1
+        needed = {*self.requested_runners, REFERENCE, ORACLE}
+        if any(entry.status == Status.UNAVAILABLE.value and entry.runner in needed for entry in entries):
+            return 2
+        # A run without a judgement proves only that its engines can be built.
+        judged = [
+            entry
+            for entry in entries
+            if entry.status == Status.BUILT or (entry.verdict == "PASS" and entry.runner != REFERENCE)
+        ]
+        return 0 if judged else 1

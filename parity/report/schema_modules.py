@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 # JSON has no NaN and no infinity: they are written as text, which every reader can load.
+_WRITTEN = {str(value): value for value in (math.nan, math.inf, -math.inf)}
 Number = Annotated[
     float,
-    BeforeValidator(lambda value: float(value) if isinstance(value, str) else value),
+    BeforeValidator(lambda value: _WRITTEN.get(value, value) if isinstance(value, str) else value),
     PlainSerializer(lambda value: value if math.isfinite(value) else str(value), when_used="json"),
 ]
 

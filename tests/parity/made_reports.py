@@ -235,12 +235,14 @@ def everything() -> Report:
         dtypes=("Float", "Int32"),
         key="key",
     )
-    numbers = {"oracle": 0.5, "reference": 0.512345, "port": 0.5, "k": 2.0, "floor": 1e-4, "limit": 1e-4}
+    numbers = {"oracle": 0.51, "reference": 0.512345, "port": 0.5, "k": 2.0, "floor": 1e-4, "limit": 1e-4}
     metrics = (
         MetricReport(
-            name="AUC", rows=99, **numbers, difference=-0.01, interval=(-0.02, -0.001), flagged=True
+            name="AUC", rows=99, **numbers, difference=-0.012345, interval=(-0.02, -0.001), flagged=True
         ),
-        MetricReport(name="MRR", rows=99, **numbers, difference=-0.01, no_interval="one row is no sample"),
+        MetricReport(
+            name="MRR", rows=99, **numbers, difference=-0.012345, no_interval="one row is no sample"
+        ),
         MetricReport(name="calibration", rows=99, reason="all labels are 0"),
     )
     broken = port("fp32", (), metrics=metrics).model_copy(

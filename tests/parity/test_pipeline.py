@@ -124,7 +124,7 @@ def test_a_replay_keeps_a_failing_stream(replayed, saved_run, tmp_path):
     numbers = {"steps": 3, "items": 20, "cache_margin": 70.0, "output_margin": 0.2}
     stream = StreamReport(precision="fp32", side="tripy", failed="k of layer 1", reason="too far", **numbers)
     cases = tuple(case.model_copy(update={"streams": (stream,)}) for case in saved.cases)
-    path.write_text(saved.model_copy(update={"cases": cases}).model_dump_json())
+    path.write_text(saved.model_copy(update={"cases": cases, "exit_code": 1}).model_dump_json())
     code, again, out = replayed(folder)
     assert (code, again.cases[0].streams) == (1, (stream,))
     assert "k of layer 1" in out

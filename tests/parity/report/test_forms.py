@@ -171,7 +171,7 @@ class TestMarkdown:
             "- **CRASHED** hstu\\_tiny, fp32, torch\\_jagged label: \\<script\\>",
             "- `Jagged`: \\<script\\>",
             "| hstu\\_tiny | fp32 | tripy (portable, cpu) | AUC | 0.512345 | 0.500000 "
-            "| **FAIL** -1.0e-02 (-2.0e-02 to -1.0e-03) | 99 |",
+            "| **FAIL** -1.2e-02 (-2.0e-02 to -1.0e-03) | 99 |",
             "| calibration | all labels are 0 | - | - | 99 |",
         ):
             assert expected in text
