@@ -23,8 +23,24 @@ RUNS = "runs"
 _Arcs = frozenset[tuple[int, int]]
 _LEFT_OUT = [r"^\s*raise\b", r"^\s*assert\b", r"^\s*@(abc\.)?abstractmethod\b"]
 
-# A report parses a file. It follows from the file and the lines that have run, in whatever case.
+# A report follows from the file and the lines that have run, in whatever case.
 reports: dict[tuple[str, _Arcs], dict[str, Any]] = {}
+# The library's parsed files by path: parsing takes most of the time of a report.
+parsed: dict[str, Any] = {}
+
+
+class _Library(library.Coverage):
+    """coverage.py, which parses a file once a process. All objects have the same exclusions."""
+
+    def _get_file_reporter(self, morf: Any) -> Any:
+        reporter = super()._get_file_reporter(morf)
+        # Private names: where they differ in another version, every report parses its files.
+        if getattr(reporter, "_parser", self) is None:
+            parser = parsed.get(reporter.filename)
+            if parser is None:
+                parser = parsed[reporter.filename] = reporter.parser  # type: ignore[attr-defined]
+            reporter._parser = parser  # type: ignore[attr-defined]
+        return reporter
 
 
 class Lines:
@@ -36,7 +52,7 @@ class Lines:
 
     def __init__(self, sources: Sequence[str]) -> None:
         self._sources = {path_of(module): module for module in sources}
-        self._library = library.Coverage(
+        self._library = _Library(
             data_file=None, config_file=False, branch=True, include=list(self._sources), messages=False
         )
         for pattern in _LEFT_OUT:

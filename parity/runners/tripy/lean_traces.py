@@ -5,7 +5,8 @@ messages. Stacks take nine tenths of the time of a trace. After an error, a seco
 message. For every operation nvtripy also searches the same requirements, compares the same types with the
 same signature, and derives the same types of arguments. The functions that derive them refer to themselves,
 so that only a collection of garbage frees the arguments. It parses the source
-of every converted argument, and opens two files for the messages of every compilation.
+of every converted argument, and opens two files for the messages of every compilation. Most constants of a
+trace are the same few integers of shapes, and each one gets memory of its own.
 
 The replaced functions are internal to nvtripy 0.1.7. Importing this module raises `AttributeError` or
 `ImportError` where they do not exist.
@@ -29,6 +30,7 @@ from nvtripy.frontend.constraints.fetcher import GetDataType
 from nvtripy.frontend.module import parameter
 from nvtripy.trace import trace
 from nvtripy.trace.ops.base import TraceOp
+from nvtripy.trace.ops.constant import Constant
 from nvtripy.utils import stack_info
 from nvtripy.utils.function_registry import FuncOverload
 
@@ -36,13 +38,18 @@ from parity.base.process import no_collections
 from parity.case import NoForm
 
 Result = TypeVar("Result")
+MOST_SHARED = 16
+"""Largest number of integers in one constant whose memory other constants share: shapes and indices."""
 
 _find, _matches = Constraints.find, FuncOverload.matches_arg_types
 _derive, _dtype_of = wrappers._find_known_datatypes, GetDataType.__call__
+_make_constant = Constant.__init__
 # Requirements and signatures are objects of modules, and live as long as the process.
 _requirements: dict[Any, tuple[Constraints, list[Constraints]]] = {}
 _signatures: dict[Any, Any] = {}
 _derived: dict[Any, tuple[Constraints, Mapping[str, Any]]] = {}
+# Memory of integers on the host, by their values; see `MOST_SHARED`. No graph writes to its constants.
+_integers: dict[Any, Any] = {}
 
 
 @contextlib.contextmanager
@@ -181,6 +188,25 @@ def _dtype_at_once(self: GetDataType, args: Any, returns: Any = None) -> Any:
     return value.dtype if isinstance(value, tp.Tensor) else _dtype_of(self, args, returns)
 
 
+def _constant_in_shared_memory(self: Constant, data: Any, device: Any = None, dtype: Any = None) -> None:
+    """`Constant.__init__`, which gives a few integers on the host the memory of the same ones before."""
+    key = _integer_key(data) if device is None and dtype is None else None
+    memory = _integers.get(key)
+    _make_constant(self, data if memory is None else memory, device, dtype)
+    if key is not None and memory is None:
+        _integers[key] = self.data
+
+
+def _integer_key(data: Any) -> Any:
+    """A key of an integer, or of a flat list of a few; None for other data."""
+    kind = type(data)
+    if kind is int:
+        return data
+    if (kind is list or kind is tuple) and 0 < len(data) <= MOST_SHARED:
+        return tuple(data) if all(type(item) is int for item in data) else None
+    return None
+
+
 class _UnknownMembers(Exception):
     """An argument whose types do not follow from its own type."""
 
@@ -214,5 +240,6 @@ _LEAN: list[tuple[Any, str, Callable]] = [
     (FuncOverload, "matches_arg_types", _match_once),
     (wrappers, "_find_known_datatypes", _derive_once),
     (GetDataType, "__call__", _dtype_at_once),
+    (Constant, "__init__", _constant_in_shared_memory),
 ]
 """Functions of nvtripy by their owner and name, and their lean forms."""

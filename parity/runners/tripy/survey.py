@@ -41,7 +41,12 @@ class Survey:
     ) -> None:
         if case.is_live:
             # The user's session may have imported a module again.
-            for forget in (functions.cache_clear, instrumented.cache_clear, lines.reports.clear):
+            for forget in (
+                functions.cache_clear,
+                instrumented.cache_clear,
+                lines.reports.clear,
+                lines.parsed.clear,
+            ):
                 forget()
         self._code = port_code(case)
         if self._code.without_file:

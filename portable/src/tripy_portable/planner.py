@@ -16,7 +16,7 @@ from tripy_portable.program import Node, Program
 Tensor = torch.Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Step:
     """One call: `slots[outputs] = run(*slots[inputs], *tables)`; then the slots in `frees` are cleared."""
 

@@ -48,9 +48,11 @@ class InputSpec:
     on_host: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Node:
     """One operation: operands and results are value numbers; an absent optional operand is None.
+
+    Nobody changes one. It is not frozen: a frozen object takes several times as long to make.
 
     `origin` is the user's line. `location` is the full location, during compilation only.
     """

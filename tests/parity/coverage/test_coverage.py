@@ -9,6 +9,7 @@ import numpy as np
 import nvtripy as tp
 import pytest
 import torch
+from coverage.parser import PythonParser
 
 from parity.base.errors import UserError
 from parity.coverage import lines
@@ -201,3 +202,23 @@ def test_a_file_keeps_questions_and_answers(tmp_path):
     (tmp_path / "damaged.json").write_text("[1]")
     with pytest.raises(UserError, match="is missing or damaged"):
         Coverage.read(tmp_path / "damaged.json")
+
+
+def test_a_file_is_parsed_once_for_reports_on_other_lines(monkeypatch):
+    parsed = []
+    parse = PythonParser.parse_source
+
+    def counted(self):
+        parsed.append(self.filename)
+        parse(self)
+
+    monkeypatch.setattr(PythonParser, "parse_source", counted)
+    monkeypatch.setattr(lines, "parsed", {})
+    monkeypatch.setattr(lines, "reports", {})
+    _asked([0, 1])
+    after_another = _asked([0, 5], limit=1)
+    assert len(parsed) == 1
+    lines.parsed.clear()
+    lines.reports.clear()
+    assert _asked([0, 5], limit=1).seen == after_another.seen
+    assert len(parsed) == 2

@@ -6,7 +6,14 @@ import nvtripy as tp
 import pytest
 import torch
 
-from parity.runners.tripy.lean_traces import _dtype, _types, _UnknownMembers, lean_traces, leanly
+from parity.runners.tripy.lean_traces import (
+    MOST_SHARED,
+    _dtype,
+    _types,
+    _UnknownMembers,
+    lean_traces,
+    leanly,
+)
 
 
 def _added(second):
@@ -72,3 +79,19 @@ def test_a_refused_graph_has_its_own_message_inside():
                 tp.compile(lambda x, s=size: tp.reshape(x, (s,)), args=[tp.InputInfo((2,), dtype=tp.float32)])
             assert str(refused.value).count("elements to") == 1
         assert tp.compile(lambda x: x + 1, args=[tp.InputInfo((2,), dtype=tp.float32)])
+
+
+def test_the_same_integers_share_memory_inside_a_trace_alone():
+    memory = lambda data: tp.Tensor(data).trace_tensor.producer.data  # noqa: E731
+    with lean_traces():
+        first = memory([3, 4])
+        assert memory((3, 4)) is first is memory([3, 4])
+        assert tp.Tensor([3, 4]).shape == (2,)
+        assert tp.Tensor(3).shape == ()
+        assert tp.Tensor([3, 4]).dtype is tp.int32
+        assert tp.Tensor([2**40, 1]).dtype is tp.int64
+        # Equal to Python, and of other types.
+        for other in ([3.0, 4.0], [True, False], [1, 0], [[3, 4]], list(range(MOST_SHARED + 1))):
+            assert tp.Tensor(other).tolist() == other
+    assert memory([3, 4]) is not first
+    assert memory([3, 4]) is not memory([3, 4])

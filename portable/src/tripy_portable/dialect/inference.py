@@ -18,7 +18,7 @@ from tripy_portable.dtypes import I1, I32, ElementType
 from tripy_portable.ir.types import DYNAMIC, RankedTensorType, tensor_type
 
 
-@dataclass
+@dataclass(slots=True)
 class OpView:
     """An operation for inference and lowering.
 

@@ -84,11 +84,13 @@ class ShapedType:
 class RankedTensorType(Type):
     """A tensor type: a shape, whose unknown dimensions are `DYNAMIC`, and an element type."""
 
-    __slots__ = ("dims", "element")
+    __slots__ = ("_hash", "dims", "element", "rank")
 
     def __init__(self, dims: tuple[int, ...], element: ElementType):
         self.dims = dims
         self.element = element
+        self.rank = len(dims)
+        self._hash = hash((dims, element.code))
 
     @staticmethod
     def get(shape: Sequence[int], element_type: ScalarElementType) -> RankedTensorType:
@@ -97,10 +99,6 @@ class RankedTensorType(Type):
     @property
     def shape(self) -> list[int]:
         return list(self.dims)
-
-    @property
-    def rank(self) -> int:
-        return len(self.dims)
 
     @property
     def element_type(self) -> ScalarElementType:
@@ -122,7 +120,7 @@ class RankedTensorType(Type):
         )
 
     def __hash__(self) -> int:
-        return hash((self.dims, self.element.code))
+        return self._hash
 
     def __str__(self) -> str:
         dims = "".join("?x" if dim == DYNAMIC else f"{dim}x" for dim in self.dims)

@@ -12,7 +12,7 @@ from tripy_portable.diagnostics import UnsupportedOperation
 from tripy_portable.dialect.inference import OpView
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Lowered:
     """A plan's function for one operation.
 
