@@ -14,10 +14,10 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -32,6 +32,9 @@ _TAP, _INPUT = "tap:", "input:"
 """Begin the names of tensors in a capture's file."""
 
 
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -39,8 +42,8 @@ class _Strict(BaseModel):
 class _TensorFacts(_Strict):
     order: list[str]
     stored: dict[str, list[str]]
-    shapes: dict[str, list[int]]
-    sizes: dict[str, int]
+    shapes: dict[str, list[_Count]]
+    sizes: dict[str, _Count]
 
 
 class _CallFacts(_Strict):
@@ -55,7 +58,7 @@ class _CallFacts(_Strict):
 
 class _ArgumentFacts(_Strict):
     name: str
-    parameter: int
+    parameter: _Count
     tensor: str
     origin: str
     constant: bool | int | float | str | None
@@ -65,8 +68,8 @@ class _ArgumentFacts(_Strict):
 
 class _ReceivedFacts(_Strict):
     parent: str
-    finished: int
-    longest_sum_before: int
+    finished: _Count
+    longest_sum_before: _Count
     arguments: list[_ArgumentFacts]
 
 
@@ -75,10 +78,10 @@ class _Description(_Strict):
 
     taps: _TensorFacts
     inputs: _TensorFacts
-    longest_sums: dict[str, int]
+    longest_sums: dict[str, _Count]
     unknown_sums: dict[str, dict[str, str]]
-    longest_sums_before: dict[str, int]
-    largest_results: dict[str, int]
+    longest_sums_before: dict[str, _Count]
+    largest_results: dict[str, _Count]
     calls: list[_CallFacts]
     arguments: dict[str, _ReceivedFacts]
 
@@ -143,6 +146,16 @@ def open_capture(stem: Path) -> Capture:
         )
 
 
+def open_recorded(stem: Path) -> Capture:
+    """The reference's saved capture, in which each call has its longest sums. Raises as `open_capture`."""
+    capture = open_capture(stem)
+    with _reading(stem):
+        for call in capture.calls:
+            if call.path not in capture.longest_sums or {*call.outputs} - capture.longest_sums_before.keys():
+                raise ValueError(f"it has no longest sum of {call.tap}")
+    return capture
+
+
 def _described(path: Path) -> dict[str, Any]:
     """The JSON of a capture. Raises `ValueError` if it is damaged."""
     description: dict[str, Any] = parse_json(path.read_bytes())
@@ -150,7 +163,7 @@ def _described(path: Path) -> dict[str, Any]:
         read = _Description.model_validate(description)
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise ValueError(f"{place or 'it'} has another type") from error
+        raise ValueError(f"{place or 'it'} has another type or size") from error
     for facts in (read.taps, read.inputs):
         if not set(facts.order) == facts.shapes.keys() == facts.sizes.keys() >= facts.stored.keys():
             raise ValueError("its lists of tensors differ")

@@ -15,7 +15,7 @@ from parity.base.precision import PRECISIONS, Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.capture.names import TapName
-from parity.capture.store import is_saved, open_capture
+from parity.capture.store import is_saved, open_capture, open_recorded
 from parity.case import Case
 from parity.execution.folder import CaseFolder, PrecisionFolder, RunnerFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status, read_record
@@ -176,7 +176,7 @@ def _evidence(case: Case, folder: PrecisionFolder, record: Record) -> Evidence:
         case,
         PRECISIONS[record.precision],
         load(folder.batch.inputs).arrays,
-        open_capture(reference.tapped),
+        open_recorded(reference.tapped),
         open_capture(oracle.tapped),
         _optional(oracle.isolated).tensors,
         _optional(reference.incremental).tensors,

@@ -1,6 +1,7 @@
 """Taps, calls and longest sums of a small PyTorch model, saved and read back."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.capture.spool import content_digest
-from parity.capture.store import load_capture, load_longest_sum, save_capture
+from parity.capture.store import load_capture, load_longest_sum, open_recorded, save_capture
 from parity.capture.torch_hooks import tapped
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
@@ -162,6 +163,9 @@ def test_a_capture_with_deep_facts_is_refused(tmp_path, capture, depth):
         (("taps", "sizes", "mix"), True),
         (("inputs", "stored"), {"absent": ["0"]}),
         (("longest_sums",), {"mix": None}),
+        (("longest_sums",), {"mix": -1}),
+        (("longest_sums_before", "mix"), 10**400),
+        (("taps", "shapes", "mix", 0), -1),
         (("calls", 0, "outputs", 0), 1),
         (("calls", 0, "more"), 1),
         (("arguments",), {"mix": {}}),
@@ -178,9 +182,19 @@ def test_a_capture_whose_facts_have_other_types_is_refused(tmp_path, capture, pa
     place[part[-1]] = value
     path.write_text(json.dumps(document))
     with pytest.raises(
-        UserError, match=r"is missing or damaged \((.+ has another type|its lists .* differ)\)"
+        UserError,
+        match=r"is missing or damaged \((.+ has another type or size|its lists .* differ)\)",
     ):
         load_capture(tmp_path / "capture")
+
+
+@pytest.mark.parametrize("sums", ["longest_sums", "longest_sums_before"])
+def test_calls_of_the_reference_have_longest_sums(tmp_path, capture, sums):
+    save_capture(capture, tmp_path / "capture")
+    assert open_recorded(tmp_path / "capture").calls == capture.calls
+    save_capture(replace(capture, **{sums: {"18446744073709551616": 0}}), tmp_path / "capture")
+    with pytest.raises(UserError, match="is missing or damaged .it has no longest sum of "):
+        open_recorded(tmp_path / "capture")
 
 
 def test_what_cannot_be_compared_is_refused():
