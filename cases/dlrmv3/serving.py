@@ -5,13 +5,17 @@ Legend: B users, H rows of a padded history, T candidates at most, K tasks.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from pathlib import Path
+
 import numpy as np
 
 from cases.dlrmv3 import inputs as dlrmv3_inputs
 from cases.dlrmv3.plan import narrow_width
-from configs import CaseConfig, with_input
+from cases.dlrmv3.requests import BenchmarkRequests
+from configs import CaseConfig
 from parity.case import Arrays
-from parity.case.serving import Audit, Serving
+from parity.case.serving import Audit, Drawn, Lookup, Serving
 
 _NARROWEST = 1024
 """Rows of a history that are not halved again, unless they are all rows of a small model."""
@@ -36,8 +40,11 @@ class DLRMv3Serving(Serving):
         self._other = self._model.contextual_seq_len + self._model.max_num_candidates
         self.widths = [rows + self._other for rows in _histories(config, forbidden_widths)]
 
-    def draw(self, requests: int, seed: int) -> Arrays:
-        return dlrmv3_inputs.synthetic(with_input(self._config, batch_size=requests, seed=seed)).arrays
+    def draw(self, requests: int, seed: int, data: Path | None = None) -> Drawn:
+        return BenchmarkRequests(self._model, seed).draw(requests, data)
+
+    def tables(self, folder: Path, seed: int) -> AbstractContextManager[Lookup]:
+        return BenchmarkRequests(self._model, seed).tables(folder)
 
     def tokens(self, arrays: Arrays) -> np.ndarray:
         return arrays["uih_lengths"] + self._other

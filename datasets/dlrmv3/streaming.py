@@ -29,6 +29,18 @@ SMALL = Settings(
     num_inference_candidates=63,
 )
 """Means of 30 events a period."""
+TINY = Settings(
+    num_users=48,
+    num_items=320,
+    num_categories=8,
+    num_files=2,
+    num_timestamps=10,
+    num_training=2,
+    avg_samples_per_item=5,
+    num_eval_candidates=2,
+    num_inference_candidates=4,
+)
+"""Three events a period, and histories of 3 to 30 events."""
 TRAIN, EVALUATION, INFERENCE = "train", "evaluation", "inference"
 MOMENT = 1
 """The second of every event and of every query, as in the benchmark's loader."""

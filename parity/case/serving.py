@@ -9,8 +9,10 @@ Legend: B requests.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -35,6 +37,26 @@ class Audit:
     tolerance: float
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Requests.
+
+    Attributes:
+        arrays: Inputs of the model for the reference, padded to the last width, with zeros in the padding.
+        source: Origin of the requests in words.
+        ids: For inputs that are rows of tables, by the input's name: the number of each row, int64, or -1 in
+            the padding. The server looks them up.
+    """
+
+    arrays: Arrays
+    source: str
+    ids: Arrays = field(default_factory=dict)
+
+
+Lookup = Callable[[str, np.ndarray], np.ndarray]
+"""From the name of an input and its rows' numbers, (...), to the rows, (..., columns); anything for -1."""
+
+
 class Serving(abc.ABC):
     """The requests of a case. A `Case` returns it from `serving`.
 
@@ -49,8 +71,29 @@ class Serving(abc.ABC):
     """Tokens of the padded shapes, ascending."""
 
     @abc.abstractmethod
-    def draw(self, requests: int, seed: int) -> Arrays:
-        """Requests that look like logged ones, padded to the last of `widths`."""
+    def draw(self, requests: int, seed: int, data: Path | None = None) -> Drawn:
+        """Requests that look like logged ones.
+
+        Args:
+            requests: Their number.
+            seed: Seed of all random numbers.
+            data: Recorded requests to read; None to make some.
+
+        Raises:
+            UserError: There are fewer requests, or the data cannot be read.
+        """
+
+    def tables(self, folder: Path, seed: int) -> AbstractContextManager[Lookup]:
+        """A service of the rows that `Drawn.ids` numbers. By default there are no tables.
+
+        Args:
+            folder: Files of the tables; written if the folder is absent.
+            seed: As of `draw`.
+
+        Raises:
+            UserError: The files are damaged, or of other tables.
+        """
+        raise UserError("--tables", str(folder), "is for cases with tables", "leave --tables out")
 
     @abc.abstractmethod
     def tokens(self, arrays: Arrays) -> np.ndarray:

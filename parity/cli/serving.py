@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,7 +23,7 @@ from parity.cli.verb import Verb
     exit_codes=(
         "every prediction passes, and LoadGen calls the performance run valid",
         "a prediction fails or its check is INSENSITIVE, the audit fails, or the performance run is invalid",
-        "bad input, or LoadGen is not installed",
+        "bad input, a fault of the tables, or LoadGen is not installed",
     ),
 )
 @options.cases
@@ -32,6 +33,8 @@ from parity.cli.verb import Verb
 @options.save("New folder for LoadGen's logs, a submitter's of the submission checker.")
 @click.option("--scenario", default="offline", show_default=True, help="LoadGen's: server or offline.")
 @click.option("--samples", type=int, default=64, show_default=True, help="Number of different requests.")
+@click.option("--data", type=options.PATH, help="Recorded requests in place of the case's own.")
+@click.option("--tables", type=options.PATH, help="Folder of tables, written if absent. [default: temporary]")
 @click.option("--tokens", type=int, help="Most tokens of a batch. [default: the case's batch at full width]")
 @click.option("--rate", type=float, default=10.0, show_default=True, help="Target, in queries a second.")
 @click.option(
@@ -44,6 +47,8 @@ def serve(
     registry: Registry,
     scenario: str,
     samples: int,
+    data: Path | None,
+    tables: Path | None,
     tokens: int | None,
     rate: float,
     duration: float,
@@ -81,6 +86,8 @@ def serve(
             samples=samples,
             seed=cases[0].seed if arguments.seed is None else arguments.seed,
             tokens=tokens,
+            data=data,
+            tables=tables,
             load=command.Load(scenario, rate, duration, queries),
             measures=not accuracy_only,
         )

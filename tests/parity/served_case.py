@@ -20,10 +20,12 @@ ROWS = 4
 class Setup:
     """A case, its requests, its port and the judge, whose runs of the reference are made once."""
 
-    def __init__(self):
+    def __init__(self, tables):
         self.case = load_case(CASE)
         widest = self.case.serving().widths[-1]
         self.requests = Requests(self.case, COUNT, 0, ROWS * widest)
+        self.opened = self.case.serving().tables(tables, 0)
+        self.requests.lookup = self.opened.__enter__()
         self.weights, _ = case_weights(self.case)
         self.port = ServedPort(self.requests, PRECISIONS["fp32"], self.weights)
         self.judge = Judge(self.requests, PRECISIONS["fp32"], self.weights, self.port)

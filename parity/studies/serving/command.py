@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +43,8 @@ class Order:
         samples: Number of different requests.
         seed: Seed of the requests.
         tokens: Most tokens of a batch; None for the case's batch.
+        data: Recorded requests; None for the case's own.
+        tables: Folder of the tables; None for one that is removed at the end.
         load: The load.
         measures: Whether a performance run and the audit follow the accuracy run.
     """
@@ -51,6 +55,8 @@ class Order:
     samples: int
     seed: int
     tokens: int | None
+    data: Path | None
+    tables: Path | None
     load: Load
     measures: bool
 
@@ -61,6 +67,7 @@ class Served:
 
     Attributes:
         runner: Full name of the runner.
+        source: Origin of the requests in words.
         accuracy: The verdict on the accuracy run.
         summary: LoadGen's summary of the performance run; empty without one.
         audit: The verdict on the audit; None without one.
@@ -68,6 +75,7 @@ class Served:
     """
 
     runner: str
+    source: str
     accuracy: Accuracy
     summary: Mapping[str, str]
     audit: Audited | None
@@ -82,7 +90,7 @@ class Served:
 
     def lines(self) -> list[str]:
         """The results in words."""
-        lines = [f"{self.runner}", f"accuracy     {self.accuracy.line()}"]
+        lines = [self.runner, f"requests     {self.source}", f"accuracy     {self.accuracy.line()}"]
         if self.summary:
             lines.append(f"performance  {self._performance()}")
         elif not self.accuracy.passed:
@@ -116,14 +124,29 @@ def serve(order: Order, folder: Path, advance: Callable[[str], None]) -> Served:
     """
     loadgen.loadgen()
     weights, source = case_weights(order.case, order.checkpoint)
-    requests = Requests(order.case, order.samples, order.seed, order.tokens)
-    advance(f"{order.case.name}: compiling {len(requests.shapes)} shapes")
-    port = ServedPort(requests, order.precision, weights)
-    tests = _Tests(order, requests, port, folder, advance)
-    served = tests.run(Judge(requests, order.precision, weights, port))
+    requests = Requests(order.case, order.samples, order.seed, order.tokens, order.data)
+    with _tables(order, requests, folder):
+        advance(f"{order.case.name}: compiling {len(requests.shapes)} shapes")
+        port = ServedPort(requests, order.precision, weights)
+        tests = _Tests(order, requests, port, folder, advance)
+        served = tests.run(Judge(requests, order.precision, weights, port))
     content = _content(order, requests, source, served)
     write_new(folder / RESULT, (json.dumps(content, indent=1) + "\n").encode())
     return served
+
+
+@contextmanager
+def _tables(order: Order, requests: Requests, folder: Path) -> Iterator[None]:
+    """The tables of the requests; inside, they are open."""
+    if not requests.have_tables and order.tables is None:
+        yield
+        return
+    own = folder / "tables"
+    try:
+        with requests.serving.tables(order.tables or own, order.seed) as requests.lookup:
+            yield
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
 
 
 class _Tests:
@@ -145,13 +168,13 @@ class _Tests:
         self._advance("judging every prediction")
         accuracy = judge.accuracy(loadgen.logged(folders.accuracy), log.batches)
         if not (accuracy.passed and self._order.measures):
-            return Served(self._port.label(), accuracy, {}, None)
+            return Served(self._port.label(), self._requests.source, accuracy, {}, None)
         dropped = len(self._test("performance run", folders.performance).dropped)
         summary = loadgen.summary(folders.performance)
         self._test(audit.name, folders.audit, is_audit=True)
         verdict = audited(self._requests, accuracy, loadgen.logged(folders.audit))
         write_new(folders.audit / "verify_accuracy.txt", verdict.text().encode())
-        return Served(self._port.label(), accuracy, summary, verdict, dropped)
+        return Served(self._port.label(), self._requests.source, accuracy, summary, verdict, dropped)
 
     def _test(self, name: str, folder: Path, is_audit: bool = False) -> Log:
         """One test. Raises the error of the server's work."""
@@ -182,6 +205,7 @@ def _content(order: Order, requests: Requests, weights: str, served: Served) -> 
         "runner": served.runner,
         "weights": weights,
         "scenario": order.load.scenario,
+        "source": served.source,
         "requests": len(requests),
         "seed": order.seed,
         "shapes": [{"tokens": shape.width, "rows": shape.rows} for shape in requests.shapes.values()],

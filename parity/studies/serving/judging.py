@@ -243,6 +243,9 @@ class Judge:
 
     def _alone(self, truth: Truth, number: int) -> str:
         """The mistake, from runs of the port on the request alone."""
+        name = self._requests.has_other_rows(number)
+        if name:
+            return f"the rows of {name} that the tables give are not the reference's"
         rows = self._requests.full([number])
         clean, served = (
             self._run(number, arrays) for arrays in (self._requests.clean(rows), self._requests.served(rows))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from parity.base.errors import UserError
 from parity.case import Arrays, Case
+from parity.case.serving import Lookup
 from parity.inputs.arrays import CaseInputs, poisoned_inputs
 
 MOST_REQUESTS = 1 << 24
@@ -30,23 +32,31 @@ class Shape:
 
 
 class Requests:
-    """Requests of one case, each at its own width. What the server reads has garbage in its padding.
+    """Requests of one case, each at its own width.
+
+    The reference takes `clean` ones. The server takes `served` ones: they have garbage in their padding, and
+    rows of tables are looked up.
 
     Args:
         case: The case.
         count: Number of requests.
         seed: Seed of the requests.
         tokens: Most tokens of a batch, padding included; None for the case's batch at the largest width.
+        data: Recorded requests; None for the case's own.
 
     Attributes:
         shapes: Shapes by width, ascending, of the widths that some request has.
         width: Width of each request, by its number.
+        source: Origin of the requests in words.
+        lookup: Service of rows of tables; None for a case without them, and before the tables are open.
 
     Raises:
         UserError: A number that does not fit, or a case that cannot be served.
     """
 
-    def __init__(self, case: Case, count: int, seed: int, tokens: int | None = None) -> None:
+    def __init__(
+        self, case: Case, count: int, seed: int, tokens: int | None = None, data: Path | None = None
+    ) -> None:
         serving = case.serving()
         if not 0 < count < MOST_REQUESTS:
             raise UserError("--samples", count, "is no number of requests", f"give 1 to {MOST_REQUESTS - 1}")
@@ -55,14 +65,14 @@ class Requests:
             problem = f"are fewer than the {serving.widths[-1]} of the longest request"
             raise UserError("--tokens", budget, problem, f"give at least {serving.widths[-1]}")
         self.case, self.serving = case, serving
-        drawn = serving.draw(count, seed)
-        self.width = [serving.width_of(int(tokens)) for tokens in serving.tokens(drawn)]
+        drawn = serving.draw(count, seed, data)
+        self.source = drawn.source
+        self.lookup: Lookup | None = None
+        self.width = [serving.width_of(int(tokens)) for tokens in serving.tokens(drawn.arrays)]
         self.shapes = {width: Shape(width, budget // width) for width in sorted(set(self.width))}
-        self._clean = {width: self._padded(drawn, width) for width in self.shapes}
-        self._served = {
-            width: poisoned_inputs(case, CaseInputs(arrays)) or arrays
-            for width, arrays in self._clean.items()
-        }
+        self._clean = {width: self._padded(drawn.arrays, width) for width in self.shapes}
+        self._ids = {width: self._padded(drawn.ids, width) for width in self.shapes}
+        self._served = {width: self._without_rows(width) for width in self.shapes}
         seen: Counter[int] = Counter()
         self._row = []
         for width in self.width:
@@ -72,9 +82,22 @@ class Requests:
     def __len__(self) -> int:
         return len(self.width)
 
+    @property
+    def have_tables(self) -> bool:
+        """Whether the server looks up rows of tables."""
+        return any(self._ids.values())
+
     def _padded(self, drawn: Arrays, width: int) -> Arrays:
-        rows = self._of_rows(drawn, np.flatnonzero(np.array(self.width) == width))
-        return self.serving.padded(rows, width)
+        rows = np.flatnonzero(np.array(self.width) == width)
+        return self.serving.padded({name: array[rows] for name, array in drawn.items()}, width)
+
+    def _without_rows(self, width: int) -> Arrays:
+        """Requests of a width with garbage in their padding, and no number in place of rows of tables."""
+        arrays = self._clean[width]
+        arrays = dict(poisoned_inputs(self.case, CaseInputs(arrays)) or arrays)
+        for name, ids in self._ids[width].items():
+            arrays[name] = np.where((ids >= 0)[..., None], np.float32(np.nan), arrays[name])
+        return arrays
 
     def _of_rows(self, arrays: Arrays, rows: np.ndarray) -> Arrays:
         chosen = self.case.rows(arrays, rows)
@@ -92,12 +115,35 @@ class Requests:
         return self._batch(self._clean, numbers)
 
     def served(self, numbers: Sequence[int]) -> Arrays:
-        """The same requests with garbage in their padding, where the case has padding."""
-        return self._batch(self._served, numbers)
+        """The same requests with garbage in their padding, where the case has padding, and looked up rows."""
+        arrays = dict(self._batch(self._served, numbers))
+        if not self.have_tables:
+            return arrays
+        if self.lookup is None:
+            raise RuntimeError("the tables of the requests are not open")
+        width, rows = self._places(numbers)
+        for name, ids in self._ids[width].items():
+            looked_up = self.lookup(name, ids[rows])
+            arrays[name] = np.where((ids[rows] >= 0)[..., None], looked_up, arrays[name])
+        return arrays
+
+    def has_other_rows(self, number: int) -> str:
+        """The input of a request whose looked up rows differ from the reference's; empty if none do."""
+        clean, served = self.clean([number]), self.served([number])
+        width, rows = self._places([number])
+        for name, ids in self._ids[width].items():
+            if not np.array_equal(clean[name][ids[rows] >= 0], served[name][ids[rows] >= 0]):
+                return name
+        return ""
 
     def _batch(self, by_width: Mapping[int, Arrays], numbers: Sequence[int]) -> Arrays:
+        width, rows = self._places(numbers)
+        return self._of_rows(by_width[width], rows)
+
+    def _places(self, numbers: Sequence[int]) -> tuple[int, np.ndarray]:
+        """The width of some requests, and their rows among all requests of that width."""
         (width,) = {self.width[number] for number in numbers}
-        return self._of_rows(by_width[width], np.array([self._row[number] for number in numbers]))
+        return width, np.array([self._row[number] for number in numbers])
 
     def full(self, numbers: Sequence[int]) -> list[int]:
         """The numbers of a whole batch: behind the last one, the first ones again."""

@@ -3,40 +3,25 @@
 import csv
 import io
 
-import numpy as np
 import pytest
 
 from datasets.dlrmv3.files import Folder, from_line
 from datasets.dlrmv3.generator import users
 from datasets.dlrmv3.users import to_line
 from datasets.errors import DataError
-from tests.datasets.dlrmv3.small import SMALL
+from tests.datasets.dlrmv3.small import SMALL, present_in, write_folder
 
 USERS = {user.number: user for user in users(SMALL, range(240))}
 
 
 def present(time):
-    """Users of a period's requests: behind the base, and behind the evaluation in the inference."""
-    place = time + 1 if time < SMALL.num_training else time + 2
-    return [number for number, user in USERS.items() if user.periods[place] is not None]
-
-
-def quoted(numbers):
-    return '"' + ",".join(map(str, numbers)) + '"\r\n'
+    """Users of a period's requests."""
+    return present_in(SMALL, USERS, time)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    places = []
-    for file in range(SMALL.num_files):
-        lines = [to_line(USERS[number]) for number in range(80 * file, 80 * file + 80)]
-        (tmp_path / f"{file}.csv").write_bytes("".join(lines).encode())
-        places.append(quoted(np.cumsum([0, *map(len, lines[:-1])]).tolist()))
-    (tmp_path / "offset.csv").write_bytes("".join(places).encode())
-    requests = [quoted(present(time)) for time in range(SMALL.num_timestamps)]
-    (tmp_path / "requests_per_ts.csv").write_bytes("".join(requests).encode())
-    places = quoted(np.cumsum([0, *map(len, requests[:-1])]).tolist())
-    (tmp_path / "requests_per_ts_offset.csv").write_bytes(places.encode())
+    write_folder(tmp_path, SMALL, USERS)
     return tmp_path
 
 

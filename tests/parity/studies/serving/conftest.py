@@ -7,7 +7,7 @@ from tests.parity.served_case import Setup
 
 
 @pytest.fixture(scope="package")
-def setup():
+def setup(tmp_path_factory):
     runs, clean_run = {}, judging.CleanRun
 
     def once(case, precision, arrays, weights, isolated):
@@ -18,7 +18,7 @@ def setup():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judging, "CleanRun", once)
-        yield Setup()
+        yield Setup(tmp_path_factory.mktemp("served") / "tables")
 
 
 @pytest.fixture(scope="package")

@@ -2,15 +2,19 @@
 
 import json
 import re
+import shutil
 import sys
 
 import pytest
 
+from datasets.dlrmv3.generator import users
+from datasets.dlrmv3.streaming import TINY
 from parity.base.errors import UserError
 from parity.studies.serving import loadgen
 from parity.studies.serving.auditing import Audited
 from parity.studies.serving.command import Served
 from parity.studies.serving.judging import Accuracy
+from tests.datasets.dlrmv3.small import write_folder
 from tests.parity.served_case import CASE, COUNT, ROWS
 
 pytest.importorskip("mlperf_loadgen", reason="the load is LoadGen's: pip install mlcommons-loadgen")
@@ -19,6 +23,31 @@ pytestmark = pytest.mark.xdist_group("serving")
 
 
 ARGUMENTS = ("serve", "--case", CASE, "--samples", str(COUNT), "--duration", "0.05", "--rate", "200")
+
+
+def _copied(source, target):
+    for suffix in ("bin", "json"):
+        shutil.copy(
+            source.with_name(f"{source.name}.0.{suffix}"), target.with_name(f"{target.name}.0.{suffix}")
+        )
+
+
+TABLE_FAULTS = {
+    "item_id.0.bin is missing": lambda tables, _: (tables / "item_id.0.bin").unlink(),
+    "is swapped: it is a shard of table user_id": lambda tables, _: _copied(
+        tables / "user_id", tables / "item_id"
+    ),
+    "is stale: of version": lambda tables, other: _copied(other / "item_id", tables / "item_id"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The benchmark's files of all users of the case's requests."""
+    path = tmp_path / "files"
+    path.mkdir()
+    write_folder(path, TINY, {user.number: user for user in users(TINY, range(TINY.num_users))})
+    return path
 
 
 @pytest.fixture(scope="package")
@@ -34,7 +63,8 @@ def served(command, setup, tmp_path_factory):
 class TestTheVerb:
     def test_it_prints_loadgen_s_own_result(self, served):
         ended, folder = served
-        (accuracy, performance, audit, logs) = ended.out.splitlines()[1:]
+        (requests, accuracy, performance, audit, logs) = ended.out.splitlines()[1:]
+        assert requests == "requests     the benchmark's, generated: 48 users, 320 items"
         assert accuracy.startswith("accuracy     PASS")
         # So few queries are no valid run: LoadGen asks for more.
         assert re.match(
@@ -62,9 +92,44 @@ class TestTheVerb:
         assert "performance  VALID by LoadGen" in ended.out, ended
         assert ended.code == 0
 
+    def test_requests_come_from_files(self, command, tmp_path, folder):
+        ended = command(*ARGUMENTS, "--accuracy-only", "--data", folder, "--save", tmp_path / "out")
+        assert f"requests     the benchmark's, read from {folder}: 48 users, 320 items" in ended.out
+        assert (ended.code, "accuracy     PASS" in ended.out) == (0, True)
+
+    def test_a_damaged_line_of_the_files_is_refused(self, refused, folder):
+        path = folder / "1.csv"
+        path.write_bytes(re.sub(rb'"[0-9]', b'"x', path.read_bytes()))
+        message = refused(*ARGUMENTS, "--data", folder)
+        place = r"1\.csv, user [0-9]+, field [0-9]+ \([a-z_]+\)"
+        assert re.search(f"{place}: x.* is no list of whole numbers", message), message
+
+    def test_files_of_other_sizes_are_refused(self, refused, folder):
+        (folder / "offset.csv").write_bytes(b'"0,1"\r\n"0,1"\r\n')
+        assert "2 places for 24 lines; give the settings of this data" in refused(
+            *ARGUMENTS, "--data", folder
+        )
+
+    @pytest.mark.parametrize("fault", TABLE_FAULTS)
+    def test_a_fault_of_the_tables_is_refused(self, refused, setup, tmp_path, fault):
+        tables, other = (tmp_path / name for name in ("tables", "other"))
+        for seed, folder in enumerate((tables, other)):
+            with setup.case.serving().tables(folder, seed):
+                pass
+        TABLE_FAULTS[fault](tables, other)
+        assert fault in refused(*ARGUMENTS, "--tables", tables)
+
+    def test_tables_are_written_once_and_stay(self, command, setup, tmp_path):
+        tables = tmp_path / "tables"
+        for run in ("first", "second"):
+            ended = command(*ARGUMENTS, "--accuracy-only", "--tables", tables, "--save", tmp_path / run)
+            assert (ended.code, (tables / "manifest.json").is_file()) == (0, True)
+            assert not (tmp_path / run / "tables").exists()
+
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
+            (("--samples", "1000"), "--samples: 1000 is more than the 269 requests of the data"),
             (("--scenario", "servr"), "--scenario: servr is not known; did you mean 'server'?"),
             (("--case", "hstu_tiny"), "serve: hstu_tiny has no requests; name a case that can be served"),
             (("--case", f"{CASE},hstu_tiny"), "is for one case in one precision"),
@@ -86,7 +151,13 @@ class TestTheResult:
 
     def served(self, right, **changes):
         audit = Audited("audit", logged=1, equal=1, change=0.0, tolerance=1.0, problem="")
-        whole = {"runner": "a runner", "accuracy": right, "summary": self.SUMMARY, "audit": audit}
+        whole = {
+            "runner": "a runner",
+            "source": "drawn",
+            "accuracy": right,
+            "summary": self.SUMMARY,
+            "audit": audit,
+        }
         return Served(**{**whole, **changes})
 
     def test_it_passes_where_everything_does(self, right):

@@ -17,6 +17,7 @@ from parity.studies.serving.loadgen import Logged
 from parity.studies.serving.port import ServedPort
 from parity.studies.serving.server import Server
 from parity.verdict.sensitivity import INSENSITIVE_ABOVE
+from tables.ranks import RankFailure
 from tests.parity.served_case import CASE, COUNT, as_log
 
 pytest.importorskip("mlperf_loadgen", reason="the load is LoadGen's: pip install mlcommons-loadgen")
@@ -172,6 +173,25 @@ class TestFaults:
         log, own = setup.run(tmp_path, port=port)
         judged = judge.accuracy(log, own.batches)
         assert named in judged.line()
+
+    def test_rows_of_other_tables_are_named(self, setup, right, tmp_path, monkeypatch):
+        with setup.case.serving().tables(tmp_path / "other", 1) as lookup:
+            monkeypatch.setattr(setup.requests, "lookup", lookup)
+            judged = setup.judged(tmp_path)
+        assert re.search("the rows of [a-z_]*embeddings that the tables give are not the", judged.line())
+
+    def test_rows_that_are_not_looked_up_are_no_numbers(self, setup, tmp_path, monkeypatch):
+        monkeypatch.setattr(type(setup.requests), "have_tables", False)
+        judged = setup.judged(tmp_path)
+        assert "has predictions that are not finite" in judged.line()
+
+    def test_an_error_of_the_tables_ends_the_test(self, setup, tmp_path, monkeypatch):
+        def lost(name, ids):
+            raise RankFailure(1, ["item_id"], "died")
+
+        monkeypatch.setattr(setup.requests, "lookup", lost)
+        _, own = setup.run(tmp_path)
+        assert isinstance(own.error, RankFailure)
 
     def test_a_request_that_is_missing_is_named(self, setup, right):
         judged = setup.judge.accuracy([entry for entry in as_log(right) if entry.request != 5], [])

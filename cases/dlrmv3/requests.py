@@ -1,0 +1,141 @@
+"""The benchmark's requests for a served case, and the tables that hold their rows.
+
+Tables have numbers of our own, from a seed. The reference reads them in memory. The server looks them up in a
+store on disk, mapped into memory.
+
+Legend: B requests, H rows of a padded history, T candidates at most, C contextual rows, E columns of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cases.data_errors import as_user_errors
+from cases.dlrmv3.inputs import ACTIONS, CONTEXT
+from configs import DLRMv3Config
+from datasets.dlrmv3 import in_order, streaming
+from datasets.dlrmv3.generator import Settings
+from parity.base.errors import UserError
+from parity.case.serving import Drawn, Lookup
+from tables.local import MappedTables
+from tables.store import Source, write
+
+ITEM, CATEGORY, USER = "item_id", "item_category_id", "user_id"
+"""Names of the public tables."""
+MOST_ROWS = 1 << 16
+"""Rows of the largest table. Greater numbers take the rows of their remainders."""
+NO_ROW = -1
+"""Number of a row that is padding."""
+_STEPS = 32
+"""Numbers of the tables are multiples of the inverse, so that every precision holds them exactly."""
+
+
+def settings_of(model: DLRMv3Config) -> Settings:
+    """Sizes of the benchmark's data, or of small or tiny data: the first whose candidates fit a model."""
+    for settings in (Settings(), streaming.SMALL):
+        if model.max_num_candidates >= settings.num_inference_candidates:
+            return settings
+    return streaming.TINY
+
+
+class BenchmarkRequests:
+    """Requests of the benchmark for a model.
+
+    Args:
+        model: The model.
+        seed: Seed of the tables.
+    """
+
+    def __init__(self, model: DLRMv3Config, seed: int) -> None:
+        self._model, self._settings = model, settings_of(model)
+        settings, lengths = self._settings, model.contextual_max_lengths
+        # The benchmark's context is the user. Features behind it have rows of the user's own, too.
+        self._context = [USER if place == 0 else f"context_{place}" for place in range(len(lengths))]
+        counts = {ITEM: settings.num_items, CATEGORY: settings.num_categories}
+        counts |= {name: settings.num_users * n for name, n in zip(self._context, lengths, strict=True)}
+        self._tables = {
+            name: _rows(seed, number, min(count, MOST_ROWS), model.embedding_table_dim)
+            for number, (name, count) in enumerate(counts.items())
+        }
+
+    def draw(self, count: int, data: Path | None) -> Drawn:
+        """Requests in the benchmark's order, of a folder or generated."""
+        model, settings = self._model, self._settings
+        lengths = (model.max_uih_len, model.max_num_candidates)
+        with as_user_errors():
+            if data is None:
+                requests = in_order.generated(settings, count, *lengths)
+            else:
+                requests = in_order.recorded(data, settings, count, *lengths)
+        is_event_BH = np.arange(model.max_uih_len) < requests.uih_lengths[:, None]
+        is_candidate_BT = requests.is_candidate()
+        ids = {
+            "uih_embeddings": np.where(is_event_BH, requests.items, NO_ROW),
+            "candidate_embeddings": np.where(is_candidate_BT, requests.candidates, NO_ROW),
+        }
+        per_category = settings.items_per_category
+        ids |= {
+            name.replace("_emb", "_category_emb"): np.where(rows == NO_ROW, NO_ROW, rows // per_category)
+            for name, rows in ids.items()
+        }
+        if self._context:
+            ids[CONTEXT] = np.concatenate(
+                [requests.users[:, None] * n + np.arange(n) for n in model.contextual_max_lengths], axis=1
+            )
+        arrays = {
+            "uih_lengths": requests.uih_lengths,
+            "num_candidates": requests.num_candidates,
+            "uih_timestamps": streaming.MOMENT * is_event_BH,
+            "query_times": streaming.MOMENT * is_candidate_BT,
+        }
+        if model.action_weights is not None:
+            arrays[ACTIONS] = requests.actions
+        arrays |= {name: self._rows_of(name, rows, self._in_memory) for name, rows in ids.items()}
+        origin = "generated" if data is None else f"read from {data}"
+        source = f"the benchmark's, {origin}: {settings.num_users} users, {settings.num_items} items"
+        return Drawn(arrays, source, ids)
+
+    @contextmanager
+    def tables(self, folder: Path) -> Iterator[Lookup]:
+        """Rows from a store, which is written if it is absent."""
+        if not folder.exists():
+            write(folder, [Source.of(name, torch.from_numpy(rows)) for name, rows in self._tables.items()])
+        with MappedTables(folder) as store:
+            for name, rows in self._tables.items():
+                table = store.tables.get(name)
+                if table is None or (table.rows, table.columns, table.dtype) != (*rows.shape, torch.float32):
+                    problem = f"has no table {name} of float32 {rows.shape}"
+                    raise UserError("--tables", str(folder), problem, "give the tables of this case")
+            yield partial(
+                self._rows_of, take=lambda table, ids: store.lookup(table, torch.from_numpy(ids)).numpy()
+            )
+
+    def _in_memory(self, table: str, ids: np.ndarray) -> np.ndarray:
+        return self._tables[table][ids]
+
+    def _rows_of(self, name: str, ids: np.ndarray, take: Lookup) -> np.ndarray:
+        """(..., E), the rows of an input, zeros for `NO_ROW`; `take` has those of a table."""
+        if name == CONTEXT:
+            ends = np.cumsum(self._model.contextual_max_lengths)[:-1]
+            parts = zip(self._context, np.split(ids, ends, axis=1), strict=True)
+        else:
+            parts = iter([(CATEGORY if "category" in name else ITEM, ids)])
+        rows = []
+        for table, own in parts:
+            taken = np.zeros((*own.shape, self._model.embedding_table_dim), np.float32)
+            is_row = own != NO_ROW
+            taken[is_row] = take(table, own[is_row] % len(self._tables[table]))
+            rows.append(taken)
+        return np.concatenate(rows, axis=1)
+
+
+def _rows(seed: int, number: int, count: int, columns: int) -> np.ndarray:
+    """The rows of a table, float32."""
+    rng = np.random.default_rng([seed, 0x7AB, number])
+    return np.rint(_STEPS * rng.standard_normal((count, columns), dtype=np.float32)) / np.float32(_STEPS)
