@@ -7,38 +7,28 @@ name. Ranks end with the program, too, however it ends.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
-import socket
-import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
-import torch.distributed as dist
 
-from parity.base.errors import UserError
 from parity.base.interruption import stay_if_ending, undoing
 from parity.execution import fork_server
-from tables.exchange import RankTables, load
 from tables.local import usable_device
-from tables.shards import check_probes
-from tables.store import Manifest, read_manifest
+from tables.rank_process import DONE, FAILED, READY, REFUSED, Setup, call, rank_process
+from tables.store import read_manifest
 
 PATIENCE = 2.0
 """Seconds in which the cause of an error shows: ranks that wait for a dead one report errors of their own."""
 _MOMENT = 0.05
 """Seconds between two looks at the ranks while a cause is sought."""
-_READY, _DONE, _REFUSED, _FAILED = "ready", "done", "refused", "failed"
 
 
 class RankFailure(RuntimeError):
@@ -53,35 +43,6 @@ class RankFailure(RuntimeError):
         super().__init__(f"rank {rank} (tables: {', '.join(tables) or 'none'}) {problem}")
         self.rank = rank
         self.tables = tuple(tables)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """All that a rank needs to start.
-
-    Attributes:
-        manifest: The store's manifest, which the shards are compared with.
-        rank: The rank.
-        device: `cpu`, or `cuda` for the GPU of the rank's number.
-        thorough: See `tables.shards.open_shard`.
-        meeting: File at which the ranks meet.
-        log: File of the rank's output.
-        threads: Number of its threads.
-        seconds: Longest time that a rank waits for another.
-        program: `module:function`, called with the rank's tables, its pipe and `arguments`.
-        arguments: Values that pickle.
-    """
-
-    manifest: Manifest
-    rank: int
-    device: str
-    thorough: bool
-    meeting: Path
-    log: Path
-    threads: int
-    seconds: float
-    program: str
-    arguments: tuple[Any, ...]
 
 
 class Ranks:
@@ -133,13 +94,15 @@ class Ranks:
                     *(threads, seconds, program, arguments),
                 )
                 pipe, end = context.Pipe()
-                process = context.Process(target=_rank, args=(setup, end, dict(os.environ)), daemon=True)
+                process = context.Process(
+                    target=rank_process, args=(setup, end, dict(os.environ)), daemon=True
+                )
                 process.start()
                 end.close()
                 self._pipes.append(pipe)
                 self._processes.append(process)
             self.processes = [process.pid for process in self._processes]
-            self.answers("the start", _READY)
+            self.answers("the start", READY)
         except BaseException:
             self.close()
             raise
@@ -151,7 +114,7 @@ class Ranks:
         except OSError:
             self._fail({}, "a request")
 
-    def answers(self, work: str, kind: str = _DONE) -> list[Any]:
+    def answers(self, work: str, kind: str = DONE) -> list[Any]:
         """One answer of each rank, in the order of ranks.
 
         Args:
@@ -234,14 +197,14 @@ class Ranks:
             raise self._ended
         latest = time.monotonic() + PATIENCE
         while time.monotonic() < latest:
-            refusal = next((error for word, error in reports.values() if word == _REFUSED), None)
+            refusal = next((error for word, error in reports.values() if word == REFUSED), None)
             if refusal is not None:
                 self._end(refusal)
             dead = self._died_without(reports)
             if dead is not None:
                 self._end_with(dead, f"died of {self._death(dead)} during {work}")
             self._collect(reports)
-        rank, (_, text) = next(iter(reports.items()), (0, (_FAILED, "closed its pipe")))
+        rank, (_, text) = next(iter(reports.items()), (0, (FAILED, "closed its pipe")))
         self._end_with(rank, f"raised during {work}: {text}")
 
     def _died_without(self, reports: dict[int, tuple[str, Any]]) -> int | None:
@@ -257,7 +220,7 @@ class Ranks:
             if self._pipes[rank] in ready:
                 with contextlib.suppress(EOFError, OSError):
                     word, payload = self._pipes[rank].recv()
-                    if word in (_REFUSED, _FAILED):
+                    if word in (REFUSED, FAILED):
                         reports[rank] = word, payload
 
     def _end_with(self, rank: int, problem: str) -> NoReturn:
@@ -302,80 +265,10 @@ def run(
     Raises:
         UserError, RankFailure: As of `Ranks`.
     """
-    with Ranks(folder, f"{__name__}:call", (program, arguments), device, thorough, seconds) as ranks:
+    with Ranks(
+        folder, f"{call.__module__}:{call.__name__}", (program, arguments), device, thorough, seconds
+    ) as ranks:
         return ranks.answers(program)
-
-
-def call(tables: RankTables, pipe: Connection, program: str, arguments: tuple[Any, ...]) -> None:
-    """The program of `run`: send the result of a function."""
-    answer(pipe, _function(program)(tables, *arguments))
-
-
-def answer(pipe: Connection, result: Any) -> None:
-    """Send an answer from a rank's program, see `Ranks.answers`."""
-    pipe.send((_DONE, result))
-
-
-def _rank(setup: Setup, pipe: Connection, environment: dict[str, str]) -> None:
-    """The process of a rank."""
-    os.environ.clear()
-    os.environ.update(environment)
-    descriptor = os.open(setup.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
-    fork_server.own_group()
-    torch.set_num_threads(setup.threads)
-    try:
-        tables = _join(setup)
-        pipe.send((_READY, None))
-        _function(setup.program)(tables, pipe, *setup.arguments)
-    except UserError as error:
-        _report(pipe, _REFUSED, error)
-    except Exception as error:  # noqa: BLE001, any error of a rank ends the run by its name
-        traceback.print_exc()
-        lines = str(error).strip().splitlines()
-        _report(pipe, _FAILED, f"{type(error).__name__}: {lines[0] if lines else 'no message'}")
-    # Others may still read from this rank: it ends when the program that started it says so.
-    with contextlib.suppress(EOFError, OSError):
-        pipe.recv()
-    # The group's own end waits for ranks that may be gone.
-    os._exit(0)
-
-
-def _join(setup: Setup) -> RankTables:
-    """Load the shards, meet the other ranks, and look up the known rows."""
-    manifest, rank = setup.manifest, setup.rank
-    device = torch.device("cpu" if setup.device == "cpu" else f"cuda:{rank}")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    shards = load(manifest, rank, device, setup.thorough)
-    # All ranks are on this machine, whose name may not resolve to an address.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
-    dist.init_process_group(
-        "gloo" if device.type == "cpu" else "nccl",
-        store=dist.FileStore(str(setup.meeting), manifest.ranks),
-        rank=rank,
-        world_size=manifest.ranks,
-        timeout=timedelta(seconds=setup.seconds),
-    )
-    tables = RankTables(manifest, rank, shards, device)
-    check_probes(tables, manifest)
-    return tables
-
-
-def _loopback() -> str:
-    return next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
-
-
-def _function(name: str) -> Any:
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
-
-
-def _report(pipe: Connection, word: str, payload: object) -> None:
-    with contextlib.suppress(OSError):
-        pipe.send((word, payload))
 
 
 def _last_line(log: Path) -> str:

@@ -17,7 +17,8 @@ import torch
 
 from tables.exchange import RankTables
 from tables.interface import Table, Tables
-from tables.ranks import Ranks, answer
+from tables.rank_process import answer
+from tables.ranks import Ranks
 from tables.store import as_bytes
 
 Message = tuple[str, np.ndarray, np.ndarray | None, np.ndarray | None]
