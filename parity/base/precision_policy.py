@@ -69,9 +69,9 @@ class Policy:
         known = ["", *paths]
         own: dict[str, str] = {}
         for pattern, precision in self.patterns:
-            matches = [path for path in known if matches(pattern, path)]
-            if not matches:
-                near = difflib.get_closematches(pattern, known, n=1)
+            covered = [path for path in known if matches(pattern, path)]
+            if not covered:
+                near = difflib.get_close_matches(pattern, known, n=1)
                 raise UserError(
                     "policy",
                     pattern,
@@ -79,7 +79,7 @@ class Policy:
                     (f"did you mean {near[0]}? " if near else "")
                     + f"The model's modules begin {', '.join(known[1:4])}",
                 )
-            for path in matches:
+            for path in covered:
                 own.setdefault(path, precision)
         return {path: next((own[outer] for outer in outwards(path) if outer in own), BASE) for path in known}
 
