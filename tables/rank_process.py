@@ -25,6 +25,8 @@ from tables.store import Manifest
 
 READY, DONE, REFUSED, FAILED = "ready", "done", "refused", "failed"
 """First words of a rank's answers."""
+START = 600.0
+"""Longest seconds of the start of all ranks: each reads its shards, and meets the others."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Setup:
         meeting: File at which the ranks meet.
         log: File of the rank's output.
         threads: Number of its threads.
-        seconds: Longest time that a rank waits for another.
+        seconds: Longest time that a rank waits for another in a lookup; at the start it is at least `START`.
         program: `module:function`, called with the rank's tables, its pipe and `arguments`.
         arguments: Values that pickle.
     """
@@ -107,7 +109,7 @@ def _join(setup: Setup) -> RankTables:
         store=dist.FileStore(str(setup.meeting), manifest.ranks),
         rank=rank,
         world_size=manifest.ranks,
-        timeout=timedelta(seconds=setup.seconds),
+        timeout=timedelta(seconds=max(START, setup.seconds)),
     )
     tables = RankTables(manifest, rank, shards, device)
     check_probes(tables, manifest)

@@ -22,7 +22,7 @@ import torch
 from parity.base.interruption import stay_if_ending, undoing
 from parity.execution import fork_server
 from tables.local import usable_device
-from tables.rank_process import DONE, FAILED, READY, REFUSED, Setup, call, rank_process
+from tables.rank_process import DONE, FAILED, READY, REFUSED, START, Setup, call, rank_process
 from tables.store import read_manifest
 
 PATIENCE = 2.0
@@ -54,7 +54,7 @@ class Ranks:
         arguments: Values that pickle.
         device: `cpu` (gloo) or `cuda` (NCCL, one GPU a rank).
         thorough: See `tables.shards.open_shard`.
-        seconds: Longest time to the answer of a rank.
+        seconds: Longest time to the answer of a rank, once all have started.
 
     Attributes:
         manifest: The store's manifest.
@@ -102,7 +102,7 @@ class Ranks:
                 self._pipes.append(pipe)
                 self._processes.append(process)
             self.processes = [process.pid for process in self._processes]
-            self.answers("the start", READY)
+            self.answers("the start", READY, max(START, seconds))
         except BaseException:
             self.close()
             raise
@@ -114,24 +114,26 @@ class Ranks:
         except OSError:
             self._fail({}, "a request")
 
-    def answers(self, work: str, kind: str = DONE) -> list[Any]:
+    def answers(self, work: str, kind: str = DONE, seconds: float | None = None) -> list[Any]:
         """One answer of each rank, in the order of ranks.
 
         Args:
             work: Words for the work, in messages.
             kind: First word of the answers that are expected.
+            seconds: Longest time to the last answer; that of these ranks by default.
 
         Raises:
             UserError: A rank refused its input.
             RankFailure: A rank died, raised, or gave no answer in time.
         """
         pending, results = set(range(len(self._pipes))), {}
-        latest = time.monotonic() + self._seconds
+        limit = self._seconds if seconds is None else seconds
+        latest = time.monotonic() + limit
         while pending:
             ready = wait([self._pipes[rank] for rank in pending], max(0.0, latest - time.monotonic()))
             if not ready:
                 late = ", ".join(map(str, sorted(pending)))
-                problem = f"gave no answer to {work} within {self._seconds:g} s (late ranks: {late})"
+                problem = f"gave no answer to {work} within {limit:g} s (late ranks: {late})"
                 self._end_with(min(pending), problem)
             for rank in [rank for rank in pending if self._pipes[rank] in ready]:
                 try:
