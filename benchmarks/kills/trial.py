@@ -86,10 +86,12 @@ class Bench:
 
     Args:
         folder: A new folder for everything.
+        prompt: Longest time from SIGINT or SIGTERM to the end of all processes, s.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prompt: float = PROMPT_SECONDS) -> None:
         self._folder = folder
+        self._prompt = prompt
         self._furnished = folder / "furnished"
         furnish(self._furnished)
         self._undisturbed: dict[str, tuple[Ended, object]] = {}
@@ -117,7 +119,7 @@ class Bench:
         if process.returncode != undisturbed.code:
             finding.seconds = round(seconds, 3)
             if watches or kill.number is signal.SIGKILL:
-                finding.problems += _at_the_end(kill, finding, err, verb.saves(place))
+                finding.problems += _at_the_end(kill, finding, err, verb.saves(place), self._prompt)
         finding.problems += _remains(place, kill)
         words = verb.go_on(place)
         if words is not None:
@@ -232,13 +234,13 @@ def _wait_for(is_so: Callable[[], bool]) -> None:
         time.sleep(_POLL)
 
 
-def _at_the_end(kill: Kill, finding: Finding, err: str, has_saved: bool | None) -> list[str]:
+def _at_the_end(kill: Kill, finding: Finding, err: str, has_saved: bool | None, prompt: float) -> list[str]:
     """Problems with the end of the process."""
     problems = []
     assert finding.seconds is not None
     if kill.number is signal.SIGKILL:
         return [] if finding.code == -signal.SIGKILL else [f"ends with {finding.code}"]
-    if finding.seconds > PROMPT_SECONDS:
+    if finding.seconds > prompt:
         problems.append(f"ends after {finding.seconds:.1f} s")
     if finding.code != 128 + kill.number:
         problems.append(f"ends with {finding.code}: {err[-300:]}")

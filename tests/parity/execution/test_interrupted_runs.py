@@ -171,18 +171,25 @@ def test_of_two_resumes_one_goes_on_and_a_replay_meanwhile_is_refused(started, t
     _until_none(temporary)
     words = [sys.executable, str(ROOT / "run_parity.py")]
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    calls = [
-        subprocess.Popen(
-            [*words, verb, str(folder)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
-        )
-        for verb in ("resume", "resume", "replay")
-    ]
-    errors = [call.communicate(timeout=PATIENCE)[1] for call in calls]
-    first, second, replay = (call.returncode for call in calls)
-    assert sorted([first, second]) == [0, 2], errors
-    refused = errors[0] if first else errors[1]
-    assert "is in use by process" in refused
-    assert replay == 2
-    assert "Traceback" not in "".join(errors)
+    first = subprocess.Popen([*words, "resume", str(folder)], cwd=tmp_path, env=environment)
+    began = time.monotonic()
+    # The killed run's lock has its own number.
+    while (folder / LOCK).read_text() != f"{first.pid}\n":
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.01)
+    # It stands still until the others have ended, however long these take.
+    first.send_signal(signal.SIGSTOP)
+    try:
+        assert first.poll() is None
+        for verb in ("resume", "replay"):
+            ended = subprocess.run(
+                [*words, verb, str(folder)], cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            assert ended.returncode == 2
+            assert f"is in use by process {first.pid}" in ended.stderr
+            assert "Traceback" not in ended.stderr
+    finally:
+        first.send_signal(signal.SIGCONT)
+    assert first.wait(PATIENCE) == 0
     ended = subprocess.run([*words, "replay", str(folder)], cwd=tmp_path, check=False)
     assert ended.returncode == 0

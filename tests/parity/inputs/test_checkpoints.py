@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import time
 import zipfile
 from collections import OrderedDict
 
@@ -204,7 +203,7 @@ def test_a_pickled_object_is_refused_and_not_run(tiny, tmp_path, save):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_pickled_object_with_a_long_name_is_refused_at_once(tiny, tmp_path, packed):
+def test_a_pickled_object_with_a_long_name_is_refused_at_once(tiny, tmp_path, packed, monkeypatch):
     path = tmp_path / "checkpoint.pt"
     pickled = b"\x80\x02cbuiltins\n" + b"x" * 300_000 + b"\n."
     torch.save({}, path)
@@ -216,10 +215,10 @@ def test_a_pickled_object_with_a_long_name_is_refused_at_once(tiny, tmp_path, pa
                 archive.writestr(name, pickled if name.endswith("data.pkl") else content)
     else:
         path.write_bytes(pickled)
-    began = time.process_time()
+    # PyTorch takes the square of the name's length in time.
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("PyTorch sees the name"))
     with pytest.raises(UserError, match="the name of an object has 300009 characters"):
         weights.load_checkpoint(path, weights.layout(tiny))
-    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.001, 0.5, 0.99])

@@ -125,7 +125,7 @@ def test_no_fault_no_failure(tmp_path):
 
 BREAKS = {
     "crash": ('__import__("os").abort()', "CRASHED", "SIGABRT"),
-    "hang": ("import time; time.sleep(3600)", "TIMED OUT", "within 10 s"),
+    "hang": ("import time; time.sleep(3600)", "TIMED OUT", "within 30 s"),
     "memory": ("import numpy; numpy.ones(1 << 60, numpy.int8)", "OUT OF MEMORY", ""),
     "exception": ('raise RuntimeError("no such luck")', "ERROR", "no such luck"),
 }
@@ -138,7 +138,7 @@ def test_a_runner_that_breaks_is_a_row_and_the_others_finish(kind, tmp_path):
     line = "        self.case = case\n"
     folder = scratch(tmp_path, RUNNER, line, f"        {statement}\n{line}")
     code, report, shown = run(
-        folder, "--case", "hstu_tiny", "--runners", "torch_jagged,tripy", "--time-limit", "10"
+        folder, "--case", "hstu_tiny", "--runners", "torch_jagged,tripy", "--time-limit", "30"
     )
     entry = runner(report, "tripy")
     assert code == 1

@@ -170,10 +170,10 @@ def test_processes_of_a_killed_campaign_end():
     said = context.Queue()
     parent = context.Process(target=_campaign, args=(said,))
     parent.start()
-    process = said.get(timeout=120)
+    process = said.get(timeout=600)
     parent.kill()
     parent.join()
-    for _ in range(300):
+    for _ in range(3000):
         try:
             os.kill(process, 0)
         except ProcessLookupError:

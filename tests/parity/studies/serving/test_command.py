@@ -86,8 +86,9 @@ class TestTheVerb:
         assert content["performance"]["Result is"] == "INVALID"
 
     def test_a_run_that_loadgen_calls_valid_ends_with_0(self, command, setup, tmp_path):
-        # More queries than are answered in the duration.
-        load = ("--rate", "5000", "--duration", "0.05", "--tokens", ROWS * setup.requests.serving.widths[-1])
+        # No machine answers its 100 queries within this duration.
+        tokens = ROWS * setup.requests.serving.widths[-1]
+        load = ("--rate", "50000", "--duration", "0.001", "--tokens", tokens)
         ended = command(*ARGUMENTS, *load, "--save", tmp_path / "out")
         assert "performance  VALID by LoadGen" in ended.out, ended
         assert ended.code == 0
