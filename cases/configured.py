@@ -61,7 +61,7 @@ class ConfiguredCase(Case):
     """The function of `reference.build` and of `tripy_port.build`."""
     outputs: ClassVar[tuple[str, ...]]
     """Names of the entry's results, in order."""
-    packages = ("cases", "configs", "datasets", "kernels", "perf_model", "reference", "tripy_port")
+    packages = ("cases", "configs", "datasets", "kernels", "perf_model", "reference", "tables", "tripy_port")
     fault_catalogues = tuple(sorted(Path(__file__).with_name("faults").glob("*.yaml")))
 
     def __init__(self, config: CaseConfig) -> None:

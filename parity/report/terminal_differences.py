@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -39,19 +40,20 @@ def summary(changes: Changes) -> Text:
 
 
 def _table(title: str, changes: Iterable[Change]) -> Table:
+    """A line for each change, below its case, precision and runner. Long names wrap."""
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column(title)
-    table.add_column("module")
-    table.add_column("")
+    table.add_column(title, overflow="fold")
+    table.add_column("", no_wrap=True)
     for name in ("old", "new", "new/old"):
         table.add_column(name, justify="right", no_wrap=True)
     place = ""
     for change in changes:
-        shown = change.place if change.place != place else ""
-        place = change.place
+        if change.place != place:
+            place = change.place
+            table.add_row(Text(place, style="bold"))
         factor = "" if change.factor is None else _factor(change.factor)
         # Names are plain text, not markup.
-        table.add_row(Text(shown), Text(change.what), change.kind, change.old, change.new, factor)
+        table.add_row(Padding(Text(change.what), (0, 0, 0, 2)), change.kind, change.old, change.new, factor)
     return table
 
 

@@ -29,6 +29,11 @@ class Ended:
     err: str
     error: BaseException | None
 
+    @property
+    def words(self) -> str:
+        """`out` without its line breaks."""
+        return " ".join(self.out.split())
+
 
 PROGRESS = re.compile(r"^ *\d+\.\d s  .*\n", re.MULTILINE)
 """A step's line on stderr."""

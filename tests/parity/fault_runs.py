@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from cases.configured import ConfiguredCase
 from parity.capture.names import TapName
 from parity.report.files import read_report
 from parity.report.schema import Report, RunnerReport
@@ -45,16 +46,7 @@ def on_weights(statement: str) -> str:
 def copied(folder: Path) -> Path:
     """A copy of the files that a run needs."""
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in (
-        "cases",
-        "configs",
-        "datasets",
-        "kernels",
-        "parity",
-        "perf_model",
-        "reference",
-        "tripy_port",
-    ):
+    for name in ("parity", *ConfiguredCase.packages):
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     shutil.copy(ROOT / "run_parity.py", folder)
     return folder

@@ -215,7 +215,7 @@ def test_the_command_runs_a_case_by_its_import_path(command, tmp_path, monkeypat
     with quick_runs():
         ended = command(*named, "--runners", "tripy,torch_jagged", "--save", tmp_path / "run")
     assert ended.code == 2, ended
-    assert "doubling has no jagged form" in ended.out
+    assert "doubling has no jagged form" in ended.words
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["cases"][0]["case"]["batch_size"] == 16
     runners = {runner["runner"]: runner for runner in report["cases"][0]["precisions"][0]["runners"]}

@@ -161,8 +161,9 @@ def test_it_imports_neither_the_port_nor_the_harness():
         "parity.base",
         "parity.base.interruption",
         "parity.base.locks",
+        "parity.base.module_patterns",
         "parity.base.strict_yaml",
-    }, "the reader of YAML, by way of the configs, the end at a signal and the lock, and nothing else"
+    }, "the reader of YAML and the patterns, by way of the configs, the end at a signal and the lock alone"
     actual = {name.split(".")[0] for name in modules}
     assert {"reference", "configs", "datasets", "torch"} <= actual
     assert not actual & {

@@ -52,7 +52,14 @@ def stub(monkeypatch):
 
 
 def report(code):
-    return (made_reports.failing() if code else made_reports.passing()).model_copy(update={"exit_code": code})
+    """A report whose results give the exit code."""
+    if code != 2:
+        return made_reports.failing() if code else made_reports.passing()
+    missing = made_reports.without_verdict("onnxruntime", "UNAVAILABLE", "no library")
+    runners = made_reports.reference(), made_reports.passing_port("fp32"), missing
+    return made_reports.report(runners, exit_code=2).model_copy(
+        update={"requested_runners": ("onnxruntime",)}
+    )
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])

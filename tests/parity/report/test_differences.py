@@ -273,8 +273,8 @@ class TestCommand:
         path = saved("a", made_reports.passing())
         ended = command("compare", path, path.parent)
         assert ended.code == 0, ended
-        assert ended.out == (
-            "NO REGRESSION: 42 errors compared, 0 of them changed; 3 latencies compared; 0 improvements.\n"
+        assert ended.words == (
+            "NO REGRESSION: 42 errors compared, 0 of them changed; 3 latencies compared; 0 improvements."
         )
 
     def test_a_regression(self, command, saved):

@@ -172,8 +172,8 @@ def test_statuses_are_words_and_reasons_are_there(everything):
 
 def test_metrics(everything):
     words = everything.words
-    assert "AUC fp32 tripy (portable, cpu) 0.512345 0.500000 FAIL -1.0e-02 -2.0e-02 to -1.0e-03 99" in words
-    assert "MRR fp32 tripy (portable, cpu) 0.512345 0.500000 -1.0e-02 one row is no sample 99" in words
+    assert "AUC fp32 tripy (portable, cpu) 0.512345 0.500000 FAIL -1.2e-02 -2.0e-02 to -1.0e-03 99" in words
+    assert "MRR fp32 tripy (portable, cpu) 0.512345 0.500000 -1.2e-02 one row is no sample 99" in words
     assert "calibration fp32 tripy (portable, cpu) all labels are 0 99" in words
 
 
