@@ -68,7 +68,8 @@ def require_least() -> None:
 
 
 def _gigabytes(size: float) -> str:
-    return f"{max(size, 0) / 2**30:.3g} GiB"
+    # An integer of any length is no number in floating point.
+    return f"{min(max(size, 0), 2**200) / 2**30:.3g} GiB"
 
 
 def _meminfo() -> dict[str, float]:

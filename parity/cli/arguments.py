@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +80,7 @@ class Arguments:
                 "is not a positive number of seconds, or more than a week",
                 f"give more than 0 and at most {MAX_TIME_LIMIT:.0f}",
             )
+        apart({"--save": self.save, "--profile": self.profile})
         selected = self.named_cases() or self._default_cases()
         batch = RECORDED_BATCH if self.data is not None and self.batch is None else self.batch
         if batch is not None or self.seed is not None:
@@ -120,6 +123,15 @@ def names(option: str, text: str | None) -> list[str]:
     if text is not None and not stripped:
         raise UserError(option, repr(text), "names nothing", "give a name, or leave the option out")
     return stripped
+
+
+def apart(folders: Mapping[str, Path | None]) -> None:
+    """Compare new folders by option. Raises `UserError` if one is another one, or lies in it."""
+    named = [(option, folder, folder.absolute()) for option, folder in folders.items() if folder is not None]
+    for (one, _, outer), (option, folder, inner) in itertools.permutations(named, 2):
+        if outer == inner or outer in inner.parents:
+            problem = f"is or lies in the folder of {one}"
+            raise UserError(option, str(folder), problem, "choose another folder")
 
 
 def writable(option: str, folder: Path) -> Path:

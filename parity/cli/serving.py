@@ -59,7 +59,7 @@ def serve(
     """Serve the port of one case under LoadGen, and judge every served prediction."""
     with steps() as advance:
         from parity.base.precision import PRECISIONS
-        from parity.cli.arguments import Arguments, writable
+        from parity.cli.arguments import Arguments, apart, writable
         from parity.runners import Unavailable
 
         arguments = Arguments(**chosen, registry=registry)
@@ -74,6 +74,7 @@ def serve(
         folder = arguments.save or output.new_folder()
         if folder.exists():
             raise UserError("--save", str(folder), "exists", "give a folder that does not exist")
+        apart({"--save": folder, "--tables": tables})
         writable("--save", folder)
         try:
             from parity.studies.serving import command
@@ -84,7 +85,7 @@ def serve(
             precision=PRECISIONS[precisions[0]],
             checkpoint=arguments.weights,
             samples=samples,
-            seed=cases[0].seed if arguments.seed is None else arguments.seed,
+            seed=cases[0].with_overrides(seed=arguments.seed).seed,
             tokens=tokens,
             data=data,
             tables=tables,

@@ -112,12 +112,12 @@ def precision(registry: Registry, budget: float, policy: Path | None, **chosen: 
 @options.precision
 @options.save("Folder for the findings, new or of an earlier call. [default: parity_reports/self_test]")
 @click.option("--share", type=float, default=1.0, show_default=True, help="Share of the faults, 0 to 1.")
-@click.option("--faults", default="", help="First letters of the operators. [default: all]")
+@click.option("--faults", help="First letters of the operators. [default: all]")
 @click.option(
     "--clean-runs", type=int, default=1000, show_default=True, help="Number of runs without a fault."
 )
 @click.pass_obj
-def self_test(registry: Registry, share: float, faults: str, clean_runs: int, **chosen: Any) -> int:
+def self_test(registry: Registry, share: float, faults: str | None, clean_runs: int, **chosen: Any) -> int:
     """Put faults into the port and count the detected ones. A later call with the same folder continues."""
     with counted() as advance:
         from parity.base.precision import DEFAULT_PRECISIONS
@@ -125,13 +125,15 @@ def self_test(registry: Registry, share: float, faults: str, clean_runs: int, **
         from parity.studies.fault_injection import command
         from parity.studies.fault_injection.campaign import Plan
 
+        if faults == "":
+            raise UserError("--faults", "''", "names nothing", "give letters, or leave the option out")
         arguments = Arguments(**chosen, registry=registry)
         plan = Plan(
             cases=tuple(arguments.named_cases() or arguments.all_cases()),
             precisions=arguments.precisions() or tuple(DEFAULT_PRECISIONS),
             share=share,
             clean_runs=clean_runs,
-            operators=faults,
+            operators=faults or "",
         )
         folder = arguments.save or output.REPORTS / "self_test"
         result = command.self_test(plan, folder, advance)

@@ -126,7 +126,8 @@ def make_inputs(case: Case, data: Any = None) -> RunInputs:
             array, or inputs that the case refuses.
     """
     weights, arrays = case.least_bytes()
-    needed = weights if data is not None else weights + arrays
+    # A row has a byte at least, whatever the case knows of its sizes.
+    needed = weights if data is not None else weights + max(arrays, case.batch_size)
     require("case", case.name, needed, "give smaller sizes, or a smaller --batch")
     content = case.make_inputs() if data is None else case.recorded(data)
     if not isinstance(content, Batches):

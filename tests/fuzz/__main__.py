@@ -7,12 +7,13 @@ finding with its shortest input. Exit code: 0 without a finding, else 1.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz.campaign import KINDS, Counts, fuzz, in_process, save_seed
+from tests.fuzz.campaign import KINDS, Counts, End, fuzz, in_process, save_seed
 
 _TURN = 60.0
 """Seconds of one process."""
@@ -27,12 +28,13 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="folder for saved runs that are reused")
     parser.add_argument("--keep", action="store_true", help="add findings to the corpus")
     parser.add_argument("--worker", choices=KINDS, help=argparse.SUPPRESS)
+    parser.add_argument("--blocks", type=float, default=math.inf, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
         folder = (chosen.folder or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         if chosen.worker:
-            fuzz(chosen.worker, chosen.seconds, chosen.seed, folder)
+            fuzz(chosen.worker, End(chosen.seconds, chosen.blocks), chosen.seed, folder)
             return 0
         total = _campaign(chosen.kinds.split(","), chosen.seconds, chosen.seed, folder)
     return _show(total, chosen.keep)
@@ -44,7 +46,8 @@ def _campaign(kinds: list[str], seconds: float, seed: int, folder: Path) -> dict
     turns = max(1, round(seconds / len(kinds) / _TURN))
     for turn in range(turns):
         for kind in kinds:
-            counts = in_process(kind, seconds / len(kinds) / turns, seed + turn * 1_000_000, folder)
+            end = End(seconds / len(kinds) / turns)
+            counts = in_process(kind, end, seed + turn * 1_000_000, folder)
             total[kind].outcomes += Counter(counts.outcomes)
             for problem, (text, message, number) in counts.findings.items():
                 known = total[kind].findings.get(problem, (text, message, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import resource
 import subprocess
@@ -24,12 +25,12 @@ from tests.locations import ROOT
 SEEDS = Path(__file__).with_name("seeds")
 """Inputs that showed a mistake once, in a folder for each kind."""
 KINDS = ("yaml", "checkpoints", "saved", "reports", "data", "options")
-_BLOCK = 50
-"""Inputs of one draw of the strategies. The end of the time is looked at after each."""
+BLOCK = 50
+"""Inputs of one draw of the strategies. The end of a campaign is looked at after each."""
 _MEMORY = 4 << 30
 """Address space of a process besides that of its libraries, bytes."""
-_SILENT = 180.0
-"""Seconds after which an input counts as endless."""
+_SILENT = 600.0
+"""Seconds after which an input counts as endless, on a machine with much other work."""
 
 
 @dataclass
@@ -85,12 +86,25 @@ def save_seed(kind: str, text: str) -> Path:
     return path
 
 
-def fuzz(kind: str, seconds: float, start: int, folder: Path) -> None:
+@dataclass(frozen=True)
+class End:
+    """The end of a campaign of one kind, whichever comes first.
+
+    Attributes:
+        seconds: Time for new inputs, s.
+        blocks: Number of blocks of `BLOCK` new inputs. With it, the inputs follow from the seed alone.
+    """
+
+    seconds: float = math.inf
+    blocks: float = math.inf
+
+
+def fuzz(kind: str, end: End, start: int, folder: Path) -> None:
     """Try the corpus of a kind, then new inputs, in this process, and leave the counts for `in_process`.
 
     Args:
         kind: One of `KINDS`.
-        seconds: Time for new inputs, s.
+        end: The end.
         start: Seed of the first block of inputs.
         folder: Folder for the bases, the counts so far and the present input.
     """
@@ -109,18 +123,18 @@ def fuzz(kind: str, seconds: float, start: int, folder: Path) -> None:
         for one in seeds(kind):
             attempt(one)
         _limit_memory()
-        end = time.monotonic() + seconds
+        latest = time.monotonic() + end.seconds
         block = start
-        while time.monotonic() < end:
+        while time.monotonic() < latest and block - start < end.blocks:
 
             @seed(block)
             @settings(
-                max_examples=_BLOCK, database=None, deadline=None, phases=[Phase.generate],
+                max_examples=BLOCK, database=None, deadline=None, phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),
             )  # fmt: skip
             @given(inputs)
             def draw(one: Attempt) -> None:
-                if time.monotonic() < end:
+                if time.monotonic() < latest:
                     attempt(one)
 
             draw()
@@ -134,13 +148,16 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def in_process(kind: str, seconds: float, start: int, folder: Path) -> Counts:
+def in_process(kind: str, end: End, start: int, folder: Path) -> Counts:
     """`fuzz` in a process of its own, whose end by the system is a finding too."""
     current, result = _current(kind, folder), _result(kind, folder)
     for path in (current, result):
         path.unlink(missing_ok=True)
-    arguments = ["--worker", kind, "--seconds", str(seconds), "--seed", str(start), "--folder", str(folder)]
-    process = subprocess.Popen([sys.executable, "-m", "tests.fuzz", *arguments], cwd=ROOT)
+    arguments = ["--worker", kind, "--seconds", str(end.seconds), "--blocks", str(end.blocks)]
+    arguments += ["--seed", str(start), "--folder", str(folder)]
+    # Threads of a machine with many cores would take the address space for memory of their own.
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
+    process = subprocess.Popen([sys.executable, "-m", "tests.fuzz", *arguments], cwd=ROOT, env=environment)
     written, since = 0.0, time.monotonic()
     while process.poll() is None:
         time.sleep(0.2)

@@ -16,7 +16,7 @@ from parity.case import Case, CaseReference, load_case
 from parity.execution.folder import in_use
 from parity.studies.fault_injection import workers
 from parity.studies.fault_injection.faults import CleanFinding, Fault, Finding, Outcome, resolved
-from parity.studies.fault_injection.store import ABOUT, Store, opened
+from parity.studies.fault_injection.store import ABOUT, Store, opened, without_empty
 from parity.studies.packages import packages_of
 
 Advance = Callable[[int, int, str], None]
@@ -51,7 +51,10 @@ def run(plan: Plan, folder: Path, advance: Advance) -> tuple[list[Finding], list
     code = present_code(sorted({package for case in plan.cases for package in packages_of(case)}))
     with in_use("--save", folder, ABOUT):
         opened(folder, code)
-        with remaining(f"{folder} holds the findings so far: the same command goes on"):
+        with (
+            without_empty(folder),
+            remaining(f"{folder} holds the findings so far: the same command goes on"),
+        ):
             findings = _faults(plan, folder, advance) if plan.share else []
             return findings, _clean_runs(plan, folder, advance) if plan.clean_runs else []
 

@@ -41,6 +41,9 @@ def self_test(plan: Plan, folder: Path, advance: Advance) -> SelfTest:
         raise UserError("--share", plan.share, "is no share of the faults", "give 0 to 1")
     if plan.clean_runs < 0:
         raise UserError("--clean-runs", plan.clean_runs, "is negative", "give 0 or more")
+    if plan.share == 0 and plan.clean_runs == 0:
+        problem = "leaves no fault, and --clean-runs 0 no run without one"
+        raise UserError("--share", plan.share, problem, "give more than 0 of one of them")
     for name in plan.precisions:
         if PRECISIONS[name].needs_cuda and not torch.cuda.is_available():
             raise UserError(

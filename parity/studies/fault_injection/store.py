@@ -9,8 +9,9 @@ One process writes. The next process cuts off an unfinished line.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -18,6 +19,7 @@ from pydantic import BaseModel
 
 from parity.base.errors import UserError
 from parity.base.files import parse_json, replacing
+from parity.base.locks import LOCK
 from parity.execution.folder import has_content
 
 ABOUT = "campaign.json"
@@ -58,6 +60,19 @@ class Store(Generic[Line]):
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+@contextlib.contextmanager
+def without_empty(folder: Path) -> Iterator[None]:
+    """Remove the files of a campaign whose plan the body refuses, unless they hold findings."""
+    try:
+        yield
+    except UserError:
+        files = [path for path in folder.iterdir() if path.name != LOCK]
+        if not any(path.stat().st_size for path in files if path.name != ABOUT):
+            for path in files:
+                path.unlink()
+        raise
 
 
 def opened(folder: Path, code: Mapping[str, str]) -> Path:

@@ -123,6 +123,7 @@ def serve(order: Order, folder: Path, advance: Callable[[str], None]) -> Served:
         Unavailable: The port cannot run here.
     """
     loadgen.loadgen()
+    order.load.require(order.samples)
     weights, source = case_weights(order.case, order.checkpoint)
     requests = Requests(order.case, order.samples, order.seed, order.tokens, order.data)
     with _tables(order, requests, folder):

@@ -17,6 +17,7 @@ import numpy as np
 
 from parity.base.errors import UserError, check_names
 from parity.base.files import read_file, write_new
+from parity.base.memory import require
 from parity.case.serving import Audit
 
 PACKAGE = "mlcommons-loadgen"
@@ -28,6 +29,11 @@ RESULT = "Result is"
 _PERFORMANCE_MODE = 2
 _OWN, _USERS = 0, 2
 """Kinds of settings: those inside LoadGen, and a file beside them."""
+
+LONGEST = 7 * 24 * 3600.0
+"""Longest time of a test, s."""
+_QUERY_BYTES = 64
+"""Least bytes of a query in LoadGen's memory."""
 
 Ask = Callable[[Sequence[tuple[int, int]]], None]
 """Takes queries: LoadGen's id and the number of the request of each."""
@@ -55,6 +61,23 @@ class Load:
         for option, value in numbers.items():
             if not 0 < value < 1e9:
                 raise UserError(option, value, "is no positive number below 10^9", "give a positive number")
+
+    def require(self, samples: int) -> None:
+        """Refuse a load that no test ends, or whose queries no memory holds, by arithmetic.
+
+        Args:
+            samples: Number of requests, each of which the accuracy run asks once.
+
+        Raises:
+            UserError: The time or the memory is too large.
+        """
+        seconds = max(self.duration, max(samples, self.queries) / self.rate)
+        if seconds > LONGEST:
+            problem = f"takes {seconds:.3g} s, and a test {LONGEST:.0f} s at most"
+            raise UserError("--rate", self.rate, problem, "give more, or fewer --samples and --queries")
+        queries = max(self.queries, self.rate * self.duration)
+        fix = "give a smaller --rate, --duration or --queries"
+        require("--queries", f"{queries:.3g}", queries * _QUERY_BYTES, fix)
 
     def settings(self) -> str:
         """A file of LoadGen's user settings."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.base.errors import UserError
+from parity.base.memory import require
 from parity.case import Arrays, Case
 from parity.case.serving import Lookup
 from parity.inputs.arrays import CaseInputs, poisoned_inputs
@@ -65,10 +66,14 @@ class Requests:
             problem = f"are fewer than the {serving.widths[-1]} of the longest request"
             raise UserError("--tokens", budget, problem, f"give at least {serving.widths[-1]}")
         self.case, self.serving = case, serving
+        rows = budget // serving.widths[-1]
+        require("--tokens", budget, rows * serving.widths[-1], "give fewer")
         drawn = serving.draw(count, seed, data)
         self.source = drawn.source
         self.lookup: Lookup | None = None
         self.width = [serving.width_of(int(tokens)) for tokens in serving.tokens(drawn.arrays)]
+        request = sum(array.nbytes for array in drawn.arrays.values()) // count
+        require("--tokens", budget, rows * request, "give fewer")
         self.shapes = {width: Shape(width, budget // width) for width in sorted(set(self.width))}
         self._clean = {width: self._padded(drawn.arrays, width) for width in self.shapes}
         self._ids = {width: self._padded(drawn.ids, width) for width in self.shapes}

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import shutil
 
 import pytest
@@ -218,6 +219,18 @@ def test_a_replay_takes_no_other_options(refused, saved_run, tmp_path):
 def test_a_refusal_leaves_no_folder_for_traces(refused):
     message = refused("--case", "dlrm_tiny", "--weights", "none", "--profile", "a/b")
     assert "weights: none cannot be read" in message
+
+
+@pytest.mark.parametrize(("saved", "traces"), [("new", "new"), ("new", "new/traces"), ("new/run", "new")])
+def test_two_new_folders_lie_apart(refused, saved, traces):
+    message = refused("run", *TINY, "--save", saved, "--profile", traces)
+    assert re.search("--(save|profile): new.* is or lies in the folder of --(save|profile)", message)
+
+
+def test_more_rows_than_bytes_are_refused_where_the_case_knows_no_sizes(refused):
+    for rows in (2**63, 10**400):
+        message = refused("run", "--model", "parity.cli.new_case:case", "--batch", rows)
+        assert re.match("case: new_case needs .* GiB of memory, and .* GiB are available; give", message)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A saved run proves itself: a replay refuses every change that the run did not make, and names the file."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -47,6 +48,16 @@ def _flip(name, bit=0):
     return damage
 
 
+def _lengthen(name):
+    """A hole behind a file's end, which no one can read to its end."""
+
+    def damage(run):
+        (path,) = run.glob(name)
+        os.truncate(path, 1 << 42)
+
+    return damage
+
+
 def _copy(source, target):
     def damage(run):
         pairs = [(path, run / target / path.name) for path in sorted(run.glob(source))]
@@ -73,6 +84,7 @@ FORGERIES = {
     "poisoned inputs deleted": _remove(f"{FIRST}/poisoned.safetensors"),
     "the port's captures are the reference's": _copy(f"{FIRST}/fp32/torch/*", f"{FIRST}/fp32/torch_jagged"),
     "a low bit of the oracle": _flip(f"{FIRST}/fp32/oracle/tapped.safetensors"),
+    "captures with a hole behind their end": _lengthen(f"{FIRST}/fp32/oracle/tapped.safetensors"),
     "a high bit of the inputs": _flip(f"{FIRST}/inputs.safetensors", 7),
     "a record of another precision": _replace(f"{FIRST}/fp32/record.json", '"fp32"', '"bf16"'),
     "a runner that failed is well": _replace(f"{FIRST}/fp32/record.json", '"OK"', '"UNAVAILABLE"'),

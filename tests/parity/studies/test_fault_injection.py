@@ -308,6 +308,8 @@ def test_a_stopped_campaign_goes_on(command, tmp_path):
     [
         (("--share", "2"), "--share: 2.0 is no share"),
         (("--clean-runs", "-1"), "--clean-runs: -1 is negative"),
+        (("--share", "0", "--clean-runs", "0"), "--share: 0.0 leaves no fault"),
+        (("--faults", ""), "--faults: '' names nothing"),
         (("--runners", "tripy"), "--runners is no option of this verb"),
         (("--precision", "tf32"), "--precision: tf32 needs a CUDA device"),
     ],

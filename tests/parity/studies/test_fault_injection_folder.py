@@ -217,6 +217,15 @@ def test_letters_of_no_operator_are_refused_before_the_runs_without_a_fault(tmp_
     plan = campaign.Plan((load_case("dlrm_tiny"),), ("fp32",), 1.0, 1000, operators="wieght")
     with pytest.raises(UserError, match="wieght begins no operator's name; .* by hand: sum, weight: scaled"):
         campaign.run(plan, tmp_path / "campaign", lambda *_: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_that_is_refused_keeps_earlier_findings(tmp_path):
+    folder = store.opened(tmp_path / "campaign", {"port": "1"})
+    (folder / "findings.jsonl").write_text("{}\n")
+    with pytest.raises(UserError), store.without_empty(folder):
+        raise UserError("--faults", "x", "begins no operator's name", "give another")
+    assert sorted(path.name for path in folder.iterdir()) == ["campaign.json", "findings.jsonl"]
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

@@ -137,6 +137,15 @@ class TestTheVerb:
             (("--rate", "0"), "--rate: 0.0 is no positive number"),
             (("--duration", "nan"), "--duration: nan is no positive number"),
             (("--save", "."), "--save: . exists; give a folder that does not exist"),
+            (("--save", "new", "--tables", "new/t"), "--tables: new/t is or lies in the folder of --save"),
+            (("--save", "new/s", "--tables", "new"), "--save: new/s is or lies in the folder of --tables"),
+            (("--save", "new", "--tables", "new"), "is or lies in the folder of"),
+            (("--seed", "-1"), "seed: -1 is below 0"),
+            (("--tokens", str(2**63)), f"--tokens: {2**63} needs "),
+            (("--tokens", "1" + "0" * 400), " of memory, and "),
+            (("--rate", "1e-320"), "--rate: 1e-320 takes inf s, and a test 604800 s at most"),
+            (("--duration", "604801"), "takes 6.05e+05 s, and a test 604800 s at most"),
+            (("--rate", "999999999", "--duration", "604800"), "--queries: 6.05e+14 needs "),
         ],
     )
     def test_bad_input_is_refused(self, refused, arguments, message):
