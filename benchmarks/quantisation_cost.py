@@ -40,9 +40,9 @@ def without_quantisation(case: ConfiguredCase) -> ConfiguredCase:
     Raises:
         UserError: The case quantises nothing.
     """
-    if not getattr(case.model, "int8_rows", ()):
-        raise UserError("--case", case.name, "quantises nothing", "name a case with int8_rows")
-    return case.with_sizes({"model.int8_rows": ()})
+    if not getattr(case.model, "quantised", {}):
+        raise UserError("--case", case.name, "quantises nothing", "name a case with quantised modules")
+    return case.quantised({})
 
 
 def taps_of(case: ConfiguredCase) -> tuple[Taps, Taps, Taps]:

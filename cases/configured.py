@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -11,10 +11,12 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 
+from cases.calibration import calibrated, is_scale
 from cases.options import cannot_be_asked, options_of
 from cases.randomised import randomised
 from cases.sizes import input_bytes, weight_bytes
 from configs import CaseConfig, ConfigError, with_fields, with_input
+from configs.quantisation import Quantisable
 from parity.base.errors import UserError, bounded
 from parity.case import Arrays, Case, CaseReference, Option
 from perf_model.work.model import appending_work, case_work
@@ -103,6 +105,19 @@ class ConfiguredCase(Case):
             for name, value in values[part].items()
             if isinstance(value, (int, list, tuple)) and not isinstance(value, bool) and name not in _NO_SIZES
         }
+
+    def quantised(self: _Configured, schemes: Mapping[str, str]) -> _Configured:
+        if not isinstance(self.model, Quantisable):
+            return super().quantised(schemes)
+        return self.with_sizes({"model.quantised": dict(schemes)})
+
+    def is_scale(self, name: str) -> bool:
+        return is_scale(name)
+
+    def calibrated(
+        self, weights: Mapping[str, torch.Tensor], batches: Iterable[Arrays] | None = None
+    ) -> dict[str, torch.Tensor]:
+        return calibrated(self, weights, batches)
 
     def randomised(self: _Configured, rng: np.random.Generator) -> _Configured:
         """A random small configuration of the family, with any choice of any option."""

@@ -9,6 +9,7 @@ from configs.dlrmv3 import DLRMv3Config
 from configs.hstu import HSTUConfig
 from configs.lecture_dlrm import LectureDLRMConfig
 from configs.loading import ConfigError, case_from_values, list_cases, load_case, with_fields, with_input
+from configs.quantisation import Scheme
 from configs.schema import CaseConfig
 from configs.stu import STUConfig
 
@@ -20,6 +21,7 @@ __all__ = [
     "HSTUConfig",
     "LectureDLRMConfig",
     "STUConfig",
+    "Scheme",
     "case_from_values",
     "list_cases",
     "load_case",

@@ -11,13 +11,13 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from configs.fields import MAX_WHOLE, Count, Strict, raise_problems
-from parity.base.module_patterns import covers
+from configs.quantisation import Quantisable
 
 _WIDTHS = r"^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})*$"
 _TWO_WIDTHS = r"^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})+$"
 
 
-class DLRMConfig(Strict):
+class DLRMConfig(Quantisable):
     """The deep learning recommendation model of arXiv:1906.00091, with the options of the public program."""
 
     arch_mlp_bot: str = Field(
@@ -61,19 +61,16 @@ class DLRMConfig(Strict):
         default=None, description="longest bag that the port is compiled for; left out: any"
     )
 
-    int8_rows: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        default=(),
-        description="patterns of the tables in 8 bits with a scale and a bias a row, such as ['emb_l.*']",
-    )
+    def products(self) -> tuple[str, ...]:
+        """The linear layers of both MLPs."""
+        counts = {"bot_l": len(self.bottom_widths) - 1, "top_l": len(self.top_widths)}
+        return tuple(f"{name}.{2 * layer}" for name, count in counts.items() for layer in range(count))
 
-    @property
-    def int8_tables(self) -> frozenset[int]:
-        """Numbers of the tables that `int8_rows` covers."""
-        return frozenset(
-            table
-            for table in range(len(self.arch_embedding_size))
-            if any(covers(pattern, f"emb_l.{table}") for pattern in self.int8_rows)
-        )
+    def tables(self) -> tuple[str, ...]:
+        """The plain tables."""
+        if self.qr_flag or self.md_flag:
+            return ()
+        return tuple(f"emb_l.{table}" for table in range(len(self.arch_embedding_size)))
 
     @property
     def bottom_widths(self) -> tuple[int, ...]:
@@ -126,16 +123,7 @@ class DLRMConfig(Strict):
             problems.append(
                 f"weighted_pooling: '{self.weighted_pooling}' needs plain tables; unset qr_flag and md_flag"
             )
-        if self.int8_rows and (self.qr_flag or self.md_flag):
-            problems.append(
-                f"int8_rows: {list(self.int8_rows)} needs plain tables; unset qr_flag and md_flag"
-            )
-        problems += [
-            f"int8_rows: {pattern!r} matches no table; give a pattern of 'emb_l.0' to "
-            f"'emb_l.{len(self.arch_embedding_size) - 1}'"
-            for pattern in self.int8_rows
-            if not any(covers(pattern, f"emb_l.{table}") for table in range(len(self.arch_embedding_size)))
-        ]
+        problems += self.quantisation_problems()
         size = self.arch_sparse_feature_size
         if self.md_flag and self.md_round_dims and size & (size - 1):
             problems.append(

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from configs.fields import MAX_WHOLE, Count, PositiveFloat, Rate, Strict, raise_problems
+from configs.quantisation import Quantisable
 
 #: Largest side, in positions, of the attention mask and of each head's scores in memory.
 MAX_SEQUENCE_LEN = 16_384
 
 
-class HSTUConfig(Strict):
+class HSTUConfig(Quantisable):
     """The research HSTU of "Actions Speak Louder than Words" (ICML'24, arXiv 2402.17152).
 
     ``attention_dim`` and ``linear_dim`` (a head's query/key and value widths) may be left out; each is
@@ -61,6 +62,14 @@ class HSTUConfig(Strict):
     )
     linear_dropout_rate: Rate = Field(default=0.0, description="training only; kept for the record")
     attn_dropout_rate: Rate = Field(default=0.0, description="training only; kept for the record")
+
+    def products(self) -> tuple[str, ...]:
+        """Both projections of each block."""
+        return tuple(
+            f"_hstu._attention_layers.{block}.{name}"
+            for block in range(self.num_blocks)
+            for name in ("_uvqk", "_o")
+        )
 
     @property
     def embedding_dim(self) -> int:
@@ -123,7 +132,7 @@ class HSTUConfig(Strict):
                 "which adds a bias; use 'positional' or 'bucketed_time_and_position', "
                 "or normalization 'softmax_rel_bias'"
             )
-        raise_problems(problems)
+        raise_problems([*problems, *self.quantisation_problems()])
         return self
 
 

@@ -12,9 +12,10 @@ from pydantic import Field, model_validator
 
 from configs.fields import MAX_WHOLE, Count, PositiveFloat, Rate, Strict, raise_problems
 from configs.hstu import MAX_SEQUENCE_LEN
+from configs.quantisation import Quantisable
 
 
-class STUConfig(Strict):
+class STUConfig(Quantisable):
     """The production HSTU around its STU stack; contextual features, history and targets share a table."""
 
     num_items: Count = Field(description="largest id; ids are 1..num_items and 0 is padding")
@@ -43,6 +44,14 @@ class STUConfig(Strict):
     output_postprocessor: Literal["l2_norm", "layer_norm", "timestamp_layer_norm"] = "timestamp_layer_norm"
     output_dropout_ratio: Rate = Field(default=0.0, description="training only; kept for the record")
 
+    def products(self) -> tuple[str, ...]:
+        """Both projections of each layer."""
+        return tuple(
+            f"_stu_module._stu_layers.{layer}.{name}"
+            for layer in range(self.num_layers)
+            for name in ("_uvqk_weight", "_output_weight")
+        )
+
     @property
     def padded_length(self) -> int:
         """N: rows of a padded sequence, and the divisor of the attention weights."""
@@ -55,13 +64,13 @@ class STUConfig(Strict):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> STUConfig:
+        problems = self.quantisation_problems()
         if self.contextual_seq_len >= self.num_position_buckets:
-            raise_problems(
-                [
-                    f"contextual_seq_len: {self.contextual_seq_len} leaves the history no row of the "
-                    f"position table; give less than num_position_buckets {self.num_position_buckets}"
-                ]
+            problems.append(
+                f"contextual_seq_len: {self.contextual_seq_len} leaves the history no row of the "
+                f"position table; give less than num_position_buckets {self.num_position_buckets}"
             )
+        raise_problems(problems)
         return self
 
 

@@ -41,6 +41,7 @@ from reference.postprocessors import (
     TimestampLayerNormPostprocessor,
 )
 from reference.preprocessors import ContextualPreprocessor
+from reference.quantisers import schemes_inside
 from reference.similarity import DotProductSimilarity
 from reference.stu import STULayer, STUStack
 from reference.stu_fused import HSTUTransducerFused, STULayerFused, STULayerWhole, STUStackFused
@@ -113,6 +114,7 @@ def _hstu_arguments(config: HSTUConfig) -> dict[str, Any]:
         "bucket_divisor": config.bucket_divisor,
         "concat_ua": config.concat_ua,
         "epsilon": config.epsilon,
+        "schemes": config.schemes,
     }
 
 
@@ -186,7 +188,7 @@ def build_dlrm(config: DLRMConfig, validate_inputs: bool = True) -> DLRM_Net:
         md_threshold=config.md_threshold,
         weighted_pooling=config.weighted_pooling,
         validate_inputs=validate_inputs,
-        int8_tables=config.int8_tables,
+        schemes=config.schemes,
     ).eval()
 
 
@@ -255,8 +257,9 @@ def _stu_layers(config: STUConfig, layer_class: type[_Layer]) -> list[_Layer]:
             output_dropout_ratio=config.output_dropout_ratio,
             attn_alpha=config.attn_alpha,
             use_group_norm=config.use_group_norm,
+            schemes=schemes_inside(f"_stu_module._stu_layers.{layer}", config.schemes),
         )
-        for _ in range(config.num_layers)
+        for layer in range(config.num_layers)
     ]
 
 

@@ -12,7 +12,7 @@ Departures from the public code:
 * ``sum`` adds the vectors: the public README defines this operator, and the public code rejects it;
 * inputs are checked before they are looked up, with the table, the value and the fix in the message;
 * tables below the mixed-dimension threshold have the common width (the public code cannot build them);
-* no multi-device code; tables in 8 bits quantise the public float keys, see `reference.int8_embedding_bags`.
+* no multi-device code; quantised tables and layers quantise the public float keys (`reference.quantisers`).
 
 ``python -m reference.dlrm_sample_run --mini-batch-size 2 --data-size 6 --debug`` prints the public README's
 sample run.
@@ -22,7 +22,8 @@ Legend: B batch, T tables, L total number of indices of a table, D embedding, F 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -36,10 +37,17 @@ from reference.dlrm_layers import (
     interaction_width,
 )
 from reference.embedding_bags import BagInputError, EmbeddingBag, NumpyRandom, check_bags
+from reference.int4_embedding_bags import Int4EmbeddingBag
 from reference.int8_embedding_bags import Int8EmbeddingBag
 from reference.md_embedding_bag import PrEmbeddingBag
 from reference.qr_embedding_bag import QREmbeddingBag
+from reference.quantisers import schemes_inside
 from reference.validation import require, require_choice, require_positive
+
+if TYPE_CHECKING:
+    from configs import Scheme
+
+_QUANTISED_TABLES = {"int8": Int8EmbeddingBag, "int4": Int4EmbeddingBag}
 
 IndexTensors = torch.Tensor | Sequence[torch.Tensor]
 
@@ -81,7 +89,7 @@ def create_emb(
     md_threshold: int,
     sparse: bool,
     rng: NumpyRandom,
-    int8_tables: Collection[int] = (),
+    schemes: Mapping[str, Scheme] | None = None,
 ) -> EmbeddingTables:
     """Make one table for each entry of ``ln_emb``; arguments as for `DLRM_Net`."""
     require(len(ln_emb) > 0, "ln_emb", list(ln_emb), "give at least one table")
@@ -96,7 +104,8 @@ def create_emb(
         elif md_flag and rows > md_threshold:
             tables.append(PrEmbeddingBag(rows, dim, max(dims), sparse, rng))
         else:
-            kind = Int8EmbeddingBag if table in int8_tables else EmbeddingBag
+            scheme = (schemes or {}).get(str(table))
+            kind = EmbeddingBag if scheme is None else _QUANTISED_TABLES[scheme.numbers]
             tables.append(kind(rows, max(dims), sparse, rng))
     return tables
 
@@ -132,7 +141,8 @@ class DLRM_Net(nn.Module):
         rng: draws the initial values, tables first, then the bottom MLP, then the top MLP; ``numpy.random``
             itself unless given. On the meta device nothing is drawn: ``load_state_dict(..., assign=True)``
             fills the model later, and no table is held twice.
-        int8_tables: numbers of the plain tables in 8 bits, see `reference.int8_embedding_bags`.
+        schemes: of the quantised linear layers and plain tables by path, see `reference.quantisers`,
+            `reference.int8_embedding_bags` and `reference.int4_embedding_bags`.
 
     Raises:
         ValueError: naming the argument and its valid values.
@@ -160,7 +170,7 @@ class DLRM_Net(nn.Module):
         validate_inputs: bool = True,
         mlp_init: str = "normal",
         rng: NumpyRandom | None = None,
-        int8_tables: Collection[int] = (),
+        schemes: Mapping[str, Scheme] | None = None,
     ) -> None:
         super().__init__()
         rng = rng or np.random
@@ -187,14 +197,14 @@ class DLRM_Net(nn.Module):
             md_threshold,
             sparse,
             rng,
-            int8_tables,
+            schemes_inside("emb_l", schemes),
         )
         learned = weighted_pooling == "learned"
         self.v_W_l = nn.ParameterList(torch.ones(rows) for rows in ln_emb) if learned else None
         self.log_counts = LogCounts()
-        self.bot_l = create_mlp(ln_bot, sigmoid_bot, mlp_init, rng)
+        self.bot_l = create_mlp(ln_bot, sigmoid_bot, mlp_init, rng, schemes_inside("bot_l", schemes))
         self.interaction = FeatureInteraction(arch_interaction_op, len(ln_emb) + 1, arch_interaction_itself)
-        self.top_l = create_mlp(ln_top, sigmoid_top, mlp_init, rng)
+        self.top_l = create_mlp(ln_top, sigmoid_top, mlp_init, rng, schemes_inside("top_l", schemes))
 
         for table, bag in enumerate(self.emb_l):
             fix = f"must be {bag.output_dim}, the columns that table {table} ({ln_emb[table]} rows) gives"

@@ -5,14 +5,19 @@ Legend: B batch, C dense features, D embedding, F interacting vectors, P interac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
 
 from reference.embedding_bags import NumpyRandom
+from reference.quantisers import QuantisedLinear
 from reference.validation import require_choice
+
+if TYPE_CHECKING:
+    from configs import Scheme
 
 INTERACTION_OPS = ("dot", "cat", "sum")
 MLP_INITS = ("normal", "uniform")
@@ -75,7 +80,13 @@ class FeatureInteraction(nn.Module):
         return f"{self.op}, itself={self.itself}" if self.op == "dot" else self.op
 
 
-def create_mlp(sizes: Sequence[int], sigmoid_layer: int, init: str, rng: NumpyRandom) -> nn.Sequential:
+def create_mlp(
+    sizes: Sequence[int],
+    sigmoid_layer: int,
+    init: str,
+    rng: NumpyRandom,
+    schemes: Mapping[str, Scheme] | None = None,
+) -> nn.Sequential:
     """Linear layers of the given widths, each followed by a ReLU, or by a sigmoid at ``sigmoid_layer``.
 
     Args:
@@ -84,10 +95,12 @@ def create_mlp(sizes: Sequence[int], sigmoid_layer: int, init: str, rng: NumpyRa
         init: "normal" draws weights from N(0, 2 / (in + out)) and biases from N(0, 1 / out), as the public
             code does. "uniform" draws both from U[0, 1), as in the public README's run.
         rng: draws each layer's weight, then its bias.
+        schemes: of the quantised linear layers, by the key of the layer.
     """
     layers: list[nn.Module] = []
     for layer, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
-        linear = nn.Linear(fan_in, fan_out)
+        scheme = (schemes or {}).get(str(len(layers)))
+        linear = QuantisedLinear(fan_in, fan_out, scheme) if scheme else nn.Linear(fan_in, fan_out)
         if not linear.weight.is_meta:
             if init == "normal":
                 weight = rng.normal(0.0, np.sqrt(2 / (fan_in + fan_out)), (fan_out, fan_in))

@@ -18,12 +18,16 @@ D embedding, X candidate items.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 
 from reference.embedding_modules import EmbeddingModule
 from reference.input_features_preprocessors import InputFeaturesPreprocessorModule
 from reference.output_postprocessors import OutputPostprocessorModule
+from reference.quantisers import schemes_inside
 from reference.relative_attention_bias import (
     RelativeAttentionBiasModule,
     RelativeBucketedTimeAndPositionBasedBias,
@@ -40,6 +44,9 @@ from reference.transduction_dense import (
     SequentialTransductionUnitDense,
 )
 from reference.validation import require, require_choice, require_positive
+
+if TYPE_CHECKING:
+    from configs import Scheme
 
 __all__ = [
     "AttentionMask",
@@ -64,6 +71,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         embedding_dim: D; the preprocessor's output width.
         relative_attention_bias: one of `RELATIVE_ATTENTION_BIASES`; each block has its own.
         num_buckets, bucket_divisor: of the bucketed bias.
+        schemes: of the quantised products of the blocks by path, see `reference.quantisers`.
 
     Raises:
         ValueError: naming the parameter, its value and the fix.
@@ -95,6 +103,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         bucket_divisor: float = 0.301,
         concat_ua: bool = False,
         epsilon: float = 1e-6,
+        schemes: Mapping[str, Scheme] | None = None,
     ) -> None:
         super().__init__(ndp_module=similarity_module)
         require_positive(
@@ -124,7 +133,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         self._input_features_preproc = input_features_preproc_module
         self._valid_attn_mask = AttentionMask()
         units = []
-        for _ in range(num_blocks):
+        for block in range(num_blocks):
             rel_attn_bias: RelativeAttentionBiasModule | None = None
             if relative_attention_bias == "positional":
                 rel_attn_bias = RelativePositionalBias(self._sequence_width)
@@ -147,6 +156,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
                     linear_config=linear_config,
                     concat_ua=concat_ua,
                     epsilon=epsilon,
+                    schemes=schemes_inside(f"_hstu._attention_layers.{block}", schemes),
                 )
             )
         self._hstu = self.encoder_class(units)

@@ -22,12 +22,19 @@ K attention dim, V hidden dim.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 
+from reference.quantisers import QuantisedProduct
 from reference.sequence_utils import batch_gather_embeddings, zero_padded_rows
 from reference.stu_attention import STUAttention, STUAttentionMask
 from reference.validation import require_positive, require_rate
+
+if TYPE_CHECKING:
+    from configs import Scheme
 
 NORM_EPS = 1e-6
 
@@ -106,6 +113,7 @@ class STULayer(torch.nn.Module):
         output_dropout_ratio: on the output projection's input, in training.
         attn_alpha: see `STUAttention`.
         use_group_norm: see `STUOutputNorm`.
+        schemes: of the quantised ones of ``_uvqk_weight`` and ``_output_weight``, see `reference.quantisers`.
     """
 
     attention_class: type[STUAttention] = STUAttention
@@ -120,6 +128,7 @@ class STULayer(torch.nn.Module):
         output_dropout_ratio: float = 0.3,
         attn_alpha: float | None = None,
         use_group_norm: bool = False,
+        schemes: Mapping[str, Scheme] | None = None,
     ) -> None:
         super().__init__()
         require_rate(output_dropout_ratio=output_dropout_ratio)
@@ -138,14 +147,29 @@ class STULayer(torch.nn.Module):
         normed_dim = num_heads if use_group_norm else num_heads * hidden_dim
         self._output_norm_weight = torch.nn.Parameter(torch.ones(normed_dim))
         self._output_norm_bias = torch.nn.Parameter(torch.zeros(normed_dim))
+        schemes = schemes or {}
+        self._uvqk_product = (
+            QuantisedProduct(schemes["_uvqk_weight"], embedding_dim, uvqk_dim)
+            if "_uvqk_weight" in schemes
+            else None
+        )
+        self._output_product = (
+            QuantisedProduct(schemes["_output_weight"], 3 * num_heads * hidden_dim, embedding_dim)
+            if "_output_weight" in schemes
+            else None
+        )
         torch.nn.init.xavier_uniform_(self._uvqk_weight)
         torch.nn.init.xavier_uniform_(self._output_weight)
 
     def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """(..., D) -> u, v (..., H * V) and q, k (..., H * K)."""
         normed = self._input_norm(x, self._input_norm_weight, self._input_norm_bias)
-        projected = torch.addmm(self._uvqk_beta, normed.flatten(0, -2), self._uvqk_weight)
-        u, v, q, k = projected.unflatten(0, x.shape[:-1]).split(self._split_sizes, dim=-1)
+        if self._uvqk_product is None:
+            projected = torch.addmm(self._uvqk_beta, normed.flatten(0, -2), self._uvqk_weight)
+            projected = projected.unflatten(0, x.shape[:-1])
+        else:
+            projected = self._uvqk_product(normed, self._uvqk_weight) + self._uvqk_beta
+        u, v, q, k = projected.split(self._split_sizes, dim=-1)
         return F.silu(u), v, q, k
 
     def _transform(self, u: torch.Tensor, attn_output: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -154,6 +178,8 @@ class STULayer(torch.nn.Module):
         u, a = u.to(normed.dtype), attn_output.to(normed.dtype)
         y = torch.cat([u, a, u * normed], dim=-1)
         y = F.dropout(y, p=self._output_dropout_ratio, training=self.training).to(x.dtype)
+        if self._output_product is not None:
+            return self._output_product(y, self._output_weight) + x
         return torch.addmm(x.flatten(0, -2), y.flatten(0, -2), self._output_weight).view_as(x)
 
     def forward(

@@ -12,13 +12,19 @@ D embedding, H heads, K attention dim, V linear dim.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
+from reference.quantisers import QuantisedLinear, QuantisedProduct
 from reference.relative_attention_bias import RelativeAttentionBiasModule
 from reference.sequence_utils import batch_gather_embeddings, batch_scatter_embeddings, zero_padded_rows
 from reference.validation import require, require_choice, require_positive, require_rate
+
+if TYPE_CHECKING:
+    from configs import Scheme
 
 # "rel_bias" and "hstu_rel_bias" name the same function in the public code.
 NORMALIZATIONS = ("rel_bias", "hstu_rel_bias", "softmax_rel_bias")
@@ -141,6 +147,7 @@ class SequentialTransductionUnitDense(torch.nn.Module):
         divisor: W, see `HSTUAttentionDense`.
         relative_attention_bias_module: None only with softmax_rel_bias.
         concat_ua: project [u, norm(a), u * norm(a)] in place of u * norm(a).
+        schemes: of the quantised ones of ``_uvqk`` and ``_o``, see `reference.quantisers`.
     """
 
     attention_class: type[HSTUAttentionDense] = HSTUAttentionDense
@@ -160,6 +167,7 @@ class SequentialTransductionUnitDense(torch.nn.Module):
         linear_config: str = "uvqk",
         concat_ua: bool = False,
         epsilon: float = 1e-6,
+        schemes: Mapping[str, Scheme] | None = None,
     ) -> None:
         super().__init__()
         require_positive(embedding_dim=embedding_dim)
@@ -187,12 +195,26 @@ class SequentialTransductionUnitDense(torch.nn.Module):
         self._norm_attn_output = NonAffineLayerNorm(num_heads * linear_hidden_dim, epsilon)
         uvqk_dim = 2 * num_heads * linear_hidden_dim + 2 * num_heads * attention_dim
         self._uvqk = torch.nn.Parameter(torch.empty(embedding_dim, uvqk_dim).normal_(mean=0, std=0.02))
-        self._o = torch.nn.Linear(num_heads * linear_hidden_dim * (3 if concat_ua else 1), embedding_dim)
+        schemes = schemes or {}
+        self._uvqk_product = (
+            QuantisedProduct(schemes["_uvqk"], embedding_dim, uvqk_dim) if "_uvqk" in schemes else None
+        )
+        o_dim = num_heads * linear_hidden_dim * (3 if concat_ua else 1)
+        self._o = (
+            QuantisedLinear(o_dim, embedding_dim, schemes["_o"])
+            if "_o" in schemes
+            else torch.nn.Linear(o_dim, embedding_dim)
+        )
         torch.nn.init.xavier_uniform_(self._o.weight)
+
+    def _times_uvqk(self, normed: torch.Tensor) -> torch.Tensor:
+        if self._uvqk_product is None:
+            return normed @ self._uvqk
+        return self._uvqk_product(normed, self._uvqk)
 
     def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """(..., D) -> u, v (..., H * V) and q, k (..., H * K)."""
-        projected = self._norm_input(x) @ self._uvqk
+        projected = self._times_uvqk(self._norm_input(x))
         if self._linear_activation == "silu":
             projected = F.silu(projected)
         hv, hk = self._num_heads * self._linear_dim, self._num_heads * self._attention_dim

@@ -40,6 +40,7 @@ from tripy_port.postprocessors import (
     TimestampLayerNormPostprocessor,
 )
 from tripy_port.preprocessors import ContextualPreprocessor
+from tripy_port.quantisers import schemes_inside
 from tripy_port.similarity import DotProductSimilarity
 from tripy_port.stu import STULayer, STUStack
 from tripy_port.stu_fused import HSTUTransducerFused, STULayerFused, STULayerWhole, STUStackFused
@@ -108,6 +109,7 @@ def _hstu_arguments(config: HSTUConfig, dtype: tp.dtype) -> dict[str, Any]:
         "bucket_divisor": config.bucket_divisor,
         "concat_ua": config.concat_ua,
         "epsilon": config.epsilon,
+        "schemes": config.schemes,
         "dtype": dtype,
     }
 
@@ -186,7 +188,7 @@ def build_dlrm(config: DLRMConfig, dtype: tp.dtype = tp.float32) -> DLRM_Net:
         md_threshold=config.md_threshold,
         weighted_pooling=config.weighted_pooling,
         max_bag_size=config.max_bag_size,
-        int8_tables=config.int8_tables,
+        schemes=config.schemes,
         dtype=dtype,
     )
 
@@ -261,9 +263,10 @@ def _stu_layers(config: STUConfig, layer_class: type[_Layer], dtype: tp.dtype) -
             output_dropout_ratio=config.output_dropout_ratio,
             attn_alpha=config.attn_alpha,
             use_group_norm=config.use_group_norm,
+            schemes=schemes_inside(f"_stu_module._stu_layers.{layer}", config.schemes),
             dtype=dtype,
         )
-        for _ in range(config.num_layers)
+        for layer in range(config.num_layers)
     ]
 
 

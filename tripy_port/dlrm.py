@@ -14,17 +14,25 @@ Legend: B batch, T tables, L total number of indices of a table, D embedding, F 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import nvtripy as tp
 
 from tripy_port.dlrm_layers import FeatureInteraction, LogCounts, create_mlp, interaction_width
 from tripy_port.embedding_bags import BagInputError, EmbeddingBag, check_bags
+from tripy_port.int4_embedding_bags import Int4EmbeddingBag
 from tripy_port.int8_embedding_bags import Int8EmbeddingBag
 from tripy_port.md_embedding_bag import PrEmbeddingBag
 from tripy_port.parameters import parameter
 from tripy_port.qr_embedding_bag import QREmbeddingBag
+from tripy_port.quantisers import schemes_inside
 from tripy_port.validation import require, require_choice, require_positive
+
+if TYPE_CHECKING:
+    from configs import Scheme
+
+_QUANTISED_TABLES = {"int8": Int8EmbeddingBag, "int4": Int4EmbeddingBag}
 
 IndexTensors = tp.Tensor | Sequence[tp.Tensor]
 
@@ -62,7 +70,7 @@ def create_emb(
     md_flag: bool,
     md_threshold: int,
     max_bag_size: int | None,
-    int8_tables: Collection[int] = (),
+    schemes: Mapping[str, Scheme] | None = None,
     dtype: tp.dtype = tp.float32,
 ) -> EmbeddingTables:
     """Make one table for each entry of ``ln_emb``; arguments as for `DLRM_Net`."""
@@ -78,7 +86,8 @@ def create_emb(
         elif md_flag and rows > md_threshold:
             tables.append(PrEmbeddingBag(rows, dim, max(dims), max_bag_size, dtype))
         else:
-            kind = Int8EmbeddingBag if table in int8_tables else EmbeddingBag
+            scheme = (schemes or {}).get(str(table))
+            kind = EmbeddingBag if scheme is None else _QUANTISED_TABLES[scheme.numbers]
             tables.append(kind(rows, max(dims), max_bag_size, dtype))
     return EmbeddingTables(*tables)
 
@@ -108,7 +117,8 @@ class DLRM_Net(tp.Module):
             (``v_W_l``). "fixed" has weights of one and no key.
         max_bag_size: the longest bag that a graph of this model takes; None for any. See
             `tripy_port.embedding_bags`.
-        int8_tables: numbers of the plain tables in 8 bits, see `reference.int8_embedding_bags`.
+        schemes: of the quantised linear layers and plain tables by path, see `reference.quantisers`,
+            `reference.int8_embedding_bags` and `reference.int4_embedding_bags`.
 
     Raises:
         ValueError: naming the argument and its valid values.
@@ -133,7 +143,7 @@ class DLRM_Net(tp.Module):
         md_threshold: int = 200,
         weighted_pooling: str | None = None,
         max_bag_size: int | None = None,
-        int8_tables: Collection[int] = (),
+        schemes: Mapping[str, Scheme] | None = None,
         dtype: tp.dtype = tp.float32,
     ) -> None:
         super().__init__()
@@ -162,15 +172,15 @@ class DLRM_Net(tp.Module):
             md_flag,
             md_threshold,
             max_bag_size,
-            int8_tables,
+            schemes_inside("emb_l", schemes),
             dtype,
         )
         learned = weighted_pooling == "learned"
         self.v_W_l = [parameter((rows,), dtype) for rows in ln_emb] if learned else None
         self.log_counts = LogCounts()
-        self.bot_l = create_mlp(ln_bot, sigmoid_bot, dtype)
+        self.bot_l = create_mlp(ln_bot, sigmoid_bot, schemes_inside("bot_l", schemes), dtype)
         self.interaction = FeatureInteraction(arch_interaction_op, len(ln_emb) + 1, arch_interaction_itself)
-        self.top_l = create_mlp(ln_top, sigmoid_top, dtype)
+        self.top_l = create_mlp(ln_top, sigmoid_top, schemes_inside("top_l", schemes), dtype)
 
         for table, (_, bag) in enumerate(self.emb_l.named_children()):
             fix = f"must be {bag.output_dim}, the columns that table {table} ({ln_emb[table]} rows) gives"

@@ -8,11 +8,16 @@ Legend: B batch, C dense features, D embedding, F interacting vectors, P interac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import nvtripy as tp
 
+from tripy_port.quantisers import QuantisedLinear
 from tripy_port.validation import require_choice
+
+if TYPE_CHECKING:
+    from configs import Scheme
 
 INTERACTION_OPS = ("dot", "cat", "sum")
 
@@ -96,17 +101,26 @@ class FeatureInteraction(tp.Module):
         return tp.concatenate([dense_BD, products_BP], dim=1)
 
 
-def create_mlp(sizes: Sequence[int], sigmoid_layer: int, dtype: tp.dtype = tp.float32) -> tp.Sequential:
+def create_mlp(
+    sizes: Sequence[int],
+    sigmoid_layer: int,
+    schemes: Mapping[str, Scheme] | None = None,
+    dtype: tp.dtype = tp.float32,
+) -> tp.Sequential:
     """Linear layers of the given widths, each followed by a ReLU, or by a sigmoid at ``sigmoid_layer``.
 
     Args:
         sizes: input width, then each layer's output width.
         sigmoid_layer: index of the linear layer that a sigmoid follows; -1 for none.
+        schemes: of the quantised linear layers, by the key of the layer.
     """
     layers: list[tp.Module] = []
     for layer, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
-        layers += [
-            tp.Linear(fan_in, fan_out, dtype=dtype),
-            Sigmoid() if layer == sigmoid_layer else ReLU(),
-        ]
+        scheme = (schemes or {}).get(str(len(layers)))
+        linear = (
+            QuantisedLinear(fan_in, fan_out, scheme, dtype)
+            if scheme
+            else tp.Linear(fan_in, fan_out, dtype=dtype)
+        )
+        layers += [linear, Sigmoid() if layer == sigmoid_layer else ReLU()]
     return tp.Sequential(*layers)

@@ -12,12 +12,16 @@ D embedding, X candidate items.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import nvtripy as tp
 
 from tripy_port.embedding_modules import EmbeddingModule
 from tripy_port.input_features_preprocessors import InputFeaturesPreprocessorModule
 from tripy_port.output_postprocessors import OutputPostprocessorModule
 from tripy_port.parameters import parameter
+from tripy_port.quantisers import schemes_inside
 from tripy_port.relative_attention_bias import (
     RelativeAttentionBiasModule,
     RelativeBucketedTimeAndPositionBasedBias,
@@ -34,6 +38,9 @@ from tripy_port.transduction_dense import (
     SequentialTransductionUnitDense,
 )
 from tripy_port.validation import require, require_choice, require_positive
+
+if TYPE_CHECKING:
+    from configs import Scheme
 
 __all__ = [
     "AttentionMask",
@@ -58,6 +65,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         embedding_dim: D; the preprocessor's output width.
         relative_attention_bias: one of `RELATIVE_ATTENTION_BIASES`; each block has its own.
         num_buckets, bucket_divisor: of the bucketed bias.
+        schemes: of the quantised products of the blocks by path, see `reference.quantisers`.
         dtype: of the blocks; the embedding module and the preprocessor are given in the same.
 
     Raises:
@@ -90,6 +98,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         bucket_divisor: float = 0.301,
         concat_ua: bool = False,
         epsilon: float = 1e-6,
+        schemes: Mapping[str, Scheme] | None = None,
         dtype: tp.dtype = tp.float32,
     ) -> None:
         super().__init__(ndp_module=similarity_module)
@@ -120,7 +129,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         self._input_features_preproc = input_features_preproc_module
         self._valid_attn_mask = AttentionMask()
         units = []
-        for _ in range(num_blocks):
+        for block in range(num_blocks):
             rel_attn_bias: RelativeAttentionBiasModule | None = None
             if relative_attention_bias == "positional":
                 rel_attn_bias = RelativePositionalBias(self._sequence_width, dtype=dtype)
@@ -143,6 +152,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
                     linear_config=linear_config,
                     concat_ua=concat_ua,
                     epsilon=epsilon,
+                    schemes=schemes_inside(f"_hstu._attention_layers.{block}", schemes),
                     dtype=dtype,
                 )
             )

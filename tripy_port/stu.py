@@ -10,13 +10,20 @@ K attention dim, V hidden dim.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import nvtripy as tp
 
 from tripy_port.numerics import both, layer_norm, silu
 from tripy_port.parameters import parameter
+from tripy_port.quantisers import QuantisedProduct
 from tripy_port.sequence_utils import batch_gather_embeddings, zero_padded_rows
 from tripy_port.stu_attention import STUAttention, STUAttentionMask
 from tripy_port.validation import require_positive, require_rate
+
+if TYPE_CHECKING:
+    from configs import Scheme
 
 NORM_EPS = 1e-6
 
@@ -100,6 +107,7 @@ class STULayer(tp.Module):
         output_dropout_ratio: recorded, not applied: Tripy does not train.
         attn_alpha: see `STUAttention`.
         use_group_norm: see `STUOutputNorm`.
+        schemes: of the quantised ones of ``_uvqk_weight`` and ``_output_weight``, see `reference.quantisers`.
         dtype: of the weights and of the computation.
     """
 
@@ -115,6 +123,7 @@ class STULayer(tp.Module):
         output_dropout_ratio: float = 0.3,
         attn_alpha: float | None = None,
         use_group_norm: bool = False,
+        schemes: Mapping[str, Scheme] | None = None,
         dtype: tp.dtype = tp.float32,
     ) -> None:
         super().__init__()
@@ -134,11 +143,25 @@ class STULayer(tp.Module):
         normed_dim = num_heads if use_group_norm else num_heads * hidden_dim
         self._output_norm_weight = parameter((normed_dim,), dtype)
         self._output_norm_bias = parameter((normed_dim,), dtype)
+        schemes = schemes or {}
+        self._uvqk_product = (
+            QuantisedProduct(schemes["_uvqk_weight"], embedding_dim, uvqk_dim, dtype)
+            if "_uvqk_weight" in schemes
+            else None
+        )
+        self._output_product = (
+            QuantisedProduct(schemes["_output_weight"], 3 * num_heads * hidden_dim, embedding_dim, dtype)
+            if "_output_weight" in schemes
+            else None
+        )
 
     def _project(self, x: tp.Tensor) -> tuple[tp.Tensor, ...]:
         """(..., D) -> u, v (..., H * V) and q, k (..., H * K)."""
         normed = self._input_norm(x, self._input_norm_weight, self._input_norm_bias)
-        projected = normed @ self._uvqk_weight + self._uvqk_beta
+        if self._uvqk_product is None:
+            projected = normed @ self._uvqk_weight + self._uvqk_beta
+        else:
+            projected = self._uvqk_product(normed, self._uvqk_weight) + self._uvqk_beta
         u, v, q, k = tp.split(projected, self._split_sizes, dim=-1)
         return silu(u), v, q, k
 
@@ -146,7 +169,10 @@ class STULayer(tp.Module):
         """u, attn_output (..., H * V) and the layer's input x (..., D) -> (..., D)."""
         normed = self._output_norm(attn_output, self._output_norm_weight, self._output_norm_bias)
         gated = tp.cast(tp.cast(u, normed.dtype) * normed, x.dtype)
-        return tp.concatenate([u, attn_output, gated], dim=-1) @ self._output_weight + x
+        y = tp.concatenate([u, attn_output, gated], dim=-1)
+        if self._output_product is None:
+            return y @ self._output_weight + x
+        return self._output_product(y, self._output_weight) + x
 
     def forward(
         self,

@@ -9,14 +9,20 @@ D embedding, H heads, K attention dim, V linear dim.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import nvtripy as tp
 
 from tripy_port.numerics import divide, layer_norm, silu
 from tripy_port.parameters import parameter
+from tripy_port.quantisers import QuantisedLinear, QuantisedProduct
 from tripy_port.relative_attention_bias import RelativeAttentionBiasModule
 from tripy_port.sequence_utils import batch_gather_embeddings, batch_scatter_embeddings, zero_padded_rows
 from tripy_port.validation import require, require_choice, require_positive, require_rate
+
+if TYPE_CHECKING:
+    from configs import Scheme
 
 # "rel_bias" and "hstu_rel_bias" name the same function in the public code.
 NORMALIZATIONS = ("rel_bias", "hstu_rel_bias", "softmax_rel_bias")
@@ -140,6 +146,7 @@ class SequentialTransductionUnitDense(tp.Module):
         divisor: W, see `HSTUAttentionDense`.
         relative_attention_bias_module: None only with softmax_rel_bias.
         concat_ua: project [u, norm(a), u * norm(a)] in place of u * norm(a).
+        schemes: of the quantised ones of ``_uvqk`` and ``_o``, see `reference.quantisers`.
         dtype: of the weights and of the computation.
     """
 
@@ -160,6 +167,7 @@ class SequentialTransductionUnitDense(tp.Module):
         linear_config: str = "uvqk",
         concat_ua: bool = False,
         epsilon: float = 1e-6,
+        schemes: Mapping[str, Scheme] | None = None,
         dtype: tp.dtype = tp.float32,
     ) -> None:
         super().__init__()
@@ -188,13 +196,25 @@ class SequentialTransductionUnitDense(tp.Module):
         self._norm_attn_output = NonAffineLayerNorm(num_heads * linear_hidden_dim, epsilon)
         uvqk_dim = 2 * num_heads * linear_hidden_dim + 2 * num_heads * attention_dim
         self._uvqk = parameter((embedding_dim, uvqk_dim), dtype)
-        self._o = tp.Linear(
-            num_heads * linear_hidden_dim * (3 if concat_ua else 1), embedding_dim, dtype=dtype
+        schemes = schemes or {}
+        self._uvqk_product = (
+            QuantisedProduct(schemes["_uvqk"], embedding_dim, uvqk_dim, dtype) if "_uvqk" in schemes else None
         )
+        o_dim = num_heads * linear_hidden_dim * (3 if concat_ua else 1)
+        self._o = (
+            QuantisedLinear(o_dim, embedding_dim, schemes["_o"], dtype)
+            if "_o" in schemes
+            else tp.Linear(o_dim, embedding_dim, dtype=dtype)
+        )
+
+    def _times_uvqk(self, normed: tp.Tensor) -> tp.Tensor:
+        if self._uvqk_product is None:
+            return normed @ self._uvqk
+        return self._uvqk_product(normed, self._uvqk)
 
     def _project(self, x: tp.Tensor) -> tuple[tp.Tensor, ...]:
         """(..., D) -> u, v (..., H * V) and q, k (..., H * K)."""
-        projected = self._norm_input(x) @ self._uvqk
+        projected = self._times_uvqk(self._norm_input(x))
         if self._linear_activation == "silu":
             projected = silu(projected)
         hv, hk = self._num_heads * self._linear_dim, self._num_heads * self._attention_dim

@@ -8,6 +8,7 @@ For tables of D columns:
   The last layer has sqrt(1 / inputs), so that no sigmoid saturates. Biases have 0.3, a third of the values
   before the addition.
 * Pooling weights: 1.
+* Scales of quantisers: 1, which a calibration replaces.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def weight_scale(name: str, parameter: torch.Tensor) -> float | None:
     if top in ("bot_l", "top_l"):
         if role == "bias":
             return 0.3
+        if role == "scale":
+            return 1.0
         outputs, inputs = parameter.shape
         if outputs == 1:
             return 1.0 / math.sqrt(inputs)

@@ -30,6 +30,8 @@ class HSTUCase(DenseHSTU):
     def form(self, name: str) -> Form:
         if name not in _FORMS:
             raise NoForm(f"{self.name} has no {name} form")
+        if self.model.quantised:
+            raise NoForm(f"{self.name} quantises products, and its {name} form has no quantised product")
         return _FORMS[name](self.config)
 
     def streams(self) -> HSTUStreams:

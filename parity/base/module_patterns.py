@@ -7,7 +7,10 @@ whose path is empty. A pattern covers the modules that it matches and all module
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 MODEL = "*"
 """The pattern of the whole model, whose path is empty."""
@@ -31,3 +34,12 @@ def outwards(path: str) -> Iterable[str]:
         yield path
         path = path.rpartition(".")[0]
     yield ""
+
+
+def innermost(patterns: Mapping[str, Value], path: str) -> Value | None:
+    """The value of the innermost pattern that covers a module, among equals of the first; None without one."""
+    for outer in outwards(path):
+        for pattern, value in patterns.items():
+            if matches(pattern, outer):
+                return value
+    return None

@@ -19,6 +19,7 @@ from parity.case.incremental import Incremental
 from parity.case.options import Option
 from parity.case.pairing import Pairing, entry_of
 from parity.case.plan import FEW_ROWS, Arrays, Batches, PlannedBatch
+from parity.case.quantised import Quantised
 from parity.case.reference import CaseReference
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class NoForm(Exception):
     """A case has no such form, or the form cannot run here; the message is the reason that users read."""
 
 
-class Case(Pairing, Incremental, abc.ABC):
+class Case(Pairing, Incremental, Quantised, abc.ABC):
     """One model in one configuration: both sides, inputs, and the parts of results that count.
 
     A subclass sets `name`, and `seed` and `batch_size` where these defaults do not fit. It implements

@@ -39,10 +39,15 @@ def case_weights(case: Case, checkpoint: Path | None = None) -> tuple[dict[str, 
     require("case", case.name, case.least_bytes()[0], "give smaller sizes")
     model = case.build_reference()
     if checkpoint is None and case.initial == "own":
-        return own_weights(model), "the model's own"
+        return case.calibrated(own_weights(model)), "the model's own"
     if checkpoint is None:
-        return initial_weights(model, case.seed, case.weight_scale), f"initial, seed {case.seed}"
-    return load_checkpoint(checkpoint, layout(model.state_dict())), str(checkpoint)
+        weights = initial_weights(model, case.seed, case.weight_scale)
+        return case.calibrated(weights), f"initial, seed {case.seed}"
+    expected = layout(model.state_dict())
+    weights = load_checkpoint(checkpoint, expected, case.is_scale)
+    if weights.keys() == expected.keys():
+        return weights, str(checkpoint)
+    return case.calibrated(weights), f"{checkpoint}, with scales of a calibration"
 
 
 def initial_weights(

@@ -5,7 +5,7 @@ Legend: B batch, C dense features, T tables, L indices of a table, D embedding, 
 
 from __future__ import annotations
 
-from configs import DLRMConfig
+from configs import DLRMConfig, Scheme
 from perf_model.work.parts import INDEX, Shapes, Work, around, chain, linear
 
 
@@ -73,8 +73,7 @@ def _table(config: DLRMConfig, shapes: Shapes, table: int, dim: int, item: int) 
     base = config.arch_sparse_feature_size
     plain = not (config.md_flag and rows > config.md_threshold)
     columns = base if plain else dim
-    # A row of 8 bits has a byte a column, and a scale and a bias in float32.
-    row = columns + 8 if table in config.int8_tables else item * columns
+    row = _row_bytes(columns, item, config.schemes.get(path))
     bags = Work(0, min(looked_up, rows) * row, entering, item * b * columns)
     if plain:
         return {path: bags}
@@ -83,6 +82,13 @@ def _table(config: DLRMConfig, shapes: Shapes, table: int, dim: int, item: int) 
     projection = linear(b, columns, base, item, bias=False)
     whole = around(bags, projection, inputs=entering, outputs=projection.output_bytes)
     return {f"{path}.embs": bags, f"{path}.proj": projection, path: whole}
+
+
+def _row_bytes(columns: int, item: int, scheme: Scheme | None) -> int:
+    """Bytes of a table's row: a byte a column with float32 scale and bias, or half a byte with half ones."""
+    if scheme is None:
+        return item * columns
+    return columns + 8 if scheme.bits == 8 else -(-columns // 2) + 4
 
 
 def _interaction(config: DLRMConfig, b: int, vectors: int, d: int, item: int) -> Work:

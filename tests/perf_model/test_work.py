@@ -141,7 +141,7 @@ def test_a_container_moves_its_own_inputs_and_outputs_only():
 
 def test_a_row_in_8_bits_is_its_codes_a_scale_and_a_bias():
     config = load_case("dlrm_tiny_int8")
-    floats = config.model_copy(update={"model": config.model.model_copy(update={"int8_rows": ()})})
+    floats = config.model_copy(update={"model": config.model.model_copy(update={"quantised": {}})})
     shapes = {"counts": (8, 13), "lS_o": (4, 8)} | {f"lS_i_{table}": (5,) for table in range(4)}
     own, plain = (case_work(case, shapes, 4) for case in (config, floats))
     assert [own[f"emb_l.{table}"].weight_bytes for table in range(4)] == [5 * 14, 5 * 14, 5 * 14, 5 * 24]

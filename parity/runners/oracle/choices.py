@@ -116,7 +116,9 @@ class Choices(EachOperation):
             value = torch.where(mask, values.to(natural.dtype), natural)
             result = result_of(call, name, value)
             value = result[1] if isinstance(result, tuple) else result
-        self.choices.append(Choice(copy, name, value.detach().clone(), natural.detach().clone()))
+        # Contiguous, whatever the layout of the numbers: searches number the elements of a choice.
+        copies = (part.detach().clone(memory_format=torch.contiguous_format) for part in (value, natural))
+        self.choices.append(Choice(copy, name, *copies))
         self._begin(number, value)
         return result
 

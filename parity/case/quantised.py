@@ -1,0 +1,48 @@
+"""The part of a case that quantises its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from parity.base.errors import UserError
+from parity.case.plan import Arrays
+
+if TYPE_CHECKING:
+    import torch
+
+_Case = TypeVar("_Case", bound="Quantised")
+
+
+class Quantised:
+    """Quantised modules of a case; none by default."""
+
+    name: str
+
+    def quantised(self: _Case, schemes: Mapping[str, str]) -> _Case:
+        """The same case with other quantised modules.
+
+        Args:
+            schemes: Names of `parity.base.quantisation.SCHEMES` by patterns of modules; none for no quantisation.
+
+        Raises:
+            UserError: The case has no quantised form, as by default, or the schemes do not fit it.
+        """
+        if not schemes:
+            return self
+        raise UserError("policy", self.name, "has no quantised modules", "give precisions alone")
+
+    def is_scale(self, name: str) -> bool:
+        """Whether a tensor of the state dict is a scale that `calibrated` sets."""
+        return False
+
+    def calibrated(
+        self, weights: Mapping[str, torch.Tensor], batches: Iterable[Arrays] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """A state dict with the scales of a calibration in place of any scales in it.
+
+        Args:
+            weights: A state dict of this case, or of the case without quantisation.
+            batches: Inputs that scales of inputs follow from; None for those that the case makes.
+        """
+        return dict(weights)
