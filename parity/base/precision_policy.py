@@ -1,22 +1,26 @@
 """A precision for each module of a port: the patterns of a policy, and their meaning for a model's modules.
 
-A policy is a YAML or JSON file of patterns with precisions:
+A policy is a YAML or JSON file of patterns with precisions, or with schemes of quantisation
+(`parity.base.quantisation`):
 
     "blocks.*.attention.bias": fp32
     "embedding": fp16
     "*": bf16
+    "blocks.*": int8_channel
+    "head": bf16+int8_channel
 
 A pattern is the path of a module, in which `*` stands for any text within one name; `*` alone is the whole
 model. A pattern covers the modules that it matches and all modules inside. If several patterns cover a
 module, the innermost match decides, and among equals the first in the file. A module without a pattern stays
-in fp32.
+in fp32. Schemes are apart from precisions: a quantised module computes in the precision that its pattern of a
+precision gives it. A pattern may have one of each.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,33 +28,52 @@ from parity.base.errors import UserError
 from parity.base.files import read_file
 from parity.base.module_patterns import MODEL, matches, outwards
 from parity.base.precision import PRECISIONS
+from parity.base.quantisation import SCHEMES
 from parity.base.strict_yaml import YAMLProblem, parse_yaml
 
 BASE = "fp32"
 """The precision of a port's inputs, and of every module that no pattern covers."""
+BOTH = "+"
+"""Between a precision and a scheme of one pattern."""
 CASTABLE = tuple(name for name, precision in PRECISIONS.items() if not precision.needs_cuda)
 """Precisions that a cast can give a single module. tf32 is a switch of the whole process."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Patterns with the names of precisions, in the file's order.
+    """Patterns with the names of precisions and schemes, in the file's order.
 
     Raises:
-        UserError: A precision that a cast cannot give.
+        UserError: A name that is neither a scheme nor a precision that a cast can give.
     """
 
     patterns: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
-        for pattern, precision in self.patterns:
-            if precision not in CASTABLE:
-                raise UserError(
-                    f"policy[{pattern!r}]",
-                    precision,
-                    "is no precision of a module",
-                    f"use one of {', '.join(CASTABLE)}",
-                )
+        for pattern, value in self.patterns:
+            for name in value.split(BOTH):
+                if name not in CASTABLE and name not in SCHEMES:
+                    raise UserError(
+                        f"policy[{pattern!r}]",
+                        name,
+                        "is no precision of a module, and no scheme of quantisation",
+                        f"use one of {', '.join((*CASTABLE, *SCHEMES))}",
+                    )
+
+    @property
+    def schemes(self) -> dict[str, str]:
+        """The patterns with schemes of quantisation."""
+        return self._of(SCHEMES)
+
+    @property
+    def precisions(self) -> dict[str, str]:
+        """The patterns with precisions."""
+        return self._of(CASTABLE)
+
+    def _of(self, names: Collection[str]) -> dict[str, str]:
+        return {
+            pattern: name for pattern, value in self.patterns for name in value.split(BOTH) if name in names
+        }
 
     @classmethod
     def of(cls, assignment: Mapping[str, str]) -> Policy:
@@ -68,7 +91,7 @@ class Policy:
         """
         known = ["", *paths]
         own: dict[str, str] = {}
-        for pattern, precision in self.patterns:
+        for pattern, precision in self.precisions.items():
             covered = [path for path in known if matches(pattern, path)]
             if not covered:
                 near = difflib.get_close_matches(pattern, known, n=1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from parity.base.errors import UserError, check_names
 from parity.base.locks import made
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
+from parity.base.precision_policy import read_policy
 from parity.case import Case, CaseReference, Registry, load_case
 from parity.execution.bounds import checked
 from parity.execution.folder import has_content
@@ -34,6 +35,7 @@ class Arguments:
         models: List of import paths of cases, comma separated.
         batch, seed: Values in place of the case's own.
         data, weights, save, profile: Paths, see `Request`.
+        policy: A policy file with schemes of quantisation.
     """
 
     registry: Registry
@@ -50,11 +52,15 @@ class Arguments:
     weights: Path | None = None
     save: Path | None = None
     profile: Path | None = None
+    policy: Path | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether the run has all default cases on synthetic inputs and all default runners."""
-        selecting = (self.cases, self.models, self.runners, self.data, self.weights, self.batch)
+        selecting = (
+            *(self.cases, self.models, self.runners, self.data, self.weights, self.batch),
+            self.policy,
+        )
         return all(value is None for value in selecting)
 
     def named_cases(self) -> list[Case]:
@@ -85,6 +91,8 @@ class Arguments:
         batch = RECORDED_BATCH if self.data is not None and self.batch is None else self.batch
         if batch is not None or self.seed is not None:
             selected = [case.with_overrides(seed=self.seed, batch_size=batch) for case in selected]
+        if self.policy is not None:
+            selected = [case.quantised(_schemes(self.policy)) for case in selected]
         asked = check_names("--runners", names("--runners", self.runners), RUNNERS)
         return Request(
             cases=tuple(selected),
@@ -115,6 +123,20 @@ class Arguments:
             return selected
         # Cases that read this file. If there is none, the reader raises the explanation.
         return [case for case in selected if case.recognises(self.data)] or selected
+
+
+def _schemes(path: Path) -> dict[str, str]:
+    """The schemes of a policy file. Raises `UserError` for precisions in it: a run has one at a time."""
+    policy = read_policy(path)
+    if policy.precisions:
+        pattern, precision = next(iter(policy.precisions.items()))
+        raise UserError(
+            f"policy[{pattern!r}]",
+            precision,
+            "is a precision, and a run judges all modules in one",
+            "name it with --precision, or judge the policy with the verb precision",
+        )
+    return policy.schemes
 
 
 def names(option: str, text: str | None) -> list[str]:

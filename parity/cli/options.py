@@ -72,6 +72,7 @@ seed = click.option(
 )
 data = click.option("--data", type=PATH, help="Recorded data in place of synthetic inputs.")
 weights = click.option("--weights", type=PATH, help="Checkpoint: safetensors, or a state dict in a .pt file.")
+policy = click.option("--policy", type=PATH, help="Policy file with the schemes of quantised modules.")
 time_limit = click.option(
     "--time-limit", type=float, default=600.0, show_default=True, help="Seconds for one step of a runner."
 )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @options.seed
 @options.data
 @options.weights
+@options.policy
 @options.save("New folder for inputs, weights, captures and the report.")
 @click.option(
     "--profile",

@@ -61,6 +61,22 @@ class RowTrialRecord(BaseModel):
         return self
 
 
+class QuantisedLayer(BaseModel):
+    """A layer of an engine that reads quantised numbers.
+
+    Attributes:
+        type: The library's name of its kind.
+        operands: Types of its quantised operands.
+        modules: Modules whose results it computes, without those inside them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: str
+    operands: tuple[str, ...]
+    modules: tuple[str, ...]
+
+
 class BuildRecord(BaseModel):
     """An engine that was built of a whole model.
 
@@ -73,6 +89,7 @@ class BuildRecord(BaseModel):
         seconds: Build time, from the graph that nvtripy recorded.
         dtypes: Types that the engine's layers read and write.
         key: Name of its files in a saved run, `.engine` and `.json`; the latter lists the layers.
+        quantised: Layers that read quantised numbers, where the runner lists them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -85,6 +102,7 @@ class BuildRecord(BaseModel):
     seconds: float
     dtypes: tuple[str, ...]
     key: str
+    quantised: tuple[QuantisedLayer, ...] = ()
 
 
 class RunnerRecord(BaseModel):

@@ -109,8 +109,17 @@ def engine(build: BuildRecord) -> str:
     """An engine's facts in a line."""
     return (
         f"{build.shape}: {build.layers} layers ({build.engine_layers} in the engine), "
-        f"{build.bytes / 1e6:.1f} MB, {build.seconds:.1f} s, {'/'.join(build.dtypes)}"
+        f"{build.bytes / 1e6:.1f} MB, {build.seconds:.1f} s, {'/'.join(build.dtypes)}{_quantised(build)}"
     )
+
+
+def _quantised(build: BuildRecord) -> str:
+    layers = (
+        f"{layer.type} of {' x '.join(layer.operands)} ({', '.join(layer.modules) or 'no module alone'})"
+        for layer in build.quantised
+    )
+    text = "; ".join(layers)
+    return f"; quantised layers: {text}" if text else ""
 
 
 def tolerated(report: Report) -> list[str]:

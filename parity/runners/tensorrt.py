@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nvtripy as tp
 import torch
 
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
+from parity.capture.names import TapName
+from parity.capture.tripy_hooks import Traced
 from parity.case import Case
 from parity.runners.base import Arrays, BuildsEngines, BuiltOnly, Refused, Tensors, Unavailable
 from parity.runners.tripy.compiled import Compiled, DynamicSizes
@@ -22,7 +25,7 @@ from parity.timing.measure import Replays
 
 if IS_PORTABLE:
     from tripy_portable import trt
-    from tripy_portable.trt.inspector import dtypes
+    from tripy_portable.trt.inspector import dtypes, quantised
 
 
 class _OnEngine(Compiled):
@@ -78,6 +81,7 @@ class TensorRTRunner(TripyRunner, BuildsEngines):
         self._options = trt.BuildOptions()
         self._facts: dict[Any, list[dict]] = {}
         self._cannot_run = ""
+        self._modules_of: dict[str, str] = {}
 
     def label(self) -> str:
         return f"tensorrt ({trt.describe()})"
@@ -96,9 +100,29 @@ class TensorRTRunner(TripyRunner, BuildsEngines):
         dynamic_sizes = self.case.dynamic_sizes(arrays)
         shapes = tuple(array.shape for array in arrays.values())
         if shapes not in self._facts:
-            built, _ = self._traced(self._built_both, self._entry, arguments, dynamic_sizes)
+            built, _ = self._traced(self._built_both, self._named_entry, arguments, dynamic_sizes, taps=True)
             self._facts[shapes] = [self._keep(shape, build, folder) for shape, build in built.items()]
         return self._facts[shapes]
+
+    def _named_entry(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
+        """The entry. It notes the module that gives each Tripy tensor, of several the innermost."""
+        outputs = self._entry(arguments, traced)
+        self._modules_of = {}
+        for tap, tensor in traced.taps.items():
+            self._modules_of.setdefault(tensor.trace_tensor.name, TapName.parse(tap).path)
+        return outputs
+
+    def _quantised_layers(self, built: trt.EngineBuild) -> list[dict]:
+        """The engine's layers that read quantised numbers, each with the modules whose results it computes.
+
+        A module stands for those inside it.
+        """
+        layers = []
+        for layer in quantised(built.inspector):
+            paths = {self._modules_of[name] for name in layer["tensors"] if name in self._modules_of}
+            outer = sorted(path for path in paths if not any(path.startswith(f"{other}.") for other in paths))
+            layers.append({"type": layer["type"], "operands": layer["operands"], "modules": outer})
+        return layers
 
     def _built_both(
         self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes
@@ -123,6 +147,7 @@ class TensorRTRunner(TripyRunner, BuildsEngines):
             "bytes": built.size,
             "seconds": built.seconds,
             "dtypes": dtypes(built.inspector),
+            "quantised": self._quantised_layers(built),
             "key": built.key,
         }
 

@@ -1,4 +1,7 @@
-"""The port under a precision policy: each module in a precision of its own, by casts in the graph."""
+"""The port under a policy: each module in a precision of its own, by casts in the graph, and quantised ones.
+
+The port itself has the quantised modules: the case builds it with the policy's schemes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,13 @@ class TripyPolicyRunner(TripyRunner):
         """Names of precisions by path of the module, the model's under the empty path, once it is loaded."""
 
     def load_policy(self, case: Case, weights: Tensors) -> None:
-        """Build the model with float32 `weights`. Raises `UserError` where the policy does not fit it."""
+        """Build the model with float32 `weights`. Raises `UserError` where the policy does not fit it.
+
+        Scales of a policy's schemes follow from a calibration on the case's own inputs.
+        """
+        if self._policy.schemes:
+            case = case.quantised(self._policy.schemes)
+            weights = case.calibrated(weights)
         self.load(case, PRECISIONS[BASE], weights)
 
     def _load_parameters(self, weights: Tensors) -> None:

@@ -32,6 +32,7 @@ class Evaluation:
         outputs: Distance of each output from the oracle; infinite for an output with NaN or Inf.
         seconds: Modelled cost.
         taps: Results of the modules; empty without taps.
+        schemes: Schemes of quantisation by pattern; the modelled cost does not have their savings.
     """
 
     precisions: Mapping[str, str]
@@ -39,6 +40,7 @@ class Evaluation:
     outputs: Mapping[str, Distance]
     seconds: float
     taps: Mapping[str, torch.Tensor] = field(repr=False)
+    schemes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Bench:
@@ -111,6 +113,7 @@ class Bench:
             outputs=outputs,
             seconds=self.work.seconds(precisions),
             taps=results if tapped else {},
+            schemes=policy.schemes,
         )
 
     def _distance(self, name: str, result: torch.Tensor) -> Distance:

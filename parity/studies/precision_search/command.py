@@ -50,6 +50,8 @@ def run(request: Request, budget: float, policy: Path | None, progress: Progress
         names = ", ".join(case.name for case in request.cases)
         raise UserError("--case", names, "are several cases", "precisions are for one case: give one --case")
     (case,) = request.cases
+    # The truth has no quantised module, whatever the case has.
+    case = case.quantised({})
     patterns = None if policy is None else read_policy(policy)
     progress(f"{case.name}: reference and oracle")
     arrays, source = _arrays(case, request.data)

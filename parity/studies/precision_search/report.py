@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict
 
 from parity.base.module_patterns import MODEL
-from parity.base.precision_policy import compact
+from parity.base.precision_policy import BOTH, compact
 from parity.report.assemble import latency_report
 from parity.report.schema_modules import LatencyReport
 from parity.studies.precision_search import cost
@@ -25,10 +25,10 @@ class AssignmentReport(_Part):
     """One assignment, run on the port.
 
     Attributes:
-        policy: Patterns with precisions, as in a policy's file.
+        policy: Patterns with precisions and schemes of quantisation, as in a policy's file.
         error: Largest relative error of any output in either norm, against the oracle.
         l2, largest: Relative errors by output in both norms.
-        cost: Modelled cost, relative to the port in fp32.
+        cost: Modelled cost, relative to the port in fp32, without the savings of quantised modules.
         latency: Latency on TensorRT; None on the portable runtime.
     """
 
@@ -43,12 +43,21 @@ class AssignmentReport(_Part):
     def of(cls, run: Evaluation, bench: Bench) -> AssignmentReport:
         in_fp32 = bench.work.seconds(dict.fromkeys(bench.paths, "fp32"))
         return cls(
-            policy=dict(compact(run.precisions).patterns),
+            policy=_policy(run),
             error=run.error,
             l2={name: distance.l2 for name, distance in run.outputs.items()},
             largest={name: distance.largest for name, distance in run.outputs.items()},
             cost=run.seconds / in_fp32,
         )
+
+
+def _policy(run: Evaluation) -> dict[str, str]:
+    precisions = dict(compact(run.precisions).patterns)
+    both = {
+        pattern: BOTH.join((precisions[pattern], scheme)) if pattern in precisions else scheme
+        for pattern, scheme in run.schemes.items()
+    }
+    return precisions | both
 
 
 class SensitivityReport(_Part):

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+QUANTISED = ("Int8", "FP8", "Int4")
+"""TensorRT's names of quantised element types."""
 _LISTING = "Layers:\n"
 _LAYER = re.compile(
     r"^Name: (?P<name>.*?), LayerType: (?P<type>\w+), Inputs: \[(?P<inputs>.*?)\], "
@@ -64,6 +66,21 @@ def dtypes(listing: dict[str, Any]) -> list[str]:
         for tensor in layer[part]
     }
     return sorted(names)
+
+
+def quantised(listing: dict[str, Any]) -> list[dict[str, Any]]:
+    """The engine's layers that read quantised numbers: each with its type, operands and Tripy tensors.
+
+    Args:
+        listing: See `read_listing`.
+    """
+    found = []
+    for layer in listing["layers"]:
+        operands = [tensor["dtype"] for part in ("inputs", "constants") for tensor in layer[part]]
+        kinds = [dtype for dtype in operands if dtype in QUANTISED]
+        if kinds:
+            found.append({"type": layer["type"], "operands": kinds, "tensors": layer["metadata"]})
+    return found
 
 
 def _tensors(text: str) -> list[dict[str, Any]]:
