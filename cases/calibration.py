@@ -19,11 +19,10 @@ import numpy as np
 import torch
 
 from parity.base.precision import PRECISIONS
-from parity.case import Arrays
+from parity.case import Arrays, Case
 from parity.runners.torch.eager import TorchRunner
 
 if TYPE_CHECKING:
-    from cases.configured import ConfiguredCase
     from reference.quantisers import InputQuantiser, WeightQuantiser
 
 PERCENTILE = 0.999
@@ -41,9 +40,12 @@ def is_scale(name: str) -> bool:
 
 
 def calibrated(
-    case: ConfiguredCase, weights: Mapping[str, torch.Tensor], batches: Iterable[Arrays] | None = None
+    case: Case,
+    weights: Mapping[str, torch.Tensor],
+    calibration: str,
+    batches: Iterable[Arrays] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The weights with all scales, see `parity.Case.calibrated`."""
+    """The weights with all scales, see `parity.Case.calibrated`; `calibration` is one of `RULES`."""
     from reference.quantisers import observing
 
     plain = {name: tensor for name, tensor in weights.items() if not is_scale(name)}
@@ -65,7 +67,7 @@ def calibrated(
                 quantiser.observed.clear()
         for path, tensors in seen.items():
             if tensors:
-                scales[f"{path}.{SCALE}"] = scales_of(quantisers[path], tensors, case.model.calibration)
+                scales[f"{path}.{SCALE}"] = scales_of(quantisers[path], tensors, calibration)
     return {**plain, **scales}
 
 

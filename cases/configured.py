@@ -117,7 +117,8 @@ class ConfiguredCase(Case):
     def calibrated(
         self, weights: Mapping[str, torch.Tensor], batches: Iterable[Arrays] | None = None
     ) -> dict[str, torch.Tensor]:
-        return calibrated(self, weights, batches)
+        rule = self.model.calibration if isinstance(self.model, Quantisable) else ""
+        return calibrated(self, weights, rule, batches)
 
     def randomised(self: _Configured, rng: np.random.Generator) -> _Configured:
         """A random small configuration of the family, with any choice of any option."""

@@ -65,8 +65,6 @@ class Quantisable(Strict):
             kind = "table" if SCHEMES[name].is_of_tables else "product"
             paths = self.tables() if SCHEMES[name].is_of_tables else self.products()
             if not any(covers(pattern, path) for path in paths):
-                fix = (
-                    f"give a pattern of {paths[0]!r} to {paths[-1]!r}" if paths else "leave the pattern out"
-                )
+                fix = f"give a pattern of {paths[0]!r} to {paths[-1]!r}" if paths else "leave the pattern out"
                 problems.append(f"quantised[{pattern!r}]: {name} covers no {kind}; {fix}")
         return problems

@@ -1,8 +1,8 @@
 """Embedding tables in 4 bits with a scale and a bias for each row.
 
-The rule is that of fbgemm's ``FloatToFused4BitRowwiseQuantized``, whose rows are two codes a byte, a half
-precision scale and a half precision bias. As in `reference.int8_embedding_bags`, codes, scales and biases follow
-from float32 numbers in a model of any type.
+The rule is that of fbgemm's ``FloatToFusedNBitRowwiseQuantizedSBHalf`` with 4 bits. A row has two codes a
+byte, then scale and bias in half precision. As in `reference.int8_embedding_bags`, codes, scales and biases
+follow from float32 numbers in a model of any type.
 
     low    = min of the row, rounded to half precision
     range  = max of the row - low
@@ -12,8 +12,9 @@ from float32 numbers in a model of any type.
 
 The range of a row of equal numbers is negative if its low end was rounded up, and so is the scale.
 
-The code of an even column is the low half of a byte, and that of the next column the high half. Tripy has signed
-bytes alone, so bytes here are 128 less than fbgemm's. A row of an odd number of columns ends with a code of 0.
+The code of an even column is the low half of a byte, and that of the next column the high half. Tripy has
+signed bytes alone, so bytes here are 128 less than fbgemm's. A row of an odd number of columns ends with a
+code of 0, which fbgemm does not have.
 
 Legend: N rows of the table, D embedding, P bytes of a row, B batch (bags), L total number of indices.
 """
@@ -33,7 +34,15 @@ ZERO = 128
 
 
 class Int4Rows(nn.Module):
-    """Quantises the rows of a table, by the rule above."""
+    """Quantises the rows of a table, by the rule above.
+
+    Args:
+        embedding_dim: D.
+    """
+
+    def __init__(self, embedding_dim: int) -> None:
+        super().__init__()
+        self.embedding_dim = embedding_dim
 
     def forward(self, weight_ND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(N, D) -> bytes (N, P) in int8, scales (N, 1) and biases (N, 1) in float32."""
@@ -44,7 +53,7 @@ class Int4Rows(nn.Module):
         scale_N1 = torch.where(scale_N1 == 0.0, 1.0, scale_N1)
         steps_ND = (weight_ND - low_N1) * (1.0 / scale_N1)
         codes_ND = steps_ND.round().clamp(0.0, CODES - 1.0)
-        codes_ND = F.pad(codes_ND, (0, codes_ND.shape[1] % 2))
+        codes_ND = F.pad(codes_ND, (0, self.embedding_dim % 2))
         bytes_NP = codes_ND[:, 0::2] + CODES * codes_ND[:, 1::2] - ZERO
         return bytes_NP.to(torch.int8), scale_N1, low_N1
 
@@ -56,7 +65,7 @@ class Int4EmbeddingBag(EmbeddingBag):
         self, num_embeddings: int, embedding_dim: int, sparse: bool = True, rng: NumpyRandom | None = None
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, sparse, rng)
-        self.quantise = Int4Rows()
+        self.quantise = Int4Rows(embedding_dim)
 
     def forward(
         self,

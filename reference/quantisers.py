@@ -6,8 +6,8 @@ The rule is that of TensorRT's quantize and dequantize layers, with zero points 
     value = code * scale            fp8: the nearest number of float8 E4M3, ties to even, -448 to 448
 
 Scales are parameters. Codes of weights follow from float32 numbers in a model of any type, the float64
-oracle's included: they are a part of the function. Codes of inputs follow from the input's own numbers. One of
-them may differ where its pre-image lies within round-off of a tie, and nowhere else.
+oracle's included: they are a part of the function. Codes of inputs follow from the input's own numbers. A
+code may differ where its pre-image lies within round-off of a tie, and nowhere else.
 
 Quantisers return codes beside values, as integers. That of an fp8 number is its place among all of them in
 ascending order, with 126 for zero.
@@ -57,7 +57,7 @@ def round_to_codes(steps: torch.Tensor, numbers: str) -> tuple[torch.Tensor, tor
     """Numbers in steps of a scale -> the codes' values in the same type, and the codes as integers."""
     if numbers == "fp8":
         # One operation decides, so that values and codes cannot disagree.
-        places = torch.bucketize(steps, fp8_ties(steps.dtype, steps.device), out_int32=True)
+        places = torch.bucketize(steps.contiguous(), fp8_ties(steps.dtype, steps.device), out_int32=True)
         return fp8_numbers().to(steps.device, steps.dtype)[places], places
     values = steps.clamp(_LEAST[numbers], LARGEST[numbers]).round()
     return values, values.to(torch.int8)

@@ -59,12 +59,18 @@ GAPS: dict[str, str] = {
             "dlrm.DLRM_Net.__init__",
             "dlrm.create_emb",
             "embedding_bags.EmbeddingBag.__init__",
+            "int4_embedding_bags.Int4EmbeddingBag.__init__",
             "int8_embedding_bags.Int8EmbeddingBag.__init__",
             "md_embedding_bag.PrEmbeddingBag.__init__",
             "qr_embedding_bag.QREmbeddingBag.__init__",
         )
         for parameter, reason in (("sparse", _NO_GRADIENTS), ("rng", _NO_TRAINING))
     },
+    **dict.fromkeys(
+        (f"quantisers.{name}" for name in ("fp8_numbers", "fp8_ties", "round_to_codes")),
+        "the quantize operation rounds and saturates",
+    ),
+    "quantisers.observing": "scales follow from the reference's tensors",
     "embedding_bags.EmbeddingBag.extra_repr": _PRINTING,
     "qr_embedding_bag.QREmbeddingBag.extra_repr": _PRINTING,
 }
@@ -80,6 +86,7 @@ ADDITIONS: dict[str, str] = {
         "embedding_bags.EmbeddingBag.__init__",
         "embedding_bags.check_bags",
         "embedding_bags.pool_bags",
+        "int4_embedding_bags.Int4EmbeddingBag.__init__",
         "int8_embedding_bags.Int8EmbeddingBag.__init__",
         "md_embedding_bag.PrEmbeddingBag.__init__",
         "qr_embedding_bag.QREmbeddingBag.__init__",

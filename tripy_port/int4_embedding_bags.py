@@ -1,9 +1,9 @@
 """Embedding tables in 4 bits with a scale and a bias for each row. Counterpart of
 reference/int4_embedding_bags.py, which has the rule.
 
-`tp.int4` cannot be gathered: a graph has it between quantize and dequantize alone. Codes are packed two a byte
-with integer arithmetic, as fbgemm has them. The bytes follow from constants, so that a builder may compute
-them once.
+`tp.int4` cannot be gathered: a graph has it between quantize and dequantize alone. Integer arithmetic packs
+two codes in a byte, as fbgemm has them. The bytes follow from constants, so that a builder may compute them
+once.
 
 Legend: N rows of the table, D embedding, P bytes of a row, B batch (bags), L total number of indices.
 """
@@ -24,12 +24,11 @@ class Int4Rows(tp.Module):
     """Quantises the rows of a table.
 
     Args:
-        num_embeddings, embedding_dim: N, D.
+        embedding_dim: D.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+    def __init__(self, embedding_dim: int) -> None:
         super().__init__()
-        self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
 
     def forward(self, weight_ND: tp.Tensor) -> tuple[tp.Tensor, tp.Tensor, tp.Tensor]:
@@ -43,9 +42,8 @@ class Int4Rows(tp.Module):
         codes_ND = tp.cast(tp.quantize(steps_ND, 1.0, tp.int8), tp.int32)
         codes_ND = tp.minimum(tp.maximum(codes_ND, 0), CODES - 1)
         if self.embedding_dim % 2:
-            last_N1 = tp.zeros((self.num_embeddings, 1), dtype=tp.int32)
-            codes_ND = tp.concatenate([codes_ND, last_N1], dim=1)
-        codes_NP2 = tp.reshape(codes_ND, (self.num_embeddings, -1, 2))
+            codes_ND = tp.concatenate([codes_ND, codes_ND[:, 0:1] * 0], dim=1)
+        codes_NP2 = tp.reshape(codes_ND, (codes_ND.shape[0], -1, 2))
         low_NP, high_NP = tp.squeeze(codes_NP2[:, :, 0:1], 2), tp.squeeze(codes_NP2[:, :, 1:2], 2)
         return tp.cast(low_NP + high_NP * CODES - ZERO, tp.int8), scale_N1, low_N1
 
@@ -61,7 +59,7 @@ class Int4EmbeddingBag(EmbeddingBag):
         dtype: tp.dtype = tp.float32,
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, max_bag_size, dtype)
-        self.quantise = Int4Rows(num_embeddings, embedding_dim)
+        self.quantise = Int4Rows(embedding_dim)
 
     def forward(
         self,

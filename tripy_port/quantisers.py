@@ -153,7 +153,9 @@ class QuantisedLinear(tp.Linear):
         dtype: of the weights and of the computation.
     """
 
-    def __init__(self, in_features: int, out_features: int, scheme: Scheme, dtype: tp.dtype = tp.float32) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, scheme: Scheme, dtype: tp.dtype = tp.float32
+    ) -> None:
         super().__init__(in_features, out_features, dtype=dtype)
         self.product = QuantisedProduct(scheme, in_features, out_features, dtype)
 

@@ -37,7 +37,7 @@ def outwards(path: str) -> Iterable[str]:
 
 
 def innermost(patterns: Mapping[str, Value], path: str) -> Value | None:
-    """The value of the innermost pattern that covers a module, among equals of the first; None without one."""
+    """The value of the innermost pattern that covers a module; of equals the first, None without one."""
     for outer in outwards(path):
         for pattern, value in patterns.items():
             if matches(pattern, outer):

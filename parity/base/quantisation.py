@@ -1,8 +1,8 @@
 """Schemes of quantisation by name: the numbers of codes, the span of a scale, and the quantised operands.
 
-A name has the type of the codes first and the span of a scale of the weights second. In schemes with
-`weights` in the name, the input of the product stays as it is. In the others it has codes of the same type, and
-one scale for the whole tensor. Schemes with `rows` are for tables, the others for products.
+A name has the type of the codes first and the span of a scale of the weights last. In schemes with `weights`
+in the name, the input of the product stays as it is. In the others it has codes of the same type, with one
+scale for the whole tensor. Schemes with `rows` are for tables, the others for products.
 """
 
 from __future__ import annotations

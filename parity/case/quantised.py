@@ -23,7 +23,7 @@ class Quantised:
         """The same case with other quantised modules.
 
         Args:
-            schemes: Names of `parity.base.quantisation.SCHEMES` by patterns of modules; none for no quantisation.
+            schemes: Names of `parity.base.quantisation.SCHEMES` by patterns of modules; empty for none.
 
         Raises:
             UserError: The case has no quantised form, as by default, or the schemes do not fit it.

@@ -73,7 +73,8 @@ def test_cases_cover_every_kind_of_module_and_both_ways_to_sum_bags():
     assert {model.weighted_pooling for model in models} == {None, "learned", "fixed"}
     assert {model.qr_operation for model in models if model.qr_flag} == {"mult", "add", "concat"}
     assert {model.md_round_dims for model in models if model.md_flag} == {True, False}
-    tiny = [name for name in DLRM_CASES if name.startswith("dlrm_tiny") and name != "dlrm_tiny_int8"]
+    quantised = ("dlrm_tiny_int8", "dlrm_tiny_quantised")
+    tiny = [name for name in DLRM_CASES if name.startswith("dlrm_tiny") and name not in quantised]
     assert [name for name in DLRM_CASES if configs.load_case(name).default] == tiny
 
 
@@ -175,21 +176,62 @@ def test_a_batch_can_be_changed():
     assert configs.case_from_values(case.model_dump(mode="json")) == case
 
 
-def test_patterns_choose_the_tables_in_8_bits():
+def schemes(quantised, **changes):
     model = configs.load_case("dlrm_tiny_int8").model
-    assert model.int8_tables == {0, 1, 2}
-    assert model.model_copy(update={"int8_rows": ("emb_l.*",)}).int8_tables == {0, 1, 2, 3}
-    assert model.model_copy(update={"int8_rows": ("emb_l",)}).int8_tables == {0, 1, 2, 3}
-    assert configs.load_case("dlrm_tiny").model.int8_tables == set()
+    model = model.model_copy(update={"quantised": quantised, **changes})
+    return model.schemes
 
 
-def test_a_pattern_without_a_table_is_refused(message):
-    assert "int8_rows: 'emb_l.4' matches no table; give a pattern of 'emb_l.0' to 'emb_l.3'" in message(
-        model__int8_rows=["emb_l.4"]
+def test_patterns_choose_the_quantised_tables():
+    tables = {f"emb_l.{table}" for table in range(4)}
+    assert configs.load_case("dlrm_tiny_int8").model.schemes.keys() == tables - {"emb_l.3"}
+    assert schemes({"emb_l.*": "int8_rows"}).keys() == tables
+    assert schemes({"emb_l": "int8_rows"}).keys() == tables
+    assert schemes({"*": "int4_rows"}).keys() == tables
+    assert configs.load_case("dlrm_tiny").model.schemes == {}
+
+
+def test_schemes_of_tables_and_of_products_do_not_meet():
+    both = schemes({"*": "int8_channel", "emb_l": "int4_rows"})
+    assert {path for path, scheme in both.items() if scheme.is_of_tables} == {
+        f"emb_l.{table}" for table in range(4)
+    }
+    # The sigmoids and ReLUs between the layers have numbers, too.
+    assert {path for path, scheme in both.items() if scheme.span == "channel"} == {
+        *("bot_l.0", "bot_l.2"),
+        *("top_l.0", "top_l.2", "top_l.4"),
+    }
+
+
+def test_the_innermost_pattern_decides_and_the_first_of_equals():
+    chosen = schemes({"*": "int8_channel", "top_l": "fp8_channel", "top_l.2": "int4_weights_blocks"})
+    assert (chosen["bot_l.0"].numbers, chosen["top_l.0"].numbers, chosen["top_l.2"].numbers) == (
+        *("int8", "fp8"),
+        "int4",
     )
+    assert schemes({"top_l.*": "fp8_tensor", "top_l.2": "int8_tensor"})["top_l.2"].numbers == "fp8"
+    assert schemes({"top_l": "int4_weights_blocks"}, block_size=5)["top_l.0"].block_size == 5
 
 
-def test_composed_tables_have_no_8_bits(message):
-    assert "int8_rows: ['emb_l.0'] needs plain tables" in message(
-        model__int8_rows=["emb_l.0"], model__qr_flag=True
+@pytest.mark.parametrize(
+    ("quantised", "line"),
+    [
+        (
+            {"emb_l.4": "int8_rows"},
+            "quantised['emb_l.4']: int8_rows covers no table; give a pattern of 'emb_l.0' to 'emb_l.3'",
+        ),
+        (
+            {"emb_l": "int8_channel"},
+            "quantised['emb_l']: int8_channel covers no product; give a pattern of 'bot_l.0' to 'top_l.",
+        ),
+        ({"top_l": "int7"}, "quantised['top_l']: 'int7' is no scheme; use one of int8_tensor, int8_channel"),
+    ],
+)
+def test_a_pattern_or_scheme_that_does_not_fit_is_refused(message, quantised, line):
+    assert line in message(model__quantised=quantised)
+
+
+def test_composed_tables_are_not_quantised(message):
+    assert "quantised['emb_l.0']: int8_rows covers no table; leave the pattern out" in message(
+        model__quantised={"emb_l.0": "int8_rows"}, model__qr_flag=True
     )

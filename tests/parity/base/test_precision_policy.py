@@ -182,3 +182,17 @@ def test_a_module_in_another_precision_changes_the_result_by_its_rounding_only()
     exact, (actual, _) = plain("dlrm_tiny", "fp32"), run("dlrm_tiny", Policy.of({"top_l.5": "fp16"}))
     changed = {tap for tap in exact if not torch.equal(exact[tap], actual[tap].to(exact[tap].dtype))}
     assert changed == {"top_l.5", "top_l", "predict.click"}
+
+
+def test_schemes_are_apart_from_precisions():
+    policy = Policy((("*", "bf16"), ("a.*", "int8_channel"), ("a.1", "fp16+int4_weights_blocks")))
+    assert policy.precisions == {"*": "bf16", "a.1": "fp16"}
+    assert policy.schemes == {"a.*": "int8_channel", "a.1": "int4_weights_blocks"}
+    # A scheme's pattern may name what is no module, such as a matrix: the case checks it.
+    assert policy.resolve(["a", "a.1", "a.1.b"]) == {"": "bf16", "a": "bf16", "a.1": "fp16", "a.1.b": "fp16"}
+
+
+@pytest.mark.parametrize("name", ["int7", "bf16+int7", "+", "bf16+"])
+def test_a_name_that_is_neither_is_refused(name):
+    with pytest.raises(UserError, match="no precision of a module, and no scheme of quantisation"):
+        Policy((("*", name),))

@@ -11,7 +11,10 @@ import torch
 from cases.hstu.synthetic import synthetic
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
+from parity.execution.record import BuildRecord
+from parity.inputs.weights import case_weights
 from parity.report.files import read_report
+from parity.report.overview import engine
 from parity.runners import Unavailable, make_runner
 from parity.runners.base import BuiltOnly, Refused
 from parity.timing.measure import Replayed, Timed
@@ -95,7 +98,6 @@ def runner():
     """A loaded tensorrt runner, and the arrays of its case."""
     result = make_runner("tensorrt")
     case = load_case("hstu_tiny")
-    from parity.inputs.weights import case_weights
 
     weights, _ = case_weights(case)
     result.load(case, PRECISIONS["fp32"], weights)
@@ -178,3 +180,48 @@ def test_without_a_library_the_runner_is_unavailable_with_the_reason(monkeypatch
     monkeypatch.setattr("tripy_portable.trt.library.LIBRARIES", ("no_such_tensorrt",))
     with pytest.raises(Unavailable, match="no_such_tensorrt: No module named.*pip install"):
         make_runner("tensorrt")
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        (
+            "dlrm_tiny_quantised",
+            {
+                "bot_l.0.product": ["Int8", "Int8"],
+                "bot_l.2.product": ["FP8", "FP8"],
+                "top_l.2.product": ["Int8", "Int8"],
+            },
+        ),
+        (
+            "hstu_tiny_quantised",
+            {
+                "_hstu._attention_layers.0._uvqk_product": ["Int8", "Int8"],
+                "_hstu._attention_layers.0._o.product": ["FP8", "FP8"],
+                "_hstu._attention_layers.1._uvqk_product": ["FP8", "FP8"],
+            },
+        ),
+        (
+            "stu_tiny_quantised",
+            {
+                "_stu_module._stu_layers.0._uvqk_product": ["Int8", "Int8"],
+                "_stu_module._stu_layers.0._output_product": ["FP8", "FP8"],
+                "_stu_module._stu_layers.1._output_product": ["Int8", "Int8"],
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_products_of_quantised_operands_are_quantised_in_the_engine(name, layers, precision, tmp_path):
+    case = load_case(name)
+    runner = make_runner("tensorrt")
+    runner.load(case, PRECISIONS[precision], case_weights(case)[0])
+    builds = runner.build(case.make_inputs().inputs[0].arrays, tmp_path)
+    assert len(builds) == 2
+    for build in map(BuildRecord.model_validate, builds):
+        gemms = {layer.modules[0]: list(layer.operands) for layer in build.quantised if layer.type == "gemm"}
+        assert gemms == layers
+        # Weights alone are dequantised inside a layer.
+        assert any(layer.operands == ("Int4",) for layer in build.quantised)
+        assert all(path in engine(build) for path in layers)

@@ -28,6 +28,9 @@ RUNS = [
         ("dlrm_tiny_qr", (0,)),
         ("dlrm_tiny_md", (0,)),
         ("dlrm_tiny_int8", (0,)),
+        ("dlrm_tiny_quantised", (0,)),
+        ("hstu_tiny_quantised", (0,)),
+        ("stu_tiny_quantised", (0,)),
         ("dlrm_kaggle", (0,)),
         ("dlrm_lecture", (0,)),
         ("dlrm_lecture_index", (0,)),
@@ -35,7 +38,7 @@ RUNS = [
     for seed in seeds
     for precision in ("fp32", "fp16", "bf16")
 ]
-IN_HALF = ("hstu_tiny", "stu_tiny", "dlrm_tiny", "dlrm_lecture_index")
+IN_HALF = ("hstu_tiny", "stu_tiny", "dlrm_tiny", "dlrm_lecture_index", "dlrm_tiny_quantised")
 """Cases that `make test` runs in float16 and bfloat16, too."""
 
 

@@ -1,0 +1,48 @@
+"""Mistakes that a quantised port could make, from a frozen catalogue: detected, and named."""
+
+import pytest
+
+from parity.studies.fault_injection.faults import Outcome
+from parity.studies.fault_injection.handwritten import handwritten
+from parity.studies.fault_injection.trial import try_fault
+from tests.locations import ROOT
+from tests.parity.case_runs import bench_of, on_bench
+
+EDITS = {edit.detail: edit for edit in handwritten(ROOT / "cases/faults/quantised.yaml")}
+NOT_ASKED = "int4_codes_do_not_saturate"
+"""No low end of the drawn rows is rounded so far that a code leaves 0 to 15: no bit changes."""
+NOT_LOCALISED = "input_is_quantised_twice"
+"""Codes of codes are equal. The further call of the quantiser is what differs, and it is named."""
+
+pytestmark = [
+    pytest.mark.usefixtures("without_call_stacks"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=on_bench(edit.case))
+        for name, edit in EDITS.items()
+        if name not in (NOT_ASKED, NOT_LOCALISED)
+    ],
+)
+def test_every_fault_is_detected_and_named(name):
+    finding = try_fault(bench_of(EDITS[name].case), EDITS[name])
+    assert finding.outcome is Outcome.DETECTED
+    assert finding.localised, (finding.named, finding.homes)
+
+
+@on_bench("dlrm_tiny_quantised")
+def test_the_drawn_tables_do_not_ask_for_one():
+    finding = try_fault(bench_of("dlrm_tiny_quantised"), EDITS[NOT_ASKED])
+    assert finding.outcome is Outcome.EQUIVALENT
+    assert finding.proof == "not one bit of any result changes"
+
+
+@on_bench("stu_tiny_quantised")
+def test_a_further_call_is_named():
+    finding = try_fault(bench_of("stu_tiny_quantised"), EDITS[NOT_LOCALISED])
+    assert finding.outcome is Outcome.DETECTED
+    assert finding.named.endswith("_output_product.quantise_input@1[0]")
