@@ -30,6 +30,7 @@ PAGES = (
     "environments",
     "kernels",
     "performance",
+    "quantisation",
     "public_code",
     "findings",
     "decisions",
