@@ -15,9 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from configs import CaseConfig, case_from_values
+from parity.base.quantisation import SCHEMES
 
 LARGEST_SEED = 1 << 20
 _LEAST_NORMED = 4
+_OF_PRODUCTS = tuple(name for name, scheme in SCHEMES.items() if not scheme.is_of_tables)
+_OF_TABLES = tuple(name for name, scheme in SCHEMES.items() if scheme.is_of_tables)
 
 Values = dict[str, Any]
 Choice = TypeVar("Choice")
@@ -74,6 +77,21 @@ class _Draw:
         return self.choice(value, None)
 
 
+def _quantised(draw: _Draw, **schemes: tuple[str, ...]) -> Values:
+    """Fields that quantise a model, or none of them.
+
+    Args:
+        schemes: Schemes by pattern, of which one is drawn.
+    """
+    if draw.flag():
+        return {}
+    return {
+        "quantised": {pattern: draw.choice(*names) for pattern, names in schemes.items()},
+        "calibration": draw.choice("largest", "percentile", "squared_error"),
+        "block_size": draw.or_nothing(draw.size(1, 9)),
+    }
+
+
 def _hstu(draw: _Draw) -> tuple[Values, Values]:
     items, longest, heads = draw.size(2, 80), draw.size(1, 24), draw.size(1, 3)
     embedding = draw.choice("local", "categorical")
@@ -117,7 +135,7 @@ def _hstu(draw: _Draw) -> tuple[Values, Values]:
         "bias_scale": draw.or_nothing(draw.number(0.2, 5.0)),
         "stream_scale": draw.or_nothing(draw.number(0.1, 1000.0)),
     }
-    return model, inputs
+    return model | _quantised(draw, **{"*": _OF_PRODUCTS}), inputs
 
 
 def _stu(draw: _Draw) -> tuple[Values, Values]:
@@ -141,7 +159,8 @@ def _stu(draw: _Draw) -> tuple[Values, Values]:
         "output_postprocessor": draw.choice("l2_norm", "layer_norm", "timestamp_layer_norm"),
         "output_dropout_ratio": draw.or_nothing(0.1),
     }
-    return model, {"batch_size": draw.size(1, 9), "attn_scale": draw.flag()}
+    inputs = {"batch_size": draw.size(1, 9), "attn_scale": draw.flag()}
+    return model | _quantised(draw, **{"*": _OF_PRODUCTS}), inputs
 
 
 def _dlrm(draw: _Draw) -> tuple[Values, Values]:
@@ -186,7 +205,10 @@ def _dlrm(draw: _Draw) -> tuple[Values, Values]:
         "longest_bag": longest,
         "per_sample_weights": draw.flag(),
     }
-    return model, inputs
+    schemes = {"*": _OF_PRODUCTS}
+    if composed in ("plain", "weighted"):
+        schemes["emb_l"] = _OF_TABLES
+    return model | _quantised(draw, **schemes), inputs
 
 
 def _dlrmv3(draw: _Draw) -> tuple[Values, Values]:

@@ -29,6 +29,10 @@ class Quantisable(Strict):
     )
     block_size: Count = Field(default=32, description="inputs of a product that share a scale in blocks")
 
+    def __hash__(self) -> int:
+        # A mapping has none of its own.
+        return hash(self.model_dump_json())
+
     def products(self) -> tuple[str, ...]:
         """Paths of the products that can be quantised."""
         raise NotImplementedError

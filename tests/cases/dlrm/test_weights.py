@@ -52,13 +52,15 @@ def test_activations_are_neither_lost_nor_saturated(name):
 @pytest.mark.parametrize("name", CASES)
 def test_every_parameter_changes_the_outputs(name):
     model, entry, arguments = _model_and_arguments(name)
+    # Codes hide a change that is smaller than half a step.
+    factor = 1.25 if getattr(load_case(name).model, "quantised", {}) else 1.01
     with torch.no_grad():
         before = entry(**arguments)
         for key, parameter in model.named_parameters():
             stored = parameter.detach().clone()
-            parameter.mul_(1.01)
+            parameter.mul_(factor)
             change = (entry(**arguments) - before).norm() / before.norm()
-            # A hundredth of one tensor, clear of what float32 rounds off.
+            # A hundredth, or a quarter, of one tensor, clear of what float32 rounds off.
             assert change > 10 * torch.finfo(torch.float32).eps, key
             parameter.copy_(stored)
 
