@@ -49,9 +49,12 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
     queries = (_NOW + 11 * _HOUR, _BEFORE_AN_HOUR, _NOW + 50 * _HOUR)
     yield PlannedBatch(
         "few rows",
-        "three users: one event and one candidate, candidates alone at the end of an hour, one event and all "
-        "candidates; events after the query",
-        draw.batch(Requests((1, 0, 1), (1, t, t), queries, h), rng.integers(-5000, 61, (3, h))),
+        "three users: one event and one candidate, candidates alone at the end of an hour, few events and "
+        "all candidates: one row more than a feature needs; events after the query",
+        draw.batch(
+            Requests((1, 0, _above_a_least_length(model)), (1, t, t), queries, h),
+            rng.integers(-5000, 61, (3, h)),
+        ),
     )
     queries = tuple(np.resize((-500_000_001, 3_000_000_000, 5_000_000_000, 61, -1), typical).tolist())
     history_B = rng.integers(0, h + 1, typical)
@@ -71,6 +74,13 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
             "histories padded to fewer rows than the model has, which divide the attention's weights",
             draw.batch(Requests((1, width, 0), (t, 1, t), queries, width), _decade_ages(rng, (3, width))),
         )
+
+
+def _above_a_least_length(model: DLRMv3Config) -> int:
+    """Rows of a history that with all candidates are one more than a contextual feature needs; else 1."""
+    t = model.max_num_candidates
+    rows = (least + 1 - t for least in model.contextual_min_seq_lengths if least)
+    return next((history for history in rows if 1 <= history <= model.max_uih_len), 1)
 
 
 def narrow_width(model: DLRMv3Config, forbidden_widths: set[int], wanted: float) -> int | None:

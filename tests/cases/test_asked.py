@@ -101,23 +101,6 @@ def test_streams_of_a_plain_run_ask_what_the_list_leaves_to_them():
     assert _open(_measured(run, *names), _left_to("streams")) == []
 
 
-DLRMV3 = ("dlrmv3_tiny", "dlrmv3_tiny_plain")
-
-
-def test_small_cases_of_dlrmv3_ask_what_the_list_leaves_to_them():
-    def run(case):
-        _forward(case, "fp32")
-
-    places = _left_to("cases of DLRMv3")
-    assert _open(_measured(run, *DLRMV3), places) == []
-    assert _open(_measured(run, *DLRMV3[1:]), places) != []
-
-
-def test_small_cases_of_dlrmv3_ask_every_choice():
-    report = reported(options_of([SHIPPED.load(name) for name in DLRMV3]), {})
-    assert report.unasked == (), written(report)
-
-
 def test_whole_layers_ask_what_the_list_leaves_to_them():
     def run(case):
         for name in runners:
