@@ -169,7 +169,7 @@ class _Collection:
                     self._reference_seconds = seconds
             if record.taps_modules and batch.folder.poisoned.exists():
                 self._run_poisoned(record, name, folder, needed)
-            if record.taps_modules and self._row_trials:
+            if self._row_trials:
                 self._run_row_trials(record, name, folder, needed)
         if record.taps_modules and name != REFERENCE and self._modules_alone:
             arguments = (inputs, self._calls, folder.isolated, self._budget)
@@ -217,10 +217,12 @@ class _Collection:
     def _run_row_trials(
         self, record: RunnerRecord, name: str, folder: RunnerFolder, needed: WorkingBytes
     ) -> None:
-        # The reference always runs the whole batch.
-        calls = None if name == REFERENCE else self._calls
-        room = self._room_for(needed.forward) if name == REFERENCE else self._scheduler.shared()
-        arguments = (self._batch.folder.inputs, folder.tapped, self._budget, calls)
+        # The reference, and a runner without taps, always run the whole batch.
+        in_parts = record.taps_modules and name != REFERENCE
+        calls = self._calls if in_parts else None
+        room = self._scheduler.shared() if in_parts else self._room_for(needed.forward)
+        captured = folder.tapped if record.taps_modules else folder.untapped
+        arguments = (self._batch.folder.inputs, captured, self._budget, calls)
         with _step(record, "the run of other batches of the rows"), room:
             trials = self._request(name, Commands.run_row_trials, *arguments)
             record.row_trials = [RowTrialRecord(**vars(trial)) for trial in trials]

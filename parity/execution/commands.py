@@ -128,19 +128,26 @@ class Commands(TimingCommands):
         save_capture(capture, stem)
 
     def run_row_trials(
-        self, inputs: Path, tapped: Path, budget: MemoryBudget, calls: Path | None
+        self, inputs: Path, captured: Path, budget: MemoryBudget, calls: Path | None
     ) -> list[RowDifferences]:
         """Compare rows of the batch, or of its first part, in other batches and in a second run.
 
         Args:
             inputs: The batch.
-            tapped: Stem of this runner's capture of the batch.
+            captured: Stem of this runner's capture of the batch; of a runner without taps, the outputs.
             budget: Memory that a run may take.
             calls: As of `run_tapped`.
         """
-        part, taps = self._parts(inputs, calls, budget)[0], self._capture(tapped).tensors
+        part, taps = self._parts(inputs, calls, budget)[0], self._capture(captured).tensors
         whole = taps if part.rows is None else part.inputs(taps)
-        return run_row_trials(self._model, part.arrays, whole, self._able(TapsModules).run_tapped)
+        return run_row_trials(self._model, part.arrays, whole, self._run_into)
+
+    def _run_into(self, arrays: Mapping[str, np.ndarray], capture: Capture) -> None:
+        """Put the taps of a run into a capture, or the outputs of a runner without taps."""
+        if isinstance(self._runner, TapsModules):
+            self._runner.run_tapped(arrays, capture)
+        else:
+            capture.tensors.update(self._runner.run(arrays))
 
     def _parts(self, inputs: Path, calls: Path | None, budget: MemoryBudget) -> list[Part]:
         arrays = self._inputs(inputs)
