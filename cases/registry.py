@@ -17,4 +17,4 @@ def _load(name: str) -> Case:
     return load_case(name)
 
 
-SHIPPED = Registry(cases=_listed, load=_load)
+SHIPPED = Registry(cases=_listed, load=_load, module="cases.shipped")

@@ -34,10 +34,13 @@ class Registry:
     Attributes:
         cases: All of them, in the order of the list.
         load: The case of a name or of a file's path. Raises `UserError`.
+        module: The module that makes all of them, and leaves CUDA alone when it is imported; empty if there
+            is none.
     """
 
     cases: Callable[[], Sequence[Listed]]
     load: Callable[[str], Case]
+    module: str = ""
 
 
 def load_case(reference: CaseReference) -> Case:

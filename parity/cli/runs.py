@@ -45,15 +45,16 @@ def run(registry: Registry, verbose: bool, **chosen: Any) -> int:
     from parity.execution import fork_server
 
     with steps() as advance:
-        # The server imports PyTorch while this process does.
-        fork_server.start()
+        # The server imports PyTorch while this process does. A user's own model meets no other case's code.
+        fork_server.start("" if chosen["models"] else registry.module)
         with no_collections():
             from parity import pipeline
             from parity.cli.arguments import Arguments
             from parity.cli.streams import judge_small_streams
 
-        arguments = Arguments(**chosen, registry=registry, command=output.typed())
-        request = arguments.request()
+            arguments = Arguments(**chosen, registry=registry, command=output.typed())
+            # It imports the cases.
+            request = arguments.request()
         report = pipeline.run(request, advance, judge_small_streams)
     return _show(report, arguments.save, verbose)
 

@@ -160,7 +160,8 @@ def _accepted(path: TreePath, leaf: Any, dynamic_sizes: DynamicSizes) -> Any:
 
 def _is_accepted(leaf: Any, accepted: Any) -> bool:
     if not isinstance(leaf, torch.Tensor):
-        return bool(leaf is accepted or leaf == accepted)
+        # A trace tells 1 from True and from 1.0.
+        return leaf is accepted or (type(leaf) is type(accepted) and bool(leaf == accepted))
     dtype, ranges = accepted
     fits = leaf.dtype == dtype and leaf.ndim == len(ranges)
     return fits and all(low <= size <= high for size, (low, high) in zip(leaf.shape, ranges, strict=True))

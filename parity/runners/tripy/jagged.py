@@ -67,8 +67,9 @@ class TripyJaggedRunner(TripyModules):
 
         def function(arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
             result = module(*arguments["args"], **arguments["kwargs"], **modules)
-            return {call.tap + suffix: tensor for suffix, tensor in tensor_leaves(result, is_tripy_tensor)}
+            return dict(tensor_leaves(result, is_tripy_tensor))
 
+        # The tensors in a bias or mask differ between calls.
         return self._compiled(call.tap, function, arguments), arguments
 
 

@@ -224,7 +224,10 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         return Replays(lambda: ExecutableReplay(compiled, on_device))
 
     def _call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[Compiled, Any]:
-        """One module's executable, and its arguments on the host."""
+        """One module's executable, whose results have the names of outputs, and its arguments on the host.
+
+        Calls of one function with arguments of the same structure, types and sizes share their executable.
+        """
         module = call.function(self._module(call))
         args, kwargs = recorded_arguments(call, inputs)
         if self.case.one_sided:
@@ -235,9 +238,9 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
 
         def function(arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
             result = module(*arguments["args"], **arguments["kwargs"])
-            return {call.tap + suffix: tensor for suffix, tensor in tensor_leaves(result, is_tripy_tensor)}
+            return dict(tensor_leaves(result, is_tripy_tensor))
 
-        return self._compiled(call.tap, function, arguments), arguments
+        return self._compiled((call.path, call.method), function, arguments), arguments
 
     def _module(self, call: ModuleCall) -> tp.Module:
         if call.path not in self._modules:
@@ -248,7 +251,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True
     ) -> dict[str, torch.Tensor]:
         compiled, arguments = self._call(call, inputs, arrays)
-        return compiled.on_host(map_tree(arguments, to_device))
+        results = compiled.on_host(map_tree(arguments, to_device))
+        return {call.tap + output: tensor for output, tensor in results.items()}
 
     def timed_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> TimedCall:
         compiled, arguments = self._call(call, inputs, arrays)

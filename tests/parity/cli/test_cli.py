@@ -158,7 +158,7 @@ def requested(command, monkeypatch):
             raise _Stop
 
         monkeypatch.setattr("parity.pipeline.run", run)
-        monkeypatch.setattr("parity.execution.fork_server.start", lambda: None)
+        monkeypatch.setattr("parity.execution.fork_server.start", lambda cases="": None)
         assert isinstance(command(*arguments).error, _Stop)
         return seen[0]
 

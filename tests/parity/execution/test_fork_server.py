@@ -21,9 +21,11 @@ for name in ("is_available", "device_count", "init", "_lazy_init", "current_stre
     setattr(torch.cuda, name, touch)
 torch._C._cuda_getDeviceCount = touch
 from parity.execution import fork_server
-for module in fork_server._MODULES:
+from cases.registry import SHIPPED
+modules = [*fork_server._MODULES, SHIPPED.module]
+for module in modules:
     importlib.import_module(module)
-print(*fork_server._MODULES)
+print(*modules)
 """
 
 
@@ -31,6 +33,7 @@ def test_the_servers_imports_do_not_touch_cuda():
     done = subprocess.run([sys.executable, "-c", _IMPORTS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "parity.runners.torch.eager" in done.stdout
+    assert "cases.shipped" in done.stdout
 
 
 def test_processes_of_the_server_collect_garbage(tmp_path):

@@ -178,3 +178,54 @@ def test_only_a_tapped_trace_wraps_modules():
     assert runner.model.wrapped == [False, True]
     assert "part" in tapped.tensors
     assert all(torch.equal(tapped.tensors[name], plain[name]) for name in plain)
+
+
+class Scaling(torch.nn.Module):
+    def forward(self, x, factor):
+        return x * factor
+
+
+class ScalingPort(tp.Module):
+    def __init__(self):
+        super().__init__()
+        self.traces = []
+
+    def forward(self, x, factor):
+        self.traces.append((tuple(x.trace_tensor.shape), factor))
+        return x * float(factor)
+
+
+class Rescaling(torch.nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x):
+        parts = [self.part(x, 2), self.part(x + 1.0, 2), self.part(x[:2], 2), self.part(x, 3)]
+        return torch.cat(parts)
+
+
+class RescalingPort(tp.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = ScalingPort()
+
+    def forward(self, x):
+        parts = [self.part(x, 2), self.part(x + 1.0, 2), self.part(x[:2], 2), self.part(x, 3)]
+        return tp.concatenate(parts, dim=0)
+
+
+def test_calls_of_a_module_share_a_graph_where_their_arguments_have_the_same_sizes_and_values():
+    inputs = {"x": np.arange(12.0, dtype=np.float32).reshape(4, WIDTH)}
+    case = ModelPair(lambda: Rescaling(Scaling()), RescalingPort, inputs)
+    reference, port = make_runner("torch"), TripyRunner()
+    for runner in (reference, port):
+        runner.load(case, PRECISIONS["fp32"], {})
+    recorded = reference.record(inputs)
+    alone = {}
+    for call in recorded.calls:
+        if call.path == "part":
+            alone |= port.run_call(call, recorded.call_inputs, inputs)
+    assert port.model.part.traces == [((4, WIDTH), 2), ((2, WIDTH), 2), ((4, WIDTH), 3)]
+    assert list(alone) == ["part", "part@1", "part@2", "part@3"]
+    assert all(torch.equal(tensor, recorded.tensors[tap]) for tap, tensor in alone.items())
