@@ -22,7 +22,7 @@ MIN_ROUNDS, MAX_ROUNDS = 5, 30
 GPU_REPEATS, GPU_MAX_ROUNDS = 2, 20
 """Counted runs of a runner in one round on a GPU, and the limit of rounds there."""
 MODULE_ROUNDS, MODULE_REPEATS = 2, 3
-GPU_MIN_MODULE_ROUNDS, GPU_MODULE_ROUNDS, GPU_MODULE_REPEATS = 3, 8, 2
+GPU_MIN_MODULE_ROUNDS, GPU_MODULE_ROUNDS, GPU_MODULE_REPEATS = 2, 8, 2
 """The pace of launches changes within seconds: the spread of two rounds is smaller than that between runs."""
 REPLAY_ROUNDS = 2
 """Replays do not wait for the host: fewer rounds show their spread."""
