@@ -25,8 +25,8 @@ from parity.execution.worker import RunnerHere, RunnerProcess
 
 MAX_WORKERS = 2
 """Largest number of workers on a CPU: each holds models and executables in memory."""
-MAX_GPU_WORKERS, GPU_WORKERS_OF_FOUR_CORES = 12, 3
-"""Largest number of workers beside a GPU, and their number for four cores: each mostly compiles."""
+MAX_GPU_WORKERS, CORES_OF_A_GPU_WORKER = 8, 2
+"""Largest number of workers beside a GPU, and the cores that each needs: it compiles while the GPU waits."""
 JOINING_SECONDS = 0.5
 """Longest time in which a timing waits until half of the workers have one, in seconds. Captures go on."""
 PATIENCE = 3.0
@@ -54,7 +54,7 @@ def sharings() -> list[Sharing]:
     cores = os.cpu_count() or 1
     workers = parts = min(MAX_WORKERS, cores)
     if torch.cuda.is_available():
-        workers = max(workers, min(MAX_GPU_WORKERS, cores * GPU_WORKERS_OF_FOUR_CORES // 4))
+        workers = max(workers, min(MAX_GPU_WORKERS, cores // CORES_OF_A_GPU_WORKER))
         # The model's data is on the GPU: a core is all that a runner needs.
         parts = cores
     return [Sharing(count, max(1, parts * count // workers)) for count in range(workers, 0, -1)]

@@ -62,7 +62,7 @@ def test_threads_are_divided_among_workers(machine, monkeypatch):
     assert (single.workers, single.threads_shared, single.threads_alone) == (1, 1, 1)
 
 
-@pytest.mark.parametrize(("cores", "workers"), [(2, MAX_WORKERS), (4, 3), (6, 4), (64, 12)])
+@pytest.mark.parametrize(("cores", "workers"), [(2, MAX_WORKERS), (5, MAX_WORKERS), (6, 3), (64, 8)])
 def test_a_gpu_gets_more_workers_where_cores_allow(cores, workers, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -72,7 +72,7 @@ def test_a_gpu_gets_more_workers_where_cores_allow(cores, workers, monkeypatch):
 def test_beside_a_gpu_a_runner_has_a_core_and_timing_has_all(machine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     machine = Scheduler()
-    assert (machine.workers, machine.threads_shared) == (9, 1)
+    assert (machine.workers, machine.threads_shared) == (6, 1)
     users = [_Visitor(machine.shared) for _ in range(12)]
     assert all(user.is_inside(SOON) for user in users)
     late = _Visitor(machine.alone)
