@@ -14,8 +14,8 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-_UNFINISHED = re.compile(r"\..+(\.\d+\.\d+|\.part)")
-"""Name of a file that is being written."""
+_UNFINISHED = re.compile(r"\..+(\.\d+\.\d+|\.part|\.unfinished)")
+"""Name of a file or a folder that is being written."""
 
 
 def processes(mark: str) -> list[int]:
@@ -87,7 +87,9 @@ def damaged(folder: Path) -> list[str]:
     problems = []
     for path in sorted(folder.rglob("*")):
         reader = _READERS.get(path.suffix)
-        if reader is None or not path.is_file() or path.name.startswith("."):
+        # What lies in an unfinished folder has no final name.
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if reader is None or not path.is_file() or hidden:
             continue
         try:
             reader(path)

@@ -92,6 +92,12 @@ def _of_training(folder: Path, out: str) -> object:
     return (folder / OUT / "best.safetensors").read_bytes(), out.splitlines()[-3:]
 
 
+def _of_serving(folder: Path, out: str) -> object:
+    content = json.loads((folder / OUT / "serving.json").read_text())
+    tables = {path.name: path.read_bytes() for path in sorted((folder / "tables").iterdir())}
+    return content["accuracy"]["verdict"], content["requests"], tables
+
+
 def _of_stream(folder: Path, out: str) -> object:
     # Rates and times differ.
     return [re.sub(r"[\d.e+-]+ (ms|us|s)\b", "", line) for line in out.splitlines()]
@@ -133,6 +139,10 @@ _CAMPAIGN = (
     *("--clean-runs", "0", "--save", OUT),
 )
 _SHRINK = (*PARITY, "shrink", OUT, "--model", "broken_model:case", "--precision", "fp32")
+_SERVE = (
+    *("serve", "--case", "dlrmv3_tiny", "--precision", "fp32", "--accuracy-only", "--samples", "8"),
+    *("--tables", "tables", "--save", OUT),
+)
 _INTERRUPTED = ((*PARITY, *_SAVE), f"{OUT}/*/batch_0000/*/files.json")
 _REPORTED = "parity_reports/*/report.json"
 VERBS = {
@@ -164,6 +174,7 @@ VERBS = {
     "stream": _verb(
         ("stream", "--case", "hstu_tiny", "--precision", "fp32", "--steps", "3"), _of_stream, "parity_reports"
     ),
+    "serve": Verb((*PARITY, *_SERVE), _unless(OUT, (*PARITY, *_SERVE)), _of_serving, _has(OUT)),
     "new": Verb(
         (*PARITY, "new", OUT), _unless(f"{OUT}.py", (*PARITY, "new", OUT)), _of_files, _has(f"{OUT}.py")
     ),

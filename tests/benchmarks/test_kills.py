@@ -30,6 +30,7 @@ def bench():
         ("shrink", Kill(signal.SIGTERM)),
         ("precision", Kill(signal.SIGKILL)),
         ("self-test", Kill(signal.SIGINT, whole_group=True)),
+        ("serve", Kill(signal.SIGTERM)),
         ("train", Kill(signal.SIGTERM, whole_group=True)),
         ("train", Kill(signal.SIGKILL)),
     ],
@@ -52,7 +53,11 @@ def test_half_a_file_is_damaged(tmp_path):
 def test_temporary_names_are_unfinished(tmp_path):
     for name in (".a.json.12.345", ".b.part", ".lock", "c.12.3"):
         (tmp_path / name).touch()
-    assert leftovers.unfinished(tmp_path) == [str(tmp_path / name) for name in (".a.json.12.345", ".b.part")]
+    (tmp_path / ".d.unfinished").mkdir()
+    (tmp_path / ".d.unfinished" / "e.json").write_text("{")
+    names = (".a.json.12.345", ".b.part", ".d.unfinished")
+    assert leftovers.unfinished(tmp_path) == [str(tmp_path / name) for name in names]
+    assert leftovers.damaged(tmp_path) == []
 
 
 def test_the_table_counts_survivors():

@@ -39,6 +39,7 @@ _WORK = (
     "parity.studies.precision_search.command.Bench",
     "parity.studies.fault_injection.campaign.workers.reports",
     "parity.studies.streaming.command.judge_streams",
+    "parity.studies.serving.command.ServedPort",
     "reference.train.fit",
 )
 _PREPARATION = {"parity.execution.fork_server.start"}

@@ -24,7 +24,7 @@ from tests.locations import ROOT
 
 SEEDS = Path(__file__).with_name("seeds")
 """Inputs that showed a mistake once, in a folder for each kind."""
-KINDS = ("yaml", "checkpoints", "saved", "reports", "data", "options")
+KINDS = ("yaml", "checkpoints", "saved", "reports", "data", "options", "served")
 BLOCK = 50
 """Inputs of one draw of the strategies. The end of a campaign is looked at after each."""
 _MEMORY = 4 << 30
@@ -58,8 +58,11 @@ class Counts:
 
 def strategy(kind: str, folder: Path) -> tuple[st.SearchStrategy[Attempt], Mapping[str, Path]]:
     """The inputs of a kind, and the folders that they change; `folder` keeps these."""
-    from tests.fuzz import checkpoints, data_files, options, reports, saved_folders, yaml_files
+    from tests.fuzz import checkpoints, data_files, options, reports, saved_folders, served_files, yaml_files
 
+    if kind == "served":
+        bases = served_files.make(folder)
+        return served_files.attempts(bases), bases
     bases = saved_folders.make(folder) if kind in ("saved", "reports") else {}
     if bases:
         of_bases = {"saved": saved_folders.attempts, "reports": reports.attempts}

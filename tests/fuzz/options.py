@@ -150,6 +150,8 @@ _KINDS = {
 }
 _KINDS |= {"--clean-runs": _NUMBERS, "--steps": _NUMBERS, "--capacity": _NUMBERS, "--faults": _NAMES}
 _KINDS |= {"--case": _NAMES, "--model": _NAMES, "--precision": _NAMES, "--runners": _NAMES}
+_KINDS |= {"--samples": _NUMBERS, "--tokens": _NUMBERS, "--queries": _NUMBERS, "--rate": _NUMBERS}
+_KINDS |= {"--duration": _NUMBERS, "--scenario": (*_NAMES, "server", "offline"), "--tables": _PATHS}
 _KINDS |= {"--data": _PATHS, "--weights": _PATHS, "--save": _PATHS, "--profile": _PATHS, "--policy": _PATHS}
 _OF_VERB = {
     "run": (
@@ -162,6 +164,10 @@ _OF_VERB = {
     ),
     "self-test": ("--case", "--model", "--precision", "--save", "--share", "--faults", "--clean-runs"),
     "stream": ("--case", "--model", "--precision", "--weights", "--seed", "--steps", "--capacity"),
+    "serve": (
+        *("--case", "--model", "--precision", "--weights", "--seed", "--save", "--scenario", "--samples"),
+        *("--data", "--tables", "--tokens", "--rate", "--duration", "--queries"),
+    ),
 }  # fmt: skip
 _PLAIN = {
     "run": ("--case", "dlrm_tiny", "--precision", "fp32"),
@@ -169,6 +175,7 @@ _PLAIN = {
     "precision": ("--case", "dlrm_tiny"),
     "self-test": ("--case", "dlrm_tiny", "--precision", "fp32", "--clean-runs", "0"),
     "stream": ("--case", "hstu_tiny", "--precision", "fp32"),
+    "serve": ("--case", "dlrmv3_tiny", "--precision", "fp32", "--samples", "3"),
 }
 _TAKEN = ("file", "full", "/", "/dev/null", "/dev/full", "file/below", "full/x", "/proc/x", "/sys/x")
 """Targets that a verb cannot write, or must not."""

@@ -76,7 +76,7 @@ def _reseal(base: Mapping[str, bytes], files: dict[str, bytes], name: str, folde
         files[name] = sealed(content)
 
 
-def _sealed_text(text: str) -> bytes:
+def sealed_text(text: str) -> bytes:
     """A sealed file with this text as content, where it is JSON."""
     try:
         return sealed(json.loads(text))
@@ -124,7 +124,7 @@ def attempts(draw: st.DrawFn, bases: Mapping[str, Path]) -> Attempt:
     document = json.loads(base[path])
     if path.endswith(("files.json", "/manifest.json", "started.json")) or path == "manifest.json":
         if "content" in document:
-            return _attempt(command, name, {path: _sealed_text(draw(changed_documents(document["content"])))})
+            return _attempt(command, name, {path: sealed_text(draw(changed_documents(document["content"])))})
     text = draw(changed_documents(document)).encode(errors="surrogatepass")
     return _attempt(command, name, _resealed(base, {path: text}))
 

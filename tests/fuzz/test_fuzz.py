@@ -151,7 +151,7 @@ def test_a_process_leaves_its_counts(tmp_path):
     assert not counts.findings
 
 
-BLOCKS = {"yaml": 2, "checkpoints": 4, "saved": 1, "reports": 5, "data": 3, "options": 6}
+BLOCKS = {"yaml": 2, "checkpoints": 4, "saved": 1, "reports": 5, "data": 3, "options": 6, "served": 2}
 """Blocks of each kind, about ten seconds on one core. Their inputs are the same on each machine."""
 
 
