@@ -22,6 +22,8 @@ _NOTHING = "this call has saved nothing: the same command begins anew"
 _undo: dict[object, Callable[[], object]] = {}
 _remains: list[tuple[str, Callable[[], bool]]] = []
 _ends = threading.Event()
+_stderr = 2
+"""Descriptor of the program's stderr."""
 
 
 def undoing(function: Callable[[], object]) -> Callable[[], None]:
@@ -68,7 +70,10 @@ def stay_if_ending() -> None:
 
 def watch() -> None:
     """Wait for the signals from now on, in a thread. A signal that is ignored stays so, as under nohup."""
+    global _stderr
     _open_closed_streams()
+    # Compilers lead descriptor 2 elsewhere for a moment.
+    _stderr = os.dup(2)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -104,7 +109,7 @@ def _end(number: int) -> None:
     with contextlib.suppress(OSError):
         remains = "; ".join(text for text, does in _remains if does())
         text = f"interrupted by {signal.Signals(number).name}; {remains or _NOTHING}\n"
-        os.write(2, f"{_CURSOR if sys.__stderr__ and sys.__stderr__.isatty() else ''}{text}".encode())
+        os.write(_stderr, f"{_CURSOR if sys.__stderr__ and sys.__stderr__.isatty() else ''}{text}".encode())
     _undo_all()
     os._exit(128 + number)
 

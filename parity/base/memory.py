@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import resource
@@ -16,6 +17,19 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STATM = Path("/proc/self/statm")
 _ALL, _DATA = 0, 5
 """Positions of the pages of this process in that file: all of its addresses, and its own data."""
+OF_MEMORY = ("DefaultCPUAllocator", "failed to map segment", "annot allocate memory")
+"""Words of PyTorch, and of the loader of libraries, on memory that they do not get."""
+LACKS = {
+    errno.ENOSPC: "free space on that disk, or choose a folder on another one",
+    errno.EDQUOT: "free space within the quota, or choose a folder on another disk",
+    errno.ENAMETOOLONG: "give a shorter path",
+    errno.EROFS: "choose a folder that you can write to",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close files of other programs",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u) or of memory (ulimit -v)",
+    errno.ENOMEM: "free memory, or raise its limit (ulimit -v)",
+}
+"""Remedies where the system lacks something, by the number of its error."""
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -53,6 +67,17 @@ def require(field: str, value: object, needed: float, fix: str) -> None:
     if needed > here:
         problem = f"needs {_gigabytes(needed)} of memory, and {_gigabytes(here)} are available"
         raise UserError(field, value, problem, fix)
+
+
+def is_lack(error: BaseException) -> bool:
+    """Whether an error is the machine's lack of memory, of disk or of another resource, and no mistake.
+
+    PyTorch and the loader of libraries have no type of their own for memory that they do not get.
+    """
+    if isinstance(error, OSError):
+        return error.errno in LACKS
+    words = str(error).split("\n")[0]
+    return isinstance(error, MemoryError) or any(lack in words for lack in OF_MEMORY)
 
 
 def require_least() -> None:

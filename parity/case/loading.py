@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import importlib
 import re
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NoReturn, get_type_hints
 
 from parity.base.errors import UserError
 from parity.case.model import Case
 from parity.case.reference import CaseReference
+from parity.case.users_code import told, users_code
 
 _FIX = "name a Case, or a class or function that makes one"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -57,6 +58,9 @@ def load_case(reference: CaseReference) -> Case:
     name = getattr(case, "name", None)
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         _refuse(reference, f"has the name {name!r}", "give it a name of letters, digits and underscores")
+    for size, value, least in (("seed", case.seed, 0), ("batch_size", case.batch_size, 1)):
+        if not isinstance(value, int) or value < least:
+            _refuse(reference, f"has the {size} {value!r}", f"give it a whole number, {least} or more")
     if reference.name not in ("", name):
         _refuse(reference, f"makes {name}, not {reference.name}", "restore its code, or run again")
     case = copy.copy(case)
@@ -78,13 +82,10 @@ def _built(reference: CaseReference, attribute: Any) -> Any:
     if reference.values and not _makes_cases(attribute):
         _refuse(reference, "takes values and is not declared to return a Case", "annotate it with `-> Case`")
     try:
-        return attribute(**reference.values)
-    except UserError:
-        raise
+        with users_code("case", reference.target, "cannot be made", TypeError):
+            return attribute(**reference.values)
     except TypeError as error:
         _refuse(reference, f"cannot be made ({error})", "give the values that it takes")
-    except (Exception, SystemExit) as error:  # noqa: BLE001, whatever a user's code raises is the refusal
-        _refuse(reference, f"cannot be made ({_told(error)})", "correct that line")
 
 
 def _makes_cases(attribute: Any) -> bool:
@@ -115,17 +116,7 @@ def _imported(target: str) -> Any:
     module, colon, attribute = target.partition(":")
     if not (module and colon and attribute) or module.startswith("."):
         raise UserError("case", target, "is no import path", "write it as package.module:attribute")
-    try:
-        value: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(
-            "case", target, f"cannot be imported ({error})", "check the name and the Python path"
-        ) from error
-    except (Exception, SystemExit) as error:
-        # A module that ends the program would end it with its own exit code, as if all were well.
-        raise UserError(
-            "case", target, f"cannot be imported ({_told(error)})", "correct that line"
-        ) from error
+    value: Any = _module(module, target)
     for part in attribute.split("."):
         if not hasattr(value, part):
             raise UserError("case", target, f"has no attribute {part!r}", f"name one that {module} defines")
@@ -133,14 +124,18 @@ def _imported(target: str) -> Any:
     return value
 
 
-def _told(error: BaseException) -> str:
-    """An error in a user's module with its file and line."""
-    if isinstance(error, SyntaxError):
-        place = f"{error.filename}:{error.lineno}"
-    else:
-        *_, last = traceback.extract_tb(error.__traceback__)
-        place = f"{last.filename}:{last.lineno}"
-    return f"{type(error).__name__}: {error}, {place}"
+def _module(name: str, target: str) -> ModuleType:
+    try:
+        with users_code("case", target, "cannot be imported", ImportError):
+            return importlib.import_module(name)
+    except ImportError as error:
+        fix = "check the name and the Python path"
+        raise UserError("case", target, f"cannot be imported ({error})", fix) from error
+    except BaseException as error:
+        # A kind of error that the module itself defines may be no `Exception`.
+        if type(error).__module__ != name:
+            raise
+        raise UserError("case", target, f"cannot be imported ({told(error)})", "correct that line") from error
 
 
 def _kind(value: Any) -> str:

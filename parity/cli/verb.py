@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from parity.base.errors import UserError, bounded
+from parity.base.memory import LACKS, OF_MEMORY
 from parity.base.process import reuse_freed_memory
 
 BAD_INPUT = 2
@@ -49,37 +50,20 @@ def refusing() -> Iterator[None]:
         raise Refused(str(lack)) from error
 
 
-_LACKS = {
-    errno.ENOSPC: "free space on that disk, or choose a folder on another one",
-    errno.EDQUOT: "free space within the quota, or choose a folder on another disk",
-    errno.ENAMETOOLONG: "give a shorter path",
-    errno.EROFS: "choose a folder that you can write to",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "close files of other programs",
-    errno.EAGAIN: "raise the limit of processes (ulimit -u) or of memory (ulimit -v)",
-    errno.ENOMEM: "free memory, or raise its limit (ulimit -v)",
-}
-"""Remedies where the system lacks something, by the number of its error."""
-
-
-_OF_MEMORY = ("DefaultCPUAllocator", "failed to map segment", "annot allocate memory")
-"""Words of PyTorch, and of the loader of libraries, on memory that they do not get."""
-
-
 def _lack(error: OSError | MemoryError | RuntimeError | ImportError) -> UserError | None:
     """The refusal for an error of the machine, which any line may meet; None for every other error."""
     if isinstance(error, OSError):
-        if error.errno not in _LACKS:
+        if error.errno not in LACKS:
             return None
         place = error.filename or "a file or process"
-        return UserError("machine", str(place), f"is refused ({error.strerror})", _LACKS[error.errno])
+        return UserError("machine", str(place), f"is refused ({error.strerror})", LACKS[error.errno])
     text = str(error).split("\n")[0]
     # PyTorch and the interpreter have no type of their own for these.
-    if isinstance(error, MemoryError) or any(words in text for words in _OF_MEMORY):
+    if isinstance(error, MemoryError) or any(words in text for words in OF_MEMORY):
         fix = "give smaller sizes, free memory, or raise its limit (ulimit -v)"
         return UserError("memory", text or "an allocation", "is more than there is", fix)
     if "can't start new thread" in text:
-        return UserError("machine", "a thread", f"is refused ({text})", _LACKS[errno.EAGAIN])
+        return UserError("machine", "a thread", f"is refused ({text})", LACKS[errno.EAGAIN])
     return None
 
 

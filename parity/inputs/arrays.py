@@ -23,6 +23,7 @@ from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.case import Arrays, Batches, Case
 from parity.case.plan import TYPICAL
+from parity.case.users_code import of_case
 
 SCHEMA = "parity.inputs/1"
 POISON_SEED = 1
@@ -129,7 +130,8 @@ def make_inputs(case: Case, data: Any = None) -> RunInputs:
     # A row has a byte at least, whatever the case knows of its sizes.
     needed = weights if data is not None else weights + max(arrays, case.batch_size)
     require("case", case.name, needed, "give smaller sizes, or a smaller --batch")
-    content = case.make_inputs() if data is None else case.recorded(data)
+    with of_case(case, "make_inputs" if data is None else "recorded"):
+        content = case.make_inputs() if data is None else case.recorded(data)
     if not isinstance(content, Batches):
         inputs = _read_only(case, content)
         content = Batches([inputs], f"synthetic, seed {case.seed}", {"rows": case.batch_size_of(inputs)})
@@ -147,7 +149,9 @@ def make_inputs(case: Case, data: Any = None) -> RunInputs:
 def _planned(case: Case, typical: CaseInputs) -> list[NamedInputs]:
     """The typical batch and the others of the case's plan, without repetitions."""
     batches = [NamedInputs(TYPICAL, "compiled for and timed", typical)]
-    for planned in case.plan():
+    with of_case(case, "plan"):
+        plan = list(case.plan())
+    for planned in plan:
         if any(planned.name == batch.name for batch in batches):
             raise UserError("plan", planned.name, "is the name of two batches", "give each a name of its own")
         inputs = _checked(case, planned.inputs)
@@ -172,7 +176,8 @@ def more_rows(case: Case, typical: CaseInputs, number: int, times: int) -> Named
     seed, few = case.seed + MORE_ROWS_SEED + number, case.batch_size_of(typical)
     for size in range(times * few, times * few + _SIZES_TRIED):
         try:
-            content = case.with_overrides(seed=seed, batch_size=size).make_inputs()
+            with of_case(case, "make_inputs"):
+                content = case.with_overrides(seed=seed, batch_size=size).make_inputs()
             inputs = _checked(case, content.inputs[0] if isinstance(content, Batches) else content)
         except UserError:
             continue
@@ -217,12 +222,20 @@ def poisoned_inputs(case: Case, inputs: CaseInputs, seed: int = POISON_SEED) -> 
 def _read_only(case: Case, arrays: Arrays) -> CaseInputs:
     if isinstance(arrays, CaseInputs):
         return arrays
-    others = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+    if not isinstance(arrays, Mapping):
+        problem = f"has inputs of type {type(arrays).__name__}"
+        raise UserError("inputs", case.name, problem, "return NumPy arrays by name from make_inputs")
+    others = [name for name, array in arrays.items() if not _is_of_numbers(array)]
     if others or not arrays:
-        problem = "is no NumPy array" if others else "has no array"
+        problem = "is no NumPy array of numbers" if others else "has no array"
         field = f"inputs.{others[0]}" if others else "inputs"
         raise UserError(field, case.name, problem, "return NumPy arrays by name from make_inputs")
     return CaseInputs(arrays)
+
+
+def _is_of_numbers(array: object) -> bool:
+    """Whether it is an array of a type that files of tensors have: no objects, texts, times or records."""
+    return isinstance(array, np.ndarray) and array.dtype.kind not in "OSUMm" and array.dtype.names is None
 
 
 def require_names(inputs: CaseInputs, names: Collection[str]) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from parity.base.errors import UserError
 from parity.case import Case
+from parity.case.users_code import of_case
 from parity.inputs.arrays import RunInputs, make_inputs
 from parity.inputs.weights import case_weights
 
@@ -56,7 +57,8 @@ def prepare(cases: Sequence[Case], data: Path | None, checkpoint: Path | None) -
     if data is not None:
         for case in cases:
             if type(case) not in read:
-                read[type(case)] = case.read(data)
+                with of_case(case, "read"):
+                    read[type(case)] = case.read(data)
     return [
         PreparedCase(case, make_inputs(case, read.get(type(case))), *case_weights(case, checkpoint))
         for case in cases

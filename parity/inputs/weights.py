@@ -21,6 +21,7 @@ from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.base.precision import dtype_name
 from parity.case import Case
+from parity.case.users_code import of_case
 from parity.inputs.checkpoints import layout, load_checkpoint, read_safetensors, some
 from parity.inputs.weight_scales import role_scale
 
@@ -37,7 +38,11 @@ def case_weights(case: Case, checkpoint: Path | None = None) -> tuple[dict[str, 
         UserError: The weights need more than the available memory; or see `load_checkpoint`.
     """
     require("case", case.name, case.least_bytes()[0], "give smaller sizes")
-    model = case.build_reference()
+    with of_case(case, "build_reference"):
+        model: object = case.build_reference()
+    if not isinstance(model, torch.nn.Module):
+        problem = f"has a reference of type {type(model).__name__}"
+        raise UserError("case", case.name, problem, "return a torch.nn.Module from build_reference")
     if checkpoint is None and case.initial == "own":
         return case.calibrated(own_weights(model)), "the model's own"
     if checkpoint is None:

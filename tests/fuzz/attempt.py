@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.locations import ROOT
+
 MAX_LINES, MAX_CHARACTERS = 6, 1000
 """Bounds of a refusal."""
 CPU_SECONDS = 20
@@ -235,6 +237,8 @@ def _judged(attempt: Attempt, code: int | BaseException, out: str, err: str) -> 
         return Outcome("finding", f"a long refusal: {_generic(message)}", f"{shape}: {message[:600]}")
     if not all(character.isprintable() or character == "\n" for character in message):
         return Outcome("finding", f"control characters: {_generic(message)}", repr(message)[:600])
+    if message.endswith("; correct that line") and f"{ROOT}/" in message:
+        return Outcome("finding", f"an error of the project's own code: {name}", message)
     if message.startswith("error: memory:"):
         return Outcome("finding", f"refused by allocation: {name}", message)
     return Outcome("refused", message=message)
@@ -247,7 +251,7 @@ def _generic(message: str) -> str:
 
 def _signature(error: BaseException) -> str:
     """The type of an error and its places in the project, innermost last."""
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(ROOT)
     places = [
         f"{Path(frame.filename).relative_to(root)}:{frame.name}"
         for frame in traceback.extract_tb(error.__traceback__)

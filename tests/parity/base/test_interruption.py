@@ -75,6 +75,16 @@ def test_a_program_that_has_saved_nothing_says_so(program):
     assert err == "interrupted by SIGINT; this call has saved nothing: the same command begins anew\n"
 
 
+def test_a_library_that_holds_stderr_hides_no_message(program):
+    """As nvtripy does it while it compiles."""
+    held = "import os; os.dup2(os.open(os.devnull, os.O_RDWR), 2)"
+    wait = f"{held}; print('ready', flush=True); time.sleep(600)"
+    process = program(_WAITS.replace("print('ready', flush=True)", "pass").format(wait=wait))
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert err == "interrupted by SIGTERM; a file\n"
+
+
 def test_no_other_thread_goes_on_during_the_end(program, tmp_path):
     """It would take the effects of the end, such as processes that are gone, for failures, and save them."""
     folder, noted = tmp_path / "files", tmp_path / "at the end"

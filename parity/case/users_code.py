@@ -1,0 +1,64 @@
+"""Errors of a user's own code: its file and line, in one message."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from parity.base.errors import UserError
+from parity.base.memory import is_lack
+from parity.case.model import Case
+
+_LIBRARIES = ("site-packages", "dist-packages")
+_ENGINE = str(Path(__file__).parents[1])
+_FIX = "correct that line"
+
+
+@contextlib.contextmanager
+def users_code(field: str, value: str, work: str, *others: type[Exception]) -> Iterator[None]:
+    """Turn an error in the body into bad input, with the line of the user's code.
+
+    Args:
+        field, value: As of `UserError`.
+        work: Words for the call, such as `cannot be made`.
+        others: Errors that the caller has words for.
+
+    Raises:
+        UserError: The body raises, or ends the program: that would end it with an exit code of its own, as if
+            all were well. What the machine lacks stays as it is.
+    """
+    try:
+        yield
+    except (UserError, *others):
+        raise
+    except (Exception, SystemExit) as error:
+        if is_lack(error):
+            raise
+        raise UserError(field, value, f"{work} ({told(error)})", _FIX) from error
+
+
+def of_case(case: Case, method: str) -> contextlib.AbstractContextManager[None]:
+    """`users_code` of a method of a case."""
+    return users_code("case", case.name, f"cannot be used: {method} fails")
+
+
+def told(error: BaseException) -> str:
+    """An error with the innermost line outside of libraries and the engine; its own last line without one."""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f"{error.filename}:{error.lineno}"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if _is_users(frame.filename)]
+        last = (own or frames)[-1]
+        place = f"{last.filename}:{last.lineno}"
+    # The first line tells the mistake; the place has to remain.
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}, {place}"
+
+
+def _is_users(file: str) -> bool:
+    inside = file.startswith((_ENGINE, sys.base_prefix, "<"))
+    return not inside and not any(f"/{folder}/" in file for folder in _LIBRARIES)

@@ -1,0 +1,52 @@
+"""Mistakes in a user's own case: bad input with the line, whichever method fails."""
+
+import pytest
+
+from tests.locations import ROOT
+
+SOURCE = (ROOT / "parity/cli/new_case.py").read_text()
+REFERENCE, PORT = "return Reference()", "return Port(dtype)"
+INPUTS = "return {"
+MISTAKES = {
+    "build_reference raises": (REFERENCE, "raise KeyError('boom')", "build_reference fails (KeyError: 'boom', "),
+    "build_reference ends all": (REFERENCE, "raise SystemExit(0)", "build_reference fails (SystemExit: 0"),
+    "no model": (REFERENCE, "return None", "has a reference of type NoneType; return a torch.nn.Module"),
+    "a class": (REFERENCE, "return Reference", "has a reference of type type; return a torch.nn.Module"),
+    "make_inputs raises": (INPUTS, "1 / 0; return {", "make_inputs fails (ZeroDivisionError: div"),
+    "no inputs": (INPUTS, "return None and {", "has inputs of type NoneType; return NumPy arrays by name"),
+    "objects": (INPUTS, "return {'x': np.array([None]), ", "inputs.x: mine is no NumPy array of numbers"),
+    "texts": (INPUTS, "return {'x': np.array(['a']), ", "inputs.x: mine is no NumPy array of numbers"),
+    "plan raises": ("    def make_in", "    def plan(self): 1 / 0\n\n    def make_in", "plan fails (Zero"),
+    "a batch of text": ("batch_size = 40", "batch_size = '40'", "has the batch_size '40'; give it a"),
+    "a batch of none": ("batch_size = 40", "batch_size = 0", "has the batch_size 0; give it a"),
+    "a negative seed": ("batch_size = 40", "batch_size, seed = 40, -1", "has the seed -1; give it a"),
+    "an own kind of error": (
+        "import numpy",
+        "class E(BaseException): pass\nraise E('x\\n' * 9)\nimport numpy",
+        "cannot be imported (E: x, ",
+    ),
+    "zeros in the source": ("import numpy", "\0import numpy", "cannot be imported (SyntaxError: source code"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_refused_with_its_line(refused, tmp_path, monkeypatch, request, old, new, message):
+    # A module of this name is imported once in a process.
+    name = f"mine_{list(MISTAKES).index(request.node.callspec.id)}"
+    text = SOURCE.replace('name = "new_case"', 'name = "mine"')
+    assert old in text
+    (tmp_path / f"{name}.py").write_text(text.replace(old, new, 1))
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    told = refused("run", "--model", f"{name}:case", "--precision", "fp32", "--runners", "torch,tripy")
+    assert message in told
+    if "fails" in message:
+        assert f"{name}.py:" in told
+        assert told.endswith("; correct that line")
+
+
+def test_what_the_machine_lacks_is_no_mistake_of_the_case(refused, tmp_path):
+    text = SOURCE.replace(INPUTS, "raise OSError(28, 'No space left on device')\n        return {", 1)
+    (tmp_path / "full_disk.py").write_text(text)
+    assert refused("run", "--model", "full_disk:case").startswith(
+        "machine: a file or process is refused (No space"
+    )
