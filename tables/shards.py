@@ -38,6 +38,8 @@ def open_shard(manifest: Manifest, stored: StoredTable, shard: Shard, thorough: 
     path, table = manifest.path(stored, shard), stored.table
     try:
         label = read_sealed(manifest.path(stored, shard, "json"))
+        if not isinstance(label, dict):
+            raise ValueError("it has no fields")
         size = path.stat().st_size
     except OSError as error:
         raise _fault(stored, shard, path, f"is missing ({error.strerror})") from error
@@ -85,7 +87,7 @@ def _label_problem(label: dict[str, Any], expected: dict[str, Any]) -> str:
         "rank": lambda own, wanted: f"is swapped: it is the shard of rank {own}",
         "dtype": lambda own, wanted: f"is of another type: {own}, not {wanted}",
         "columns": lambda own, wanted: f"has {own} columns, not {wanted}",
-        "first_row": lambda own, wanted: f"is off by {own - wanted} rows: it begins with row {own}",
+        "first_row": lambda own, wanted: f"is off by {_less(own, wanted)} rows: it begins with row {own}",
         "rows": lambda own, wanted: f"has {own} rows, not {wanted}",
         "version": lambda own, wanted: f"is stale: of version {own} of the table, not {wanted}",
     }
@@ -93,6 +95,10 @@ def _label_problem(label: dict[str, Any], expected: dict[str, Any]) -> str:
         if label.get(name) != expected[name]:
             return problem(label.get(name), expected[name])
     return ""
+
+
+def _less(own: object, wanted: int) -> object:
+    return own - wanted if isinstance(own, int) else "some"
 
 
 def _content_problem(rows: torch.Tensor, manifest: Manifest, stored: StoredTable, shard: Shard) -> str:

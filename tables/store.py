@@ -15,10 +15,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from parity.base.errors import UserError
 from parity.base.files import making
@@ -171,10 +172,17 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError("store", str(path), f"cannot be read ({error.strerror})", fix) from error
     except ValueError as error:
         raise UserError("store", str(path), f"is damaged ({error})", fix) from error
-    if content.get("schema") != SCHEMA:
-        raise UserError("store", str(path), f"has schema {content.get('schema')}, not {SCHEMA}", fix)
-    stored = [_stored(entry) for entry in content["tables"]]
-    return Manifest(Path(folder), content["ranks"], {table.table.name: table for table in stored})
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise UserError("store", str(path), f"has schema {schema}, not {SCHEMA}", fix)
+    try:
+        described = _Content.model_validate_json(json.dumps(content), strict=True)
+        tables = {entry.name: entry.stored(described.ranks) for entry in described.tables}
+        if len(tables) < len(described.tables):
+            raise ValueError("two tables have one name")
+    except ValueError as error:
+        raise UserError("store", str(path), f"describes no store ({_first_problem(error)})", fix) from error
+    return Manifest(Path(folder), described.ranks, tables)
 
 
 def row_digest(row: torch.Tensor) -> str:
@@ -185,6 +193,71 @@ def row_digest(row: torch.Tensor) -> str:
 def as_bytes(rows: torch.Tensor) -> np.ndarray:
     """The bytes of a tensor, (n,) uint8; NumPy has no bfloat16."""
     return rows.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+class _Shard(BaseModel):
+    """A shard in the manifest, see `Shard`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rank: Annotated[int, Field(ge=0)]
+    first_row: Annotated[int, Field(ge=0)]
+    rows: Annotated[int, Field(ge=1)]
+    sha256: str
+    probes: Annotated[tuple[tuple[int, str], ...], Field(min_length=1)]
+
+
+class _Table(BaseModel):
+    """A table in the manifest, see `StoredTable`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
+    rows: Annotated[int, Field(ge=1)]
+    columns: Annotated[int, Field(ge=1)]
+    dtype: str
+    version: str
+    shards: Annotated[tuple[_Shard, ...], Field(min_length=1)]
+
+    def stored(self, ranks: int) -> StoredTable:
+        """The table. Raises `ValueError` if its parts contradict each other."""
+        if self.dtype not in DTYPES:
+            raise ValueError(f"table {self.name} has the type {self.dtype}, not one of {', '.join(DTYPES)}")
+        shards = tuple(Shard(**shard.model_dump()) for shard in self.shards)
+        row = 0
+        for shard in shards:
+            inside = all(row <= probe < row + shard.rows for probe, _ in shard.probes)
+            if shard.first_row != row or shard.rank >= ranks or not inside:
+                raise ValueError(f"table {self.name} has a shard of rank {shard.rank} that does not fit")
+            row += shard.rows
+        table = Table(self.name, self.rows, self.columns, DTYPES[self.dtype])
+        if row != self.rows or len({shard.rank for shard in shards}) < len(shards):
+            raise ValueError(f"table {self.name} has other rows than its shards")
+        if self.version != _version(table, shards):
+            raise ValueError(f"table {self.name} has another version than its shards")
+        return StoredTable(table, self.version, shards)
+
+
+class _Content(BaseModel):
+    """The content of the manifest."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Annotated[str, Field(alias="schema")]
+    ranks: Annotated[int, Field(ge=1)]
+    tables: Annotated[tuple[_Table, ...], Field(min_length=1)]
+
+
+def _first_problem(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def _version(table: Table, shards: Iterable[Shard]) -> str:
+    facts = [table.rows, table.columns, dtype_name(table.dtype), [shard.sha256 for shard in shards]]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def _check(sources: Sequence[Source], ranks: int) -> None:
@@ -234,10 +307,7 @@ def _table_blocks(sources: Iterable[Source], ranks: int) -> dict[str, list[Block
 
 def _write_table(manifest: Manifest, source: Source, blocks: Sequence[Block]) -> StoredTable:
     shards = [_write_shard(manifest, source, block) for block in blocks]
-    table = source.table
-    facts = [table.rows, table.columns, dtype_name(table.dtype), [shard.sha256 for shard in shards]]
-    version = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    stored = StoredTable(table, version, tuple(shards))
+    stored = StoredTable(source.table, _version(source.table, shards), tuple(shards))
     for shard in shards:
         manifest.path(stored, shard, "json").write_bytes(sealed(stored.label(shard)))
     return stored
@@ -272,12 +342,3 @@ def _plain(shard: Shard) -> dict[str, Any]:
 def _entry(stored: StoredTable) -> dict[str, Any]:
     table = asdict(stored.table) | {"dtype": dtype_name(stored.table.dtype)}
     return table | {"version": stored.version, "shards": [_plain(shard) for shard in stored.shards]}
-
-
-def _stored(entry: dict[str, Any]) -> StoredTable:
-    table = Table(entry["name"], entry["rows"], entry["columns"], DTYPES[entry["dtype"]])
-    shards = [
-        Shard(**shard | {"probes": tuple((row, digest) for row, digest in shard["probes"])})
-        for shard in entry["shards"]
-    ]
-    return StoredTable(table, entry["version"], tuple(shards))

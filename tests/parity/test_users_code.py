@@ -8,7 +8,7 @@ SOURCE = (ROOT / "parity/cli/new_case.py").read_text()
 REFERENCE, PORT = "return Reference()", "return Port(dtype)"
 INPUTS = "return {"
 MISTAKES = {
-    "build_reference raises": (REFERENCE, "raise KeyError('boom')", "build_reference fails (KeyError: 'boom', "),
+    "build_reference raises": (REFERENCE, "raise KeyError('boom')", "build_reference fails (KeyError: 'boom"),
     "build_reference ends all": (REFERENCE, "raise SystemExit(0)", "build_reference fails (SystemExit: 0"),
     "no model": (REFERENCE, "return None", "has a reference of type NoneType; return a torch.nn.Module"),
     "a class": (REFERENCE, "return Reference", "has a reference of type type; return a torch.nn.Module"),

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parity.base.errors import UserError
+from parity.base.sealed import sealed
 from tables.interface import Table
 from tables.shards import open_shard
 from tables.store import MANIFEST, Source, read_manifest, write
@@ -109,6 +110,48 @@ def test_a_manifest_that_cannot_be_used_is_refused(tmp_path, damage, problem):
     damage(folder / MANIFEST)
     with pytest.raises(UserError, match=problem):
         read_manifest(folder)
+
+
+FORGERIES = {
+    "no tables": lambda content: content.update(tables=None),
+    "an empty list of tables": lambda content: content.update(tables=[]),
+    "a table twice": lambda content: content["tables"].append(content["tables"][0]),
+    "no rank": lambda content: content.update(ranks=0),
+    "ranks as text": lambda content: content.update(ranks="2"),
+    "a field more": lambda content: content.update(more=1),
+    "a path as a name": lambda content: content["tables"][0].update(name="../a"),
+    "another type": lambda content: content["tables"][0].update(dtype="int8"),
+    "rows with a point": lambda content: content["tables"][0].update(rows=101.0),
+    "rows that no shard has": lambda content: content["tables"][0].update(rows=10**9),
+    "no shard": lambda content: content["tables"][0].update(shards=[]),
+    "a shard less": lambda content: content["tables"][0]["shards"].pop(),
+    "a shard of a rank beyond the last": lambda content: content["tables"][0]["shards"][1].update(rank=9),
+    "two shards of a rank": lambda content: content["tables"][0]["shards"][1].update(rank=0),
+    "a shard that begins below 0": lambda content: content["tables"][0]["shards"][0].update(first_row=-1),
+    "no known row": lambda content: content["tables"][0]["shards"][0].update(probes=[]),
+    "a known row elsewhere": lambda content: content["tables"][0]["shards"][0].update(probes=[[10**9, "a"]]),
+    "another digest": lambda content: content["tables"][0]["shards"][0].update(sha256="0" * 64),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
+def test_a_manifest_whose_parts_contradict_each_other_is_refused(tmp_path, forgery):
+    folder = store(tmp_path / "s", numbers(), 2)
+    relabel(folder / MANIFEST, forgery)
+    with pytest.raises(UserError, match=r"manifest\.json describes no store \("):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("entry", [[], [1], "x", None, {"first_row": "x"}, {}], ids=str)
+def test_an_entry_that_describes_no_shard_is_refused(tmp_path, entry):
+    folder = store(tmp_path / "s", numbers(), 2)
+    manifest = read_manifest(folder)
+    stored = manifest.tables["item"]
+    path = manifest.path(stored, stored.shards[1], "json")
+    label = stored.label(stored.shards[1])
+    path.write_bytes(sealed({**label, **entry} if entry and isinstance(entry, dict) else entry))
+    with pytest.raises(UserError, match="has a damaged entry|has schema None|is off by some rows"):
+        open_shard(manifest, stored, stored.shards[1])
 
 
 @pytest.mark.parametrize("thorough", [True, False])
