@@ -16,22 +16,25 @@ import argparse
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 from cases.configured import ConfiguredCase
 from cases.dlrmv3 import public_gate
 from cases.shipped import load_case
 from datasets.dlrmv3 import streaming
+from parity.base.errors import UserError, check_names
+from parity.base.files import parse_json, read_file
 from parity.base.precision import PRECISIONS
 from parity.coverage.source import swapped
 from parity.execution.errors import error_text
 from parity.in_process import CleanRun
+from parity.inputs.checkpoints import layout, load_checkpoint
 from parity.runners.tripy.lean_traces import lean_traces
 from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection.bench import Bench
@@ -63,17 +66,25 @@ class Service:
         trained: The folder of a training run; None for the initial weights.
         requests: Number of requests, a multiple of the batch.
         judged: Number of requests that the suite judges.
+
+    Raises:
+        UserError: The folder has no weights of this case, or a number does not fit.
     """
 
     def __init__(self, trained: Path | None, requests: int, judged: int) -> None:
         self.case = load_case(SERVED_CASE)
-        self._model = _model(self.case, trained)
         generated = streaming.generate(
             streaming.SMALL,
             self.case.model.max_uih_len,
             self.case.model.max_num_candidates,
             (streaming.INFERENCE,),
         )[streaming.INFERENCE]
+        if not 0 < requests <= len(generated) or requests % _BATCH:
+            problem = f"is no multiple of {_BATCH} up to the {len(generated)} requests of the data"
+            raise UserError("--requests", requests, problem, f"give one such as {_BATCH}")
+        if not 0 < judged <= requests:
+            raise UserError("--judged", judged, "is no number of the requests", f"give 1 to {requests}")
+        self._model = _model(self.case, trained)
         # Requests come in order of time; a stride takes some of each period.
         chosen = np.arange(requests) * (len(generated) // requests)
         self._requests = generated.rows(chosen)
@@ -123,22 +134,30 @@ class Service:
             return self._model.dense(**{name: torch.tensor(array) for name, array in arrays.items()}).numpy()
 
 
-def main() -> None:
-    """Serve with each fault, and print the table."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Serve with each fault, print the table, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--trained", type=Path, required=True, help="folder of a training run")
     parser.add_argument("--out", type=Path, required=True, help="file for the lines of JSON")
     parser.add_argument("--requests", type=int, default=832, help="served requests, a multiple of 64")
     parser.add_argument("--judged", type=int, default=16, help="requests that the suite judges")
     parser.add_argument("--faults", default="", help="names; all by default")
-    arguments = parser.parse_args()
-    names = set(filter(None, arguments.faults.split(",")))
+    try:
+        return _serve(parser.parse_args(words))
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    names = [name for name in arguments.faults.split(",") if name]
     rows = _read(arguments.out)
     faults = [edit for stem in CATALOGUES for edit in handwritten(ROOT / "cases/faults" / f"{stem}.yaml")]
+    names = check_names("--faults", names, [fault.detail for fault in faults])
     wanted = [fault for fault in faults if fault.detail not in rows and (not names or fault.detail in names)]
-    with lean_traces(), arguments.out.open("a", encoding="utf-8") as output:
-        audit = Audit(Service(arguments.trained, arguments.requests, arguments.judged))
-        untrained = Service(None, arguments.requests, arguments.judged)
+    services = [Service(path, arguments.requests, arguments.judged) for path in (arguments.trained, None)]
+    with lean_traces(), _appending(arguments.out) as output:
+        audit, untrained = Audit(services[0]), services[1]
         first: dict[str, Callable[[], dict[str, Any]]] = {
             "untrained reference": lambda: untrained.quality(untrained.reference),
             "trained reference": lambda: audit.expected,
@@ -152,6 +171,7 @@ def main() -> None:
             output.flush()
             rows[name] = line
     print(table(list(rows.values())))
+    return 0
 
 
 class Audit:
@@ -267,16 +287,32 @@ def _model(case: ConfiguredCase, trained: Path | None) -> DLRMv3WithTables:
             case.model, settings.num_items, settings.num_categories, settings.num_users
         ).eval()
     if trained is not None:
-        model.load_state_dict(load_file(trained / BEST))
+        model.load_state_dict(load_checkpoint(trained / BEST, layout(model.state_dict())))
     return model
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {row["port"]: row for row in rows}
+    try:
+        rows = [parse_json(line) for line in read_file(path).splitlines()]
+        return {row["port"]: row for row in rows}
+    except OSError as error:
+        raise _not_written(path, error) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError("--out", str(path), "has lines that no run wrote", "choose a new file") from error
+
+
+def _appending(path: Path) -> TextIO:
+    try:
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: OSError) -> UserError:
+    return UserError("--out", str(path), f"cannot be written ({error.strerror})", "choose a new file")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

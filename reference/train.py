@@ -23,7 +23,6 @@ if __name__ == "__main__":
 import contextlib
 import functools
 import hashlib
-import math
 import os
 import sys
 import tempfile
@@ -72,6 +71,10 @@ def _short(text: str) -> str:
     return printable if len(printable) <= _LONGEST else f"{printable[:half]}...{printable[-half:]}"
 
 
+_MOST_RATE = 1e30
+"""Largest learning rate: steps beyond it are no float32."""
+
+
 class _Program(click.Command):
     """A command whose refusals quote the beginning of a long value."""
 
@@ -100,7 +103,9 @@ class _Program(click.Command):
     help="Epochs without a smaller validation loss before the end. [default: dlrm 5, hstu 3, dlrmv3 2]",
 )
 @click.option(
-    "--batch", type=click.IntRange(min=1), help="Rows or users of a step. [default: 128, dlrmv3 64]"
+    "--batch",
+    type=click.IntRange(min=1, max=2**63 - 1),
+    help="Rows or users of a step. [default: 128, dlrmv3 64]",
 )
 @click.option(
     "--optimizer",
@@ -224,8 +229,9 @@ def _optimizer(case: CaseConfig, asked: str | None) -> str:
 def _learning_rate(optimizer: str, asked: float | None) -> float:
     if asked is None:
         return _LEARNING_RATES[optimizer]
-    if not (math.isfinite(asked) and asked > 0):
-        raise TrainingError("--learning-rate", asked, "is no positive number", "give one such as 0.01")
+    if not 0 < asked <= _MOST_RATE:
+        problem = f"is no positive number up to {_MOST_RATE:g}"
+        raise TrainingError("--learning-rate", asked, problem, "give one such as 0.01")
     return asked
 
 

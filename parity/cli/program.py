@@ -30,6 +30,8 @@ VERBS: tuple[click.Command, ...] = (
     *(shrink, precision, self_test, stream, serve, new),
 )
 _HELP_OPTIONS = ("-h", "--help")
+_WIDEST = 100_000
+"""Most columns of a page."""
 _HELP = """Compare a Tripy port with its PyTorch reference, module by module.
 
 A call without a verb is a `run`. VERB --help has the options of a verb, an example and its exit codes.
@@ -83,7 +85,7 @@ def program(registry: Registry) -> Program:
 
 def as_process(group: Program) -> None:
     """Run the program as the whole of this process."""
-    if os.environ.get("COLUMNS", "").strip("0") == "":
+    if not 0 < _width() <= _WIDEST:
         # Rich believes a width of 0, and prints nothing.
         os.environ.pop("COLUMNS", None)
     try:
@@ -93,6 +95,14 @@ def as_process(group: Program) -> None:
         sys.exit(BAD_INPUT)
     leave_out_of_collections()
     group()
+
+
+def _width() -> int:
+    """The width of pages that the environment asks for; 0 without one."""
+    try:
+        return int(os.environ.get("COLUMNS", ""))
+    except ValueError:
+        return 0
 
 
 def installed() -> None:

@@ -32,6 +32,30 @@ def test_the_table_has_a_line_for_each_port():
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--trained", "none"), "none/best.safetensors cannot be read (No such file or directory)"),
+        (("--requests", "-64"), "--requests: -64 is no multiple of 64 up to the "),
+        (("--requests", "63"), "--requests: 63 is no multiple of 64 up to the "),
+        (("--requests", "640000"), "--requests: 640000 is no multiple of 64 up to the "),
+        (("--judged", "0"), "--judged: 0 is no number of the requests; give 1 to 832"),
+        (("--judged", "833"), "--judged: 833 is no number of the requests; give 1 to 832"),
+        (("--faults", "nothing"), "--faults: nothing is not known"),
+        (("--out", "."), "--out: . cannot be written"),
+        (("--out", "lines"), "--out: lines has lines that no run wrote; choose a new file"),
+    ],
+)
+def test_bad_input_of_the_program_is_refused(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines").write_text("[1]\n")
+    assert accuracy_gate.main(["--trained", "t", "--out", "new", *words]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert message in told
+    assert [path.name for path in tmp_path.iterdir()] == ["lines"]
+
+
 @pytest.fixture(scope="module")
 def audit():
     with pytest.MonkeyPatch.context() as patch, lean_traces():

@@ -181,7 +181,7 @@ def test_a_long_value_of_an_option_is_shortened(command):
     assert len(ended.err) < 1200
 
 
-@pytest.mark.parametrize(("columns", "width"), [("", 80), ("0", 80), ("101", 101)])
+@pytest.mark.parametrize(("columns", "width"), [("", 80), ("0", 80), ("101", 101), ("9" * 20, 80)])
 def test_a_page_through_a_pipe_has_the_width_of_columns_or_80(columns, width):
     """`list` has descriptions that are longer than any of these."""
     ended = subprocess.run(
