@@ -1,7 +1,4 @@
-"""The CUDA C++ forms of some kernels. The first call builds them; PyTorch caches the build.
-
-`TORCH_EXTENSIONS_DIR` is the folder of the build. `TORCH_CUDA_ARCH_LIST` lists its GPUs, by default this one.
-"""
+"""The CUDA C++ forms of some kernels. The first call builds them; see `kernels.cuda_build`."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from types import ModuleType
 
 import torch
 
+from kernels.cuda_build import module
 from kernels.dlrm.checks import KernelError
 from kernels.dlrm.tables import Bags, TableGroup
 
@@ -25,18 +23,10 @@ def extension() -> ModuleType:
     Raises:
         KernelError: the CUDA compiler is missing, or the sources do not build; with the compiler's message.
     """
-    from torch.utils import cpp_extension
-
-    if cpp_extension.CUDA_HOME is None:
-        raise KernelError("backend='cuda' needs nvcc: install the CUDA toolkit and set CUDA_HOME")
     try:
-        return cpp_extension.load(
-            name="tripy_recsys_dlrm",
-            sources=[str(_HERE / source) for source in SOURCES],
-            extra_cuda_cflags=["-O3"],
-        )
+        return module("tripy_recsys_dlrm", [_HERE / source for source in SOURCES])
     except RuntimeError as error:
-        raise KernelError(f"backend='cuda': the extension does not build: {error}") from error
+        raise KernelError(f"backend='cuda': {error}") from error
 
 
 def launch_pointwise(

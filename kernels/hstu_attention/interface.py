@@ -1,4 +1,4 @@
-"""`hstu_attention`: one operation, two masks, two backends."""
+"""`hstu_attention`: one operation, two masks, and backends by name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import torch
 
 from kernels.head_sizes import LARGEST_HEAD
 from kernels.hstu_attention.eager import hstu_attention_eager
+from kernels.hstu_attention.hopper_launch import launch_call as launch_hopper
+from kernels.hstu_attention.hopper_launch import refusal
 from kernels.hstu_attention.layout import Call, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 
-BACKENDS = ("triton", "eager")
+BACKENDS = ("triton", "hopper", "eager")
 # Rounding of float32 factors of a dot product. Half types have one way, "ieee".
 DOT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -79,7 +81,8 @@ def hstu_attention(
         max_seq_len: length of the longest row, or more. It is a number on the host, so that a launch does not
             wait for the GPU. The kernel ignores the end of a longer row; the caller must prevent this.
         mask: `ResearchMask` or `ProductionMask`, its tensors on the device of q.
-        backend: "triton" (a CUDA GPU, or TRITON_INTERPRET=1) or "eager" (plain PyTorch, anywhere).
+        backend: "triton" (a CUDA GPU, or TRITON_INTERPRET=1), "hopper" (CUDA C++ for compute capability 9.0;
+            `hopper_launch.refusal` says for which calls) or "eager" (plain PyTorch, anywhere).
         dot_precision: for float32: "ieee", "tf32", or "tf32x3" (three tf32 products, close to float32's
             error).
         out: where to write the result, like v; its first two axes may be strided. It may not overlap k or v.
@@ -103,6 +106,10 @@ def hstu_attention(
         _check_out(out, v)
     if backend == "eager":
         return hstu_attention_eager(q, k, v, offsets, mask, out)
+    if backend == "hopper":
+        if reason := refusal(call, out):
+            raise RuntimeError(f"backend='hopper': {reason}; use backend='triton'")
+        return launch_hopper(call, out)
     require_triton(q)
     return _launcher().launch_call(call, layout, dot_precision, out)
 
