@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from kernels.hstu_attention import ProductionMask, hstu_attention
+from kernels.hstu_attention.hopper_launch import refusal
+from kernels.hstu_attention.layout import Call
 from parity.base.precision import PRECISIONS
 from parity.verdict.rule import judge
 
@@ -113,8 +115,13 @@ def _mask(case: AttentionCase, targets: torch.Tensor | None) -> ProductionMask:
 Side = Callable[[], torch.Tensor]
 
 
-def ours(case: AttentionCase, i: Inputs) -> Side:
-    return lambda: hstu_attention(i.q, i.k, i.v, i.offsets, case.max_seq_len, i.mask)
+def ours(case: AttentionCase, i: Inputs) -> dict[str, Side]:
+    """Our sides: Triton's kernel as "ours", and the Hopper form where it takes the case."""
+    call = Call(i.q, i.k, i.v, i.offsets, case.max_seq_len, i.mask)
+    sides = {"ours": lambda: hstu_attention(*call)}
+    if not refusal(call):
+        sides["ours, hopper"] = lambda: hstu_attention(*call, backend="hopper")
+    return sides
 
 
 def meta(case: AttentionCase, i: Inputs, use_tma: bool) -> Side:

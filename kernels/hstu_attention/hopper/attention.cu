@@ -35,13 +35,14 @@ int launch(const Call& call, cudaStream_t stream) {
     auto* list = static_cast<WorkList*>(call.workspace);
     const Mask mask{call.contextual, call.window};
     Arguments arguments{{}, {}, {}, list, call.out, call.attn_scale, call.out_row, call.out_head, call.heads,
-                        call.scale_type, mask, call.alpha, call.scale, 0};
+                        call.scale_type, mask, call.alpha, call.scale};
     if (!encode(&arguments.q, call, call.q, call.q_row, call.q_head, kGroupRows) ||
         !encode(&arguments.k, call, call.k, call.k_row, call.k_head, N) ||
         !encode(&arguments.v, call, call.v, call.v_row, call.v_head, N)) {
         return -1;
     }
     constexpr int kBytes = sizeof(Shared<D, N, Stages>) + 1024;
+    static_assert(kBytes <= 227 * 1024, "a block has no more shared memory");
     const auto kernel = attention_kernel<T, D, N, Stages>;
     const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
     if (allowed != cudaSuccess) return allowed;
@@ -62,7 +63,7 @@ int launch(const Call& call, cudaStream_t stream) {
 
 template <typename T>
 int launch_sized(const Call& call, cudaStream_t stream) {
-    if (call.size == 128) return launch<T, 128, 128, 3>(call, stream);
+    if (call.size == 128) return launch<T, 128, 128, 2>(call, stream);
     if (call.size == 64) return launch<T, 64, 128, 3>(call, stream);
     if (call.size == 32) return launch<T, 32, 128, 3>(call, stream);
     return -2;

@@ -66,8 +66,7 @@ __device__ inline void store(const Arguments& arguments, const float (&o)[D / 2]
     for (int half = 0; half < 2; ++half, row += 8) {
         const bool inside = row < tile.length;
         const int64_t at = static_cast<int64_t>(tile.start) + row;
-        // The scale of `silu` is -alpha / ln 2.
-        const float factor = inside ? -0.6931471805599453f * scale_of(arguments, at) : 0.0f;
+        const float factor = inside ? arguments.alpha * scale_of(arguments, at) : 0.0f;
         T* out = static_cast<T*>(arguments.out) + at * arguments.out_row + head * arguments.out_head;
 #pragma unroll
         for (int column = 0; column < D; column += 32) {
@@ -164,7 +163,7 @@ __device__ inline void consume(const Arguments& arguments, Shared<D, N, Stages>&
                 hide(s, row_of(row, tile, arguments.mask), row_of(row + 8, tile, arguments.mask),
                      group.blocks.at(block) * N + first_column);
             }
-            return silu(s, factor, arguments.zero);
+            silu(s, factor);
         };
         const auto values = [&](const Place<Stages>& at, int block) {
             barrier_wait(&shared.v_full[at.stage], at.parity);
@@ -209,8 +208,7 @@ __device__ inline void consume(const Arguments& arguments, Shared<D, N, Stages>&
                 give_turn();
                 products_wait<1>();
                 release(&shared.k_empty[place.stage]);
-                const uint32_t done = weigh(s, block);
-                barrier_wait(&shared.v_full[place.stage], place.parity + done);
+                weigh(s, block);
                 products_wait<0>();
                 release(&shared.v_empty[behind.stage]);
                 pack<T>(p, s);

@@ -18,7 +18,6 @@ struct Arguments {
     int scale_type;  // of attn_scale: 0 float32, 1 float16, 2 bfloat16
     Mask mask;
     float alpha, scale;
-    uint32_t zero;
 };
 
 // What a block has in shared memory.

@@ -18,37 +18,18 @@ __device__ inline float reciprocal_fast(float x) {
     return y;
 }
 
-// From x to y / (1 + 2^y) for y = factor x, within 2^-20. Two elements share a reciprocal: with a = 2^u, b = 1 + 2^v and
-// r = 1 / (b + a b), 1 / (1 + 2^u) = r b and 1 / (1 + 2^v) = r + r a. Powers are clamped to 2^63, so that the product
-// does not overflow.
-//
-// Parts of 16 elements are in flight together. `zero` is 0, which the compiler does not know: without this dependence
-// of a part on the one before, it starts more elements than registers hold, and then waits for each alone. The result
-// is 0 as well: what depends on it comes after the last reciprocal.
+// x / (1 + 2^(factor x)) within 2^-20. Two elements share a reciprocal, 1/a = b/(a b). Exponents are clamped to 63, so
+// that the product does not overflow.
 template <int Count>
-__device__ inline uint32_t silu(float (&x)[Count], float factor, uint32_t zero) {
-    constexpr int kPart = 16;
-    uint32_t all = 0;
+__device__ inline void silu(float (&x)[Count], float factor) {
 #pragma unroll
-    for (int part = 0; part < Count; part += kPart) {
-        float a[kPart / 2], b[kPart / 2], r[kPart / 2];
-#pragma unroll
-        for (int i = 0; i < kPart / 2; ++i) {
-            x[part + 2 * i] *= factor;
-            x[part + 2 * i + 1] *= factor;
-            a[i] = fminf(exp2_fast(x[part + 2 * i]), 0x1p63f);
-            b[i] = fminf(exp2_fast(x[part + 2 * i + 1]), 0x1p63f) + 1.0f;
-        }
-#pragma unroll
-        for (int i = 0; i < kPart / 2; ++i) {
-            r[i] = reciprocal_fast(fmaf(a[i], b[i], b[i]));
-            x[part + 2 * i] *= r[i] * b[i];
-            x[part + 2 * i + 1] *= fmaf(r[i], a[i], r[i]);
-            all |= __float_as_uint(r[i]);
-        }
-        factor = __uint_as_float(__float_as_uint(factor) | (__float_as_uint(r[0]) & zero));
+    for (int i = 0; i < Count; i += 2) {
+        const float a = 1.0f + exp2_fast(fminf(x[i] * factor, 63.0f));
+        const float b = 1.0f + exp2_fast(fminf(x[i + 1] * factor, 63.0f));
+        const float r = reciprocal_fast(a * b);
+        x[i] *= r * b;
+        x[i + 1] *= r * a;
     }
-    return all & zero;
 }
 
 __device__ inline uint32_t packed(float low, float high, __nv_bfloat16) {
