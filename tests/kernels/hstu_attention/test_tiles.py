@@ -6,7 +6,6 @@ import ctypes
 import random
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,20 +34,25 @@ extern "C" void row(int row, int first_target, int contextual, int window, int* 
     out[0] = span.begin, out[1] = span.end;
 }
 """
-Tile = Callable[..., tuple[list[int], list[int]]]
-
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+
+
+def compiled(folder: Path, old: str = "", new: str = "") -> ctypes.CDLL:
+    """The arithmetic as a library; in its source, `old` reads `new`."""
+    source = (SOURCE.parent / "tiles.cuh").read_text()
+    assert old in source
+    (folder / "tiles.cuh").write_text(source.replace(old, new) if old else source)
+    (folder / "shim.cpp").write_text(SHIM)
+    plain = ["-D__host__=", "-D__device__=", "-std=c++17", "-O1", "-shared", "-fPIC"]
+    target = folder / "tiles.so"
+    command = [COMPILER, *plain, str(folder / "shim.cpp"), "-o", str(target)]
+    subprocess.run(command, check=True, timeout=120)
+    return ctypes.CDLL(str(target))
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("tiles")
-    (folder / "shim.cpp").write_text(SHIM)
-    plain = ["-D__host__=", "-D__device__=", "-std=c++17", "-O1", "-shared", "-fPIC"]
-    target = folder / "tiles.so"
-    command = [COMPILER, *plain, "-I", str(Path(SOURCE).parent), str(folder / "shim.cpp"), "-o", str(target)]
-    subprocess.run(command, check=True, timeout=120)
-    return ctypes.CDLL(str(target))
+    return compiled(tmp_path_factory.mktemp("tiles"))
 
 
 def drawn(seed: int) -> tuple[int, int, int, int]:
@@ -65,33 +69,75 @@ def seen_by(length: int, targets: int, contextual: int, window: int) -> torch.Te
     return visible(mask, 0, length, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_row_sees_one_interval_and_itself(library, seed):
+def wrong_rows(library: ctypes.CDLL, seed: int) -> list[int]:
+    """Rows whose interval, with the diagonal, is not what they see."""
     length, targets, contextual, window = drawn(seed)
     expected, out = seen_by(length, targets, contextual, window), (ctypes.c_int * 2)()
-    column = torch.arange(length)
+    column, wrong = torch.arange(length), []
     for row in range(length):
         library.row(row, length - targets, contextual, window, out)
         actual = (column >= out[0]) & (column < out[1]) | (column == row)
-        assert torch.equal(actual, expected[row]), (row, list(out))
+        if not torch.equal(actual, expected[row]):
+            wrong.append(row)
+    return wrong
+
+
+def wrong_tiles(library: ctypes.CDLL, seed: int, rows: int, columns: int) -> list[int]:
+    """First rows of tiles that visit other blocks than they see, or have wrong limits."""
+    length, targets, contextual, window = drawn(seed)
+    expected, out = seen_by(length, targets, contextual, window), (ctypes.c_int * 64)()
+    wrong = []
+    for begin in range(0, length, rows):
+        tile = expected[begin : begin + rows]
+        end = begin + tile.size(0)
+        count = library.tile(begin, end, length - targets, contextual, window, columns, out)
+        blocks = [number for number, seen in enumerate(tile.split(columns, 1)) if seen.any()]
+        # The diagonal is apart.
+        outside = tile.clone()
+        outside[:, out[0] : out[1]] = False
+        outside.diagonal(begin).fill_(False)
+        if out[4 : 4 + count] != blocks or outside.any() or not tile[:, out[2] : out[3]].all():
+            wrong.append(begin)
+    return wrong
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_row_sees_one_interval_and_itself(library, seed):
+    assert wrong_rows(library, seed) == []
 
 
 @pytest.mark.parametrize("columns", [64, 128])
-@pytest.mark.parametrize("rows", [64, 128, 192])
+@pytest.mark.parametrize("rows", [64, 128])
 @pytest.mark.parametrize("seed", range(20))
 def test_a_tile_visits_the_blocks_that_it_sees_and_no_other(library, seed, rows, columns):
-    length, targets, contextual, window = drawn(seed)
-    expected, out = seen_by(length, targets, contextual, window), (ctypes.c_int * 64)()
-    for begin in range(0, length, rows):
-        of_tile = expected[begin : begin + rows]
-        count = library.tile(
-            begin, begin + of_tile.size(0), length - targets, contextual, window, columns, out
-        )
-        blocks = [x.any().item() for x in of_tile.split(columns, 1)]
-        assert out[4 : 4 + count] == [number for number, seen in enumerate(blocks) if seen]
-        # The diagonal is apart.
-        outside = of_tile.clone()
-        outside[:, out[0] : out[1]] = False
-        outside.diagonal(begin).fill_(False)
-        assert of_tile[:, out[2] : out[3]].all()
-        assert not outside.any()
+    assert wrong_tiles(library, seed, rows, columns) == []
+
+
+FAULTS = {
+    "the window's edge": (
+        "const int far = position - mask.window;",
+        "const int far = position - mask.window + 1;",
+    ),
+    "targets see each other": ("position = position > last ? last : position;", ""),
+    "contextual rows see targets": ("return {0, first_target};", "return {0, first_target + 1};"),
+    "contextual rows count as many": ("mask.contextual - 1 : 0", "mask.contextual : 0"),
+    "a block too few": (
+        "blocks.middle = (some.end + columns - 1) / columns;",
+        "blocks.middle = some.end / columns;",
+    ),
+    "the first block left out": (
+        "blocks.begin = some.begin / columns;",
+        "blocks.begin = some.begin / columns + 1;",
+    ),
+    "a block too many": ("some.end + columns - 1", "some.end + columns"),
+    "a cut block taken whole": (
+        "return {{first.begin, last.end}, {last.begin, first.end}};",
+        "return {{first.begin, last.end}, {first.begin, last.end}};",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen(fault, tmp_path):
+    faulty = compiled(tmp_path, *FAULTS[fault])
+    assert any(wrong_rows(faulty, seed) or wrong_tiles(faulty, seed, 128, 64) for seed in range(60))
