@@ -8,8 +8,8 @@ and their spread, heads, widths, targets, windows, contextual rows, norms and ty
 
 Every case has a verdict by the project's rule, with float64 as the oracle and eager PyTorch as the reference,
 in the run that times it. The peer is the faster correct form of Meta's Triton kernels: with or without tensor
-descriptors, for layers also with contiguous copies of q, k and v. The attention's Hopper form is a side of
-its own, with its ratio to the same peer. Meta's autotuner chooses for each case anew,
+descriptors, for layers also with contiguous copies of q, k and v. With --hopper, the attention's Hopper form is a
+side of its own, with its ratio to the same peer. Meta's autotuner chooses for each case anew,
 among the configurations of `COMPILED`. Processes compile all kernels before the first timing.
 
 Prints a row a case, and the distribution of peer's over our device time: least, median, largest, and the
@@ -88,11 +88,11 @@ def _facts(config: object) -> tuple[int, ...]:
     return (config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"], config.num_stages, config.num_warps)
 
 
-def sides_of(case: AnyCase, ops: object) -> dict[str, Callable[[], torch.Tensor]]:
+def sides_of(case: AnyCase, ops: object, with_hopper: bool = False) -> dict[str, Callable[[], torch.Tensor]]:
     """Our side first; each of Meta's forms keeps the choices of its autotuners."""
     if isinstance(case, AttentionCase):
         i = drawn_attention.inputs_of(case)
-        sides = drawn_attention.ours(case, i)
+        sides = drawn_attention.ours(case, i, with_hopper)
         for name, use_tma in ATTENTION_FORMS.items():
             sides[name] = _own_choices(drawn_attention.meta(case, i, use_tma))
         return sides
@@ -179,9 +179,11 @@ def floor_of(case: AnyCase, ceilings: dict[str, float]) -> float:
     return home.floor_us(case, home.inputs_of(case), ceilings)
 
 
-def run(case: AnyCase, ops: object, ceilings: dict[str, float], rounds: int) -> dict:
+def run(
+    case: AnyCase, ops: object, ceilings: dict[str, float], rounds: int, with_hopper: bool = False
+) -> dict:
     """A row of the table: verdicts, times of all correct sides, floor, and the ratio to the peer."""
-    sides = sides_of(case, ops)
+    sides = sides_of(case, ops, with_hopper)
     status = verdicts_of(case, sides)
     torch.cuda.empty_cache()
     calls = {name: [side] for name, side in sides.items() if not status[name]}
@@ -251,6 +253,7 @@ def main() -> None:
     parser.add_argument("--attention", type=int, default=40, help="number of attention cases")
     parser.add_argument("--layers", type=int, default=40, help="number of cases of five layers")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--hopper", action="store_true", help="time the attention's Hopper form as well")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     arguments = parsed(parser)
     cases: list[AnyCase] = [
@@ -266,7 +269,7 @@ def main() -> None:
     rows: list[dict] = []
     with torch.no_grad():
         for case in cases:
-            rows.append(run(case, ops, ceilings, arguments.rounds))
+            rows.append(run(case, ops, ceilings, arguments.rounds, arguments.hopper))
             show(rows[-1])
             shares = distribution(rows)
             report(arguments.out, ceilings, seed=arguments.seed, distribution=shares, rows=rows)

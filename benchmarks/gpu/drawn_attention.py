@@ -115,11 +115,11 @@ def _mask(case: AttentionCase, targets: torch.Tensor | None) -> ProductionMask:
 Side = Callable[[], torch.Tensor]
 
 
-def ours(case: AttentionCase, i: Inputs) -> dict[str, Side]:
-    """Our sides: Triton's kernel as "ours", and the Hopper form where it takes the case."""
+def ours(case: AttentionCase, i: Inputs, with_hopper: bool) -> dict[str, Side]:
+    """Our sides: Triton's kernel as "ours", and on demand the Hopper form where it takes the case."""
     call = Call(i.q, i.k, i.v, i.offsets, case.max_seq_len, i.mask)
     sides = {"ours": lambda: hstu_attention(*call)}
-    if not refusal(call):
+    if with_hopper and not refusal(call):
         sides["ours, hopper"] = lambda: hstu_attention(*call, backend="hopper")
     return sides
 

@@ -131,8 +131,6 @@ def attention_sides(case: AttentionCase, peer: Callable[..., torch.Tensor] | Non
     alpha = case.dim**-0.5
     mask = ProductionMask(alpha, float(case.longest))
     sides = {"ours": lambda q, k, v, offsets: hstu_attention(q, k, v, offsets, case.longest, mask)}
-    if torch.cuda.get_device_capability() == (9, 0):
-        sides["ours, hopper"] = lambda *i: hstu_attention(*i, case.longest, mask, backend="hopper")
     if peer is not None:
         for name, is_on in (("triton_hstu_mha", False), ("triton_hstu_mha, descriptors", True)):
             sides[name] = lambda q, k, v, offsets, is_on=is_on: peer(
