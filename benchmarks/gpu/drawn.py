@@ -8,9 +8,9 @@ and their spread, heads, widths, targets, windows, contextual rows, norms and ty
 
 Every case has a verdict by the project's rule, with float64 as the oracle and eager PyTorch as the reference,
 in the run that times it. The peer is the faster correct form of Meta's Triton kernels: with or without tensor
-descriptors, for layers also with contiguous copies of q, k and v. With --hopper, the attention's Hopper form is a
-side of its own, with its ratio to the same peer. Meta's autotuner chooses for each case anew,
-among the configurations of `COMPILED`. Processes compile all kernels before the first timing.
+descriptors, for layers also with contiguous copies of q, k and v. With --hopper, the attention's Hopper form
+is a side of its own, with its ratio to the same peer. Meta's autotuner chooses for each case anew, among the
+configurations of `COMPILED`. Processes compile all kernels before the first timing.
 
 Prints a row a case, and the distribution of peer's over our device time: least, median, largest, and the
 share above 1. The floor is the larger of two times: FLOPs of visible pairs and products at the measured
