@@ -12,14 +12,14 @@ Padded rows do not count. A scale of zeros alone is 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from parity.base.precision import PRECISIONS
-from parity.case import Arrays, Case
+from parity.case import Arrays, Case, Matrix
 from parity.runners.torch.eager import TorchRunner
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def calibrated(
             masks = case.valid_rows(arrays)
             for path, quantiser in quantisers.items():
                 if f".{path}.".endswith(_OF_INPUT):
-                    seen.setdefault(path, []).extend(_valid(tensor, masks) for tensor in quantiser.observed)
+                    seen.setdefault(path, []).extend(counted(tensor, masks) for tensor in quantiser.observed)
                 else:
                     seen[path] = quantiser.observed[:1]
                 quantiser.observed.clear()
@@ -71,7 +71,25 @@ def calibrated(
     return {**plain, **scales}
 
 
-def _valid(tensor: torch.Tensor, masks: Mapping[int, np.ndarray]) -> torch.Tensor:
+def products(case: Case, paths: Sequence[str], arrays: Arrays) -> dict[str, Matrix]:
+    """The products of a model by path, in the order of its modules, from one run of the reference."""
+    from reference.quantisers import observing
+
+    case = case.quantised(dict.fromkeys(paths, "int8_tensor"))
+    runner = TorchRunner(torch.device("cpu"))
+    runner.load(case, PRECISIONS["fp32"], case.build_reference().state_dict())
+    with observing(runner.model) as quantisers:
+        runner.run(arrays)
+        seen = {path: quantiser.observed for path, quantiser in quantisers.items()}
+    inputs = [tensors for path, tensors in seen.items() if f".{path}.".endswith(_OF_INPUT)]
+    weights = [tensors for path, tensors in seen.items() if f".{path}.".endswith(_OF_WEIGHT)]
+    return {
+        path: Matrix(sum(x.numel() // x.shape[-1] for x in xs), *ws[0].shape)
+        for path, xs, ws in zip(paths, inputs, weights, strict=True)
+    }
+
+
+def counted(tensor: torch.Tensor, masks: Mapping[int, np.ndarray]) -> torch.Tensor:
     """The rows of a tensor (B, N, ...) that count, or all of any other tensor."""
     mask = masks.get(tensor.shape[1]) if tensor.ndim > 2 else None
     if mask is None or mask.shape[0] != tensor.shape[0]:

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 
-from cases.calibration import calibrated, is_scale
+from cases.calibration import calibrated, is_scale, products
 from cases.options import cannot_be_asked, options_of
 from cases.randomised import randomised
 from cases.sizes import input_bytes, weight_bytes
 from configs import CaseConfig, ConfigError, with_fields, with_input
 from configs.quantisation import Quantisable
 from parity.base.errors import UserError, bounded
-from parity.case import Arrays, Case, CaseReference, Option
+from parity.case import Arrays, Case, CaseReference, Matrix, Option
 from perf_model.work.model import appending_work, case_work
 
 TARGET = "cases.shipped:from_values"
@@ -119,6 +119,15 @@ class ConfiguredCase(Case):
     ) -> dict[str, torch.Tensor]:
         rule = self.model.calibration if isinstance(self.model, Quantisable) else ""
         return calibrated(self, weights, rule, batches)
+
+    def matrices(self, arrays: Arrays) -> Mapping[str, Matrix]:
+        if not isinstance(self.model, Quantisable):
+            return {}
+        return products(self, self.model.products(), arrays) | self.table_matrices(arrays)
+
+    def table_matrices(self, arrays: Arrays) -> dict[str, Matrix]:
+        """The tables of `matrices`; none by default."""
+        return {}
 
     def randomised(self: _Configured, rng: np.random.Generator) -> _Configured:
         """A random small configuration of the family, with any choice of any option."""

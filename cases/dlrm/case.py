@@ -16,7 +16,7 @@ from cases.dlrm.inputs import has_weights, index_name, weight_name
 from cases.dlrm.weight_scales import weight_scale
 from parity.base.precision import Precision
 from parity.base.task import Task
-from parity.case import Arrays, Batches, PlannedBatch
+from parity.case import Arrays, Batches, Matrix, PlannedBatch
 from parity.inputs.arrays import CaseInputs
 
 if TYPE_CHECKING:
@@ -83,6 +83,13 @@ class DLRMCase(ConfiguredCase):
         if has_weights(arrays):
             arguments["lS_w"] = [arrays[weight_name(table)] for table in tables]
         return arguments
+
+    def table_matrices(self, arrays: Arrays) -> dict[str, Matrix]:
+        columns = self.model.arch_sparse_feature_size
+        return {
+            path: Matrix(arrays[index_name(table)].size, 1, columns, is_table=True)
+            for table, path in enumerate(self.model.tables())
+        }
 
     def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
         return weight_scale(name, parameter)

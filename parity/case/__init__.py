@@ -11,6 +11,7 @@ from parity.case.options import Option
 from parity.case.pair import ModelPair
 from parity.case.pairing import From
 from parity.case.plan import Arrays, Batches, PlannedBatch
+from parity.case.quantised import Matrix
 from parity.case.reference import CaseReference
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Form",
     "From",
     "Listed",
+    "Matrix",
     "ModelPair",
     "NoForm",
     "PlannedBatch",

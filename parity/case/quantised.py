@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from parity.base.errors import UserError
@@ -10,6 +11,24 @@ from parity.case.plan import Arrays
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A product or a table that can be quantised, on one batch.
+
+    Attributes:
+        rows: Rows of the product's input; looked-up rows of a table.
+        inputs: Inputs of the product; 1 for a table.
+        outputs: Outputs of the product; columns of the table.
+        is_table: Whether it is a table.
+    """
+
+    rows: int
+    inputs: int
+    outputs: int
+    is_table: bool = False
+
 
 _Case = TypeVar("_Case", bound="Quantised")
 
@@ -46,3 +65,7 @@ class Quantised:
             batches: Inputs that scales of inputs follow from; None for those that the case makes.
         """
         return dict(weights)
+
+    def matrices(self, arrays: Arrays) -> Mapping[str, Matrix]:
+        """The products and tables that can be quantised, by path; none by default."""
+        return {}

@@ -71,11 +71,12 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
 @options.weights
 @options.save("New folder for the result.")
 @click.option("--policy", type=options.PATH, help="Judge the precisions in a policy file; no search.")
+@click.option("--quantise", is_flag=True, help="Search schemes of quantisation in place of precisions.")
 @click.option(
     "--budget", type=float, default=1e-3, show_default=True, help="Largest relative error of any output."
 )
 @click.pass_obj
-def precision(registry: Registry, budget: float, policy: Path | None, **chosen: Any) -> int:
+def precision(registry: Registry, budget: float, policy: Path | None, quantise: bool, **chosen: Any) -> int:
     """Find the cheapest precision of each module of one case."""
     with steps() as advance:
         from parity.cli.arguments import Arguments, writable
@@ -88,7 +89,7 @@ def precision(registry: Registry, budget: float, policy: Path | None, **chosen: 
             raise _no_port(error) from error
         if request.save is not None:
             writable("--save", request.save)
-        report = command.run(request, budget, policy, advance)
+        report = command.run(request, budget, policy, advance, quantise)
         folder = request.save or output.new_folder()
         command.write(report, folder)
     with remaining(f"{folder} holds the result"):

@@ -27,25 +27,32 @@ from parity.studies.precision_search.report import (
     AssignmentReport,
     Fp32UnitReport,
     PrecisionSearchReport,
+    scheme_fields,
     search_fields,
 )
+from parity.studies.precision_search.schemes import search_schemes
 from parity.studies.precision_search.search import Progress, search
 
 
-def run(request: Request, budget: float, policy: Path | None, progress: Progress) -> PrecisionSearchReport:
-    """Search precisions, or judge a policy.
+def run(
+    request: Request, budget: float, policy: Path | None, progress: Progress, quantise: bool = False
+) -> PrecisionSearchReport:
+    """Search precisions or schemes of quantisation, or judge a policy.
 
     Args:
         request: One case. Of recorded data, the first batch counts.
         budget: Largest allowed relative error of any output, in both norms.
         policy: File of a policy to judge; None for a search.
         progress: Called with the current step in words.
+        quantise: Whether the search is over schemes.
 
     Raises:
         UserError: An argument that cannot be used.
     """
     if not (math.isfinite(budget) and budget > 0.0):
         raise UserError("--budget", budget, "is no error", "give a positive number, such as 1e-3")
+    if quantise and policy is not None:
+        raise UserError("--policy", str(policy), "is judged without a search", "leave --quantise out")
     if len(request.cases) != 1:
         names = ", ".join(case.name for case in request.cases)
         raise UserError("--case", names, "are several cases", "precisions are for one case: give one --case")
@@ -57,7 +64,9 @@ def run(request: Request, budget: float, policy: Path | None, progress: Progress
     arrays, source = _arrays(case, request.data)
     tensors, weights_source = case_weights(case, request.checkpoint)
     bench = Bench(case, arrays, tensors)
-    if patterns is None:
+    if quantise:
+        fields = scheme_fields(search_schemes(bench, budget, progress)) | {"evaluations": bench.evaluations}
+    elif patterns is None:
         fields = search_fields(search(bench, budget, progress), bench)
     else:
         # First, because the policy may not fit the model.

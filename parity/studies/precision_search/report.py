@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict
 
 from parity.base.module_patterns import MODEL
-from parity.base.precision_policy import BOTH, compact
+from parity.base.precision_policy import BASE, BOTH, compact
 from parity.report.assemble import latency_report
 from parity.report.schema_modules import LatencyReport
 from parity.studies.precision_search import cost
 from parity.studies.precision_search.bench import Bench, Evaluation
 from parity.studies.precision_search.latency import can_measure, latencies
+from parity.studies.precision_search.schemes import QUANTISED_PEAK, SchemeSearch
 from parity.studies.precision_search.search import Fp32Unit, SearchResult
 from parity.studies.precision_search.units import Sensitivity
 
@@ -28,7 +29,8 @@ class AssignmentReport(_Part):
         policy: Patterns with precisions and schemes of quantisation, as in a policy's file.
         error: Largest relative error of any output in either norm, against the oracle.
         l2, largest: Relative errors by output in both norms.
-        cost: Modelled cost, relative to the port in fp32, without the savings of quantised modules.
+        cost: Modelled cost, relative to fp32, of all modules without the savings of quantised ones.
+            In a search over schemes it is that of products and tables alone.
         latency: Latency on TensorRT; None on the portable runtime.
     """
 
@@ -41,7 +43,11 @@ class AssignmentReport(_Part):
 
     @classmethod
     def of(cls, run: Evaluation, bench: Bench) -> AssignmentReport:
-        in_fp32 = bench.work.seconds(dict.fromkeys(bench.paths, "fp32"))
+        return cls.beside(run, bench.work.seconds(dict.fromkeys(bench.paths, "fp32")))
+
+    @classmethod
+    def beside(cls, run: Evaluation, in_fp32: float) -> AssignmentReport:
+        """The report on a run, with its cost relative to `in_fp32` seconds."""
         return cls(
             policy=_policy(run),
             error=run.error,
@@ -53,6 +59,8 @@ class AssignmentReport(_Part):
 
 def _policy(run: Evaluation) -> dict[str, str]:
     precisions = dict(compact(run.precisions).patterns)
+    if run.schemes and precisions == {MODEL: BASE}:
+        return dict(run.schemes)
     both = {
         pattern: BOTH.join((precisions[pattern], scheme)) if pattern in precisions else scheme
         for pattern, scheme in run.schemes.items()
@@ -155,6 +163,27 @@ class PrecisionSearchReport(_Part):
     def exit_code(self) -> int:
         """0 within the budget, 1 beyond it."""
         return int(not self.best.error <= self.budget)
+
+
+def scheme_fields(result: SchemeSearch) -> Mapping[str, object]:
+    """The fields of a report that a search over schemes fills."""
+
+    def of(run: Evaluation) -> AssignmentReport:
+        return AssignmentReport.beside(run, result.base.seconds)
+
+    return {
+        "base": of(result.base),
+        "best": of(result.best),
+        "front": tuple(map(of, result.front)),
+        "sensitivities": tuple(
+            SensitivityReport.of(unit, name, sensitivity)
+            for (unit, name), sensitivity in result.sensitivities.items()
+        ),
+        "cost_model": CostModel(
+            flop_per_second=cost.PEAK | {"int8": QUANTISED_PEAK, "fp8": QUANTISED_PEAK},
+            kind="modelled, not measured, of products and tables alone",
+        ),
+    }
 
 
 def search_fields(result: SearchResult, bench: Bench) -> Mapping[str, object]:

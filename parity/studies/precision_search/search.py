@@ -137,7 +137,7 @@ class _Search:
             base=self._base,
             best=self._run(chosen),
             uniform=uniform,
-            front=_front(self._runs),
+            front=front_of(self._runs),
             fp32_units=fp32_units,
             sensitivities=self._sensitivities,
             evaluations=self._bench.evaluations,
@@ -250,7 +250,8 @@ class _Search:
             self._run(knapsack.solve(max(factor * self._budget, self._base.error)))
 
 
-def _front(runs: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
+def front_of(runs: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
+    """The runs without a cheaper and more exact one, the cheapest first."""
     front: list[Evaluation] = []
     for run in sorted(runs, key=lambda run: (run.seconds, run.error)):
         if math.isfinite(run.error) and (not front or run.error < front[-1].error):
