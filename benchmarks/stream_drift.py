@@ -9,8 +9,8 @@ Euclidean norm over all rows.
 
 Growth is the root mean square error of the last quarter of the steps over that of the first quarter behind
 a full cache. The growth of a cache that drifts rises with the number of steps. Without drift its square is a
-quotient of two means of n squared errors. With the mean m and the standard deviation s of a squared error, and
-w steps that share a cache, it is below 1 + 3 sqrt(2 w / n) s / m.
+quotient of two means of n squared errors. With the mean m and the standard deviation s of a squared error,
+and w steps that share a cache, it is below 1 + 3 sqrt(2 w / n) s / m.
 
 The program names the first tensor, in the order of computation, whose error exceeds the budget in any step.
 It exits with 1 for a growth beyond its bound, or an error beyond the budget.
