@@ -135,7 +135,7 @@ def _module(name: str, target: str) -> ModuleType:
         # A kind of error that the module itself defines may be no `Exception`.
         if type(error).__module__ != name:
             raise
-        raise UserError("case", target, f"cannot be imported ({told(error)})", "correct that line") from error
+        raise UserError("case", target, f"cannot be imported ({told(error)})", "correct that code") from error
 
 
 def _kind(value: Any) -> str:

@@ -14,7 +14,7 @@ from parity.case.model import Case
 
 _LIBRARIES = ("site-packages", "dist-packages")
 _ENGINE = str(Path(__file__).parents[1])
-_FIX = "correct that line"
+_FIX = "correct that code"
 
 
 @contextlib.contextmanager
@@ -46,17 +46,15 @@ def of_case(case: Case, method: str) -> contextlib.AbstractContextManager[None]:
 
 
 def told(error: BaseException) -> str:
-    """An error with the innermost line outside of libraries and the engine; its own last line without one."""
+    """An error with the innermost line outside of libraries and the engine, if there is one."""
     if isinstance(error, SyntaxError) and error.filename:
-        place = f"{error.filename}:{error.lineno}"
+        places = [f"{error.filename}:{error.lineno}"]
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if _is_users(frame.filename)]
-        last = (own or frames)[-1]
-        place = f"{last.filename}:{last.lineno}"
+        places = [f"{frame.filename}:{frame.lineno}" for frame in frames if _is_users(frame.filename)]
     # The first line tells the mistake; the place has to remain.
     text = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {text}, {place}"
+    return ", ".join([f"{type(error).__name__}: {text}", *places[-1:]])
 
 
 def _is_users(file: str) -> bool:

@@ -237,7 +237,7 @@ def _judged(attempt: Attempt, code: int | BaseException, out: str, err: str) -> 
         return Outcome("finding", f"a long refusal: {_generic(message)}", f"{shape}: {message[:600]}")
     if not all(character.isprintable() or character == "\n" for character in message):
         return Outcome("finding", f"control characters: {_generic(message)}", repr(message)[:600])
-    if message.endswith("; correct that line") and f"{ROOT}/" in message:
+    if message.endswith("; correct that code") and f"{ROOT}/" in message:
         return Outcome("finding", f"an error of the project's own code: {name}", message)
     if message.startswith("error: memory:"):
         return Outcome("finding", f"refused by allocation: {name}", message)

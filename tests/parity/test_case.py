@@ -142,7 +142,7 @@ def test_a_function_that_fails_makes_no_case(target):
     [
         (
             "\nraise RuntimeError('no data')",
-            r"\(RuntimeError: no data, .*own_case\.py:2\); correct that line",
+            r"\(RuntimeError: no data, .*own_case\.py:2\); correct that code",
         ),
         ("import sys\nsys.exit(0)", r"\(SystemExit: 0, .*own_case\.py:2\)"),
         ("\n\ndef (", r"\(SyntaxError: invalid syntax .*own_case\.py:3\)"),

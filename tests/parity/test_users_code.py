@@ -41,7 +41,7 @@ def test_a_mistake_is_refused_with_its_line(refused, tmp_path, monkeypatch, requ
     assert message in told
     if "fails" in message:
         assert f"{name}.py:" in told
-        assert told.endswith("; correct that line")
+        assert told.endswith("; correct that code")
 
 
 def test_what_the_machine_lacks_is_no_mistake_of_the_case(refused, tmp_path):

@@ -162,6 +162,7 @@ def test_it_imports_neither_the_port_nor_the_harness():
         "parity.base.interruption",
         "parity.base.locks",
         "parity.base.module_patterns",
+        "parity.base.quantisation",
         "parity.base.strict_yaml",
     }, "the reader of YAML and the patterns, by way of the configs, the end at a signal and the lock alone"
     actual = {name.split(".")[0] for name in modules}
