@@ -11,7 +11,7 @@ import torch
 
 from kernels.hstu_attention.interface import require_triton
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters, Settings
-from kernels.hstu_forward.tiles import Batch
+from kernels.hstu_forward.tiles import Batch, Schedule
 from kernels.hstu_forward.weights import POSITION_PAD, block_weights, model_shape
 
 
@@ -23,6 +23,7 @@ class HSTUForward:
             bfloat16.
         settings: sizes and constants.
         dot_precision: form of the products of float32, a key of `DOT_PRECISIONS`.
+        schedule: kernels and tiles; without it, those that `tiles.schedule` derives for each batch.
 
     Raises:
         ValueError: a parameter is missing or does not fit.
@@ -30,7 +31,11 @@ class HSTUForward:
     """
 
     def __init__(
-        self, state: Mapping[str, torch.Tensor], settings: Settings, dot_precision: str = "ieee"
+        self,
+        state: Mapping[str, torch.Tensor],
+        settings: Settings,
+        dot_precision: str = "ieee",
+        schedule: Schedule | None = None,
     ) -> None:
         if dot_precision not in DOT_PRECISIONS:
             raise ValueError(f"dot_precision={dot_precision!r}: choose one of {tuple(DOT_PRECISIONS)}")
@@ -55,6 +60,7 @@ class HSTUForward:
             position_weights=state["_input_features_preproc._pos_emb.weight"].contiguous(),
             blocks=tuple(blocks),
         )
+        self.schedule = schedule
 
     def __call__(
         self, ids: torch.Tensor, offsets: torch.Tensor, timestamps: torch.Tensor, max_seq_len: int
@@ -85,7 +91,7 @@ class HSTUForward:
 
         sequences, width = timestamps.shape
         times = timestamps.new_empty((sequences, width + POSITION_PAD, 2), dtype=torch.float32)
-        return states_of(self.parameters, Batch(ids, offsets, timestamps, max_seq_len, times))
+        return states_of(self.parameters, Batch(ids, offsets, timestamps, max_seq_len, times), self.schedule)
 
 
 class GraphedHSTUForward:
@@ -132,9 +138,14 @@ class GraphedHSTUForward:
         ):
             if size > most:
                 raise ValueError(f"{name}: {size} is more than {most}, the captured size")
-        self.ids[:length].copy_(ids)
-        self.offsets[: rows + 1].copy_(offsets)
-        self.offsets[rows + 1 :] = offsets[-1]
-        self.timestamps[:rows, : timestamps.size(1)].copy_(timestamps)
+        targets = [
+            self.ids[:length],
+            self.offsets[: rows + 1],
+            self.timestamps[:rows, : timestamps.size(1)],
+        ]
+        # One kernel, if the tensors have one type and the timestamps the captured width.
+        torch._foreach_copy_(targets, [ids, offsets, timestamps])
+        if rows + 1 < self.offsets.numel():
+            self.offsets[rows + 1 :] = offsets[-1]
         self.graph.replay()
         return self.states[:length]

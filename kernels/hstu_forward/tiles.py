@@ -1,4 +1,7 @@
-"""Block sizes of the forward's kernels; benchmarks/results/hstu_kernels.md has the measured alternatives."""
+"""The schedule of a forward: kernels, block sizes and compiler options, from the device and the shape.
+
+benchmarks/results/hstu_forward.md and hstu_kernels.md have the measured alternatives.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ import torch
 
 from kernels.hstu_forward.parameters import Parameters
 
-_MANY_ROWS = 4096
 # Rows up to this length have few blocks of columns: all their biases fit the registers.
 _UNROLLED_ROWS = 256
+# Elements of keys that a program may hold in shared memory beside as many of the values.
+_HELD_KEYS = 32768
+# Elements of weights that a program of 128 threads may hold in registers beside its sums.
+_HELD_WEIGHTS = 16384
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,54 @@ class AttentionTile:
     max_registers: int | None = None
 
 
-def has_few_rows(batch: Batch) -> bool:
-    """Whether blocks of 64 rows would leave most of a large GPU's multiprocessors idle."""
-    return batch.rows < _MANY_ROWS
+@dataclass(frozen=True)
+class EmbedTile:
+    """Rows of a program, and programs that share the columns of a row's projection."""
+
+    block_m: int
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class Wide:
+    """A block in three kernels.
+
+    The output's columns lie in one program if its block_n is all of D, which then computes the next norm.
+    Otherwise every program of the projection computes it.
+    """
+
+    project: Tile
+    attention: AttentionTile
+    output: Tile
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Tiles of a forward: of a block in one kernel, or in three."""
+
+    embed: EmbedTile
+    block: AttentionTile | Wide
+
+
+def schedule(parameters: Parameters, batch: Batch, multiprocessors: int) -> Schedule:
+    """The schedule of a batch on a GPU with so many multiprocessors."""
+    is_small = has_few_blocks(batch, parameters, multiprocessors)
+    if fits_block_kernel(parameters):
+        programs = batch.sequences * -(-batch.max_seq_len // 16)
+        embed = EmbedTile(16, groups=4) if programs <= 2 * multiprocessors else EmbedTile(32)
+        return Schedule(embed, block_tile(batch, parameters, multiprocessors))
+    wide = Wide(
+        project_tile(batch, parameters, multiprocessors),
+        attention_tile(batch, parameters, multiprocessors),
+        output_tile(batch, parameters, multiprocessors),
+    )
+    return Schedule(EmbedTile(16 if is_small else 32), wide)
+
+
+def has_few_blocks(batch: Batch, parameters: Parameters, multiprocessors: int) -> bool:
+    """Whether programs of 64 rows would leave multiprocessors idle, or one program's latency decide."""
+    programs = batch.sequences * -(-batch.max_seq_len // 64)
+    return programs < (multiprocessors * 3 // 2 if _is_single(parameters) else multiprocessors)
 
 
 def fits_block_kernel(parameters: Parameters) -> bool:
@@ -86,40 +137,61 @@ def _is_single(parameters: Parameters) -> bool:
     return not _by_fma(parameters) and parameters.products.projections == 1
 
 
-def block_tile(batch: Batch, parameters: Parameters) -> AttentionTile:
+def _unrolled_columns(batch: Batch) -> int:
+    """Columns that hold the longest row."""
+    return max(32, 1 << (batch.max_seq_len - 1).bit_length())
+
+
+def block_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> AttentionTile:
     """The tile of a whole block in one kernel."""
-    by_fma = _by_fma(parameters)
-    if has_few_rows(batch):
-        # Few programs: the longest one decides the time of a launch, so that it has few rows.
-        if by_fma or batch.max_seq_len > _UNROLLED_ROWS:
-            return AttentionTile(16, 32 if by_fma else 64, 4, 1)
-        block_n = max(32, 1 << (batch.max_seq_len - 1).bit_length())
-        return AttentionTile(16, block_n, 8, 1, block_c=128, is_unrolled=True)
-    if by_fma:
-        return AttentionTile(64, 32, 4, 1)
+    is_small = has_few_blocks(batch, parameters, multiprocessors)
+    if _by_fma(parameters):
+        return AttentionTile(16 if is_small else 64, 32, 4, 1)
+    block_n = _unrolled_columns(batch)
+    if block_n <= 64 or (is_small and batch.max_seq_len <= _UNROLLED_ROWS):
+        # Few programs: the longest one decides the time of a launch, so that it has few rows and many warps.
+        # With 8 warps, Triton 3.6 computes wrong results for 64 rows and narrow heads.
+        programs = batch.sequences * -(-batch.max_seq_len // 16)
+        block_m = 32 if block_n <= 64 and programs > 2 * multiprocessors else 16
+        warps = 8 if programs <= multiprocessors else 4
+        return AttentionTile(block_m, block_n, warps, 1, block_c=128, is_unrolled=True)
+    if is_small:
+        return AttentionTile(16, 64, 4, 1)
     # Registers for four programs on a multiprocessor.
     return AttentionTile(64, 32, 4, 2, is_chained=True, max_registers=128)
 
 
-def attention_tile(parameters: Parameters) -> AttentionTile:
+def attention_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> AttentionTile:
     """The tile of an attention alone."""
-    if parameters.shape.vp > 64:
-        return AttentionTile(64, 32, 4, 1)
-    heads = 2 if parameters.shape.num_heads % 2 == 0 else 1
-    if _by_fma(parameters):
-        return AttentionTile(64, 32, 4, 2, heads=heads)
-    if parameters.products.attention > 1:
-        return AttentionTile(64, 64, 4, 2)
-    return AttentionTile(64, 64, 4, 3, heads=heads)
+    shape = parameters.shape
+    widest, tiles = max(shape.kp, shape.vp), shape.num_heads // shape.pack
+    if widest > 128:
+        # Sums and queries of wide heads fill the registers of many threads.
+        return AttentionTile(16 if widest > 256 else 32, 16 if _by_fma(parameters) else 32, 8, 1)
+    wide_programs = batch.sequences * -(-batch.max_seq_len // 64) * tiles
+    is_small = wide_programs < multiprocessors and batch.max_seq_len <= _UNROLLED_ROWS
+    # Keys of all columns lie in shared memory at once.
+    fits = _unrolled_columns(batch) * widest * parameters.products.attention <= _HELD_KEYS
+    if is_small and fits and not _by_fma(parameters):
+        programs = batch.sequences * -(-batch.max_seq_len // 16) * tiles
+        is_latency = programs <= (multiprocessors if _is_single(parameters) else multiprocessors // 2)
+        warps = 8 if is_latency else 4
+        return AttentionTile(16, _unrolled_columns(batch), warps, 1, is_unrolled=True, heads=shape.pack)
+    if widest > 64:
+        return AttentionTile(64, 32, 4, 1, heads=shape.pack)
+    # Heads of a program share its bias, as long as the programs are enough.
+    two = 2 if tiles % 2 == 0 and wide_programs >= 8 * multiprocessors else 1
+    block_n = 32 if two > 1 or _by_fma(parameters) else 64
+    stages = 3 if block_n == 64 and _is_single(parameters) else 2
+    return AttentionTile(64, block_n, 4, stages, heads=two * shape.pack)
 
 
-def project_tile(batch: Batch, parameters: Parameters) -> Tile:
+def project_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> Tile:
     """The tile of SiLU(XN W^T)."""
     dp, width = parameters.shape.dp, parameters.shape.gates + parameters.shape.factors
-    # The largest power of two that divides all columns; u, q, v and k are multiples of 16 each.
-    widest = width & -width
-    if has_few_rows(batch):
-        return Tile(16, min(64, widest), min(64, dp), 4, 2)
+    widest = _divisor(width)
+    if batch.rows * width < 64 * 128 * 2 * multiprocessors:
+        return _few_rows(dp, widest, parameters)
     if min(dp, widest) >= 128:
         if _is_single(parameters):
             return Tile(128, 128, 64, 8, 3)
@@ -127,8 +199,31 @@ def project_tile(batch: Batch, parameters: Parameters) -> Tile:
     return Tile(64, min(64, widest), min(32, dp), 4, 2)
 
 
-def output_tile(batch: Batch, parameters: Parameters) -> Tile:
-    """The tile of the projection of the output; its block_n is all of D."""
+def _divisor(number: int) -> int:
+    """The largest power of two that divides a number."""
+    return number & -number
+
+
+def _few_rows(depth: int, widest: int, parameters: Parameters) -> Tile:
+    """The tile of a product of few rows: the whole depth at once, so that no load waits for another one."""
+    if _by_fma(parameters):
+        return Tile(16, min(32, widest), min(32, _divisor(depth)), 4, 2)
+    held = _HELD_WEIGHTS // parameters.products.projections
+    is_whole = depth == _divisor(depth) and held // depth >= 16
+    block_k = depth if is_whole else min(128, _divisor(depth))
+    return Tile(16, min(64, widest, max(16, held // block_k)), block_k, 4, 2)
+
+
+def output_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> Tile:
+    """The tile of the projection of the output."""
     shape = parameters.shape
-    block_m = 16 if has_few_rows(batch) else 64 if shape.dp <= 64 else 32
-    return Tile(block_m, shape.dp, min(64 if _is_single(parameters) else 32, shape.vp), 4, 3)
+    rows, depth = batch.rows // multiprocessors, _divisor(shape.gates)
+    if rows < 16:
+        return _few_rows(shape.gates, min(64, shape.dp), parameters)
+    if shape.dp > 256:
+        return Tile(64, 128, min(32 if _by_fma(parameters) else 64, depth), 4, 2)
+    if shape.dp <= 64:
+        return Tile(64 if rows >= 64 else 16, shape.dp, min(32, depth), 4, 3)
+    if _is_single(parameters):
+        return Tile(16, shape.dp, min(64, depth), 4, 3)
+    return Tile(16 if rows < 64 else 32, shape.dp, min(32, depth), 4, 3)

@@ -1,4 +1,4 @@
-"""Research HSTU's attention over several heads at once, alone or followed by the rest of the block.
+"""Research HSTU's attention over several heads at once, and the rest of a block behind it.
 
 One program owns BLOCK_M rows of one sequence and HEADS heads, and walks over the columns in blocks of
 BLOCK_N. It computes the bias, which takes more instructions than a head, once for all its heads.
@@ -6,6 +6,9 @@ BLOCK_N. It computes the bias, which takes more instructions than a head, once f
 A head of K or V elements is stored KP or VP wide, padded with zeros, NUM_HEADS heads side by side. u is U (L,
 NUM_HEADS VP). q, v and k are PARTS summands (`triton_kernel_products.split`), which tensor cores read from
 shared memory without a conversion: QVK (L, PARTS, NUM_HEADS (2 KP + VP)).
+
+PACK small heads share a tile of PACK KP and PACK VP columns, and one sum. Zeros take the place of the other
+heads' columns in a head's queries and values.
 """
 
 from __future__ import annotations
@@ -101,30 +104,44 @@ def _zeros(ROWS: tl.constexpr, COLS: tl.constexpr, GPU: tl.constexpr):
 
 
 @triton.jit
+def _of_head(parts, member, SIZE: tl.constexpr, PACK: tl.constexpr, PARTS: tl.constexpr):
+    """The columns of a tile's head number `member`, and zeros."""
+    masked = parts
+    if PACK > 1:
+        masked = ()
+        for part in tl.static_range(PARTS):
+            is_own = tl.arange(0, PACK * SIZE) // SIZE == member
+            masked = masked + (tl.where(is_own[None, :], parts[part], 0.0),)
+    return masked
+
+
+@triton.jit
 def _queries(
     QVK, rows, head, inside,
-    NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, PARTS: tl.constexpr,
-    GPU: tl.constexpr,
+    NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, PACK: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    PARTS: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """The rows' queries, in parts, and sums of zeros: a tuple of HEADS each."""
+    """The rows' queries, in parts, a tuple of HEADS, and sums of zeros, a tuple of HEADS / PACK."""
     factors: tl.constexpr = NUM_HEADS * (2 * KP + VP)
     at = QVK + rows[:, None] * (PARTS * factors)
     qs = ()
     accs = ()
-    for h in tl.static_range(HEADS):
-        q_at = at + ((head + h) * KP + tl.arange(0, KP))[None, :]
-        qs = qs + (load_parts(q_at, inside[:, None], factors, PARTS),)
-        accs = accs + (_zeros(rows.shape[0], VP, GPU),)
+    for tile in tl.static_range(HEADS // PACK):
+        q_at = at + ((head + tile * PACK) * KP + tl.arange(0, PACK * KP))[None, :]
+        q = load_parts(q_at, inside[:, None], factors, PARTS)
+        for member in tl.static_range(PACK):
+            qs = qs + (_of_head(q, member, KP, PACK, PARTS),)
+        accs = accs + (_zeros(rows.shape[0], PACK * VP, GPU),)
     return qs, accs
 
 
 @triton.jit
 def _add_columns(
     accs, qs, bias, QVK, seq_start, head, cols, length,
-    NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, PACK: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """accs, one for each head, plus SiLU(q k + bias) v over `cols`, times the scales of a `product`.
+    """accs, one for each tile of heads, plus SiLU(q k + bias) v over `cols`, times a `product`'s scales.
 
     The bias of an invisible column makes its weight zero."""
     factors: tl.constexpr = NUM_HEADS * (2 * KP + VP)
@@ -132,29 +149,35 @@ def _add_columns(
     # Rows behind a sequence's end belong to another one; NaN there times zero is not zero.
     inside = (cols < length)[:, None]
     added = ()
-    for h in tl.static_range(HEADS):
-        k_at = at + (NUM_HEADS * (KP + VP) + (head + h) * KP + tl.arange(0, KP))[None, :]
+    for tile in tl.static_range(HEADS // PACK):
+        first = head + tile * PACK
+        k_at = at + (NUM_HEADS * (KP + VP) + first * KP + tl.arange(0, PACK * KP))[None, :]
         k = load_parts(k_at, inside, factors, PARTS)
-        zero = tl.zeros([bias.shape[0], bias.shape[1]], dtype=tl.float32)
-        logits = product_transposed(qs[h], k, zero, PARTS, CHAINED) * unit_of(PARTS) + bias
-        weights = silu(logits, 1.0, 1.0 / scale_of(PARTS), GPU)
-        v_at = at + (NUM_HEADS * KP + (head + h) * VP + tl.arange(0, VP))[None, :]
-        v = load_parts(v_at, inside, factors, PARTS)
-        split_weights = split(weights, QVK.dtype.element_ty, PARTS)
-        added = added + (product(split_weights, v, accs[h], PARTS, CHAINED),)
+        v_at = at + (NUM_HEADS * KP + first * VP + tl.arange(0, PACK * VP))[None, :]
+        acc = accs[tile]
+        for member in tl.static_range(PACK):
+            zero = tl.zeros([bias.shape[0], bias.shape[1]], dtype=tl.float32)
+            dots = product_transposed(qs[tile * PACK + member], k, zero, PARTS, CHAINED)
+            weights = silu(dots * unit_of(PARTS) + bias, 1.0, 1.0 / scale_of(PARTS), GPU)
+            if member == 0:
+                v = load_parts(v_at, inside, factors, PARTS)
+            split_weights = split(weights, QVK.dtype.element_ty, PARTS)
+            acc = product(split_weights, _of_head(v, member, VP, PACK, PARTS), acc, PARTS, CHAINED)
+        added = added + (acc,)
     return added
 
 
 @triton.jit
-def _attended(
+def attended(
     QVK, sequence, seq_start, length, start_m, head,
     times, position_weights, time_table, num_times, width,
-    NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, PACK: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr,
     GPU: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """HEADS sums over the visible columns j of row i of SiLU(q_i k_j + bias_ij) v_j: (BLOCK_M, VP) float32.
+    """Sums over the visible columns j of row i of SiLU(q_i k_j + bias_ij) v_j, one for each tile of heads:
+    (BLOCK_M, PACK * VP) float32.
 
     times: (B, num_times + PAD, 2) float32, see `triton_kernels.embed_kernel`.
     UNROLLED: number of blocks of columns in the longest row, whose biases are computed before any read of the
@@ -180,13 +203,15 @@ def _attended(
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()
-    qs, accs = _queries(QVK, seq_start + rows, head, rows < length, NUM_HEADS, HEADS, KP, VP, PARTS, GPU)
+    qs, accs = _queries(
+        QVK, seq_start + rows, head, rows < length, NUM_HEADS, HEADS, PACK, KP, VP, PARTS, GPU
+    )  # fmt: skip
     if UNROLLED > 0:
         for block in tl.static_range(UNROLLED):
             cols = block * BLOCK_N + tl.arange(0, BLOCK_N)
             accs = _add_columns(
                 accs, qs, biases[block], QVK, seq_start, head, cols, length,
-                NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU,
+                NUM_HEADS, HEADS, PACK, KP, VP, PARTS, CHAINED, GPU,
             )  # fmt: skip
     else:
         # One loop: a second loop with a mask would wait again for its first keys and values.
@@ -197,54 +222,21 @@ def _attended(
             )  # fmt: skip
             accs = _add_columns(
                 accs, qs, bias, QVK, seq_start, head, start_n + tl.arange(0, BLOCK_N), length,
-                NUM_HEADS, HEADS, KP, VP, PARTS, CHAINED, GPU,
+                NUM_HEADS, HEADS, PACK, KP, VP, PARTS, CHAINED, GPU,
             )  # fmt: skip
     return accs
 
 
 # No specialisation on these, so that batches of all sizes share one compiled kernel.
-_SIZES = ["num_times", "num_sequences", "num_blocks", "width"]
+SIZES = ["num_times", "num_sequences", "num_blocks", "width"]
 
 
-@triton.jit(do_not_specialize=_SIZES)
-def attention_kernel(
-    QVK, A, offsets, times, position_weights, time_table,
-    num_times, num_sequences, num_blocks, width, scale,
-    NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
-    HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PAD: tl.constexpr, PARTS: tl.constexpr, GPU: tl.constexpr,
-):  # fmt: skip
-    """A = scale times `_attended`, (L, NUM_HEADS * VP).
-
-    Grid: num_blocks * num_sequences * NUM_HEADS / HEADS, long blocks first.
-    """
-    groups: tl.constexpr = NUM_HEADS // HEADS
-    program = tl.program_id(0)
-    start_m = (num_blocks - 1 - program // (num_sequences * groups)) * BLOCK_M
-    sequence = program % (num_sequences * groups) // groups
-    head = program % groups * HEADS
-    seq_start = tl.load(offsets + sequence).to(tl.int64)
-    length = (tl.load(offsets + sequence + 1) - seq_start).to(tl.int32)
-    if start_m >= length:
-        return
-    accs = _attended(
-        QVK, sequence, seq_start, length, start_m, head,
-        times, position_weights, time_table, num_times, width,
-        NUM_HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, 0, PARTS, False, GPU, False,
-    )  # fmt: skip
-    rows = start_m + tl.arange(0, BLOCK_M)
-    unit = scale * unit_of(PARTS)
-    at = A + (seq_start + rows)[:, None] * (NUM_HEADS * VP) + (head * VP + tl.arange(0, VP))[None, :]
-    for h in tl.static_range(HEADS):
-        tl.store(at + h * VP, (accs[h] * unit).to(A.dtype.element_ty), mask=(rows < length)[:, None])
-
-
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=SIZES)
 def block_kernel(
     U, QVK, X, NextU, NextQVK, offsets, times, position_weights, time_table, WOut, bias, W,
     num_times, num_sequences, num_blocks, width, scale, eps, l2_eps,
-    HEADS: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, D: tl.constexpr,
-    DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
+    HEADS: tl.constexpr, PACK: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PAD: tl.constexpr, UNROLLED: tl.constexpr,
     PARTS: tl.constexpr, QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
     DEPENDENT: tl.constexpr, LAST: tl.constexpr,
@@ -266,42 +258,43 @@ def block_kernel(
     length = (tl.load(offsets + sequence + 1) - seq_start).to(tl.int32)
     if start_m >= length:
         return
-    accs = _attended(
+    accs = attended(
         QVK, sequence, seq_start, length, start_m, 0,
         times, position_weights, time_table, num_times, width,
-        HEADS, HEADS, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, QVK_PARTS, CHAINED, GPU,
+        HEADS, HEADS, PACK, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, QVK_PARTS, CHAINED, GPU,
         DEPENDENT,
     )  # fmt: skip
 
     dtype: tl.constexpr = X.dtype.element_ty
     inside = start_m + tl.arange(0, BLOCK_M) < length
     rows = seq_start + start_m + tl.arange(0, BLOCK_M)
-    value = tl.arange(0, VP)
+    tiles: tl.constexpr = HEADS // PACK
+    value = tl.arange(0, PACK * VP)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     mixed = ()
     unit = scale * unit_of(QVK_PARTS)
-    for h in tl.static_range(HEADS):
-        a = (accs[h] * unit).to(dtype).to(tl.float32)
+    for tile in tl.static_range(tiles):
+        a = (accs[tile] * unit).to(dtype).to(tl.float32)
         mixed = mixed + (a,)
         total += tl.sum(a, axis=1)
     mean = total / (HEADS * V)
     squares = tl.zeros([BLOCK_M], dtype=tl.float32)
-    for h in tl.static_range(HEADS):
-        centred = tl.where((value < V)[None, :], mixed[h] - mean[:, None], 0.0)
+    for tile in tl.static_range(tiles):
+        centred = tl.where((value % VP < V)[None, :], mixed[tile] - mean[:, None], 0.0)
         squares += tl.sum(centred * centred, axis=1)
     deviation = 1.0 / tl.sqrt(squares / (HEADS * V) + eps)
 
     cols = tl.arange(0, DP)
     acc = tl.zeros([BLOCK_M, DP], dtype=tl.float32)
-    for h in tl.static_range(HEADS):
-        u_at = U + rows[:, None] * (HEADS * VP) + (h * VP + value)[None, :]
+    for tile in tl.static_range(tiles):
+        u_at = U + rows[:, None] * (HEADS * VP) + (tile * PACK * VP + value)[None, :]
         u = tl.load(u_at, mask=inside[:, None], other=0.0).to(tl.float32)
         # u is zero in the padding.
-        gated = ((mixed[h] - mean[:, None]) * deviation[:, None]).to(dtype).to(tl.float32) * u
-        w_at = cols[:, None] * (HEADS * VP) + (h * VP + value)[None, :]
+        gated = ((mixed[tile] - mean[:, None]) * deviation[:, None]).to(dtype).to(tl.float32) * u
+        w_at = cols[:, None] * (HEADS * VP) + (tile * PACK * VP + value)[None, :]
         w = load_parts(WOut + w_at, None, DP * HEADS * VP, PARTS)
         gated = split(gated * scale_of(PARTS), WOut.dtype.element_ty, PARTS)
-        if h == HEADS - 1:
+        if tile == tiles - 1:
             # Loaded before a product, which hides the latency.
             x_at = X + rows[:, None] * DP + cols[None, :]
             residual = tl.load(x_at, mask=inside[:, None], other=0.0)
@@ -317,6 +310,6 @@ def block_kernel(
         x = acc.to(dtype)
         tl.store(x_at, x, mask=inside[:, None])
         project_rows(
-            normalized(x.to(tl.float32), cols, eps, D), W, NextU, NextQVK, rows, inside,
+            normalized(x.to(tl.float32), cols, eps, D), W, NextU, NextQVK, rows, inside, 0, 1,
             DP, HEADS * VP, HEADS * (2 * KP + VP), BLOCK_C, PARTS, QVK_PARTS, CHAINED, GPU,
         )  # fmt: skip

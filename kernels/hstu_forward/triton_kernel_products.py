@@ -146,16 +146,16 @@ def store_activated(
 
 @triton.jit
 def project_rows(
-    x, W, U, QVK, rows, inside, DP: tl.constexpr, GATES: tl.constexpr, FACTORS: tl.constexpr,
-    BLOCK_C: tl.constexpr, PARTS: tl.constexpr, QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr,
-    GPU: tl.constexpr,
+    x, W, U, QVK, rows, inside, group, groups,
+    DP: tl.constexpr, GATES: tl.constexpr, FACTORS: tl.constexpr, BLOCK_C: tl.constexpr, PARTS: tl.constexpr,
+    QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
-    """Store SiLU(x W^T) in U and QVK, BLOCK_C columns at a time.
+    """Store SiLU(x W^T) in U and QVK, BLOCK_C columns at a time: one of `groups` shares of all columns.
 
     (BLOCK_M, DP), (PARTS, GATES + FACTORS, DP) -> (BLOCK_M, GATES), (BLOCK_M, QVK_PARTS, FACTORS)."""
     inner = tl.arange(0, DP)
     xs = split(x * scale_of(PARTS), W.dtype.element_ty, PARTS)
-    for start in tl.range(0, GATES + FACTORS, BLOCK_C):
+    for start in tl.range(group * BLOCK_C, GATES + FACTORS, groups * BLOCK_C):
         cols = start + tl.arange(0, BLOCK_C)
         w = load_parts(W + cols[:, None] * DP + inner[None, :], None, (GATES + FACTORS) * DP, PARTS)
         acc = tl.zeros([x.shape[0], BLOCK_C], dtype=tl.float32)

@@ -17,12 +17,18 @@ POSITION_PAD = 256
 UNSEEN = -1e30
 # Scale of factors of two parts, see `triton_kernel_products`.
 FACTOR_SCALE = 32.0
+# Least width of a product's factor.
+_TILE = 16
 _LAYER = "_hstu._attention_layers."
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model. dp, kp, vp: D, K, V as stored, powers of two of at least 16."""
+    """Sizes of a model. dp, kp, vp: D, K, V as stored, powers of two.
+
+    A tile of a tensor core is 16 elements wide. `pack` heads of at most 8 elements share one: each is stored
+    in 16 / pack elements. All other sizes are 16 or more.
+    """
 
     num_blocks: int
     num_heads: int
@@ -35,12 +41,18 @@ class Shape:
         return _padded(self.embedding_dim)
 
     @property
+    def pack(self) -> int:
+        """Heads of a tile: a power of two that divides their number."""
+        most = _TILE // _power_of_two(max(self.attention_dim, self.linear_dim))
+        return max(1, min(most, self.num_heads & -self.num_heads))
+
+    @property
     def kp(self) -> int:
-        return _padded(self.attention_dim)
+        return _padded(self.attention_dim) if self.pack == 1 else _TILE // self.pack
 
     @property
     def vp(self) -> int:
-        return _padded(self.linear_dim)
+        return _padded(self.linear_dim) if self.pack == 1 else _TILE // self.pack
 
     @property
     def gates(self) -> int:
@@ -108,8 +120,13 @@ def time_table(time_weights: torch.Tensor, bucket_divisor: float) -> TimeTable:
     return TimeTable(cells, table.shift)
 
 
+def _power_of_two(dim: int) -> int:
+    """The least power of two of at least `dim`."""
+    return 1 << (dim - 1).bit_length()
+
+
 def _padded(dim: int) -> int:
-    return max(16, 1 << (dim - 1).bit_length())
+    return max(_TILE, _power_of_two(dim))
 
 
 def model_shape(

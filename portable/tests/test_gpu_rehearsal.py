@@ -25,7 +25,7 @@ from tripy_portable.dtypes import BY_TORCH, F32
 from tripy_portable.ir.types import tensor_type
 from tripy_portable.kernels.registry import _LOWERINGS
 from tripy_portable.planner import Plan
-from tripy_portable.runtime import placement, streams
+from tripy_portable.runtime import cuda_plan, placement, streams
 from tripy_portable.runtime.cuda_plan import CudaPlan
 from tripy_portable.runtime.memref import DeviceMemRef
 from tripy_portable.runtime.options import Options
@@ -264,6 +264,41 @@ def test_a_graph_reads_what_it_is_called_with(gpu, monkeypatch):
     monkeypatch.setattr(graph._graph, "replay", replay)
     results = [plan.run([on_queue(torch.full((2,), value), queue)], queue)[0] for value in (3.0, 5.0)]
     assert [result.tolist() for result in results] == [[4, 4], [6, 6]]
+
+
+def test_inputs_of_one_element_type_enter_a_graph_together(gpu, monkeypatch):
+    types = (torch.float32, torch.int64, torch.float32)
+
+    def build(x, y, z):
+        del y
+        return tensorrt.element_wise(x, z, tensorrt.ElementWiseOperationAttr.get("kSUM"))
+
+    copies = []
+    foreach = torch._foreach_copy_
+
+    def copying(targets, sources):
+        copies.append([target.dtype for target in targets])
+        foreach(targets, sources)
+
+    plan = cuda_plan_of(build, [torch.ones(2, dtype=t) for t in types], cuda_graphs=True)
+    queue = gpu.queue("own")
+    monkeypatch.setattr(torch, "_foreach_copy_", copying)
+    for number in range(3):
+        arguments = [on_queue(torch.full((2,), number, dtype=t), queue) for t in types]
+        plan.run(arguments, queue)
+    # The second call captures and replays, the third replays. Nothing reads the integers.
+    assert copies == [[torch.float32, torch.float32]] * 2
+    assert [plan._graph._inputs[i].tolist() for i in (0, 2)] == [[2, 2]] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bool, torch.bfloat16, torch.int8])
+def test_every_element_type_enters_a_graph(dtype):
+    source = torch.ones(3, dtype=torch.float32).to(dtype)
+    target = torch.zeros(3, dtype=torch.float32).to(dtype)
+    ((positions, targets),) = cuda_plan._by_element_type([None, target], [1])
+    torch._foreach_copy_(targets, [cuda_plan._movable(source)])
+    assert positions == [1]
+    assert torch.equal(target.float(), source.float())
 
 
 def test_an_executable_without_work_is_not_captured(gpu):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mlir_tensorrt.runtime.api import MTRTException
+from tripy_portable.graphs import capture_graphs
 from tripy_portable.runtime.options import CUDA_GRAPHS, FUSE, TF32, Options
 from tripy_portable.runtime.precision import MatrixPrecision
 
@@ -58,3 +59,17 @@ def test_pytorchs_switches_are_set_and_come_back_after_an_error(allowed, name):
         with pytest.raises(KeyError):
             _fails((name, name), precision)
         assert _switches() == before
+
+
+def test_graphs_are_chosen_by_executable_too(monkeypatch):
+    monkeypatch.delenv(CUDA_GRAPHS, raising=False)
+    compiled = tp.compile(tp.relu, args=[tp.InputInfo((2,), tp.float32)])
+    other = tp.compile(tp.relu, args=[tp.InputInfo((2,), tp.float32)])
+    x = tp.ones((2,)).eval()
+    capture_graphs(compiled)
+    assert compiled._executable.options.cuda_graphs
+    assert not other._executable.options.cuda_graphs
+    assert [compiled(x).tolist() for _ in range(3)] == [[1, 1]] * 3
+    capture_graphs(compiled, enabled=False)
+    assert not compiled._executable.options.cuda_graphs
+    assert compiled(x).tolist() == [1, 1]

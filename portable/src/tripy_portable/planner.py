@@ -14,6 +14,8 @@ from tripy_portable.kernels import Lowered
 from tripy_portable.program import Node, Program
 
 Tensor = torch.Tensor
+# `torch.inference_mode` without its wrapper in Python, which takes longer than a small operation.
+InferenceMode = torch._C._InferenceMode
 
 
 @dataclass(slots=True)
@@ -90,7 +92,7 @@ class Plan:
         Returns:
             Freshly allocated, contiguous results.
         """
-        with torch.inference_mode():
+        with InferenceMode(True):
             return self._run(self._template.copy(), inputs)
 
     def _run(self, slots: list[Any], inputs: Sequence[Tensor | None]) -> list[Tensor]:

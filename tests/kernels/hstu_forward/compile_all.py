@@ -15,7 +15,14 @@ import sys
 import torch
 
 from configs import load_case
-from kernels.hstu_forward import HSTUForward, Settings, model, triton_launch
+from kernels.hstu_forward import (
+    HSTUForward,
+    Settings,
+    launch_arguments,
+    model,
+    triton_launch,
+    triton_launch_wide,
+)
 from reference.build import build_hstu
 from tests.kernels.triton_compiling import compile_kernel
 
@@ -43,9 +50,22 @@ class Compiling:
         self.compiled[key] = compile_kernel(self.kernel, values, self.capability, options)
 
 
-KERNELS = ("embed_kernel", "block_kernel", "project_kernel", "attention_kernel", "output_kernel")
-# D, heads, whether rows are many, type, dot precision.
+KERNELS = {
+    "embed_kernel": triton_launch,
+    "block_kernel": triton_launch,
+    "project_kernel": triton_launch_wide,
+    "attention_kernel": triton_launch_wide,
+    "output_kernel": triton_launch_wide,
+    "states_kernel": triton_launch_wide,
+}
+# D, heads, whether rows are many, type, dot precision. A head has D / heads elements.
 FORMS = (
+    (64, 8, False, torch.float32, "fp16x3"),
+    (64, 8, True, torch.bfloat16, "ieee"),
+    (256, 8, False, torch.float32, "fp16x3"),
+    (256, 8, False, torch.bfloat16, "ieee"),
+    (512, 1, True, torch.float32, "fp16x3"),
+    (512, 16, False, torch.bfloat16, "ieee"),
     (50, 2, False, torch.float32, "fp16x3"),
     (50, 2, True, torch.float32, "fp16x3"),
     (50, 2, True, torch.float32, "fp16x3, attention fp16"),
@@ -68,10 +88,10 @@ def forward_for(dim: int, heads: int, dtype: torch.dtype, dot: str) -> HSTUForwa
 def compiled(form: tuple, capability: int) -> dict[str, object]:
     """The compiled kernels of a form by name."""
     dim, heads, is_many, dtype, dot = form
-    kernels = {name: getattr(triton_launch, name) for name in KERNELS}
+    kernels = {name: getattr(module, name) for name, module in KERNELS.items()}
     standing = {name: Compiling(kernel, capability) for name, kernel in kernels.items()}
     for name, stand in standing.items():
-        setattr(triton_launch, name, stand)
+        setattr(KERNELS[name], name, stand)
     longest, sequences = 211, 128 if is_many else 1
     ids = torch.empty(sequences * longest, dtype=torch.int64)
     offsets, times = (
@@ -81,7 +101,7 @@ def compiled(form: tuple, capability: int) -> dict[str, object]:
     with torch.no_grad():
         forward_for(dim, heads, dtype, dot)(ids, offsets, times, longest)
     for name, kernel in kernels.items():
-        setattr(triton_launch, name, kernel)
+        setattr(KERNELS[name], name, kernel)
     return {
         f"{name}, D {dim}, {'many' if is_many else 'few'} rows, {dtype}, {dot}, {number}": kernel
         for name, stand in standing.items()
@@ -92,8 +112,9 @@ def compiled(form: tuple, capability: int) -> dict[str, object]:
 def for_gpu(capability: int) -> None:
     """Make the launcher choose as it does on such a GPU; nothing here needs one."""
     model.require_triton = lambda x: None
-    triton_launch._on_gpu = lambda forward: True
-    triton_launch._can_depend = lambda forward: capability >= 90
+    for module in (launch_arguments, triton_launch, triton_launch_wide):
+        module.on_gpu = lambda parameters: True
+        module.can_depend = lambda parameters: capability >= 90
 
 
 def main(capability: int, last: int) -> dict[str, int]:

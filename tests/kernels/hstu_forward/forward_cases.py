@@ -6,7 +6,7 @@ import torch
 
 from configs import load_case
 from kernels.hstu_forward import Settings
-from kernels.hstu_forward.tiles import AttentionTile
+from kernels.hstu_forward.tiles import AttentionTile, EmbedTile, Schedule, Tile, Wide
 from parity.base.precision import PRECISIONS
 from parity.verdict.rule import Verdict, judge
 from reference.build import build_hstu
@@ -33,6 +33,16 @@ def small_model(**changes):
             elif "_rel_attn_bias" in name or name.endswith(("_o.bias", "_item_emb.weight")):
                 parameter.normal_()
     return config, model
+
+
+def sized(dim: int, heads: int, attention_dim: int, linear_dim: int) -> dict[str, int]:
+    """D, H, K and V as changes of `small_model`."""
+    return {
+        "item_embedding_dim": dim,
+        "num_heads": heads,
+        "attention_dim": attention_dim,
+        "linear_dim": linear_dim,
+    }
 
 
 def settings_of(config, model) -> Settings:
@@ -94,3 +104,19 @@ TILES = (
     AttentionTile(16, 64, 4, 1, block_c=128, is_unrolled=True),
 )
 BOUNDARIES = (16, 0, 33, 1, 32, 51, 17)
+
+
+def wide(project: Tile, attention: AttentionTile, output: Tile) -> Schedule:
+    return Schedule(EmbedTile(16), Wide(project, attention, output))
+
+
+# For D 100 and two heads of 50: an embedding has 128 columns, a projection 512, the output's factor 128.
+WIDE = {
+    "all at once": wide(
+        Tile(16, 32, 128, 4, 1), AttentionTile(16, 64, 4, 1, is_unrolled=True), Tile(16, 32, 128, 4, 1)
+    ),
+    "in steps": wide(Tile(32, 64, 32, 4, 1), AttentionTile(32, 16, 4, 1), Tile(16, 64, 32, 4, 1)),
+    "whole rows": wide(
+        Tile(16, 128, 64, 4, 1), AttentionTile(16, 32, 4, 1, heads=2), Tile(32, 128, 64, 4, 1)
+    ),
+}

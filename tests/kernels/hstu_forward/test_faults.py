@@ -11,7 +11,9 @@ from tests.kernels.hstu_forward.forward_cases import (
     BOUNDARIES,
     LENGTHS,
     TILES,
+    WIDE,
     settings_of,
+    sized,
     small_model,
     verdict,
 )
@@ -65,8 +67,8 @@ SOURCE_FAULTS = {
     "bias: an edge ignored": ("tl.where(tl.abs(delta) >= edge, ", "tl.where(tl.abs(delta) < 0.0, ", 0),
     "bias: times without their upper part": ("* 16777216.0 +", "* 0.0 +", 0),
     "the other head's keys": (
-        "(head + h) * KP + tl.arange(0, KP))[None",
-        "(head + 1 - h) * KP + tl.arange(0, KP))[None",
+        "+ first * KP + tl.arange(0, PACK * KP))[None",
+        "+ (1 - first) * KP + tl.arange(0, PACK * KP))[None",
         0,
     ),
     "the norm over padded heads": ("total / (HEADS * V)", "total / (HEADS * VP)", 0),
@@ -96,13 +98,74 @@ def test_a_fault_of_the_kernel_is_caught(fault, tmp_path, monkeypatch):
     old, new, tile = SOURCE_FAULTS[fault]
     faulty = mutated(triton_kernel_block, old, new, tmp_path, monkeypatch)
     monkeypatch.setattr(triton_launch, "block_kernel", faulty.block_kernel)
-    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: TILES[tile])
+    monkeypatch.setattr(tiles, "block_tile", lambda *_: TILES[tile])
     config, model = small_model()
     settings = settings_of(config, model)
     actual = verdict(
         config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a), scale=10**5
     )
     assert not actual.passed
+
+
+PACKED_FAULTS = {
+    "both heads' values": ("_of_head(v, member, VP, PACK, PARTS)", "v"),
+    "both heads' queries": ("qs + (_of_head(q, member, KP, PACK, PARTS),)", "qs + (q,)"),
+    "the norm over padded heads": ("value % VP < V", "value < PACK * VP"),
+}
+
+
+@needs_triton
+@pytest.mark.parametrize("fault", PACKED_FAULTS)
+def test_a_fault_of_heads_in_one_tile_is_caught(fault, tmp_path, monkeypatch):
+    from kernels.hstu_forward import triton_kernel_block, triton_launch
+
+    faulty = mutated(triton_kernel_block, *PACKED_FAULTS[fault], tmp_path, monkeypatch)
+    monkeypatch.setattr(triton_launch, "block_kernel", faulty.block_kernel)
+    config, model = small_model(**sized(40, 4, 7, 7))
+    settings = settings_of(config, model)
+    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    assert not actual.passed
+
+
+# In the source of a block in three kernels, each with a schedule that reaches it.
+WIDE_FAULTS = {
+    "a projection of rows without their mean": ("(x - mean[:, None])", "x", "in steps"),
+    "a projection without its norm": ("normalized(x, inner, eps, D)", "x", "all at once"),
+    "the norm over padded heads": ("cols % PAD < DIM", "cols % PAD < PAD", "in steps"),
+    "no residual": ("acc += tl.load(X + at", "acc += 0.0 * tl.load(X + at", "whole rows"),
+    "the bias of the first columns": (
+        "tl.load(bias + cols)",
+        "tl.load(bias + cols % BLOCK_N)",
+        "all at once",
+    ),
+    "states without their norm": ("(x / norm[:, None])", "x", "all at once"),
+    "half of the factor": ("tl.range(0, width, BLOCK_K)", "tl.range(0, width // 2, BLOCK_K)", "whole rows"),
+}
+
+
+def faulty_wide_verdict(fault, heads, name, tmp_path, monkeypatch):
+    """The verdict on a model of D 100 with `heads`, a number and a size, and a fault in its kernels."""
+    from kernels.hstu_forward import triton_kernel_wide, triton_launch_wide
+
+    old, new = fault
+    faulty = mutated(triton_kernel_wide, old, new, tmp_path, monkeypatch)
+    for kernel in ("project_kernel", "attention_kernel", "output_kernel", "states_kernel"):
+        monkeypatch.setattr(triton_launch_wide, kernel, getattr(faulty, kernel))
+    number, size = heads
+    config, model = small_model(**sized(100, number, size, size))
+    settings = settings_of(config, model)
+
+    def run(state, *arguments):
+        return HSTUForward(state, settings, "fp16x3", WIDE[name])(*arguments)
+
+    return verdict(config, model, "fp32", LENGTHS, run)
+
+
+@needs_triton
+@pytest.mark.parametrize("fault", WIDE_FAULTS)
+def test_a_fault_of_a_wide_block_is_caught(fault, tmp_path, monkeypatch):
+    old, new, name = WIDE_FAULTS[fault]
+    assert not faulty_wide_verdict((old, new), (2, 50), name, tmp_path, monkeypatch).passed
 
 
 @needs_triton

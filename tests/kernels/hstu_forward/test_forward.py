@@ -14,9 +14,11 @@ from tests.kernels.hstu_forward.forward_cases import (
     BOUNDARIES,
     LENGTHS,
     TILES,
+    WIDE,
     batch,
     rows,
     settings_of,
+    sized,
     small_model,
     verdict,
 )
@@ -70,7 +72,7 @@ def test_two_float16_parts_are_exact_below_and_nan_beyond_their_range(factor):
 def test_every_cut_of_a_block_is_the_model(tile, dot_precision, monkeypatch):
     config, model = small_model()
     settings = settings_of(config, model)
-    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: tile)
+    monkeypatch.setattr(tiles, "block_tile", lambda *_: tile)
     actual = verdict(
         config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
     )
@@ -84,7 +86,7 @@ def test_every_cut_of_an_attention_is_the_model(heads, monkeypatch):
     settings = settings_of(config, model)
     monkeypatch.setattr(tiles, "fits_block_kernel", lambda forward: False)
     for tile in (AttentionTile(16, 32, 4, 1, heads=heads), AttentionTile(32, 16, 4, 2, heads=heads)):
-        monkeypatch.setattr(tiles, "attention_tile", lambda forward, tile=tile: tile)
+        monkeypatch.setattr(tiles, "attention_tile", lambda *_, tile=tile: tile)
         actual = verdict(
             config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings, "fp16x3")(*a)
         )
@@ -92,19 +94,44 @@ def test_every_cut_of_an_attention_is_the_model(heads, monkeypatch):
 
 
 @needs_triton
+@pytest.mark.parametrize("dot_precision", [pytest.param("ieee", marks=pytest.mark.full), "fp16x3"])
 @pytest.mark.parametrize(
     "changes",
     [
-        {"item_embedding_dim": 32, "num_heads": 1, "attention_dim": 16, "linear_dim": 40},
-        {"item_embedding_dim": 100, "attention_dim": 50, "linear_dim": 50},
+        sized(32, 1, 16, 40),
+        sized(100, 2, 50, 50),
         {"relative_attention_bias": "positional"},
+        # Two heads in a tile, in one kernel a block and in three; four; three heads that no tile fits.
+        sized(64, 8, 8, 8),
+        sized(70, 10, 7, 7),
+        sized(16, 4, 3, 4),
+        sized(48, 3, 8, 8),
+        pytest.param(sized(512, 2, 32, 32), marks=pytest.mark.full),
+        pytest.param(sized(24, 1, 300, 512), marks=pytest.mark.full),
     ],
     ids=str,
 )
-def test_other_shapes_are_the_model_too(changes):
+def test_other_shapes_are_the_model_too(changes, dot_precision):
     config, model = small_model(**changes)
     settings = settings_of(config, model)
-    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    actual = verdict(
+        config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
+    )
+    assert actual.passed, actual.reason
+
+
+@needs_triton
+@pytest.mark.parametrize("name", WIDE)
+def test_every_cut_of_a_wide_block_is_the_model(name):
+    config, model = small_model(**sized(100, 2, 50, 50))
+    settings = settings_of(config, model)
+    actual = verdict(
+        config,
+        model,
+        "fp32",
+        BOUNDARIES,
+        lambda state, *a: HSTUForward(state, settings, "fp16x3", WIDE[name])(*a),
+    )
     assert actual.passed, actual.reason
 
 
@@ -117,7 +144,7 @@ def test_other_shapes_are_the_model_too(changes):
 def test_nothing_depends_on_memory_that_nobody_wrote(tile, monkeypatch):
     # PyTorch then fills its uninitialised tensors with NaN.
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    monkeypatch.setattr(tiles, "block_tile", lambda batch, forward: tile)
+    monkeypatch.setattr(tiles, "block_tile", lambda *_: tile)
     config, model = small_model()
     settings = settings_of(config, model)
     torch.use_deterministic_algorithms(True, warn_only=True)

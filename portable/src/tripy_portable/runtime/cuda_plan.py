@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tripy_portable.planner import Plan
+from tripy_portable.planner import InferenceMode, Plan
 from tripy_portable.runtime.fusion import fuse, require_fusion
 from tripy_portable.runtime.memref import DeviceMemRef, make_ready
 from tripy_portable.runtime.options import Options
@@ -72,7 +72,7 @@ class CudaPlan:
             self._queues += (queue,)
         # Before `queue` becomes PyTorch's current stream: it is the one until now that may share memory.
         shared = make_ready([arguments[i] for i in self._plan.input_positions], queue)
-        with torch.inference_mode(), torch.cuda.stream(queue):
+        with InferenceMode(True), torch.cuda.stream(queue):
             results = self._run([memref.tensor for memref in arguments], queue)
         for other in shared:
             other.wait_stream(queue)
@@ -108,6 +108,7 @@ class CapturedGraph:
         self._inputs: list[Any] = [None] * len(inputs)
         for position in self._positions:
             self._inputs[position] = torch.empty_like(inputs[position])
+        self._copies = _by_element_type(self._inputs, self._positions)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._results = function(self._inputs)
@@ -120,10 +121,25 @@ class CapturedGraph:
         if self._last and self._last[0] != queue:
             queue.wait_stream(self._last[0])
         self._last[:] = [queue]
-        for position in self._positions:
-            self._inputs[position].copy_(inputs[position])
+        for positions, targets in self._copies:
+            torch._foreach_copy_(targets, [_movable(inputs[position]) for position in positions])
         self._graph.replay()
         return [result.clone() for result in self._results]
+
+
+def _by_element_type(inputs: Sequence[Any], positions: Sequence[int]) -> list[tuple[list[int], list[Tensor]]]:
+    """Positions and tensors of the inputs of one element type: one kernel copies them."""
+    groups: dict[torch.dtype, tuple[list[int], list[Tensor]]] = {}
+    for position in positions:
+        group = groups.setdefault(inputs[position].dtype, ([], []))
+        group[0].append(position)
+        group[1].append(_movable(inputs[position]))
+    return list(groups.values())
+
+
+def _movable(tensor: Tensor) -> Tensor:
+    """The tensor, in a type that the copying kernel knows."""
+    return tensor.view(torch.uint8) if tensor.dtype is torch.float8_e4m3fn else tensor
 
 
 def _wait_for(queues: list[torch.cuda.Stream]) -> None:

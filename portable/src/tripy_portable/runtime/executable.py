@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tripy_portable.constant_folding import fold
+from tripy_portable.dtypes import ElementType
 from tripy_portable.ir.types import RankedTensorType, tensor_type
 from tripy_portable.planner import Plan
 from tripy_portable.plugins.registry import check_plugins
@@ -78,6 +81,11 @@ class Executable:
         self.recorded: Program | None = None
         self._plans: OrderedDict[Any, Plan | CudaPlan] = OrderedDict()
 
+    def capture_graphs(self, enabled: bool) -> None:
+        """Choose between launches and a CUDA graph; see `tripy_portable.graphs`. Drops the plans."""
+        self.options = replace(self.options, cuda_graphs=enabled)
+        self._plans.clear()
+
     def plan(self, key: Any) -> Plan | CudaPlan | None:
         """The plan that was made for a key, if it is still kept."""
         plan = self._plans.get(key)
@@ -122,7 +130,9 @@ class Executable:
                 values[index] = torch.full(type.dims, extent, dtype=type.element.torch)
             types.append(type)
         key = plan_key(
-            [(*type.dims, type.element.code) for type in types], [v.item() for v in values.values()]
+            [type.dims for type in types],
+            [type.element for type in types],
+            [value.item() for value in values.values()],
         )
         self.make_plan(key, types, values)
 
@@ -144,6 +154,8 @@ class Executable:
         return [("portable-program", self.serialize())]
 
 
-def plan_key(types: list[tuple[Any, ...]], host_values: list[int | float]) -> Any:
-    """The key of a plan: each input's dimensions and element type code, and the values on the host."""
-    return (*types, *host_values)
+def plan_key(
+    shapes: Sequence[tuple[int, ...]], elements: Sequence[ElementType], host_values: list[int | float]
+) -> Any:
+    """The key of a plan: each input's shape and element type, and the values on the host."""
+    return (*shapes, *elements, *host_values)

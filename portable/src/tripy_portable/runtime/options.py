@@ -4,7 +4,8 @@
 no rounding; PyTorch's own switches have no effect. The variable has no effect on the CPU.
 
 `TRIPY_PORTABLE_CUDA_GRAPHS=1` captures the work of each set of input shapes as a CUDA graph at the second
-call, and replays it. Inputs are copied into the graph's own memory, and results out of it.
+call, and replays it. Inputs are copied into the graph's own memory, and results out of it. `graphs` chooses
+for one executable.
 
 `TRIPY_PORTABLE_FUSE=1` compiles the steps of each set of input shapes with PyTorch's Inductor at the first
 call, which takes seconds; see `fusion`. It needs Triton and PyTorch 2.11.

@@ -64,7 +64,8 @@ class RuntimeSession:
         """
         tensors = [memref.tensor for memref in in_args]
         key = plan_key(
-            [(*tensor.shape, memref.element.code) for tensor, memref in zip(tensors, in_args)],
+            [tensor.shape for tensor in tensors],
+            [memref.element for memref in in_args],
             [tensors[i].item() for i in self._host_inputs if i < len(tensors)],
         )
         plan = self.executable.plan(key)
