@@ -89,8 +89,8 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # The system gives the lowest number that is free.
-            os.open(os.devnull, os.O_RDWR)
+            # The system gives the lowest number that is free. Processes of runners inherit the streams.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
             setattr(sys, f"__{name}__", getattr(sys, name))

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -135,6 +137,18 @@ def test_an_ignored_signal_stays_ignored(program, tmp_path):
     process.send_signal(signal.SIGINT)
     sent.touch()
     assert process.wait(PATIENCE) == 0
+
+
+def test_processes_of_a_program_with_closed_streams_have_streams():
+    child = "import sys; print(None in (sys.stdin, sys.stdout, sys.stderr), file=open(sys.argv[1], 'w'))"
+    text = (
+        "import subprocess, sys\nfrom parity.base.interruption import watch\n"
+        f"watch(); subprocess.run([sys.executable, '-c', {child!r}, sys.argv[1]], close_fds=True)"
+    )
+    with tempfile.NamedTemporaryFile("r") as told:
+        command = shlex.join([sys.executable, "-c", text, told.name])
+        subprocess.run(["bash", "-c", f"{command} <&- >&- 2>&-"], cwd=ROOT, check=True)
+        assert told.read() == "False\n"
 
 
 class TestLocks:
