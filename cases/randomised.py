@@ -198,8 +198,6 @@ def _dlrm(draw: _Draw) -> tuple[Values, Values]:
         "weighted_pooling": draw.choice("learned", "fixed") if composed == "weighted" else None,
         "max_bag_size": draw.or_nothing(draw.size(longest, 6)),
     }
-    if composed in ("plain", "weighted"):
-        model["int8_rows"] = [f"emb_l.{table}" for table in range(len(tables)) if draw.flag()]
     inputs = {
         "batch_size": draw.size(1, 16),
         "longest_bag": longest,

@@ -41,7 +41,7 @@ from reference.int4_embedding_bags import Int4EmbeddingBag
 from reference.int8_embedding_bags import Int8EmbeddingBag
 from reference.md_embedding_bag import PrEmbeddingBag
 from reference.qr_embedding_bag import QREmbeddingBag
-from reference.quantisers import schemes_inside
+from reference.quantisers import NO_SCHEMES, schemes_inside
 from reference.validation import require, require_choice, require_positive
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def create_emb(
     md_threshold: int,
     sparse: bool,
     rng: NumpyRandom,
-    schemes: Mapping[str, Scheme] | None = None,
+    schemes: Mapping[str, Scheme] = NO_SCHEMES,
 ) -> EmbeddingTables:
     """Make one table for each entry of ``ln_emb``; arguments as for `DLRM_Net`."""
     require(len(ln_emb) > 0, "ln_emb", list(ln_emb), "give at least one table")
@@ -104,7 +104,7 @@ def create_emb(
         elif md_flag and rows > md_threshold:
             tables.append(PrEmbeddingBag(rows, dim, max(dims), sparse, rng))
         else:
-            scheme = (schemes or {}).get(str(table))
+            scheme = schemes.get(str(table))
             kind = EmbeddingBag if scheme is None else _QUANTISED_TABLES[scheme.numbers]
             tables.append(kind(rows, max(dims), sparse, rng))
     return tables
@@ -170,7 +170,7 @@ class DLRM_Net(nn.Module):
         validate_inputs: bool = True,
         mlp_init: str = "normal",
         rng: NumpyRandom | None = None,
-        schemes: Mapping[str, Scheme] | None = None,
+        schemes: Mapping[str, Scheme] = NO_SCHEMES,
     ) -> None:
         super().__init__()
         rng = rng or np.random

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from reference.embedding_bags import NumpyRandom
-from reference.quantisers import QuantisedLinear
+from reference.quantisers import NO_SCHEMES, QuantisedLinear
 from reference.validation import require_choice
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def create_mlp(
     sigmoid_layer: int,
     init: str,
     rng: NumpyRandom,
-    schemes: Mapping[str, Scheme] | None = None,
+    schemes: Mapping[str, Scheme] = NO_SCHEMES,
 ) -> nn.Sequential:
     """Linear layers of the given widths, each followed by a ReLU, or by a sigmoid at ``sigmoid_layer``.
 
@@ -99,7 +99,7 @@ def create_mlp(
     """
     layers: list[nn.Module] = []
     for layer, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
-        scheme = (schemes or {}).get(str(len(layers)))
+        scheme = schemes.get(str(len(layers)))
         linear = QuantisedLinear(fan_in, fan_out, scheme) if scheme else nn.Linear(fan_in, fan_out)
         if not linear.weight.is_meta:
             if init == "normal":

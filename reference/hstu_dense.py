@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from reference.embedding_modules import EmbeddingModule
 from reference.input_features_preprocessors import InputFeaturesPreprocessorModule
 from reference.output_postprocessors import OutputPostprocessorModule
-from reference.quantisers import schemes_inside
+from reference.quantisers import NO_SCHEMES, schemes_inside
 from reference.relative_attention_bias import (
     RelativeAttentionBiasModule,
     RelativeBucketedTimeAndPositionBasedBias,
@@ -103,7 +103,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         bucket_divisor: float = 0.301,
         concat_ua: bool = False,
         epsilon: float = 1e-6,
-        schemes: Mapping[str, Scheme] | None = None,
+        schemes: Mapping[str, Scheme] = NO_SCHEMES,
     ) -> None:
         super().__init__(ndp_module=similarity_module)
         require_positive(

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 LARGEST = {"int8": 127.0, "fp8": 448.0, "int4": 7.0}
 """The code of a scale's largest number, by the type of the codes."""
 SPANS = ("tensor", "channel", "blocks")
+NO_SCHEMES: Mapping[str, Scheme] = MappingProxyType({})
+"""The schemes of a model without quantisation."""
 _LEAST = {"int8": -128.0, "int4": -8.0}
 
 
@@ -63,14 +66,10 @@ def round_to_codes(steps: torch.Tensor, numbers: str) -> tuple[torch.Tensor, tor
     return values, values.to(torch.int8)
 
 
-def schemes_inside(module: str, schemes: Mapping[str, Scheme] | None) -> dict[str, Scheme]:
+def schemes_inside(module: str, schemes: Mapping[str, Scheme]) -> dict[str, Scheme]:
     """The schemes inside a module, by path from there."""
     prefix = f"{module}."
-    return {
-        path.removeprefix(prefix): scheme
-        for path, scheme in (schemes or {}).items()
-        if path.startswith(prefix)
-    }
+    return {path.removeprefix(prefix): scheme for path, scheme in schemes.items() if path.startswith(prefix)}
 
 
 class InputQuantiser(nn.Module):

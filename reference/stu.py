@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from reference.quantisers import QuantisedProduct
+from reference.quantisers import NO_SCHEMES, QuantisedProduct
 from reference.sequence_utils import batch_gather_embeddings, zero_padded_rows
 from reference.stu_attention import STUAttention, STUAttentionMask
 from reference.validation import require_positive, require_rate
@@ -128,7 +128,7 @@ class STULayer(torch.nn.Module):
         output_dropout_ratio: float = 0.3,
         attn_alpha: float | None = None,
         use_group_norm: bool = False,
-        schemes: Mapping[str, Scheme] | None = None,
+        schemes: Mapping[str, Scheme] = NO_SCHEMES,
     ) -> None:
         super().__init__()
         require_rate(output_dropout_ratio=output_dropout_ratio)
@@ -147,7 +147,6 @@ class STULayer(torch.nn.Module):
         normed_dim = num_heads if use_group_norm else num_heads * hidden_dim
         self._output_norm_weight = torch.nn.Parameter(torch.ones(normed_dim))
         self._output_norm_bias = torch.nn.Parameter(torch.zeros(normed_dim))
-        schemes = schemes or {}
         self._uvqk_product = (
             QuantisedProduct(schemes["_uvqk_weight"], embedding_dim, uvqk_dim)
             if "_uvqk_weight" in schemes

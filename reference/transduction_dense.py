@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from reference.quantisers import QuantisedLinear, QuantisedProduct
+from reference.quantisers import NO_SCHEMES, QuantisedLinear, QuantisedProduct
 from reference.relative_attention_bias import RelativeAttentionBiasModule
 from reference.sequence_utils import batch_gather_embeddings, batch_scatter_embeddings, zero_padded_rows
 from reference.validation import require, require_choice, require_positive, require_rate
@@ -167,7 +167,7 @@ class SequentialTransductionUnitDense(torch.nn.Module):
         linear_config: str = "uvqk",
         concat_ua: bool = False,
         epsilon: float = 1e-6,
-        schemes: Mapping[str, Scheme] | None = None,
+        schemes: Mapping[str, Scheme] = NO_SCHEMES,
     ) -> None:
         super().__init__()
         require_positive(embedding_dim=embedding_dim)
@@ -195,7 +195,6 @@ class SequentialTransductionUnitDense(torch.nn.Module):
         self._norm_attn_output = NonAffineLayerNorm(num_heads * linear_hidden_dim, epsilon)
         uvqk_dim = 2 * num_heads * linear_hidden_dim + 2 * num_heads * attention_dim
         self._uvqk = torch.nn.Parameter(torch.empty(embedding_dim, uvqk_dim).normal_(mean=0, std=0.02))
-        schemes = schemes or {}
         self._uvqk_product = (
             QuantisedProduct(schemes["_uvqk"], embedding_dim, uvqk_dim) if "_uvqk" in schemes else None
         )

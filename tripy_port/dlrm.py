@@ -26,7 +26,7 @@ from tripy_port.int8_embedding_bags import Int8EmbeddingBag
 from tripy_port.md_embedding_bag import PrEmbeddingBag
 from tripy_port.parameters import parameter
 from tripy_port.qr_embedding_bag import QREmbeddingBag
-from tripy_port.quantisers import schemes_inside
+from tripy_port.quantisers import NO_SCHEMES, schemes_inside
 from tripy_port.validation import require, require_choice, require_positive
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def create_emb(
     md_flag: bool,
     md_threshold: int,
     max_bag_size: int | None,
-    schemes: Mapping[str, Scheme] | None = None,
+    schemes: Mapping[str, Scheme] = NO_SCHEMES,
     dtype: tp.dtype = tp.float32,
 ) -> EmbeddingTables:
     """Make one table for each entry of ``ln_emb``; arguments as for `DLRM_Net`."""
@@ -86,7 +86,7 @@ def create_emb(
         elif md_flag and rows > md_threshold:
             tables.append(PrEmbeddingBag(rows, dim, max(dims), max_bag_size, dtype))
         else:
-            scheme = (schemes or {}).get(str(table))
+            scheme = schemes.get(str(table))
             kind = EmbeddingBag if scheme is None else _QUANTISED_TABLES[scheme.numbers]
             tables.append(kind(rows, max(dims), max_bag_size, dtype))
     return EmbeddingTables(*tables)
@@ -143,7 +143,7 @@ class DLRM_Net(tp.Module):
         md_threshold: int = 200,
         weighted_pooling: str | None = None,
         max_bag_size: int | None = None,
-        schemes: Mapping[str, Scheme] | None = None,
+        schemes: Mapping[str, Scheme] = NO_SCHEMES,
         dtype: tp.dtype = tp.float32,
     ) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import nvtripy as tp
 
-from tripy_port.quantisers import QuantisedLinear
+from tripy_port.quantisers import NO_SCHEMES, QuantisedLinear
 from tripy_port.validation import require_choice
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class FeatureInteraction(tp.Module):
 def create_mlp(
     sizes: Sequence[int],
     sigmoid_layer: int,
-    schemes: Mapping[str, Scheme] | None = None,
+    schemes: Mapping[str, Scheme] = NO_SCHEMES,
     dtype: tp.dtype = tp.float32,
 ) -> tp.Sequential:
     """Linear layers of the given widths, each followed by a ReLU, or by a sigmoid at ``sigmoid_layer``.
@@ -116,7 +116,7 @@ def create_mlp(
     """
     layers: list[tp.Module] = []
     for layer, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
-        scheme = (schemes or {}).get(str(len(layers)))
+        scheme = schemes.get(str(len(layers)))
         linear = (
             QuantisedLinear(fan_in, fan_out, scheme, dtype)
             if scheme

@@ -21,7 +21,7 @@ from tripy_port.embedding_modules import EmbeddingModule
 from tripy_port.input_features_preprocessors import InputFeaturesPreprocessorModule
 from tripy_port.output_postprocessors import OutputPostprocessorModule
 from tripy_port.parameters import parameter
-from tripy_port.quantisers import schemes_inside
+from tripy_port.quantisers import NO_SCHEMES, schemes_inside
 from tripy_port.relative_attention_bias import (
     RelativeAttentionBiasModule,
     RelativeBucketedTimeAndPositionBasedBias,
@@ -98,7 +98,7 @@ class HSTUDenseModel(SequentialEncoderWithLearnedSimilarityModule):
         bucket_divisor: float = 0.301,
         concat_ua: bool = False,
         epsilon: float = 1e-6,
-        schemes: Mapping[str, Scheme] | None = None,
+        schemes: Mapping[str, Scheme] = NO_SCHEMES,
         dtype: tp.dtype = tp.float32,
     ) -> None:
         super().__init__(ndp_module=similarity_module)

@@ -41,8 +41,8 @@ class Int4Rows(tp.Module):
         steps_ND = (weight_ND - low_N1) * (1.0 / scale_N1)
         codes_ND = tp.cast(tp.quantize(steps_ND, 1.0, tp.int8), tp.int32)
         codes_ND = tp.minimum(tp.maximum(codes_ND, 0), CODES - 1)
-        if self.embedding_dim % 2:
-            codes_ND = tp.concatenate([codes_ND, codes_ND[:, 0:1] * 0], dim=1)
+        last = [codes_ND[:, 0:1] * 0] * (self.embedding_dim % 2)
+        codes_ND = tp.concatenate([codes_ND, *last], dim=1)
         codes_NP2 = tp.reshape(codes_ND, (codes_ND.shape[0], -1, 2))
         low_NP, high_NP = tp.squeeze(codes_NP2[:, :, 0:1], 2), tp.squeeze(codes_NP2[:, :, 1:2], 2)
         return tp.cast(low_NP + high_NP * CODES - ZERO, tp.int8), scale_N1, low_N1

@@ -13,6 +13,7 @@ Legend: K inputs and N outputs of a product, S scales along an axis.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import nvtripy as tp
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 LARGEST = {"int8": 127.0, "fp8": 448.0, "int4": 7.0}
 """The code of a scale's largest number, by the type of the codes."""
 SPANS = ("tensor", "channel", "blocks")
+NO_SCHEMES: Mapping[str, Scheme] = MappingProxyType({})
+"""The schemes of a model without quantisation."""
 _DTYPES = {"int8": tp.int8, "fp8": tp.float8, "int4": tp.int4}
 _FP8_UNITS = 512.0
 """Steps of the smallest numbers of fp8 in 1."""
@@ -53,14 +56,10 @@ def _integers(quantised: tp.Tensor, numbers: str) -> tp.Tensor:
     return fp8_places(values) if numbers == "fp8" else tp.cast(values, tp.int8)
 
 
-def schemes_inside(module: str, schemes: Mapping[str, Scheme] | None) -> dict[str, Scheme]:
+def schemes_inside(module: str, schemes: Mapping[str, Scheme]) -> dict[str, Scheme]:
     """The schemes inside a module, by path from there."""
     prefix = f"{module}."
-    return {
-        path.removeprefix(prefix): scheme
-        for path, scheme in (schemes or {}).items()
-        if path.startswith(prefix)
-    }
+    return {path.removeprefix(prefix): scheme for path, scheme in schemes.items() if path.startswith(prefix)}
 
 
 class InputQuantiser(tp.Module):

@@ -17,7 +17,7 @@ import nvtripy as tp
 
 from tripy_port.numerics import both, layer_norm, silu
 from tripy_port.parameters import parameter
-from tripy_port.quantisers import QuantisedProduct
+from tripy_port.quantisers import NO_SCHEMES, QuantisedProduct
 from tripy_port.sequence_utils import batch_gather_embeddings, zero_padded_rows
 from tripy_port.stu_attention import STUAttention, STUAttentionMask
 from tripy_port.validation import require_positive, require_rate
@@ -123,7 +123,7 @@ class STULayer(tp.Module):
         output_dropout_ratio: float = 0.3,
         attn_alpha: float | None = None,
         use_group_norm: bool = False,
-        schemes: Mapping[str, Scheme] | None = None,
+        schemes: Mapping[str, Scheme] = NO_SCHEMES,
         dtype: tp.dtype = tp.float32,
     ) -> None:
         super().__init__()
@@ -143,7 +143,6 @@ class STULayer(tp.Module):
         normed_dim = num_heads if use_group_norm else num_heads * hidden_dim
         self._output_norm_weight = parameter((normed_dim,), dtype)
         self._output_norm_bias = parameter((normed_dim,), dtype)
-        schemes = schemes or {}
         self._uvqk_product = (
             QuantisedProduct(schemes["_uvqk_weight"], embedding_dim, uvqk_dim, dtype)
             if "_uvqk_weight" in schemes

@@ -16,7 +16,7 @@ import nvtripy as tp
 
 from tripy_port.numerics import divide, layer_norm, silu
 from tripy_port.parameters import parameter
-from tripy_port.quantisers import QuantisedLinear, QuantisedProduct
+from tripy_port.quantisers import NO_SCHEMES, QuantisedLinear, QuantisedProduct
 from tripy_port.relative_attention_bias import RelativeAttentionBiasModule
 from tripy_port.sequence_utils import batch_gather_embeddings, batch_scatter_embeddings, zero_padded_rows
 from tripy_port.validation import require, require_choice, require_positive, require_rate
@@ -167,7 +167,7 @@ class SequentialTransductionUnitDense(tp.Module):
         linear_config: str = "uvqk",
         concat_ua: bool = False,
         epsilon: float = 1e-6,
-        schemes: Mapping[str, Scheme] | None = None,
+        schemes: Mapping[str, Scheme] = NO_SCHEMES,
         dtype: tp.dtype = tp.float32,
     ) -> None:
         super().__init__()
@@ -196,7 +196,6 @@ class SequentialTransductionUnitDense(tp.Module):
         self._norm_attn_output = NonAffineLayerNorm(num_heads * linear_hidden_dim, epsilon)
         uvqk_dim = 2 * num_heads * linear_hidden_dim + 2 * num_heads * attention_dim
         self._uvqk = parameter((embedding_dim, uvqk_dim), dtype)
-        schemes = schemes or {}
         self._uvqk_product = (
             QuantisedProduct(schemes["_uvqk"], embedding_dim, uvqk_dim, dtype) if "_uvqk" in schemes else None
         )

@@ -73,8 +73,7 @@ def test_cases_cover_every_kind_of_module_and_both_ways_to_sum_bags():
     assert {model.weighted_pooling for model in models} == {None, "learned", "fixed"}
     assert {model.qr_operation for model in models if model.qr_flag} == {"mult", "add", "concat"}
     assert {model.md_round_dims for model in models if model.md_flag} == {True, False}
-    quantised = ("dlrm_tiny_int8", "dlrm_tiny_quantised")
-    tiny = [name for name in DLRM_CASES if name.startswith("dlrm_tiny") and name not in quantised]
+    tiny = [name for name in DLRM_CASES if name.startswith("dlrm_tiny")]
     assert [name for name in DLRM_CASES if configs.load_case(name).default] == tiny
 
 
