@@ -122,5 +122,8 @@ def create_mlp(
             if scheme
             else tp.Linear(fan_in, fan_out, dtype=dtype)
         )
-        layers += [linear, Sigmoid() if layer == sigmoid_layer else ReLU()]
+        layers += [
+            linear,
+            Sigmoid() if layer == sigmoid_layer else ReLU(),
+        ]
     return tp.Sequential(*layers)

@@ -168,10 +168,10 @@ class STULayer(tp.Module):
         """u, attn_output (..., H * V) and the layer's input x (..., D) -> (..., D)."""
         normed = self._output_norm(attn_output, self._output_norm_weight, self._output_norm_bias)
         gated = tp.cast(tp.cast(u, normed.dtype) * normed, x.dtype)
-        y = tp.concatenate([u, attn_output, gated], dim=-1)
-        if self._output_product is None:
-            return y @ self._output_weight + x
-        return self._output_product(y, self._output_weight) + x
+        if self._output_product is not None:
+            y = tp.concatenate([u, attn_output, gated], -1)
+            return self._output_product(y, self._output_weight) + x
+        return tp.concatenate([u, attn_output, gated], dim=-1) @ self._output_weight + x
 
     def forward(
         self,

@@ -7,7 +7,7 @@ import json
 import pickletools
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,13 +31,9 @@ def layout(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[tuple[int, ..
 
 
 def load_checkpoint(
-    path: Path,
-    expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
-    optional: Callable[[str], bool] = lambda name: False,
+    path: Path, expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 ) -> dict[str, torch.Tensor]:
     """Read a checkpoint: exactly the tensors of `expected`, see `layout`.
-
-    A file has all tensors with `optional` names, or none of them.
 
     The file is safetensors, or a state dict of `torch.save`, or the dict of the public trainer
     (meta-recsys/generative-recommenders, `research/trainer/train.py`). That dict has the state dict under
@@ -52,8 +48,6 @@ def load_checkpoint(
             unknown, not finite, or have another shape or type; the message has the names of both sides.
     """
     weights = _read_checkpoint(path)
-    if not any(map(optional, weights)):
-        expected = {name: entry for name, entry in expected.items() if not optional(name)}
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     sides = [(missing, "only in the model"), (extra, "only in the file")]
     _refuse(path, [f"{side}: {some(names)}" for names, side in sides if names], "has not the model's tensors")
@@ -81,6 +75,11 @@ def load_checkpoint(
             not_finite.append(f"{name} has {len(bad)}, the first {tensor[tuple(index)].item()} at {index}")
     _refuse(path, not_finite, "has NaN or Inf", "use a checkpoint from before training diverged")
     return weights
+
+
+def names_in(path: Path) -> set[str]:
+    """Names of the tensors in a checkpoint. Raises `UserError` for a file that cannot be read."""
+    return set(_read_checkpoint(path))
 
 
 def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:

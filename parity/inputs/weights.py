@@ -22,7 +22,7 @@ from parity.base.memory import require
 from parity.base.precision import dtype_name
 from parity.case import Case
 from parity.case.users_code import of_case
-from parity.inputs.checkpoints import layout, load_checkpoint, read_safetensors, some
+from parity.inputs.checkpoints import layout, load_checkpoint, names_in, read_safetensors, some
 from parity.inputs.weight_scales import role_scale
 
 SCHEMA = "parity.weights/1"
@@ -43,16 +43,24 @@ def case_weights(case: Case, checkpoint: Path | None = None) -> tuple[dict[str, 
     if not isinstance(model, torch.nn.Module):
         problem = f"has a reference of type {type(model).__name__}"
         raise UserError("case", case.name, problem, "return a torch.nn.Module from build_reference")
+    scales = set(filter(case.is_scale, model.state_dict()))
+    if not scales or (checkpoint is not None and scales & names_in(checkpoint)):
+        return _stated_weights(case, model, checkpoint)
+    plain = case.quantised({})
+    weights, source = _stated_weights(plain, plain.build_reference(), checkpoint)
+    calibrated = "" if checkpoint is None else ", with scales of a calibration"
+    return case.calibrated(weights), f"{source}{calibrated}"
+
+
+def _stated_weights(
+    case: Case, model: torch.nn.Module, checkpoint: Path | None
+) -> tuple[dict[str, torch.Tensor], str]:
+    """The weights of a case's model as they are stated, scales included, and their source in words."""
     if checkpoint is None and case.initial == "own":
-        return case.calibrated(own_weights(model)), "the model's own"
+        return own_weights(model), "the model's own"
     if checkpoint is None:
-        weights = initial_weights(model, case.seed, case.weight_scale)
-        return case.calibrated(weights), f"initial, seed {case.seed}"
-    expected = layout(model.state_dict())
-    weights = load_checkpoint(checkpoint, expected, case.is_scale)
-    if weights.keys() == expected.keys():
-        return weights, str(checkpoint)
-    return case.calibrated(weights), f"{checkpoint}, with scales of a calibration"
+        return initial_weights(model, case.seed, case.weight_scale), f"initial, seed {case.seed}"
+    return load_checkpoint(checkpoint, layout(model.state_dict())), str(checkpoint)
 
 
 def initial_weights(
