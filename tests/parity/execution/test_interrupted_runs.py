@@ -181,12 +181,13 @@ def test_of_two_resumes_one_goes_on_and_a_replay_meanwhile_is_refused(started, t
     first.send_signal(signal.SIGSTOP)
     try:
         assert first.poll() is None
-        for verb in ("resume", "replay"):
+        refusals = {"resume": f"is in use by process {first.pid}", "replay": "holds no complete saved run"}
+        for verb, refusal in refusals.items():
             ended = subprocess.run(
                 [*words, verb, str(folder)], cwd=tmp_path, env=environment, capture_output=True, text=True
             )
             assert ended.returncode == 2
-            assert f"is in use by process {first.pid}" in ended.stderr
+            assert refusal in ended.stderr
             assert "Traceback" not in ended.stderr
     finally:
         first.send_signal(signal.SIGCONT)
