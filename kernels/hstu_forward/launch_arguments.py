@@ -29,8 +29,14 @@ def bias_arguments(batch: Batch, block: BlockWeights) -> tuple[tuple[object, ...
 
 
 def sizes_of(batch: Batch, block: BlockWeights, block_m: int) -> tuple[int, ...]:
-    """num_times, num_sequences, num_blocks, width."""
-    return batch.timestamps.size(1), batch.sequences, triton.cdiv(batch.max_seq_len, block_m), block.width
+    """capacity, num_times, num_sequences, num_blocks, width."""
+    capacity = 0 if batch.cached is None else batch.cached.capacity
+    return capacity, batch.timestamps.size(1), batch.sequences, batch.row_blocks(block_m), block.width
+
+
+def firsts_of(batch: Batch) -> torch.Tensor:
+    """The first new position of each sequence; without a cache, any tensor."""
+    return batch.offsets if batch.cached is None else batch.cached.firsts
 
 
 def unrolled(batch: Batch, tile: AttentionTile) -> int:

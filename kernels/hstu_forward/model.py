@@ -6,13 +6,21 @@ Legend: B batch, N longest row, L total jagged length, D embedding, H heads, K a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
 from kernels.hstu_attention.interface import require_triton
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters, Settings
-from kernels.hstu_forward.tiles import Batch, Schedule
+from kernels.hstu_forward.tiles import Batch, Cached, Schedule
 from kernels.hstu_forward.weights import POSITION_PAD, block_weights, model_shape
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Queries, values and keys of all positions so far, for each block: (B, capacity, parts, factors)."""
+
+    qvk: tuple[torch.Tensor, ...]
 
 
 class HSTUForward:
@@ -89,9 +97,75 @@ class HSTUForward:
         # Imported here: the launcher needs triton, this module's settings do not.
         from kernels.hstu_forward.triton_launch import states_of
 
-        sequences, width = timestamps.shape
-        times = timestamps.new_empty((sequences, width + POSITION_PAD, 2), dtype=torch.float32)
+        times = _new_times(timestamps)
         return states_of(self.parameters, Batch(ids, offsets, timestamps, max_seq_len, times), self.schedule)
+
+    def empty_cache(self, batch_size: int, capacity: int) -> Cache:
+        """A cache of no positions for so many sequences of at most `capacity` positions each.
+
+        Raises:
+            ValueError: the model's width has no room for the capacity.
+        """
+        parameters = self.parameters
+        width = parameters.blocks[0].width
+        if not 0 < capacity <= width:
+            raise ValueError(f"capacity={capacity}: the model's width has room for 1 to {width}")
+        size = (batch_size, capacity, parameters.products.attention, parameters.shape.factors)
+        return Cache(tuple(block.uvqk.new_zeros(size) for block in parameters.blocks))
+
+    def extend(
+        self,
+        cache: Cache,
+        ids: torch.Tensor,
+        offsets: torch.Tensor,
+        firsts: torch.Tensor,
+        timestamps: torch.Tensor,
+        max_seq_len: int,
+        max_new: int,
+    ) -> torch.Tensor:
+        """States of new positions behind cached ones, and their queries, keys and values in the cache.
+
+        A position's time bias needs the time of its successor. An item without a known one takes the query
+        time; append it again, in front of its successor, when that is known. Cached positions from `firsts`
+        on are replaced. The numbers equal those of a call over all positions.
+
+        Args:
+            cache: of `empty_cache`; changed in place.
+            ids: (L,) int, new items, 0 for none.
+            offsets: (B + 1,) int, of the new items; rows from the last offset to L are not computed.
+            firsts: (B,) int, the first new position of each sequence: the number of cached ones that stay.
+            timestamps: (B, N) int64 seconds of all positions, as of `__call__`.
+            max_seq_len: length of the longest row with its new positions, or more.
+            max_new: most new positions of a row, or more.
+
+        Returns:
+            (L, D).
+
+        Raises:
+            ValueError: the cache belongs to another batch, or has no room.
+        """
+        batch_size, capacity = cache.qvk[0].shape[:2]
+        if timestamps.size(0) != batch_size:
+            raise ValueError(f"timestamps: {timestamps.size(0)} rows, but the cache has {batch_size}")
+        for name, most in (("the cache", capacity), ("timestamps", timestamps.size(1))):
+            if max_seq_len > most:
+                raise ValueError(f"max_seq_len={max_seq_len}: {name} has room for {most}")
+        from kernels.hstu_forward.triton_launch import states_of
+
+        times = _new_times(timestamps)
+        rows = torch.arange(ids.numel(), device=ids.device)
+        sequence = torch.searchsorted(offsets[1:].contiguous(), rows, right=True).clamp(max=batch_size - 1)
+        slots = rows - offsets[sequence] + firsts[sequence] + sequence * capacity
+        cached = Cached(cache.qvk, firsts, slots, max_new)
+        return states_of(
+            self.parameters, Batch(ids, offsets, timestamps, max_seq_len, times, cached), self.schedule
+        )
+
+
+def _new_times(timestamps: torch.Tensor) -> torch.Tensor:
+    """Memory for the times in the form of `embed_kernel`."""
+    sequences, width = timestamps.shape
+    return timestamps.new_empty((sequences, width + POSITION_PAD, 2), dtype=torch.float32)
 
 
 class GraphedHSTUForward:

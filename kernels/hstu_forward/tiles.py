@@ -20,14 +20,43 @@ _HELD_WEIGHTS = 16384
 
 
 @dataclass(frozen=True)
+class Cached:
+    """The cache of a forward that appends rows.
+
+    Attributes:
+        qvk: for each block, (B, capacity, parts, factors): queries, values and keys of all positions.
+        firsts: (B,) int, the first new position of each sequence.
+        slots: (L,) int64, the row of each new position in a block's `qvk`.
+        longest_new: most new positions of a sequence, or more.
+    """
+
+    qvk: tuple[torch.Tensor, ...]
+    firsts: torch.Tensor
+    slots: torch.Tensor
+    longest_new: int
+
+    @property
+    def capacity(self) -> int:
+        return self.qvk[0].size(1)
+
+
+@dataclass(frozen=True)
 class Batch:
-    """The inputs of a forward, and its times in the form of `embed_kernel`."""
+    """The inputs of a forward, and its times in the form of `embed_kernel`.
+
+    ids and offsets are those of the rows to compute: with a cache, of the new ones."""
 
     ids: torch.Tensor
     offsets: torch.Tensor
     timestamps: torch.Tensor
     max_seq_len: int
     times: torch.Tensor
+    cached: Cached | None = None
+
+    def row_blocks(self, block_m: int) -> int:
+        """Blocks of so many rows in the sequence with the most rows to compute."""
+        longest = self.max_seq_len if self.cached is None else self.cached.longest_new
+        return -(-longest // block_m)
 
     @property
     def rows(self) -> int:
@@ -104,7 +133,7 @@ def schedule(parameters: Parameters, batch: Batch, multiprocessors: int) -> Sche
     """The schedule of a batch on a GPU with so many multiprocessors."""
     is_small = has_few_blocks(batch, parameters, multiprocessors)
     if fits_block_kernel(parameters):
-        programs = batch.sequences * -(-batch.max_seq_len // 16)
+        programs = batch.sequences * batch.row_blocks(16)
         embed = EmbedTile(16, groups=4) if programs <= 2 * multiprocessors else EmbedTile(32)
         return Schedule(embed, block_tile(batch, parameters, multiprocessors))
     wide = Wide(
@@ -117,7 +146,7 @@ def schedule(parameters: Parameters, batch: Batch, multiprocessors: int) -> Sche
 
 def has_few_blocks(batch: Batch, parameters: Parameters, multiprocessors: int) -> bool:
     """Whether programs of 64 rows would leave multiprocessors idle, or one program's latency decide."""
-    programs = batch.sequences * -(-batch.max_seq_len // 64)
+    programs = batch.sequences * batch.row_blocks(64)
     return programs < (multiprocessors * 3 // 2 if _is_single(parameters) else multiprocessors)
 
 
@@ -151,7 +180,7 @@ def block_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> At
     if block_n <= 64 or (is_small and batch.max_seq_len <= _UNROLLED_ROWS):
         # Few programs: the longest one decides the time of a launch, so that it has few rows and many warps.
         # With 8 warps, Triton 3.6 computes wrong results for 64 rows and narrow heads.
-        programs = batch.sequences * -(-batch.max_seq_len // 16)
+        programs = batch.sequences * batch.row_blocks(16)
         block_m = 32 if block_n <= 64 and programs > 2 * multiprocessors else 16
         warps = 8 if programs <= multiprocessors else 4
         return AttentionTile(block_m, block_n, warps, 1, block_c=128, is_unrolled=True)
@@ -168,12 +197,12 @@ def attention_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -
     if widest > 128:
         # Sums and queries of wide heads fill the registers of many threads.
         return AttentionTile(16 if widest > 256 else 32, 16 if _by_fma(parameters) else 32, 8, 1)
-    wide_programs = batch.sequences * -(-batch.max_seq_len // 64) * tiles
+    wide_programs = batch.sequences * batch.row_blocks(64) * tiles
     is_small = wide_programs < multiprocessors and batch.max_seq_len <= _UNROLLED_ROWS
     # Keys of all columns lie in shared memory at once.
     fits = _unrolled_columns(batch) * widest * parameters.products.attention <= _HELD_KEYS
     if is_small and fits and not _by_fma(parameters):
-        programs = batch.sequences * -(-batch.max_seq_len // 16) * tiles
+        programs = batch.sequences * batch.row_blocks(16) * tiles
         is_latency = programs <= (multiprocessors if _is_single(parameters) else multiprocessors // 2)
         warps = 8 if is_latency else 4
         return AttentionTile(16, _unrolled_columns(batch), warps, 1, is_unrolled=True, heads=shape.pack)

@@ -25,6 +25,7 @@ from kernels.hstu_forward.triton_kernel_products import (
     project_rows,
     scale_of,
     silu,
+    span_of,
     split,
     unit_of,
 )
@@ -228,18 +229,18 @@ def attended(
 
 
 # No specialisation on these, so that batches of all sizes share one compiled kernel.
-SIZES = ["num_times", "num_sequences", "num_blocks", "width"]
+SIZES = ["capacity", "num_times", "num_sequences", "num_blocks", "width"]
 
 
 @triton.jit(do_not_specialize=SIZES)
 def block_kernel(
-    U, QVK, X, NextU, NextQVK, offsets, times, position_weights, time_table, WOut, bias, W,
-    num_times, num_sequences, num_blocks, width, scale, eps, l2_eps,
+    U, QVK, X, NextU, NextQVK, offsets, firsts, times, position_weights, time_table, WOut, bias, W,
+    capacity, num_times, num_sequences, num_blocks, width, scale, eps, l2_eps,
     HEADS: tl.constexpr, PACK: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     D: tl.constexpr, DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PAD: tl.constexpr, UNROLLED: tl.constexpr,
     PARTS: tl.constexpr, QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
-    DEPENDENT: tl.constexpr, LAST: tl.constexpr,
+    DEPENDENT: tl.constexpr, LAST: tl.constexpr, CACHED: tl.constexpr,
 ):  # fmt: skip
     """A block after its projection, and the next block's projection:
 
@@ -252,14 +253,13 @@ def block_kernel(
     num_sequences, long blocks first.
     """
     program = tl.program_id(0)
-    start_m = (num_blocks - 1 - program // num_sequences) * BLOCK_M
     sequence = program % num_sequences
-    seq_start = tl.load(offsets + sequence).to(tl.int64)
-    length = (tl.load(offsets + sequence + 1) - seq_start).to(tl.int32)
+    first, seq_start, qvk_start, length = span_of(offsets, firsts, sequence, capacity, CACHED)
+    start_m = first + (num_blocks - 1 - program // num_sequences) * BLOCK_M
     if start_m >= length:
         return
     accs = attended(
-        QVK, sequence, seq_start, length, start_m, 0,
+        QVK, sequence, qvk_start, length, start_m, 0,
         times, position_weights, time_table, num_times, width,
         HEADS, HEADS, PACK, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, QVK_PARTS, CHAINED, GPU,
         DEPENDENT,
@@ -310,6 +310,7 @@ def block_kernel(
         x = acc.to(dtype)
         tl.store(x_at, x, mask=inside[:, None])
         project_rows(
-            normalized(x.to(tl.float32), cols, eps, D), W, NextU, NextQVK, rows, inside, 0, 1,
+            normalized(x.to(tl.float32), cols, eps, D), W, NextU, NextQVK, rows, rows - seq_start + qvk_start,
+            inside, 0, 1,
             DP, HEADS * VP, HEADS * (2 * KP + VP), BLOCK_C, PARTS, QVK_PARTS, CHAINED, GPU,
         )  # fmt: skip

@@ -37,6 +37,22 @@ def divides(divisor: int, number: int) -> bool:
 
 
 @triton.jit
+def span_of(offsets, firsts, sequence, capacity, CACHED: tl.constexpr):
+    """A sequence's first position of the jagged tensors, the row of position 0 there and in QVK, its length.
+
+    CACHED: the jagged tensors hold the positions from the sequence's entry of `firsts` on, and QVK all of
+    them, `capacity` rows a sequence."""
+    start = tl.load(offsets + sequence).to(tl.int64)
+    length = (tl.load(offsets + sequence + 1) - start).to(tl.int32)
+    first = 0
+    qvk_start = start
+    if CACHED:
+        first = tl.load(firsts + sequence).to(tl.int32)
+        qvk_start = sequence.to(tl.int64) * capacity
+    return first, start - first, qvk_start, first + length
+
+
+@triton.jit
 def split(x, dtype: tl.constexpr, PARTS: tl.constexpr):
     """The factor of a `product`, from float32 times `scale_of`: a tuple (h, l), or (x in `dtype`,)."""
     high = x.to(dtype)
@@ -118,11 +134,12 @@ def normalized(x, cols, eps, D: tl.constexpr):
 
 @triton.jit
 def store_activated(
-    acc, U, QVK, rows, inside, start, cols, GATES: tl.constexpr, FACTORS: tl.constexpr, PARTS: tl.constexpr,
-    QVK_PARTS: tl.constexpr, GPU: tl.constexpr,
+    acc, U, QVK, rows, qvk_rows, inside, start, cols,
+    GATES: tl.constexpr, FACTORS: tl.constexpr, PARTS: tl.constexpr, QVK_PARTS: tl.constexpr,
+    GPU: tl.constexpr,
 ):  # fmt: skip
     """Store SiLU of a `product` in its columns of U, (L, GATES), and from GATES on of QVK, (L, QVK_PARTS,
-    FACTORS).
+    FACTORS), whose rows may be those of a cache.
 
     QVK is stored `split`, which saves a split in every program that reads it."""
     UNIT: tl.constexpr = unit_of(PARTS)
@@ -132,13 +149,16 @@ def store_activated(
         activated = silu(acc, UNIT, tl.where(start < GATES, 1.0 / UNIT, 1.0 / FACTOR), GPU)
     else:
         activated = silu(acc, UNIT, tl.where(cols < GATES, 1.0 / UNIT, 1.0 / FACTOR)[None, :], GPU)
-    row = rows.to(tl.int64)[:, None]
     if start < GATES:
         mask = inside[:, None] & (cols < GATES)[None, :]
-        tl.store(U + row * GATES + cols[None, :], activated.to(U.dtype.element_ty), mask=mask)
+        tl.store(
+            U + rows.to(tl.int64)[:, None] * GATES + cols[None, :],
+            activated.to(U.dtype.element_ty),
+            mask=mask,
+        )
     if start + cols.shape[0] > GATES:
         mask = inside[:, None] & (cols >= GATES)[None, :]
-        at = QVK + row * (QVK_PARTS * FACTORS) + (cols - GATES)[None, :]
+        at = QVK + qvk_rows.to(tl.int64)[:, None] * (QVK_PARTS * FACTORS) + (cols - GATES)[None, :]
         parts = split(activated, QVK.dtype.element_ty, QVK_PARTS)
         for part in tl.static_range(QVK_PARTS):
             tl.store(at + part * FACTORS, parts[part], mask=mask)
@@ -146,7 +166,7 @@ def store_activated(
 
 @triton.jit
 def project_rows(
-    x, W, U, QVK, rows, inside, group, groups,
+    x, W, U, QVK, rows, qvk_rows, inside, group, groups,
     DP: tl.constexpr, GATES: tl.constexpr, FACTORS: tl.constexpr, BLOCK_C: tl.constexpr, PARTS: tl.constexpr,
     QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
 ):  # fmt: skip
@@ -160,4 +180,6 @@ def project_rows(
         w = load_parts(W + cols[:, None] * DP + inner[None, :], None, (GATES + FACTORS) * DP, PARTS)
         acc = tl.zeros([x.shape[0], BLOCK_C], dtype=tl.float32)
         acc = product_transposed(xs, w, acc, PARTS, CHAINED)
-        store_activated(acc, U, QVK, rows, inside, start, cols, GATES, FACTORS, PARTS, QVK_PARTS, GPU)
+        store_activated(
+            acc, U, QVK, rows, qvk_rows, inside, start, cols, GATES, FACTORS, PARTS, QVK_PARTS, GPU
+        )  # fmt: skip

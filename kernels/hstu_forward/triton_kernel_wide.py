@@ -22,6 +22,7 @@ from kernels.hstu_forward.triton_kernel_products import (
     normalized,
     product_transposed,
     scale_of,
+    span_of,
     split,
     store_activated,
     unit_of,
@@ -68,12 +69,12 @@ def _row_statistics(
 
 @triton.jit(do_not_specialize=["num_sequences"])
 def project_kernel(
-    X, W, U, QVK, offsets, num_sequences, eps,
+    X, W, U, QVK, offsets, slots, num_sequences, eps,
     D: tl.constexpr, DP: tl.constexpr, GATES: tl.constexpr, FACTORS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PARTS: tl.constexpr, QVK_PARTS: tl.constexpr,
-    NORMS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr,
+    NORMS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr, CACHED: tl.constexpr,
 ):  # fmt: skip
-    """Store SiLU(X W^T) in U and QVK; with NORMS, of the layer norm of X.
+    """Store SiLU(X W^T) in U and QVK; with NORMS, of the layer norm of X. CACHED: in the rows `slots` of QVK.
 
     (L, DP), (PARTS, GATES + FACTORS, DP) -> (L, GATES), (L, QVK_PARTS, FACTORS). Grid: row blocks times
     column blocks."""
@@ -87,6 +88,9 @@ def project_kernel(
     start_n = program % blocks * BLOCK_N
     cols = start_n + tl.arange(0, BLOCK_N)
     inside = rows < total
+    qvk_rows = rows
+    if CACHED:
+        qvk_rows = tl.load(slots + rows, mask=inside, other=0)
     stride: tl.constexpr = (GATES + FACTORS) * DP
     x_at = X + rows.to(tl.int64)[:, None] * DP
     w_at = W + cols[:, None] * DP
@@ -115,17 +119,19 @@ def project_kernel(
             w = load_parts(w_at + inner[None, :], None, stride, PARTS)
             xs = split(x * scale_of(PARTS), W.dtype.element_ty, PARTS)
             acc = product_transposed(xs, w, acc, PARTS, False)
-    store_activated(acc, U, QVK, rows, inside, start_n, cols, GATES, FACTORS, PARTS, QVK_PARTS, GPU)
+    store_activated(
+        acc, U, QVK, rows, qvk_rows, inside, start_n, cols, GATES, FACTORS, PARTS, QVK_PARTS, GPU
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=SIZES)
 def attention_kernel(
-    QVK, A, offsets, times, position_weights, time_table,
-    num_times, num_sequences, num_blocks, width, scale,
+    QVK, A, offsets, firsts, times, position_weights, time_table,
+    capacity, num_times, num_sequences, num_blocks, width, scale,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, PACK: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr,
-    GPU: tl.constexpr, DEPENDENT: tl.constexpr,
+    GPU: tl.constexpr, DEPENDENT: tl.constexpr, CACHED: tl.constexpr,
 ):  # fmt: skip
     """A = scale times `attended`, (L, NUM_HEADS * VP).
 
@@ -133,15 +139,14 @@ def attention_kernel(
     """
     groups: tl.constexpr = NUM_HEADS // HEADS
     program = tl.program_id(0)
-    start_m = (num_blocks - 1 - program // (num_sequences * groups)) * BLOCK_M
     sequence = program % (num_sequences * groups) // groups
     head = program % groups * HEADS
-    seq_start = tl.load(offsets + sequence).to(tl.int64)
-    length = (tl.load(offsets + sequence + 1) - seq_start).to(tl.int32)
+    first, seq_start, qvk_start, length = span_of(offsets, firsts, sequence, capacity, CACHED)
+    start_m = first + (num_blocks - 1 - program // (num_sequences * groups)) * BLOCK_M
     if start_m >= length:
         return
     accs = attended(
-        QVK, sequence, seq_start, length, start_m, head,
+        QVK, sequence, qvk_start, length, start_m, head,
         times, position_weights, time_table, num_times, width,
         NUM_HEADS, HEADS, PACK, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, PARTS, CHAINED, GPU,
         DEPENDENT,

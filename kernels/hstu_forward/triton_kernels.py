@@ -10,21 +10,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.hstu_forward.triton_kernel_products import normalized, project_rows
+from kernels.hstu_forward.triton_kernel_products import normalized, project_rows, span_of
 
 
 @triton.jit
 def embed_kernel(
-    ids, offsets, timestamps, item_weights, position_weights, X, XN, W, U, QVK, times, stride_tb, num_times,
-    scale, eps,
+    ids, offsets, firsts, timestamps, item_weights, position_weights, X, XN, W, U, QVK, times,
+    stride_tb, num_times, capacity, scale, eps,
     D: tl.constexpr, DP: tl.constexpr, GATES: tl.constexpr, FACTORS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr, PAD: tl.constexpr, PARTS: tl.constexpr, QVK_PARTS: tl.constexpr,
-    GPU: tl.constexpr, FUSED: tl.constexpr, NORMS: tl.constexpr,
+    GPU: tl.constexpr, FUSED: tl.constexpr, NORMS: tl.constexpr, CACHED: tl.constexpr,
 ):  # fmt: skip
     """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0.
 
     FUSED: also the first block's projection of X's layer norm; the programs of a row share its columns.
-    NORMS: also XN, the layer norm of X.
+    NORMS: also XN, the layer norm of X. CACHED: see `span_of`.
 
     times: (B, num_times + PAD, 2) float32, pairs (h, l) with timestamp - the row's first = 2^24 h + l. The
     difference of two then rounds once, like a conversion of int64 to float32. From 2^47 seconds on, where h
@@ -34,8 +34,7 @@ def embed_kernel(
     Grid (blocks of a row's positions and its end, B, programs that share a row).
     """
     sequence = tl.program_id(1)
-    start = tl.load(offsets + sequence).to(tl.int64)
-    length = tl.load(offsets + sequence + 1).to(tl.int64) - start
+    first, start, qvk_start, length = span_of(offsets, firsts, sequence, capacity, CACHED)
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     own_time = timestamps + sequence.to(tl.int64) * stride_tb
     # One of the programs that share a row stores its embedding and times.
@@ -53,8 +52,11 @@ def embed_kernel(
     is_behind = behind < tl.where(own_length // BLOCK_M == tl.program_id(0), num_times + PAD, 0)
     tl.store(behind_at, tl.zeros([PAD], dtype=tl.float32), mask=is_behind)
     tl.store(behind_at + 1, tl.zeros([PAD], dtype=tl.float32), mask=is_behind)
+    if CACHED:
+        if (tl.program_id(0) + 1) * BLOCK_M <= first:
+            return
     cols = tl.arange(0, DP)
-    inside = rows < length
+    inside = (rows >= first) & (rows < length)
     item = tl.load(ids + start + rows, mask=inside, other=0).to(tl.int64)
     used = (inside & (item != 0))[:, None] & (cols < D)[None, :]
     x = tl.load(item_weights + item[:, None] * D + cols[None, :], mask=used, other=0.0).to(tl.float32) * scale
@@ -63,11 +65,11 @@ def embed_kernel(
     )
     x = x.to(X.dtype.element_ty)
     at = (start + rows)[:, None] * DP + cols[None, :]
-    tl.store(X + at, x, mask=(rows < own_length)[:, None])
+    tl.store(X + at, x, mask=(inside & (rows < own_length))[:, None])
     normal = normalized(x.to(tl.float32), cols, eps, D)
     if FUSED:
         project_rows(
-            normal, W, U, QVK, start + rows, inside,
+            normal, W, U, QVK, start + rows, qvk_start + rows, inside,
             tl.program_id(2), tl.num_programs(2),
             DP, GATES, FACTORS, BLOCK_C, PARTS, QVK_PARTS, False, GPU,
         )  # fmt: skip

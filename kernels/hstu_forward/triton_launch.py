@@ -6,7 +6,14 @@ import torch
 import triton
 
 from kernels.hstu_forward import tiles
-from kernels.hstu_forward.launch_arguments import bias_arguments, can_depend, on_gpu, sizes_of, unrolled
+from kernels.hstu_forward.launch_arguments import (
+    bias_arguments,
+    can_depend,
+    firsts_of,
+    on_gpu,
+    sizes_of,
+    unrolled,
+)
 from kernels.hstu_forward.parameters import Parameters
 from kernels.hstu_forward.tiles import AttentionTile, Batch, EmbedTile, Schedule
 from kernels.hstu_forward.triton_kernel_block import block_kernel
@@ -23,29 +30,35 @@ def states_of(parameters: Parameters, batch: Batch, schedule: Schedule | None = 
         return out
     schedule = schedule or tiles.schedule(parameters, batch, _multiprocessors(parameters))
     x = parameters.item_weights.new_empty((batch.rows, shape.dp))
-    projected = _new_projected(parameters, batch)
     if isinstance(schedule.block, tiles.Wide):
+        projected = _projections(parameters, batch, 1)
         normalized = wide_input(parameters, schedule.block, x)
         has_rows = normalized is not x
-        _embed(parameters, batch, x, normalized, projected, schedule.embed, is_fused=False, norms=has_rows)
+        _embed(parameters, batch, x, normalized, projected[0], schedule.embed, is_fused=False, norms=has_rows)
         wide_blocks(parameters, batch, schedule.block, x, normalized, projected, out)
         return out
     # Two buffers: programs of a block read all rows of one while others write the next.
-    following = _new_projected(parameters, batch)
-    _embed(parameters, batch, x, x, projected, schedule.embed, is_fused=True, norms=False)
-    for number in range(len(parameters.blocks)):
-        is_last = number == len(parameters.blocks) - 1
-        target = (out, out) if is_last else following
-        _block(parameters, batch, schedule.block, number, projected, x, target)
-        projected, following = following, projected
+    projected = _projections(parameters, batch, 2)
+    _embed(parameters, batch, x, x, projected[0], schedule.embed, is_fused=True, norms=False)
+    for number, own in enumerate(projected):
+        target = projected[number + 1] if number + 1 < len(projected) else (out, out)
+        _block(parameters, batch, schedule.block, number, own, x, target)
     return out
 
 
-def _new_projected(parameters: Parameters, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Uninitialised u, (L, gates), and q, v and k, (L, parts, factors)."""
-    shape, weights = parameters.shape, parameters.blocks[0].uvqk
-    u = parameters.item_weights.new_empty((batch.rows, shape.gates))
-    return u, weights.new_empty((batch.rows, parameters.products.attention, shape.factors))
+def _projections(
+    parameters: Parameters, batch: Batch, buffers: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """For each block, u, (L, gates), and q, v and k, (L, parts, factors) or the cache's.
+
+    All uninitialised, in so many buffers that take turns."""
+    shape, weights, parts = parameters.shape, parameters.blocks[0].uvqk, parameters.products.attention
+    us = [parameters.item_weights.new_empty((batch.rows, shape.gates)) for _ in range(buffers)]
+    if batch.cached is None:
+        qvks = [weights.new_empty((batch.rows, parts, shape.factors)) for _ in range(buffers)]
+    else:
+        qvks = list(batch.cached.qvk)
+    return [(us[n % buffers], qvks[n % len(qvks)]) for n in range(len(parameters.blocks))]
 
 
 def _multiprocessors(parameters: Parameters) -> int:
@@ -77,6 +90,7 @@ def _embed(
     embed_kernel[(row_blocks, batch.sequences, tile.groups)](
         batch.ids,
         batch.offsets,
+        firsts_of(batch),
         batch.timestamps,
         parameters.item_weights,
         parameters.position_weights,
@@ -87,6 +101,7 @@ def _embed(
         batch.times,
         batch.timestamps.stride(0),
         batch.timestamps.size(1),
+        0 if batch.cached is None else batch.cached.capacity,
         shape.embedding_dim**0.5,
         parameters.settings.epsilon,
         D=shape.embedding_dim,
@@ -101,6 +116,7 @@ def _embed(
         GPU=on_gpu(parameters),
         FUSED=is_fused,
         NORMS=norms,
+        CACHED=batch.cached is not None,
         num_warps=4,
     )
 
@@ -122,11 +138,12 @@ def _block(
     is_dependent = can_depend(parameters)
     # The first block reads the times before it waits for its predecessor, which writes them.
     depends = number > 0 and is_dependent
-    block_kernel[(sizes[2] * batch.sequences,)](
+    block_kernel[(batch.row_blocks(tile.block_m) * batch.sequences,)](
         *projected,
         x,
         *following,
         batch.offsets,
+        firsts_of(batch),
         *tensors,
         block.output,
         block.output_bias,
@@ -153,6 +170,7 @@ def _block(
         GPU=on_gpu(parameters),
         DEPENDENT=is_dependent,
         LAST=is_last,
+        CACHED=batch.cached is not None,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         maxnreg=tile.max_registers,

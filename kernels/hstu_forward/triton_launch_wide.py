@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 import triton
 
-from kernels.hstu_forward.launch_arguments import bias_arguments, dependence, on_gpu, sizes_of, unrolled
+from kernels.hstu_forward.launch_arguments import (
+    bias_arguments,
+    dependence,
+    firsts_of,
+    on_gpu,
+    sizes_of,
+    unrolled,
+)
 from kernels.hstu_forward.parameters import Parameters
 from kernels.hstu_forward.tiles import AttentionTile, Batch, Tile, Wide
 from kernels.hstu_forward.triton_kernel_wide import (
@@ -33,18 +40,19 @@ def wide_blocks(
     wide: Wide,
     x: torch.Tensor,
     normalized: torch.Tensor,
-    projected: tuple[torch.Tensor, torch.Tensor],
+    projected: list[tuple[torch.Tensor, torch.Tensor]],
     out: torch.Tensor,
 ) -> None:
     """All blocks in three kernels each, from embeddings and `wide_input`; the states in `out`."""
     has_rows = normalized is not x
     mixed = parameters.item_weights.new_empty((batch.rows, parameters.shape.gates))
     for number, block in enumerate(parameters.blocks):
-        _project(parameters, batch, wide.project, normalized, block, projected, norms=not has_rows)
-        _attention(parameters, batch, wide.attention, projected, block, mixed)
+        own = projected[number]
+        _project(parameters, batch, wide.project, normalized, block, own, norms=not has_rows)
+        _attention(parameters, batch, wide.attention, own, block, mixed)
         is_last = has_rows and number == len(parameters.blocks) - 1
         target = out if is_last else x
-        _output(parameters, batch, wide.output, mixed, projected, x, block, target, normalized, is_last)
+        _output(parameters, batch, wide.output, mixed, own, x, block, target, normalized, is_last)
     if not has_rows:
         _states(parameters, batch, x, out)
 
@@ -66,6 +74,7 @@ def _project(
         block.uvqk,
         *projected,
         batch.offsets,
+        batch.offsets if batch.cached is None else batch.cached.slots,
         batch.sequences,
         parameters.settings.epsilon,
         D=shape.embedding_dim,
@@ -78,6 +87,7 @@ def _project(
         PARTS=parameters.products.projections,
         QVK_PARTS=parameters.products.attention,
         NORMS=norms,
+        CACHED=batch.cached is not None,
         GPU=on_gpu(parameters),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
@@ -97,10 +107,12 @@ def _attention(
     shape = parameters.shape
     tensors, flags = bias_arguments(batch, block)
     sizes = sizes_of(batch, block, tile.block_m)
-    attention_kernel[(sizes[2] * batch.sequences * shape.num_heads // tile.heads,)](
+    programs = batch.row_blocks(tile.block_m) * batch.sequences * shape.num_heads // tile.heads
+    attention_kernel[(programs,)](
         projected[1],
         mixed,
         batch.offsets,
+        firsts_of(batch),
         *tensors,
         *sizes,
         1.0 / parameters.settings.divisor,
@@ -118,6 +130,7 @@ def _attention(
         GPU=on_gpu(parameters),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        CACHED=batch.cached is not None,
         maxnreg=tile.max_registers,
         **flags,
         **dependence(parameters),

@@ -58,21 +58,23 @@ KERNELS = {
     "output_kernel": triton_launch_wide,
     "states_kernel": triton_launch_wide,
 }
-# D, heads, whether rows are many, type, dot precision. A head has D / heads elements.
+# D, heads, rows, type, dot precision. A head has D / heads elements. Cached: few new rows behind cached ones.
 FORMS = (
-    (64, 8, False, torch.float32, "fp16x3"),
-    (64, 8, True, torch.bfloat16, "ieee"),
-    (256, 8, False, torch.float32, "fp16x3"),
-    (256, 8, False, torch.bfloat16, "ieee"),
-    (512, 1, True, torch.float32, "fp16x3"),
-    (512, 16, False, torch.bfloat16, "ieee"),
-    (50, 2, False, torch.float32, "fp16x3"),
-    (50, 2, True, torch.float32, "fp16x3"),
-    (50, 2, True, torch.float32, "fp16x3, attention fp16"),
-    (50, 2, True, torch.bfloat16, "ieee"),
-    (256, 4, True, torch.float32, "fp16x3"),
-    (256, 4, True, torch.float32, "fp16"),
-    (256, 4, True, torch.bfloat16, "ieee"),
+    (50, 2, "cached", torch.float32, "fp16x3"),
+    (256, 8, "cached", torch.bfloat16, "ieee"),
+    (64, 8, "few", torch.float32, "fp16x3"),
+    (64, 8, "many", torch.bfloat16, "ieee"),
+    (256, 8, "few", torch.float32, "fp16x3"),
+    (256, 8, "few", torch.bfloat16, "ieee"),
+    (512, 1, "many", torch.float32, "fp16x3"),
+    (512, 16, "few", torch.bfloat16, "ieee"),
+    (50, 2, "few", torch.float32, "fp16x3"),
+    (50, 2, "many", torch.float32, "fp16x3"),
+    (50, 2, "many", torch.float32, "fp16x3, attention fp16"),
+    (50, 2, "many", torch.bfloat16, "ieee"),
+    (256, 4, "many", torch.float32, "fp16x3"),
+    (256, 4, "many", torch.float32, "fp16"),
+    (256, 4, "many", torch.bfloat16, "ieee"),
 )
 
 
@@ -87,23 +89,26 @@ def forward_for(dim: int, heads: int, dtype: torch.dtype, dot: str) -> HSTUForwa
 
 def compiled(form: tuple, capability: int) -> dict[str, object]:
     """The compiled kernels of a form by name."""
-    dim, heads, is_many, dtype, dot = form
+    dim, heads, rows, dtype, dot = form
     kernels = {name: getattr(module, name) for name, module in KERNELS.items()}
     standing = {name: Compiling(kernel, capability) for name, kernel in kernels.items()}
     for name, stand in standing.items():
         setattr(KERNELS[name], name, stand)
-    longest, sequences = 211, 128 if is_many else 1
-    ids = torch.empty(sequences * longest, dtype=torch.int64)
-    offsets, times = (
-        torch.empty(sequences + 1, dtype=torch.int64),
-        torch.empty(sequences, longest, dtype=torch.int64),
-    )
+    longest, sequences = 211, 128 if rows == "many" else 1
+    ids = torch.zeros(sequences * longest, dtype=torch.int64)
+    offsets = torch.zeros(sequences + 1, dtype=torch.int64)
+    times = torch.zeros(sequences, longest, dtype=torch.int64)
+    forward = forward_for(dim, heads, dtype, dot)
     with torch.no_grad():
-        forward_for(dim, heads, dtype, dot)(ids, offsets, times, longest)
+        if rows == "cached":
+            cache = forward.empty_cache(sequences, longest)
+            forward.extend(cache, ids[:4], offsets, offsets[1:], times, longest, 4)
+        else:
+            forward(ids, offsets, times, longest)
     for name, kernel in kernels.items():
         setattr(KERNELS[name], name, kernel)
     return {
-        f"{name}, D {dim}, {'many' if is_many else 'few'} rows, {dtype}, {dot}, {number}": kernel
+        f"{name}, D {dim}, {rows} rows, {dtype}, {dot}, {number}": kernel
         for name, stand in standing.items()
         for number, kernel in enumerate(stand.compiled.values())
     }

@@ -169,6 +169,13 @@ def test_a_fault_of_a_wide_block_is_caught(fault, tmp_path, monkeypatch):
 
 
 @needs_triton
+def test_a_fault_of_a_norm_in_several_parts_is_caught(tmp_path, monkeypatch):
+    """Three heads of 25 in 32: no power of two holds a row's factor."""
+    fault = ("(start + cols) % PAD < DIM", "start + cols >= 0")
+    assert not faulty_wide_verdict(fault, (3, 25), "in steps", tmp_path, monkeypatch).passed
+
+
+@needs_triton
 @pytest.mark.parametrize("edge", ["the diagonal unseen", "the next one seen"])
 def test_a_fault_of_the_mask_is_caught(edge, monkeypatch):
     causal = weights._causal
