@@ -79,6 +79,13 @@ class FusedForm(Form, ConfiguredCase):
         rows = self.row_numbers(arrays).size
         return {rows: 1, **super().dynamic_sizes(arrays)} if rows > 1 else {}
 
+    def fixed_arguments(self, arrays: Arrays) -> dict[str, Any]:
+        """As many rows as the padded batch has: behind the valid ones row 0, whose results nothing reads."""
+        rows = self.row_numbers(arrays)
+        padded = np.zeros(self._is_valid(arrays).size, dtype=rows.dtype)
+        padded[: rows.size] = rows
+        return self.entry_arguments(arrays) | {"valid_rows": padded}
+
     def incremental_arguments(self, arrays: Arrays) -> None:
         return None
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from reference.dlrm import DLRM_Net
 from reference.dlrm_hstu import DlrmHSTU, RankingTransducer
+from reference.dlrm_hstu_fused import DlrmHSTUFused, RankingTransducerFused
 from reference.dlrm_layers import interaction_width
 from reference.embedding_modules import (
     CategoricalEmbeddingModule,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 LAYOUTS = ("dense", "jagged")
 
 _Layer = TypeVar("_Layer", bound=STULayer)
+_DLRMv3 = TypeVar("_DLRMv3", bound=DlrmHSTU)
 
 
 def build_hstu(config: HSTUConfig, layout: str = "dense", jagged_backend: str = "auto") -> HSTUDenseModel:
@@ -248,16 +251,29 @@ def build_stu_fused(config: STUConfig, whole_layers: bool = False) -> HSTUTransd
 
 
 def _stu_layers(config: STUConfig, layer_class: type[_Layer]) -> list[_Layer]:
+    def options(layer: int) -> dict[str, Any]:
+        return {
+            "output_dropout_ratio": config.output_dropout_ratio,
+            "attn_alpha": config.attn_alpha,
+            "schemes": schemes_inside(f"_stu_module._stu_layers.{layer}", config.schemes),
+        }
+
+    return _layers(config, layer_class, options)
+
+
+def _layers(
+    config: STUConfig | DLRMv3Config,
+    layer_class: type[_Layer],
+    options: Callable[[int], dict[str, Any]] = lambda layer: {},
+) -> list[_Layer]:
     return [
         layer_class(
             embedding_dim=config.embedding_dim,
             num_heads=config.num_heads,
             hidden_dim=config.hidden_dim,
             attention_dim=config.attention_dim,
-            output_dropout_ratio=config.output_dropout_ratio,
-            attn_alpha=config.attn_alpha,
             use_group_norm=config.use_group_norm,
-            schemes=schemes_inside(f"_stu_module._stu_layers.{layer}", config.schemes),
+            **options(layer),
         )
         for layer in range(config.num_layers)
     ]
@@ -288,26 +304,37 @@ def _stu_postprocessor(config: STUConfig | DLRMv3Config) -> OutputPostprocessor:
     return TimestampLayerNormPostprocessor(config.embedding_dim)
 
 
-def build_dlrmv3(config: DLRMv3Config) -> DlrmHSTU:
+def build_dlrmv3(config: DLRMv3Config, layout: str = "dense", jagged_backend: str = "auto") -> DlrmHSTU:
     """DLRMv3 behind its embedding tables in eval mode, float32, with the public code's initial values.
+
+    Args:
+        config: the sizes and choices.
+        layout, jagged_backend: see `build_stu`.
 
     Raises:
         ValueError: naming the field, its value and the fix.
     """
+    require_choice("layout", layout, LAYOUTS)
+    # The public model's layers take contextual rows for history.
+    if layout == "jagged":
+        stack = STUStackJagged(_layers(config, STULayerJagged), jagged_backend=jagged_backend)
+    else:
+        stack = STUStack(_layers(config, STULayer))
+    return _dlrmv3(DlrmHSTU, RankingTransducer, stack, config)
+
+
+def build_dlrmv3_fused(config: DLRMv3Config, whole_layers: bool = False) -> DlrmHSTUFused:
+    """`build_dlrmv3` on jagged rows with fused attention; arguments and errors as of `build_stu_fused`."""
+    stack = STUStackFused(_layers(config, STULayerWhole if whole_layers else STULayerFused))
+    return _dlrmv3(DlrmHSTUFused, RankingTransducerFused, stack, config)
+
+
+def _dlrmv3(
+    model_class: type[_DLRMv3], transducer_class: type[RankingTransducer], stack: Any, config: DLRMv3Config
+) -> _DLRMv3:
     d = config.embedding_dim
-    layers = [
-        STULayer(
-            embedding_dim=d,
-            num_heads=config.num_heads,
-            hidden_dim=config.hidden_dim,
-            attention_dim=config.attention_dim,
-            use_group_norm=config.use_group_norm,
-        )
-        for _ in range(config.num_layers)
-    ]
-    transducer = RankingTransducer(
-        # The public model's layers take contextual rows for history.
-        stu_module=STUStack(layers, contextual_seq_len=0),
+    transducer = transducer_class(
+        stu_module=stack,
         input_preprocessor=ContextualPreprocessor(
             config.embedding_table_dim,
             config.preprocessor_hidden_dim,
@@ -325,4 +352,4 @@ def build_dlrmv3(config: DLRMv3Config) -> DlrmHSTU:
     multitask = MultitaskModule(
         config.num_classification_tasks, config.num_regression_tasks, d, config.prediction_hidden_dim
     )
-    return DlrmHSTU(transducer, multitask, config.embedding_table_dim, config.item_hidden_dim, d).eval()
+    return model_class(transducer, multitask, config.embedding_table_dim, config.item_hidden_dim, d).eval()

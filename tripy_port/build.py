@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import nvtripy as tp
 
 from tripy_port.dlrm import DLRM_Net
 from tripy_port.dlrm_hstu import DlrmHSTU, RankingTransducer
+from tripy_port.dlrm_hstu_fused import DlrmHSTUFused, RankingTransducerFused
 from tripy_port.dlrm_layers import interaction_width
 from tripy_port.embedding_modules import (
     CategoricalEmbeddingModule,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 DTYPES = (tp.float32, tp.float16, tp.bfloat16)
 
 _Layer = TypeVar("_Layer", bound=STULayer)
+_DLRMv3 = TypeVar("_DLRMv3", bound=DlrmHSTU)
 
 
 def build_hstu(config: HSTUConfig, dtype: tp.dtype = tp.float32) -> HSTUDenseModel:
@@ -253,6 +256,22 @@ def build_stu_fused(
 
 
 def _stu_layers(config: STUConfig, layer_class: type[_Layer], dtype: tp.dtype) -> list[_Layer]:
+    def options(layer: int) -> dict[str, Any]:
+        return {
+            "output_dropout_ratio": config.output_dropout_ratio,
+            "attn_alpha": config.attn_alpha,
+            "schemes": schemes_inside(f"_stu_module._stu_layers.{layer}", config.schemes),
+        }
+
+    return _layers(config, layer_class, dtype, options)
+
+
+def _layers(
+    config: STUConfig | DLRMv3Config,
+    layer_class: type[_Layer],
+    dtype: tp.dtype,
+    options: Callable[[int], dict[str, Any]] = lambda layer: {},
+) -> list[_Layer]:
     require(dtype in DTYPES, "dtype", dtype, f"choose one of {', '.join(str(choice) for choice in DTYPES)}")
     return [
         layer_class(
@@ -260,11 +279,9 @@ def _stu_layers(config: STUConfig, layer_class: type[_Layer], dtype: tp.dtype) -
             num_heads=config.num_heads,
             hidden_dim=config.hidden_dim,
             attention_dim=config.attention_dim,
-            output_dropout_ratio=config.output_dropout_ratio,
-            attn_alpha=config.attn_alpha,
             use_group_norm=config.use_group_norm,
-            schemes=schemes_inside(f"_stu_module._stu_layers.{layer}", config.schemes),
             dtype=dtype,
+            **options(layer),
         )
         for layer in range(config.num_layers)
     ]
@@ -297,31 +314,29 @@ def _stu_postprocessor(config: STUConfig | DLRMv3Config, dtype: tp.dtype) -> Out
 
 
 def build_dlrmv3(config: DLRMv3Config, dtype: tp.dtype = tp.float32) -> DlrmHSTU:
-    """DLRMv3 behind its embedding tables, without values: give it a state dict before calling it.
+    """DLRMv3 behind its embedding tables, without values; arguments and errors as of `build_stu`."""
+    # The public model's layers take contextual rows for history.
+    return _dlrmv3(DlrmHSTU, RankingTransducer, STUStack(_layers(config, STULayer, dtype)), config, dtype)
 
-    Args:
-        config: the sizes and choices.
-        dtype: of all floating-point weights and of the computation, one of `DTYPES`.
 
-    Raises:
-        ValueError: naming the field, its value and the fix.
-    """
-    require(dtype in DTYPES, "dtype", dtype, f"choose one of {', '.join(str(choice) for choice in DTYPES)}")
+def build_dlrmv3_fused(
+    config: DLRMv3Config, whole_layers: bool = False, dtype: tp.dtype = tp.float32
+) -> DlrmHSTUFused:
+    """`build_dlrmv3` on jagged rows with fused attention; arguments and errors as of `build_stu_fused`."""
+    stack = STUStackFused(_layers(config, STULayerWhole if whole_layers else STULayerFused, dtype))
+    return _dlrmv3(DlrmHSTUFused, RankingTransducerFused, stack, config, dtype)
+
+
+def _dlrmv3(
+    model_class: type[_DLRMv3],
+    transducer_class: type[RankingTransducer],
+    stack: Any,
+    config: DLRMv3Config,
+    dtype: tp.dtype,
+) -> _DLRMv3:
     d = config.embedding_dim
-    layers = [
-        STULayer(
-            embedding_dim=d,
-            num_heads=config.num_heads,
-            hidden_dim=config.hidden_dim,
-            attention_dim=config.attention_dim,
-            use_group_norm=config.use_group_norm,
-            dtype=dtype,
-        )
-        for _ in range(config.num_layers)
-    ]
-    transducer = RankingTransducer(
-        # The public model's layers take contextual rows for history.
-        stu_module=STUStack(layers, contextual_seq_len=0),
+    transducer = transducer_class(
+        stu_module=stack,
         input_preprocessor=ContextualPreprocessor(
             config.embedding_table_dim,
             config.preprocessor_hidden_dim,
@@ -337,11 +352,7 @@ def build_dlrmv3(config: DLRMv3Config, dtype: tp.dtype = tp.float32) -> DlrmHSTU
         ),
         max_num_targets=config.max_num_candidates,
     )
-    multitask = MultitaskModule(
-        config.num_classification_tasks,
-        config.num_regression_tasks,
-        d,
-        config.prediction_hidden_dim,
-        dtype=dtype,
-    )
-    return DlrmHSTU(transducer, multitask, config.embedding_table_dim, config.item_hidden_dim, d, dtype=dtype)
+    tasks = (config.num_classification_tasks, config.num_regression_tasks)
+    multitask = MultitaskModule(*tasks, d, config.prediction_hidden_dim, dtype=dtype)
+    widths = (config.embedding_table_dim, config.item_hidden_dim, d)
+    return model_class(transducer, multitask, *widths, dtype=dtype)

@@ -17,6 +17,8 @@ GAPS: dict[str, str] = {
     "jagged_ops": _NO_RAGGED_TENSORS,
     "stu_jagged": _NO_RAGGED_TENSORS,
     "build.build_stu.layout": _NO_RAGGED_TENSORS,
+    "build.build_dlrmv3.layout": _NO_RAGGED_TENSORS,
+    "build.build_dlrmv3.jagged_backend": _NO_RAGGED_TENSORS,
     "build.build_stu.jagged_backend": _NO_RAGGED_TENSORS,
     "build.build_hstu.layout": _NO_RAGGED_TENSORS,
     "build.build_hstu.jagged_backend": _NO_RAGGED_TENSORS,

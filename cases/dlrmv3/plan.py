@@ -19,6 +19,10 @@ from parity.case import PlannedBatch
 _NOW, _HOUR = 1_700_000_000, 3600
 _BEFORE_AN_HOUR = _NOW - _NOW % _HOUR - 1
 """One second before an hour, which float32 rounds to a later second of that hour."""
+_LONG = 4096
+"""Rows of history and candidates from which a batch is a matter of minutes."""
+_NARROWEST = 1024
+"""Most rows of a narrow history."""
 _LARGEST_EDGE = 180
 """Largest time bucket whose edge, in whole seconds, is far from its neighbours in float32."""
 
@@ -26,12 +30,31 @@ _LARGEST_EDGE = 180
 def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]:
     """The batches, each with its purpose.
 
+    A model of long sequences has the narrow one alone: the small cases of the same parts have the others.
+
     Args:
         case: A case of DLRMv3.
         forbidden_widths: Sizes that no padded axis may have.
     """
     draw = Drawing(case, 0xD31)
-    model, rng, typical = draw.model, draw.rng, case.input.batch_size
+    model = draw.model
+    if model.merged_length <= _LONG:
+        yield from _shapes_and_values(draw, case.input.batch_size)
+    width = narrow_width(model, forbidden_widths, min(model.max_uih_len / 2, _NARROWEST))
+    if width is not None:
+        t, queries = model.max_num_candidates, (_NOW, _NOW - 30 * _HOUR, _NOW + _HOUR)
+        yield PlannedBatch(
+            "narrow",
+            "histories padded to fewer rows than the model has, which divide the attention's weights",
+            draw.batch(
+                Requests((1, width, 0), (t, 1, t), queries, width), _decade_ages(draw.rng, (3, width))
+            ),
+        )
+
+
+def _shapes_and_values(draw: Drawing, typical: int) -> Iterator[PlannedBatch]:
+    """Batches of the model's own width; `typical` users in the typical batch."""
+    model, rng = draw.model, draw.rng
     h, t = model.max_uih_len, model.max_num_candidates
     yield PlannedBatch(
         "one full row",
@@ -66,14 +89,6 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
         "queries before 1970 and beyond 32 bits, at other hours and days; ages of decades",
         draw.batch(Requests(*lengths, queries, h), _decade_ages(rng, (typical, h))),
     )
-    width = narrow_width(model, forbidden_widths, h / 2)
-    if width is not None:
-        queries = (_NOW, _NOW - 30 * _HOUR, _NOW + _HOUR)
-        yield PlannedBatch(
-            "narrow",
-            "histories padded to fewer rows than the model has, which divide the attention's weights",
-            draw.batch(Requests((1, width, 0), (t, 1, t), queries, width), _decade_ages(rng, (3, width))),
-        )
 
 
 def _above_a_least_length(model: DLRMv3Config) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,14 +14,16 @@ from cases.stu.dense import DenseSTU
 from cases.stu.jagged import pad_taps
 from parity.case import Arrays
 
-_STACK, _ATTENTION = "_stu_module", "._attn"
-_MASK = f"{_STACK}._valid_attn_mask"
+_ATTENTION = "._attn"
 
 
-class STUFused(FusedForm, DenseSTU):
-    """`DenseSTU` without a mask between the modules."""
+class FusedStack(FusedForm):
+    """A dense case whose STU layers are on jagged rows, without a mask between the modules."""
 
-    fused_builder = "build_stu_fused"
+    stack: ClassVar[str]
+    """Path of the stack in the model."""
+    targets: ClassVar[str]
+    """Name of the array with the numbers of targets."""
 
     def require_fused(self) -> None:
         from reference.fused_attention import require_heads
@@ -31,39 +33,55 @@ class STUFused(FusedForm, DenseSTU):
     def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
         return pad_taps(tensors, self.lengths(arrays), self.width(arrays))
 
-    def width(self, arrays: Arrays) -> int:
-        return arrays["seq_ids"].shape[1]
-
     def entry_arguments(self, arrays: Arrays) -> dict[str, Any]:
         return super().entry_arguments(arrays) | {"valid_rows": self.row_numbers(arrays)}
 
     def module_arguments(
         self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]
     ) -> tuple[list, dict]:
-        if path == _STACK:
-            x, x_lengths, num_targets, attn_scale = args
-            return [x, x_lengths, num_targets, torch.tensor(self.row_numbers(arrays)), attn_scale], kwargs
+        if path == self.stack:
+            x, x_lengths, num_targets, *attn_scale = args
+            return [x, x_lengths, num_targets, torch.tensor(self.row_numbers(arrays)), *attn_scale], kwargs
         if path.endswith(_ATTENTION):
             *ragged, _, attn_scale = args
-        elif path.split(".")[-1].isdigit():
+        elif path.split(".")[-1].isdigit() and path.startswith(f"{self.stack}."):
             *ragged, _, attn_scale, _ = args
         else:
             return args, kwargs
         lengths_B = self.lengths(arrays)
         shared = {
             "x_offsets": offsets_of(lengths_B).to(torch.int32),
-            "num_targets": torch.tensor(arrays["num_targets"], dtype=torch.int32),
+            "num_targets": torch.tensor(arrays[self.targets], dtype=torch.int32),
             "padded": torch.zeros(self.width(arrays), dtype=torch.int32),
-            "valid_attn_mask": modules[_MASK],
+            "valid_attn_mask": modules[f"{self.stack}._valid_attn_mask"],
             "attn_scale": None if attn_scale is None else unpad(attn_scale, lengths_B),
         }
         return [unpad(x, lengths_B) for x in ragged], shared
 
 
+class STUFused(FusedStack, DenseSTU):
+    """`DenseSTU` with fused attention."""
+
+    fused_builder = "build_stu_fused"
+    stack, targets = "_stu_module", "num_targets"
+
+    def width(self, arrays: Arrays) -> int:
+        return arrays["seq_ids"].shape[1]
+
+
+WHOLE_LAYERS = MappingProxyType({"whole_layers": True})
+"""Options of the builders of whole layers."""
+INSIDE_WHOLE_LAYERS = MappingProxyType(
+    {
+        **FusedForm.computed_inside,
+        "STUOutputNorm": "computed inside the gate's kernel, never as a tensor",
+    }
+)
+"""Classes that whole layers compute inside another module."""
+
+
 class STUWholeLayers(STUFused):
     """`STUFused` with kernels for norms, activation and gate too."""
 
-    fused_options = MappingProxyType({"whole_layers": True})
-    computed_inside = MappingProxyType(
-        {**STUFused.computed_inside, "STUOutputNorm": "computed inside the gate's kernel, never as a tensor"}
-    )
+    fused_options = WHOLE_LAYERS
+    computed_inside = INSIDE_WHOLE_LAYERS

@@ -47,15 +47,15 @@ def pad_taps(
         width: N.
     """
     return {
-        tap: pad(tensor, lengths_B, width) if tap.startswith(_LAYERS) and tensor.dim() == 2 else tensor
+        tap: pad(tensor, lengths_B, width) if _LAYERS in tap and tensor.dim() == 2 else tensor
         for tap, tensor in tensors.items()
     }
 
 
 def jagged_arguments(path: str, args: list, kwargs: dict, lengths_B: torch.Tensor) -> tuple[list, dict]:
     """Arguments of the dense module at `path` as those of its jagged twin."""
-    name = path.removeprefix(_LAYERS)
-    if path.startswith(_LAYERS) and (name.isdigit() or name.endswith(f".{_ATTENTION}")):
+    name = path.partition(_LAYERS)[2]
+    if name.isdigit() or name.endswith(f".{_ATTENTION}"):
         # A layer's x, an attention's q, k and v; mask and factors stay dense.
         ragged = 1 if name.isdigit() else 3
         args = [*(unpad(x, lengths_B) for x in args[:ragged]), *args[ragged:]]

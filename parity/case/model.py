@@ -143,6 +143,10 @@ class Case(Pairing, Incremental, Quantised, abc.ABC):
         """The entry's keyword arguments: by default the arrays by their names."""
         return dict(arrays)
 
+    def fixed_arguments(self, arrays: Arrays) -> dict[str, Any]:
+        """`entry_arguments` whose shapes follow from the arrays' shapes, for graphs of fixed ones."""
+        return self.entry_arguments(arrays)
+
     def call(self, model: Any, arguments: Mapping[str, Any]) -> Any:
         """Call the entry of a model of either side."""
         return entry_of(model, self.entry)(**arguments)

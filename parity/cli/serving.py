@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from parity.base.errors import UserError
+from parity.base.errors import UserError, check_names
 from parity.base.files import making
 from parity.base.interruption import remaining
 from parity.base.locks import made
@@ -35,6 +35,7 @@ from parity.cli.verb import Verb
 @click.option("--samples", type=int, default=64, show_default=True, help="Number of different requests.")
 @click.option("--data", type=options.PATH, help="Recorded requests in place of the case's own.")
 @click.option("--tables", type=options.PATH, help="Folder of tables, written if absent. [default: temporary]")
+@click.option("--runner", default="tripy", show_default=True, help="tripy, tripy_jagged or tripy_layers.")
 @click.option("--tokens", type=int, help="Most tokens of a batch. [default: the case's batch at full width]")
 @click.option("--rate", type=float, default=10.0, show_default=True, help="Target, in queries a second.")
 @click.option(
@@ -49,6 +50,7 @@ def serve(
     samples: int,
     data: Path | None,
     tables: Path | None,
+    runner: str,
     tokens: int | None,
     rate: float,
     duration: float,
@@ -78,8 +80,10 @@ def serve(
         writable("--save", folder)
         try:
             from parity.studies.serving import command
+            from parity.studies.serving.port import SERVED
         except Unavailable as error:
-            raise _no_port(error) from error
+            raise _no_port(error, runner) from error
+        check_names("--runner", [runner], SERVED)
         order = command.Order(
             case=cases[0],
             precision=PRECISIONS[precisions[0]],
@@ -89,6 +93,7 @@ def serve(
             tokens=tokens,
             data=data,
             tables=tables,
+            runner=runner,
             load=command.Load(scenario, rate, duration, queries),
             measures=not accuracy_only,
         )
@@ -96,7 +101,7 @@ def serve(
             with made(folder.parent), making(folder) as unfinished:
                 served = command.serve(order, unfinished, advance)
         except Unavailable as error:
-            raise _no_port(error) from error
+            raise _no_port(error, runner) from error
     with remaining(f"{folder} holds LoadGen's logs"):
         console = output.stdout()
         for line in served.lines():
@@ -105,5 +110,5 @@ def serve(
     return served.exit_code
 
 
-def _no_port(error: Exception) -> UserError:
-    return UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can")
+def _no_port(error: Exception, runner: str) -> UserError:
+    return UserError("runner", runner, f"is unavailable: {error}", "run where the port can")

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+import torch
+
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.capture.slices import MemoryBudget
@@ -34,6 +36,8 @@ from parity.execution.timings import prepare_timing, time_runners
 
 LONGEST_TIMED = 10.0
 """Longest run of the reference that is timed, in seconds: medians and spreads take dozens of runs."""
+LARGEST_TIMED = 2**34
+"""Largest memory of a run of the reference that is timed on a GPU, in bytes. Each graph holds it."""
 DEFAULT_BUDGET = MemoryBudget()
 
 Progress = Callable[[str], None]
@@ -113,6 +117,8 @@ class _Collection:
         self._budget = budget
         self._covers = covers
         self._reference_seconds = 0.0
+        self._reference_bytes = 0
+        self._oracle_uses_gpu = False
         self._calls = self.folder.runner(REFERENCE).tapped
         # Memory of the whole batch, known when the reference has run; or the reference's failure.
         self._recorded: Future[WorkingBytes] = Future()
@@ -132,7 +138,7 @@ class _Collection:
         except UserError as error:
             self._fail_waiting(name, RunnerFailure(Status.ERROR, str(error)))
             raise
-        if timed and name in self._working({name: record}) and self._reference_seconds <= LONGEST_TIMED:
+        if timed and name in self._working({name: record}) and not self._why_untimed():
             record.timing_reason = prepare_timing(self._batch, name, self._pool, self._scheduler)
         self._progress(f"{self._batch.case.name} {self._batch.precision.name}: {name}")
         return record
@@ -156,6 +162,9 @@ class _Collection:
             builds = self._ask(name, Commands.build, inputs, folder.path)
             record.builds = [BuildRecord(**facts) for facts in builds]
         needed = self._record_calls() if name == REFERENCE else self._wait_for_calls()
+        if name == ORACLE:
+            self._oracle_uses_gpu = self._request(name, Commands.place_oracle, inputs)
+            record.label = self._ask(name, Commands.start, self._scheduler.threads_shared).label
         if name != REFERENCE and record.taps_modules:
             with _step(record, "the run with taps"), self._part(name):
                 self._request(name, Commands.run_tapped, inputs, folder.tapped, self._budget, self._calls)
@@ -191,6 +200,7 @@ class _Collection:
             arguments = (self._batch.folder.inputs, self._calls, self._budget)
             needed = self._request(REFERENCE, Commands.record, *arguments)
         require_memory(self._budget, needed.largest)
+        self._reference_bytes = needed.forward
         self._recorded.set_result(needed)
         return needed
 
@@ -228,8 +238,9 @@ class _Collection:
             record.row_trials = [RowTrialRecord(**vars(trial)) for trial in trials]
 
     def _part(self, name: str) -> AbstractContextManager[None]:
-        """The part of the machine for a command of a runner. The oracle runs on the CPU."""
-        return self._scheduler.without_gpu() if name == ORACLE else self._scheduler.shared()
+        """The part of the machine for a command of a runner."""
+        is_beside = name == ORACLE and not self._oracle_uses_gpu
+        return self._scheduler.without_gpu() if is_beside else self._scheduler.shared()
 
     def _room_for(self, needed: int) -> AbstractContextManager[None]:
         """The part of the machine for a run of the whole batch that takes so many bytes."""
@@ -256,18 +267,32 @@ class _Collection:
         return self._pool.get(name, self._batch.precision).request(command, *arguments, **keywords)
 
     def time(self, records: dict[str, RunnerRecord]) -> dict[str, str]:
-        """Time every runner that works, unless the reference takes too long. Returns the state of the GPU."""
-        if self._reference_seconds > LONGEST_TIMED:
+        """Time every runner that works, unless `_why_untimed`. Returns the state of the GPU."""
+        if reason := self._why_untimed():
             for record in records.values():
-                record.timing_reason = (
-                    f"one run of the reference takes {self._reference_seconds:.0f} s, and nothing is timed "
-                    f"that takes more than {LONGEST_TIMED:.0f} s"
-                )
+                record.timing_reason = reason
             return {}
         prepared = {
             name: record for name, record in self._working(records).items() if not record.timing_reason
         }
         return time_runners(self._batch, prepared, self._pool, self._scheduler)
+
+    def _has_gpu(self) -> bool:
+        return torch.cuda.is_available()
+
+    def _why_untimed(self) -> str:
+        """The reason why nothing is timed, or an empty text."""
+        if self._reference_seconds > LONGEST_TIMED:
+            return (
+                f"one run of the reference takes {self._reference_seconds:.0f} s, and nothing is timed "
+                f"that takes more than {LONGEST_TIMED:.0f} s"
+            )
+        if self._has_gpu() and self._reference_bytes > LARGEST_TIMED:
+            return (
+                f"one run of the reference holds {self._reference_bytes / 2**30:.0f} GiB, and nothing is "
+                f"timed on a GPU that holds more than {LARGEST_TIMED / 2**30:.0f} GiB"
+            )
+        return ""
 
     def _working(self, records: dict[str, RunnerRecord]) -> dict[str, RunnerRecord]:
         return {

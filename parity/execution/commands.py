@@ -42,6 +42,7 @@ from parity.runners.base import (
     TapsAtOnce,
     TapsModules,
 )
+from parity.runners.oracle.float64 import Float64Runner
 
 _OF_FLOAT64 = 2
 """Size of a float64 number in units of a float32 one."""
@@ -76,6 +77,10 @@ class Commands(TimingCommands):
     def build(self, inputs: Path, folder: Path) -> list[dict[str, Any]]:
         """Build engines into a folder. Returns the fields of a `BuildRecord` for each."""
         return self._able(BuildsEngines).build(self._inputs(inputs), folder)
+
+    def place_oracle(self, inputs: Path) -> bool:
+        """Put the oracle where it runs on a batch. Returns whether that is the GPU."""
+        return self._able(Float64Runner).place(self._inputs(inputs))
 
     def run(self, inputs: Path, stem: Path) -> float:
         """Save the outputs of the untapped model. Returns the seconds of the run."""

@@ -107,7 +107,10 @@ REGISTRY: dict[str, Entry] = {
         packages="`pip install polygraphy onnx onnxscript`",
     ),
 }
-_ORACLE = Entry("the reference in float64 on the CPU", "parity.runners.oracle.float64:OracleRunner")
+_ORACLE = Entry(
+    "the reference in float64: on the CPU, for costly rows on a GPU",
+    "parity.runners.oracle.float64:OracleRunner",
+)
 
 RUNNERS: dict[str, str] = {name: entry.description for name, entry in REGISTRY.items()}
 """Descriptions of the runners that a user can ask for. The oracle is not among them: it always runs."""

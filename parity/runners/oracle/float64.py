@@ -2,11 +2,16 @@
 
 Weights and inputs are rounded to the tested precision first. The distance of a result from the oracle is the
 error of the computation, without that of storing weights and inputs.
+
+The oracle runs on the CPU: a GPU gives no more exact float64, and has other work. A batch with `GPU_FLOPS` a
+row or more runs on the GPU, where there is one; the runner's label says so. Rounding samples, which small
+results alone have, are always the CPU's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,20 +28,61 @@ from parity.runners.oracle.rounding import sample_count, samples_of
 from parity.runners.oracle.sampling import LargestResult, rounding_samples
 from parity.runners.torch.eager import TorchModules
 
+GPU_FLOPS = 1e11
+"""FLOPs of a row, by the case's counts, from which the oracle runs on a GPU: seconds of a CPU's core in every
+pass, and modules run alone besides."""
+_CPU = torch.device("cpu")
+
+
+def device_of(case: Case, arrays: Arrays) -> torch.device:
+    """The oracle's device for a batch, or for some rows of it. A case without counts runs on the CPU."""
+    if not torch.cuda.is_available():
+        return _CPU
+    try:
+        flops = case.work(arrays, torch.float32.itemsize)[""].flops
+    except ValueError:
+        return _CPU
+    return torch.device("cuda" if flops >= GPU_FLOPS * case.batch_size_of(arrays) else "cpu")
+
 
 class Float64Runner(TorchModules):
-    """The dense reference in float64."""
+    """The dense reference in float64, on the device of `device_of`."""
 
     def __init__(self) -> None:
-        # A GPU gives no more exact float64, and often a slower one: the CPU serves every machine.
-        super().__init__(torch.device("cpu"))
+        super().__init__(_CPU)
         self._precision: Precision
+        self._is_sampling = False
 
     def label(self) -> str:
-        return "oracle (float64, cpu)"
+        return f"oracle (float64, {self.device.type})"
+
+    def place(self, arrays: Arrays) -> bool:
+        """Move the model to the device for a batch. Returns whether that is a GPU."""
+        wanted = _CPU if self._is_sampling else device_of(self.case, arrays)
+        if wanted != self.device:
+            self.model.to(wanted)
+            self.device = wanted
+        return wanted.type == "cuda"
+
+    def _arguments(self, arrays: Arrays) -> dict[str, Any]:
+        self.place(arrays)
+        return super()._arguments(arrays)
+
+    def _call_arguments(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[list, dict]:
+        self.place(arrays)
+        return super()._call_arguments(call, inputs, arrays)
+
+    @contextlib.contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """Inside, the model runs on the CPU."""
+        self._is_sampling = True
+        try:
+            yield
+        finally:
+            self._is_sampling = False
 
     def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
-        self._precision = precision
+        self._precision, self.device = precision, _CPU
         self._build(case, torch.float64, rounded(rounded(weights, precision.dtype), torch.float64))
 
     def can_run(self, call: ModuleCall) -> bool:
@@ -107,5 +153,6 @@ class OracleRunner(Float64Runner):
         count = min(sample_count(elements), max(counts.values(), default=0))
         if not count:
             return {}
-        samples = rounding_samples(arguments, run, taps, self._precision, count, largest)
+        with self._sampling():
+            samples = rounding_samples(arguments, run, taps, self._precision, count, largest)
         return {str(TapName.parse(tap).of_samples()): samples[tap][: counts[tap]] for tap in taps}

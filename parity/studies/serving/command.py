@@ -45,6 +45,7 @@ class Order:
         tokens: Most tokens of a batch; None for the case's batch.
         data: Recorded requests; None for the case's own.
         tables: Folder of the tables; None for one that is removed at the end.
+        runner: One of `parity.studies.serving.port.SERVED`.
         load: The load.
         measures: Whether a performance run and the audit follow the accuracy run.
     """
@@ -57,6 +58,7 @@ class Order:
     tokens: int | None
     data: Path | None
     tables: Path | None
+    runner: str
     load: Load
     measures: bool
 
@@ -128,7 +130,7 @@ def serve(order: Order, folder: Path, advance: Callable[[str], None]) -> Served:
     requests = Requests(order.case, order.samples, order.seed, order.tokens, order.data)
     with _tables(order, requests, folder):
         advance(f"{order.case.name}: compiling {len(requests.shapes)} shapes")
-        port = ServedPort(requests, order.precision, weights)
+        port = ServedPort(requests, order.precision, weights, order.runner)
         tests = _Tests(order, requests, port, folder, advance)
         served = tests.run(Judge(requests, order.precision, weights, port))
     content = _content(order, requests, source, served)

@@ -16,10 +16,13 @@ import torch
 from parity.base.precision import Precision
 from parity.base.trees import leaves, map_tree
 from parity.case import Arrays
+from parity.runners.forms import FORMS, form_of
 from parity.runners.tripy.compiled import Compiled, to_device, to_host
 from parity.runners.tripy.runner import IS_PORTABLE, TripyRunner
 from parity.studies.serving.requests import Requests, Shape
 
+SERVED = ("tripy", "tripy_jagged", "tripy_layers")
+"""Runners whose form of the port can be served."""
 _TURNS = 2
 """Host buffers of a shape. A batch is staged in one while the copy of the one before may still run."""
 
@@ -90,15 +93,23 @@ class ServedPort(TripyRunner):
         requests: The requests.
         precision: The precision.
         weights: Float32 weights.
+        runner: The runner of `run` whose form of the port is served.
 
     Raises:
-        Unavailable: The port cannot run here.
+        Unavailable: The port cannot run here, or the case has no such form.
     """
 
-    def __init__(self, requests: Requests, precision: Precision, weights: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        precision: Precision,
+        weights: Mapping[str, torch.Tensor],
+        runner: str = SERVED[0],
+    ) -> None:
         super().__init__()
         self._requests = requests
-        self.load(requests.case, precision, weights)
+        self._form = FORMS.get(runner, "")
+        self.load(form_of(requests.case, runner) if self._form else requests.case, precision, weights)
         self._copies = torch.cuda.Stream() if torch.cuda.is_available() else None
         self._by_shape: dict[Shape, Compiled] = {}
         self._buffers: dict[Shape, list[Buffers]] = {}
@@ -115,13 +126,16 @@ class ServedPort(TripyRunner):
                 # Kernels are loaded and graphs captured before the first query comes.
                 self.start(shape, requests.clean(first)).result()
 
+    def label(self) -> str:
+        return f"{super().label()} {self._form}".rstrip().replace("_", " ")
+
     @property
     def most_running(self) -> int:
         """Batches whose work may be queued at a time."""
         return 1 if self._copies is None else _TURNS
 
     def _arguments(self, arrays: Arrays) -> Any:
-        return map_tree(self.case.entry_arguments(arrays), self._host)
+        return map_tree(self.case.fixed_arguments(arrays), self._host)
 
     def start(self, shape: Shape, arrays: Arrays) -> Running:
         """Queue a whole batch."""

@@ -116,3 +116,18 @@ def test_every_parameter_counts():
     predictions = model(**{name: torch.tensor(array) for name, array in inputs.arrays.items()})
     predictions.square().sum().backward()
     assert [name for name, weight in model.named_parameters() if not weight.grad.abs().sum() > 0] == []
+
+
+def test_the_benchmark_s_own_sizes_are_accepted():
+    case = load_case("dlrmv3")
+    model, prepared = case.model, make_inputs(case)
+    assert [batch.name for batch in prepared.batches] == ["typical", "narrow"]
+    assert prepared.typical["uih_lengths"].tolist() == [model.max_uih_len, 0]
+    assert prepared.typical["num_candidates"].tolist() == [model.max_num_candidates, 2047]
+    assert prepared.batches[1].inputs["uih_timestamps"].shape[1] <= 1024
+
+
+def test_a_size_of_another_axis_is_refused():
+    case = load_case("dlrmv3_tiny").with_sizes({"model.max_num_candidates": 16})
+    with pytest.raises(UserError, match="padded length: 16 is also the size of the batch or of another axis"):
+        case.validate(case.make_inputs().inputs[0].arrays)

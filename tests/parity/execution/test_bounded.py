@@ -242,3 +242,15 @@ def test_what_takes_long_is_not_timed(tmp_path, monkeypatch):
     for _, _, runner in report.runner_reports():
         assert runner.latency is None
         assert runner.timing_reason.startswith("one run of the reference takes 0 s, and nothing is timed")
+
+
+def test_what_fills_a_gpu_is_not_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr(parity.execution.collect, "LARGEST_TIMED", 0)
+    monkeypatch.setattr(parity.execution.collect._Collection, "_has_gpu", lambda _: True)
+    with quick_runs():
+        report = run_command(cases="hstu_tiny", precision="fp32", runners="torch", save=tmp_path / "run")
+    assert report.exit_code == 0
+    reasons = {runner.timing_reason for _, _, runner in report.runner_reports()}
+    assert reasons == {
+        "one run of the reference holds 0 GiB, and nothing is timed on a GPU that holds more than 0 GiB"
+    }

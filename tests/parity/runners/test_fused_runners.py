@@ -33,6 +33,7 @@ FUSED = FusedForm.computed_inside
 # Of each case the blocks, and the modules that the kernel computes.
 HSTU_BLOCKS = ("_hstu._attention_layers.0", "_hstu._attention_layers.1")
 STU_LAYERS = ("_stu_module._stu_layers.0", "_stu_module._stu_layers.1")
+DLRMV3_LAYERS = tuple(f"_hstu_transducer.{path}" for path in STU_LAYERS)
 CASES = {
     "hstu_tiny": (
         HSTU_BLOCKS,
@@ -40,6 +41,7 @@ CASES = {
     ),
     "stu_tiny": (STU_LAYERS, {"_stu_module._valid_attn_mask"}),
     "stu_tiny_group": (STU_LAYERS, {"_stu_module._valid_attn_mask"}),
+    "dlrmv3_tiny": (DLRMV3_LAYERS, {"_hstu_transducer._stu_module._valid_attn_mask"}),
 }
 # One case a mask in `make test`.
 IN_FULL = {"stu_tiny_group": (pytest.mark.full,)}
@@ -57,7 +59,7 @@ BOTH = [
 # Layer norm in one case, group norm in the other.
 LAYERS = [
     pytest.param(case, name, id=f"{case}-{name}", marks=pytest.mark.xdist_group(f"fused-{case}"))
-    for case in ("stu_tiny", "stu_tiny_group")
+    for case in ("stu_tiny", "stu_tiny_group", "dlrmv3_tiny")
     for name in LAYERS_RUNNERS
 ]
 
@@ -68,7 +70,7 @@ def ran():
 
     @functools.cache
     def run_once(case):
-        names = ",".join((*FUSED_RUNNERS, *(LAYERS_RUNNERS if case.startswith("stu") else ())))
+        names = ",".join((*FUSED_RUNNERS, *(LAYERS_RUNNERS if not case.startswith("hstu") else ())))
         report = run_command(cases=case, precision="fp32", runners=names)
         assert report.exit_code == 0, [entry.reason for _, _, entry in report.runner_reports()]
         return {entry.runner: entry for _, _, entry in report.runner_reports()}
@@ -126,7 +128,7 @@ def test_attention_is_timed_alone(ran, case, name):
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize(
-    "case", ["stu_tiny", pytest.param("stu_tiny_group", marks=IN_FULL["stu_tiny_group"])]
+    "case", ["stu_tiny", "dlrmv3_tiny", pytest.param("stu_tiny_group", marks=IN_FULL["stu_tiny_group"])]
 )
 def test_half_types_pass_module_by_module(case, precision):
     names = (*FUSED_RUNNERS, *LAYERS_RUNNERS)

@@ -3,10 +3,13 @@
 import pytest
 import torch
 
+from cases.shipped import load_case
 from parity.base.errors import UserError
+from parity.base.precision import PRECISIONS
 from parity.base.trees import map_tree
+from parity.runners.base import Unavailable
 from parity.studies.serving.batching import Query, TokenQueue
-from parity.studies.serving.port import Buffers
+from parity.studies.serving.port import SERVED, Buffers, ServedPort
 from parity.studies.serving.requests import Requests, Shape
 from tests.parity.served_case import COUNT
 
@@ -66,3 +69,28 @@ class TestBuffers:
         again = [setup.port.start(shape, setup.requests.served(rows)).result() for rows in numbers]
         assert all(torch.equal(work.result(), result) for work, result in zip(running, again, strict=True))
         assert not torch.equal(*again)
+
+
+class TestForms:
+    @pytest.mark.parametrize("runner", SERVED[1:])
+    def test_every_prediction_of_another_form_passes(self, setup, tmp_path, runner):
+        port = ServedPort(setup.requests, PRECISIONS["fp32"], setup.weights, runner)
+        assert port.label().startswith(f"{setup.port.label()} ")
+        judged = setup.judged(tmp_path, port=port)
+        assert judged.passed, judged.line()
+        assert judged.predictions > 0
+
+    def test_a_batch_of_other_lengths_takes_the_same_graph(self, setup):
+        port = ServedPort(setup.requests, PRECISIONS["fp32"], setup.weights, SERVED[-1])
+        shape = setup.requests.shapes[setup.requests.width[0]]
+        shapes = {
+            tuple(port._arguments(setup.requests.served(setup.requests.full([number])))["valid_rows"].shape)
+            for number in setup.requests.of_width(shape.width)
+        }
+        assert shapes == {(shape.rows * shape.width,)}
+        assert len(port._executables[shape]) == 1
+
+    def test_a_case_without_the_form_is_unavailable(self, setup, monkeypatch):
+        monkeypatch.setattr(type(setup.case), "form", load_case("dlrm_tiny").form)
+        with pytest.raises(Unavailable, match="has no whole_layers form"):
+            ServedPort(setup.requests, PRECISIONS["fp32"], setup.weights, SERVED[-1])
