@@ -218,13 +218,23 @@ def row_of(name: str, reason: str, floor: float, times: Mapping[str, Spread]) ->
     return row
 
 
+def status_of(name: str, side: Side, arrays: Arrays, truth: list[torch.Tensor]) -> str:
+    """The reason why a side is not timed, or an empty text. An error of ours ends the program."""
+    try:
+        return verdict(arrays, truth, side())
+    except Exception as error:  # a peer that does not run here is a row of the table
+        if not name.startswith("Meta"):
+            raise
+        return f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+
+
 def run(case: ModelCase, arrays: Arrays, checkout: str | None, ceilings: dict, rounds: int) -> list[dict]:
     """A row of the table for each side; sides that fail have no times."""
     weights, _ = case_weights(case)
     truth = expected(case, weights, arrays)
     floor = floor_us(case.model, arrays, ceilings)
     sides = sides_of(case, weights, arrays, checkout)
-    status = {name: verdict(arrays, truth, side()) for name, side in sides.items()}
+    status = {name: status_of(name, side, arrays, truth) for name, side in sides.items()}
     right = {name: [side] for name, side in sides.items() if not status[name]}
     times = {name: {"call": spread} for name, spread in measure(right, rounds).items()}
     graphs = {name: [captured(calls)] for name, calls in right.items() if name.startswith("ours")}

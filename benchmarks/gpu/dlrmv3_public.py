@@ -1,7 +1,8 @@
 """Meta's own DLRMv3 without its tables, on Triton: the peer of `dlrmv3.py`.
 
-The public model imports torchrec for its tables alone, which stay outside, and takes two operators of fbgemm.
-`stand_in` registers plain PyTorch in their place. Both act on a few numbers and a row a user.
+The public model imports torchrec for its tables and for an operator that it never calls, and takes two
+operators of fbgemm. `stand_in` registers plain PyTorch in their place. Both act on a few numbers and a row a
+user.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _OUTSIDE = {
     "torchrec.modules": (),
     "torchrec.modules.embedding_configs": ("EmbeddingConfig",),
     "torchrec.modules.embedding_modules": ("EmbeddingCollection",),
+    "torchrec.modules.sorted_index_select": ("maybe_sorted_index_select",),
 }
 _BUFFERS = ("_period_units", "_units_per_period")
 """Buffers of the public model that are settings of the reference."""
