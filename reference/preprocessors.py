@@ -61,8 +61,8 @@ class ContextualFeatures(torch.nn.Module):
 
     def forward(self, contextual_embeddings: torch.Tensor, seq_lengths: torch.Tensor) -> torch.Tensor:
         """(B, C, E) and (B,) int -> (B, C, E)."""
-        least_C = torch.tensor(self._min_by_row, device=seq_lengths.device)
-        has_enough_BC1 = (seq_lengths.unsqueeze(1) >= least_C).unsqueeze(2)
+        # Comparisons with numbers: a tensor of them would be a copy from the host, which no CUDA graph takes.
+        has_enough_BC1 = torch.stack([seq_lengths >= least for least in self._min_by_row], 1).unsqueeze(2)
         return torch.where(has_enough_BC1, contextual_embeddings, torch.zeros_like(contextual_embeddings))
 
 

@@ -235,8 +235,10 @@ def run(case: ModelCase, arrays: Arrays, checkout: str | None, ceilings: dict, r
     floor = floor_us(case.model, arrays, ceilings)
     sides = sides_of(case, weights, arrays, checkout)
     status = {name: status_of(name, side, arrays, truth) for name, side in sides.items()}
+    print({name: reason or "PASS" for name, reason in status.items()}, flush=True)
     right = {name: [side] for name, side in sides.items() if not status[name]}
     times = {name: {"call": spread} for name, spread in measure(right, rounds).items()}
+    print({name: round(own["call"].median) for name, own in times.items()}, "us a call", flush=True)
     graphs = {name: [captured(calls)] for name, calls in right.items() if name.startswith("ours")}
     for name, spread in measure(graphs, rounds).items():
         times[name]["graph"] = spread

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -28,7 +29,8 @@ from benchmarks.gpu.timing import parsed, report  # noqa: E402
 from cases.shipped import load_case  # noqa: E402
 from parity.base.precision import PRECISIONS, Precision  # noqa: E402
 from parity.capture.captures import Capture, ModuleCall, TensorKey  # noqa: E402
-from parity.case import Case  # noqa: E402
+from parity.capture.torch_hooks import tapped  # noqa: E402
+from parity.case import Arrays, Case  # noqa: E402
 from parity.inputs.weights import case_weights  # noqa: E402
 from parity.runners import make_runner  # noqa: E402
 from parity.runners.forms import computed_inside  # noqa: E402
@@ -103,13 +105,28 @@ def judged(
         }
 
 
+def recorded_calls(case: Case, reference: TorchRunner, arrays: Arrays) -> Capture:
+    """All calls of the reference with their inputs and results."""
+
+    def placed(array: np.ndarray) -> torch.Tensor:
+        tensor = torch.tensor(array, device=reference.device)
+        return tensor.to(reference.dtype) if tensor.is_floating_point() else tensor
+
+    arguments = {name: placed(array) for name, array in case.entry_arguments(arrays).items()}
+    recorded = OnDevice()
+    with torch.inference_mode(), tapped(reference.model, record_calls=True, capture=recorded):
+        outputs = case.named_outputs(case.call(reference.model, arguments))
+    recorded.tensors.update(outputs)
+    return recorded
+
+
 def run(case: Case, precision: Precision, names: list[str], until: float) -> list[dict]:
     """A row for each runner, module and result; modules inside others have rows that say so."""
     arrays, (weights, _) = case.make_inputs().inputs[0].arrays, case_weights(case)
     reference, oracle = TorchRunner(), Float64Runner()
     for runner in (reference, oracle):
         runner.load(case, precision, weights)
-    recorded = reference.record(arrays, OnDevice())
+    recorded = recorded_calls(case, reference, arrays)
     oracle.place(arrays)
     print(f"{precision.name}: {len(recorded.calls)} calls, {oracle.label()}", flush=True)
     ports = {name: make_runner(name) for name in names}

@@ -8,7 +8,7 @@ Legend: B requests, H rows of a padded history, T candidates at most, C contextu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,9 @@ from configs import DLRMv3Config
 from datasets.dlrmv3 import in_order, streaming
 from datasets.dlrmv3.generator import Settings
 from parity.base.errors import UserError
-from parity.case.serving import Drawn, Lookup
-from tables.local import MappedTables
+from parity.case.serving import DeviceLookup, Drawn, Lookup
+from tables.interface import Tables
+from tables.local import DeviceTables, MappedTables
 from tables.store import Source, write
 
 ITEM, CATEGORY, USER = "item_id", "item_category_id", "user_id"
@@ -104,35 +105,61 @@ class BenchmarkRequests:
     @contextmanager
     def tables(self, folder: Path) -> Iterator[Lookup]:
         """Rows from a store, which is written if it is absent."""
-        if not folder.exists():
-            write(folder, [Source.of(name, torch.from_numpy(rows)) for name, rows in self._tables.items()])
+        self._write(folder)
         with MappedTables(folder) as store:
-            for name, rows in self._tables.items():
-                table = store.tables.get(name)
-                if table is None or (table.rows, table.columns, table.dtype) != (*rows.shape, torch.float32):
-                    problem = f"has no table {name} of float32 {rows.shape}"
-                    raise UserError("--tables", str(folder), problem, "give the tables of this case")
+            self._require(store, folder)
             yield partial(
                 self._rows_of, take=lambda table, ids: store.lookup(table, torch.from_numpy(ids)).numpy()
             )
+
+    @contextmanager
+    def device_tables(self, folder: Path, device: str) -> Iterator[DeviceLookup]:
+        """The same rows on a device."""
+        self._write(folder)
+        with DeviceTables(folder, device) as store:
+            self._require(store, folder)
+            yield partial(self._device_rows, take=store.lookup)
+
+    def _write(self, folder: Path) -> None:
+        if not folder.exists():
+            write(folder, [Source.of(name, torch.from_numpy(rows)) for name, rows in self._tables.items()])
+
+    def _require(self, store: Tables, folder: Path) -> None:
+        for name, rows in self._tables.items():
+            table = store.tables.get(name)
+            if table is None or (table.rows, table.columns, table.dtype) != (*rows.shape, torch.float32):
+                problem = f"has no table {name} of float32 {rows.shape}"
+                raise UserError("--tables", str(folder), problem, "give the tables of this case")
 
     def _in_memory(self, table: str, ids: np.ndarray) -> np.ndarray:
         return self._tables[table][ids]
 
     def _rows_of(self, name: str, ids: np.ndarray, take: Lookup) -> np.ndarray:
         """(..., E), the rows of an input, zeros for `NO_ROW`; `take` has those of a table."""
-        if name == CONTEXT:
-            ends = np.cumsum(self._model.contextual_max_lengths)[:-1]
-            parts = zip(self._context, np.split(ids, ends, axis=1), strict=True)
-        else:
-            parts = iter([(CATEGORY if "category" in name else ITEM, ids)])
         rows = []
-        for table, own in parts:
+        for table, own in self._parts(name, ids):
             taken = np.zeros((*own.shape, self._model.embedding_table_dim), np.float32)
             is_row = own != NO_ROW
             taken[is_row] = take(table, own[is_row] % len(self._tables[table]))
             rows.append(taken)
         return np.concatenate(rows, axis=1)
+
+    def _device_rows(
+        self, name: str, ids: np.ndarray, take: Callable[[str, torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """(..., E), the rows of an input, any for `NO_ROW`. Numbers are checked on the host."""
+        rows = [
+            take(table, torch.from_numpy(np.maximum(own, 0) % len(self._tables[table])))
+            for table, own in self._parts(name, ids)
+        ]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+
+    def _parts(self, name: str, ids: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        """The tables of an input, each with the numbers of its rows."""
+        if name != CONTEXT:
+            return [(CATEGORY if "category" in name else ITEM, ids)]
+        ends = np.cumsum(self._model.contextual_max_lengths)[:-1]
+        return list(zip(self._context, np.split(ids, ends, axis=1), strict=True))
 
 
 def _rows(seed: int, number: int, count: int, columns: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from cases.dlrmv3.plan import narrow_width
 from cases.dlrmv3.requests import BenchmarkRequests
 from configs import CaseConfig
 from parity.case import Arrays
-from parity.case.serving import Audit, Drawn, Lookup, Serving
+from parity.case.serving import Audit, DeviceLookup, Drawn, Lookup, Serving
 
 _NARROWEST = 1024
 """Rows of a history that are not halved again, unless they are all rows of a small model."""
@@ -45,6 +45,9 @@ class DLRMv3Serving(Serving):
 
     def tables(self, folder: Path, seed: int) -> AbstractContextManager[Lookup]:
         return BenchmarkRequests(self._model, seed).tables(folder)
+
+    def device_tables(self, folder: Path, seed: int, device: str) -> AbstractContextManager[DeviceLookup]:
+        return BenchmarkRequests(self._model, seed).device_tables(folder, device)
 
     def tokens(self, arrays: Arrays) -> np.ndarray:
         return arrays["uih_lengths"] + self._other

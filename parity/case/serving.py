@@ -13,11 +13,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from parity.base.errors import UserError
 from parity.case.plan import Arrays
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Drawn:
 
 Lookup = Callable[[str, np.ndarray], np.ndarray]
 """From the name of an input and its rows' numbers, (...), to the rows, (..., columns); anything for -1."""
+DeviceLookup = Callable[[str, np.ndarray], "torch.Tensor"]
+"""The same with rows on a device, queued in PyTorch's current stream."""
 
 
 class Serving(abc.ABC):
@@ -94,6 +100,10 @@ class Serving(abc.ABC):
             UserError: The files are damaged, or of other tables.
         """
         raise UserError("--tables", str(folder), "is for cases with tables", "leave --tables out")
+
+    def device_tables(self, folder: Path, seed: int, device: str) -> AbstractContextManager[DeviceLookup]:
+        """As `tables`, with all rows on a device: "cpu" or "cuda"."""
+        raise UserError("--tables-on", device, "is for cases with tables", "leave --tables-on out")
 
     @abc.abstractmethod
     def tokens(self, arrays: Arrays) -> np.ndarray:

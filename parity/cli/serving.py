@@ -35,6 +35,9 @@ from parity.cli.verb import Verb
 @click.option("--samples", type=int, default=64, show_default=True, help="Number of different requests.")
 @click.option("--data", type=options.PATH, help="Recorded requests in place of the case's own.")
 @click.option("--tables", type=options.PATH, help="Folder of tables, written if absent. [default: temporary]")
+@click.option(
+    "--tables-on", default="files", show_default=True, help="files, mapped into memory; cpu or cuda, whole."
+)
 @click.option("--runner", default="tripy", show_default=True, help="tripy, tripy_jagged or tripy_layers.")
 @click.option("--tokens", type=int, help="Most tokens of a batch. [default: the case's batch at full width]")
 @click.option("--rate", type=float, default=10.0, show_default=True, help="Target, in queries a second.")
@@ -50,6 +53,7 @@ def serve(
     samples: int,
     data: Path | None,
     tables: Path | None,
+    tables_on: str,
     runner: str,
     tokens: int | None,
     rate: float,
@@ -84,6 +88,7 @@ def serve(
         except Unavailable as error:
             raise _no_port(error, runner) from error
         check_names("--runner", [runner], SERVED)
+        check_names("--tables-on", [tables_on], command.PLACES)
         order = command.Order(
             case=cases[0],
             precision=PRECISIONS[precisions[0]],
@@ -93,6 +98,7 @@ def serve(
             tokens=tokens,
             data=data,
             tables=tables,
+            tables_on=tables_on,
             runner=runner,
             load=command.Load(scenario, rate, duration, queries),
             measures=not accuracy_only,

@@ -25,6 +25,8 @@ from parity.studies.serving.requests import Requests
 from parity.studies.serving.server import Log, Server
 
 SCHEMA = "parity.serving/1"
+PLACES = ("files", "cpu", "cuda")
+"""Places of the tables: files mapped into the host's memory, or whole tables on a device."""
 RESULT = "serving.json"
 """Name of the file with every number."""
 _RATES = ("Samples per second", "Completed samples per second")
@@ -45,6 +47,7 @@ class Order:
         tokens: Most tokens of a batch; None for the case's batch.
         data: Recorded requests; None for the case's own.
         tables: Folder of the tables; None for one that is removed at the end.
+        tables_on: One of `PLACES`.
         runner: One of `parity.studies.serving.port.SERVED`.
         load: The load.
         measures: Whether a performance run and the audit follow the accuracy run.
@@ -58,6 +61,7 @@ class Order:
     tokens: int | None
     data: Path | None
     tables: Path | None
+    tables_on: str
     runner: str
     load: Load
     measures: bool
@@ -146,8 +150,14 @@ def _tables(order: Order, requests: Requests, folder: Path) -> Iterator[None]:
         return
     own = folder / "tables"
     try:
-        with requests.serving.tables(order.tables or own, order.seed) as requests.lookup:
-            yield
+        place, serving = order.tables or own, requests.serving
+        if order.tables_on == PLACES[0]:
+            with serving.tables(place, order.seed) as requests.lookup:
+                yield
+        else:
+            with serving.device_tables(place, order.seed, order.tables_on) as lookup:
+                requests.open_on_device(lookup)
+                yield
     finally:
         shutil.rmtree(own, ignore_errors=True)
 
@@ -208,6 +218,7 @@ def _content(order: Order, requests: Requests, weights: str, served: Served) -> 
         "runner": served.runner,
         "weights": weights,
         "scenario": order.load.scenario,
+        "tables_on": order.tables_on,
         "source": served.source,
         "requests": len(requests),
         "seed": order.seed,

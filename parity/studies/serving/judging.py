@@ -35,7 +35,7 @@ Verdict = Literal["PASS", "INSENSITIVE", "FAIL"]
 MOST_EXPLAINED = 3
 """Wrong requests that are explained."""
 _TOKENS = 1 << 14
-"""Tokens that are judged together, or more if a batch has more."""
+"""Tokens that are judged together, or one request."""
 _SIZES_TRIED = 16
 """Numbers of rows that are tried: a case may refuse one that equals another axis."""
 
@@ -161,8 +161,8 @@ class Judge:
 
     def _groups(self) -> Iterator[list[int]]:
         """Numbers of requests that are judged together, all of one width."""
-        for width, shape in self._requests.shapes.items():
-            numbers, rows = self._requests.of_width(width), max(shape.rows, _TOKENS // width)
+        for width in self._requests.shapes:
+            numbers, rows = self._requests.of_width(width), max(1, _TOKENS // width)
             for start in range(0, len(numbers), rows):
                 yield numbers[start : start + rows]
 

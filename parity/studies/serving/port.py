@@ -6,10 +6,11 @@ batch are copied while the one before is computed. The portable runtime replays 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import nvtripy as tp
 import torch
 
@@ -50,15 +51,27 @@ class Buffers:
             if _is_tensor(buffer):
                 buffer.copy_(values)
 
-    def on_device(self, copies: torch.cuda.Stream | None, work: torch.cuda.Stream | None) -> Any:
-        """The content as device tensors. The work's stream waits for the copy, and the host does not."""
+    def on_device(
+        self,
+        copies: torch.cuda.Stream | None,
+        work: torch.cuda.Stream | None,
+        looked_up: Callable[[], dict[str, torch.Tensor]] = dict,
+    ) -> Any:
+        """The content as device tensors. The work's stream waits for the copy, and the host does not.
+
+        Args:
+            copies: Stream of the copies; None without a GPU.
+            work: Stream of the work; None without a GPU.
+            looked_up: Further arguments, which are on the device and come in the stream of the copies.
+        """
         if copies is None or work is None or self._copied is None:
-            return map_tree(self.arguments, to_device)
+            return map_tree({**self.arguments, **looked_up()}, to_device)
         with torch.cuda.stream(copies):
             copied = map_tree(
                 self.arguments,
                 lambda leaf: leaf.to("cuda", non_blocking=True) if _is_tensor(leaf) else leaf,
             )
+            copied = {**copied, **looked_up()}
             self._copied.record(copies)
         work.wait_event(self._copied)
         for _, leaf in leaves(copied):
@@ -112,7 +125,8 @@ class ServedPort(TripyRunner):
         self.load(form_of(requests.case, runner) if self._form else requests.case, precision, weights)
         self._copies = torch.cuda.Stream() if torch.cuda.is_available() else None
         self._by_shape: dict[Shape, Compiled] = {}
-        self._buffers: dict[Shape, list[Buffers]] = {}
+        self._names: dict[Shape, tuple[str, ...]] = {}
+        self._buffers: dict[tuple[Shape, tuple[str, ...]], list[Buffers]] = {}
         self._turn = 0
         for shape in requests.shapes.values():
             first = requests.full(requests.of_width(shape.width)[:1])
@@ -120,11 +134,11 @@ class ServedPort(TripyRunner):
             compiled = self._compiled(shape, self._entry, arguments)
             if IS_PORTABLE and torch.cuda.is_available():
                 compiled.capture_graphs()
-            self._by_shape[shape] = compiled
-            self._buffers[shape] = [Buffers(arguments) for _ in range(_TURNS)]
+            self._by_shape[shape], self._names[shape] = compiled, tuple(arguments)
+            # Kernels are loaded and graphs captured before the first query comes.
+            warming = requests.clean if requests.device_lookup is None else requests.staged
             for _ in range(_TURNS):
-                # Kernels are loaded and graphs captured before the first query comes.
-                self.start(shape, requests.clean(first)).result()
+                self.start(shape, warming(first)).result()
 
     def label(self) -> str:
         return f"{super().label()} {self._form}".rstrip().replace("_", " ")
@@ -138,19 +152,41 @@ class ServedPort(TripyRunner):
         return map_tree(self.case.fixed_arguments(arrays), self._host)
 
     def start(self, shape: Shape, arrays: Arrays) -> Running:
-        """Queue a whole batch."""
+        """Queue a whole batch, as `Requests.staged` has it."""
         compiled = self._by_shape[shape]
-        buffers = self._buffers[shape][self._turn % _TURNS]
+        ids = {
+            name: array
+            for name, array in arrays.items()
+            if name in self._requests.looked_up and array.dtype == np.int64
+        }
+        arguments = self._arguments({name: array for name, array in arrays.items() if name not in ids})
+        buffers = self._buffers_of(shape, arguments)[self._turn % _TURNS]
         self._turn += 1
-        buffers.fill(self._arguments(arrays))
+        buffers.fill(arguments)
         queue = compiled.queue()
-        inputs = buffers.on_device(self._copies, queue)
+        inputs = buffers.on_device(self._copies, queue, lambda: self._rows(ids))
+        inputs = {name: inputs[name] for name in self._names[shape]}
         outputs = compiled.enqueue(inputs)
         ended = None
         if queue is not None:
             ended = torch.cuda.Event()
             ended.record(queue)
         return Running(compiled, outputs, ended, inputs)
+
+    def _buffers_of(self, shape: Shape, arguments: dict[str, Any]) -> list[Buffers]:
+        key = (shape, tuple(arguments))
+        if key not in self._buffers:
+            self._buffers[key] = [Buffers(arguments) for _ in range(_TURNS)]
+        return self._buffers[key]
+
+    def _rows(self, ids: Arrays) -> dict[str, torch.Tensor]:
+        """Rows of the device's tables, in the model's type."""
+        lookup = self._requests.device_lookup
+        if not ids:
+            return {}
+        if lookup is None:
+            raise RuntimeError("numbers of rows, and no tables on a device")
+        return {name: lookup(name, own).to(self.dtype) for name, own in ids.items()}
 
 
 def _is_tensor(leaf: Any) -> bool:

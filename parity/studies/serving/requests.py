@@ -12,7 +12,7 @@ import numpy as np
 from parity.base.errors import UserError
 from parity.base.memory import require
 from parity.case import Arrays, Case
-from parity.case.serving import Lookup
+from parity.case.serving import DeviceLookup, Lookup
 from parity.inputs.arrays import CaseInputs, poisoned_inputs
 
 MOST_REQUESTS = 1 << 24
@@ -50,6 +50,8 @@ class Requests:
         width: Width of each request, by its number.
         source: Origin of the requests in words.
         lookup: Service of rows of tables; None for a case without them, and before the tables are open.
+        device_lookup: The same on a device, in place of the host's; None for tables of the host.
+        looked_up: Names of the inputs that are rows of tables.
 
     Raises:
         UserError: A number that does not fit, or a case that cannot be served.
@@ -77,6 +79,8 @@ class Requests:
         self.shapes = {width: Shape(width, budget // width) for width in sorted(set(self.width))}
         self._clean = {width: self._padded(drawn.arrays, width) for width in self.shapes}
         self._ids = {width: self._padded(drawn.ids, width) for width in self.shapes}
+        self.device_lookup: DeviceLookup | None = None
+        self.looked_up = frozenset(drawn.ids)
         self._served = {width: self._without_rows(width) for width in self.shapes}
         seen: Counter[int] = Counter()
         self._row = []
@@ -90,7 +94,7 @@ class Requests:
     @property
     def have_tables(self) -> bool:
         """Whether the server looks up rows of tables."""
-        return any(self._ids.values())
+        return bool(self.looked_up)
 
     def _padded(self, drawn: Arrays, width: int) -> Arrays:
         rows = np.flatnonzero(np.array(self.width) == width)
@@ -131,6 +135,20 @@ class Requests:
             looked_up = self.lookup(name, ids[rows])
             arrays[name] = np.where((ids[rows] >= 0)[..., None], looked_up, arrays[name])
         return arrays
+
+    def staged(self, numbers: Sequence[int]) -> Arrays:
+        """As `served`; with tables on a device, an input that is rows of tables is their numbers, int64."""
+        if self.device_lookup is None:
+            return self.served(numbers)
+        width, rows = self._places(numbers)
+        others = {name: array for name, array in self._served[width].items() if name not in self.looked_up}
+        ids = {name: ids[rows] for name, ids in self._ids[width].items()}
+        return {**self._of_rows(others, rows), **ids}
+
+    def open_on_device(self, lookup: DeviceLookup) -> None:
+        """Take rows of tables from a device."""
+        self.device_lookup = lookup
+        self.lookup = lambda name, ids: lookup(name, ids).cpu().numpy()
 
     def has_other_rows(self, number: int) -> str:
         """The input of a request whose looked up rows differ from the reference's; empty if none do."""

@@ -102,7 +102,7 @@ class Server:
 
     def _stage(self, numbers: Sequence[int]) -> dict[str, np.ndarray]:
         """The inputs of a whole batch."""
-        return dict(self._requests.served(self._requests.full(numbers)))
+        return dict(self._requests.staged(self._requests.full(numbers)))
 
     def _respond(self, batch: Batch, output: torch.Tensor) -> None:
         values = output.float().numpy()

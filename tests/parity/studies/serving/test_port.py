@@ -94,3 +94,38 @@ class TestForms:
         monkeypatch.setattr(type(setup.case), "form", load_case("dlrm_tiny").form)
         with pytest.raises(Unavailable, match="has no whole_layers form"):
             ServedPort(setup.requests, PRECISIONS["fp32"], setup.weights, SERVED[-1])
+
+
+class TestTablesOnADevice:
+    @pytest.fixture
+    def requests(self, setup, tmp_path):
+        widest = setup.requests.serving.widths[-1]
+        requests = Requests(setup.case, COUNT, 0, 4 * widest)
+        with requests.serving.device_tables(tmp_path / "tables", 0, "cpu") as lookup:
+            requests.open_on_device(lookup)
+            yield requests
+
+    def test_rows_are_numbers_until_the_port_takes_them(self, setup, requests):
+        staged, served = requests.staged([0]), setup.requests.served([0])
+        assert {
+            name for name, array in staged.items() if array.dtype != served[name].dtype
+        } == requests.looked_up
+        assert all(staged[name].dtype == "int64" for name in requests.looked_up)
+
+    def test_they_are_the_reference_s_rows(self, requests):
+        assert not any(requests.has_other_rows(number) for number in range(COUNT))
+
+    def test_the_port_s_predictions_are_those_of_rows_from_files(self, setup, requests):
+        port = ServedPort(requests, PRECISIONS["fp32"], setup.weights)
+        for shape in requests.shapes.values():
+            numbers = requests.full(requests.of_width(shape.width)[:1])
+            own = port.start(shape, requests.staged(numbers)).result()
+            other = setup.port.start(shape, setup.requests.served(numbers)).result()
+            assert torch.equal(own, other)
+            assert torch.equal(own, port.start(shape, requests.clean(numbers)).result())
+
+    def test_numbers_without_tables_are_refused(self, setup, requests):
+        shape = setup.requests.shapes[setup.requests.width[0]]
+        staged = requests.staged(requests.full([0]))
+        with pytest.raises(RuntimeError, match="no tables on a device"):
+            setup.port.start(shape, staged)
