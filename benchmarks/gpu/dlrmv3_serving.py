@@ -105,11 +105,7 @@ def main() -> None:
     parser.add_argument("--logs", type=Path, help="folder for LoadGen's summaries")
     arguments = parsed(parser)
     case = load_case(arguments.case)
-    requests = Requests(case, arguments.samples, case.seed)
-    (width,) = requests.shapes
-    requests = Requests(
-        case, arguments.samples, case.seed, max(arguments.batch * width, case.serving().widths[-1])
-    )
+    requests = Requests(case, arguments.samples, case.seed, arguments.tokens)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         with requests.serving.device_tables(place / "tables", case.seed, "cuda") as lookup:
