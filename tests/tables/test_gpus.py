@@ -1,0 +1,42 @@
+"""Tables on GPUs: rows bit for bit on one, and rows and sums from GPU to GPU on two."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tables.local import DeviceTables
+from tables.sharded import ShardedTables
+from tests.tables.pooling import assert_pooled, drawn_bags
+from tests.tables.stores import numbers, store
+
+GPUS = torch.cuda.device_count()
+TABLES = numbers()
+
+on_a_gpu = pytest.mark.skipif(GPUS < 1, reason="tables on a GPU need a GPU; PyTorch finds none here")
+on_two_gpus = pytest.mark.skipif(
+    GPUS < 2, reason=f"rows from GPU to GPU need two GPUs; PyTorch finds {GPUS} here"
+)
+
+
+def assert_right(tables):
+    generator = torch.Generator().manual_seed(3)
+    for name, rows in TABLES.items():
+        ids = torch.randint(len(rows), (5, 7), generator=generator)
+        assert torch.equal(tables.lookup(name, ids).cpu(), rows[ids])
+
+
+@on_a_gpu
+def test_rows_of_a_gpu_are_the_table_s(tmp_path):
+    with DeviceTables(store(tmp_path / "store", TABLES, 2, "rows"), "cuda") as tables:
+        assert_right(tables)
+
+
+@on_two_gpus
+@pytest.mark.parametrize("by", ["rows", "tables"])
+def test_rows_and_sums_of_two_gpus_are_the_table_s(tmp_path, by):
+    with ShardedTables(store(tmp_path / "store", TABLES, 2, by), "cuda") as tables:
+        assert_right(tables)
+        for name, rows in TABLES.items():
+            bags = drawn_bags(rows)
+            assert_pooled(rows, bags, tables.pooled(name, *bags).cpu())
