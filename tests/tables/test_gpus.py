@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -37,6 +39,6 @@ def test_rows_of_a_gpu_are_the_table_s(tmp_path):
 def test_rows_and_sums_of_two_gpus_are_the_table_s(tmp_path, by):
     with ShardedTables(store(tmp_path / "store", TABLES, 2, by), "cuda") as tables:
         assert_right(tables)
+        on_host = SimpleNamespace(pooled=lambda *bags: tables.pooled(*bags).cpu())
         for name, rows in TABLES.items():
-            bags = drawn_bags(rows)
-            assert_pooled(rows, bags, tables.pooled(name, *bags).cpu())
+            assert_pooled(on_host, name, rows, *drawn_bags(len(rows), 4, 9, 6, weighted=True))
