@@ -93,6 +93,13 @@ class TestTheVerb:
         assert "performance  VALID by LoadGen" in ended.out, ended
         assert ended.code == 0
 
+    def test_another_form_with_tables_on_a_device_is_served(self, command, tmp_path):
+        options = ("--runner", "tripy_layers", "--tables-on", "cpu", "--accuracy-only")
+        ended = command(*ARGUMENTS, *options, "--save", tmp_path / "out")
+        assert (ended.code, "accuracy     PASS" in ended.out) == (0, True), ended
+        assert ended.out.splitlines()[0].endswith(" whole layers")
+        assert json.loads((tmp_path / "out" / "serving.json").read_text())["tables_on"] == "cpu"
+
     def test_requests_come_from_files(self, command, tmp_path, folder):
         ended = command(*ARGUMENTS, "--accuracy-only", "--data", folder, "--save", tmp_path / "out")
         assert f"requests     the benchmark's, read from {folder}: 48 users, 320 items" in ended.out
@@ -134,6 +141,8 @@ class TestTheVerb:
             (("--scenario", "servr"), "--scenario: servr is not known; did you mean 'server'?"),
             (("--case", "hstu_tiny"), "serve: hstu_tiny has no requests; name a case that can be served"),
             (("--case", f"{CASE},hstu_tiny"), "is for one case in one precision"),
+            (("--runner", "tripy_layer"), "--runner: tripy_layer is not known; did you mean 'tripy_layers'?"),
+            (("--tables-on", "disk"), "--tables-on: disk is not known"),
             (("--rate", "0"), "--rate: 0.0 is no positive number"),
             (("--duration", "nan"), "--duration: nan is no positive number"),
             (("--save", "."), "--save: . exists; give a folder that does not exist"),
