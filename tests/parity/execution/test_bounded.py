@@ -248,7 +248,9 @@ def test_what_fills_a_gpu_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(parity.execution.collect, "LARGEST_TIMED", 0)
     monkeypatch.setattr(parity.execution.collect._Collection, "_has_gpu", lambda _: True)
     with quick_runs():
-        report = run_command(cases="hstu_tiny", precision="fp32", runners="torch", save=tmp_path / "run")
+        report = run_command(
+            cases="hstu_tiny", precision="fp32", runners="torch_jagged", save=tmp_path / "run"
+        )
     assert report.exit_code == 0
     reasons = {runner.timing_reason for _, _, runner in report.runner_reports()}
     assert reasons == {

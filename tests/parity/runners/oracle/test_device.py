@@ -33,10 +33,13 @@ def with_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
-@pytest.mark.parametrize(("history", "device"), [(16_384, "cuda"), (8_192, "cuda"), (256, "cpu")])
-@pytest.mark.parametrize("users", [1, 3])
-def test_costly_rows_go_to_the_gpu_however_many_there_are(with_gpu, history, device, users):
-    assert device_of(*shaped("dlrmv3", users, history)).type == device
+@pytest.mark.parametrize(
+    ("name", "history", "device"),
+    [("dlrmv3", 16_384, "cuda"), ("dlrmv3", 8_192, "cuda"), ("dlrmv3_streaming", 100, "cpu")],
+)
+@pytest.mark.parametrize("users", [1, 300])
+def test_costly_rows_go_to_the_gpu_however_many_there_are(with_gpu, name, history, device, users):
+    assert device_of(*shaped(name, users, history)).type == device
 
 
 def test_without_a_gpu_every_batch_is_the_cpu_s(monkeypatch):
