@@ -26,6 +26,7 @@ from parity.report.files import read_report, write_again, write_outputs
 from parity.report.overview import tolerated_in
 from parity.report.schema import Report, RunnerReport
 from parity.runners import RUNNERS
+from parity.verdict.patterns import is_place
 
 if TYPE_CHECKING:
     import nvtripy
@@ -218,7 +219,7 @@ def details(runner: RunnerReport) -> list[str]:
     diagnosis = runner.diagnosis
     if diagnosis is not None and diagnosis.kind != "none":
         lines.append(f"where: {diagnosis.text}")
-        lines += [f"cause: {reason}" for reason in diagnosis.explanation]
+        lines += [f"{'place' if is_place(text) else 'cause'}: {text}" for text in diagnosis.explanation]
     return lines + _notes(runner)
 
 

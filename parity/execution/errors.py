@@ -14,6 +14,7 @@ from parity.base.code import is_library, shown
 _OF_THE_COMPILER = re.compile(r"\(%\w+\) error: (.*)")
 _OF_THE_SOURCE = re.compile(r"-->|\d*\s*\|")
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
+NVTRIPYS_ERROR = "TripyException"
 _NVTRIPYS_PLACE = re.compile(r"--> (.+):(\d+) in (\w+)")
 _OURS = ("parity", "perf_model", "tripy_portable", "mlir_tensorrt", "tensorrt")
 """The suite's own packages, which may run from a checkout."""
@@ -26,11 +27,21 @@ def error_text(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message; of nvtripy's the compiler's sentence without the source."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = (match[1] for line in lines if (match := _OF_THE_COMPILER.match(line)))
-    plain = (line for line in lines if not _OF_THE_SOURCE.match(line))
-    return next(told, None) or next(plain, None) or "no message"
+    """The first line of an error's message; of nvtripy's without the source.
+
+    nvtripy's first line names a function, and the next one says what it expects. The compiler's sentence says
+    both.
+    """
+    text = _STYLE.sub("", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = next((match[1] for line in lines if (match := _OF_THE_COMPILER.match(line))), "")
+    plain = [line for line in lines if not _OF_THE_SOURCE.match(line)]
+    if told or not plain:
+        return told or "no message"
+    first, *others = plain
+    details = (line for line in others if not line.endswith(":"))
+    detail = next(details, "") if type(error).__name__ == NVTRIPYS_ERROR else ""
+    return f"{first} {detail}".rstrip()
 
 
 def _place(error: BaseException) -> str:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from parity.base.precision import dtype_name
 from parity.capture.arguments import Argument, Received
+from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.verdict.distances import Distance
 from parity.verdict.evidence import Evidence, Results, is_regrouped, like
@@ -52,7 +54,7 @@ def judge_arguments(
         excluded: Elements of a tensor that depend on a discontinuity.
         tolerated: The errors that may reach an argument.
     """
-    judgements = []
+    judgements: list[CallJudgement] = []
     for call, received in evidence.reference.arguments.items():
         port = results.received.arguments.get(call)
         if port is None or received.finished > right_taps:
@@ -64,11 +66,28 @@ def judge_arguments(
             if difference is None:
                 equal.append(name)
             else:
-                differing.append(difference)
+                # Only the first wrong argument has a cause. The tensors of others need no memory.
+                is_first = not any(judgement.wrong for judgement in judgements)
+                differing.append(difference if is_first else replace(difference, failed=None))
         if differing:
             behind = tolerated.before(received.finished).source
             judgements.append(CallJudgement(call, received.parent, tuple(differing), tuple(equal), behind))
     return tuple(judgements)
+
+
+def other_form(evidence: Evidence, results: Results, call: ModuleCall) -> str:
+    """The form of an argument with which the port's module runs, and does not run with the reference's.
+
+    PyTorch may turn a mask of booleans into numbers before it calls a module, and a port may not. Such a
+    module has no verdict alone. Empty for a module that runs, or that the model gives the reference's forms.
+    """
+    received, port = (side.arguments.get(call.tap) for side in (evidence.reference, results.received))
+    has_result = any(output in results.tapped for output in call.outputs)
+    if call.tap not in results.isolated_problems or not has_result or received is None or port is None:
+        return ""
+    judge = _CallJudge(evidence, results, call.tap, received, False, lambda tensor: None, Tolerated())
+    differences = (judge.difference(name, theirs, ours) for name, theirs, ours in _paired(received, port))
+    return next((f"{d.name}: {d.text}" for d in differences if d is not None and d.kind == "form"), "")
 
 
 class _CallJudge:
@@ -130,6 +149,7 @@ class _CallJudge:
             text if count else "all elements by a little",
             is_exact,
             (*self._passed_instead(reference, port, ours), *explain(tensor)),
+            tensor,
         )
 
     def _is_parameter(self, port: Argument) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +20,14 @@ from parity.execution.folder import CaseFolder, PrecisionFolder, RunnerFolder
 from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status, read_record
 from parity.inputs.arrays import load
 from parity.inputs.weights import load_export
+from parity.runners.base import Arrays, Tensors
 from parity.runners.forms import computed_inside
-from parity.runners.oracle.float64 import Float64Runner
 from parity.runners.oracle.replays import Replays
+from parity.runners.oracle.rerun import Rerun
 from parity.verdict.comparison import Comparison, compare_runners
 from parity.verdict.error_map import with_error_maps
 from parity.verdict.evidence import Evidence, Results
-from parity.verdict.explanation import explain_tap
+from parity.verdict.explanation import explain_between, explain_tap, with_cause
 from parity.verdict.judgement import Diagnosis, RunnerJudgement
 from parity.verdict.notes import notes
 from parity.verdict.rows import judge_rows, row_diagnosis
@@ -79,7 +79,8 @@ def judge_batch(
         else:
             own, comparison = next(comparisons)
             grounds = comparison.evidence or evidence
-            grounds.run_oracle = None if name in diagnosed else _oracle_alone(case, folder)
+            grounds.rerun = None if name in diagnosed else _rerun(case, folder)
+            grounds.run_oracle = None if grounds.rerun is None else grounds.rerun.call
             judgements[name] = _judge_runner(grounds, own, comparison, runner, batch)
     return judgements
 
@@ -184,31 +185,27 @@ def _evidence(case: Case, folder: PrecisionFolder, record: Record) -> Evidence:
     )
 
 
-def _oracle_alone(
-    case: Case, folder: PrecisionFolder
-) -> Callable[[ModuleCall, Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]] | None:
-    """Runs calls of the oracle alone; None without exported weights. The first call builds the model."""
-    weights = CaseFolder(folder.batch.path.parent).weights
-    if not weights.exists():
-        return None
-
-    @functools.cache
-    def runner() -> Float64Runner:
-        oracle = Float64Runner()
-        oracle.load(case, PRECISIONS[folder.path.name], load_export(weights))
-        return oracle
-
-    arrays = functools.cache(lambda: load(folder.batch.inputs).arrays)
-    return lambda call, inputs: runner().run_call(call, inputs, arrays())
+def _rerun(case: Case, folder: PrecisionFolder) -> Rerun | None:
+    """Runs the oracle on the batch again; None without exported weights."""
+    again = _again(case, folder)
+    return None if again is None else Rerun(*again)
 
 
 def _replays(case: Case, folder: PrecisionFolder) -> Replays | None:
     """Runs the batch again under other choices; None without exported weights."""
+    again = _again(case, folder)
+    return None if again is None else Replays(*again)
+
+
+def _again(
+    case: Case, folder: PrecisionFolder
+) -> tuple[Case, Precision, Callable[[], Tensors], Callable[[], Arrays]] | None:
+    """Case, precision, weights and inputs of another run of a batch; None without exported weights."""
     weights = CaseFolder(folder.batch.path.parent).weights
     if not weights.exists():
         return None
     precision = PRECISIONS[folder.path.name]
-    return Replays(case, precision, lambda: load_export(weights), lambda: load(folder.batch.inputs).arrays)
+    return case, precision, lambda: load_export(weights), lambda: load(folder.batch.inputs).arrays
 
 
 def _optional(stem: Path) -> Capture:
@@ -244,9 +241,10 @@ def _judge_runner(
     if record.status is not Status.OK:
         diagnosis = _blame(comparison, record)
     tap = comparison.tap(diagnosis.tap)
-    explanation = diagnosis.explanation
-    if tap is not None and not explanation and not (diagnosis.kind == "between" and tap.passed):
-        explanation = explain_tap(evidence, results, tap)
+    patterns = diagnosis.explanation
+    if tap is not None and not patterns and not (diagnosis.kind == "between" and tap.passed):
+        patterns = explain_tap(evidence, results, tap)
+    explanation = with_cause(explain_between(evidence, results, comparison), patterns)
     rows = judge_rows(evidence, comparison.taps, record.row_trials or ())
     if diagnosis.kind == "none":
         diagnosis = row_diagnosis(rows)

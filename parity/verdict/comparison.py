@@ -15,11 +15,12 @@ import torch
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
 from parity.inputs.masks import bits
-from parity.verdict.arguments import judge_arguments
+from parity.verdict.arguments import judge_arguments, other_form
 from parity.verdict.bound import bound_for
 from parity.verdict.calls import extra, missing
 from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
 from parity.verdict.diagnosis import diagnose
+from parity.verdict.elements import RAISES
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
 from parity.verdict.rule import Verdict, failure
@@ -193,7 +194,8 @@ def _judge_tap(
     accumulated = isolated = None
     if call is None or not call.appends:
         accumulated = standards.judge(tap, evidence.oracle.get(tap), reference, port, contaminated)
-    if call and results.taps_modules and evidence.oracle_isolated:
+    is_alone = call is not None and not other_form(evidence, results, call)
+    if call and is_alone and results.taps_modules and evidence.oracle_isolated:
         isolated = _judge_isolated(standards, evidence, results, call, tap, contaminated)
     if port is None and accumulated is not None:
         accumulated = replace(accumulated, reason=missing(evidence, results, tap))
@@ -232,8 +234,9 @@ def _without_spare_calls(
 
 
 def _has_module(results: Results, path: str) -> bool:
-    """Whether the runner has any result of the module at a path."""
-    return any(TapName.parse(tap).path == path for tap in (*results.tapped, *results.isolated))
+    """Whether the runner has any result of the module at a path, or an error."""
+    taps = itertools.chain(results.tapped, results.isolated, results.isolated_problems)
+    return any(TapName.parse(tap).path == path for tap in taps)
 
 
 def _judge_isolated(
@@ -246,7 +249,7 @@ def _judge_isolated(
 ) -> Verdict:
     problem = results.isolated_problems.get(call.tap)
     if problem:
-        return failure(f"the module failed: {problem}", bound_for(evidence.precision, 1))
+        return failure(f"{RAISES}: {problem}", bound_for(evidence.precision, 1))
     contains_flip = any(flipped.startswith(f"{call.path}.") for flipped in evidence.boundary)
     return standards.judge(
         tap,

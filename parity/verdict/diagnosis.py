@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.capture.names import TapName
-from parity.verdict.elements import NO_VERDICT
+from parity.verdict.elements import NO_VERDICT, RAISES
 from parity.verdict.judgement import (
     MODEL_OUTPUT,
     ArgumentDifference,
@@ -77,6 +77,8 @@ def _failed_alone(
 ) -> Diagnosis:
     """The diagnosis of a module that fails on its own, with the argument that its code passes on."""
     fails = "cannot be judged" if NO_VERDICT in verdict.reason else "diverges on its own"
+    if verdict.reason.startswith(RAISES):
+        fails = "does not run on its own"
     text = f"{tap.path} ({tap.kind}) {fails}: {verdict.reason}"
     for call in calls:
         if call.parent == tap.path and call.wrong:

@@ -43,6 +43,8 @@ def compared(side: torch.Tensor, counted: np.ndarray) -> np.ndarray:
     return side.numpy()[counted].astype(np.float64, copy=False)
 
 
+RAISES = "the module failed"
+"""Beginning of the reason of a module that raises alone."""
 NO_VERDICT = "the oracle and the reference have them too, so no verdict is possible"
 """Part of the reason where all three results have as many non-finite elements."""
 

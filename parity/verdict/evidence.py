@@ -17,6 +17,7 @@ from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
 from parity.inputs.masks import valid_elements
 from parity.runners.oracle.replays import Replays
+from parity.runners.oracle.rerun import Rerun
 from parity.verdict.sampling_error import RoundingSamples
 
 
@@ -45,6 +46,7 @@ class Evidence:
         oracle_received: Tapped run of the oracle, for the arguments of its calls.
         run_oracle: Runs a call of the oracle alone on other tensors, by the keys of its arguments; None where
             the weights are not at hand.
+        rerun: Runs the oracle up to one tensor on other inputs; None likewise.
         replays: Runs the oracle and the reference under other choices; None where they cannot run again.
         reference_isolated: Results of the reference's calls alone, where its tapped run has others.
         ties, ties_isolated: Numbers of integers and booleans that are the port's in place of the oracle's,
@@ -69,6 +71,7 @@ class Evidence:
     causal: bool = True
     oracle_received: Capture = field(default_factory=Capture)
     run_oracle: Callable[[ModuleCall, Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]] | None = None
+    rerun: Rerun | None = None
     replays: Replays | None = None
     reference_isolated: Mapping[str, torch.Tensor] = field(default_factory=dict)
     ties: Mapping[str, int] = field(default_factory=dict)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from parity.capture.captures import argument_keys
+from parity.capture.names import TapName
 from parity.inputs.masks import bits
 from parity.verdict.causes import cause
+from parity.verdict.comparison import Comparison
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import TapJudgement
-from parity.verdict.patterns import FailedTensor, all_at, explain, named_axes
+from parity.verdict.patterns import FailedTensor, all_at, explain, is_place, named_axes
 from parity.verdict.rule import Verdict
 
 
@@ -36,7 +38,12 @@ def explain_alone(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgeme
     if tap.isolated is None:
         return _explain(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
     failed = _failed_tensor(evidence, evidence.oracle_isolated.get(tap.tap), port, tap.tap, tap.isolated)
-    return () if failed is None else (*_cause(evidence, failed, tap.tap), *explain(failed))
+    return () if failed is None else with_cause(_cause(evidence, failed, tap.tap), explain(failed))
+
+
+def with_cause(cause: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    """A known cause, and patterns behind it. The places of wrong elements tell nothing more."""
+    return (*cause, *(text for text in patterns if not cause or not is_place(text)))
 
 
 def _cause(evidence: Evidence, failed: FailedTensor, tap: str) -> tuple[str, ...]:
@@ -52,6 +59,44 @@ def _cause(evidence: Evidence, failed: FailedTensor, tap: str) -> tuple[str, ...
         return run_oracle(call, own | changed)[tap]
 
     return tuple(filter(None, [cause(run, {name: own[key] for name, key in keys.items()}, failed)]))
+
+
+def explain_between(evidence: Evidence, results: Results, comparison: Comparison) -> tuple[str, ...]:
+    """The programming error in the code between modules that gives the wrong tensor; empty without one.
+
+    The oracle runs from its inputs up to the tensor. Operations of modules that pass alone stay as they are.
+    """
+    diagnosis, rerun = comparison.diagnosis, evidence.rerun
+    failed = _between_modules(evidence, results, comparison) if diagnosis.kind == "between" else None
+    if failed is None or rerun is None:
+        return ()
+    right = {tap.path for tap in comparison.taps if tap.isolated is not None and tap.isolated.passed}
+    target = diagnosis.argument or diagnosis.tap
+    try:
+        text = cause(
+            lambda inputs: rerun.until(target, inputs),
+            rerun.inputs(),
+            failed,
+            lambda: right.isdisjoint(rerun.running),
+        )
+    except KeyError:
+        # An output under the port's name, or a call that another batch makes.
+        return ()
+    return (text,) if text else ()
+
+
+def _between_modules(evidence: Evidence, results: Results, comparison: Comparison) -> FailedTensor | None:
+    """The wrong argument or output that the code between modules makes."""
+    name = TapName.parse(comparison.diagnosis.argument)
+    for call in comparison.calls:
+        if call.wrong is not None and (call.call, call.wrong.name) == (str(name.module_call), name.argument):
+            return call.wrong.failed
+    tap = None if name.argument else comparison.tap(comparison.diagnosis.tap)
+    if tap is None:
+        return None
+    return _failed_tensor(
+        evidence, evidence.oracle.get(tap.tap), results.untapped.get(tap.tap), tap.tap, tap.accumulated
+    )
 
 
 def _explain(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from parity.execution.record import RunnerRecord, Status
+from parity.verdict.patterns import FailedTensor
 from parity.verdict.row_errors import RowErrors
 from parity.verdict.rule import Verdict
 from parity.verdict.sensitivity import Rows
@@ -136,6 +137,7 @@ class ArgumentDifference:
         text: The difference in words.
         is_exact: Whether the elements are integers or booleans.
         explanation: Patterns that explain the tensor, in words.
+        failed: The tensor beyond its limit; None of another argument.
     """
 
     name: str
@@ -143,6 +145,7 @@ class ArgumentDifference:
     text: str
     is_exact: bool = False
     explanation: tuple[str, ...] = ()
+    failed: FailedTensor | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

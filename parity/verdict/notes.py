@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parity.capture.names import TapName
+from parity.verdict.arguments import other_form
 from parity.verdict.comparison import Comparison
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
@@ -17,6 +18,7 @@ def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: Tap
         *_unknown_sums(evidence, tap),
         *((f"the port merges or splits axes; compared as {regrouped}",) if regrouped else ()),
         *_other_arguments(comparison, tap),
+        *_not_alone(evidence, results, tap),
         *_other_choices(tap),
     )
 
@@ -32,6 +34,13 @@ def _other_arguments(comparison: Comparison, tap: TapJudgement) -> Iterator[str]
     """The arguments of a tap's call that are not the reference's."""
     call = str(TapName.parse(tap.tap).module_call)
     return (other.text() for other in comparison.calls if other.call == call)
+
+
+def _not_alone(evidence: Evidence, results: Results, tap: TapJudgement) -> Iterator[str]:
+    """The reason why a module has no verdict alone, where it does not run with the reference's arguments."""
+    call = evidence.kinds.get(tap.tap)
+    if call is not None and (form := other_form(evidence, results, call)):
+        yield f"judged inside the model alone: the port's module needs its own form of {form}"
 
 
 def _other_choices(tap: TapJudgement) -> Iterator[str]:

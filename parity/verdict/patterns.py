@@ -8,6 +8,7 @@ Without a pattern for the whole tensor, the explanation names the places of the 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,6 +29,7 @@ COMPARED_COLUMNS = 4096
 """Number of columns of that search. Its result is then checked on all elements."""
 LISTED = 4
 """Number of indices or values that a text lists."""
+_PLACE = re.compile(r"\d+ of \d+ wrong elements")
 COARSER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """Coarser types, the coarsest first: most of its values are also values of the next."""
 
@@ -79,6 +81,11 @@ def explain(failed: FailedTensor) -> list[str]:
         if explanation:
             return [explanation]
     return [*_coarser(failed), *_where(failed)]
+
+
+def is_place(text: str) -> bool:
+    """Whether an explanation only tells where the wrong elements are."""
+    return bool(_PLACE.match(text))
 
 
 def _is_mask(failed: FailedTensor) -> bool:

@@ -136,16 +136,27 @@ class RoundingSamples(EachOperation):
         return type(result)(results) if isinstance(result, (tuple, list)) else results[0]
 
     def _for_all(self, run: Callable[..., tuple], values: list[torch.Tensor], func: Any) -> tuple:
-        """`run` for every sample: its tensors as `Samples`."""
+        """`run` for every sample: its tensors as `Samples`, and other results, such as None, as they are."""
+        layout: list[Any] = []
+
+        def tensors(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            leaves, structure = pytree.tree_flatten(run(*values))
+            layout[:] = structure, leaves
+            return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+
         try:
             with torch._C._ForceDispatchKeyGuard(*self._outside), warnings.catch_warnings():
                 # An operation without a batching rule runs once for each sample: no news for users.
                 warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-                outputs = torch.func.vmap(run)(*values)
+                outputs = iter(torch.func.vmap(tensors)(*values))
         except RuntimeError as error:
             raise NotBatchable(f"{func}: {error}") from error
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
-        return pytree.tree_map(lambda output: Samples(output if is_view else _laid_out(output)), outputs)
+        structure, leaves = layout
+        whole = [
+            _samples(next(outputs), is_view) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+        ]
+        return pytree.tree_unflatten(whole, structure)
 
     def _rounded(
         self,
@@ -174,6 +185,10 @@ class RoundingSamples(EachOperation):
 def _all(tensor: torch.Tensor) -> torch.Tensor:
     """The values of all samples, or the tensor that exists once."""
     return tensor.values if isinstance(tensor, Samples) else tensor
+
+
+def _samples(values: torch.Tensor, is_view: bool) -> Samples:
+    return Samples(values if is_view else _laid_out(values))
 
 
 def _laid_out(values: torch.Tensor) -> torch.Tensor:

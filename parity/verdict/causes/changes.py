@@ -34,7 +34,7 @@ _WITH_EPSILON = {"add": "other", "clamp": "min", "clamp_min": "min"}
 _LOOKUPS = {"embedding": ("weight", "indices"), "index_select": ("self", "index")}
 _SPLITS = frozenset({"split", "split_with_sizes", "unbind", "chunk"})
 _JOINS = frozenset({"cat", "stack"})
-_WITH_CONSTANT = frozenset({"mul", "div", "add", "sub", "pow", "rsub"})
+_WITH_CONSTANT = frozenset("mul div add sub pow rsub clamp clamp_min clamp_max lt le gt ge eq ne".split())
 _ALONG_AXES = frozenset(
     "_softmax _log_softmax cumsum cumprod flip mean sum var amax amin linalg_vector_norm norm".split()
 )
@@ -216,7 +216,7 @@ def _constants(operation: Operation) -> Iterator[Change]:
     if operation.name not in _WITH_CONSTANT:
         return
     named = operation.named()
-    for name in ("self", "other", "exponent"):
+    for name in ("self", "other", "exponent", "min", "max"):
         value = named.get(name)
         constant = value.item() if isinstance(value, torch.Tensor) and value.ndim == 0 else value
         if isinstance(constant, bool) or not isinstance(constant, (int, float)):
@@ -224,10 +224,19 @@ def _constants(operation: Operation) -> Iterator[Change]:
         if operation.name in ("mul", "div") and name == "other" and constant not in (0, 1):
             verb = "divided by" if operation.name == "div" else "times"
             yield changed(f"without the step {verb} {constant:.6g}", {"other": 1})
-        for rounded in _rounded(float(constant)):
-            text = f"with the constant {rounded:.8g} in place of {constant:.8g} in {operation.words}"
+        for other in (*_rounded(float(constant)), *_neighbours(operation, constant)):
+            text = f"with the constant {other:.8g} in place of {constant:.8g} in {operation.words}"
             is_tensor = isinstance(value, torch.Tensor)
-            yield changed(text, {name: torch.full_like(value, rounded) if is_tensor else rounded})
+            yield changed(text, {name: torch.full_like(value, other) if is_tensor else other})
+
+
+def _neighbours(operation: Operation, constant: float) -> tuple[int, ...]:
+    """The next integers, of a constant of integers: a bound or an offset may be one off."""
+    of_integers = not any(
+        isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.is_complex())
+        for value in operation.named().values()
+    )
+    return (int(constant) - 1, int(constant) + 1) if of_integers and isinstance(constant, int) else ()
 
 
 def _rounded(constant: float) -> list[float]:

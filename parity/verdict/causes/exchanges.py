@@ -39,6 +39,9 @@ _RELATIVES = tuple(
         "amax amin",
         "argmax argmin",
         "sum mean",
+        "amax mean",
+        "amin mean",
+        "_softmax _log_softmax",
         "add sub",
         "mul div",
         "remainder fmod",
@@ -84,13 +87,17 @@ def _relatives(operation: Operation) -> Iterator[Change]:
     for group in _RELATIVES:
         if operation.name in group:
             for name in sorted(group - {operation.name}):
-                text = f"with {name} in place of {operation.name}"
+                text = f"with {name.lstrip('_')} in place of {operation.words}"
                 yield Change(text, lambda o, name=name: getattr(torch, name)(*o.args, **o.kwargs))
 
 
 def _forgotten(operation: Operation) -> Iterator[Change]:
     if operation.name in _LEFT_OUT:
         yield Change(f"without {operation.name}", lambda o: o.args[0])
+    bounds = {name: operation.named().get(name) for name in ("min", "max")}
+    if operation.name == "clamp" and None not in bounds.values():
+        for name, value in bounds.items():
+            yield changed(f"without the {name} of clamp, {value}", {name: None})
 
 
 def _orders(operation: Operation) -> Iterator[Change]:

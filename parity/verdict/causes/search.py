@@ -24,23 +24,29 @@ COARSER = (torch.float32, torch.float16, torch.bfloat16, torch.int64)
 """Types that a floating-point argument may wrongly have had."""
 
 Run = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
-"""Runs the reference's module in float64 on the tensors of its arguments, by name."""
+"""Runs the reference's code in float64 on the tensors of its arguments, by name."""
 
 
-def cause(run: Run, arguments: Mapping[str, torch.Tensor], failed: FailedTensor) -> str:
-    """The change of the reference's module that gives the port's result, in words; empty without one.
+def cause(
+    run: Run,
+    arguments: Mapping[str, torch.Tensor],
+    failed: FailedTensor,
+    is_changeable: Callable[[], bool] = lambda: True,
+) -> str:
+    """The change of the reference's code that gives the port's result, in words; empty without one.
 
     Of several changes within the limit, the one with the smallest residual is the cause.
 
     Args:
         run: See `Run`.
-        arguments: The tensors of the module's arguments, by name.
+        arguments: The tensors of the code's arguments, by name.
         failed: The port's result and its limit.
+        is_changeable: Whether the operation that runs is one of the code, and not of a module inside it.
     """
     # What the first run loads is no operation of the module. A result of random numbers has no cause here.
     if not np.array_equal(run(arguments).double().cpu().numpy(), failed.oracle, equal_nan=True):
         return ""
-    with torch.no_grad(), _Operations() as plain:
+    with torch.no_grad(), _Operations(is_changeable=is_changeable) as plain:
         run(arguments)
     best, text = math.inf, ""
     for number, (words, trial) in enumerate(_trials(run, arguments, plain.changes)):
@@ -98,7 +104,7 @@ def _changed_arguments(
         else:
             for step in (1, -1):
                 yield f"with {name} shifted by {step:+d}", {name: (tensor + step).clamp(min=0)}
-            for wide in (torch.int32, torch.float32):
+            for wide in (torch.int32, torch.float32, torch.float16, torch.bfloat16):
                 cast = tensor.to(wide).to(tensor.dtype)
                 if not torch.equal(cast, tensor):
                     yield f"with {name} as {str(wide).removeprefix('torch.')}", {name: cast}
@@ -110,10 +116,17 @@ class _Operations(TorchDispatchMode):
     Args:
         place: Number of the changed operation; None to list changes.
         change: The change.
+        is_changeable: See `cause`.
     """
 
-    def __init__(self, place: int | None = None, change: Change | None = None) -> None:
+    def __init__(
+        self,
+        place: int | None = None,
+        change: Change | None = None,
+        is_changeable: Callable[[], bool] = lambda: True,
+    ) -> None:
         super().__init__()
+        self._is_changeable = is_changeable
         self._place = place
         self._change = change
         self._places = itertools.count()
@@ -134,5 +147,6 @@ class _Operations(TorchDispatchMode):
         result = func(*args, **kwargs)
         if self._place is None:
             self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
-            self.changes += [(place, change) for change in changes_of(operation)]
+            if self._is_changeable():
+                self.changes += [(place, change) for change in changes_of(operation)]
         return result

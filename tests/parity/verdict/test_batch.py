@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.case import Case
 from parity.execution.folder import CaseFolder
 from parity.execution.record import REFERENCE, RowTrialRecord, RunnerRecord
+from parity.runners.oracle import rerun
 from parity.verdict import batch
 from parity.verdict.comparison import compare_runners
 from parity.verdict.judgement import Diagnosis
@@ -188,12 +190,12 @@ class Alone:
 
 def test_the_oracle_runs_calls_alone_with_the_arrays_of_the_batch(folder, monkeypatch):
     case = saved_scores.Scores()
-    assert batch._oracle_alone(case, folder) is None
+    assert batch._rerun(case, folder) is None
     CaseFolder(folder.batch.path.parent).weights.write_text("")
-    monkeypatch.setattr(batch, "Float64Runner", Alone)
+    monkeypatch.setattr(rerun, "Float64Runner", Alone)
     monkeypatch.setattr(batch, "load_export", lambda path: path.name)
     monkeypatch.setattr(Alone, "loaded", 0)
-    run = batch._oracle_alone(case, folder)
+    run = batch._rerun(case, folder).call
     for _ in range(2):
         received = run("a call", "inputs")
         assert (received["call"], received["inputs"], set(received["arrays"])) == (
@@ -214,7 +216,7 @@ def test_a_runner_that_fails_in_an_earlier_batch_has_no_search_for_a_cause(folde
 
     own = batch._judge_runner
     monkeypatch.setattr(batch, "_judge_runner", judge)
-    monkeypatch.setattr(batch, "_oracle_alone", lambda case, folder: case.name)
+    monkeypatch.setattr(batch, "_rerun", lambda case, folder: SimpleNamespace(call=case.name))
     judged(folder)
     assert searches["port"] == "scores"
     batch.judge_batch(saved_scores.Scores(), folder, "typical", {PORT})

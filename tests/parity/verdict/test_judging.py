@@ -164,7 +164,7 @@ def test_a_runner_that_raised_in_one_step_fails_and_names_a_wrong_module(folder)
 
 def test_a_module_that_raised_alone(folder):
     port = judged(folder, **{PORT: RunnerRecord(problems={"block": "ValueError: no"})})[PORT]
-    assert port.diagnosis.text == "block (Block) diverges on its own: the module failed: ValueError: no"
+    assert port.diagnosis.text == "block (Block) does not run on its own: the module failed: ValueError: no"
 
 
 def test_the_record_is_read_from_its_file(folder):

@@ -153,6 +153,7 @@ def test_another_axis():
         assert_tried(
             {words("softmax", 0, 1): X.softmax(0), words("softmax", 2, 1): X.softmax(2)},
             *(aten._softmax.default, X, axis, False),
+            part="axis",
         )
     assert_tried({words("flip", 1, 0): SQUARE.flip(1)}, aten.flip.default, SQUARE, [0])
     expected = {words("sum", 0, 1): SQUARE.sum(0, True)}
@@ -161,7 +162,7 @@ def test_another_axis():
 
 def test_an_axis_without_another_one():
     for x in (BIAS, BIAS[0]):
-        assert_tried({}, aten._softmax.default, x, -1, False)
+        assert_tried({}, aten._softmax.default, x, -1, False, part="axis")
     for axes in ([0, 1], None):
         assert_tried({}, aten.sum.dim_IntList, SQUARE, axes, part="axis")
     # Another axis of these is another shape, or no error that ports have.
@@ -348,3 +349,13 @@ def test_no_rounded_constant(constant):
     """Truth values, constants that no rounding changes, and tensors with axes."""
     operation = Operation(aten.add.Tensor, (X, constant), {})
     assert not [change.text for change in changes_of(operation) if "constant" in change.text]
+
+
+def test_a_constant_of_integers_may_be_one_off():
+    ids = torch.arange(6)
+    words = "with the constant {} in place of 3 in {}".format
+    for function, name in ((aten.clamp_max.default, "clamp_max"), (aten.lt.Scalar, "lt")):
+        results = tried(function, ids, 3)
+        for other in (2, 4):
+            assert torch.equal(results[words(other, name)], function(ids, other))
+    assert words(2, "clamp_max") not in tried(aten.clamp_max.default, X, 3)

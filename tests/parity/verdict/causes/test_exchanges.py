@@ -123,7 +123,14 @@ def test_a_number_is_not_exchanged_with_a_tensor():
 
 def test_options_without_an_effect_on_the_result_are_not_tried():
     assert tried(aten.embedding.default, TABLE, IDS) == {}
-    assert tried(aten._softmax.default, X, -1, False) == {}
+    assert set(tried(aten._softmax.default, X, -1, False)) == {"with log_softmax in place of softmax"}
+
+
+def test_one_bound_of_two_can_be_forgotten():
+    results = tried(aten.clamp.default, X, -1, 1)
+    assert torch.equal(results["without the min of clamp, -1"], X.clamp(max=1))
+    assert torch.equal(results["without the max of clamp, 1"], X.clamp(min=-1))
+    assert not any("without the" in text for text in tried(aten.clamp.default, X, -1))
 
 
 def test_running_statistics_are_never_written():
