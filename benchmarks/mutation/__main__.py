@@ -73,8 +73,8 @@ def main() -> int:
     quiet = [
         "--basetemp",
         str(folder),
-        "-p",
-        "no:xdist",
+        "-n",
+        "0",
         "-q",
         "-s",
         "-o",

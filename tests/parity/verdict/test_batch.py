@@ -13,7 +13,7 @@ from parity.capture.arguments import Received
 from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.case import Case
 from parity.execution.folder import CaseFolder
-from parity.execution.record import REFERENCE, RowTrialRecord, RunnerRecord
+from parity.execution.record import REFERENCE, RowTrialRecord, RunnerRecord, Status
 from parity.runners.oracle import rerun
 from parity.verdict import batch
 from parity.verdict.comparison import compare_runners
@@ -221,3 +221,59 @@ def test_a_runner_that_fails_in_an_earlier_batch_has_no_search_for_a_cause(folde
     assert searches["port"] == "scores"
     batch.judge_batch(saved_scores.Scores(), folder, "typical", {PORT})
     assert searches == {"torch": "scores", "port": None, "onnx": "scores"}
+
+
+def test_choices_are_replayed_with_the_weights_and_inputs_of_the_batch(folder, monkeypatch):
+    replays = []
+
+    def compare(evidence, results):
+        replays.append(evidence.replays)
+        return compare_runners(replace(evidence, replays=None), results)
+
+    monkeypatch.setattr(batch, "compare_runners", compare)
+    judged(folder)
+    weights = CaseFolder(folder.batch.path.parent).weights
+    weights.write_text("")
+    monkeypatch.setattr(batch, "load_export", lambda path: {"of": path})
+    monkeypatch.setattr(batch, "Replays", lambda *parts: parts)
+    judged(folder)
+    assert replays[0] is None
+    case, precision, tensors, arrays = replays[1]
+    assert (case.name, precision.name, tensors()) == ("scores", "fp32", {"of": weights})
+    assert set(arrays()) == {"ids", "lengths"}
+
+
+def test_a_runner_is_judged_on_the_evidence_under_its_own_choices(folder, monkeypatch):
+    judged_on = {}
+
+    def compare(evidence, results):
+        for number, comparison in enumerate(compare_runners(evidence, results)):
+            own = replace(evidence, entry=f"own {number}") if number else None
+            yield replace(comparison, evidence=own)
+
+    def judge(evidence, results, comparison, record, name):
+        judged_on[record.label] = evidence.entry, evidence.run_oracle
+        return own_judge(evidence, results, comparison, record, name)
+
+    own_judge = batch._judge_runner
+    monkeypatch.setattr(batch, "compare_runners", compare)
+    monkeypatch.setattr(batch, "_judge_runner", judge)
+    monkeypatch.setattr(batch, "_oracle_alone", lambda case, folder: case.name)
+    judged(folder)
+    assert judged_on == {
+        "torch": ("score", "scores"),
+        "port": ("own 1", "scores"),
+        "onnx": ("own 2", "scores"),
+    }
+
+
+def test_a_refused_graph_names_its_batch_without_any_evidence(folder):
+    crashed = RunnerRecord(label="torch", status=Status.CRASHED, reason="signal 11")
+    refused = RunnerRecord(label="port", status=Status.REFUSED, reason="no such layer")
+    port = judged(folder, **{REFERENCE: crashed, PORT: refused})[PORT]
+    assert (port.verdict, port.diagnosis.batch) == ("FAIL", "typical")
+
+
+def test_a_runner_that_gives_no_reason_has_none(folder):
+    gone = judged(folder, onnx=RunnerRecord(status=Status.UNAVAILABLE))["onnx"]
+    assert (gone.verdict, gone.reason) == ("NONE", "")
