@@ -258,7 +258,7 @@ def test_a_runner_is_judged_on_the_evidence_under_its_own_choices(folder, monkey
     own_judge = batch._judge_runner
     monkeypatch.setattr(batch, "compare_runners", compare)
     monkeypatch.setattr(batch, "_judge_runner", judge)
-    monkeypatch.setattr(batch, "_oracle_alone", lambda case, folder: case.name)
+    monkeypatch.setattr(batch, "_rerun", lambda case, folder: SimpleNamespace(call=case.name))
     judged(folder)
     assert judged_on == {
         "torch": ("score", "scores"),
