@@ -211,12 +211,14 @@ def test_a_precision_search_ends_with_its_report_s_code(command, stub, monkeypat
     ended = command("precision", *TINY, "--budget", "0.5", "--policy", "p.yaml", "--save", "out")
     assert ended.code == code
     assert ended.out.splitlines() == ["the front", "report: out/precision.json"]
-    ((request, budget, policy, advance),) = calls
+    ((request, budget, policy, advance, quantise),) = calls
     assert ([case.name for case in request.cases], request.command) == (["hstu_tiny"], "parity precision")
-    assert (budget, policy, callable(advance)) == (0.5, Path("p.yaml"), True)
+    assert (budget, policy, callable(advance), quantise) == (0.5, Path("p.yaml"), True, False)
     assert (written, shown) == ([(found, Path("out"))], [(found,)])
     command("precision", *TINY)
     assert calls[-1][1:3] == (1e-3, None)
+    command("precision", *TINY, "--quantise")
+    assert calls[-1][4] is True
     assert written[-1][1].parent == Path("parity_reports")
 
 
