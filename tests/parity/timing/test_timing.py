@@ -86,7 +86,7 @@ def test_on_a_processor_every_run_of_a_round_counts(monkeypatch):
 
 @pytest.mark.parametrize(
     ("on_gpu", "units", "models", "modules"),
-    [(False, 1, 5, 1), (True, 1, 8, 6), (True, 12, 5, 3)],
+    [(False, 1, 5, 1), (True, 1, 8, 5), (True, 12, 5, 2)],
 )
 def test_rounds_go_on_while_there_is_time_which_all_units_on_a_gpu_share(
     on_gpu, units, models, modules, monkeypatch
