@@ -44,7 +44,8 @@ def test_a_mistake_is_refused_with_its_line(refused, tmp_path, monkeypatch, requ
         assert told.endswith("; correct that code")
 
 
-def test_what_the_machine_lacks_is_no_mistake_of_the_case(refused, tmp_path):
+def test_what_the_machine_lacks_is_no_mistake_of_the_case(refused, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
     text = SOURCE.replace(INPUTS, "raise OSError(28, 'No space left on device')\n        return {", 1)
     (tmp_path / "full_disk.py").write_text(text)
     assert refused("run", "--model", "full_disk:case").startswith(
