@@ -76,18 +76,23 @@ def judge_arguments(
 
 
 def other_form(evidence: Evidence, results: Results, call: ModuleCall) -> str:
-    """The form of an argument with which the port's module runs, and does not run with the reference's.
+    """The form in which the port's module runs inside the model, and not alone; empty without one.
 
-    PyTorch may turn a mask of booleans into numbers before it calls a module, and a port may not. Such a
-    module has no verdict alone. Empty for a module that runs, or that the model gives the reference's forms.
+    PyTorch may turn a mask of booleans into numbers before it calls a module, and a port may not. An argument
+    may have another name. Such a module does not run with the reference's arguments.
     """
     received, port = (side.arguments.get(call.tap) for side in (evidence.reference, results.received))
     has_result = any(output in results.tapped for output in call.outputs)
     if call.tap not in results.isolated_problems or not has_result or received is None or port is None:
         return ""
     judge = _CallJudge(evidence, results, call.tap, received, False, lambda tensor: None, Tolerated())
-    differences = (judge.difference(name, theirs, ours) for name, theirs, ours in _paired(received, port))
-    return next((f"{d.name}: {d.text}" for d in differences if d is not None and d.kind == "form"), "")
+    for name, theirs, ours in _paired(received, port):
+        if theirs is not None and ours is not None and ours.name != name:
+            return f"{name} has the name {ours.name}"
+        difference = judge.difference(name, theirs, ours)
+        if difference is not None and difference.kind in ("form", "absent"):
+            return f"{name}: {difference.text}"
+    return ""
 
 
 class _CallJudge:
@@ -261,15 +266,27 @@ def _instead(reference: Argument, port: Argument) -> str:
 
 
 def _paired(reference: Received, port: Received) -> Iterator[tuple[str, Argument | None, Argument | None]]:
-    """Arguments of both sides by name, or by the place of a parameter that the sides name otherwise."""
+    """Arguments of both sides by name, or of parameters that the sides name otherwise.
+
+    Those pair by the tensor that they are, and then by the place of the parameter.
+    """
     known = {argument.name for argument in reference.arguments}
     ours = {argument.name: argument for argument in port.arguments}
-    by_place = {_place(argument): argument for argument in port.arguments if argument.name not in known}
+    others = {argument.name: argument for argument in port.arguments if argument.name not in known}
+    pairs = {argument.name: ours[argument.name] for argument in reference.arguments if argument.name in ours}
+    for key in (_origin, _place):
+        for argument in reference.arguments:
+            same = (other for other in others.values() if key(argument) and key(argument) == key(other))
+            if argument.name not in pairs and (other := next(same, None)) is not None:
+                pairs[argument.name] = others.pop(other.name)
     for argument in reference.arguments:
-        other = ours.get(argument.name)
-        yield argument.name, argument, other or by_place.pop(_place(argument), None)
-    for argument in by_place.values():
+        yield argument.name, argument, pairs.get(argument.name)
+    for argument in others.values():
         yield argument.name, None, argument
+
+
+def _origin(argument: Argument) -> str:
+    return argument.origin
 
 
 def _place(argument: Argument) -> tuple[int, str]:

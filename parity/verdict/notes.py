@@ -40,7 +40,7 @@ def _not_alone(evidence: Evidence, results: Results, tap: TapJudgement) -> Itera
     """The reason why a module has no verdict alone, where it does not run with the reference's arguments."""
     call = evidence.kinds.get(tap.tap)
     if call is not None and (form := other_form(evidence, results, call)):
-        yield f"judged inside the model alone: the port's module needs its own form of {form}"
+        yield f"judged inside the model alone: it does not run with the reference's arguments, {form}"
 
 
 def _other_choices(tap: TapJudgement) -> Iterator[str]:

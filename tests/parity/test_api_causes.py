@@ -163,12 +163,53 @@ def test_a_module_with_another_form_of_mask_is_judged_inside_the_model():
     assert result.passed, result
     masked = modules(result)["masked"]
     assert set(masked.verdicts) == {"in the model"}
-    assert any("needs its own form of padding: bool in place of float32" in note for note in masked.notes)
+    words = "does not run with the reference's arguments, padding: bool in place of float32"
+    assert any(words in note for note in masked.notes)
 
 
 def test_a_wrong_module_with_another_form_of_mask_fails():
     text = str(parity.compare(Turning(), lambda dtype: TurningPort(dtype, 3.1), PADDED, ("fp32",)))
     assert "FAIL at masked" in text
+
+
+class NamedPort(tp.Module):
+    def forward(self, x, hidden):
+        return tp.masked_fill(x, tp.unsqueeze(hidden, -1), 0.0) * 3.0
+
+
+class NamingPort(tp.Module):
+    """An argument of the module has another name, and another place."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.masked = NamedPort()
+        self.head = tp.Linear(D, 2, dtype=dtype)
+
+    def forward(self, x, padding):
+        return self.head(self.masked(x, padding))
+
+
+class Naming(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.masked = Hiding()
+        self.head = torch.nn.Linear(D, 2)
+
+    def forward(self, x, padding):
+        return self.head(self.masked(x, padding=padding))
+
+
+class Hiding(torch.nn.Module):
+    def forward(self, x, weights=None, padding=None):
+        return x.masked_fill(padding.unsqueeze(-1), 0.0) * 3.0
+
+
+def test_a_module_whose_arguments_have_other_names_is_judged_inside_the_model():
+    result = parity.compare(Naming(), NamingPort, PADDED, ("fp32",))
+    assert result.passed, result
+    masked = modules(result)["masked"]
+    assert set(masked.verdicts) == {"in the model"}
+    assert any("padding has the name hidden" in note for note in masked.notes), masked.notes
 
 
 class Upsampled(torch.nn.Module):
