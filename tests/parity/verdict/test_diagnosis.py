@@ -161,3 +161,15 @@ def test_a_tolerated_error_may_be_the_cause_behind_it():
     assert grown.text.endswith(f"; {source} may be its cause")
     before = diagnose([tap("norm", "Norm", accumulated=FAIL)], {}, "", [], "score", tolerated)
     assert source not in before.text
+
+
+def test_an_absent_argument_of_a_call_with_right_results_is_no_cause():
+    absent = ArgumentDifference("padding", "absent", "the port's module has no such argument")
+    missing = tap("block.last", isolated=None, accumulated=MISSING)
+    attention = tap("block.attn", "Attention", isolated=None)
+    lacks = _call(absent, call="block.attn")
+    assert diagnose([attention, missing], {}, "", [lacks], "forward").tap == "block.last"
+    wrong = tap("block.attn", "Attention", isolated=None, accumulated=FAIL)
+    other_value = _call(absent, replace(WRONG, name="x"), call="block.attn")
+    for taps, call in (([wrong, missing], lacks), ([attention, missing], other_value), ([missing], lacks)):
+        assert diagnose(taps, {}, "", [call], "forward").kind == "between"
