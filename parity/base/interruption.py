@@ -42,10 +42,13 @@ def undoing(function: Callable[[], object]) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def undone(function: Callable[[], object]) -> Iterator[None]:
-    """Call a function behind the body, or at an interruption in it."""
+    """Call a function behind the body, or at an interruption in it. An error then ends nothing."""
     take_back = undoing(function)
     try:
         yield
+    except BaseException:
+        stay_if_ending()
+        raise
     finally:
         function()
         take_back()

@@ -110,6 +110,23 @@ def test_no_other_thread_goes_on_during_the_end(program, tmp_path):
     assert len(written) <= int(noted.read_text()) + 1
 
 
+def test_an_error_that_follows_from_the_end_is_none(program, tmp_path):
+    """The end removes the temporary file just before it would take its place."""
+    process = program(
+        "import threading, time\nfrom pathlib import Path\n"
+        "from parity.base.files import replacing\n"
+        "from parity.base.interruption import undoing, watch\n"
+        "watch(); removed, goes_on = threading.Event(), threading.Event()\n"
+        f"file = Path({str(tmp_path / 'file')!r})\n"
+        "undoing(lambda: (removed.set(), goes_on.wait(), time.sleep(0.5)))\n"
+        "with replacing(file) as temporary:\n"
+        "    temporary.write_text('whole'); print('ready', flush=True); removed.wait()\n"
+        "    goes_on.set(); raise FileNotFoundError"
+    )
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 143
+
+
 def test_a_file_that_is_begun_during_the_end_goes_with_it(program, tmp_path):
     process = program(
         "import threading, time\nfrom pathlib import Path\n"
