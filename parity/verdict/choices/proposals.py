@@ -108,7 +108,7 @@ def _count(choice: Choice) -> int:
         return 2
     if choice.operation in COUNTING:
         sequence = choice.call.args[0 if choice.operation == "searchsorted" else 1]
-        return sequence.shape[-1] + 1 if isinstance(sequence, torch.Tensor) else 1
+        return sequence.shape[-1] + 1
     return 2 * AROUND + 1
 
 
