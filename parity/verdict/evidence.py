@@ -173,7 +173,7 @@ def is_regrouped(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     Axes of 1 say nothing here. Axes in another order, such as (6, 10) and (10, 6), are no merged ones.
     """
     first, second = ([size for size in side if size != 1] for side in (shape, other))
-    if first == second or math.prod(first) != math.prod(second) or 0 in first:
+    if first == second or math.prod(first) != math.prod(second):
         return False
     while first and second:
         few, many = (first, second) if first[0] >= second[0] else (second, first)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import parity
-from parity.verdict.evidence import is_regrouped
 from tests.parity.live_models import modules
 
 IDS = {"ids": np.random.default_rng(0).integers(0, 29, (10, 7)).astype(np.int64)}
@@ -66,19 +65,3 @@ def test_merged_axes_are_compared_in_the_reference_s_shape():
 )
 def test_merged_axes_hide_no_fault(fault, text):
     assert text in str(tokens(fault))
-
-
-@pytest.mark.parametrize(
-    ("shape", "other", "expected"),
-    [
-        ((70, 6), (10, 7, 6), True),
-        ((10, 7, 6), (10, 42), True),
-        ((10, 6), (6, 10), False),
-        ((4, 6, 5), (6, 4, 5), False),
-        ((10, 6), (1, 10, 6), False),
-        ((70, 6), (10, 7, 5), False),
-        ((0, 6), (0, 2, 3), False),
-    ],
-)
-def test_only_neighbouring_axes_are_merged(shape, other, expected):
-    assert is_regrouped(shape, other) is expected

@@ -6,7 +6,7 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
-from parity.verdict.evidence import Evidence, Results
+from parity.verdict.evidence import Evidence, Results, is_regrouped
 
 VALID = np.array([[True, True, False], [True, False, False]])
 
@@ -142,3 +142,68 @@ def test_results_have_the_reference_s_leading_axes_where_those_of_1_do_not_count
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         assert shapes == {"a": (2, 3) if squeeze else (1, 2, 3), "b": (3,), "more": (1, 1)}
         assert torch.equal(tensors["a"].reshape(-1), torch.arange(6.0) + place)
+
+
+@pytest.mark.parametrize(
+    ("shape", "other", "expected"),
+    [
+        ((6, 4), (2, 3, 4), True),
+        ((2, 12), (2, 3, 4), True),
+        ((24,), (2, 3, 4), True),
+        ((6, 4), (2, 3, 2, 2), True),
+        ((6, 2, 2), (2, 3, 4), True),
+        ((1, 6), (2, 1, 3), True),
+        ((2, 3, 4), (2, 3, 4), False),
+        ((1, 6), (6, 1), False),
+        ((6, 10), (10, 6), False),
+        ((2, 3, 4), (3, 2, 4), False),
+        ((8, 3), (2, 3, 4), False),
+        ((4, 6, 5), (6, 4, 5), False),
+        ((10, 6), (1, 10, 6), False),
+        ((4, 9), (6, 6), False),
+        ((6, 4), (2, 3, 5), False),
+        ((), (1,), False),
+        # Nothing tells apart the axes of tensors without elements.
+        ((0, 4), (0, 2, 2), False),
+        ((4, 0), (2, 2, 0), False),
+        ((0,), (2, 0), False),
+    ],
+)
+def test_axes_are_merged_or_split_where_all_products_agree(shape, other, expected):
+    assert is_regrouped(shape, other) is expected
+    assert is_regrouped(other, shape) is expected
+
+
+class Saved(dict):
+    """Tensors of a capture on the disk, which tells shapes without reading."""
+
+    def __init__(self, tensors):
+        super().__init__(tensors)
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        self.read = []
+
+    def __getitem__(self, name):
+        self.read.append(name)
+        return super().__getitem__(name)
+
+
+def test_merged_axes_are_the_references_and_others_are_not_read():
+    own = {name: torch.zeros(2, 3, 4) for name in ("first", "second", "third", "score.out")}
+    evidence = _evidence()
+    evidence.reference.tensors = Saved(own)
+    values = torch.arange(24)
+    tapped = Saved({"first": values.reshape(6, 4), "third": values, "score.out": values, "extra": values})
+    tapped.shapes["third"] = (2, 3, 4)
+    untapped, poisoned = {"score.out": values}, {"third": values.reshape(2, 3, 4)}
+    isolated = {"second": values.reshape(2, 12), "third": values.reshape(3, 2, 4)}
+    results = Results(untapped, tapped, isolated, poisoned=poisoned)
+    aligned = evidence.aligned(results)
+    assert aligned.regrouped == {"first": (2, 3, 4), "second": (2, 3, 4)}
+    assert torch.equal(aligned.tapped["first"], values.reshape(2, 3, 4))
+    assert torch.equal(aligned.isolated["second"], values.reshape(2, 3, 4))
+    assert aligned.isolated["third"] is isolated["third"]
+    assert (aligned.untapped, aligned.poisoned) == (untapped, poisoned)
+    assert (tapped.read, evidence.reference.tensors.read) == (["first"], [])
+    assert aligned.tapped["score.out"] is values
+    plain = Results(untapped, poisoned=poisoned)
+    assert evidence.aligned(plain) is plain
