@@ -164,7 +164,8 @@ def read_record(path: Path) -> Record:
     """Read a record.
 
     Raises:
-        UserError: The record is missing or damaged, or is of another precision than its folder.
+        UserError: The record is missing or damaged, is of another precision than its folder, or lacks the
+            reference or the oracle.
     """
     try:
         record = Record.model_validate_json(path.read_text())
@@ -172,4 +173,7 @@ def read_record(path: Path) -> Record:
         raise UserError("record", str(path), "is missing or damaged", "run again") from error
     if record.precision != path.parent.name:
         raise UserError("record", str(path), f"is of {record.precision}", "run again")
+    for name in (REFERENCE, ORACLE):
+        if name not in record.runners:
+            raise UserError("record", str(path), f"has no runner {name}", "run again")
     return record

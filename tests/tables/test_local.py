@@ -1,5 +1,7 @@
 """Engines of one process: rows bit for bit, pooled sums within the verdict's bound, bad arguments refused."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -38,6 +40,13 @@ def test_rows_are_equal_bit_for_bit(folders, engine, ranks):
             assert torch.equal(tables.lookup(name, torch.arange(len(rows), dtype=torch.int32)), rows)
             assert tables.lookup(name, torch.empty(2, 0, dtype=torch.int64)).shape == (2, 0, rows.shape[1])
         check_probes(tables, read_manifest(folders[ranks]))
+
+
+def test_a_folder_s_name_is_any_bytes(tmp_path):
+    """PyTorch's own reader of files takes UTF-8 alone."""
+    rows = torch.rand(5, 2)
+    with MappedTables(store(tmp_path / os.fsdecode(b"\xff"), {"a": rows}, 2)) as tables:
+        assert torch.equal(tables.lookup("a", torch.arange(5)), rows)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
