@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,17 +53,17 @@ def open_shard(manifest: Manifest, stored: StoredTable, shard: Shard, thorough: 
             f"has {size} bytes, not {shard.rows * table.row_bytes}: rows are missing, or of another type"
         )
         raise _fault(stored, shard, path, problem)
-    rows = _mapped(path, table.dtype).view(shard.rows, -1)
+    rows = _mapped(path, shard.rows * table.columns, table.dtype).view(shard.rows, -1)
     wrong = not _probes_match(rows, shard, 0)
     if wrong or (thorough and _digest(path) != shard.sha256):
         raise _fault(stored, shard, path, _content_problem(rows, manifest, stored, shard))
     return rows
 
 
-def _mapped(path: Path, dtype: torch.dtype) -> torch.Tensor:
-    """The elements of a file that is not empty. `torch.from_file` opens no path that is not UTF-8."""
+def _mapped(path: Path, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """The elements of a file. PyTorch opens no path that is not UTF-8; the path by the file's number is."""
     with path.open("rb") as file:
-        return torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=dtype)
+        return torch.from_file(f"/proc/self/fd/{file.fileno()}", shared=False, size=count, dtype=dtype)
 
 
 def check_probes(tables: Tables, manifest: Manifest) -> None:
