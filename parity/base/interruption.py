@@ -42,7 +42,10 @@ def undoing(function: Callable[[], object]) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def undone(function: Callable[[], object]) -> Iterator[None]:
-    """Call a function behind the body, or at an interruption in it. An error then ends nothing."""
+    """Call a function behind the body, or at an interruption in it.
+
+    The thread of a body that fails while the program ends stays here: the end may be the cause.
+    """
     take_back = undoing(function)
     try:
         yield
