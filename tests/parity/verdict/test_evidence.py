@@ -147,6 +147,8 @@ def test_results_have_the_reference_s_leading_axes_where_those_of_1_do_not_count
 @pytest.mark.parametrize(
     ("shape", "other", "expected"),
     [
+        ((70, 6), (10, 7, 6), True),
+        ((10, 7, 6), (10, 42), True),
         ((6, 4), (2, 3, 4), True),
         ((2, 12), (2, 3, 4), True),
         ((24,), (2, 3, 4), True),
@@ -161,9 +163,11 @@ def test_results_have_the_reference_s_leading_axes_where_those_of_1_do_not_count
         ((4, 6, 5), (6, 4, 5), False),
         ((10, 6), (1, 10, 6), False),
         ((4, 9), (6, 6), False),
+        ((70, 6), (10, 7, 5), False),
         ((6, 4), (2, 3, 5), False),
         ((), (1,), False),
         # Nothing tells apart the axes of tensors without elements.
+        ((0, 6), (0, 2, 3), False),
         ((0, 4), (0, 2, 2), False),
         ((4, 0), (2, 2, 0), False),
         ((0,), (2, 0), False),

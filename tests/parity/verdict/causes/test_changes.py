@@ -354,8 +354,8 @@ def test_no_rounded_constant(constant):
 def test_a_constant_of_integers_may_be_one_off():
     ids = torch.arange(6)
     words = "with the constant {} in place of 3 in {}".format
-    bounds = ((getattr(aten, name).default, name) for name in ("clamp_min", "clamp_max"))
-    for function, name in (*bounds, (aten.lt.Scalar, "lt")):
+    clamp_min, clamp_max = aten.clamp_min.default, aten.clamp_max.default
+    for function, name in ((clamp_min, "clamp_min"), (clamp_max, "clamp_max"), (aten.lt.Scalar, "lt")):
         results = tried(function, ids, 3)
         for other in (2, 4):
             assert torch.equal(results[words(other, name)], function(ids, other))

@@ -4,12 +4,8 @@ import pytest
 import torch
 
 from parity.runners.oracle.choices import Choices
-from parity.verdict.bound import Bound
 from parity.verdict.choices.admissible import admissible, limits
-
-BOUND = Bound(k=2.0, floor=0.0, longest_sum=4, unit_roundoff=2**-8)
-ERROR = 0.01
-"""Error of the reference and of all samples: L is 2 * 0.01 times the sampling factor of 33 numbers."""
+from tests.parity.verdict.choices.searches import BOUND, ERROR, measure
 
 
 def chosen(run, *numbers: list[float], error: float = ERROR):
@@ -18,9 +14,7 @@ def chosen(run, *numbers: list[float], error: float = ERROR):
     with Choices() as recorded:
         run(*tensors)
     choice = recorded.choices[0]
-    choice.samples = 32
-    choice.squares = [torch.full_like(tensor, 32 * error**2) for tensor in choice.numbers]
-    choice.reference = [tensor + error for tensor in choice.numbers]
+    measure(choice, error)
     return choice
 
 

@@ -12,6 +12,7 @@ from parity.runners.oracle.replays import Replay
 from parity.verdict.choices import conditioned
 from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
 from parity.verdict.evidence import Evidence, Results
+from tests.parity.verdict.choices.searches import measure
 
 BF16 = PRECISIONS["bf16"]
 TINY = 1e-9
@@ -66,9 +67,7 @@ class Runs:
         if not sampled:
             return Replay(recorded, results, {})
         for choice in filter(None, recorded.choices):
-            choice.samples = 32
-            choice.squares = [torch.full_like(tensor, 32 * TINY**2) for tensor in choice.numbers]
-            choice.reference = [tensor + TINY for tensor in choice.numbers]
+            measure(choice, TINY)
         near = {k: tensor + 0.25 if tensor.is_floating_point() else tensor for k, tensor in results.items()}
         again = Capture(tensors=near, arguments={"again": "received"}, call_inputs={"again": VALUES})
         return Replay(recorded, results, near, Capture(arguments={"oracle": "received"}), again)

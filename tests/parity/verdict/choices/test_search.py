@@ -3,34 +3,14 @@
 import pytest
 import torch
 
-from parity.runners.oracle.choices import Choices
-from parity.runners.oracle.replays import Replay
-from parity.verdict.bound import Bound
-from parity.verdict.choices.search import search
 from tests.parity.choosing_rates import judged
 from tests.parity.hidden_ports import HIDDEN
-
-BOUND = Bound(k=2.0, floor=0.0, longest_sum=4, unit_roundoff=2**-8)
-ERROR = 0.01
-"""Error of the reference and of all samples: the limit of a number is 0.088."""
+from tests.parity.verdict.choices.searches import Search
 
 
 def searched(model, numbers, port):
     """The oracle's result under the choices that a search takes, of a model with rows."""
-
-    def run(prescribed):
-        with Choices(prescribed) as recorded:
-            results = {"y": model(numbers.clone())}
-        for choice in recorded.choices:
-            choice.samples = 32
-            choice.squares = [torch.full_like(tensor, 32 * ERROR**2) for tensor in choice.numbers]
-            choice.reference = [tensor + ERROR for tensor in choice.numbers]
-        return Replay(recorded, results, results)
-
-    replay = run({})
-    rows = len(numbers)
-    taken = search(lambda choices: run(choices).oracle, replay, {}, {"y": port}, BOUND, rows)
-    return run(taken).oracle["y"]
+    return Search(lambda x: {"y": model(x)}, numbers, {"y": port}, len(numbers)).results["y"]
 
 
 def wide(*rows):

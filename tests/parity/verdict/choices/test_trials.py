@@ -3,15 +3,8 @@
 import pytest
 import torch
 
-from parity.runners.oracle.choices import Choices
-from parity.runners.oracle.replays import Replay
-from parity.verdict.bound import Bound
 from parity.verdict.choices import search as searching
-from parity.verdict.choices.search import search
-
-BOUND = Bound(k=2.0, floor=0.0, longest_sum=4, unit_roundoff=2**-8)
-ERROR = 0.01
-"""Error of the reference and of all samples: the limit of a number is 0.088."""
+from tests.parity.verdict.choices.searches import Search
 
 
 def wide(values):
@@ -20,30 +13,6 @@ def wide(values):
 
 VALUES = wide([1.5, 2.5, 4.5, 8.5])
 """Of four items, none of them a whole number."""
-
-
-class Search:
-    """A search in a model, with the results that it ran and those under the choices that it took."""
-
-    def __init__(self, model, numbers, port, rows, prescribed=None):
-        self.model, self.numbers = model, numbers
-        self.runs = 0
-        replay = self._run(prescribed or {})
-        self.taken = search(self._results, replay, prescribed or {}, port, BOUND, rows)
-        self.results = self._run(self.taken).oracle
-
-    def _results(self, prescribed):
-        self.runs += 1
-        return self._run(prescribed).oracle
-
-    def _run(self, prescribed):
-        with Choices(prescribed) as recorded:
-            results = self.model(self.numbers.clone())
-        for choice in filter(None, recorded.choices):
-            choice.samples = 32
-            choice.squares = [torch.full_like(tensor, 32 * ERROR**2) for tensor in choice.numbers]
-            choice.reference = [tensor + ERROR for tensor in choice.numbers]
-        return Replay(recorded, results, results)
 
 
 def taken(model, numbers, port, rows=None):
