@@ -18,6 +18,7 @@ from cases.sizes import input_bytes, weight_bytes
 from configs import CaseConfig, ConfigError, with_fields, with_input
 from configs.quantisation import Quantisable
 from parity.base.errors import UserError, bounded
+from parity.base.work import Work
 from parity.case import Arrays, Case, CaseReference, Matrix, Option
 from perf_model.work.model import appending_work, case_work
 
@@ -169,10 +170,10 @@ class ConfiguredCase(Case):
 
         return GAPS
 
-    def work(self, arrays: Arrays, item: int) -> Mapping[str, Any]:
+    def work(self, arrays: Arrays, item: int) -> Mapping[str, Work]:
         return case_work(self.config, _shapes(arrays), item)
 
-    def appending_work(self, arrays: Arrays, item: int) -> Mapping[str, Any]:
+    def appending_work(self, arrays: Arrays, item: int) -> Mapping[str, Work]:
         return appending_work(self.config, _shapes(arrays), item)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from parity.base.work import Work
+from parity.timing.ceilings import Ceilings
 from perf_model.embedding import Lookup, SeedGPU, forward_microseconds
 from perf_model.errors import ErrorStatistics
 from perf_model.estimate import estimate
@@ -13,9 +15,7 @@ from perf_model.lookup import BagSizes
 from perf_model.measured import Measured
 from perf_model.points import Point, is_big
 from perf_model.products import ITEM_BYTES
-from perf_model.roofline import cold_seconds
 from perf_model.trace import Trace, trace
-from perf_model.work import Work
 from perf_model.workloads import Maker
 
 SEED_WARPS = 64
@@ -49,6 +49,15 @@ def point_seconds(point: Point, model: KernelModel) -> float:
 def _trace(point: Point) -> Trace:
     work = Maker("meta").make(point)
     return trace(lambda: work.launch(0))
+
+
+def cold_seconds(work: Work, precision: str, ceilings: Ceilings) -> float:
+    """Seconds of the work with cold caches and without a launch: its FLOPs, or its bytes from DRAM.
+
+    Raises:
+        ValueError: the precision has no measured matmul rate.
+    """
+    return max(work.flops / ceilings.matmul_rate(precision), work.bytes / ceilings.copy_bandwidth)
 
 
 def _cold_seconds(point: Point, model: KernelModel) -> float:

@@ -11,8 +11,8 @@ import bisect
 import math
 from collections.abc import Iterable, Sequence
 
+from parity.timing.ceilings import Ceilings
 from perf_model import lookup
-from perf_model.ceilings import Ceilings
 from perf_model.measured import Measured
 from perf_model.points import STREAMS
 from perf_model.products import Product, ProductModel
@@ -130,7 +130,7 @@ class KernelModel:
 
         Args:
             operation: an operation of a trace.
-            precision: precision of products, one of `perf_model.points.PRECISIONS`.
+            precision: precision of products, one of `parity.timing.ceilings.MATMUL_PRECISIONS`.
         """
         if operation.name in PRODUCTS:
             return self.product_seconds(product_of(operation), precision)

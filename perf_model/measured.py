@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from perf_model.ceilings import GPU
+from parity.timing.gpu import GPU
 from perf_model.points import Point
 
 SCHEMA = "perf_model.points/1"

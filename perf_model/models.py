@@ -27,7 +27,7 @@ class Model:
     Attributes:
         case: name of a case of `configs`.
         batch: number of rows or users.
-        precision: one of `perf_model.points.PRECISIONS`.
+        precision: one of `parity.timing.ceilings.MATMUL_PRECISIONS`.
         changes: fields of the case's model that differ from its file.
     """
 

@@ -13,7 +13,8 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+from parity.timing.ceilings import MATMUL_PRECISIONS
+
 Sizes = dict[str, int | tuple[int, ...]]
 
 
@@ -23,7 +24,7 @@ class Point:
 
     Attributes:
         family: kind of workload, a key of `perf_model.workloads.BUILDERS`.
-        precision: one of `PRECISIONS`.
+        precision: one of `MATMUL_PRECISIONS`.
         sizes: the family's own sizes.
     """
 
@@ -64,7 +65,7 @@ _BATCHES = (1, 16, 128, 1024, 8192, 65536)
 
 
 def _products() -> Iterator[Point]:
-    for precision in PRECISIONS:
+    for precision in MATMUL_PRECISIONS:
         sizes = [
             *(size for widths in _WIDTHS.values() for size in itertools.product(_BATCHES, widths, widths)),
             *itertools.product((16, 1024, 8192), (13, 479, 1030), (64, 512)),
@@ -81,7 +82,7 @@ BATCHED = ("scores", "scores_plain", "values")
 
 def _batched_products() -> Iterator[Point]:
     batches, lengths, widths = (1, 8, 64, 512, 8192), (33, 128, 201, 402, 1023, 2048), (8, 25, 50, 64, 128)
-    for precision, b, n, d in itertools.product(PRECISIONS, batches, lengths, widths):
+    for precision, b, n, d in itertools.product(MATMUL_PRECISIONS, batches, lengths, widths):
         if b * n * n <= 2**27:
             for family in BATCHED:
                 yield Point(family, precision, {"b": b, "n": n, "d": d})
@@ -140,7 +141,7 @@ def evaluation_points() -> list[Point]:
     """The 456 points of the evaluation; none is a calibration point."""
     rows = (1_000, 10_000, 100_000, 1_000_000, 5_000_000)
     points = list(_bags(rows, (32, 64, 128, 256), (1, 5, 20, 80), (512, 2048, 8192)))
-    for precision in PRECISIONS:
+    for precision in MATMUL_PRECISIONS:
         for widths, batch in itertools.product(_MLPS, (4, 256, 2048, 16384)):
             points.append(Point("mlp", precision, {"batch": batch, "widths": widths}))
         points += [Point("attention", precision, dict(sizes)) for sizes in _ATTENTIONS]

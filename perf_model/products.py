@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perf_model.ceilings import Ceilings
+from parity.timing.ceilings import Ceilings
 from perf_model.measured import Measured
 
 NEIGHBOURS = 8

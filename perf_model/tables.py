@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from perf_model.ceilings import Ceilings
+from parity.timing.ceilings import MATMUL_PRECISIONS, Ceilings
+from parity.timing.least_time import roofline
 from perf_model.errors import ErrorStatistics, bin_names
 from perf_model.estimate import estimate, host_factor
 from perf_model.evaluation import Prediction, predict, seed_seconds, statistics_of
@@ -15,9 +16,7 @@ from perf_model.kernels import KernelModel
 from perf_model.lookup import constants
 from perf_model.measured import Measured, Measurements
 from perf_model.models import Model, forward, input_shapes, models
-from perf_model.points import PRECISIONS
 from perf_model.products import ITEM_BYTES, ProductModel
-from perf_model.roofline import roofline
 from perf_model.trace import trace
 from perf_model.work.model import case_work
 
@@ -84,7 +83,7 @@ def waves_table(calibration: Sequence[Measured], ceilings: Ceilings) -> Iterator
         for waves in (False, True):
             predicted: list[float] = []
             seconds: list[float] = []
-            for precision in PRECISIONS:
+            for precision in MATMUL_PRECISIONS:
                 products = ProductModel(calibration, precision, batched, ceilings, waves)
                 estimates, times = products.cross_validated()
                 predicted += estimates

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from perf_model.dispatch import EachOperation
+from parity.base.dispatch import EachOperation
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,7 @@ def test_nothing_native_is_asked_for() -> None:
 
 def test_the_engine_asks_for_its_imports_and_nothing_else() -> None:
     homes = metadata.packages_distributions()
-    needed = {canonical(home) for name in imported("parity", "perf_model") - OPTIONAL for home in homes[name]}
+    needed = {canonical(home) for name in imported("parity") - OPTIONAL for home in homes[name]}
     assert needed == asked_for(ENGINE)
     assert not asked_for(REQUIREMENTS) & needed
     assert not OPTIONAL - imported("parity")

@@ -91,7 +91,7 @@ def test_the_performance_model_takes_torch_where_it_measures_or_traces():
         for _, package in imported_packages(tree)
         if package == "torch"
     }
-    traced = {f"perf_model/{name}.py" for name in ("dispatch", "models", "trace", "workloads")}
+    traced = {f"perf_model/{name}.py" for name in ("models", "trace", "workloads")}
     assert {path for path in taking if not path.startswith("perf_model/measure/")} == traced
     assert "perf_model/measure/timing.py" in taking
 

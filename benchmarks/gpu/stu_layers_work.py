@@ -10,7 +10,8 @@ from kernels.hstu_attention import ProductionMask
 from kernels.stu_layer import Parameters, Sizes
 from kernels.stu_layer.parameters import shapes_of
 from parity.base.precision import PRECISIONS
-from perf_model.work.parts import Work, around, linear
+from parity.base.work import Work
+from perf_model.work.parts import around, linear
 
 LAYERS = 5
 

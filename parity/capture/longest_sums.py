@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from parity.base.dispatch import EachOperation
 from parity.capture.terms import terms
-from perf_model.dispatch import EachOperation
 
 
 class LongestSums(EachOperation):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parity.case.plan import Arrays
+
+if TYPE_CHECKING:
+    from parity.base.work import Work
 
 
 class Incremental:
@@ -34,6 +37,6 @@ class Incremental:
         """The cache from its tensors, in the order of `prefill`'s result."""
         return list(tensors.values())
 
-    def appending_work(self, arrays: Arrays, item: int) -> Mapping[str, Any]:
+    def appending_work(self, arrays: Arrays, item: int) -> Mapping[str, Work]:
         """`work` of `prefill` (no suffix) and of `extend` (`@1`); nothing where there is no cache."""
         return {}

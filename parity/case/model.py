@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from parity.base.precision import Precision
     from parity.base.task import Task
+    from parity.base.work import Work
     from parity.case.serving import Serving
     from parity.case.streams import Streams
 
@@ -273,8 +274,8 @@ class Case(Pairing, Incremental, Quantised, abc.ABC):
         """Standard deviation of a parameter's initial values; None for the scale of its role and shape."""
         return None
 
-    def work(self, arrays: Arrays, item: int) -> Mapping[str, Any]:
-        """Least work of each module on one batch, as `perf_model.work.Work` by tap; the whole model's is "".
+    def work(self, arrays: Arrays, item: int) -> Mapping[str, Work]:
+        """Least work of each module on one batch by tap; the whole model's is "".
 
         Args:
             arrays: The batch's inputs.

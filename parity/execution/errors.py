@@ -16,7 +16,7 @@ _OF_THE_SOURCE = re.compile(r"-->|\d*\s*\|")
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
 NVTRIPYS_ERROR = "TripyException"
 _NVTRIPYS_PLACE = re.compile(r"--> (.+):(\d+) in (\w+)")
-_OURS = ("parity", "perf_model", "tripy_portable", "mlir_tensorrt", "tensorrt")
+_OURS = ("parity", "tripy_portable", "mlir_tensorrt", "tensorrt")
 """The suite's own packages, which may run from a checkout."""
 
 

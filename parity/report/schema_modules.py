@@ -72,7 +72,7 @@ class VerdictReport(Part):
 
 
 class RooflineReport(Part):
-    """The least time of a module on the GPU, and the ceiling that sets it; see `perf_model.roofline`."""
+    """The least time of a module on the GPU, and the ceiling that sets it; see `parity.timing.least_time`."""
 
     seconds: float
     ceiling: Literal["flops", "cache", "memory", "launch"]

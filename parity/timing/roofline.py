@@ -18,9 +18,9 @@ from parity.base.precision import Precision
 from parity.capture.names import TapName
 from parity.case import Case
 from parity.inputs.arrays import CaseInputs
-from perf_model.ceilings import GPU, CeilingsError, find_ceilings
-from perf_model.measure.machine import this_gpu
-from perf_model.roofline import Roofline, roofline
+from parity.timing.ceilings import MEASURE, CeilingsError, find_ceilings
+from parity.timing.gpu import GPU, this_gpu
+from parity.timing.least_time import Roofline, roofline
 
 WHOLE_MODEL = ""
 
@@ -46,9 +46,9 @@ def find_rooflines(case: Case, precision: Precision, inputs: CaseInputs, gpu: GP
     except CeilingsError as error:
         return Rooflines(gpu=gpu.name, reason=str(error))
     if ceilings is None:
-        folder = gpu.name.split()[-1].lower()
-        command = f"python -m perf_model.measure.ceilings --output perf_model/ceilings/{folder}/ceilings.json"
-        return Rooflines(gpu=gpu.name, reason=f"the ceilings of this {gpu.name} are not known; run {command}")
+        file = f"parity/timing/ceilings/{gpu.name.split()[-1].lower()}.json"
+        fix = f"run in a checkout: {MEASURE} --output {file}"
+        return Rooflines(gpu=gpu.name, reason=f"the ceilings of this {gpu.name} are not known; {fix}")
     try:
         works = dict(case.work(inputs, precision.dtype.itemsize))
         if case.incremental_arguments(inputs) is not None:

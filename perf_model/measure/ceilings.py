@@ -1,6 +1,6 @@
 """Measure the ceilings of this machine's GPU.
 
-    python -m perf_model.measure.ceilings --output perf_model/ceilings/h200/ceilings.json
+    python -m perf_model.measure.ceilings --output parity/timing/ceilings/h200.json
 
 Bandwidths count bytes read plus bytes written. All data are random.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from perf_model.ceilings import Ceilings
-from perf_model.measure.machine import environment, this_gpu
+from parity.timing.ceilings import MATMUL_PRECISIONS, Ceilings
+from parity.timing.gpu import this_gpu
+from perf_model.measure.machine import environment
 from perf_model.measure.timing import GraphTimer
-from perf_model.points import PRECISIONS
 from perf_model.workloads import DTYPES
 
 COPY_BYTES = 2**31
@@ -157,7 +157,7 @@ def measure() -> Ceilings:
             gpu=gpu,
             copy_bandwidth=copy_bandwidth(timer),
             l2_bandwidth=l2_bandwidth(timer, gpu.l2_bytes),
-            matmul={precision: matmul_rate(timer, precision) for precision in PRECISIONS},
+            matmul={precision: matmul_rate(timer, precision) for precision in MATMUL_PRECISIONS},
             kernel_seconds=kernel_seconds(timer),
             graph_seconds=graph_seconds(),
             host_seconds=host_seconds(),

@@ -1,4 +1,4 @@
-"""The current GPU, and the environment of a measurement."""
+"""The environment of a measurement."""
 
 from __future__ import annotations
 
@@ -10,23 +10,7 @@ from pathlib import Path
 
 import torch
 
-from perf_model.ceilings import GPU
-
 _QUERIED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")
-
-
-def this_gpu() -> GPU:
-    """The current CUDA device. Raises `RuntimeError` without one."""
-    if not torch.cuda.is_available():
-        raise RuntimeError("no CUDA device: run this on a machine with a GPU")
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return GPU(
-        name=properties.name,
-        capability=(properties.major, properties.minor),
-        multiprocessors=properties.multi_processor_count,
-        memory_gib=round(properties.total_memory / 2**30),
-        l2_bytes=properties.L2_cache_size,
-    )
 
 
 def environment() -> dict[str, str]:

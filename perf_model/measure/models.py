@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from perf_model.measure.machine import environment, this_gpu
+from parity.timing.gpu import this_gpu
+from perf_model.measure.machine import environment
 from perf_model.measure.timing import GraphTimer, summary
 from perf_model.models import forward, models
 

@@ -1,6 +1,6 @@
 """Time the points of `perf_model.points` on this machine's GPU.
 
-python -m perf_model.measure.points calibration --output perf_model/ceilings/h200/calibration.json
+python -m perf_model.measure.points calibration --output perf_model/calibration/h200.json
 python -m perf_model.measure.points evaluation --output benchmarks/results/h200/points.json
 """
 
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from perf_model.measure.machine import environment, this_gpu
+from parity.timing.gpu import this_gpu
+from perf_model.measure.machine import environment
 from perf_model.measure.timing import GraphTimer
 from perf_model.measured import Measured, Measurements
 from perf_model.points import Point, calibration_points, evaluation_points

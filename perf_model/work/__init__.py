@@ -1,8 +1,4 @@
 """FLOPs and fewest bytes of modules by path, from configuration and sizes alone.
 
-`parts` is general. `model` counts the project's own models and is not imported here.
+`parts` is general. `model` counts the project's own models.
 """
-
-from perf_model.work.parts import Work
-
-__all__ = ["Work"]

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from configs import HSTUConfig, STUConfig
+from parity.base.work import Work
 from perf_model.work.hstu import block, hstu_work
-from perf_model.work.parts import INDEX, Shapes, Work, around, elementwise, linear
+from perf_model.work.parts import INDEX, Shapes, around, elementwise, linear
 from perf_model.work.stu import layer, stu_work
 
 

@@ -6,7 +6,8 @@ Legend: B batch, C dense features, T tables, L indices of a table, D embedding, 
 from __future__ import annotations
 
 from configs import DLRMConfig, Scheme
-from perf_model.work.parts import INDEX, Shapes, Work, around, chain, linear
+from parity.base.work import Work
+from perf_model.work.parts import INDEX, Shapes, around, chain, linear
 
 
 def dlrm_work(

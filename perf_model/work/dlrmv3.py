@@ -9,7 +9,8 @@ of the embedding tables, D embedding, K tasks.
 from __future__ import annotations
 
 from configs import DLRMv3Config
-from perf_model.work.parts import INDEX, Shapes, Work, around, elementwise, linear
+from parity.base.work import Work
+from perf_model.work.parts import INDEX, Shapes, around, elementwise, linear
 from perf_model.work.stu import layer, postprocessor
 
 _TRANSDUCER = "_hstu_transducer"

@@ -10,7 +10,8 @@ embedding, H heads, K attention dim, V linear dim, X candidates.
 from __future__ import annotations
 
 from configs import HSTUConfig
-from perf_model.work.parts import INDEX, Shapes, Work, around, elementwise, linear, lookup
+from parity.base.work import Work
+from perf_model.work.parts import INDEX, Shapes, around, elementwise, linear, lookup
 
 
 def hstu_work(config: HSTUConfig, shapes: Shapes, item: int) -> dict[str, Work]:

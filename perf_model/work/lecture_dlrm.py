@@ -6,7 +6,8 @@ Legend: B batch, T sparse features, C concatenated features.
 from __future__ import annotations
 
 from configs import LectureDLRMConfig
-from perf_model.work.parts import INDEX, Shapes, Work, around, chain, elementwise, lookup
+from parity.base.work import Work
+from perf_model.work.parts import INDEX, Shapes, around, chain, elementwise, lookup
 
 
 def lecture_dlrm_work(config: LectureDLRMConfig, shapes: Shapes, item: int) -> dict[str, Work]:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from configs import CaseConfig
+from parity.base.work import Work
 from perf_model.work.appending import hstu_appending_work, stu_appending_work
 from perf_model.work.dlrm import dlrm_work
 from perf_model.work.dlrmv3 import dlrmv3_work
 from perf_model.work.hstu import hstu_work
 from perf_model.work.lecture_dlrm import lecture_dlrm_work
-from perf_model.work.parts import Shapes, Work
+from perf_model.work.parts import Shapes
 from perf_model.work.stu import stu_work
 
 _FAMILIES = {

@@ -8,7 +8,8 @@ Legend: B batch, N rows of a padded sequence, T targets, D embedding, H heads, K
 from __future__ import annotations
 
 from configs import DLRMv3Config, STUConfig
-from perf_model.work.parts import INDEX, Shapes, Work, around, elementwise, linear, lookup
+from parity.base.work import Work
+from perf_model.work.parts import INDEX, Shapes, around, elementwise, linear, lookup
 
 
 def stu_work(config: STUConfig, shapes: Shapes, item: int) -> dict[str, Work]:

@@ -53,8 +53,7 @@ def wheel(tmp_path_factory):
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     for name in ("pyproject.toml", "README.md", "requirements-engine.txt"):
         shutil.copy(ROOT / name, source)
-    for name in ("parity", "perf_model"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "parity", source / "parity", ignore=shutil.ignore_patterns("__pycache__"))
     _run("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", built, source, cwd=built)
     (path,) = built.glob("*.whl")
     return path
@@ -82,7 +81,7 @@ def test_the_wheel_holds_the_engine_alone(wheel):
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist()}
         (facts,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA"))
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"parity", "perf_model"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"parity"}
     lines = (ROOT / "requirements-engine.txt").read_text().splitlines()
     asked = re.findall("^Requires-Dist: (\\S+?)[<>=](?!.*; extra ==)", facts, re.MULTILINE)
     assert asked == [re.split("[<>=]", line)[0] for line in lines if not line.startswith("#")]

@@ -1,39 +1,23 @@
-"""Numbers measured on an H200, and an invented GPU whose numbers are round."""
+"""What is measured on an H200, and the models of it."""
 
 from __future__ import annotations
 
 from functools import cache
 
-from perf_model.ceilings import GPU, Ceilings, read_ceilings
 from perf_model.kernels import KernelModel
 from perf_model.measured import Measured, read_measurements
 from perf_model.models import forward, models
 from perf_model.trace import Trace, trace
 from tests.locations import ROOT
+from tests.parity.timing.made_ceilings import h200
 
-CEILINGS = ROOT / "perf_model" / "ceilings" / "h200"
+CALIBRATION = ROOT / "perf_model" / "calibration" / "h200.json"
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
-
-ROUND = Ceilings(
-    gpu=GPU(name="Round", capability=(9, 0), multiprocessors=100, memory_gib=100, l2_bytes=1_000_000),
-    copy_bandwidth=1e12,
-    l2_bandwidth=4e12,
-    matmul={"fp32": 1e13, "tf32": 1e14, "fp16": 2e14, "bf16": 2e14},
-    kernel_seconds=1e-6,
-    graph_seconds=5e-6,
-    host_seconds={"unary": 5e-6, "view": 1e-6},
-    environment={},
-)
-
-
-@cache
-def h200() -> Ceilings:
-    return read_ceilings(CEILINGS / "ceilings.json")
 
 
 @cache
 def calibration() -> tuple[Measured, ...]:
-    return read_measurements(CEILINGS / "calibration.json").measured
+    return read_measurements(CALIBRATION).measured
 
 
 @cache

@@ -14,21 +14,24 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from parity.base.work import Work
+from parity.timing.ceilings import FOLDER
+from parity.timing.least_time import roofline
 from perf_model import __main__ as program
 from perf_model.estimate import Estimate, estimate, host_factor, host_kind
-from perf_model.evaluation import point_work, predict, seed_seconds, statistics_of
+from perf_model.evaluation import cold_seconds, point_work, predict, seed_seconds, statistics_of
 from perf_model.kernels import PRODUCTS, product_of
 from perf_model.measure.timing import launches_for, summary
 from perf_model.measured import Measurements, read_measurements
 from perf_model.models import input_shapes, models
 from perf_model.points import Point, evaluation_points, is_big
-from perf_model.roofline import roofline
 from perf_model.trace import Array, Operation, Trace, trace
 from perf_model.work.model import case_work
 from perf_model.workloads import Maker
 from tests.locations import ROOT
 from tests.parity.hidden_gpu import without_gpu
-from tests.perf_model.gpu import CEILINGS, RESULTS, calibration, evaluation, h200, kernel_model, traced
+from tests.parity.timing.made_ceilings import ROUND, h200
+from tests.perf_model.gpu import CALIBRATION, RESULTS, calibration, evaluation, kernel_model, traced
 
 SEED_ALL, SEED_BIG = 0.1166, 0.0868
 """The seed's geometric mean errors, on all sizes and on the big ones."""
@@ -229,6 +232,11 @@ def test_short_kernels_are_launched_often_enough_to_hide_a_graphs_start():
     assert [launches_for(entry) for entry in seconds] == [200, 200, 200, 64, 64, 10, 1, 1]
 
 
+def test_cold_seconds_know_no_cache_and_no_launch():
+    assert cold_seconds(Work(flops=10**9, input_bytes=1000), "fp32", ROUND) == pytest.approx(1e-4)
+    assert cold_seconds(Work(flops=10, input_bytes=800_000), "fp32", ROUND) == pytest.approx(8e-7)
+
+
 def test_a_timing_is_of_one_launch():
     actual = summary([0.010, 0.012, 0.020], launches=10)
     assert actual.median == pytest.approx(0.0012)
@@ -295,17 +303,16 @@ def test_a_number_that_is_not_the_documents_would_be_seen():
 
 
 def test_the_program_refuses_a_folder_without_ceilings(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["perf_model", str(tmp_path), "--ceilings", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["perf_model", str(tmp_path), "--ceilings", str(tmp_path / "gone.json")])
     assert program.main() == 2
-    assert "ceilings.json: holds no ceilings" in capsys.readouterr().err
+    assert "gone.json: holds no ceilings" in capsys.readouterr().err
 
 
 def test_the_program_refuses_another_gpus_points(tmp_path, capsys, monkeypatch):
-    for name in ("ceilings", "calibration"):
-        (tmp_path / f"{name}.json").write_text((CEILINGS / f"{name}.json").read_text())
     other = h200().gpu.model_copy(update={"name": "Other"})
     Measurements(other, {}, evaluation()[:2]).save(tmp_path / "points.json")
-    monkeypatch.setattr(sys, "argv", ["perf_model", str(tmp_path), "--ceilings", str(tmp_path)])
+    known = ("--ceilings", str(FOLDER / "h200.json"), "--calibration", str(CALIBRATION))
+    monkeypatch.setattr(sys, "argv", ["perf_model", str(tmp_path), *known])
     assert program.main() == 2
     assert "measure both on one GPU" in capsys.readouterr().err
 

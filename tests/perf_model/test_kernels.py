@@ -8,15 +8,17 @@ import itertools
 import pytest
 import torch
 
+from parity.timing.ceilings import MATMUL_PRECISIONS
 from perf_model import lookup
 from perf_model.evaluation import point_seconds
 from perf_model.kernels import kind_of, product_of
 from perf_model.lookup import BagSizes, LookupModel
-from perf_model.points import PRECISIONS, STREAMS, Point, calibration_points, evaluation_points, index_sets
+from perf_model.points import STREAMS, Point, calibration_points, evaluation_points, index_sets
 from perf_model.products import Product, ProductModel
 from perf_model.trace import Operation, trace
 from perf_model.workloads import Maker
-from tests.perf_model.gpu import ROUND, calibration, h200, kernel_model
+from tests.parity.timing.made_ceilings import ROUND, h200
+from tests.perf_model.gpu import calibration, kernel_model
 
 LOOKUP = LookupModel(
     launch=1e-6,
@@ -99,7 +101,7 @@ def test_waves_are_whole():
     assert Product(5 * 128, 128, 10).flops_in_waves(4) == 8 * 2 * 128 * 128 * 10
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", MATMUL_PRECISIONS)
 def test_a_measured_product_is_predicted_as_it_was_measured(precision):
     model = ProductModel(calibration(), precision, False, h200())
     own = [m for m in calibration() if m.point.family == "product" and m.point.precision == precision]
@@ -109,7 +111,7 @@ def test_a_measured_product_is_predicted_as_it_was_measured(precision):
         assert predicted == pytest.approx(measured.median, rel=0.02)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", MATMUL_PRECISIONS)
 def test_far_larger_products_take_longer(precision):
     sizes = (64, 512, 4096, 16384)
     for batch in (1, 4):
@@ -120,7 +122,7 @@ def test_far_larger_products_take_longer(precision):
 
 
 def test_no_product_beats_the_matmul_rate_by_much():
-    for precision, m in itertools.product(PRECISIONS, (4096, 16384)):
+    for precision, m in itertools.product(MATMUL_PRECISIONS, (4096, 16384)):
         product = Product(m, m, m)
         rate = product.flops / kernel_model().product_seconds(product, precision)
         assert 0.5 < rate / h200().matmul[precision] < 1.15

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from perf_model.ceilings import find_ceilings
+from parity.timing.ceilings import find_ceilings
+from parity.timing.gpu import this_gpu
 from perf_model.measure.ceilings import copy_bandwidth, host_seconds, kernel_seconds, l2_bandwidth
-from perf_model.measure.machine import environment, this_gpu
+from perf_model.measure.machine import environment
 from perf_model.measure.points import time_points
 from perf_model.measure.timing import GraphTimer
 from perf_model.points import Point
-from tests.perf_model.gpu import h200
+from tests.parity.timing.made_ceilings import h200
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from configs import load_case
-from perf_model.work import Work
+from parity.base.work import Work
 from perf_model.work.model import case_work
 from perf_model.work.parts import around, chain, linear, lookup
 from tests.perf_model.recorded import Recorded, record

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from parity.base.dispatch import EachOperation
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.terms.call import Call
 from parity.runners.base import Arrays
 from parity.runners.oracle.choice import ROUNDING, Choice, is_choice, is_fractional, operands_of, result_of
 from parity.runners.oracle.float64 import OracleRunner
 from parity.runners.torch.eager import TorchModules, TorchRunner
-from perf_model.dispatch import EachOperation
 
 MOVING = frozenset(
     "view _unsafe_view reshape select slice transpose permute t squeeze unsqueeze expand clone detach alias "

@@ -35,9 +35,9 @@ from typing import Any
 
 import torch
 
+from parity.base.dispatch import EachOperation
 from parity.base.precision import Precision
 from parity.capture.terms import terms
-from perf_model.dispatch import EachOperation
 
 FEW_ROWS = 256
 """Most rows of a tap with all samples. With more, the sampling error is a factor of at most 1.26."""

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from parity.base.dispatch import EachOperation
 from parity.base.precision import Precision
 from parity.capture.terms import terms
 from parity.runners.oracle.rounding import (
@@ -34,7 +35,6 @@ from parity.runners.oracle.rounding import (
     norm_of_terms,
     sum_before_bias,
 )
-from perf_model.dispatch import EachOperation
 
 CHUNK_BYTES = 1 << 24
 """Bytes of the largest tensor of a pass: samples are taken together up to it."""

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from parity.base.dispatch import EachOperation
 from parity.base.precision import PRECISIONS
 from parity.base.trees import leaves
 from parity.capture.torch_hooks import hooked
-from perf_model.dispatch import EachOperation
 
 MACHINE = "H200 SXM"
 BANDWIDTH = 4.8e12

@@ -17,13 +17,13 @@ from parity.report.html.page import render_html
 from parity.report.latencies import milliseconds, times_the_roofline
 from parity.report.schema_modules import LatencyReport, RooflineReport
 from parity.timing import roofline as rooflines
+from parity.timing.ceilings import CeilingsError
+from parity.timing.least_time import roofline
 from parity.timing.roofline import find_rooflines, read_rooflines, write_rooflines
-from perf_model.ceilings import CeilingsError
-from perf_model.roofline import roofline
 from perf_model.work.model import appending_work, case_work
 from tests.parity import made_reports
 from tests.parity.hidden_gpu import without_gpu
-from tests.perf_model.gpu import h200
+from tests.parity.timing.made_ceilings import h200
 
 CASE = load_case("hstu_tiny")
 BLOCK = "_hstu._attention_layers.0"
@@ -60,7 +60,7 @@ def test_another_gpu_has_a_reason_and_no_limits(inputs):
     assert actual.by_tap == {}
     assert "ceilings of this NVIDIA B200 are not known" in actual.reason
     assert (
-        "python -m perf_model.measure.ceilings --output perf_model/ceilings/b200/ceilings.json"
+        "run in a checkout: python -m perf_model.measure.ceilings --output parity/timing/ceilings/b200.json"
         in actual.reason
     )
 

@@ -1,4 +1,4 @@
-"""Rooflines and ceilings: units, the least times, and the machine that they hold for."""
+"""Ceilings: their units, and the kind of GPU that they hold for."""
 
 from __future__ import annotations
 
@@ -6,38 +6,8 @@ import json
 
 import pytest
 
-from perf_model.ceilings import CeilingsError, find_ceilings, read_ceilings
-from perf_model.roofline import Roofline, cold_seconds, roofline
-from perf_model.work import Work
-from tests.perf_model.gpu import CEILINGS, ROUND, h200
-
-
-def test_what_bounds_a_module_is_the_largest_of_four():
-    assert roofline(Work(), "fp32", ROUND) == Roofline(1e-6, "launch")
-    assert roofline(Work(flops=10**9), "fp32", ROUND) == Roofline(1e-4, "flops")
-    assert roofline(Work(flops=10**9), "bf16", ROUND) == Roofline(5e-6, "flops")
-    # A megabyte fits into the L2: 8 MB are bound by DRAM, 7 of them, and not by the L2.
-    assert roofline(Work(output_bytes=8_000_000), "fp32", ROUND) == Roofline(pytest.approx(7e-6), "memory")
-    slow_cache = ROUND.model_copy(update={"l2_bandwidth": 1e11})
-    assert roofline(Work(input_bytes=800_000), "fp32", slow_cache) == Roofline(pytest.approx(8e-6), "cache")
-
-
-def test_the_roofline_knows_no_cache_and_no_launch():
-    assert cold_seconds(Work(flops=10**9, input_bytes=1000), "fp32", ROUND) == pytest.approx(1e-4)
-    assert cold_seconds(Work(flops=10, input_bytes=800_000), "fp32", ROUND) == pytest.approx(8e-7)
-
-
-@pytest.mark.parametrize("field", ["flops", "weight_bytes", "input_bytes", "output_bytes"])
-def test_more_work_never_has_a_lower_limit(field):
-    sizes = [10**power for power in range(13)]
-    seconds = [roofline(Work(**{field: size}), "tf32", h200()).seconds for size in sizes]
-    assert seconds == sorted(seconds)
-    assert seconds[-1] > seconds[0]
-
-
-def test_an_unknown_precision_is_refused():
-    with pytest.raises(ValueError, match="'fp8' has no measured matmul rate; use fp32"):
-        roofline(Work(flops=1), "fp8", ROUND)
+from parity.timing.ceilings import FOLDER, CeilingsError, find_ceilings, read_ceilings
+from tests.parity.timing.made_ceilings import h200
 
 
 def test_the_measured_ceilings_are_in_the_units_that_they_claim():
@@ -52,8 +22,7 @@ def test_the_measured_ceilings_are_in_the_units_that_they_claim():
 
 
 def test_ceilings_are_found_for_the_kind_of_gpu_that_they_were_measured_on(tmp_path):
-    (tmp_path / "h200").mkdir()
-    (tmp_path / "h200" / "ceilings.json").write_text(h200().model_dump_json())
+    (tmp_path / "h200.json").write_text(h200().model_dump_json())
     assert find_ceilings(h200().gpu, tmp_path) == h200()
 
 
@@ -82,13 +51,13 @@ def test_no_file_is_no_ceilings(tmp_path):
         ({"copy_bandwidth": 0}, "copy_bandwidth"),
         ({"copy_bandwidth": "fast"}, "copy_bandwidth"),
         ({"matmul": {"fp32": 1e12}}, "matmul lacks bf16, fp16, tf32"),
-        ({"schema_version": "perf_model.ceilings/0"}, "schema_version"),
+        ({"schema_version": "parity.ceilings/0"}, "schema_version"),
         ({"unknown": 1}, "unknown"),
     ],
 )
 def test_a_damaged_file_is_named_with_the_fix(tmp_path, change, said):
     path = tmp_path / "ceilings.json"
-    path.write_text(json.dumps(json.loads((CEILINGS / "ceilings.json").read_text()) | change))
+    path.write_text(json.dumps(json.loads((FOLDER / "h200.json").read_text()) | change))
     with pytest.raises(CeilingsError, match=said) as raised:
         read_ceilings(path)
     assert str(path) in str(raised.value)

@@ -1,8 +1,4 @@
-"""Measured ceilings of GPUs.
-
-A subfolder holds the numbers of one kind of GPU: `ceilings.json` (rates and overheads, read here) and
-`calibration.json` (times of single kernels, read by `perf_model.measured`).
-"""
+"""Measured ceilings of GPUs: rates and overheads. This folder holds a file for each kind of GPU."""
 
 from __future__ import annotations
 
@@ -11,11 +7,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from perf_model.points import PRECISIONS
+from parity.timing.gpu import GPU
 
-SCHEMA = "perf_model.ceilings/1"
-FILE = "ceilings.json"
+SCHEMA = "parity.ceilings/1"
+MATMUL_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+"""Precisions whose matmul rates are measured."""
 FOLDER = Path(__file__).resolve().parent
+
+MEASURE = "python -m perf_model.measure.ceilings"
+"""The program that measures them. It is a part of the checkout, not of the installed package."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -24,22 +24,8 @@ class CeilingsError(ValueError):
     """A file of ceilings cannot be used; the message names the file, the problem and the fix."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class GPU(_Part):
-    """A kind of GPU. Ceilings hold for exactly this kind, partitions included."""
-
-    name: str
-    capability: tuple[int, int]
-    multiprocessors: int = Field(gt=0)
-    memory_gib: int = Field(gt=0, description="rounded, since drivers reserve different amounts")
-    l2_bytes: int = Field(gt=0)
-
-
-class Ceilings(_Part):
-    """Ceilings of a GPU, measured by `perf_model.measure.ceilings`.
+class Ceilings(BaseModel):
+    """Ceilings of a GPU, as `MEASURE` measures them.
 
     Attributes:
         copy_bandwidth: bytes a second, read plus written, of a copy far larger than the L2.
@@ -50,6 +36,8 @@ class Ceilings(_Part):
         host_seconds: host seconds of an operation in eager PyTorch, by kind.
         environment: driver, clocks, libraries, date and command of the measurement.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: str = SCHEMA
     gpu: GPU
@@ -65,9 +53,16 @@ class Ceilings(_Part):
     def _complete(self) -> Ceilings:
         if self.schema_version != SCHEMA:
             raise ValueError(f"schema_version is {self.schema_version!r}, not {SCHEMA!r}")
-        if missing := set(PRECISIONS) - set(self.matmul):
+        if missing := set(MATMUL_PRECISIONS) - set(self.matmul):
             raise ValueError(f"matmul lacks {', '.join(sorted(missing))}")
         return self
+
+    def matmul_rate(self, precision: str) -> float:
+        """FLOPs a second in a precision. Raises `ValueError` for one without a measured rate."""
+        if precision not in self.matmul:
+            known = ", ".join(MATMUL_PRECISIONS)
+            raise ValueError(f"precision: {precision!r} has no measured matmul rate; use {known}")
+        return self.matmul[precision]
 
 
 def read_ceilings(path: Path) -> Ceilings:
@@ -75,13 +70,13 @@ def read_ceilings(path: Path) -> Ceilings:
     try:
         return Ceilings.model_validate_json(path.read_text())
     except (OSError, ValidationError) as error:
-        fix = f"measure it again: python -m perf_model.measure.ceilings --output {path}"
+        fix = f"measure it again, in a checkout: {MEASURE} --output {path}"
         raise CeilingsError(f"{path}: holds no ceilings ({error}); {fix}") from error
 
 
 def find_ceilings(gpu: GPU, folder: Path = FOLDER) -> Ceilings | None:
-    """The ceilings measured on this kind of GPU, from `folder`'s subfolders; None where there are none."""
-    for path in sorted(folder.glob(f"*/{FILE}")):
+    """The ceilings measured on this kind of GPU, from `folder`'s files; None where there are none."""
+    for path in sorted(folder.glob("*.json")):
         ceilings = read_ceilings(path)
         if ceilings.gpu == gpu:
             return ceilings

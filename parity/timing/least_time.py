@@ -15,9 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from perf_model.ceilings import Ceilings
-from perf_model.points import PRECISIONS
-from perf_model.work.parts import Work
+from parity.base.work import Work
+from parity.timing.ceilings import Ceilings
 
 Ceiling = Literal["flops", "cache", "memory", "launch"]
 
@@ -37,25 +36,10 @@ def roofline(work: Work, precision: str, ceilings: Ceilings) -> Roofline:
         ValueError: the precision has no measured matmul rate.
     """
     least: dict[Ceiling, float] = {
-        "flops": work.flops / _rate(precision, ceilings),
+        "flops": work.flops / ceilings.matmul_rate(precision),
         "cache": work.bytes / ceilings.l2_bandwidth,
         "memory": max(0, work.bytes - ceilings.gpu.l2_bytes) / ceilings.copy_bandwidth,
         "launch": ceilings.kernel_seconds,
     }
     ceiling = max(least, key=lambda name: least[name])
     return Roofline(least[ceiling], ceiling)
-
-
-def cold_seconds(work: Work, precision: str, ceilings: Ceilings) -> float:
-    """Seconds of the work with cold caches and without a launch: its FLOPs, or its bytes from DRAM.
-
-    Raises:
-        ValueError: the precision has no measured matmul rate.
-    """
-    return max(work.flops / _rate(precision, ceilings), work.bytes / ceilings.copy_bandwidth)
-
-
-def _rate(precision: str, ceilings: Ceilings) -> float:
-    if precision not in ceilings.matmul:
-        raise ValueError(f"precision: {precision!r} has no measured matmul rate; use {', '.join(PRECISIONS)}")
-    return ceilings.matmul[precision]
