@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.base.interruption import raisable
 from parity.base.precision import Precision
 from parity.capture.captures import ModuleCall
 from parity.case import Case
@@ -100,7 +101,7 @@ class CleanRun:
         for call in calls:
             try:
                 tensors |= self._alone(runner, [call])
-            except Exception as error:  # noqa: BLE001, any error of a module is its result
+            except raisable() as error:
                 problems[call.tap] = error_text(error)
         return tensors, problems
 

@@ -41,6 +41,7 @@ from datasets.criteo import logs as criteo
 from datasets.errors import DataError
 from parity.base.interruption import remaining, undoing
 from parity.base.locks import Locked, locked, made
+from parity.base.streams import require_output
 from reference import training_dlrm, training_dlrmv3, training_hstu
 from reference.build import build_dlrm, build_hstu
 from reference.checkpoints import BEST, CHECKPOINT, TrainingError, TrainingFolder, remove_parts, unwritable
@@ -343,4 +344,7 @@ def _print_result(console: Console, result: Result, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        require_output()

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from parity.base.errors import UserError
+from parity.base.interruption import raisable
 from parity.execution import fork_server
 from tables.exchange import RankTables, load
 from tables.shards import check_probes
@@ -84,7 +85,7 @@ def rank_process(setup: Setup, pipe: Connection, environment: dict[str, str]) ->
         _function(setup.program)(tables, pipe, *setup.arguments)
     except UserError as error:
         _report(pipe, REFUSED, error)
-    except Exception as error:  # noqa: BLE001, any error of a rank ends the run by its name
+    except raisable() as error:
         traceback.print_exc()
         lines = str(error).strip().splitlines()
         _report(pipe, FAILED, f"{type(error).__name__}: {lines[0] if lines else 'no message'}")

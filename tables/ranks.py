@@ -140,6 +140,7 @@ class Ranks:
                     word, payload = self._pipes[rank].recv()
                 except (EOFError, OSError):
                     self._fail({}, work)
+                stay_if_ending()
                 if word != kind:
                     self._fail({rank: (word, payload)}, work)
                 results[rank] = payload

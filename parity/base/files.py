@@ -109,8 +109,8 @@ def making(path: Path) -> Iterator[Path]:
     remove_abandoned(temporary, LOCK)
     if path.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-    temporary.mkdir(parents=True, exist_ok=True)
-    with locked(temporary), undone(functools.partial(shutil.rmtree, temporary, ignore_errors=True)):
+    remove = functools.partial(shutil.rmtree, temporary, ignore_errors=True)
+    with made(temporary), locked(temporary), undone(remove):
         yield temporary
         stay_if_ending()
         temporary.rename(path)

@@ -1,17 +1,23 @@
 """The end of a program by SIGINT or SIGTERM: one path, at any moment.
 
 A thread of its own waits for the signals, since a long call of a library delays Python's handlers. It undoes
-whatever the program registers here, says what remains, and ends the process.
+whatever the program registers here, says what remains, and ends the process. Another thread stays where it is
+once an effect of the end reaches it: it saves nothing of it, shows no traceback, and gives no exit code.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
+
+from parity.base import streams
+from parity.base.errors import UserError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CURSOR = "\x1b[?25h\r\n"
@@ -24,6 +30,8 @@ _remains: list[tuple[str, Callable[[], bool]]] = []
 _ends = threading.Event()
 _stderr = 2
 """Descriptor of the program's stderr."""
+_is_ours = False
+"""Whether this process is the program or one of its own processes, and not somebody else's."""
 
 
 def undoing(function: Callable[[], object]) -> Callable[[], None]:
@@ -74,10 +82,40 @@ def stay_if_ending() -> None:
         threading.Event().wait()
 
 
+def raisable() -> tuple[type[BaseException], ...]:
+    """Types of the errors that are a mistake of the user's code, for `except`.
+
+    In the program and its processes these are all, since signals raise nothing there. In somebody else's
+    process, such as pytest's, Ctrl-C and kinds that are no `Exception` are for others. An exit is a mistake
+    everywhere: it would end the process as if all were well.
+    """
+    return (BaseException,) if _is_ours else (Exception, SystemExit)
+
+
+def own_process() -> None:
+    """Say that this process is the program's own, see `raisable`."""
+    global _is_ours
+    _is_ours = True
+
+
 def watch() -> None:
     """Wait for the signals from now on, in a thread. A signal that is ignored stays so, as under nohup."""
+    own_process()
+    streams.guard(_what_remains)
+    sys.excepthook = _unless_ending(sys.excepthook)
+    threading.excepthook = _unless_ending(threading.excepthook)
+    # The first one of all runs last.
+    atexit.register(stay_if_ending)
+    try:
+        _listen()
+    except (OSError, RuntimeError) as error:
+        # No descriptor is left, or no thread.
+        fix = "raise the limits of open files (ulimit -n) and of processes (ulimit -u)"
+        streams.refuse(UserError("machine", "the program", f"cannot start ({error})", fix))
+
+
+def _listen() -> None:
     global _stderr
-    _open_closed_streams()
     # Compilers lead descriptor 2 elsewhere for a moment.
     _stderr = os.dup(2)
     reading, writing = os.pipe()
@@ -89,17 +127,12 @@ def watch() -> None:
     threading.Thread(target=_wait, args=(reading,), name="interruption", daemon=True).start()
 
 
-def _open_closed_streams() -> None:
-    """Lead standard streams that are closed nowhere: another file would get their numbers and their text."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            # The system gives the lowest number that is free. Processes of runners inherit the streams.
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
-            setattr(sys, f"__{name}__", getattr(sys, name))
+def _unless_ending(tell: Callable[..., object]) -> Callable[..., Any]:
+    def hook(*error: Any) -> None:
+        stay_if_ending()
+        tell(*error)
+
+    return hook
 
 
 def _wait(reading: int) -> None:
@@ -113,11 +146,14 @@ def _end(number: int) -> None:
     _ends.set()
     _undo_all()
     with contextlib.suppress(OSError):
-        remains = "; ".join(text for text, does in _remains if does())
-        text = f"interrupted by {signal.Signals(number).name}; {remains or _NOTHING}\n"
+        text = f"interrupted by {signal.Signals(number).name}; {_what_remains() or _NOTHING}\n"
         os.write(_stderr, f"{_CURSOR if sys.__stderr__ and sys.__stderr__.isatty() else ''}{text}".encode())
     _undo_all()
     os._exit(128 + number)
+
+
+def _what_remains() -> str:
+    return "; ".join(text for text, does in list(_remains) if does())
 
 
 def _undo_all() -> None:

@@ -35,14 +35,16 @@ def made(folder: Path) -> Iterator[None]:
         OSError: The folder cannot be made.
     """
     absent = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    finally:
+
+    def remove() -> None:
         # A folder that holds anything stays, and with it all above. The innermost one may not have been made.
         for path in absent:
             with contextlib.suppress(OSError):
                 path.rmdir()
+
+    with undone(remove):
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
 
 
 @contextlib.contextmanager

@@ -6,10 +6,10 @@ import errno
 import math
 import os
 import resource
-import sys
 from pathlib import Path
 
 from parity.base.errors import UserError
+from parity.base.streams import refuse
 
 _LEAST = 320 * 2**20
 """Bytes that PyTorch and the engine take before they read any input."""
@@ -88,8 +88,7 @@ def require_least() -> None:
     try:
         require("machine", "the program", _LEAST, "free memory, or raise its limit (ulimit -v, ulimit -d)")
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
+        refuse(error)
 
 
 def _gigabytes(size: float) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parity.base.errors import UserError
+from parity.base.interruption import raisable
 from parity.base.memory import is_lack
 from parity.case.model import Case
 
@@ -34,7 +35,7 @@ def users_code(field: str, value: str, work: str, *others: type[Exception]) -> I
         yield
     except (UserError, *others):
         raise
-    except (Exception, SystemExit) as error:
+    except raisable() as error:
         if is_lack(error):
             raise
         raise UserError(field, value, f"{work} ({told(error)})", _FIX) from error
@@ -54,7 +55,7 @@ def told(error: BaseException) -> str:
         places = [f"{frame.filename}:{frame.lineno}" for frame in frames if _is_users(frame.filename)]
     # The first line tells the mistake; the place has to remain.
     text = str(error).strip().partition("\n")[0]
-    return ", ".join([f"{type(error).__name__}: {text}", *places[-1:]])
+    return ", ".join([": ".join(filter(None, [type(error).__name__, text])), *places[-1:]])
 
 
 def _is_users(file: str) -> bool:

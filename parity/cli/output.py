@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -15,25 +13,9 @@ from rich.text import Text
 REPORTS = Path("parity_reports")
 
 
-class _Output(Console):
-    """A console whose reader may leave, as `head` does: files and the exit code do not depend on it."""
-
-    def on_broken_pipe(self) -> None:
-        """Drop the rest of the output."""
-        self.quiet = True
-        drop(sys.stdout)
-
-
-def drop(stream: TextIO) -> None:
-    """Drop all further output to a stream of this process."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-
-
 def stdout() -> Console:
     """The terminal; a file or a pipe has the width of COLUMNS, of the terminal it is read on, or 80."""
-    return _Output(highlight=False)
+    return Console(highlight=False)
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:

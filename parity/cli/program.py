@@ -15,6 +15,7 @@ from parity.base.errors import UserError, check_names
 from parity.base.interruption import watch
 from parity.base.memory import require_least
 from parity.base.process import leave_out_of_collections
+from parity.base.streams import require_output
 from parity.base.temporaries import own_temporaries
 from parity.case import Registry
 from parity.cli.new import new
@@ -94,7 +95,10 @@ def as_process(group: Program) -> None:
         Refused(str(error)).show()
         sys.exit(BAD_INPUT)
     leave_out_of_collections()
-    group()
+    try:
+        group()
+    finally:
+        require_output()
 
 
 def _width() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +17,6 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-
-from parity.cli.output import drop
 
 LONGEST_SILENCE = 8.0
 """Seconds after which a log gets a line though no step has ended."""
@@ -98,7 +95,4 @@ class _Lines(contextlib.AbstractContextManager["_Lines"]):
                     self._print(f"working, after: {self._latest}" if self._latest else "working")
 
     def _print(self, text: str) -> None:
-        try:
-            click.echo(f"{time.monotonic() - self._began:7.1f} s  {text}", err=True)
-        except BrokenPipeError:
-            drop(sys.stderr)
+        click.echo(f"{time.monotonic() - self._began:7.1f} s  {text}", err=True)

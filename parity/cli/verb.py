@@ -13,8 +13,10 @@ import click
 from rich.console import Console
 
 from parity.base.errors import UserError, bounded
+from parity.base.interruption import raisable, stay_if_ending
 from parity.base.memory import LACKS, OF_MEMORY
 from parity.base.process import reuse_freed_memory
+from parity.case.users_code import told
 
 BAD_INPUT = 2
 EXIT_CODES = (
@@ -38,16 +40,31 @@ class Refused(click.ClickException):
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """`UserError` ends the program with its message and exit code 2; so does what the machine lacks."""
+    """`UserError` ends the program with its message and exit code 2; so does what the machine lacks.
+
+    So does a user's code that would end the program itself, at any place. While the program ends by a signal,
+    an error tells nothing.
+    """
     try:
         yield
-    except UserError as error:
-        raise Refused(str(error)) from error
-    except (OSError, MemoryError, RuntimeError, ImportError) as error:
-        lack = _lack(error)
-        if lack is None:
+    except BaseException as error:
+        stay_if_ending()
+        message = _message(error)
+        if message is None:
             raise
-        raise Refused(str(lack)) from error
+        raise Refused(message) from error
+
+
+def _message(error: BaseException) -> str | None:
+    """The message of an error; None for a mistake of the program."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, (OSError, MemoryError, RuntimeError, ImportError)):
+        lack = _lack(error)
+        return None if lack is None else str(lack)
+    if isinstance(error, Exception) or not isinstance(error, raisable()):
+        return None
+    return str(UserError("case", told(error), "ends the program", "correct that code"))
 
 
 def _lack(error: OSError | MemoryError | RuntimeError | ImportError) -> UserError | None:

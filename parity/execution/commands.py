@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.interruption import raisable
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.rows import RowDifferences, is_separable, run_row_trials
 from parity.capture.slices import (
@@ -171,7 +172,7 @@ class Commands(TimingCommands):
                 self._run_call(call, arrays, recorded, capture, budget)
             except (MemoryError, CannotWrite):
                 raise
-            except Exception as error:
+            except raisable() as error:
                 if is_allocation_failure(error):
                     raise
                 traceback.print_exc(file=self.log)

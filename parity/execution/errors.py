@@ -63,7 +63,7 @@ def _is_users(path: Path) -> bool:
     return path.is_file() and not is_library(str(path)) and not any(map(path.is_relative_to, ours))
 
 
-def is_allocation_failure(error: Exception) -> bool:
+def is_allocation_failure(error: BaseException) -> bool:
     """Whether an error says that memory could not be allocated."""
     text = str(error)
     return (

@@ -17,7 +17,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from unittest import mock
 
-from parity.base.interruption import SIGNALS
+from parity.base.interruption import SIGNALS, own_process
 from parity.base.process import die_with_parent
 
 _MODULES = [
@@ -69,6 +69,7 @@ def own_group() -> None:
     It collects garbage, which the server does not. Its group ends with its own processes, such as compilers.
     """
     gc.enable()
+    own_process()
     os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     die_with_parent(os.getppid())

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
-from parity.base.interruption import stay_if_ending, undoing
+from parity.base.interruption import raisable, stay_if_ending, undoing
 from parity.base.process import leave_out_of_collections, reuse_freed_memory
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server
@@ -87,6 +87,8 @@ class RunnerProcess:
             stay_if_ending()
             self._process.join(timeout=10)
             raise self._death(name) from None
+        # The child may meet the effects of the end before it ends itself.
+        stay_if_ending()
         return _payload(status, payload)
 
     @property
@@ -222,7 +224,7 @@ def _answer(
         return Status.UNWRITABLE, error
     except MemoryError:
         return Status.OUT_OF_MEMORY, f"allocation failed during '{command}'"
-    except Exception as error:  # noqa: BLE001, any error of a runner becomes its row
+    except raisable() as error:
         traceback.print_exc(file=log)
         if is_allocation_failure(error):
             return Status.OUT_OF_MEMORY, first_line(error)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from parity.base.errors import UserError
+from parity.case import CaseReference, load_case
 from tests.locations import ROOT
 
 SOURCE = (ROOT / "parity/cli/new_case.py").read_text()
@@ -10,6 +12,46 @@ INPUTS = "return {"
 MISTAKES = {
     "build_reference raises": (REFERENCE, "raise KeyError('boom')", "build_reference fails (KeyError: 'boom"),
     "build_reference ends all": (REFERENCE, "raise SystemExit(0)", "build_reference fails (SystemExit: 0"),
+    "build_reference interrupts": (
+        REFERENCE,
+        "raise KeyboardInterrupt",
+        "build_reference fails (KeyboardInterrupt, ",
+    ),
+    "__init__ ends a generator": (
+        "super().__init__()",
+        "super().__init__(); raise GeneratorExit",
+        "build_reference fails (GeneratorExit, ",
+    ),
+    "make_inputs has an own kind": (
+        INPUTS,
+        "raise type('Own', (BaseException,), {})('x'); return {",
+        "make_inputs fails (Own: x",
+    ),
+    "plan interrupts": (
+        "    def make_in",
+        "    def plan(self): raise KeyboardInterrupt\n\n    def make_in",
+        "plan fails (KeyboardInterrupt, ",
+    ),
+    "the import interrupts": (
+        "import numpy",
+        "raise KeyboardInterrupt\nimport numpy",
+        "cannot be imported (KeyboardInterrupt, ",
+    ),
+    "the import ends a generator": (
+        "import numpy",
+        "raise GeneratorExit\nimport numpy",
+        "cannot be imported (GeneratorExit, ",
+    ),
+    "a kind of error of another module": (
+        "import numpy",
+        "import builtins\nraise type('E', (BaseException,), {'__module__': 'else'})('x')\nimport numpy",
+        "cannot be imported (E: x, ",
+    ),
+    "the case's __init__ exits": (
+        'name = "mine"',
+        'name = "mine"\n\n    def __init__(self): raise SystemExit(0)',
+        "cannot be imported (SystemExit: 0, ",
+    ),
     "no model": (REFERENCE, "return None", "has a reference of type NoneType; return a torch.nn.Module"),
     "a class": (REFERENCE, "return Reference", "has a reference of type type; return a torch.nn.Module"),
     "make_inputs raises": (INPUTS, "1 / 0; return {", "make_inputs fails (ZeroDivisionError: div"),
@@ -37,6 +79,7 @@ def test_a_mistake_is_refused_with_its_line(refused, tmp_path, monkeypatch, requ
     assert old in text
     (tmp_path / f"{name}.py").write_text(text.replace(old, new, 1))
     monkeypatch.setattr("sys.dont_write_bytecode", True)
+    monkeypatch.setattr("parity.base.interruption._is_ours", True)
     told = refused("run", "--model", f"{name}:case", "--precision", "fp32", "--runners", "torch,tripy")
     assert message in told
     if "fails" in message:
@@ -51,3 +94,11 @@ def test_what_the_machine_lacks_is_no_mistake_of_the_case(refused, tmp_path, mon
     assert refused("run", "--model", "full_disk:case").startswith(
         "machine: a file or process is refused (No space"
     )
+
+
+def test_an_own_kind_of_error_is_a_mistake_in_somebody_else_s_process_too(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    (tmp_path / "own_kind_of_error.py").write_text("class E(BaseException): pass\nraise E('x')\n")
+    with pytest.raises(UserError, match=r"cannot be imported \(E: x, .*own_kind_of_error.py:2\)"):
+        load_case(CaseReference(target="own_kind_of_error:case"))

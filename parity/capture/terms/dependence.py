@@ -26,6 +26,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from parity.base.interruption import raisable
+
 _AUTOGRAD = torch._C.DispatchKey.Autograd
 _measured: dict[Any, int | str] = {}
 """Counts by operation and shapes, or reasons for a missing count."""
@@ -78,7 +80,7 @@ def _store(key: Any, func: Any, leaves: list, structure: Any) -> None:
         _measured[key] = _Trial(func, leaves, structure).terms()
     except NotMeasurable as reason:
         _measured[key] = str(reason)
-    except Exception as error:  # noqa: BLE001, any error of an operation is the reason for the report
+    except raisable() as error:
         # The advice after the first sentence is for the caller of the operation.
         first = str(error).strip().partition("\n")[0].partition(". ")[0] or "no message"
         _measured[key] = f"it refuses random operands ({type(error).__name__}: {first})"

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from parity.base.errors import UserError
+from parity.base.interruption import raisable
 from parity.base.precision import PRECISIONS
 from parity.case import Case
 from parity.case.plan import TYPICAL
@@ -123,7 +124,7 @@ def _outcome(plan: CleanPlan) -> tuple[str, str, tuple[str, ...]]:
             judgement = judging.judge(plan, weights)
         except Unavailable:
             continue
-        except Exception as error:  # noqa: BLE001, any error of a correct runner is an alarm
+        except raisable() as error:
             return name, error_text(error), ()
         diagnosis = judgement.diagnosis
         passes = judgement.verdict == "PASS" or diagnosis is None

@@ -9,6 +9,7 @@ import itertools
 import torch
 
 from parity.base.errors import UserError
+from parity.base.interruption import raisable
 from parity.coverage.source import CannotApply, swapped
 from parity.execution.errors import error_text
 from parity.in_process import CleanRun
@@ -130,7 +131,7 @@ def _in_process(bench: Bench, fault: Edit) -> Finding:
                 diagnosis = compare(run.evidence, results).diagnosis
         except (CannotApply, LookupError) as error:
             return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=error_text(error))
-        except Exception as error:  # noqa: BLE001, any exception shows the fault
+        except raisable() as error:
             diagnosis = Diagnosis("check", "", error_text(error))
         if diagnosis.kind != "none":
             facts = {"named": diagnosis.tap, "batch": batch.name, "localised": True}

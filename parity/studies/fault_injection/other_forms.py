@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from parity.base.errors import UserError
+from parity.base.interruption import raisable
 from parity.coverage.source import CannotApply, swapped
 from parity.execution.errors import error_text
 from parity.inputs.weights import case_weights
@@ -116,7 +117,7 @@ class OtherForms:
         for form, clean in zip(self._fused, self._clean, strict=True):
             try:
                 faulty = _Fused(form.name, self._bench.load(form.name))
-            except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
+            except raisable() as error:
                 yield self._detected(fault, set(), form.name, Diagnosis("check", "", error_text(error)))
                 continue
             homes = paths_of_class(faulty.runner.model, fault.of_class)
@@ -124,7 +125,7 @@ class OtherForms:
                 place = f"{batch.name}, {form.name}"
                 try:
                     results, comparison = _judged(faulty, batch)
-                except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
+                except raisable() as error:
                     yield self._detected(fault, homes, place, Diagnosis("check", "", error_text(error)))
                     break
                 if comparison.diagnosis.kind != "none":
@@ -145,7 +146,7 @@ class OtherForms:
         for clean_results, _ in self._clean_steps:
             try:
                 results, judged = next(steps)
-            except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
+            except raisable() as error:
                 yield self._detected(fault, set(), "stream", Diagnosis("check", "", error_text(error)))
                 return
             if judged.failed:

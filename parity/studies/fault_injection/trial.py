@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from parity.base.interruption import raisable
 from parity.capture.captures import Capture, ModuleCall
 from parity.execution.errors import error_text
 from parity.studies.fault_injection.batch import BatchBench
@@ -52,7 +53,7 @@ def try_fault(bench: Bench, fault: Fault) -> Finding:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(bench.faulty(fault, bench.port, bench.precision))
-            except Exception as error:  # noqa: BLE001, any exception of a faulty port is an outcome
+            except raisable() as error:
                 return finding_of(bench, fault, set(), Outcome.BROKEN, "refused", proof=error_text(error))
             homes = bench.homes(fault)
             for batch in batches:
@@ -74,7 +75,7 @@ def shows(bench: Bench, fault: Fault, least_margin: float = 0.0) -> bool:
     try:
         with bench.faulty(fault, bench.port, bench.precision):
             judged = _judged_on(bench, fault, bench.homes(fault))
-    except Exception:  # noqa: BLE001, any exception of a faulty port is an outcome
+    except raisable():
         return False
     margin = margin_of(judged.comparison.tap(judged.diagnosis.tap))
     return judged.diagnosis.kind != "none" and (margin is None or margin > least_margin)
@@ -214,7 +215,7 @@ def _run_tapped(bench: Bench, results: Results) -> str:
     """Run the port with taps. Returns the message of its exception, or an empty text."""
     try:
         results.received = bench.port.run_tapped(bench.arrays)
-    except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
+    except raisable() as error:
         results.received = Capture()
         return error_text(error)
     finally:
@@ -226,7 +227,7 @@ def _attempt(run: Callable[[], Tensors]) -> tuple[Tensors, str]:
     """Results of a run and an empty text, or no results and the message of its exception."""
     try:
         return run(), ""
-    except Exception as error:  # noqa: BLE001, any exception of a faulty port is a result
+    except raisable() as error:
         return {}, error_text(error)
 
 

@@ -52,6 +52,8 @@ def reports(tasks: Sequence[tuple[Work, tuple]]) -> Iterator[Any]:
             while left:
                 try:
                     report = arrivals.get(timeout=_POLL_SECONDS)
+                    # A trial may meet the effects of the end before its process ends.
+                    stay_if_ending()
                 except queue.Empty:
                     _raise_from(futures)
                     continue

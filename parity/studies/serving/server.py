@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from parity.base.interruption import raisable
 from parity.studies.serving.batching import Batch, Query, TokenQueue
 from parity.studies.serving.port import Running, ServedPort
 from parity.studies.serving.requests import Requests
@@ -37,7 +38,7 @@ class Log:
 
     batches: list[tuple[int, ...]] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 class Server:
@@ -89,7 +90,8 @@ class Server:
                 if running and (batch is None or len(running) >= self._port.most_running):
                     first, work = running.popleft()
                     self._respond(first, work.result())
-            except Exception as error:  # noqa: BLE001, LoadGen must end before the error can be raised
+            except raisable() as error:
+                # LoadGen must end before it can be raised.
                 self.log.error = error
                 running.clear()
             if not running:

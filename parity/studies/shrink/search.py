@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from parity.base.errors import UserError
+from parity.base.interruption import raisable
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import ModuleCall, TensorKey
@@ -168,7 +169,7 @@ def _model(run: CleanRun, output: str | None) -> Failure | None:
     port.load(run.case, run.precision, run.weights)
     try:
         outputs, tapped = port.run(run.arrays), port.run_tapped(run.arrays).tensors
-    except Exception:  # noqa: BLE001, a model that raises needs no small case
+    except raisable():
         return None
     # The tapped run shows the rows that depend on a flipped element.
     results = run.reference_results(untapped=outputs, tapped=tapped)
@@ -212,7 +213,7 @@ def _nothing_to_shrink(run: CleanRun) -> tuple[str, str]:
     report = "read the report of `run`"
     try:
         diagnosis = run.judge("tripy").diagnosis
-    except Exception as error:  # noqa: BLE001, any exception goes into the message
+    except raisable() as error:
         return f"raises as a whole, which needs no smaller case ({error_text(error)})", report
     if diagnosis.kind == "none":
         return "passes: no module and no output fails", "name a case and a precision in which one does"

@@ -149,7 +149,7 @@ class TestMaking:
         assert os.listdir(tmp_path / "a" / "b") == ["file"]
 
     def test_an_error_leaves_nothing(self, tmp_path):
-        with pytest.raises(RuntimeError), making(tmp_path / "a"):
+        with pytest.raises(RuntimeError), making(tmp_path / "a" / "b"):
             raise RuntimeError
         assert os.listdir(tmp_path) == []
 

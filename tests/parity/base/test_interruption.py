@@ -11,6 +11,7 @@ import tempfile
 import pytest
 
 from parity.base.errors import UserError
+from parity.base.interruption import raisable
 from parity.base.locks import LOCK, Locked, locked, remove_abandoned
 from parity.base.temporaries import _LOCK, _sweep, own_temporaries
 from tests.locations import ROOT
@@ -125,6 +126,87 @@ def test_an_error_that_follows_from_the_end_is_none(program, tmp_path):
     )
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 143
+
+
+_AFTER_THE_END = """
+import sys, threading, time
+from parity.base.interruption import undoing, watch
+watch()
+removed, goes_on = threading.Event(), threading.Event()
+# A moment in which a program that does not stay would end by itself.
+undoing(lambda: (removed.set(), goes_on.wait(), time.sleep(0.5)))
+print('ready', flush=True)
+removed.wait()
+goes_on.set()
+"""
+_ENDS = {
+    "error": "raise FileNotFoundError",
+    "exit": "sys.exit(1)",
+    "last line": "",
+    "error in a thread": "threading.Thread(target=lambda: 1 / 0).start(); threading.Event().wait()",
+    "refusal": (
+        "from parity.cli.verb import refusing\n"
+        "try:\n"
+        "    with refusing(): raise FileNotFoundError\n"
+        "except BaseException: print('refused', file=sys.stderr)"
+    ),
+}
+
+
+@pytest.mark.parametrize("end", _ENDS.values(), ids=_ENDS)
+def test_whatever_follows_from_the_end_gives_no_text_and_no_exit_code(program, end):
+    # The refusal's imports come first: they take long.
+    imports, _, rest = end.partition("\n") if end.startswith("from") else ("", "", end)
+    process = program(f"{imports}\n{_AFTER_THE_END}{rest}")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143
+    assert (err.count("\n"), err.startswith("interrupted by SIGTERM")) == (1, True), err
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "with made(root / 'a' / 'b'):",
+        "with made(root / 'a' / 'b'), locked(root / 'a' / 'b'):",
+        "with making(root / 'a' / 'b') as folder, replacing(folder / 'file') as file, file.open('w'):",
+    ],
+    ids=["made", "locked", "making"],
+)
+def test_new_folders_go_at_an_interruption(program, tmp_path, body):
+    process = program(
+        "import time\nfrom pathlib import Path\n"
+        "from parity.base.files import making, replacing\n"
+        "from parity.base.interruption import watch\n"
+        "from parity.base.locks import locked, made\n"
+        f"watch(); root = Path({str(tmp_path)!r})\n"
+        f"{body} print('ready', flush=True); time.sleep(600)"
+    )
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestRaisable:
+    def test_in_the_program_every_error_is_the_users(self, monkeypatch):
+        monkeypatch.setattr("parity.base.interruption._is_ours", True)
+        for kind in (KeyError, SystemExit, KeyboardInterrupt, GeneratorExit, BaseException):
+            assert issubclass(kind, raisable())
+
+    def test_in_another_process_ctrl_c_is_for_others(self):
+        assert issubclass(KeyError, raisable())
+        assert issubclass(SystemExit, raisable())
+        for kind in (KeyboardInterrupt, GeneratorExit, pytest.skip.Exception):
+            assert not issubclass(kind, raisable())
+
+    def test_a_program_that_watches_owns_its_process(self, program):
+        process = program(
+            "from parity.base.interruption import raisable, watch\n"
+            "before = raisable(); watch(); print('ready', flush=True)\n"
+            "print(before, raisable())"
+        )
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert out == "(<class 'Exception'>, <class 'SystemExit'>) (<class 'BaseException'>,)\n"
 
 
 def test_a_file_that_is_begun_during_the_end_goes_with_it(program, tmp_path):

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from parity.base.errors import UserError
 from parity.cli import options
-from parity.cli.program import installed, program
+from parity.cli.program import program
 from parity.cli.registered import REGISTERED
 from parity.cli.verb import BAD_INPUT, Refused, Verb
 from parity.cli.verb import refusing as boundary
@@ -114,12 +114,12 @@ def test_a_missing_or_wrong_argument_is_bad_input():
     assert CliRunner().invoke(group, ["mine", "here"]).exit_code == 0
 
 
-def test_the_installed_program_has_the_verbs(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["parity", "list"])
-    with pytest.raises(SystemExit) as ended:
-        installed()
-    assert ended.value.code == 0
-    assert "fp32" in capsys.readouterr().out
+def test_the_installed_program_has_the_verbs():
+    text = "from parity.cli.program import installed; installed()"
+    ended = subprocess.run(
+        [sys.executable, "-c", text, "list"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "fp32" in ended.stdout
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,32 @@ def test_what_the_machine_lacks_is_one_message(error, message):
 def test_a_mistake_of_the_program_stays_one(error):
     with pytest.raises(type(error)), boundary():
         raise error
+
+
+class Own(BaseException):
+    """A kind of error of a user's module."""
+
+
+ENDS = (SystemExit(0), KeyboardInterrupt(), GeneratorExit(), Own("x"))
+
+
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+def test_a_users_code_does_not_end_the_program(error, monkeypatch):
+    monkeypatch.setattr("parity.base.interruption._is_ours", True)
+
+    def end(mine):
+        raise error
+
+    ended = invoked(end)
+    assert (ended.exit_code, ended.stdout) == (BAD_INPUT, "")
+    assert ended.stderr.startswith(f"error: case: {type(error).__name__}")
+    assert f"{__file__}:{end.__code__.co_firstlineno + 1}" in ended.stderr
+    assert ended.stderr.endswith(" ends the program; correct that code\n")
+
+
+def test_ctrl_c_of_another_process_goes_on_to_it():
+    with pytest.raises(KeyboardInterrupt), boundary():
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("columns", ["0", "", "1", "many"])

@@ -96,6 +96,29 @@ def test_an_exception_is_an_error_with_its_first_line_and_the_process_lives_on(p
     assert process.request(Commands.start, 1).label
 
 
+@pytest.mark.parametrize("kind", ["SystemExit(0)", "KeyboardInterrupt", "GeneratorExit", "BaseException"])
+def test_code_that_would_end_the_process_is_an_error_and_the_process_lives_on(process, kind):
+    failure = _failure(process, Commands.call, "builtins:exec", f"raise {kind}")
+    assert failure.status is Status.ERROR
+    assert failure.reason.startswith(f"{kind.partition('(')[0]}: ")
+    assert process.request(Commands.start, 1).label
+
+
+class _Stays(Exception):
+    """In place of a thread that waits for the end of the program."""
+
+
+def _stay():
+    raise _Stays
+
+
+@pytest.mark.parametrize("code", ["pass", "raise OSError"], ids=["result", "error"])
+def test_an_answer_that_comes_while_the_program_ends_is_none(process, monkeypatch, code):
+    monkeypatch.setattr("parity.execution.worker.stay_if_ending", _stay)
+    with pytest.raises(_Stays):
+        process.request(Commands.call, "builtins:exec", code)
+
+
 @NO_CUDA
 def test_what_cannot_run_here_is_unavailable_with_the_reason(process, exported):
     failure = _failure(process, Commands.load, load_case("hstu_tiny").reference, TF32, exported)
@@ -290,6 +313,14 @@ def test_what_a_runner_raises_becomes_a_status(error, status, reason):
     assert told == (status, reason.replace("HERE", here))
 
 
+def test_ctrl_c_in_a_runner_of_somebody_else_s_process_is_for_that_process():
+    def run():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _answer(SimpleNamespace(run=run), "run", (), {})
+
+
 @pytest.fixture
 def isolated(tmp_path, monkeypatch):
     """Runs two recorded calls alone; `isolated(error)` makes the second one raise it."""
@@ -318,6 +349,12 @@ def test_a_module_that_raises_alone_is_a_problem_and_the_others_are_kept(isolate
     assert problem[0] == "bad"
     assert problem[1].startswith(f"_Lost: no ({shown(Path(__file__))}:")
     assert list(load_capture(tmp_path / "isolated").tensors) == ["good"]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_module_that_would_end_its_process_alone_is_a_problem(isolated, monkeypatch, kind):
+    monkeypatch.setattr("parity.base.interruption._is_ours", True)
+    assert list(isolated(kind())) == ["bad"]
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("out of memory")], ids=["python", "text"])

@@ -136,6 +136,19 @@ def test_no_process_is_left_when_all_is_done():
     assert multiprocessing.active_children() == []
 
 
+class _Stays(Exception):
+    """In place of a thread that waits for the end of the program."""
+
+
+def test_a_report_that_comes_while_the_program_ends_is_none(monkeypatch):
+    def stay():
+        raise _Stays
+
+    monkeypatch.setattr(workers, "stay_if_ending", stay)
+    with pytest.raises(_Stays):
+        next(workers.reports([(_said, (0,))]))
+
+
 def _waits_for_ever(number):
     yield os.getpid()
     time.sleep(600)
