@@ -18,6 +18,7 @@ from parity.base.process import leave_out_of_collections
 from parity.base.streams import require_output
 from parity.base.temporaries import own_temporaries
 from parity.case import Registry
+from parity.cli.bisect import bisect
 from parity.cli.new import new
 from parity.cli.registered import REGISTERED
 from parity.cli.reports import compare, list_all
@@ -28,7 +29,7 @@ from parity.cli.verb import BAD_INPUT, Refused, refusing
 
 VERBS: tuple[click.Command, ...] = (
     *(run, list_all, replay, resume, compare),
-    *(shrink, precision, self_test, stream, serve, new),
+    *(bisect, shrink, precision, self_test, stream, serve, new),
 )
 _HELP_OPTIONS = ("-h", "--help")
 _WIDEST = 100_000

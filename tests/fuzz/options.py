@@ -193,9 +193,11 @@ _TRAIN |= {
 def attempts(draw: st.DrawFn) -> Attempt:
     """A command line with one to three hostile options."""
     verb = draw(
-        st.sampled_from((*_OF_VERB, "run", "train", "replay", "resume", "compare", "new", "list", "other"))
+        st.sampled_from(
+            (*_OF_VERB, "run", "train", "replay", "resume", "compare", "bisect", "new", "list", "other")
+        )
     )
-    if verb in ("replay", "resume", "compare", "new"):
+    if verb in ("replay", "resume", "compare", "bisect", "new"):
         values = draw(st.lists(st.sampled_from((*_PATHS, *_NAMES)), min_size=0, max_size=3))
         return Attempt((verb, *values), _MODULES)
     if verb == "other":

@@ -15,6 +15,7 @@ from parity.execution import fork_server
 from parity.report import differences, files
 from parity.runners import Unavailable
 from parity.studies import shrink
+from parity.studies.bisect import command as bisect_command
 from parity.studies.fault_injection import command as fault_command
 from parity.studies.precision_search import command as search_command
 from parity.studies.streaming import command as stream_command
@@ -128,6 +129,7 @@ def test_bad_input_is_the_code_2_of_every_verb(command, stub):
         (pipeline, "replay", ("replay", "old")),
         (pipeline, "resume", ("resume", "old")),
         (differences, "compare_reports", ("compare", "a", "b")),
+        (bisect_command, "bisect", ("bisect", "a", "b", "--", "true")),
         (shrink, "shrink", ("shrink", "out", *TINY, "--precision", "fp32")),
         (search_command, "run", ("precision", *TINY)),
         (fault_command, "self_test", ("self-test", *TINY)),
