@@ -26,6 +26,7 @@ from parity.report.files import read_report, write_again, write_outputs
 from parity.report.overview import tolerated_in
 from parity.report.schema import Report, RunnerReport
 from parity.runners import RUNNERS
+from parity.verdict.notes import INSIDE_ALONE
 from parity.verdict.patterns import is_place
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ PRECISIONS_COMPARED = ("fp32", "fp16")
 """The precisions of a comparison that names none."""
 COMMAND = "parity.compare of"
 """Beginning of the command in the report of a comparison."""
+MOST_INSIDE = 2
+"""Largest number of printed notes on modules that are judged inside the model alone."""
 TIMEOUT = 600.0
 """Time limit of one step of one runner in a process of its own, in seconds."""
 
@@ -224,12 +227,28 @@ def details(runner: RunnerReport) -> list[str]:
 
 
 def _notes(runner: RunnerReport) -> list[str]:
-    """Modules without a verdict and their reasons; paths that differ in numbers alone share a line."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
+    """Modules without a verdict, or without one alone, and the reasons.
+
+    Paths that differ in numbers alone share a line.
+    """
+    without: dict[tuple[str, str, str], list[str]] = {}
+    inside: dict[tuple[str, str, str], dict[str, None]] = {}
     for module in runner.modules:
         if module.gap:
-            groups.setdefault((pattern_of(module.path), module.kind, module.gap), []).append(module.path)
-    return [f"note: {_named(paths, pattern, kind)}: {gap}" for (pattern, kind, gap), paths in groups.items()]
+            without.setdefault((pattern_of(module.path), module.kind, module.gap), []).append(module.path)
+        for note in module.notes:
+            if note.startswith(INSIDE_ALONE):
+                # A module with several calls or outputs has the note at each of them.
+                inside.setdefault((pattern_of(module.path), module.kind, note), {})[module.path] = None
+    lines = [_note(list(paths), *key) for groups in (without, inside) for key, paths in groups.items()]
+    more = len(inside) - MOST_INSIDE
+    if more > 0:
+        lines[-more:] = [f"note: {more} notes more on modules {INSIDE_ALONE}; the written report lists them"]
+    return lines
+
+
+def _note(paths: Sequence[str], pattern: str, kind: str, reason: str) -> str:
+    return f"note: {_named(paths, pattern, kind)}: {reason}"
 
 
 def _named(paths: Sequence[str], pattern: str, kind: str) -> str:

@@ -227,8 +227,54 @@ def test_the_arrows_of_the_readme_are_the_import_contracts():
     assert arrows == [name for name in order if name in arrows]
 
 
+def rows(text: str, columns: int = 80) -> int:
+    """The rows of a text on a terminal, which breaks longer lines."""
+    return sum(max(1, -(-len(line) // columns)) for line in text.splitlines())
+
+
 def test_the_readme_fits_two_screens():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+    text = (ROOT / "README.md").read_text()
+    assert rows(text) <= 100
+    assert max(map(len, text.splitlines())) <= 120
+    assert rows(f"# a page\n\n{'-' * 80}\n{'-' * 81}\n") == 5
+
+
+MY_MODELS = """
+import nvtripy as tp
+import torch
+
+
+class Reference(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = (torch.nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+class Port(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.gate, self.up, self.down = (tp.Linear(16, 16, dtype=dtype) for _ in range(3))
+
+    def forward(self, x):
+        return x + self.down(tp.silu(self.gate(x)) * self.up(x))
+"""
+
+
+def test_the_ten_lines_of_the_readme_run(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "README.md").read_text()
+    begin, end = "    import torch\n", "    result.raise_if_failed()\n"
+    lines = textwrap.dedent(begin + text.partition(begin)[2].partition(end)[0] + end)
+    assert len([line for line in lines.splitlines() if line]) <= 10
+    (tmp_path / "my_models.py").write_text(MY_MODELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(lines, {})
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in printed[:2]] == ["Reference fp32 PASS", "Reference fp16 PASS"]
+    assert (tmp_path / "out" / "report.html").exists()
 
 
 def test_a_false_page_is_noticed(tmp_path):

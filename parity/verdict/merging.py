@@ -10,7 +10,13 @@ from parity.inputs.arrays import MORE_ROWS_NAME
 from parity.verdict.error_map import with_telling_maps
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, RunnerJudgement, TapJudgement
 from parity.verdict.rule import Verdict
-from parity.verdict.sensitivity import GROWTH, INSENSITIVE_ABOVE, why_by_nature
+from parity.verdict.sensitivity import (
+    GROWTH,
+    INSENSITIVE_ABOVE,
+    LARGEST_MULTIPLE,
+    rows_needed,
+    why_by_nature,
+)
 
 
 def merge_batches(
@@ -31,29 +37,32 @@ def merge_batches(
             merged[name] = _merge(merged[name], judgement) if name in merged else judgement
     merged = {name: with_telling_maps(judgement) for name, judgement in merged.items()}
     further = sum(name.startswith(MORE_ROWS_NAME) for name in names)
-    advised = _advice(further, recorded)
     # The reference's distance from the oracle is the measure, however small a detected error is.
     return {
-        name: judgement if name == REFERENCE else _with_insensitive(judgement, further > 0, advised)
+        name: judgement if name == REFERENCE else _with_insensitive(judgement, further, recorded)
         for name, judgement in merged.items()
     }
 
 
-def _advice(further: int, recorded: bool) -> str:
-    """The advice for a check that detects too little in all batches of a run.
+def _advice(insensitive: Iterable[TapJudgement], further: int, recorded: bool) -> str:
+    """The advice for checks that detect too little in all batches of a run.
 
     Args:
+        insensitive: The checks.
         further: Number of batches with more rows.
         recorded: Whether the batches are recorded data.
     """
     if recorded:
         return "recorded data have no more rows to draw; give a larger file, or a finer precision"
     if not further:
-        return "the case makes no batch with more rows; give it a larger one, or a finer precision"
+        times = max(rows_needed(tap.min_detectable_error, tap.lasting_limit) for tap in insensitive)
+        # The estimate is no promise so far beyond the rows that it comes from.
+        number = f"about {times:.0f} times as many" if times <= LARGEST_MULTIPLE else "far more"
+        return f"the inputs have too few rows; give {number}, or a finer precision"
     return f"{GROWTH**further} times the rows of the typical batch are not enough; give a finer precision"
 
 
-def _with_insensitive(judgement: RunnerJudgement, has_more_rows: bool, advised: str) -> RunnerJudgement:
+def _with_insensitive(judgement: RunnerJudgement, further: int, recorded: bool) -> RunnerJudgement:
     """The judgement with the taps that detect too little; INSENSITIVE if more rows can help."""
     # Errors of all modules add up at the outputs and hide an error that a module's own check detects.
     checks = [tap for tap in judgement.taps if tap.kind != MODEL_OUTPUT] or list(judgement.taps)
@@ -64,7 +73,7 @@ def _with_insensitive(judgement: RunnerJudgement, has_more_rows: bool, advised: 
     too_little = [tap for tap in asked if tap.path not in sensitive]
     if judgement.verdict != "PASS" or not too_little:
         return judgement
-    reasons = {tap.tap: why_by_nature(tap.lasting_limit, tap.rows, has_more_rows) for tap in too_little}
+    reasons = {tap.tap: why_by_nature(tap.lasting_limit, tap.rows, further > 0) for tap in too_little}
     insensitive = [tap for tap in too_little if not reasons[tap.tap]]
     marked = {tap.tap: _marked(tap, reasons[tap.tap]) for tap in too_little}
     judgement = replace(judgement, taps=tuple(marked.get(tap.tap, tap) for tap in judgement.taps))
@@ -73,7 +82,8 @@ def _with_insensitive(judgement: RunnerJudgement, has_more_rows: bool, advised: 
     worst = max(insensitive, key=lambda tap: tap.min_detectable_error)
     text = (
         f"{len(insensitive)} of {len(checks)} checks do not detect an error of {INSENSITIVE_ABOVE:.0%}; "
-        f"{worst.tap} detects none below {worst.min_detectable_error:.2g}: {advised}"
+        f"{worst.tap} detects none below {worst.min_detectable_error:.2g}: "
+        f"{_advice(insensitive, further, recorded)}"
     )
     diagnosis = Diagnosis("insensitive", worst.tap, text, batch=worst.batch)
     return replace(judgement, verdict="INSENSITIVE", diagnosis=diagnosis)

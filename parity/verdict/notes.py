@@ -10,6 +10,9 @@ from parity.verdict.comparison import Comparison
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 
+INSIDE_ALONE = "judged inside the model alone"
+"""Beginning of the note at a module that has no verdict alone, though the port has the module."""
+
 
 def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: TapJudgement) -> tuple[str, ...]:
     """The notes at a tap of one runner."""
@@ -40,7 +43,7 @@ def _not_alone(evidence: Evidence, results: Results, tap: TapJudgement) -> Itera
     """The reason why a module has no verdict alone, where it does not run with the reference's arguments."""
     call = evidence.kinds.get(tap.tap)
     if call is not None and (form := other_form(evidence, results, call)):
-        yield f"judged inside the model alone: it does not run with the reference's arguments, {form}"
+        yield f"{INSIDE_ALONE}: it does not run with the reference's arguments, {form}"
 
 
 def _other_choices(tap: TapJudgement) -> Iterator[str]:

@@ -105,6 +105,28 @@ def why_by_nature(lasting_limit: float, rows: Rows, has_more_rows: bool) -> str:
     return ""
 
 
+def rows_needed(detected: float, lasting_limit: float) -> float:
+    """The estimated rows that detect `INSENSITIVE_ABOVE`, in multiples of the rows of a check.
+
+    The square of the detected error has a part that falls with the rows, and twice the lasting part stays.
+
+    Args:
+        detected: The smallest error that the check detects; infinity if it detects none.
+        lasting_limit: Lasting part of its limit, at most half of `INSENSITIVE_ABOVE`.
+
+    Returns:
+        A power of `GROWTH`, from `GROWTH` on; infinity if no number is known.
+    """
+    lasting = (2.0 * lasting_limit) ** 2
+    falling = INSENSITIVE_ABOVE**2 - lasting
+    if math.isinf(detected) or falling <= 0.0:
+        return math.inf
+    times, needed = float(GROWTH), (detected**2 - lasting) / falling
+    while times < needed:
+        times *= GROWTH
+    return times
+
+
 def min_detectable_error(oracle: Oracle, port: np.ndarray, error: np.ndarray, limit: Distance) -> float:
     """The smallest relative error that is detected with either sign; infinity if none up to 1 is.
 

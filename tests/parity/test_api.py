@@ -12,6 +12,7 @@ import torch
 
 import parity
 from parity.api import details
+from parity.verdict.notes import INSIDE_ALONE
 from tests.parity.live_models import IMAGES, Net, Port
 
 
@@ -114,14 +115,32 @@ def test_tensors_constants_and_other_parameter_names_are_inputs():
 
 def test_notes_of_repeated_modules_share_a_line():
     paths = ("blocks.0.act", "blocks.1.act", "act")
-    modules = [SimpleNamespace(path=p, tap=p, kind="ReLU", gap="is absent", verdicts={}) for p in paths]
+    modules = [SimpleNamespace(path=p, notes=(), kind="ReLU", gap="is absent") for p in paths]
     extra = ("blocks.0.q", "blocks.1.q", "head.q")
-    modules += [SimpleNamespace(path=p, tap=p, kind="unknown", gap="none", verdicts={}) for p in extra]
+    modules += [SimpleNamespace(path=p, notes=(), kind="unknown", gap="none") for p in extra]
     assert details(SimpleNamespace(modules=modules, diagnosis=None)) == [
         "note: blocks.*.act (2 ReLU modules): is absent",
         "note: act (ReLU): is absent",
         "note: blocks.*.q (2 modules, in the port alone): none",
         "note: head.q (in the port alone): none",
+    ]
+
+
+def test_modules_that_are_judged_inside_the_model_alone_have_two_lines_and_a_count():
+    names = {"blocks.0.attn": "k", "blocks.1.attn": "k", "head": "m", "tail": "n", "gate": "o"}
+    modules = [
+        SimpleNamespace(path=path, kind="Mix", gap="", notes=(f"{INSIDE_ALONE}: q is {name}", "a fact"))
+        for path, name in names.items()
+    ]
+    shown = [
+        "note: blocks.*.attn (2 Mix modules): judged inside the model alone: q is k",
+        "note: head (Mix): judged inside the model alone: q is m",
+    ]
+    # A module has the note at each output.
+    assert details(SimpleNamespace(modules=[*modules[:3], modules[2]], diagnosis=None)) == shown
+    assert details(SimpleNamespace(modules=modules, diagnosis=None)) == [
+        *shown,
+        "note: 2 notes more on modules judged inside the model alone; the written report lists them",
     ]
 
 

@@ -210,6 +210,9 @@ def test_a_module_whose_arguments_have_other_names_is_judged_inside_the_model():
     masked = modules(result)["masked"]
     assert set(masked.verdicts) == {"in the model"}
     assert any("padding has the name hidden" in note for note in masked.notes), masked.notes
+    (line,) = (line for line in str(result).splitlines() if "note: masked" in line)
+    assert line.startswith("    note: masked (Hiding): judged inside the model alone: ")
+    assert line.endswith("padding has the name hidden")
 
 
 class Upsampled(torch.nn.Module):

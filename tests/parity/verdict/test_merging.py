@@ -110,7 +110,7 @@ def test_rows_help_a_module_that_runs_alone_in_any_batch():
     ("further", "recorded", "text"),
     [
         (0, True, "recorded data have no more rows to draw; give a larger file, or a finer precision"),
-        (0, False, "the case makes no batch with more rows; give it a larger one, or a finer precision"),
+        (0, False, "the inputs have too few rows; give about 4 times as many, or a finer precision"),
         (1, False, "4 times the rows of the typical batch are not enough; give a finer precision"),
         (3, False, "64 times the rows of the typical batch are not enough; give a finer precision"),
     ],
@@ -118,6 +118,30 @@ def test_rows_help_a_module_that_runs_alone_in_any_batch():
 def test_an_insensitive_check_says_which_rows_were_drawn(further, recorded, text):
     merged = _merge({"tripy": _batch(0, detectable=0.02)}, further=further, recorded=recorded)["tripy"]
     assert merged.diagnosis.text.endswith(f": {text}")
+
+
+@pytest.mark.parametrize(
+    ("detectable", "lasting", "number"),
+    [
+        (0.0101, 0.0, "about 4 times as many"),
+        (0.021, 0.0, "about 16 times as many"),
+        (0.079, 0.0, "about 64 times as many"),
+        (0.081, 0.0, "far more"),
+        (math.inf, 0.0, "far more"),
+        # 1 % less the lasting part of 0.8 % on both sides leaves 0.6 % to the rows.
+        (0.0144, 0.004, "about 4 times as many"),
+        (0.0145, 0.004, "about 16 times as many"),
+        (0.02, 0.005, "far more"),
+    ],
+)
+def test_the_advice_says_how_many_rows_are_enough(detectable, lasting, number):
+    worst = tap("worst", isolated=verdict(0.1, detectable), accumulated=None)
+    worst = replace(worst, lasting_limits={"isolated": lasting})
+    other = tap("other", isolated=verdict(0.1, 0.0101), accumulated=None)
+    merged = _merge({"tripy": runner(other, worst)})["tripy"]
+    assert merged.diagnosis.text.endswith(
+        f": the inputs have too few rows; give {number}, or a finer precision"
+    )
 
 
 def test_rows_of_all_batches_tell_that_a_check_is_insensitive_by_its_nature():
