@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from parity.capture.captures import Capture, ModuleCall
+from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.inputs.masks import bits
 from parity.verdict.arguments import judge_arguments, other_form
@@ -77,19 +77,19 @@ def compare_runners(evidence: Evidence, runners: Sequence[Results]) -> list[Comp
             next(shared) if own is evidence else _compare_alike(own, [results])[0],
             own,
             results,
-            evidence.reference,
+            evidence,
         )
         for own, results in zip(grounds, runners, strict=True)
     ]
 
 
-def _searched(comparison: Comparison, evidence: Evidence, results: Results, recorded: Capture) -> Comparison:
-    """The comparison of a failing runner, under choices of its own that no result shows."""
+def _searched(comparison: Comparison, evidence: Evidence, results: Results, natural: Evidence) -> Comparison:
+    """The comparison of a failing runner, under choices of its own that no integer or boolean shows."""
     if comparison.passed:
         return comparison
     alone = [tap.tap for tap in comparison.taps if tap.isolated is not None and not tap.isolated.passed]
     whole = any(tap.accumulated is not None and not tap.accumulated.passed for tap in comparison.taps)
-    own = under_hidden_choices(evidence, results, recorded, alone, whole or bool(comparison.calls))
+    own = under_hidden_choices(evidence, results, natural, alone, whole or bool(comparison.calls))
     return comparison if own is evidence else _compare_alike(own, [results])[0]
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from parity.capture.captures import Capture
 from parity.capture.names import TapName
 from parity.runners.oracle.choices import DifferentChoices, Prescribed
 from parity.runners.oracle.replays import Replay
@@ -49,20 +48,21 @@ def under_port_choices(evidence: Evidence, results: Results) -> Evidence:
     port = _of_port(evidence, results, evidence.reference.tensors)
 
     explained = _explained(evidence.replays.whole, port, _bounds(evidence))
-    return evidence if explained is None else _with_whole(evidence, explained[0])
+    return evidence if explained is None else _with_whole(evidence, evidence.oracle, explained[0])
 
 
 def under_hidden_choices(
-    evidence: Evidence, results: Results, recorded: Capture, alone: Collection[str], whole: bool
+    evidence: Evidence, results: Results, natural: Evidence, alone: Collection[str], whole: bool
 ) -> Evidence:
     """The evidence under choices that no integer or boolean of a failing port shows.
 
-    It is the given evidence where no other choice brings the oracle nearer to the port.
+    Floating-point results of whole numbers may show them. It is the given evidence where no other choice
+    brings the oracle nearer to the port.
 
     Args:
         evidence: The evidence of the comparison.
         results: The port's results.
-        recorded: The reference's recorded run, on whose tensors modules ran alone.
+        natural: The evidence under the oracle's own choices. Modules ran alone on its reference's tensors.
         alone: Taps that fail alone.
         whole: Whether the port fails inside the model.
     """
@@ -70,22 +70,25 @@ def under_hidden_choices(
     if replays is None:
         return evidence
     again = {}
+    recorded = natural.reference
     for call in recorded.calls:
         port = {tap: results.isolated[tap] for tap in call.outputs if tap in results.isolated}
         if port.keys().isdisjoint(alone):
             continue
         bound = bound_for(evidence.precision, recorded.longest_sums[call.path])
         run = functools.partial(replays.call, call, recorded.call_inputs)
-        replay = _searched(run, port, lambda tap, bound=bound: bound, bound, evidence.batch_size)
+        replay = _searched(
+            run, port, lambda tap, bound=bound: bound, bound, evidence.batch_size, evidence.oracle_isolated
+        )
         if replay is not None:
             again[call.tap] = replay
-    evidence = _with_calls(evidence, again)
+    evidence = _with_calls(evidence, natural.oracle_isolated, again)
     if not whole:
         return evidence
     port = _of_port(evidence, results, evidence.reference.tensors)
     longest = bound_for(evidence.precision, evidence.model_longest_sum)
-    replay = _searched(replays.whole, port, _bounds(evidence), longest, evidence.batch_size)
-    return evidence if replay is None else _with_whole(evidence, replay)
+    replay = _searched(replays.whole, port, _bounds(evidence), longest, evidence.batch_size, evidence.oracle)
+    return evidence if replay is None else _with_whole(evidence, natural.oracle, replay)
 
 
 def _bounds(evidence: Evidence) -> Callable[[str], Bound]:
@@ -95,8 +98,8 @@ def _bounds(evidence: Evidence) -> Callable[[str], Bound]:
     )
 
 
-def _with_whole(evidence: Evidence, replay: Replay) -> Evidence:
-    """The evidence with the whole model run again."""
+def _with_whole(evidence: Evidence, natural: Mapping[str, torch.Tensor], replay: Replay) -> Evidence:
+    """The evidence with the whole model run again; `natural` is the oracle under its own choices."""
     own, again = evidence.reference, replay.reference_capture
     reference = replace(
         own,
@@ -110,7 +113,7 @@ def _with_whole(evidence: Evidence, replay: Replay) -> Evidence:
         reference_isolated=evidence.reference_isolated or own.tensors,
         oracle={**evidence.oracle, **replay.oracle},
         oracle_received=replay.oracle_capture,
-        ties={**evidence.ties, **_ties(evidence.oracle, replay.oracle)},
+        ties={**evidence.ties, **_ties(natural, replay.oracle)},
     )
 
 
@@ -153,18 +156,20 @@ def _calls(evidence: Evidence, results: Results) -> Evidence:
         explained = _explained(run, port, lambda tap, bound=bound: bound)
         if explained is not None:
             again[call.tap] = explained[0]
-    return _with_calls(evidence, again)
+    return _with_calls(evidence, evidence.oracle_isolated, again)
 
 
-def _with_calls(evidence: Evidence, again: Mapping[str, Replay]) -> Evidence:
-    """The evidence with calls of modules run again alone."""
+def _with_calls(
+    evidence: Evidence, natural: Mapping[str, torch.Tensor], again: Mapping[str, Replay]
+) -> Evidence:
+    """The evidence with calls of modules run again alone; `natural` as in `_with_whole`."""
     if not again:
         return evidence
     oracle = dict(evidence.oracle_isolated)
     reference = dict(evidence.reference_isolated or evidence.reference.tensors)
     ties = dict(evidence.ties_isolated)
     for replay in again.values():
-        ties |= _ties(oracle, replay.oracle)
+        ties |= _ties(natural, replay.oracle)
         oracle |= replay.oracle
         reference |= replay.reference
     return replace(evidence, oracle_isolated=oracle, reference_isolated=reference, ties_isolated=ties)
@@ -211,8 +216,12 @@ def _searched(
     bound: Callable[[str], Bound],
     hidden: Bound,
     rows: int,
+    known: Mapping[str, torch.Tensor],
 ) -> Replay | None:
-    """A replay under choices that bring the oracle nearer to the port; None where there are none."""
+    """A replay under choices that bring the oracle nearer to the port than `known`, its results so far.
+
+    It is None where there are none.
+    """
     explained = _explained(run, port, bound)
     if explained is None:
         return None
@@ -229,7 +238,12 @@ def _searched(
             replay, prescribed = _settled(run, prescribed, lambda number: hidden)
     except DifferentChoices:
         return None
-    return None if prescribed is start else replay
+    if prescribed is not start:
+        return replay
+    # Floating-point numbers of the port may show choices too.
+    shows = any(mask.any() for _, mask in start.values())
+    both = port.keys() & replay.oracle.keys() & known.keys()
+    return replay if shows and any(not torch.equal(replay.oracle[tap], known[tap]) for tap in both) else None
 
 
 def _ties(natural: Mapping[str, torch.Tensor], chosen: Mapping[str, torch.Tensor]) -> dict[str, int]:

@@ -93,7 +93,7 @@ def _queues(replay: Replay, prescribed: Prescribed, bound: Bound, rows: int) -> 
         for values in _alternatives(choice):
             right = admissible(choice, values, bound) & ~shown & _changed(choice, values)
             for places in _units(choice, right):
-                row = _row(int(places[0]), choice.value, rows)
+                row = _row(choice, places, rows)
                 queues[row].append(Trial(number, places, values.reshape(-1)[places]))
                 count += 1
                 if count == MOST_TRIALS:
@@ -158,11 +158,23 @@ def _units(choice: Choice, right: torch.Tensor) -> Iterator[torch.Tensor]:
     yield from rows[mask.all(-1)].unbind(0)
 
 
-def _row(place: int, value: torch.Tensor, rows: int) -> int:
-    """The row of the batch of an element; -1 if the first axis is not of rows."""
-    if value.ndim == 0 or not rows or value.shape[0] % rows:
+def _row(choice: Choice, places: torch.Tensor, rows: int) -> int:
+    """The row of the batch of elements; -1 for none, as of a ranking among rows."""
+    value = choice.value
+    if value.ndim == 0 or not rows or value.shape[0] % rows or _is_among_rows(choice, rows):
         return -1
-    return place * rows // value.numel()
+    first, last = (int(places[end]) * rows // value.numel() for end in (0, -1))
+    return first if first == last else -1
+
+
+def _is_among_rows(choice: Choice, rows: int) -> bool:
+    """Whether a ranking is along an axis of rows, which its result has not."""
+    if choice.operation not in RANKING or choice.axis is None:
+        return False
+    (numbers,) = choice.numbers
+    return (
+        choice.axis % numbers.ndim == 0 and choice.value.ndim < numbers.ndim and numbers.shape[0] % rows == 0
+    )
 
 
 def _with(prescribed: Prescribed, trials: Sequence[Trial], replay: Replay) -> Prescribed:

@@ -1,8 +1,12 @@
 """Choices that no integer shows: the search takes the port's where rounding explains them, and no others."""
 
+import nvtripy as tp
 import pytest
 import torch
+from torch import nn
 
+import parity
+from tests.parity.choosing_ports import linear, normal
 from tests.parity.choosing_rates import judged
 from tests.parity.hidden_ports import HIDDEN
 from tests.parity.verdict.choices.searches import Search
@@ -47,6 +51,44 @@ def test_values_that_rounding_explains_are_taken_row_by_row(model, numbers, near
 def test_a_right_port_with_a_hidden_choice_passes():
     runner = judged("decoded", "bf16", "", 0)
     assert runner.verdict == "PASS", runner.diagnosis
+
+
+class Votes(nn.Module):
+    """Ones where three votes together are positive, as floating-point numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(3, 4) for _ in range(3))
+
+    def forward(self, x):
+        total = (self.a(x[:, :3]) + self.b(x[:, 3:6])) + self.c(x[:, 6:])
+        return {"open": torch.where(total > 0, 1.0, 0.0).to(x.dtype)}
+
+
+class VotesPort(tp.Module):
+    """Adds in another order, around 1."""
+
+    def __init__(self, dtype, threshold):
+        super().__init__()
+        self.threshold = threshold
+        self.a, self.b, self.c = (linear(3, 4, dtype) for _ in range(3))
+
+    def forward(self, x):
+        total = ((self.a(x[:, :3]) + 1.0) + (self.b(x[:, 3:6]) + self.c(x[:, 6:9]))) - 1.0
+        return {"open": tp.cast(total > self.threshold, x.dtype)}
+
+
+@pytest.mark.parametrize(("threshold", "verdict"), [(0.0, "PASS"), (0.1, "FAIL")])
+def test_a_choice_that_floating_point_numbers_show(threshold, verdict):
+    torch.manual_seed(271)
+    result = parity.compare(
+        Votes(),
+        lambda dtype: VotesPort(dtype, threshold),
+        inputs={"x": normal(271, 40, 9)},
+        precisions=("bf16",),
+    )
+    runner = next(runner for *_, runner in result.report.runner_reports() if runner.runner == "tripy")
+    assert runner.verdict == verdict, runner.diagnosis
 
 
 @pytest.mark.parametrize(

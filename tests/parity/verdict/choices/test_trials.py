@@ -113,3 +113,30 @@ def test_results_that_cannot_be_compared_say_nothing():
 
     port = {"y": wide([2.5, 4.5]), "other": wide([3.0, 17.0, 0.0]), "more": wide([1.0])}
     assert Search(model, BEST, port, 2).results["y"].tolist() == [2.5, 4.5]
+
+
+SIDES = wide([[0.0, 0.5], [0.3, 0.0], [0.6, 0.90], [0.9, 0.85]])
+"""Four rows. The last two of the second column are a tie."""
+
+
+@pytest.mark.parametrize(
+    ("model", "port"),
+    [
+        # The length of the axis is that of the batch, whose row 0 has no change.
+        (lambda x: VALUES[x.argsort(0)], [[1.5, 2.5], [2.5, 1.5], [4.5, 4.5], [8.5, 8.5]]),
+        (
+            lambda x: VALUES[x.topk(4, 0, largest=False).indices],
+            [[1.5, 2.5], [2.5, 1.5], [4.5, 4.5], [8.5, 8.5]],
+        ),
+        # Two items among four rows: the number of columns, which the choice has, says nothing of rows.
+        (
+            lambda x: torch.where(torch.arange(4)[:, None] == x.repeat(1, 2).argmax(0), 1.5, 2.5),
+            [[2.5] * 4, [2.5] * 4, [2.5] * 4, [1.5] * 4],
+        ),
+    ],
+)
+def test_a_ranking_of_rows_belongs_to_none_of_them(model, port):
+    own = model(SIDES)
+    assert own.tolist() != port
+    assert torch.equal(own[0], wide(port)[0])
+    assert taken(model, SIDES, port) == port
