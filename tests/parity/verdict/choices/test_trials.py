@@ -1,10 +1,14 @@
 """What a search for hidden choices tries: which values, in which rows, at which cost."""
 
+import math
+
 import pytest
 import torch
 
+from parity.runners.oracle.choices import Choices
+from parity.runners.oracle.replays import Replay
 from parity.verdict.choices import search as searching
-from tests.parity.verdict.choices.searches import Search
+from tests.parity.verdict.choices.searches import BOUND, Search
 
 
 def wide(values):
@@ -64,6 +68,7 @@ def test_every_kind_of_a_choice_has_trials(name):
     [
         (lambda x: VALUES[x.flatten()[:4].argmax()[None]], BEST, [2.5]),
         (lambda x: VALUES[x.flatten()[:4].argmin()[None]], WORST, [2.5]),
+        (lambda x: VALUES[x.flatten()[:4].argmax(keepdim=True)], BEST, [2.5]),
     ],
 )
 def test_a_choice_among_all_elements_belongs_to_no_row(model, numbers, port):
@@ -76,6 +81,93 @@ def test_one_of_three_items_from_outside_takes_the_last_place():
     results = [taken(lambda x: values[x.argmax(-1)], x, [value]) for value in values[1:].tolist()]
     # The fourth best item from outside is not tried. The nearest of the others is taken.
     assert results == [[2.5], [4.5], [8.5], [8.5]]
+    results = [taken(lambda x: values[x.argmin(-1)], 1 - x, [value]) for value in values[1:].tolist()]
+    assert results == [[2.5], [4.5], [8.5], [8.5]]
+
+
+def test_a_ranking_along_the_middle_axis():
+    x = wide([[[0.9, 0.0], [0.85, 0.5], [0.0, 0.9]], [[0.0, 0.9], [0.5, 0.85], [0.9, 0.0]]])
+    port = [[[2.5, 4.5], [1.5, 2.5]], [[4.5, 2.5], [2.5, 1.5]]]
+    # The first two items of one column are a tie in each row.
+    assert taken(lambda x: VALUES[x.topk(2, 1).indices], x, port) == port
+    order = [[[4.5, 1.5], [1.5, 2.5], [2.5, 4.5]], [[1.5, 4.5], [2.5, 1.5], [4.5, 2.5]]]
+    assert taken(lambda x: VALUES[x.argsort(1)], x, order) == order
+
+
+def test_a_ranking_is_taken_as_a_whole():
+    # One item in both places is no ranking, though it is nearer.
+    assert taken(lambda x: VALUES[x.topk(2, -1).indices], BEST, [[2.5, 2.5], [8.5, 4.5]]) == [
+        [1.5, 2.5],
+        [8.5, 4.5],
+    ]
+
+
+def test_a_ranking_without_ties_asks_for_no_run():
+    far = wide([[0.0, 5.0, 9.0], [9.0, 0.0, 5.0]])
+    port = {"y": wide([[4.5, 2.5, 1.5]] * 2)}
+    assert Search(lambda x: {"y": VALUES[x.argsort(-1)]}, far, port, 2).runs == 0
+
+
+def test_whole_numbers_are_no_choice_and_those_behind_them_are_tried():
+    def model(x):
+        return VALUES[x.argmax(-1)] + torch.round(torch.ones(len(x), dtype=x.dtype))
+
+    assert taken(model, BEST, [3.5, 5.5]) == [3.5, 5.5]
+
+
+def test_a_value_must_be_nearer_than_the_one_that_is_taken():
+    x = wide([[0.90, 0.89, 0.88, 0.0], [0.90, 0.89, 0.0, 0.0]])
+    # The second item is the nearest in the first row; the third one is nearer than the first. The second row
+    # has its own value, so that a turn is nearer in one of two rows.
+    assert taken(lambda x: VALUES[x.argmax(-1)], x, [3.1, 1.5]) == [2.5, 1.5]
+
+
+def test_costs_are_mean_squares_of_rows_in_units_of_a_results_error():
+    oracle = {
+        "by row": wide([[1.0, 2.0], [3.0, 4.0]]),
+        "two a row": wide([1.0, 1.0, 1.0, 1.0]),
+        "number": wide(5.0),
+        "not of rows": wide([1.0, 2.0, 3.0]),
+        "empty": wide([]),
+        "empty rows": wide([[], []]),
+    }
+    port = {
+        "by row": wide([[1.0, 6.0], [3.0, 4.0]]),
+        "two a row": wide([4.0, 1.0, 1.0, 1.0 + 1e-7]),
+        "number": wide(9.0),
+        "not of rows": wide([1.0, 2.0, 6.0]),
+        "empty": wide([]),
+        "empty rows": wide([[], []]),
+    }
+    scales = dict.fromkeys(oracle, 1.0) | {"by row": 2.0, "number": 4.0}
+    costs = searching._costs(oracle, port, scales, 2)
+    assert costs.tolist() == pytest.approx([2.0 + 4.5, 0.5e-14, 1.0 + 3.0], rel=1e-6)
+    # Without rows, all results are one.
+    assert searching._costs(oracle, port, scales, 0).tolist() == pytest.approx([1 + 2.25 + 1 + 3])
+    assert [searching._total(wide([1.0, 2.0, 4.0]), row) for row in (-1, 0, 1)] == [7.0, 1.0, 2.0]
+
+
+def test_numbers_that_are_not_finite_cost_as_much_as_the_largest():
+    exact = wide([[math.inf], [0.0], [math.inf], [0.0], [math.nan]])
+    own = wide([[math.inf], [math.nan], [1.0], [1e20], [0.0]])
+    costs = searching._costs({"y": exact}, {"y": own}, {"y": 1.0}, 5)
+    assert costs.tolist() == [0.0, 1e12, 1e12, 1e12, 1e12, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("reference", "exact", "scale"),
+    [
+        # The root mean square of the error, and the unit roundoff of the results.
+        ([3.0, 5.0], [3.0, 4.0], math.sqrt(0.5) + math.sqrt(12.5) / 256),
+        ([1.0, 2.0], [1.0, 2.0], math.sqrt(2.5) / 256),
+        # Results without an error have no unit.
+        ([0.0, 0.0], [0.0, 0.0], 1.0),
+        ([math.inf, 1.0], [math.inf, 1.0], 1.0),
+    ],
+)
+def test_the_unit_of_a_results_distance(reference, exact, scale):
+    replay = Replay(Choices(), {"y": wide(exact)}, {"y": wide(reference)})
+    assert searching._scale(replay, "y", BOUND) == pytest.approx(scale)
 
 
 def test_a_value_that_the_port_shows_is_not_tried():
@@ -105,6 +197,8 @@ def test_a_search_ends_after_a_number_of_trials(monkeypatch):
     for most, values in ((1, [2.5, 8.5]), (2, [2.5, 4.5])):
         monkeypatch.setattr(searching, "MOST_TRIALS", most)
         assert Search(model, BEST, port, 2).results["y"].tolist() == values
+    rows, port = torch.cat([BEST, BEST[:1]]), {"y": wide([2.5, 4.5, 2.5])}
+    assert Search(model, rows, port, 3).results["y"].tolist() == [2.5, 4.5, 1.5]
 
 
 def test_results_that_cannot_be_compared_say_nothing():
