@@ -161,10 +161,11 @@ def _units(choice: Choice, right: torch.Tensor) -> Iterator[torch.Tensor]:
 def _row(choice: Choice, places: torch.Tensor, rows: int) -> int:
     """The row of the batch of elements; -1 for none, as of a ranking among rows."""
     value = choice.value
-    if value.ndim == 0 or not rows or value.shape[0] % rows or _is_among_rows(choice, rows):
-        return -1
-    first, last = (int(places[end]) * rows // value.numel() for end in (0, -1))
-    return first if first == last else -1
+    if value.ndim and rows and value.shape[0] % rows == 0 and not _is_among_rows(choice, rows):
+        first, last = (int(places[end]) * rows // value.numel() for end in (0, -1))
+        if first == last:
+            return first
+    return -1
 
 
 def _is_among_rows(choice: Choice, rows: int) -> bool:

@@ -341,6 +341,8 @@ def test_floating_point_numbers_show_choices_where_a_search_has_none_left():
     runs = Runs({"": whole, "open": whole})
     evidence = evidence_of(natural(whole), runs, ("open",), oracle_isolated=natural(whole))
     results = results_of(whole, isolated=results_of(whole).tapped)
+    # A result that no second run has says nothing.
+    evidence.reference.tensors["beside"] = results.tapped["beside"] = VALUES
     assert under_port_choices(evidence, results) is evidence
     own = under_hidden_choices(evidence, results, silent(evidence), (), True)
     # The middle row has no tie.

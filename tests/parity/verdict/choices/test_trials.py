@@ -73,6 +73,7 @@ def test_every_kind_of_a_choice_has_trials(name):
 )
 def test_a_choice_among_all_elements_belongs_to_no_row(model, numbers, port):
     assert taken(model, numbers, port) == port
+    assert taken(model, numbers, port, rows=1) == port
 
 
 def test_one_of_three_items_from_outside_takes_the_last_place():
@@ -110,7 +111,8 @@ def test_a_ranking_without_ties_asks_for_no_run():
 
 def test_whole_numbers_are_no_choice_and_those_behind_them_are_tried():
     def model(x):
-        return VALUES[x.argmax(-1)] + torch.round(torch.ones(len(x), dtype=x.dtype))
+        whole = torch.round(torch.ones(len(x), dtype=x.dtype))
+        return whole + VALUES[x.argmax(-1)]
 
     assert taken(model, BEST, [3.5, 5.5]) == [3.5, 5.5]
 
@@ -187,6 +189,12 @@ def test_rows_are_tried_together_and_without_rows_one_by_one():
     assert Search(model, BEST, port, 0).runs == 2
     # Of two rows one comes nearer: its result alone is another run.
     assert Search(model, BEST, {"y": wide([1.5, 4.5])}, 2).runs == 2
+    # The rows of other choices, and of rankings along an axis that is none of rows.
+    gates = (lambda x: {"y": torch.where(x > 0.5, 1.5, 2.5)}), wide([[0.52], [0.53]])
+    assert Search(*gates, {"y": wide([[2.5], [2.5]])}, 2).runs == 1
+    columns = lambda x: {"y": VALUES[x[:, :3].T.argmax(0)]}  # noqa: E731
+    x = wide([[0.9, 0.85, 0.0], [0.0, 0.85, 0.9]])
+    assert Search(columns, x, {"y": wide([2.5, 2.5])}, 2).runs == 1
     # A port that is no nearer takes nothing.
     found = Search(model, BEST, {"y": wide([2.0, 6.5])}, 2)
     assert (found.taken, found.runs) == ({}, 1)
@@ -225,6 +233,10 @@ SIDES = wide([[0.0, 0.5], [0.3, 0.0], [0.6, 0.90], [0.9, 0.85]])
         # Two items among four rows: the number of columns, which the choice has, says nothing of rows.
         (
             lambda x: torch.where(torch.arange(4)[:, None] == x.repeat(1, 2).argmax(0), 1.5, 2.5),
+            [[2.5] * 4, [2.5] * 4, [2.5] * 4, [1.5] * 4],
+        ),
+        (
+            lambda x: torch.where(torch.arange(4)[:, None] == x.repeat(1, 2).argmax(-2), 1.5, 2.5),
             [[2.5] * 4, [2.5] * 4, [2.5] * 4, [1.5] * 4],
         ),
     ],
