@@ -39,9 +39,10 @@ def extra(evidence: Evidence, results: Results, tap: str) -> str:
 
 
 def _calls(taps: Iterable[str]) -> dict[str, int]:
-    """Number of calls of each module in the full forward."""
+    """Number of calls of each module in the full forward, in the order of the taps."""
     names = (TapName.parse(tap) for tap in taps)
-    calls = {name.module_call for name in names if not name.appends}
+    # Not a set, whose order changes from process to process: a replay has the same words.
+    calls = dict.fromkeys(name.module_call for name in names if not name.appends)
     counts: dict[str, int] = {}
     for call in calls:
         counts[call.path] = counts.get(call.path, 0) + 1

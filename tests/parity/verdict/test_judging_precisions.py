@@ -1,5 +1,6 @@
 """Verdicts of a precision from all of its batches: more rows, labels, metrics."""
 
+import json
 import threading
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
+from parity.coverage.questions import Coverage, Kind, Question
 from parity.execution.folder import CaseFolder
 from parity.execution.record import REFERENCE, RunnerRecord, Status
 from parity.inputs.arrays import MORE_ROWS_NAME, CaseInputs, save
+from parity.timing.roofline import Rooflines
+from parity.verdict.batch import judge_batch
 from parity.verdict.judgement import Diagnosis, MetricJudgement, MetricValues
 from parity.verdict.judging import PrecisionJudge
 from tests.parity.judgements import runner, tap
@@ -32,9 +36,9 @@ def folder(tmp_path):
     return saved_batch(tmp_path)
 
 
-def _judge(folder, labels=()):
+def _judge(folder, labels=(), recorded=False):
     return PrecisionJudge(
-        Scores(), PRECISIONS["fp32"], CaseFolder(folder.batch.path.parent), ["typical"], False, labels
+        Scores(), PRECISIONS["fp32"], CaseFolder(folder.batch.path.parent), ["typical"], recorded, labels
     )
 
 
@@ -135,6 +139,62 @@ def test_labels_are_evaluated_by_the_task_of_the_case(folder, monkeypatch):
     assert added == [(folder.batch, [PORT])] * 2
 
 
+def test_recorded_data_have_no_more_rows(folder):
+    judge = _judge(folder, recorded=True)
+    judge._batches = [{"dull": runner(tap("block", isolated=verdict_with(0.2, 0.5), accumulated=None))}]
+    text = judge.judgement().runners["dull"].diagnosis.text
+    assert "recorded data have no more rows to draw; give a larger file, or a finer precision" in text
+
+
+def test_the_coverage_of_all_batches_is_asked_for_its_sizes(folder):
+    judged(folder)
+    judge = _judge(folder)
+    size, line = (
+        Question(kind=kind, place="Block x[0]", answers=("1", "many", "varies"))
+        for kind in (Kind.SIZE, Kind.LINE)
+    )
+    for name, answers in (("typical", {"5"}), ("again", {"1"})):
+        folder.runner(PORT).coverage.unlink(missing_ok=True)
+        Coverage({size: answers, line: {"ran"}}).write(folder.runner(PORT).coverage)
+        judge._names.append(name)
+        judge.add(folder.batch)
+    seen = judge.judgement().coverage.seen
+    assert seen == {size: {"1", "many", "varies"}, line: {"ran"}}
+
+
+def test_a_failing_runner_has_its_cause_searched_once(folder, monkeypatch):
+    asked = []
+
+    def judged_batch(case, folder, name, diagnosed=()):
+        asked.append((name, set(diagnosed)))
+        return judge_batch(case, folder, name, diagnosed)
+
+    monkeypatch.setattr("parity.verdict.judging.judge_batch", judged_batch)
+    judged(folder)
+    write(folder, "onnx", untapped=of(OUTPUT, 1.5))
+    judge = _judge(folder)
+    judge.add(folder.batch)
+    judge._names.append("again")
+    judge.add(folder.batch)
+    assert asked == [("typical", set()), ("again", {"onnx"})]
+
+
+def test_the_state_of_the_gpu_and_its_least_times_are_those_of_the_first_batch_with_them(folder):
+    judge = _judge(folder)
+    judged(folder)
+    judge.add(folder.batch)
+    assert judge.judgement().gpu == {}
+    record = json.loads(folder.record.read_text())
+    rooflines = Rooflines(gpu="a GPU", reason="no ceilings")
+    for clock in ("first", "second"):
+        folder.record.write_text(json.dumps(record | {"gpu": {"clock": clock}}))
+        folder.roofline.write_text(rooflines.model_dump_json())
+        judge._names.append(clock)
+        judge.add(folder.batch)
+    assert judge.judgement().gpu == {"clock": "first"}
+    assert judge.judgement().rooflines == rooflines
+
+
 def test_an_error_of_judging_ends_the_run(folder):
     with pytest.raises(UserError, match="record"):
         _judge(folder).judge([folder.batch])
@@ -143,8 +203,11 @@ def test_an_error_of_judging_ends_the_run(folder):
 def test_labels_have_the_digest_of_the_run(folder):
     judged(folder)
     save(CaseInputs({"labels": np.zeros(B)}), folder.batch.labels)
-    with pytest.raises(UserError, match="are not those of the run"):
+    with pytest.raises(UserError) as error:
         _judge(folder, ["another digest"]).add(folder.batch)
+    assert str(error.value) == str(
+        UserError("labels", str(folder.batch.labels), "are not those of the run", "save again")
+    )
     # Without the reference there is nothing to evaluate.
     judged(folder, **{REFERENCE: RunnerRecord(status=Status.CRASHED)})
     _judge(folder, ["another digest"]).add(folder.batch)

@@ -175,6 +175,63 @@ def test_integers_behind_other_numbers_may_be_other_choices(evidence):
     assert judge_one(choosing, chosen | {"index": [0.0, 0.0]}).excess == "pooled"
 
 
+def test_the_largest_elements_are_those_that_count(evidence):
+    tensors = {
+        "whole": torch.tensor([[4.0, -0.5, math.inf, 0.0]]).repeat(6, 1),
+        "half": torch.full((6, 2), 0.5),
+    }
+    counting = replace(evidence, oracle=tensors)
+    taps = [judged_tap(name) for name in tensors]
+    # In units of the largest finite element, also of one below 1.
+    assert judge_one(counting, {"whole": [1.0, 0.0]}, taps).largest == 0.25
+    assert judge_one(counting, {"half": [1.0, 0.0]}, taps).largest == 2.0
+    # Elements at a discontinuity do not count.
+    boundary = {"whole": np.zeros((6, 4), bool)}
+    boundary["whole"][:, 0] = True
+    leaving = replace(counting, boundary=boundary)
+    assert judge_one(leaving, {"whole": [1.0, 0.0]}, taps).largest == 2.0
+    # Integers and booleans have no unit.
+    assert (
+        judge_one(replace(counting, oracle={"index": torch.full((6,), 9)}), {"index": [3.0, 0.0]}).largest
+        == 3.0
+    )
+
+
+def test_rows_that_other_numbers_or_choices_reach_are_remembered(evidence):
+    tensors = {name: torch.zeros(6) for name in ("first", "second", "third", "pooled")}
+    tensors |= {name: torch.zeros(6, dtype=torch.int64) for name in ("index", "later")}
+    order = ("first", "second", "index", "third", "later", "pooled")
+    reference = replace(evidence.reference, tensors={name: tensors[name] for name in order})
+    choosing = replace(evidence, reference=reference)
+    big = scale(evidence, "pooled")
+    # Row 3 differs at first, row 1 behind it; both have another index, and one of them a later one.
+    taps = {"first": [1e-12, 0.0], "second": [0.0, 1e-12], "index": [2.0, 2.0], "later": [0.0, 2.0]}
+    assert not judge_one(choosing, taps | {"pooled": [big, big]}).excess
+    # Other numbers alone are no other choice.
+    assert judge_one(choosing, {"first": [1e-12, 0.0], "pooled": [big, 0.0]}).excess == "pooled"
+    assert judge_one(choosing, {"first": [1e-12, 0.0], "second": [1e-12, 0.0], "pooled": [big, 0.0]}).excess
+
+
+def test_the_first_of_equal_differences_is_told(evidence):
+    tensors = {name: torch.ones(6, 2) for name in ("pooled", "first")}
+    row = judge_one(replace(evidence, oracle=tensors), {"pooled": [1e-9, 0.0], "first": [1e-9, 0.0]})
+    # In the order in which the reference's modules finish.
+    assert (row.first, row.largest_tap) == ("first", "first")
+
+
+def test_a_tap_that_the_reference_lacks_comes_last(evidence):
+    row = judge_one(evidence, {"gone": [1.0, 0.0], "away": [1.0, 0.0], "pooled": [1e-9, 0.0]})
+    assert row.first == "pooled"
+    trials = [
+        RowTrialRecord(kind="alone", rows=(1,), taps={"gone": [1.0]}),
+        RowTrialRecord(kind="alone", rows=(2,), taps={"pooled": [1e-9]}),
+    ]
+    assert judge_rows(evidence, [], trials)[0].first == "pooled"
+    assert judge_rows(evidence, [], trials[::-1])[0].first == "pooled"
+    silent = RowTrialRecord(kind="alone", rows=(1,), taps={})
+    assert judge_rows(evidence, [], [silent, silent]) == (RowJudgement("alone", 2),)
+
+
 def test_trials_of_one_kind_are_one_judgement(evidence):
     judgements = [judged_tap(name) for name in ("first", "pooled")]
     big = scale(evidence, "pooled")
