@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.stats import bootstrap
 
 from parity.base.precision import PRECISIONS
@@ -133,3 +134,27 @@ def test_only_a_pass_with_arithmetic_has_row_errors():
     assert judge(exact, x, x, PRECISIONS["fp32"], longest_sum=0, by_row=True).row_errors is None
     assert judge(exact, x, 2 * x, PRECISIONS["fp32"], longest_sum=1, by_row=True).row_errors is None
     assert judge(exact, x, x, PRECISIONS["fp32"], longest_sum=1).row_errors is None
+
+
+def test_the_interval_of_few_rows_has_the_quantile_of_their_number():
+    # Rows of equal weight: the ratio of their squared errors is 2 in one half, and 1 in the other.
+    a, b = np.tile([2.0, 1.0], 8), np.ones(16)
+    errors = RowErrors.of(a, b)
+    assert errors.effective_rows == pytest.approx(a.sum() ** 2 / (a @ a))
+    rows = errors.effective_rows
+    deviation = math.sqrt(((a / a.sum() - b / b.sum()) ** 2).sum() * rows / (rows - 1))
+    half = stats.t.ppf(0.975, rows - 1) * deviation / 2
+    factor = math.sqrt(1.5)
+    assert errors.interval() == pytest.approx((factor * math.exp(-half), factor * math.exp(half)))
+
+
+def test_as_many_rows_as_are_needed_have_an_interval():
+    ones = np.ones(int(FEWEST_ROWS))
+    assert RowErrors.of(ones, ones).interval() == pytest.approx((1.0, 1.0))
+    assert RowErrors.of(ones[1:], ones[1:]).interval() is None
+
+
+def test_two_exact_results_round_alike():
+    none = np.zeros(100)
+    assert RowErrors.of(none, none).text() == "rounds as little as the reference: both are exact"
+    assert "exact" not in RowErrors.of(none, none + 1.0).text()
