@@ -1,6 +1,7 @@
 """Judgements of taps, arguments and metrics: their status follows from all verdicts that they hold."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,8 @@ from parity.verdict.judgement import (
     MetricValues,
     TapJudgement,
 )
+from parity.verdict.row_errors import RowErrors
+from parity.verdict.sensitivity import Rows
 from tests.parity.judgements import tap, verdict
 
 PASS, CLOSE, FAIL = verdict(0.2, 1e-6), verdict(0.9, 1e-3), verdict(2.0)
@@ -95,3 +98,19 @@ def test_the_most_telling_argument_of_a_call(differing, equal, wrong, text):
     assert not call.is_wrong_by_itself
     exact = CallJudgement("block@1", "model", (*differing, _difference("mask", is_exact=True)), equal)
     assert exact.is_wrong_by_itself
+
+
+def test_rows_and_their_errors_are_those_of_the_module_alone():
+    inside = replace(PASS, rows=Rows(first=3, most=3, carrying=2.0))
+    errors = RowErrors(8, 1.0, 1.0, 1.0, 1.0, 1.0)
+    alone = replace(CLOSE, row_errors=errors, rows=Rows(first=5, most=5, carrying=4.0))
+    both = TapJudgement.of("block", "block", "Block", inside, alone)
+    assert (both.row_errors, both.rows) == (errors, alone.rows)
+    one = TapJudgement.of("block", "block", "Block", replace(inside, row_errors=errors))
+    assert (one.row_errors, one.rows) == (None, inside.rows)
+
+
+def test_a_tap_that_the_port_cannot_have_passes():
+    missing = TapJudgement("table", "table", "Table", FAIL, None, gap="no such operation")
+    assert missing.passed
+    assert not replace(missing, gap="").passed

@@ -148,7 +148,7 @@ def test_a_difference_from_zeros_is_infinite(evidence):
 
 def test_a_row_that_crosses_a_discontinuity_is_not_judged(evidence):
     boundary = np.zeros((6, 7, 4), bool)
-    boundary[3, 0, 0] = True
+    boundary[3, 6, 3] = True
     crossing = replace(evidence, boundary={"first": boundary})
     # Row 3 differs at its discontinuity, and row 1 has none.
     assert not judge_one(crossing, {"first": [9.0, 0.0], "pooled": [9.0, 0.0]}).excess
@@ -168,6 +168,7 @@ def test_integers_behind_other_numbers_may_be_other_choices(evidence):
     # Row 3 has other numbers, another index, and another result behind it.
     chosen = {"first": [1e-12, 0.0], "index": [2.0, 0.0], "pooled": [big, 0.0]}
     assert not judge_one(choosing, chosen).excess
+    assert judge_one(choosing, chosen | {"first": [0.0, 0.0]}).excess == "pooled"
     # An index behind equal numbers is no choice, and without another index all numbers are judged.
     exact = verdict()
     taps = [judged_tap("index", accumulated=replace(exact, limit=replace(exact.limit, largest=0.0)))]
