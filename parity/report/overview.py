@@ -44,7 +44,7 @@ def outcome(report: Report) -> Outcome:
     limited = sum(module.by_nature for module in modules)
     compared = f"{_counted(len(modules) - gaps, 'module verdict')} of {_counted(len(judged), 'run')}"
     notes = f"; {_counted(gaps, 'gap')}, each with its reason" if gaps else ""
-    notes += f"; {_counted(limited, 'check')} cannot detect 1 % in any number of rows" if limited else ""
+    notes += f"; {_counted(limited, 'check')} cannot detect 1 % in any batch of a run" if limited else ""
     notes += f"; {_counted(built, 'engine')} built and not run" if built else ""
     notes += f"; {_counted(len(broken), 'run')} without a verdict" if broken else ""
     changed = ", ".join(report.changed_code)
@@ -302,7 +302,7 @@ def ratio_text(ratio: float) -> str:
 def detectable_text(min_detectable_error: float, by_nature: bool = False) -> str:
     """The smallest error that a check detects; empty beside a failure.
 
-    An asterisk says that a note has the reason why no number of rows detects 1 %.
+    An asterisk says that a note has the reason why no batch of a run detects 1 %.
     """
     if math.isnan(min_detectable_error):
         return ""

@@ -135,7 +135,7 @@ class ModuleReport(Part):
         gap: Reason why the runner has no such module, or empty.
         accumulated, isolated: Verdicts inside the model and alone; None if there is none.
         min_detectable_error: Smallest relative error that a verdict detects in any batch; NaN in a FAIL.
-        by_nature: Whether it is above `INSENSITIVE_ABOVE` with any number of rows.
+        by_nature: Whether it is above `INSENSITIVE_ABOVE` in any batch that a run draws.
         worst_batch: Name of the batch with these verdicts.
         latency: Times of the module alone; None if it is not timed.
         error_maps: Places of the errors, of modules that are worth a look.

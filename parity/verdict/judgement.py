@@ -48,7 +48,7 @@ class TapJudgement:
         lasting_limits: Lasting part of each verdict's limit, by name, in the batch that detects most.
         rows: Compared rows.
         insensitive: Whether the tap passes and detects too little, and more rows could change it.
-        by_nature: Whether the tap passes and detects too little with any number of rows.
+        by_nature: Whether the tap passes and detects too little in any batch that a run draws.
         error_maps: Maps by "isolated", "accumulated" and "poisoned", of taps that are worth a look.
         notes: Facts about the module's limit that decide nothing, in words.
         row_errors: Errors by row of the module alone, over all batches; None without a PASS.

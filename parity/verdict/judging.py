@@ -23,6 +23,7 @@ from parity.timing.roofline import Rooflines, read_rooflines
 from parity.verdict.batch import judge_batch
 from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
 from parity.verdict.merging import merge_batches
+from parity.verdict.sensitivity import most_further
 
 if TYPE_CHECKING:
     from parity.verdict.task_metrics.evaluation import Evaluation
@@ -79,6 +80,7 @@ class PrecisionJudge:
         self._rooflines: Rooflines | None = None
         self._evaluation: Evaluation | None = None
         self._coverage = Coverage()
+        self._most_further = 0
 
     def judge(self, batches: Iterable[BatchFolder], keep: bool = True) -> None:
         """Judge batches as they come, each one while the next one is made, unless its captures are many.
@@ -114,6 +116,8 @@ class PrecisionJudge:
             UserError: A file in the batch's folder is missing or damaged.
         """
         number = len(self._batches)
+        if not (number or self._recorded):
+            self._most_further = most_further(self._case.batch_size_of(load(batch.inputs).arrays))
         folder = batch.precision(self._precision.name)
         diagnosed = {name for before in self._batches for name, j in before.items() if j.verdict == "FAIL"}
         judgements = judge_batch(self._case, folder, self._names[number], diagnosed)
@@ -175,7 +179,7 @@ class PrecisionJudge:
         return PrecisionJudgement(self._precision.name, runners, self._gpu, self._rooflines, coverage)
 
     def _merged(self) -> dict[str, RunnerJudgement]:
-        return merge_batches(self._batches, self._names, self._recorded)
+        return merge_batches(self._batches, self._names, self._recorded, self._most_further)
 
     def _with_metrics(self, name: str, runner: RunnerJudgement) -> RunnerJudgement:
         if self._evaluation is None or runner.verdict == "NONE" or name == REFERENCE:

@@ -20,7 +20,7 @@ from parity.verdict.sensitivity import (
 
 
 def merge_batches(
-    batches: Iterable[Mapping[str, RunnerJudgement]], names: Sequence[str], recorded: bool
+    batches: Iterable[Mapping[str, RunnerJudgement]], names: Sequence[str], recorded: bool, most: int = 0
 ) -> dict[str, RunnerJudgement]:
     """One judgement for each runner: each tap's worst batch, and the first diagnosis.
 
@@ -30,6 +30,7 @@ def merge_batches(
         batches: Judgements by runner, in the order of the batches.
         names: Names of the batches.
         recorded: Whether they are recorded data.
+        most: The largest number of batches with more rows; 0 if it is unknown.
     """
     merged: dict[str, RunnerJudgement] = {}
     for judgements in batches:
@@ -39,7 +40,7 @@ def merge_batches(
     further = sum(name.startswith(MORE_ROWS_NAME) for name in names)
     # The reference's distance from the oracle is the measure, however small a detected error is.
     return {
-        name: judgement if name == REFERENCE else _with_insensitive(judgement, further, recorded)
+        name: judgement if name == REFERENCE else _with_insensitive(judgement, further, recorded, most)
         for name, judgement in merged.items()
     }
 
@@ -62,7 +63,9 @@ def _advice(insensitive: Iterable[TapJudgement], further: int, recorded: bool) -
     return f"{GROWTH**further} times the rows of the typical batch are not enough; give a finer precision"
 
 
-def _with_insensitive(judgement: RunnerJudgement, further: int, recorded: bool) -> RunnerJudgement:
+def _with_insensitive(
+    judgement: RunnerJudgement, further: int, recorded: bool, most: int
+) -> RunnerJudgement:
     """The judgement with the taps that detect too little; INSENSITIVE if more rows can help."""
     # Errors of all modules add up at the outputs and hide an error that a module's own check detects.
     checks = [tap for tap in judgement.taps if tap.kind != MODEL_OUTPUT] or list(judgement.taps)
@@ -73,7 +76,7 @@ def _with_insensitive(judgement: RunnerJudgement, further: int, recorded: bool) 
     too_little = [tap for tap in asked if tap.path not in sensitive]
     if judgement.verdict != "PASS" or not too_little:
         return judgement
-    reasons = {tap.tap: why_by_nature(tap.lasting_limit, tap.rows, further > 0) for tap in too_little}
+    reasons = {tap.tap: why_by_nature(tap.lasting_limit, tap.rows, further, most) for tap in too_little}
     insensitive = [tap for tap in too_little if not reasons[tap.tap]]
     marked = {tap.tap: _marked(tap, reasons[tap.tap]) for tap in too_little}
     judgement = replace(judgement, taps=tuple(marked.get(tap.tap, tap) for tap in judgement.taps))
@@ -93,7 +96,7 @@ def _marked(tap: TapJudgement, by_nature: str) -> TapJudgement:
     """A tap that detects too little, marked as INSENSITIVE, or with the reason why that is its nature."""
     if not by_nature:
         return replace(tap, insensitive=True)
-    note = f"no number of rows detects every error of {INSENSITIVE_ABOVE:.0%}: {by_nature}"
+    note = f"no batch of a run detects every error of {INSENSITIVE_ABOVE:.0%}: {by_nature}"
     return replace(tap, by_nature=True, notes=(*tap.notes, note))
 
 

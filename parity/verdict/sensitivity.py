@@ -15,7 +15,8 @@ promise to detect it, with any number of rows and any correct port. It is insens
 The number that counts is `parity.verdict.distances.carrying_rows`. A result may be 0 in nearly all rows, as
 behind a ReLU whose input is negative, equal in all rows, or of the same size for any batch. No batch then has
 enough rows that carry it, and the check is insensitive by its nature as well. Every other check becomes
-sensitive with enough rows, so a run draws batches of `multiples` of the typical one.
+sensitive with enough rows, so a run draws batches of `multiples` of the typical one. Where the largest of them
+is not enough, the reason says so: rows of quantised numbers repeat, and more of them say little more.
 """
 
 from __future__ import annotations
@@ -83,13 +84,19 @@ def multiples(rows: int) -> Iterator[int]:
         times *= GROWTH
 
 
-def why_by_nature(lasting_limit: float, rows: Rows, has_more_rows: bool) -> str:
-    """The reason why no number of rows detects `INSENSITIVE_ABOVE`; empty if enough rows do.
+def most_further(rows: int) -> int:
+    """The largest number of further batches that a run draws for a typical batch of so many rows."""
+    return sum(1 for _ in multiples(rows))
+
+
+def why_by_nature(lasting_limit: float, rows: Rows, further: int = 0, most: int = 0) -> str:
+    """The reason why no batch of a run detects `INSENSITIVE_ABOVE`; empty if one with more rows may.
 
     Args:
         lasting_limit: Lasting part of the check's limit.
         rows: Rows of the check.
-        has_more_rows: Whether the check had a further batch.
+        further: Number of further batches that the check had.
+        most: The largest number of further batches; 0 if it is unknown.
     """
     if 2.0 * lasting_limit > INSENSITIVE_ABOVE:
         return (
@@ -100,8 +107,10 @@ def why_by_nature(lasting_limit: float, rows: Rows, has_more_rows: bool) -> str:
         if not rows.carrying:
             return f"the result is 0 in all {rows.most} rows"
         return f"{rows.carrying:.2g} of {rows.most} rows carry the result, equal ones counted once"
-    if has_more_rows and rows.most < 2 * rows.first:
+    if further and rows.most < 2 * rows.first:
         return f"the result has {rows.most} rows in a batch of any size"
+    if most and further >= most:
+        return f"a run draws no more than these {rows.most} rows, of which {rows.carrying:.0f} carry the result"
     return ""
 
 

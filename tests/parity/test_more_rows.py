@@ -95,5 +95,5 @@ def test_a_runner_without_taps_in_bf16_passes_and_says_it(command):
     ended = command(*few)
     text = " ".join(ended.out.split())
     assert ended.code == 0, text
-    assert f"no number of rows detects every error of {INSENSITIVE_ABOVE:.0%}" in text
-    assert "cannot detect 1 % in any number of rows" in text
+    assert f"no batch of a run detects every error of {INSENSITIVE_ABOVE:.0%}" in text
+    assert "cannot detect 1 % in any batch of a run" in text

@@ -30,7 +30,7 @@ from parity.verdict.comparison import compare
 from parity.verdict.evidence import Results
 from parity.verdict.judgement import RunnerJudgement
 from parity.verdict.merging import merge_batches
-from parity.verdict.sensitivity import multiples
+from parity.verdict.sensitivity import most_further, multiples
 
 RUNNERS = {
     "tripy": 6,
@@ -140,6 +140,7 @@ class _Judging:
         self._name, self._typical = name, typical
         self._runner = typical.load(name)
         self.batches: dict[str, Mapping[str, RunnerJudgement]] = {}
+        self._most_further = 0
 
     def judge(self, plan: CleanPlan, weights: Mapping[str, torch.Tensor]) -> RunnerJudgement:
         """Judge the plan's batches, then draw more rows as a plain run does."""
@@ -149,6 +150,7 @@ class _Judging:
             batch = plan.inputs.batches[place]
             self._add(batch.name, CleanRun(case, precision, batch.inputs.arrays, weights, isolated=False))
         rows = case.batch_size_of(plan.inputs.typical)
+        self._most_further = most_further(rows)
         for further, times in enumerate(multiples(rows), start=1):
             if self._judgement().verdict != "INSENSITIVE":
                 break
@@ -178,4 +180,6 @@ class _Judging:
 
     def _judgement(self) -> RunnerJudgement:
         """The verdict over all batches so far."""
-        return merge_batches(self.batches.values(), list(self.batches), recorded=False)[self._name]
+        names = list(self.batches)
+        merged = merge_batches(self.batches.values(), names, recorded=False, most=self._most_further)
+        return merged[self._name]

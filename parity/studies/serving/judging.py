@@ -194,7 +194,7 @@ class Judge:
         judged.margin = max(judged.margin, verdict.margin)
         if verdict.min_detectable_error >= judged.detectable:
             judged.detectable = verdict.min_detectable_error
-            judged.by_nature = why_by_nature(judgement.lasting_limit, judgement.rows, has_more_rows=False)
+            judged.by_nature = why_by_nature(judgement.lasting_limit, judgement.rows)
         if verdict.passed:
             return {}
         own = [number for number in numbers if number in judged.answers]

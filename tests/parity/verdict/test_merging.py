@@ -83,7 +83,7 @@ def test_a_check_that_no_number_of_rows_helps_passes_with_the_reason():
     assert merged.verdict == "PASS"
     assert (taps[OUTPUT].status, taps[OUTPUT].by_nature) == ("PASS", True)
     (note,) = taps[OUTPUT].notes
-    assert note.startswith("no number of rows detects every error of 1%")
+    assert note.startswith("no batch of a run detects every error of 1%")
     assert "0.0051" in note
     # Half of 1 % is the largest part of the limit that rows can help with.
     helped = _merged(runner(replace(output, lasting_limits={"accumulated": 0.0049})))[0]
@@ -348,12 +348,25 @@ def test_maps_of_a_merged_judgement_are_those_of_telling_taps():
     assert [judged.tap for judged in merged.taps if judged.error_maps] == ["t0", "t3", "t4", "t5"]
 
 
+def test_the_most_rows_of_a_run_end_the_search_for_a_sensitive_check():
+    dull = replace(tap("dull", isolated=verdict(0.2, 0.02), accumulated=None), rows=Rows(8, 8192, 791.4))
+    batches, names = [{"tripy": runner(dull)}], ["typical", *(f"{MORE_ROWS_NAME} {n}" for n in (1, 2))]
+    note = (
+        "no batch of a run detects every error of 1%: a run draws no more than these 8192 rows, of which 791 "
+        "carry the result"
+    )
+    last = merge_batches(batches, names, False, most=2)["tripy"]
+    assert (last.verdict, last.taps[0].notes, last.taps[0].by_nature) == ("PASS", (note,), True)
+    for most in (0, 3):
+        assert merge_batches(batches, names, False, most=most)["tripy"].verdict == "INSENSITIVE"
+
+
 def test_a_check_that_is_insensitive_by_its_nature_as_a_whole():
     dull = tap("dull", isolated=verdict(0.2, 0.02), accumulated=None, notes=("a",))
     dull = replace(dull, lasting_limits={"isolated": 0.0123, "accumulated": 0.02})
     merged = _merged(runner(dull))[0]
     note = (
-        "no number of rows detects every error of 1%: all rows share roundings of up to 0.012, and those "
+        "no batch of a run detects every error of 1%: all rows share roundings of up to 0.012, and those "
         "of a correct port may hide twice as much"
     )
     assert merged.taps == (replace(dull, by_nature=True, notes=("a", note)),)

@@ -88,7 +88,7 @@ def test_rows_help_while_twice_the_lasting_part_is_below_one_percent():
 
 
 def _limited_by_nature(lasting):
-    return bool(why_by_nature(lasting, Rows(), has_more_rows=False))
+    return bool(why_by_nature(lasting, Rows()))
 
 
 def test_error_and_floor_add_in_squares():

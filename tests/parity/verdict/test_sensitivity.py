@@ -15,6 +15,7 @@ from parity.verdict.sensitivity import (
     SMALLEST,
     Rows,
     min_detectable_error,
+    most_further,
     multiples,
     why_by_nature,
 )
@@ -71,7 +72,7 @@ def test_measurement_confirms_the_smallest_detected_error(seed):
 
 
 def test_more_rows_help_up_to_half_of_the_threshold():
-    reasons = [why_by_nature(lasting, Rows(), True) for lasting in (0.0, 0.005, 0.00501)]
+    reasons = [why_by_nature(lasting, Rows(), 1) for lasting in (0.0, 0.005, 0.00501)]
     assert [bool(reason) for reason in reasons] == [False, False, True]
     assert reasons[2] == (
         "all rows share roundings of up to 0.005, and those of a correct port may hide twice as much"
@@ -79,24 +80,32 @@ def test_more_rows_help_up_to_half_of_the_threshold():
 
 
 def test_a_result_of_zeros_is_no_chance_in_many_rows():
-    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS - 1, 0.0), True) == ""
-    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS, 0.0), True) == f"the result is 0 in all {ENOUGH_ROWS} rows"
-    assert why_by_nature(0.0, Rows(ENOUGH_ROWS, ENOUGH_ROWS, 0.0), False)
+    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS - 1, 0.0), 1) == ""
+    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS, 0.0), 1) == f"the result is 0 in all {ENOUGH_ROWS} rows"
+    assert why_by_nature(0.0, Rows(ENOUGH_ROWS, ENOUGH_ROWS, 0.0))
 
 
 def test_a_result_that_few_of_many_rows_carry_is_no_chance():
     share = NEEDED_ROWS / MOST_ROWS
     few = Rows(4, ENOUGH_ROWS, share * ENOUGH_ROWS * 0.99)
     text = f"16 of {ENOUGH_ROWS} rows carry the result, equal ones counted once"
-    assert why_by_nature(0.0, few, True) == text
-    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS, share * ENOUGH_ROWS), True) == ""
-    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS - 1, 1.0), True) == ""
+    assert why_by_nature(0.0, few, 1) == text
+    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS, share * ENOUGH_ROWS), 1) == ""
+    assert why_by_nature(0.0, Rows(4, ENOUGH_ROWS - 1, 1.0), 1) == ""
 
 
 def test_a_result_of_one_size_does_not_grow_with_the_batch():
-    assert why_by_nature(0.0, Rows(5, 9, 9.0), True) == "the result has 9 rows in a batch of any size"
-    assert why_by_nature(0.0, Rows(5, 10, 9.0), True) == ""
-    assert why_by_nature(0.0, Rows(5, 9, 9.0), False) == ""
+    assert why_by_nature(0.0, Rows(5, 9, 9.0), 1) == "the result has 9 rows in a batch of any size"
+    assert why_by_nature(0.0, Rows(5, 10, 9.0), 1) == ""
+    assert why_by_nature(0.0, Rows(5, 9, 9.0)) == ""
+
+
+def test_the_largest_batch_of_a_run_is_the_bound_of_what_rows_can_show():
+    rows = Rows(8, 8192, 791.0)
+    assert most_further(8) == 5  # 32, 128, 512, 2048, 8192
+    assert why_by_nature(0.0, rows, 4, 5) == why_by_nature(0.0, rows, 5) == ""
+    text = "a run draws no more than these 8192 rows, of which 791 carry the result"
+    assert why_by_nature(0.0, rows, 5, 5) == text
 
 
 def test_the_rows_of_several_batches():
