@@ -63,9 +63,7 @@ def _advice(insensitive: Iterable[TapJudgement], further: int, recorded: bool) -
     return f"{GROWTH**further} times the rows of the typical batch are not enough; give a finer precision"
 
 
-def _with_insensitive(
-    judgement: RunnerJudgement, further: int, recorded: bool, most: int
-) -> RunnerJudgement:
+def _with_insensitive(judgement: RunnerJudgement, further: int, recorded: bool, most: int) -> RunnerJudgement:
     """The judgement with the taps that detect too little; INSENSITIVE if more rows can help."""
     # Errors of all modules add up at the outputs and hide an error that a module's own check detects.
     checks = [tap for tap in judgement.taps if tap.kind != MODEL_OUTPUT] or list(judgement.taps)

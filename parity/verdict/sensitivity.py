@@ -110,7 +110,9 @@ def why_by_nature(lasting_limit: float, rows: Rows, further: int = 0, most: int 
     if further and rows.most < 2 * rows.first:
         return f"the result has {rows.most} rows in a batch of any size"
     if most and further >= most:
-        return f"a run draws no more than these {rows.most} rows, of which {rows.carrying:.0f} carry the result"
+        return (
+            f"a run draws no more than these {rows.most} rows, of which {rows.carrying:.0f} carry the result"
+        )
     return ""
 
 

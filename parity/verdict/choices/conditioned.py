@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 3
 """Most searches for choices that rounding does not explain: a wrong one changes those behind it."""
+ATTEMPTS = 2
+"""Most attempts to repeat a run: in the first one, a model may make constants, such as tables of codes, and keep them."""
 SEARCHES = 3
 """Most searches for choices that no result shows: one that is taken changes those behind it."""
 
@@ -180,16 +182,18 @@ def _explained(
 ) -> tuple[Replay, Prescribed] | None:
     """A replay under the port's choices, without those that rounding does not explain; and these choices.
 
-    It is None for a model without choices.
+    It is None for a model without choices, and for one whose choices differ from run to run.
     """
-    try:
-        replay = run({}, False)
-        if not any(replay.choices.choices):
-            return None
-        prescribed, taps = propose(replay.choices, replay.oracle, port)
-        return _settled(run, prescribed, lambda number: bound(taps[number]))
-    except DifferentChoices:
-        return None
+    for _ in range(ATTEMPTS):
+        try:
+            replay = run({}, False)
+            if not any(replay.choices.choices):
+                return None
+            prescribed, taps = propose(replay.choices, replay.oracle, port)
+            return _settled(run, prescribed, lambda number: bound(taps[number]))
+        except DifferentChoices:
+            continue
+    return None
 
 
 def _settled(

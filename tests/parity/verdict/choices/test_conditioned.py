@@ -214,6 +214,20 @@ def test_models_that_cannot_run_again_or_make_no_choice_have_their_own_evidence(
     assert under_port_choices(evidence, results_of()) is evidence
 
 
+def test_constants_that_a_model_makes_in_its_first_run_are_no_choices_of_later_ones():
+    kept = []
+
+    def model(x):
+        if not kept:
+            kept.append((VALUES - 0.25).round())
+        return ranked(x)
+
+    evidence = evidence_of(natural(), Runs({"": model}))
+    own = under_port_choices(evidence, results_of())
+    assert own.oracle["rank"].tolist() == EXPLAINED
+    assert len(kept) == 1
+
+
 # The order of the modules, terms of the longest sum before, the second score, and whether it may be the best.
 # The floor is 2 * 2**-8 of both numbers, 1.6 % together, for one module before it; 3.1 % for four.
 BOUNDS = {
