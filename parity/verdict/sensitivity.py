@@ -15,8 +15,8 @@ promise to detect it, with any number of rows and any correct port. It is insens
 The number that counts is `parity.verdict.distances.carrying_rows`. A result may be 0 in nearly all rows, as
 behind a ReLU whose input is negative, equal in all rows, or of the same size for any batch. No batch then has
 enough rows that carry it, and the check is insensitive by its nature as well. Every other check becomes
-sensitive with enough rows, so a run draws batches of `multiples` of the typical one. Where the largest of them
-is not enough, the reason says so: rows of quantised numbers repeat, and more of them say little more.
+sensitive with enough rows, so a run draws batches of `multiples` of the typical one. The largest of them is
+the bound: rows of quantised numbers repeat, and more of them say little more.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ def why_by_nature(lasting_limit: float, rows: Rows, further: int = 0, most: int 
     if further and rows.most < 2 * rows.first:
         return f"the result has {rows.most} rows in a batch of any size"
     if most and further >= most:
-        return (
-            f"a run draws no more than these {rows.most} rows, of which {rows.carrying:.0f} carry the result"
-        )
+        return f"a run draws no more than {rows.most} rows, of which {rows.carrying:.0f} carry the result"
     return ""
 
 

@@ -8,6 +8,7 @@ All results behind a choice are compared under the same choice, and none is left
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 ROUNDS = 3
 """Most searches for choices that rounding does not explain: a wrong one changes those behind it."""
 ATTEMPTS = 2
-"""Most attempts to repeat a run: in the first one, a model may make constants, such as tables of codes, and keep them."""
+"""Most attempts to repeat a run: in the first one, a model may make constants and keep them."""
 SEARCHES = 3
 """Most searches for choices that no result shows: one that is taken changes those behind it."""
 
@@ -185,15 +186,20 @@ def _explained(
     It is None for a model without choices, and for one whose choices differ from run to run.
     """
     for _ in range(ATTEMPTS):
-        try:
-            replay = run({}, False)
-            if not any(replay.choices.choices):
-                return None
-            prescribed, taps = propose(replay.choices, replay.oracle, port)
-            return _settled(run, prescribed, lambda number: bound(taps[number]))
-        except DifferentChoices:
-            continue
+        with contextlib.suppress(DifferentChoices):
+            return _repeated(run, port, bound)
     return None
+
+
+def _repeated(
+    run: Callable[[Prescribed, bool], Replay], port: Mapping[str, torch.Tensor], bound: Callable[[str], Bound]
+) -> tuple[Replay, Prescribed] | None:
+    """The result of `_explained`. Raises `DifferentChoices` for a run with other choices than the first."""
+    replay = run({}, False)
+    if not any(replay.choices.choices):
+        return None
+    prescribed, taps = propose(replay.choices, replay.oracle, port)
+    return _settled(run, prescribed, lambda number: bound(taps[number]))
 
 
 def _settled(
@@ -202,9 +208,11 @@ def _settled(
     """A replay under prescribed choices, without those that rounding does not explain."""
     for _ in range(ROUNDS):
         replay = run(prescribed, True)
-        refused = False
+        refused, choices = False, replay.choices.choices
         for number, (values, mask) in prescribed.items():
-            choice = replay.choices.choices[number]
+            choice = choices[number] if number < len(choices) else None
+            if choice is None:
+                raise DifferentChoices(f"choice {number} is none any more")
             right = admissible(choice, values.to(choice.value.dtype), bound(number)) | ~mask
             if not right.all():
                 prescribed[number] = values, mask & right

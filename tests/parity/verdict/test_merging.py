@@ -352,7 +352,7 @@ def test_the_most_rows_of_a_run_end_the_search_for_a_sensitive_check():
     dull = replace(tap("dull", isolated=verdict(0.2, 0.02), accumulated=None), rows=Rows(8, 8192, 791.4))
     batches, names = [{"tripy": runner(dull)}], ["typical", *(f"{MORE_ROWS_NAME} {n}" for n in (1, 2))]
     note = (
-        "no batch of a run detects every error of 1%: a run draws no more than these 8192 rows, of which 791 "
+        "no batch of a run detects every error of 1%: a run draws no more than 8192 rows, of which 791 "
         "carry the result"
     )
     last = merge_batches(batches, names, False, most=2)["tripy"]

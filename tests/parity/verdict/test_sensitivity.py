@@ -104,7 +104,7 @@ def test_the_largest_batch_of_a_run_is_the_bound_of_what_rows_can_show():
     rows = Rows(8, 8192, 791.0)
     assert most_further(8) == 5  # 32, 128, 512, 2048, 8192
     assert why_by_nature(0.0, rows, 4, 5) == why_by_nature(0.0, rows, 5) == ""
-    text = "a run draws no more than these 8192 rows, of which 791 carry the result"
+    text = "a run draws no more than 8192 rows, of which 791 carry the result"
     assert why_by_nature(0.0, rows, 5, 5) == text
 
 
