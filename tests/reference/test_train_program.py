@@ -159,12 +159,14 @@ def test_it_imports_neither_the_port_nor_the_harness():
     assert {name for name in modules if name.split(".")[0] == "parity"} == {
         "parity",
         "parity.base",
+        "parity.base.errors",
         "parity.base.interruption",
         "parity.base.locks",
         "parity.base.module_patterns",
         "parity.base.quantisation",
+        "parity.base.streams",
         "parity.base.strict_yaml",
-    }, "the reader of YAML and the patterns, by way of the configs, the end at a signal and the lock alone"
+    }, "the reader of YAML and the patterns, by way of the configs, the end at a signal, streams and the lock alone"
     actual = {name.split(".")[0] for name in modules}
     assert {"reference", "configs", "datasets", "torch"} <= actual
     assert not actual & {

@@ -202,11 +202,11 @@ class TestRaisable:
     def test_a_program_that_watches_owns_its_process(self, program):
         process = program(
             "from parity.base.interruption import raisable, watch\n"
-            "before = raisable(); watch(); print('ready', flush=True)\n"
-            "print(before, raisable())"
+            "import sys; before = raisable(); watch(); print('ready', flush=True)\n"
+            "print(before, raisable(), file=sys.stderr)"
         )
-        out, _ = process.communicate(timeout=PATIENCE)
-        assert out == "(<class 'Exception'>, <class 'SystemExit'>) (<class 'BaseException'>,)\n"
+        _, err = process.communicate(timeout=PATIENCE)
+        assert err == "(<class 'Exception'>, <class 'SystemExit'>) (<class 'BaseException'>,)\n"
 
 
 def test_a_file_that_is_begun_during_the_end_goes_with_it(program, tmp_path):

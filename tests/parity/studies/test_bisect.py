@@ -293,7 +293,12 @@ def test_an_interruption_leaves_the_repository_as_it_was(history, tmp_path, numb
     before = state_of(folder)
     began, script = tmp_path / "began", "touch $0; sleep 100"
     words = ("bisect", "v0", "v1", "--", "sh", "-c", script, str(began))
-    process = subprocess.Popen([sys.executable, str(ROOT / "run_parity.py"), *words], stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "run_parity.py"), *words],
+        stderr=subprocess.PIPE,
+        # A shell ignores SIGINT for programs in the background, and so do their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     while not began.exists():
         assert process.poll() is None
         time.sleep(0.05)
