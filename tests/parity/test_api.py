@@ -115,9 +115,13 @@ def test_tensors_constants_and_other_parameter_names_are_inputs():
 
 def test_notes_of_repeated_modules_share_a_line():
     paths = ("blocks.0.act", "blocks.1.act", "act")
-    modules = [SimpleNamespace(path=p, notes=(), kind="ReLU", gap="is absent") for p in paths]
+    modules = [
+        SimpleNamespace(path=p, tap=p, kind="ReLU", gap="is absent", notes=(), verdicts={}) for p in paths
+    ]
     extra = ("blocks.0.q", "blocks.1.q", "head.q")
-    modules += [SimpleNamespace(path=p, notes=(), kind="unknown", gap="none") for p in extra]
+    modules += [
+        SimpleNamespace(path=p, tap=p, kind="unknown", gap="none", notes=(), verdicts={}) for p in extra
+    ]
     assert details(SimpleNamespace(modules=modules, diagnosis=None)) == [
         "note: blocks.*.act (2 ReLU modules): is absent",
         "note: act (ReLU): is absent",
@@ -129,7 +133,14 @@ def test_notes_of_repeated_modules_share_a_line():
 def test_modules_that_are_judged_inside_the_model_alone_have_two_lines_and_a_count():
     names = {"blocks.0.attn": "k", "blocks.1.attn": "k", "head": "m", "tail": "n", "gate": "o"}
     modules = [
-        SimpleNamespace(path=path, kind="Mix", gap="", notes=(f"{INSIDE_ALONE}: q is {name}", "a fact"))
+        SimpleNamespace(
+            path=path,
+            tap=path,
+            kind="Mix",
+            gap="",
+            notes=(f"{INSIDE_ALONE}: q is {name}", "a fact"),
+            verdicts={},
+        )
         for path, name in names.items()
     ]
     shown = [

@@ -76,7 +76,7 @@ def test_a_check_that_stays_insensitive_ends_with_1(command, monkeypatch):
     monkeypatch.setattr(parity.pipeline, "multiples", lambda rows: ())
     ended = command(*FEW_ROWS)
     assert ended.code == 1
-    assert "the case makes no batch with more rows" in " ".join(ended.out.split())
+    assert "the inputs have too few rows; give about " in " ".join(ended.out.split())
 
 
 @pytest.mark.full

@@ -101,7 +101,7 @@ def test_runners_with_insensitive_checks_get_more_rows(folder):
     judge._batches[0] |= {"dull": runner(tap("block", isolated=verdict_with(0.2, 0.5), accumulated=None))}
     assert judge.insensitive_runners() == ("dull",)
     diagnosis = judge.judgement().runners["dull"].diagnosis
-    assert ": the case makes no batch with more rows; " in diagnosis.text
+    assert ": the inputs have too few rows; " in diagnosis.text
     judge.add_more_rows(f"{MORE_ROWS_NAME} 1", folder.batch)
     assert folder.path.exists()
     diagnosis = judge.judgement().runners["dull"].diagnosis
