@@ -346,5 +346,6 @@ def _print_result(console: Console, result: Result, path: Path) -> None:
 if __name__ == "__main__":
     try:
         main()
-    finally:
+    except SystemExit:
         require_output()
+        raise

@@ -44,21 +44,27 @@ class Policy:
     """Patterns with the names of precisions and schemes, in the file's order.
 
     Raises:
-        UserError: A name that is neither a scheme nor a precision that a cast can give.
+        UserError: A name that is neither a scheme nor a precision that a cast can give; two schemes or two
+            precisions of one pattern.
     """
 
     patterns: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
         for pattern, value in self.patterns:
-            for name in value.split(BOTH):
+            names = value.split(BOTH)
+            for name in names:
                 if name not in CASTABLE and name not in SCHEMES:
                     raise UserError(
                         f"policy[{pattern!r}]",
-                        name,
+                        name or "''",
                         "is no precision of a module, and no scheme of quantisation",
                         f"use one of {', '.join((*CASTABLE, *SCHEMES))}",
                     )
+            for kind, known in (("precisions", CASTABLE), ("schemes", SCHEMES)):
+                if sum(name in known for name in names) > 1:
+                    fix = "give one precision, one scheme, or one of each"
+                    raise UserError(f"policy[{pattern!r}]", value, f"names two {kind}", fix)
 
     @property
     def schemes(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -34,17 +35,24 @@ class _Patient(io.FileIO):
         self._on_loss = on_loss
         self._is_lost = False
 
-    def write(self, content: memoryview) -> int | None:  # type: ignore[override]
-        """Write, or drop what the system does not take and all that follows."""
-        if not self._is_lost:
+    def write(self, content: memoryview) -> int:  # type: ignore[override]
+        """Write all, or drop what the system does not take and all that follows."""
+        left = memoryview(content)
+        while left and not self._is_lost:
             try:
-                return super().write(content)
+                # None comes from a pipe that is full and does not block.
+                left = left[super().write(left) or self._wait() :]
             except _LEFT:
                 self._is_lost = True
             except OSError as error:
                 self._is_lost = True
                 self._on_loss(error)
-        return len(content)
+        return len(memoryview(content))
+
+    def _wait(self) -> int:
+        """Wait until the reader has made room. Returns 0, the bytes of this write."""
+        select.select([], [self], [])
+        return 0
 
 
 def guard(remains: Callable[[], str]) -> None:
@@ -96,8 +104,10 @@ def _replace(name: str, on_loss: Callable[[OSError], object]) -> None:
     if before is not getattr(sys, f"__{name}__"):
         # It is no stream of the system, such as that of a test.
         return
+    patient = _Patient(_NAMES.index(name), on_loss)
+    # As `python -u` does: each text is written at once.
     stream = io.TextIOWrapper(
-        io.BufferedWriter(_Patient(_NAMES.index(name), on_loss)),
+        patient if before.write_through else io.BufferedWriter(patient),
         encoding=before.encoding,
         errors=before.errors,
         line_buffering=before.line_buffering,

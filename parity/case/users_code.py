@@ -46,6 +46,13 @@ def of_case(case: Case, method: str) -> contextlib.AbstractContextManager[None]:
     return users_code("case", case.name, f"cannot be used: {method} fails")
 
 
+def is_users(error: BaseException) -> bool:
+    """Whether the user's code raises an error itself, or calls a library that does."""
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    innermost = next((file for file in reversed(frames) if not _is_librarys(file)), "")
+    return bool(innermost) and _is_users(innermost)
+
+
 def told(error: BaseException) -> str:
     """An error with the innermost line outside of libraries and the engine, if there is one."""
     if isinstance(error, SyntaxError) and error.filename:
@@ -59,5 +66,11 @@ def told(error: BaseException) -> str:
 
 
 def _is_users(file: str) -> bool:
-    inside = file.startswith((_ENGINE, sys.base_prefix, "<"))
-    return not inside and not any(f"/{folder}/" in file for folder in _LIBRARIES)
+    return not file.startswith(_ENGINE) and not _is_librarys(file)
+
+
+def _is_librarys(file: str) -> bool:
+    if file.startswith(_ENGINE):
+        # The installed engine lies among the libraries.
+        return False
+    return file.startswith((sys.base_prefix, "<")) or any(f"/{folder}/" in file for folder in _LIBRARIES)

@@ -98,8 +98,9 @@ def as_process(group: Program) -> None:
     leave_out_of_collections()
     try:
         group()
-    finally:
+    except SystemExit:
         require_output()
+        raise
 
 
 def _width() -> int:

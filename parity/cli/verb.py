@@ -16,7 +16,7 @@ from parity.base.errors import UserError, bounded
 from parity.base.interruption import raisable, stay_if_ending
 from parity.base.memory import LACKS, OF_MEMORY
 from parity.base.process import reuse_freed_memory
-from parity.case.users_code import told
+from parity.case.users_code import is_users, told
 
 BAD_INPUT = 2
 EXIT_CODES = (
@@ -42,8 +42,8 @@ class Refused(click.ClickException):
 def refusing() -> Iterator[None]:
     """`UserError` ends the program with its message and exit code 2; so does what the machine lacks.
 
-    So does a user's code that would end the program itself, at any place. While the program ends by a signal,
-    an error tells nothing.
+    So does a user's code that raises, or would end the program itself, at any place. While the program ends
+    by a signal, an error tells nothing.
     """
     try:
         yield
@@ -59,12 +59,14 @@ def _message(error: BaseException) -> str | None:
     """The message of an error; None for a mistake of the program."""
     if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, (OSError, MemoryError, RuntimeError, ImportError)):
-        lack = _lack(error)
-        return None if lack is None else str(lack)
-    if isinstance(error, Exception) or not isinstance(error, raisable()):
-        return None
-    return str(UserError("case", told(error), "ends the program", "correct that code"))
+    lack = _lack(error) if isinstance(error, (OSError, MemoryError, RuntimeError, ImportError)) else None
+    if lack is not None:
+        return str(lack)
+    if isinstance(error, Exception):
+        does, is_theirs = "is raised", is_users(error)
+    else:
+        does, is_theirs = "ends the program", isinstance(error, raisable())
+    return str(UserError("case", told(error), does, "correct that code")) if is_theirs else None
 
 
 def _lack(error: OSError | MemoryError | RuntimeError | ImportError) -> UserError | None:

@@ -52,6 +52,16 @@ MISTAKES = {
         'name = "mine"\n\n    def __init__(self): raise SystemExit(0)',
         "cannot be imported (SystemExit: 0, ",
     ),
+    "the name cannot be read": (
+        'name = "mine"',
+        "name = property(lambda self: {}['x'])",
+        "case: KeyError: 'x', ",
+    ),
+    "the module has a __getattr__ that raises": (
+        "\ncase = ",
+        "\ndef __getattr__(name): raise RuntimeError(name)\n\n\nother = ",
+        "case: RuntimeError: case, ",
+    ),
     "no model": (REFERENCE, "return None", "has a reference of type NoneType; return a torch.nn.Module"),
     "a class": (REFERENCE, "return Reference", "has a reference of type type; return a torch.nn.Module"),
     "make_inputs raises": (INPUTS, "1 / 0; return {", "make_inputs fails (ZeroDivisionError: div"),

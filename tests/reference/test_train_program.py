@@ -166,7 +166,7 @@ def test_it_imports_neither_the_port_nor_the_harness():
         "parity.base.quantisation",
         "parity.base.streams",
         "parity.base.strict_yaml",
-    }, "the reader of YAML and the patterns, by way of the configs, the end at a signal, streams and the lock alone"
+    }, "the reader of YAML and the patterns, by way of the configs, the end, the streams and the locks alone"
     actual = {name.split(".")[0] for name in modules}
     assert {"reference", "configs", "datasets", "torch"} <= actual
     assert not actual & {

@@ -128,6 +128,23 @@ def test_an_error_that_follows_from_the_end_is_none(program, tmp_path):
     assert process.wait(PATIENCE) == 143
 
 
+def test_no_result_is_made_of_an_effect_of_the_end(program, tmp_path):
+    """Most errors of a body are caught behind it, and become a row of a report or a note of a record."""
+    process = program(
+        "import threading, time\nfrom pathlib import Path\n"
+        "from parity.base.interruption import undone, undoing, watch\n"
+        "watch(); removed, goes_on = threading.Event(), threading.Event()\n"
+        "undoing(lambda: (removed.set(), goes_on.wait(), time.sleep(0.5)))\n"
+        "try:\n"
+        "    with undone(lambda: None):\n"
+        "        print('ready', flush=True); removed.wait(); goes_on.set(); raise FileNotFoundError\n"
+        f"except OSError: Path({str(tmp_path / 'row')!r}).touch()"
+    )
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 143
+    assert list(tmp_path.iterdir()) == []
+
+
 _AFTER_THE_END = """
 import sys, threading, time
 from parity.base.interruption import undoing, watch

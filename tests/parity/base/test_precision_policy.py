@@ -75,6 +75,21 @@ def test_an_unknown_precision_is_refused(name):
 
 
 @pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("bf16+fp16", "bf16+fp16 names two precisions; give one precision, one scheme, or one of each"),
+        ("int8_channel+bf16+fp8_channel", "names two schemes"),
+        ("bf16+bf16", "names two precisions"),
+        ("+", "'' is no precision of a module"),
+    ],
+)
+def test_a_pattern_has_at_most_one_of_each(value, problem):
+    with pytest.raises(UserError) as caught:
+        Policy((("_emb", value),))
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("", "holds no patterns"),

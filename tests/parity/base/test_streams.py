@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -27,6 +28,12 @@ Path(sys.argv[1]).touch()
 require_output()
 sys.exit(7)
 """
+
+
+@pytest.fixture(autouse=True)
+def _buffers(monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
 
 pytestmark = pytest.mark.skipif(not os.path.exists(FULL), reason="this system has no full device")
 
@@ -88,6 +95,35 @@ def test_a_reader_that_leaves_changes_no_exit_code(tmp_path, number):
     os.close(writing)
     assert end.returncode == 7
     assert (end.stderr if number == 1 else end.stdout).count("begun") == 1
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("options", [("-u",), ()], ids=["unbuffered", "buffered"])
+def test_text_without_buffers_comes_at_once(number, options):
+    """In Python's own way: an end of the process by a signal would lose the text."""
+    text = (
+        "import os, sys\nfrom parity.base.interruption import watch\nwatch()\n"
+        f"sys.{('stdout', 'stderr')[number - 1]}.write('x'); os._exit(0)"
+    )
+    end = subprocess.run([sys.executable, *options, "-c", text], cwd=ROOT, capture_output=True, text=True)
+    assert (end.stdout, end.stderr)[number - 1] == ("x" if options else "")
+
+
+@pytest.mark.parametrize("options", [("-u",), ()], ids=["unbuffered", "buffered"])
+def test_a_pipe_that_does_not_block_gets_all(options):
+    text = "from parity.base.interruption import watch; watch(); print('x' * 10**6, 'y' * 10**6)"
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with subprocess.Popen(
+        [sys.executable, *options, "-c", text], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE
+    ) as process:
+        os.close(writing)
+        with open(reading) as reader:
+            # Let the pipe fill up first.
+            time.sleep(0.5)
+            assert reader.read() == f"{'x' * 10**6} {'y' * 10**6}\n"
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import sys
 
 import click
 import pytest
+import torch
 from click.testing import CliRunner
 
+import parity
 from parity.base.errors import UserError
 from parity.cli import options
 from parity.cli.program import program
@@ -52,13 +54,31 @@ def test_the_callback_returns_the_exit_code(code):
     assert invoked(lambda mine: code).exit_code == code
 
 
+def raise_in(file, error):
+    """Raise an error as code of that file."""
+    exec(compile("raise error", file, "exec"), {"error": error})
+
+
 def test_an_error_of_our_own_is_no_refusal():
     """It keeps its traceback."""
 
     def fail(mine):
-        raise KeyError("ours")
+        raise_in(parity.__file__, KeyError("ours"))
 
     assert isinstance(invoked(fail).exception, KeyError)
+
+
+@pytest.mark.parametrize("library", [None, os.__file__, torch.__file__])
+def test_an_error_of_a_users_code_at_any_place_is_a_refusal_with_its_line(library):
+    """The user's code may raise it in a call of a library."""
+
+    def fail(mine):
+        raise_in(library or __file__, KeyError("theirs"))
+
+    ended = invoked(fail)
+    assert (ended.exit_code, ended.stdout) == (BAD_INPUT, "")
+    place = f"{__file__}:{raise_in.__code__.co_firstlineno + 2 if library else 1}"
+    assert ended.stderr == f"error: case: KeyError: 'theirs', {place} is raised; correct that code\n"
 
 
 def test_modules_of_the_present_folder_can_be_imported_and_hide_none(tmp_path, monkeypatch):
@@ -159,7 +179,7 @@ def test_what_the_machine_lacks_is_one_message(error, message):
 )
 def test_a_mistake_of_the_program_stays_one(error):
     with pytest.raises(type(error)), boundary():
-        raise error
+        raise_in(parity.__file__, error)
 
 
 class Own(BaseException):
