@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from parity.base import streams
 from parity.base.errors import UserError
@@ -30,6 +30,7 @@ _remains: list[tuple[str, Callable[[], bool]]] = []
 _ends = threading.Event()
 _stderr = 2
 """Descriptor of the program's stderr."""
+_leave = os._exit
 _is_ours = False
 """Whether this process is the program or one of its own processes, and not somebody else's."""
 
@@ -101,6 +102,7 @@ def own_process() -> None:
 def watch() -> None:
     """Wait for the signals from now on, in a thread. A signal that is ignored stays so, as under nohup."""
     own_process()
+    os._exit = _exit_from(os.getpid())
     streams.guard(_what_remains)
     sys.excepthook = _unless_ending(sys.excepthook)
     threading.excepthook = _unless_ending(threading.excepthook)
@@ -127,6 +129,20 @@ def _listen() -> None:
     threading.Thread(target=_wait, args=(reading,), name="interruption", daemon=True).start()
 
 
+def _exit_from(program: int) -> Callable[[int], NoReturn]:
+    """`os._exit` that is a `SystemExit` in the program: a user's code gives it no exit code.
+
+    Processes that it forks end as ever.
+    """
+
+    def leave(status: int) -> NoReturn:
+        if os.getpid() == program:
+            raise SystemExit(status)
+        _leave(status)
+
+    return leave
+
+
 def _unless_ending(tell: Callable[..., object]) -> Callable[..., Any]:
     def hook(*error: Any) -> None:
         stay_if_ending()
@@ -149,7 +165,7 @@ def _end(number: int) -> None:
         text = f"interrupted by {signal.Signals(number).name}; {_what_remains() or _NOTHING}\n"
         os.write(_stderr, f"{_CURSOR if sys.__stderr__ and sys.__stderr__.isatty() else ''}{text}".encode())
     _undo_all()
-    os._exit(128 + number)
+    _leave(128 + number)
 
 
 def _what_remains() -> str:

@@ -1,5 +1,8 @@
 """Mistakes in a user's own case: bad input with the line, whichever method fails."""
 
+import subprocess
+import sys
+
 import pytest
 
 from parity.base.errors import UserError
@@ -95,6 +98,23 @@ def test_a_mistake_is_refused_with_its_line(refused, tmp_path, monkeypatch, requ
     if "fails" in message:
         assert f"{name}.py:" in told
         assert told.endswith("; correct that code")
+
+
+@pytest.mark.parametrize(("place", "code"), [(REFERENCE, 2), ("super().__init__()", 2), ("return ", 1)])
+def test_a_case_that_ends_its_process_with_0_does_not_pass(tmp_path, place, code):
+    """The last one is the forward of the reference, in the process of a runner."""
+    assert place in SOURCE
+    (tmp_path / "leaves.py").write_text(SOURCE.replace(place, f"__import__('os')._exit(0); {place}", 1))
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "run_parity.py"), "run", "--model", "leaves:case", "--precision", "fp32"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == code, ended
+    if code == 2:
+        assert "build_reference fails (SystemExit: 0, " in ended.stderr
+        assert "leaves.py:" in ended.stderr
 
 
 def test_what_the_machine_lacks_is_no_mistake_of_the_case(refused, tmp_path, monkeypatch):

@@ -226,6 +226,22 @@ class TestRaisable:
         assert err == "(<class 'Exception'>, <class 'SystemExit'>) (<class 'BaseException'>,)\n"
 
 
+def test_an_end_without_any_handler_is_an_exit_in_the_program_alone(program):
+    """The end by a signal has the exit code of the signal all the same."""
+    process = program(
+        "import os, sys, time; from parity.base.interruption import watch; watch()\n"
+        "try: os._exit(0)\n"
+        "except SystemExit as error: print(error.code, file=sys.stderr)\n"
+        "child = os.fork() or os._exit(3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr)\n"
+        "print('ready', flush=True); time.sleep(600)"
+    )
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert err.splitlines()[:2] == ["0", "3"]
+    assert process.returncode == 143
+
+
 def test_a_file_that_is_begun_during_the_end_goes_with_it(program, tmp_path):
     process = program(
         "import threading, time\nfrom pathlib import Path\n"

@@ -103,7 +103,7 @@ def test_text_without_buffers_comes_at_once(number, options):
     """In Python's own way: an end of the process by a signal would lose the text."""
     text = (
         "import os, sys\nfrom parity.base.interruption import watch\nwatch()\n"
-        f"sys.{('stdout', 'stderr')[number - 1]}.write('x'); os._exit(0)"
+        f"sys.{('stdout', 'stderr')[number - 1]}.write('x'); os.kill(os.getpid(), 9)"
     )
     end = subprocess.run([sys.executable, *options, "-c", text], cwd=ROOT, capture_output=True, text=True)
     assert (end.stdout, end.stderr)[number - 1] == ("x" if options else "")
