@@ -46,8 +46,10 @@ if __name__ == "__main__":
     module = "generative_recommenders.ops.triton.triton_hstu_attention"
     source = "https://github.com/meta-recsys/generative-recommenders"
     public = public_module(module, source, ".", "fbgemm_gpu", "triton")
-    projection = torch.randn(LENGTH, 3 * HEADS * WIDTH, device=DEVICE, dtype=torch.bfloat16)
-    slices = [part.view(LENGTH, HEADS, WIDTH) for part in projection.split(HEADS * WIDTH, dim=1)]
+    projection = torch.randn(LENGTH, 4 * HEADS * WIDTH, device=DEVICE, dtype=torch.bfloat16)
+    # The public layer's order: u, v, q, k.
+    _, v, q, k = (part.view(LENGTH, HEADS, WIDTH) for part in projection.split(HEADS * WIDTH, dim=1))
+    slices = [q, k, v]
     for name, operands in (("slices", slices), ("contiguous", [part.contiguous() for part in slices])):
         read, rows = memory_of_q(public, operands), operands[0].flatten(1)
         others = int((read != rows).any(dim=1).sum())

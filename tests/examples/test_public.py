@@ -27,7 +27,7 @@ SCRIPTS = {
     "meta_triton_strides.py": (
         "generative-recommenders",
         [
-            "slices: rows of q begin every 1536 numbers, in the descriptor 512; 511 of 512 rows are others",
+            "slices: rows of q begin every 2048 numbers, in the descriptor 512; 511 of 512 rows are others",
             "contiguous: rows of q begin every 512 numbers, in the descriptor 512; 0 of 512 rows are others",
         ],
     ),

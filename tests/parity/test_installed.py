@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.locations import ROOT
+from tests.parity.cli.completions import bash_completions
 
 pytestmark = [pytest.mark.full, pytest.mark.xdist_group("installed")]
 
@@ -107,6 +108,14 @@ def test_the_program_runs_a_new_case(installed, tmp_path):
     assert "asked: all" in out
     assert "not asked" not in out
     assert (tmp_path / "parity_reports").is_dir()
+
+
+def test_bash_completes_the_program(installed, tmp_path):
+    path = f"{installed / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    offered = bash_completions("parity", tmp_path, PATH=path, PYTHONPATH=str(installed))
+    assert offered("s") == ["shrink", "self-test", "stream", "serve"]
+    assert offered("run", "--runners", "torch,tripy_j") == ["torch,tripy_jagged"]
+    assert offered("--ca") == ["--case"]
 
 
 def test_pytest_has_the_plugin(installed, tmp_path):

@@ -16,6 +16,7 @@ from parity.case import Registry
 from parity.cli import registered
 from parity.cli.program import VERBS, program
 from tests.locations import ROOT
+from tests.parity.cli.completions import bash_completions
 
 NAMES = [verb.name for verb in VERBS]
 NOTHING = Registry(cases=lambda: [], load=registered.REGISTERED.load)
@@ -103,6 +104,13 @@ def completed(monkeypatch, words, number):
 )
 def test_a_shell_completes(monkeypatch, words, expected):
     assert completed(monkeypatch, words, len(words.split(" ")) - 1) == expected
+
+
+def test_bash_completes_after_the_line_of_the_documentation():
+    offered = bash_completions("./run_parity.py", ROOT)
+    assert offered("re") == ["replay", "resume"]
+    assert offered("run", "--case", "dlrm_tiny,stu_tiny_gr") == ["dlrm_tiny,stu_tiny_group"]
+    assert offered("run", "--runners", "torch,tripy_j") == ["torch,tripy_jagged"]
 
 
 def test_completion_and_help_import_no_engine():
