@@ -39,6 +39,8 @@ COMMAND = "parity.compare of"
 """Beginning of the command in the report of a comparison."""
 MOST_INSIDE = 2
 """Largest number of printed notes on modules that are judged inside the model alone."""
+MOST_NAMES = 4
+"""Largest number of names of modules in a printed note."""
 TIMEOUT = 600.0
 """Time limit of one step of one runner in a process of its own, in seconds."""
 
@@ -227,34 +229,38 @@ def details(runner: RunnerReport) -> list[str]:
 
 
 def _notes(runner: RunnerReport) -> list[str]:
-    """Modules without a verdict, or without one alone, and the reasons.
-
-    Paths that differ in numbers alone share a line.
-    """
-    without: dict[tuple[str, str, str], list[str]] = {}
-    inside: dict[tuple[str, str, str], dict[str, None]] = {}
+    """Modules without a verdict, or without one alone; modules of one class and reason share a line."""
+    without: dict[tuple[str, str], dict[str, None]] = {}
+    inside: dict[tuple[str, str], dict[str, None]] = {}
     for module in runner.modules:
+        # A module with several calls or outputs has its gap and notes at each of them.
         if module.gap:
-            without.setdefault((pattern_of(module.path), module.kind, module.gap), []).append(module.path)
+            without.setdefault((module.kind, module.gap), {})[module.path] = None
         for note in module.notes:
             if note.startswith(INSIDE_ALONE):
-                # A module with several calls or outputs has the note at each of them.
-                inside.setdefault((pattern_of(module.path), module.kind, note), {})[module.path] = None
-    lines = [_note(list(paths), *key) for groups in (without, inside) for key, paths in groups.items()]
+                inside.setdefault((module.kind, note), {})[module.path] = None
+    lines = [
+        f"note: {_named(list(paths), kind)}: {reason}"
+        for groups in (without, inside)
+        for (kind, reason), paths in groups.items()
+    ]
     more = len(inside) - MOST_INSIDE
     if more > 0:
         lines[-more:] = [f"note: {more} notes more on modules {INSIDE_ALONE}; the written report lists them"]
     return lines
 
 
-def _note(paths: Sequence[str], pattern: str, kind: str, reason: str) -> str:
-    return f"note: {_named(paths, pattern, kind)}: {reason}"
-
-
-def _named(paths: Sequence[str], pattern: str, kind: str) -> str:
-    """Modules of one class, by the pattern of their paths."""
+def _named(paths: Sequence[str], kind: str) -> str:
+    """Modules of one class; paths that differ in numbers alone are one pattern."""
     # The reference has no class for a module that the port alone has.
     is_extra = kind == "unknown"
     if len(paths) == 1:
         return f"{paths[0]} ({'in the port alone' if is_extra else kind})"
-    return f"{pattern} ({len(paths)} {'modules, in the port alone' if is_extra else f'{kind} modules'})"
+    alike: dict[str, list[str]] = {}
+    for path in paths:
+        alike.setdefault(pattern_of(path), []).append(path)
+    names = [pattern if len(group) > 1 else group[0] for pattern, group in alike.items()]
+    if len(names) > MOST_NAMES:
+        names[MOST_NAMES - 1 :] = ["..."]
+    modules = "modules, in the port alone" if is_extra else f"{kind} modules"
+    return f"{', '.join(names)} ({len(paths)} {modules})"

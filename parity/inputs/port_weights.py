@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -127,17 +127,35 @@ def _split_fix(
 ) -> str:
     """The rules for tensors of the port that are equal parts of one that is left over; empty without one."""
     for own in left:
-        leaf = own.rpartition(".")[2]
-        parts = [name for name in alone if name.rpartition(".")[2] == leaf]
-        if len(parts) > 1 and len({shapes[name] for name in parts}) == 1 and shapes[parts[0]]:
+        for parts in _possible_parts(own, alone):
+            if len({shapes[name] for name in parts}) != 1 or not shapes[parts[0]]:
+                continue
             first, *others = shapes[parts[0]]
             if tuple(weights[own].shape) == (len(parts) * first, *others):
+                patterns = [pattern_of(name) for name in parts]
+                # Numbers that tell the parts apart belong to no pattern.
+                if len({*patterns}) == len(parts) and all(
+                    p.count("*") == pattern_of(own).count("*") for p in patterns
+                ):
+                    own, parts = pattern_of(own), patterns
                 rules = (
                     f"{name!r}: parity.From({own!r}, split=({place}, {len(parts)}))"
                     for place, name in enumerate(parts)
                 )
                 return f"write weights={{{', '.join(rules)}}} in the reference's order"
     return ""
+
+
+def _possible_parts(own: str, alone: Sequence[str]) -> Iterator[list[str]]:
+    """Tensors of the port that may be the parts of a tensor, the ones in its own module first."""
+    *owner, leaf = own.split(".")
+    for length in range(len(owner), -1, -1):
+        prefix = "".join(f"{name}." for name in owner[:length])
+        inside = [name for name in alone if name.startswith(prefix)]
+        # A joined tensor may be a parameter of its own, such as `in_proj_weight`.
+        parts = [name for name in inside if f"_{leaf}".endswith(f"_{name.rpartition('.')[2]}")]
+        if len(parts) > 1:
+            yield parts
 
 
 def _fix(name: str, absent: str, weights: Mapping[str, torch.Tensor]) -> str:

@@ -118,15 +118,17 @@ def test_notes_of_repeated_modules_share_a_line():
     modules = [
         SimpleNamespace(path=p, tap=p, kind="ReLU", gap="is absent", notes=(), verdicts={}) for p in paths
     ]
-    extra = ("blocks.0.q", "blocks.1.q", "head.q")
+    extra = ("blocks.0.q", "blocks.1.q", "head.q", "a.k", "b.k", "c.k")
     modules += [
         SimpleNamespace(path=p, tap=p, kind="unknown", gap="none", notes=(), verdicts={}) for p in extra
     ]
     assert details(SimpleNamespace(modules=modules, diagnosis=None)) == [
-        "note: blocks.*.act (2 ReLU modules): is absent",
+        "note: blocks.*.act, act (3 ReLU modules): is absent",
+        "note: blocks.*.q, head.q, a.k, ... (6 modules, in the port alone): none",
+    ]
+    assert details(SimpleNamespace(modules=modules[2:6], diagnosis=None)) == [
         "note: act (ReLU): is absent",
-        "note: blocks.*.q (2 modules, in the port alone): none",
-        "note: head.q (in the port alone): none",
+        "note: blocks.*.q, head.q (3 modules, in the port alone): none",
     ]
 
 

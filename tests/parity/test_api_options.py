@@ -306,6 +306,42 @@ def test_parts_of_a_joined_tensor_have_their_rule():
     assert "'q.weight': parity.From('qkv.weight', split=(0, 3))" in str(caught.value)
 
 
+class Attending(torch.nn.Module):
+    """Attention whose projections are one tensor, twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.MultiheadAttention(6, 2) for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x, x, x)[0]
+        return x
+
+
+class AttendingApart(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.layers = [Projections(dtype), Projections(dtype)]
+
+    def forward(self, x):
+        return x
+
+
+class Projections(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.q, self.k, self.v, self.out_proj = (tp.Linear(6, 6, dtype=dtype) for _ in range(4))
+
+
+def test_parts_of_a_joined_parameter_of_repeated_modules_have_one_rule():
+    with pytest.raises(parity.UserError) as caught:
+        parity.compare(Attending(), AttendingApart, ROWS, ("fp32",))
+    source = "parity.From('layers.*.in_proj_weight', split="
+    rules = ", ".join(f"'layers.*.{name}.weight': {source}({part}, 3))" for part, name in enumerate("qkv"))
+    assert f"write weights={{{rules}}} in the reference's order" in str(caught.value)
+
+
 def test_nan_in_the_inputs_blames_nobody():
     rows = {"x": np.full((32, 6), np.nan, np.float32)}
     result = parity.compare(Two(), TwoPort, rows, ("fp32",), names=NAMES, weights=WEIGHTS, unused=("table",))
