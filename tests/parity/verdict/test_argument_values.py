@@ -1,19 +1,18 @@
 """Verdicts on single arguments: which values are equal, which are compared, and the words of a difference."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from parity.base.precision import PRECISIONS
-from parity.capture.arguments import Argument, Received, with_value
 from parity.capture.captures import Capture, ModuleCall
 from parity.verdict import arguments
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.tolerance import Tolerated
+from tests.parity.verdict.received_calls import capture, tensor
 
 B, N = 4, 6
 CALL = "block.attention"
@@ -23,37 +22,6 @@ VALID = np.arange(N) < LENGTHS[:, None]
 
 class Table:
     """Neither a tensor nor a constant."""
-
-
-def tensor(*shape, seed=3):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def capture(*calls, tensors=()):
-    """Calls as (name, values) or (name, values, facts); a value is a tensor, a constant or an object.
-
-    Facts: `finished`, `longest`, `origins` by argument, and the names of `defaults`.
-    """
-    made = Capture(tensors=dict.fromkeys(tensors, torch.zeros(1)))
-    for call, values, *facts in calls:
-        facts = facts[0] if facts else {}
-        received = []
-        for place, (name, value) in enumerate(values.items()):
-            plain = Argument(
-                name,
-                facts.get("places", {}).get(name, place),
-                origin=facts.get("origins", {}).get(name, ""),
-                is_default=name in facts.get("defaults", ()),
-            )
-            if isinstance(value, torch.Tensor):
-                made.call_inputs[f"{call}({name})"] = value
-                received.append(replace(plain, tensor=f"{call}({name})"))
-            else:
-                received.append(with_value(plain, value))
-        made.arguments[call] = Received(
-            "block", facts.get("finished", 0), facts.get("longest", 8), tuple(received)
-        )
-    return made
 
 
 NOTHING = Tolerated()

@@ -1,0 +1,131 @@
+"""Modules that run inside the model alone, and errors of arguments that a case tolerates."""
+
+import pytest
+import torch
+
+from parity.base.precision import PRECISIONS
+from parity.capture.captures import Capture, ModuleCall
+from parity.verdict.arguments import judge_arguments, other_form
+from parity.verdict.evidence import Evidence, Results
+from parity.verdict.tolerance import Tolerated
+from tests.parity.verdict.received_calls import capture, tensor
+
+CALL = "block@1"
+X, MASK = tensor(4, 3), torch.ones(4, 3, dtype=torch.bool)
+MODULE = ModuleCall("block", CALL, "Block", [], {}, (f"{CALL}[0]", f"{CALL}[1]"))
+
+
+def evidence_of(reference, **fields):
+    return Evidence(PRECISIONS["fp32"], "forward", reference, {}, {}, {}, {}, {}, 4, **fields)
+
+
+def form(theirs, ours, problems=(CALL,), taps=(f"{CALL}[1]",), facts=({}, {}), called=True):
+    """The form of a call's arguments on both sides."""
+    reference, port = (
+        capture((CALL, values, fact)) for values, fact in zip((theirs, ours), facts, strict=True)
+    )
+    if not called:
+        port.arguments.clear()
+    results = Results(
+        {},
+        tapped=dict.fromkeys(taps, X),
+        isolated_problems=dict.fromkeys(problems, "ValueError"),
+        received=port,
+    )
+    return other_form(evidence_of(reference), results, MODULE)
+
+
+# The reference's arguments, the port's, and the form.
+FORMS = {
+    "equal": ({"x": X, "mask": MASK}, {"x": X, "mask": MASK}, ""),
+    # Values are no form, of integers and booleans either.
+    "other values": ({"x": X, "mask": MASK}, {"x": 2 * X, "mask": ~MASK}, ""),
+    "numbers for booleans": (
+        {"x": X, "mask": MASK.float()},
+        {"x": X, "mask": MASK},
+        "mask: bool in place of float32",
+    ),
+    "another shape": (
+        {"x": X, "mask": MASK},
+        {"x": X, "mask": MASK[:2]},
+        "mask: shape (2, 3) in place of (4, 3)",
+    ),
+    "the first of two": (
+        {"x": X, "mask": MASK},
+        {"x": X[:2], "mask": MASK[:2]},
+        "x: shape (2, 3) in place of (4, 3)",
+    ),
+    "no such argument": ({"x": X, "mask": MASK}, {"x": X}, "mask: the port's module has no such argument"),
+    "a further argument": (
+        {"x": X},
+        {"x": X, "scale": 2.0},
+        "scale: the reference's module has no such argument",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_form_of_a_modules_arguments(name):
+    theirs, ours, expected = FORMS[name]
+    assert form(theirs, ours) == expected
+
+
+def test_another_name_of_an_argument_is_a_form():
+    facts = ({"origins": {"x": "embedding"}}, {"origins": {"states": "embedding"}})
+    assert form({"x": X}, {"states": X}, facts=facts) == "x has the name states"
+
+
+def test_a_module_that_runs_alone_or_gives_no_result_has_no_form():
+    sides = {"mask": MASK.float()}, {"mask": MASK}
+    assert form(*sides) == "mask: bool in place of float32"
+    # It runs alone; it has no result inside the model; the port never calls it.
+    assert form(*sides, problems=("block",)) == ""
+    assert form(*sides, taps=("block[0]",)) == ""
+    assert form(*sides, called=False) == ""
+    # One of several results is enough.
+    assert form(*sides, taps=(f"{CALL}[0]", "other")) == "mask: bool in place of float32"
+
+
+def test_a_call_that_the_reference_never_makes_has_no_form():
+    results = Results({}, {f"{CALL}[0]": X}, isolated_problems={CALL: ""}, received=capture((CALL, {"x": X})))
+    assert other_form(evidence_of(Capture()), results, MODULE) == ""
+
+
+ORACLE = X.double()
+"""The reference's argument is exact."""
+
+
+def is_told(error, errors, finished=2, own=0.0):
+    """Whether a relative error of an argument is told, behind taps whose errors are tolerated."""
+    reference = capture((CALL, {"x": X}, {"finished": finished}), tensors=("first", "second", "third"))
+    port = capture((CALL, {"x": X * (1 + error)}))
+    asked = []
+
+    def tolerated(tap, path):
+        asked.append((tap, path))
+        return own
+
+    evidence = evidence_of(reference, oracle_received=capture((CALL, {"x": ORACLE})), tolerated=tolerated)
+    places = {"first": 0, "second": 1, "third": 2}
+    calls = judge_arguments(
+        evidence, Results({}, received=port), 9, True, lambda _: None, Tolerated(errors, places)
+    )
+    assert set(asked) <= {(CALL, "block")}
+    return bool(calls)
+
+
+def test_an_error_up_to_a_tolerated_one_before_the_call_is_not_told():
+    assert is_told(0.01, {})
+    assert not is_told(0.01, {"first": 0.02})
+    assert is_told(0.03, {"first": 0.02})
+    assert not is_told(0.03, {"first": 0.02, "second": 0.04})
+    # A module that finishes behind the call brings no error into it.
+    assert is_told(0.03, {"first": 0.02, "third": 0.04})
+    assert is_told(0.01, {"third": 0.04})
+
+
+def test_the_tolerance_of_the_call_itself_counts_behind_one_that_carries():
+    assert not is_told(0.03, {"first": 0.02}, own=0.04)
+    # Without an error before the call, its own tolerance is for its results.
+    assert is_told(0.03, {}, own=0.04)
+    assert is_told(0.05, {"first": 0.02}, own=0.04)
