@@ -65,8 +65,7 @@ def test_call_stacks_and_the_replaced_stderr():
     result = run("nvtripy_compile.py")
     assert result.returncode == 0, result.stderr
     assert "the same file: False" in result.stdout
-    with_stacks, without = re.findall(r"([\d.]+) s (?:with|without)", result.stdout)
-    assert float(with_stacks) > 2 * float(without)
+    assert re.findall(r"in [\d.]+ s (\w+) call stacks", result.stdout) == ["with", "without"]
 
 
 def test_a_missing_checkout_or_package_ends_with_2_and_the_command_that_brings_it(tmp_path):
