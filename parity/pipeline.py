@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from parity.report.assemble import assemble
 from parity.report.files import read_report, write_again
 from parity.report.polygraphy import write_polygraphy
 from parity.report.schema import Report, StreamReport
+from parity.verdict.apart import judge_of
 from parity.verdict.judging import PrecisionJudge, PrecisionJudgement
 from parity.verdict.sensitivity import multiples
 
@@ -150,7 +150,10 @@ def _finish(
 
     # Streams come first: they are the longest units of one process. No core waits long for the last unit.
     longest_first = sorted(prepared, key=lambda entry: _length(entry, request), reverse=True)
-    units = [*((entry, None) for entry in prepared), *itertools.product(longest_first, precisions)]
+    # Coarse precisions may need batches with more rows, which nobody knows beforehand.
+    coarsest_first = sorted(precisions, key=lambda precision: precision.unit_roundoff, reverse=True)
+    pairs = ((entry, precision) for precision in coarsest_first for entry in longest_first)
+    units = [*((entry, None) for entry in prepared), *pairs]
     live = [case for case in request.cases if case.is_live]
     results = side_by_side(work, units, folder, request.timeout, bool(live), sharing)
     names = ((entry.case.name, precision) for entry, precision in units)
@@ -207,7 +210,15 @@ def _judged(
     batches = batches_in(prepared.inputs.batches, precision.name, request.precisions)
     recorded = batches[0].is_recorded
     names = [batch.name for batch in batches]
-    judge = PrecisionJudge(prepared.case, precision, folder, names, recorded, prepared.labels_digests)
+    judge = PrecisionJudge(
+        prepared.case,
+        precision,
+        folder,
+        names,
+        recorded,
+        prepared.labels_digests,
+        judge_of(worker, prepared.case),
+    )
     keep = request.save is not None
     judge.judge(collection.collect_all(), keep)
     failed = judge.first_failure()

@@ -29,6 +29,10 @@ MAX_GPU_WORKERS, CORES_OF_A_GPU_WORKER = 8, 2
 """Largest number of workers beside a GPU, and the cores that each needs: it compiles while the GPU waits."""
 JOINING_SECONDS = 0.5
 """Longest time in which a timing waits until half of the workers have one, in seconds. Captures go on."""
+JUDGE = "judge"
+"""Name of a worker's process that judges, see `Scheduler.judges_apart`."""
+JUDGE_TIMEOUT = 1e6
+"""Time limit of a verdict on a batch in seconds: none, as in this process."""
 PATIENCE = 3.0
 """Time for dismissed processes to clean up, in seconds; a process that still computes is ended after it."""
 
@@ -72,6 +76,8 @@ class Scheduler:
     Attributes:
         units: The same.
         workers: Number of pairs of case and precision that run side by side.
+        judges_apart: Whether each worker has a process that judges. In this process one thread has the
+            interpreter at a time, and verdicts of so many workers would wait for one another.
         threads_shared: Threads of a process that shares the cores.
         threads_alone: Threads of a process that has all cores.
     """
@@ -83,6 +89,7 @@ class Scheduler:
         division = sharing or sharings()[0]
         self.units = units
         self.workers, self._parts = division.workers, division.parts
+        self.judges_apart = self.workers > MAX_WORKERS
         self._times_gpu = torch.cuda.is_available()
         self.threads_shared = max(1, threads // self._parts)
         self.threads_alone = threads
@@ -164,7 +171,7 @@ class RunnerPool:
             return self._turns[name]
 
     def get(self, name: str, precision: Precision) -> RunnerProcess | RunnerHere:
-        """The live process of a runner, whose environment fits the precision."""
+        """The live process of a runner, or of `JUDGE`, whose environment fits the precision."""
         # TensorRT and cuBLAS read this once, when they start: only tf32 runs may round factors to tf32.
         environment = {} if precision.name == "tf32" else {"NVIDIA_TF32_OVERRIDE": "0"}
         key = (name, *environment)
@@ -176,15 +183,18 @@ class RunnerPool:
                 if self._here:
                     process = RunnerHere(name, log)
                 else:
-                    process = RunnerProcess(name, log, self._timeout, environment)
+                    timeout = JUDGE_TIMEOUT if name == JUDGE else self._timeout
+                    process = RunnerProcess(name, log, timeout, environment)
                 self._processes[key] = process
         return process
 
     def code(self) -> list[dict[str, str]]:
-        """Digests of the code in each live process, see `parity.base.code.imported_code`."""
+        """Digests of the code in each live process of a runner, see `parity.base.code.imported_code`."""
         target = f"{imported_code.__module__}:{imported_code.__name__}"
         with self._lock:
-            live = [process for process in self._processes.values() if process.alive]
+            live = [
+                process for (name, *_), process in self._processes.items() if name != JUDGE and process.alive
+            ]
         return [process.request(Commands.call, target) for process in live]
 
     def dismiss(self) -> None:

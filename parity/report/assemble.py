@@ -148,9 +148,13 @@ def latency_report(seconds: Sequence[float], replays: Sequence[float] = ()) -> L
         seconds: Times of single runs, at least one.
         replays: Times of replays of the same work, or empty.
     """
-    quartiles = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [*seconds] * 3
-    # The exclusive deciles of few runs lie outside the measured range.
-    deciles = statistics.quantiles(seconds, n=10, method="inclusive") if len(seconds) > 1 else [*seconds] * 9
+    # The exclusive deciles of few runs lie outside the measured range, and so do the quartiles of two runs.
+    quartiles, deciles = [*seconds] * 3, [*seconds] * 9
+    if len(seconds) > 1:
+        quartiles = statistics.quantiles(
+            seconds, n=4, method="inclusive" if len(seconds) == 2 else "exclusive"
+        )
+        deciles = statistics.quantiles(seconds, n=10, method="inclusive")
     return LatencyReport(
         median=statistics.median(seconds),
         p10=deciles[0],

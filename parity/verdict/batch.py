@@ -32,6 +32,9 @@ from parity.verdict.judgement import Diagnosis, RunnerJudgement
 from parity.verdict.notes import notes
 from parity.verdict.rows import judge_rows, row_diagnosis
 
+JudgesBatch = Callable[[Case, PrecisionFolder, str, Collection[str]], dict[str, RunnerJudgement]]
+"""The type of `judge_batch`."""
+
 
 def judge_batch(
     case: Case, folder: PrecisionFolder, batch: str, diagnosed: Collection[str] = ()

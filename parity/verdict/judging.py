@@ -20,7 +20,7 @@ from parity.execution.folder import BatchFolder, CaseFolder
 from parity.execution.record import REFERENCE, read_record
 from parity.inputs.arrays import load
 from parity.timing.roofline import Rooflines, read_rooflines
-from parity.verdict.batch import judge_batch
+from parity.verdict.batch import JudgesBatch, judge_batch
 from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
 from parity.verdict.merging import merge_batches
 from parity.verdict.sensitivity import most_further
@@ -58,6 +58,7 @@ class PrecisionJudge:
         names: Names of the batches that are known at the start, in order.
         recorded: Whether they are recorded data.
         labels_digests: Digest of each batch's labels; empty without labels, and then there are no metrics.
+        judge_batch: Judges one batch.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class PrecisionJudge:
         names: Sequence[str],
         recorded: bool,
         labels_digests: Sequence[str],
+        judge_batch: JudgesBatch = judge_batch,
     ) -> None:
+        self._judge_batch = judge_batch
         self._case = case
         self._precision = precision
         self._weights = folder.weights
@@ -120,7 +123,7 @@ class PrecisionJudge:
             self._most_further = most_further(self._case.batch_size_of(load(batch.inputs).arrays))
         folder = batch.precision(self._precision.name)
         diagnosed = {name for before in self._batches for name, j in before.items() if j.verdict == "FAIL"}
-        judgements = judge_batch(self._case, folder, self._names[number], diagnosed)
+        judgements = self._judge_batch(self._case, folder, self._names[number], diagnosed)
         self._batches.append(judgements)
         for name in judgements:
             if (path := folder.runner(name).coverage).exists():
@@ -159,7 +162,7 @@ class PrecisionJudge:
     def judge_again(self, number: int, batch: BatchFolder, keep: bool = True) -> None:
         """Judge a batch without labels once more, from captures of all modules alone."""
         folder = batch.precision(self._precision.name)
-        self._batches[number] = judge_batch(self._case, folder, self._names[number])
+        self._batches[number] = self._judge_batch(self._case, folder, self._names[number], ())
         if not keep:
             shutil.rmtree(folder.path)
 

@@ -62,7 +62,7 @@ class Buffers:
         Args:
             copies: Stream of the copies; None without a GPU.
             work: Stream of the work; None without a GPU.
-            looked_up: Further arguments, which are on the device and come in the stream of the copies.
+            looked_up: Further arguments, on the CPU or the device, which come in the stream of the copies.
         """
         if copies is None or work is None or self._copied is None:
             return map_tree({**self.arguments, **looked_up()}, to_device)
@@ -71,7 +71,8 @@ class Buffers:
                 self.arguments,
                 lambda leaf: leaf.to("cuda", non_blocking=True) if _is_tensor(leaf) else leaf,
             )
-            copied = {**copied, **looked_up()}
+            # Rows of tables on the CPU are copied too.
+            copied = {**copied, **map_tree(looked_up(), lambda leaf: leaf.to("cuda", non_blocking=True))}
             self._copied.record(copies)
         work.wait_event(self._copied)
         for _, leaf in leaves(copied):

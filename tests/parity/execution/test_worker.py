@@ -157,8 +157,13 @@ def test_a_crash_names_the_signal_and_the_last_line_of_the_log(process):
     )
 
 
-def test_the_last_line_is_the_process_s_own(process):
-    # Its log starts with what earlier tests made earlier processes print, and ends with a stack dump.
+def test_the_last_line_is_the_process_s_own(pool, process):
+    _failure(process, Commands.run, Path("/no/such/input"), Path("stem"))
+    os.kill(process.pid, signal.SIGKILL)
+    _failure(process, Commands.start, 1)
+    # Its log starts with what an earlier process printed, and ends with a stack dump.
+    process = pool.get("torch", FP32)
+    process.request(Commands.start, 1)
     os.kill(process.pid, signal.SIGSEGV)
     assert _failure(process, Commands.start, 1).reason == "signal SIGSEGV during 'start'"
 

@@ -157,6 +157,8 @@ def test_quantiles_lie_within_what_was_seen_and_replays_stand_beside():
     assert milliseconds(found) == "51000 ±50%, graph 500 ±50%"
     one = latency_report([3.0])
     assert (one.p10, one.median, one.p90, one.replay) == (3, 3, 3, None)
+    two = latency_report([1.0, 9.0])
+    assert (two.p25, two.median, two.p75) == (3, 5, 7)
 
 
 def test_a_terminal_shows_replays_memory_and_clocks():

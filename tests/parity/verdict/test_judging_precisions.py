@@ -36,10 +36,9 @@ def folder(tmp_path):
     return saved_batch(tmp_path)
 
 
-def _judge(folder, labels=(), recorded=False):
-    return PrecisionJudge(
-        Scores(), PRECISIONS["fp32"], CaseFolder(folder.batch.path.parent), ["typical"], recorded, labels
-    )
+def _judge(folder, labels=(), recorded=False, judge=judge_batch):
+    case_folder = CaseFolder(folder.batch.path.parent)
+    return PrecisionJudge(Scores(), PRECISIONS["fp32"], case_folder, ["typical"], recorded, labels, judge)
 
 
 def test_batches_are_judged_as_they_come(folder):
@@ -162,17 +161,16 @@ def test_the_coverage_of_all_batches_is_asked_for_its_sizes(folder):
     assert seen == {size: {"1", "many", "varies"}, line: {"ran"}}
 
 
-def test_a_failing_runner_has_its_cause_searched_once(folder, monkeypatch):
+def test_a_failing_runner_has_its_cause_searched_once(folder):
     asked = []
 
     def judged_batch(case, folder, name, diagnosed=()):
         asked.append((name, set(diagnosed)))
         return judge_batch(case, folder, name, diagnosed)
 
-    monkeypatch.setattr("parity.verdict.judging.judge_batch", judged_batch)
     judged(folder)
     write(folder, "onnx", untapped=of(OUTPUT, 1.5))
-    judge = _judge(folder)
+    judge = _judge(folder, judge=judged_batch)
     judge.add(folder.batch)
     judge._names.append("again")
     judge.add(folder.batch)

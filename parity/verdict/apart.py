@@ -1,0 +1,58 @@
+"""Verdicts on batches in a process of a worker, beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from parity.base.errors import UserError
+from parity.base.precision import PRECISIONS
+from parity.base.process import one_thread
+from parity.case import Case, CaseReference, load_case
+from parity.execution.commands import Commands
+from parity.execution.folder import PrecisionFolder
+from parity.execution.record import RunnerFailure
+from parity.execution.scheduler import JUDGE, Worker
+from parity.verdict.batch import JudgesBatch, judge_batch
+from parity.verdict.judgement import RunnerJudgement
+
+
+def judge_of(worker: Worker, case: Case) -> JudgesBatch:
+    """The function that judges batches of a case: `judge_batch`, here or in a process of the worker."""
+    return judge_batch if case.is_live or not worker.scheduler.judges_apart else _Apart(worker).judge
+
+
+class _Apart:
+    """`judge_batch` in a process of a worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._pool = worker.pool
+
+    def judge(
+        self, case: Case, folder: PrecisionFolder, batch: str, diagnosed: Collection[str] = ()
+    ) -> dict[str, RunnerJudgement]:
+        """As `judge_batch`.
+
+        Raises:
+            UserError: As of `judge_batch`, or the process has died.
+        """
+        process = self._pool.get(JUDGE, PRECISIONS[folder.path.name])
+        arguments = (case.reference, folder, batch, sorted(diagnosed))
+        try:
+            judged = process.request(Commands.call, f"{__name__}:{judged_here.__name__}", *arguments)
+        except RunnerFailure as failure:
+            problem = f"in batch {batch} have no result ({failure})"
+            raise UserError("verdicts", case.name, problem, "give fewer rows with --batch") from failure
+        if isinstance(judged, UserError):
+            raise judged
+        return judged
+
+
+@one_thread()
+def judged_here(
+    reference: CaseReference, folder: PrecisionFolder, batch: str, diagnosed: Collection[str]
+) -> dict[str, RunnerJudgement] | UserError:
+    """The result of `judge_batch` in this process, or its error."""
+    try:
+        return judge_batch(load_case(reference), folder, batch, diagnosed)
+    except UserError as error:
+        return error

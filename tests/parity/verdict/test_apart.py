@@ -1,0 +1,80 @@
+"""Verdicts in a process of a worker are those of this process, errors included."""
+
+import os
+import shutil
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from cases.shipped import load_case
+from parity.base.errors import UserError
+from parity.base.precision import PRECISIONS
+from parity.execution.folder import PrecisionFolder, RunFolder
+from parity.execution.scheduler import JUDGE, MAX_WORKERS, RunnerPool, Scheduler, Sharing
+from parity.verdict.apart import judge_of
+from parity.verdict.batch import judge_batch
+
+CASE = load_case("hstu_tiny")
+
+
+@pytest.fixture
+def pool(tmp_path):
+    processes = RunnerPool(tmp_path / "logs", timeout=1.0)
+    yield processes
+    processes.stop()
+
+
+@pytest.fixture
+def apart(pool):
+    return judge_of(SimpleNamespace(pool=pool, scheduler=SimpleNamespace(judges_apart=True)), CASE)
+
+
+@pytest.fixture
+def folder(saved_run):
+    return RunFolder(saved_run.folder).case(CASE.name).batch(0).precision("fp32")
+
+
+def test_the_verdicts_are_those_of_this_process(apart, folder):
+    here, there = (judge(CASE, folder, "typical", ["torch"]) for judge in (judge_batch, apart))
+    assert [*there] == [*here]
+    for name, judgement in here.items():
+        assert judgement.taps
+        assert repr(there[name]) == repr(judgement)
+
+
+def test_a_damaged_file_has_the_same_message(apart, folder, tmp_path):
+    batch = shutil.copytree(folder.batch.path, tmp_path / "batch")
+    copied = PrecisionFolder(batch / folder.path.name)
+    copied.record.write_text("{")
+    with pytest.raises(UserError) as here:
+        judge_batch(CASE, copied, "typical")
+    with pytest.raises(UserError) as there:
+        apart(CASE, copied, "typical", ())
+    assert str(there.value) == str(here.value)
+
+
+def test_a_process_that_dies_is_named(apart, pool, folder):
+    process = pool.get(JUDGE, PRECISIONS["fp32"])
+    os.kill(process.pid, signal.SIGKILL)
+    process._process.join()
+    # A dead process is replaced, as a runner's is.
+    assert apart(CASE, folder, "typical", ())
+    process = pool.get(JUDGE, PRECISIONS["fp32"])
+    process.timeout = 0.2
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(UserError, match="verdicts: hstu_tiny in batch typical have no result"):
+        apart(CASE, folder, "typical", ())
+
+
+def test_its_code_is_no_runner_s(apart, pool, folder):
+    apart(CASE, folder, "typical", ())
+    assert pool.code() == []
+
+
+def test_few_workers_and_live_cases_judge_here(pool):
+    few, many = (Scheduler(1, Sharing(count, count)) for count in (MAX_WORKERS, MAX_WORKERS + 1))
+    assert judge_of(SimpleNamespace(pool=pool, scheduler=few), CASE) is judge_batch
+    assert judge_of(SimpleNamespace(pool=pool, scheduler=many), CASE) is not judge_batch
+    live = SimpleNamespace(is_live=True)
+    assert judge_of(SimpleNamespace(pool=pool, scheduler=many), live) is judge_batch
