@@ -27,12 +27,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu.timing import parsed, report  # noqa: E402
 from cases.shipped import load_case  # noqa: E402
+from parity.base.interruption import raisable  # noqa: E402
 from parity.base.precision import PRECISIONS, Precision  # noqa: E402
 from parity.capture.captures import Capture, ModuleCall, TensorKey  # noqa: E402
 from parity.capture.torch_hooks import tapped  # noqa: E402
 from parity.case import Arrays, Case  # noqa: E402
+from parity.execution.errors import first_line  # noqa: E402
 from parity.inputs.weights import case_weights  # noqa: E402
 from parity.runners import make_runner  # noqa: E402
+from parity.runners.base import Runner  # noqa: E402
 from parity.runners.forms import computed_inside  # noqa: E402
 from parity.runners.oracle.float64 import Float64Runner  # noqa: E402
 from parity.runners.torch.eager import TorchRunner  # noqa: E402
@@ -40,8 +43,8 @@ from parity.verdict.rule import judge  # noqa: E402
 
 MOST_JUDGED = 1 << 17
 """Largest number of elements of a result that the rule gets: it sorts them on the host."""
-ON_GPU = 1 << 28
-"""Bytes from which an argument of a port's module stays on the GPU."""
+REPORTED_SECONDS = 5.0
+"""Least time between two writings of the rows so far."""
 
 
 @dataclass
@@ -55,14 +58,13 @@ class OnDevice(Capture):
 
 
 class OnHost(Mapping[str, torch.Tensor]):
-    """Inputs of calls in the host's memory, but for the largest."""
+    """Inputs of calls in the host's memory, from which the port takes them."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = tensors
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        tensor = self._tensors[key]
-        return tensor if tensor.nbytes >= ON_GPU else tensor.cpu()
+        return self._tensors[key].cpu()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -120,53 +122,78 @@ def recorded_calls(case: Case, reference: TorchRunner, arrays: Arrays) -> Captur
     return recorded
 
 
-def run(case: Case, precision: Precision, names: list[str], until: float) -> list[dict]:
-    """A row for each runner, module and result; modules inside others have rows that say so."""
+def run(case: Case, precision: Precision, names: list[str], seconds: float) -> Iterator[dict]:
+    """Yields a row for each runner, module and result; modules inside others have rows that say so.
+
+    Modules behind the time limit have rows without a verdict. The model's outputs have one in any case.
+    """
+    began = time.monotonic()
     arrays, (weights, _) = case.make_inputs().inputs[0].arrays, case_weights(case)
     reference, oracle = TorchRunner(), Float64Runner()
     for runner in (reference, oracle):
         runner.load(case, precision, weights)
     recorded = recorded_calls(case, reference, arrays)
     oracle.place(arrays)
-    print(f"{precision.name}: {len(recorded.calls)} calls, {oracle.label()}", flush=True)
     ports = {name: make_runner(name) for name in names}
     for port in ports.values():
         port.load(case, precision, weights)
-    host, rows = OnHost(recorded.call_inputs), []
+    taken = time.monotonic() - began
+    print(f"{precision.name}: {len(recorded.calls)} calls in {taken:.0f} s, {oracle.label()}", flush=True)
+    yield from _outputs(recorded, oracle, ports, arrays, precision)
+    host = OnHost(recorded.call_inputs)
     for call in recorded.calls:
-        truth = oracle.run_call(call, recorded.call_inputs, arrays)
+        inside = {name: computed_inside(case, name).get(call.kind, "") for name in ports}
+        is_late = time.monotonic() - began > seconds
+        truth = {} if is_late or all(inside.values()) else oracle.run_call(call, recorded.call_inputs, arrays)
         for name, port in ports.items():
             facts = {"precision": precision.name, "runner": port.label(), "path": call.path}
-            if call.kind in computed_inside(case, name):
-                rows.append(facts | {"tap": call.tap, "verdict": computed_inside(case, name)[call.kind]})
-            elif time.monotonic() > until:
-                rows.append(facts | {"tap": call.tap, "verdict": "not run: no time left"})
+            if inside[name] or is_late:
+                yield facts | {"tap": call.tap, "verdict": inside[name] or "not run: no time left"}
             else:
-                results = port.run_call(call, host, arrays)
-                rows += (facts | row for row in judged(recorded, call, precision, truth, results))
+                try:
+                    results = port.run_call(call, host, arrays)
+                except raisable() as error:  # a module that raises is a row of the table
+                    yield facts | {"tap": call.tap, "verdict": f"raises {first_line(error)}"}
+                    continue
+                yield from (facts | row for row in judged(recorded, call, precision, truth, results))
         torch.cuda.empty_cache()
+
+
+def _outputs(
+    recorded: Capture,
+    oracle: Float64Runner,
+    ports: Mapping[str, Runner],
+    arrays: Arrays,
+    precision: Precision,
+) -> Iterator[dict]:
+    """A row for the model's output of each runner."""
     outputs = oracle.run(arrays)
+    (tap,) = outputs
+    torch.cuda.empty_cache()
     for port in ports.values():
         results = port.run(arrays)
-        (tap,) = outputs
         longest = max(recorded.longest_sums.values())
         modules = sum(count > 0 for count in recorded.longest_sums.values())
         sides = (spread(x[tap]) for x in (outputs, recorded.tensors, results))
         verdict = judge(*sides, precision, longest, modules=modules)
-        rows.append(
-            {
-                "precision": precision.name,
-                "runner": port.label(),
-                "path": "",
-                "tap": tap,
-                "verdict": verdict.reason or "PASS",
-                "reference": verdict.reference.l2,
-                "port": verdict.port.l2,
-                "margin": verdict.margin,
-                "detectable": verdict.min_detectable_error,
-            }
-        )
-    return rows
+        yield {
+            "precision": precision.name,
+            "runner": port.label(),
+            "path": "",
+            "tap": tap,
+            "verdict": verdict.reason or "PASS",
+            "reference": verdict.reference.l2,
+            "port": verdict.port.l2,
+            "margin": verdict.margin,
+            "detectable": verdict.min_detectable_error,
+        }
+        torch.cuda.empty_cache()
+
+
+def is_failure(row: Mapping) -> bool:
+    """Whether a row has a verdict that fails, or none since the port gave no result."""
+    is_judged = "port" in row and row["verdict"] != "PASS"
+    return is_judged or row["verdict"].startswith(("missing", "raises"))
 
 
 def show(rows: list[dict]) -> None:
@@ -190,17 +217,22 @@ def main() -> None:
     parser.add_argument("--case", default="dlrmv3")
     parser.add_argument("--precision", default="bf16,fp16,fp32")
     parser.add_argument("--runners", default="tripy_layers,tripy_jagged,tripy")
-    parser.add_argument("--seconds", type=float, default=1e6, help="for each precision")
+    parser.add_argument("--seconds", type=float, default=1e6, help="after which a precision begins no module")
     arguments = parsed(parser)
     case, rows = load_case(arguments.case).with_overrides(batch_size=1), []
     for name in arguments.precision.split(","):
-        began = time.monotonic()
-        own = run(case, PRECISIONS[name], arguments.runners.split(","), began + arguments.seconds)
+        began, own = time.monotonic(), []
+        written = began
+        for row in run(case, PRECISIONS[name], arguments.runners.split(","), arguments.seconds):
+            own.append(row)
+            if time.monotonic() - written > REPORTED_SECONDS:
+                report(arguments.out, {}, rows=rows + own)
+                written = time.monotonic()
         show(own)
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
         rows += own
         report(arguments.out, {}, rows=rows)
-    if any("port" in row and row["verdict"] != "PASS" for row in rows):
+    if any(is_failure(row) for row in rows):
         raise SystemExit(1)
 
 
