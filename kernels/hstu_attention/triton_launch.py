@@ -26,8 +26,10 @@ _GROUP = 64
 _GROUP_OF_LONG = 16
 # Number of programs that fill a large GPU once.
 _MANY_PROGRAMS = 132
-# Rows up to here are a few blocks.
+# Sequences up to here are a few blocks. Their schedule is for programs that fill a large GPU fewer times than
+# this.
 _SHORT = 512
+_MOST_FILLS_OF_SHORT = 15
 # From this average length on, sequences are long.
 _MIDDLE = 4096
 
@@ -55,11 +57,13 @@ def padded_dim(dim: int) -> int:
 def size_class(rows: int, heads: int, max_seq_len: int, sequences: int) -> tuple[str, str]:
     """The sizes that `choose_schedule` distinguishes: the number of programs, and the length of sequences.
 
-    Without rows or sequences, programs are many and all sequences have the greatest length.
+    Very many programs of short sequences count as middle. Without rows or sequences, programs are many and
+    all sequences have the greatest length.
     """
     average = rows // sequences if rows and sequences else max_seq_len
-    lengths = "short" if max_seq_len <= _SHORT else "middle" if average <= _MIDDLE else "long"
     filled = rows * heads / (64 * _MANY_PROGRAMS) if rows else math.inf
+    is_short = max_seq_len <= _SHORT and not (rows and filled >= _MOST_FILLS_OF_SHORT)
+    lengths = "short" if is_short else "middle" if average <= _MIDDLE else "long"
     return "few" if filled < 1 else "many", lengths
 
 

@@ -1,9 +1,9 @@
 // Fused HSTU attention for Hopper: SiLU(alpha q k) v over jagged sequences, one persistent block a multiprocessor.
 //
-// A producer warp copies q, k and v into shared memory. Two consumer warpgroups own 64 rows each. They take turns with
-// the tensor cores: one computes its SiLU while the products of the other run. Tiles come from a work list, long ones
-// first, each taken by the block that is free. Blocks of columns that no row of a tile sees are not visited. Blocks
-// that all rows of a warpgroup see have no mask.
+// A producer warp copies q, k and v into shared memory. Two consumer warpgroups own 64 rows each: one computes its SiLU
+// while the products of the other run. Tiles come from a work list, long ones first, each taken by the block that is
+// free. Blocks of columns that no row of a tile sees are not visited. Blocks that all rows of a warpgroup see have no
+// mask.
 #pragma once
 
 #include "shared.cuh"
@@ -11,8 +11,7 @@
 
 namespace hopper {
 
-constexpr int kTurn = 1;  // named barriers 1 and 2
-constexpr int kOwn = 3;   // named barriers 3 and 4
+constexpr int kOwn = 1;  // named barriers 1 and 2
 
 template <typename T, int D, int N>
 __device__ inline void multiply_keys(float (&s)[N / 2], const uint8_t* q, const uint8_t* k) {
@@ -133,22 +132,19 @@ __device__ inline void consume(const Arguments& arguments, Shared<D, N, Stages>&
     const auto release = [&](uint64_t* barrier) {
         if (lane == 0) barrier_arrive(barrier);
     };
-    const auto take_turn = [&] {
-        named_sync(kTurn + number, 256);
-    };
-    const auto give_turn = [&] {
-        named_arrive(kTurn + 1 - number, 256);
+    // Lane 0 arrives for its warp. A lane that still waits would miss the phases that this arrival lets pass, and wait
+    // for ever. A product gathers its warp; without one, the warp gathers here.
+    const auto release_unused = [&](uint64_t* barrier) {
+        __syncwarp();
+        release(barrier);
     };
     const auto skip = [&] {
         barrier_wait(&shared.k_full[place.stage], place.parity);
-        release(&shared.k_empty[place.stage]);
-        take_turn();
-        give_turn();
+        release_unused(&shared.k_empty[place.stage]);
         barrier_wait(&shared.v_full[place.stage], place.parity);
-        release(&shared.v_empty[place.stage]);
+        release_unused(&shared.v_empty[place.stage]);
         place.next();
     };
-    if (number == 1) give_turn();
     for (;; slot.next()) {
         barrier_wait(&shared.q_full[slot.stage], slot.parity);
         if (shared.tile[slot.stage].length == 0) break;
@@ -174,17 +170,16 @@ __device__ inline void consume(const Arguments& arguments, Shared<D, N, Stages>&
         if (group.has_rows()) {
             int last = group.blocks.count - 1;
             while (!group.sees(last)) --last;
+#pragma unroll 1
             for (; !group.sees(block); ++block) skip();
             float o[D / 2];
             uint32_t p[N / 4];
             {
                 float s[N / 2];
                 barrier_wait(&shared.k_full[place.stage], place.parity);
-                take_turn();
                 products_fence();
                 multiply_keys<T, D, N>(s, q, shared.k[place.stage]);
                 products_commit();
-                give_turn();
                 products_wait<0>();
                 release(&shared.k_empty[place.stage]);
                 weigh(s, block);
@@ -195,17 +190,16 @@ __device__ inline void consume(const Arguments& arguments, Shared<D, N, Stages>&
             int weighed = block++;
             place.next();
             while (weighed != last) {
+#pragma unroll 1
                 for (; !group.sees(block); ++block) skip();
                 float s[N / 2];
                 barrier_wait(&shared.k_full[place.stage], place.parity);
                 values(behind, weighed);
-                take_turn();
                 products_fence();
                 multiply_keys<T, D, N>(s, q, shared.k[place.stage]);
                 products_commit();
                 multiply_values<T, D, N>(o, p, shared.v[behind.stage], has_sum);
                 products_commit();
-                give_turn();
                 products_wait<1>();
                 release(&shared.k_empty[place.stage]);
                 weigh(s, block);
@@ -226,11 +220,11 @@ __device__ inline void consume(const Arguments& arguments, Shared<D, N, Stages>&
             release(&shared.v_empty[behind.stage]);
             store<T, D>(arguments, o, tile, head, row);
         } else {
-            release(&shared.q_empty[slot.stage]);
+            release_unused(&shared.q_empty[slot.stage]);
         }
+#pragma unroll 1
         for (; block < group.blocks.count; ++block) skip();
     }
-    if (number == 0) take_turn();
 }
 
 template <typename T, int D, int N, int Stages>

@@ -47,10 +47,6 @@ __device__ inline void named_sync(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-__device__ inline void named_arrive(int number, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
 // Copy a box of a (head size, heads, rows) tensor into shared memory.
 __device__ inline void copy_box(void* to, const CUtensorMap* map, uint64_t* barrier, int column, int head, int row) {
     asm volatile(

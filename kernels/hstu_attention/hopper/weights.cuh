@@ -24,10 +24,11 @@ template <int Count>
 __device__ inline void silu(float (&x)[Count], float factor) {
 #pragma unroll
     for (int i = 0; i < Count; i += 2) {
+        const float power = exp2_fast(fminf(x[i + 1] * factor, 63.0f));
         const float a = 1.0f + exp2_fast(fminf(x[i] * factor, 63.0f));
-        const float b = 1.0f + exp2_fast(fminf(x[i + 1] * factor, 63.0f));
-        const float r = reciprocal_fast(a * b);
-        x[i] *= r * b;
+        const float r = reciprocal_fast(__fmaf_rn(a, power, a));
+        const float quotient = x[i] * r;
+        x[i] = __fmaf_rn(quotient, power, quotient);
         x[i + 1] *= r * a;
     }
 }

@@ -6,6 +6,7 @@ import ctypes
 import math
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,26 @@ def test_two_calls_give_equal_bits_for_more_tiles_than_multiprocessors():
     portable = hstu_attention(q, k, v, offsets, 900, mask, backend="triton")
     # Both round weights and result to bfloat16, after sums in another order.
     assert float((first - portable).double().norm() / portable.double().norm()) < 2.0**-8
+
+
+MANY_SHORT_CALLS = """
+import torch
+from kernels.hstu_attention import ProductionMask, hstu_attention
+
+lengths = torch.randint(126, 281, (600,), generator=torch.Generator().manual_seed(1))
+offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).cuda()
+q, k, v = torch.randn(3, int(lengths.sum()), 8, 128, device="cuda", dtype=torch.bfloat16)
+for _ in range(500):
+    hstu_attention(q, k, v, offsets, 280, ProductionMask(0.1, 280.0), backend="hopper")
+torch.cuda.synchronize()
+"""
+
+
+@needs_hopper
+def test_warpgroups_without_rows_end():
+    """Many last tiles have rows for one warpgroup alone; the warps of the other wait without products."""
+    root = Path(__file__).resolve().parents[3]
+    subprocess.run([sys.executable, "-c", MANY_SHORT_CALLS], cwd=root, check=True, timeout=300)
 
 
 @needs_hopper

@@ -109,10 +109,12 @@ def test_old_layouts_make_room(monkeypatch):
         (9_048, 4, 9_048, 1, ("many", "long")),
         (8 * 8_448, 1, 4_096, 8, ("many", "long")),
         (84_960, 4, 5_032, 32, ("many", "middle")),
-        (84_960, 4, 512, 200, ("many", "short")),
+        (31_679, 4, 512, 200, ("many", "short")),
+        (31_680, 4, 512, 200, ("many", "middle")),
         # Ahead of time the number of rows is unknown.
         (0, 4, 4_097, 0, ("many", "long")),
         (0, 4, 4_096, 0, ("many", "middle")),
+        (0, 4, 512, 0, ("many", "short")),
     ],
 )
 def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, longest, sequences, expected):
