@@ -13,6 +13,8 @@ from parity.base.streams import refuse
 
 _LEAST = 320 * 2**20
 """Bytes that PyTorch and the engine take before they read any input."""
+_LEAST_FILES = 64
+"""Least limit of open files. Below it, libraries print lines of their own, or end the process."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STATM = Path("/proc/self/statm")
 _ALL, _DATA = 0, 5
@@ -81,14 +83,22 @@ def is_lack(error: BaseException) -> bool:
 
 
 def require_least() -> None:
-    """End the program with exit code 2 and one message if its libraries do not fit into memory.
+    """End the program with exit code 2 and one message if its libraries lack memory or open files.
 
     It comes before their imports: some of them end the process themselves, with another code and text.
     """
     try:
         require("machine", "the program", _LEAST, "free memory, or raise its limit (ulimit -v, ulimit -d)")
+        _require_files()
     except UserError as error:
         refuse(error)
+
+
+def _require_files() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_FILES:
+        fix = f"raise that limit to {_LEAST_FILES} or more (ulimit -n)"
+        raise UserError("machine", "the program", f"may have {limit} open files", fix)
 
 
 def _gigabytes(size: float) -> str:

@@ -1,5 +1,6 @@
 """Memory is known before it is allocated."""
 
+import contextlib
 import math
 import resource
 
@@ -73,3 +74,16 @@ def test_a_program_ends_before_libraries_that_do_not_fit(limited, capsys):
     assert capsys.readouterr().err.startswith(
         "error: machine: the program needs 0.312 GiB of memory, and 0 GiB"
     )
+
+
+@pytest.mark.parametrize(
+    ("files", "refused"), [(20, True), (63, True), (64, False), (resource.RLIM_INFINITY, False)]
+)
+def test_a_program_ends_before_libraries_that_lack_open_files(monkeypatch, capsys, files, refused):
+    limits = {resource.RLIMIT_NOFILE: files}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits.get(kind, resource.RLIM_INFINITY),) * 2)
+    with pytest.raises(SystemExit) if refused else contextlib.nullcontext():
+        memory.require_least()
+    fix = "raise that limit to 64 or more (ulimit -n)"
+    told = f"error: machine: the program may have {files} open files; {fix}\n" if refused else ""
+    assert capsys.readouterr().err == told

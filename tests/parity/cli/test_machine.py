@@ -171,6 +171,16 @@ def test_a_limit_of_memory_is_kept_or_refused(kind, verb, folder):
     assert end.returncode == 0, end
 
 
+@pytest.mark.parametrize("files", [20, 63])
+@of_verbs
+def test_few_open_files_are_refused_at_once(verb, files, folder):
+    inputs = folder(verb)
+    before = {f"./{path.relative_to(inputs)}" for path in inputs.rglob("*")}
+    end, after = ended(inputs, f"ulimit -n {files}", verb)
+    assert "ulimit -n" in message(end)
+    assert after == before
+
+
 @pytest.mark.parametrize("kind", ["v", "d"])
 def test_too_little_memory_for_the_libraries_is_refused(kind, folder):
     end, files = ended(folder("new"), f"ulimit -{kind} 100000", "report")
