@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from parity.base.interruption import remaining
 from parity.case import Registry
 from parity.cli import options, output
+from parity.cli.progress import steps
 from parity.cli.verb import BAD_INPUT, Verb
 
 
@@ -35,17 +37,47 @@ def list_all(registry: Registry) -> int:
 @click.command(
     cls=Verb,
     example="parity_reports/OLD parity_reports/NEW",
-    exit_codes=("nothing is worse", "something is worse", "bad input, or the reports cannot be compared"),
+    exit_codes=(
+        "nothing is worse, and no result moved beyond rounding",
+        "something is worse, or a result moved",
+        "bad input, or nothing can be compared",
+    ),
 )
 @click.argument("old", type=options.PATH)
 @click.argument("new", type=options.PATH)
 def compare(old: Path, new: Path) -> int:
-    """Compare two reports: OLD and NEW are report.json files, or their folders."""
+    """Compare two reports or two saved runs.
+
+    OLD and NEW are report.json files, or their folders. Two folders of `run --save` are compared result by
+    result.
+    """
     from parity.report import terminal_differences
     from parity.report.differences import compare_reports
     from parity.report.files import read_report
+    from parity.studies.movement.runs import is_saved_run
 
+    if is_saved_run(old) and is_saved_run(new):
+        return _compare_runs(old, new)
     reports = (read_report(path / "report.json" if path.is_dir() else path) for path in (old, new))
     changes = compare_reports(*reports)
     output.stdout().print(terminal_differences.render_changes(changes))
     return 1 if changes.worse else BAD_INPUT if changes.not_comparable else 0
+
+
+def _compare_runs(old: Path, new: Path) -> int:
+    """Write and print the comparison of two saved runs, and return the exit code."""
+    from parity.report import terminal_differences
+    from parity.studies.movement import command, terminal
+
+    with steps() as advance:
+        result = command.compare(old, new, output.typed(), advance)
+        written = command.write(result.report, output.new_folder())
+    with remaining(f"{written} holds the result"):
+        console = output.stdout()
+        console.print(terminal.render(result.report))
+        if result.changes is None:
+            output.print_line(console, f"errors and latencies: {result.not_changes}", "yellow")
+        else:
+            console.print(terminal_differences.render_changes(result.changes))
+        output.print_line(console, f"report: {written}")
+    return result.exit_code

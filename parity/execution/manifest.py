@@ -159,8 +159,12 @@ def write_manifest(
     write_new(folder.manifest, sealed(manifest.model_dump(mode="json")))
 
 
-def read_manifest(folder: RunFolder) -> Manifest:
+def read_manifest(folder: RunFolder, field: str = "replay") -> Manifest:
     """The facts of a complete run whose files are as it wrote them.
+
+    Args:
+        folder: Folder of the run.
+        field: The verb that reads it.
 
     Raises:
         UserError: The run is not complete, a file is missing, added to a case, or changed, or a link leads to
@@ -168,7 +172,7 @@ def read_manifest(folder: RunFolder) -> Manifest:
     """
     if not folder.manifest.is_file():
         raise UserError(
-            "replay",
+            field,
             str(folder.path),
             "holds no complete saved run",
             "give the folder of a run with --save",
@@ -176,35 +180,35 @@ def read_manifest(folder: RunFolder) -> Manifest:
     try:
         manifest = Manifest.model_validate(read_sealed(folder.manifest))
     except (OSError, ValueError) as error:
-        raise _changed("replay", folder.manifest) from error
+        raise _changed(field, folder.manifest) from error
     names = {description.case.name for description in manifest.cases}
-    _check_links("replay", folder, names)
+    _check_links(field, folder, names)
     own = {name for name in _files(folder.path) if PurePosixPath(name).parts[0] in names}
-    _check("replay", folder.path, manifest.files, own)
-    _check_described(folder, manifest)
+    _check(field, folder.path, manifest.files, own)
+    _check_described(field, folder, manifest)
     return manifest
 
 
-def _check_described(folder: RunFolder, manifest: Manifest) -> None:
+def _check_described(field: str, folder: RunFolder, manifest: Manifest) -> None:
     """Raise `UserError` unless the manifest describes the batches that are done, with their own digests."""
     described = set()
     for case in manifest.cases:
         precisions = {name for batch in case.batches for name in batch.precisions}
         if not precisions or precisions != set(case.precisions):
-            raise _changed("replay", folder.manifest)
+            raise _changed(field, folder.manifest)
         for number, batch in enumerate(case.batches):
             batch_folder = folder.case(case.case.name).batch(number)
             described |= {batch_folder.precision(name).path for name in batch.precisions}
     done = folder.done()
     for path in sorted(described ^ {batch.path for batch in done}):
         raise UserError(
-            "replay", str(path), "is not a batch that the manifest describes", "restore the run, or run again"
+            field, str(path), "is not a batch that the manifest describes", "restore the run, or run again"
         )
     for batch in done:
         inside = batch.path.relative_to(folder.path).as_posix()
-        for name, digest in _done(batch, "files", "replay").items():
+        for name, digest in _done(batch, "files", field).items():
             if manifest.files.get(f"{inside}/{name}") != digest:
-                raise _changed("replay", batch.path / name)
+                raise _changed(field, batch.path / name)
 
 
 def _files(folder: Path, without: Path | None = None) -> dict[str, Path]:

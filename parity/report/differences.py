@@ -208,20 +208,21 @@ class _Control:
 def _latencies(entry: RunnerReport | None) -> dict[str, LatencyReport]:
     if entry is None:
         return {}
-    latencies = {_WHOLE: entry.latency, **{module.tap: module.latency for module in entry.modules}}
+    latencies = {WHOLE: entry.latency, **{module.tap: module.latency for module in entry.modules}}
     return {name: latency for name, latency in latencies.items() if latency is not None}
 
 
-_WHOLE = "whole model"
+WHOLE = "whole model"
+"""Name of the whole model beside the names of modules and checks."""
 
 
 def _compare_runner(
     place: str, old: RunnerReport, new: RunnerReport, control: _Control | None, changes: Changes
 ) -> None:
-    _compare_standing(place, _WHOLE, _standing(old), _standing(new), changes)
+    _compare_standing(place, WHOLE, _standing(old), _standing(new), changes)
     if old.label != new.label:
         changes.notes.append(f"{place}: was {old.label}, hence no comparison of latencies")
-    is_slower_or_faster = _compare_latency(place, _WHOLE, old.latency, new.latency, control, changes)
+    is_slower_or_faster = _compare_latency(place, WHOLE, old.latency, new.latency, control, changes)
     if old.verdict == "NONE" or new.verdict == "NONE":
         return
     modules = {m.tap: m for m in old.modules}, {m.tap: m for m in new.modules}

@@ -25,19 +25,19 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~&@])")
 def render_markdown(report: Report) -> str:
     """The report as GitHub's Markdown, short enough for a comment."""
     outcome = overview.outcome(report)
-    parts = [f"### Parity: {outcome.word}", _text(f"{outcome.text[0].upper()}{outcome.text[1:]}")]
+    parts = [f"### Parity: {outcome.word}", plain(f"{outcome.text[0].upper()}{outcome.text[1:]}")]
     for case in report.cases:
-        parts += [_text(overview.case_title(case)), _runners(case)]
+        parts += [plain(overview.case_title(case)), _runners(case)]
     parts += _findings(report)
     metrics = _metrics(report)
     if metrics:
         parts += ["**Metrics**", metrics]
-    parts += [_details("Modules that fail", _failing_modules(report)), _details("Gaps", _gaps(report))]
-    parts.append(_details("Rows in other batches and in a second run", _rows(report)))
-    parts.append(_details("Streams", _streams(report)))
-    parts.append(_details("Notes", "\n".join(f"- {_text(note)}" for note in overview.notes(report))))
+    parts += [details("Modules that fail", _failing_modules(report)), details("Gaps", _gaps(report))]
+    parts.append(details("Rows in other batches and in a second run", _rows(report)))
+    parts.append(details("Streams", _streams(report)))
+    parts.append(details("Notes", "\n".join(f"- {plain(note)}" for note in overview.notes(report))))
     parts += _coverage(report)
-    parts.append(_details("Environment", _environment(report)))
+    parts.append(details("Environment", _environment(report)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -49,7 +49,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _runners(case: CaseReport) -> str:
     """Runners by precision: the verdict, the largest error over limit of any module, the latency."""
     rows = [
-        [_text(label), *(_runner_cell(entry) for entry in entries)]
+        [plain(label), *(_runner_cell(entry) for entry in entries)]
         for label, entries in overview.by_runner(case)
     ]
     return table(["runner", *(precision.precision for precision in case.precisions)], rows)
@@ -59,7 +59,7 @@ def _runner_cell(entry: RunnerReport | None) -> str:
     if entry is None:
         return "not run"
     if entry.verdict == "NONE":
-        return _text(entry.status)
+        return plain(entry.status)
     worst = max((module.margin for module in entry.modules), default=0.0)
     is_reference = entry.runner == REFERENCE and entry.verdict == "PASS"
     verdict = "reference" if is_reference else f"**{entry.verdict}** {overview.ratio_text(worst)}"
@@ -72,33 +72,33 @@ def _findings(report: Report) -> list[str]:
     """One item for each run that fails, is INSENSITIVE or has no verdict."""
     items = []
     for case, precision, entry in report.runner_reports():
-        place = _text(overview.place(case, precision, entry))
+        place = plain(overview.place(case, precision, entry))
         diagnosis = entry.diagnosis
         if entry.verdict in ("FAIL", "INSENSITIVE"):
             text = diagnosis.text if diagnosis is not None else entry.reason
-            tap = f"{_code(diagnosis.tap)}: " if diagnosis is not None and diagnosis.tap else ""
-            items.append(f"- **{entry.verdict}** {place}: {tap}{_text(text)}")
+            tap = f"{code_span(diagnosis.tap)}: " if diagnosis is not None and diagnosis.tap else ""
+            items.append(f"- **{entry.verdict}** {place}: {tap}{plain(text)}")
             if diagnosis is not None and diagnosis.source:
-                items.append(f"  - source: {_code(diagnosis.source)}")
+                items.append(f"  - source: {code_span(diagnosis.source)}")
             patterns = diagnosis.explanation if diagnosis is not None else ()
-            items += [f"  - explanation: {_text(pattern)}" for pattern in patterns]
+            items += [f"  - explanation: {plain(pattern)}" for pattern in patterns]
             if origins := downstream(entry):
                 items.append(f"  - {len(origins)} failures follow from it")
         elif entry.verdict == "NONE" and entry.status != overview.BUILT:
-            items.append(f"- **{_text(entry.status)}** {place}: {_text(entry.reason)}")
-    items += [f"- **FAIL** {_text(line)}" for line in stream_lines(report, "FAIL")]
+            items.append(f"- **{plain(entry.status)}** {place}: {plain(entry.reason)}")
+    items += [f"- **FAIL** {plain(line)}" for line in stream_lines(report, "FAIL")]
     return ["\n".join(items)] if items else []
 
 
 def _streams(report: Report) -> str:
     return "\n".join(
-        f"- {status} {_text(line)}" for status in ("FAIL", "PASS") for line in stream_lines(report, status)
+        f"- {status} {plain(line)}" for status in ("FAIL", "PASS") for line in stream_lines(report, status)
     )
 
 
 def _metrics(report: Report) -> str:
     rows = [
-        [_text(case.case.name), precision.precision, _text(entry.label), *_metric_cells(metric)]
+        [plain(case.case.name), precision.precision, plain(entry.label), *_metric_cells(metric)]
         for case, precision, entry in report.runner_reports()
         for metric in entry.metrics
     ]
@@ -109,12 +109,12 @@ def _metrics(report: Report) -> str:
 def _metric_cells(metric: MetricReport) -> list[str]:
     """Name, reference, port, difference with its interval, rows."""
     if metric.reason:
-        return [_text(metric.name), _text(metric.reason), "-", "-", str(metric.rows)]
+        return [plain(metric.name), plain(metric.reason), "-", "-", str(metric.rows)]
     low, high = metric.interval or (None, None)
-    interval = _text(metric.no_interval) if low is None else f"{low:+.1e} to {high:+.1e}"
+    interval = plain(metric.no_interval) if low is None else f"{low:+.1e} to {high:+.1e}"
     flagged = "**FAIL** " if metric.flagged else ""
     difference = f"{flagged}{metric.difference:+.1e} ({interval})"
-    return [_text(metric.name), f"{metric.reference:.6f}", f"{metric.port:.6f}", difference, str(metric.rows)]
+    return [plain(metric.name), f"{metric.reference:.6f}", f"{metric.port:.6f}", difference, str(metric.rows)]
 
 
 def _failing_modules(report: Report) -> str:
@@ -137,25 +137,31 @@ def _coverage(report: Report) -> list[str]:
     if report.coverage is None:
         return []
     rows = [
-        [_code(coverage.file_of(entry)), _code(entry.text or entry.place), _text(", ".join(entry.missing))]
+        [
+            code_span(coverage.file_of(entry)),
+            code_span(entry.text or entry.place),
+            plain(", ".join(entry.missing)),
+        ]
         for entry in report.coverage.unasked[:MOST_UNASKED]
     ]
     left_out = len(report.coverage.unasked) - MOST_UNASKED
     more = f"\n\nand {left_out} more in report.html" if left_out > 0 else ""
     body = table(["place", "source", "not asked"], rows) + more if rows else ""
-    return [_text(coverage.in_words(report.coverage)), _details("Not asked", body)]
+    return [plain(coverage.in_words(report.coverage)), details("Not asked", body)]
 
 
 def _rows(report: Report) -> str:
     return "\n".join(
-        f"- {_text(case.case.name)}, {_text(label)}: {_text(text)}"
+        f"- {plain(case.case.name)}, {plain(label)}: {plain(text)}"
         for case in report.cases
         for label, text in overview.row_lines(case).items()
     )
 
 
 def _gaps(report: Report) -> str:
-    return "\n".join(f"- {_code(kind)}: {_text(reason)}" for kind, reason in overview.gaps(report).items())
+    return "\n".join(
+        f"- {code_span(kind)}: {plain(reason)}" for kind, reason in overview.gaps(report).items()
+    )
 
 
 def _environment(report: Report) -> str:
@@ -163,16 +169,17 @@ def _environment(report: Report) -> str:
     return _block("\n".join(f"{name}: {value}" for name, value in facts.items()))
 
 
-def _details(title: str, body: str) -> str:
+def details(title: str, body: str) -> str:
+    """A section that opens on a click; empty without a body."""
     return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>" if body else ""
 
 
-def _text(text: str) -> str:
+def plain(text: str) -> str:
     """Plain text on one line, with Markdown's characters escaped."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
-def _code(text: str) -> str:
+def code_span(text: str) -> str:
     """A code span of any name."""
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     pad = " " if "`" in text else ""

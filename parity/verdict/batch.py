@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,39 @@ JudgesBatch = Callable[[Case, PrecisionFolder, str, Collection[str]], dict[str, 
 """The type of `judge_batch`."""
 
 
+@dataclass(frozen=True)
+class CapturedBatch:
+    """The captures of a batch in one precision, in the reference's shapes.
+
+    Attributes:
+        record: How each runner ended.
+        blocked: Reason why nothing can be judged, or empty.
+        evidence: The basis of verdicts, without replays; None if it is blocked.
+        results: Results of the runners with captures, without the oracle, by name.
+    """
+
+    record: Record
+    blocked: str
+    evidence: Evidence | None
+    results: Mapping[str, Results]
+
+
+def open_batch(case: Case, folder: PrecisionFolder) -> CapturedBatch:
+    """The captures of a batch in one precision. Raises `UserError` if a file is missing or damaged."""
+    record = read_record(folder.record)
+    blocked = _why_no_evidence(record)
+    if blocked:
+        return CapturedBatch(record, blocked, None, {})
+    evidence = _evidence(case, folder, record)
+    results = {
+        name: evidence.aligned(_results(case, folder.runner(name), name, runner))
+        for name, runner in record.runners.items()
+        # A runner that raises in one step still answers the others, which show the module to blame.
+        if name != ORACLE and (runner.status is Status.OK or is_saved(folder.runner(name).isolated))
+    }
+    return CapturedBatch(record, blocked, evidence, results)
+
+
 def judge_batch(
     case: Case, folder: PrecisionFolder, batch: str, diagnosed: Collection[str] = ()
 ) -> dict[str, RunnerJudgement]:
@@ -53,31 +86,21 @@ def judge_batch(
     Raises:
         UserError: A file of the batch is missing or damaged.
     """
-    record = read_record(folder.record)
-    blocked = _why_no_evidence(record)
-    evidence = None if blocked else _evidence(case, folder, record)
+    captured = open_batch(case, folder)
+    evidence, results = captured.evidence, captured.results
+    record, blocked = captured.record, captured.blocked
     judged = {
         name: runner
         for name, runner in record.runners.items()
         if not (name == ORACLE and runner.status is Status.OK)
     }
-    # A runner that raises in one step still answers the others, which show the module to blame.
-    captured = {
-        name: runner
-        for name, runner in judged.items()
-        if runner.status is Status.OK or is_saved(folder.runner(name).isolated)
-    }
     if evidence is None:
         return {name: _without_verdict(runner, blocked, batch) for name, runner in judged.items()}
-    evidence.replays = _replays(case, folder)
-    results = [
-        evidence.aligned(_results(case, folder.runner(name), name, runner))
-        for name, runner in captured.items()
-    ]
-    comparisons = zip(results, compare_runners(evidence, results), strict=True)
+    evidence.replays = replays_of(case, folder)
+    comparisons = zip(results.values(), compare_runners(evidence, list(results.values())), strict=True)
     judgements = {}
     for name, runner in judged.items():
-        if name not in captured:
+        if name not in results:
             judgements[name] = _without_verdict(runner, blocked, batch)
         else:
             own, comparison = next(comparisons)
@@ -194,7 +217,7 @@ def _rerun(case: Case, folder: PrecisionFolder) -> Rerun | None:
     return None if again is None else Rerun(*again)
 
 
-def _replays(case: Case, folder: PrecisionFolder) -> Replays | None:
+def replays_of(case: Case, folder: PrecisionFolder) -> Replays | None:
     """Runs the batch again under other choices; None without exported weights."""
     again = _again(case, folder)
     return None if again is None else Replays(*again)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
@@ -22,13 +21,11 @@ from parity.verdict.choices.conditioned import under_hidden_choices, under_port_
 from parity.verdict.diagnosis import diagnose
 from parity.verdict.elements import RAISES
 from parity.verdict.evidence import Evidence, Results
+from parity.verdict.flips import flipped_rows, row_mask
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
 from parity.verdict.rule import Verdict, failure
 from parity.verdict.standards import Standards
 from parity.verdict.tolerance import tolerate
-
-POSITIONED = 3
-"""Number of axes of a tap with positions: batch, positions, width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ def _searched(comparison: Comparison, evidence: Evidence, results: Results, natu
 
 def _compare_alike(evidence: Evidence, runners: Sequence[Results]) -> list[Comparison]:
     """Judge runners under the same choices, tap by tap: all share a tap's standards."""
-    flips = [_flipped_rows(evidence, results) for results in runners]
+    flips = [flipped_rows(evidence, results.tapped, evidence.reference.tensors) for results in runners]
     taps = [dict.fromkeys(_taps_in_order(evidence, results)) for results in runners]
     judged: list[dict[str, TapJudgement]] = [{} for _ in runners]
     for tap in dict.fromkeys(itertools.chain.from_iterable(taps)):
@@ -109,7 +106,7 @@ def _compare_alike(evidence: Evidence, runners: Sequence[Results]) -> list[Compa
         full = evidence.incremental_outputs[tap]
         for results, rows, verdicts in zip(runners, flips, checks, strict=True):
             if results.appends:
-                port, excluded = results.incremental.get(tap), _row_mask(rows, reference)
+                port, excluded = results.incremental.get(tap), row_mask(rows, reference)
                 verdicts[tap] = standards.judge(
                     tap, evidence.oracle.get(full), reference, port, excluded, sampled_tap=full
                 )
@@ -141,7 +138,7 @@ def _compared(
         results,
         _right_taps(evidence, taps),
         with_floats=not all(tap.passed for tap in taps),
-        excluded=lambda tensor: _row_mask(flips, tensor),
+        excluded=lambda tensor: row_mask(flips, tensor),
         tolerated=tolerated,
     )
     diagnosis = diagnose(taps, checks, leak, calls, evidence.entry, tolerated)
@@ -190,7 +187,7 @@ def _judge_tap(
         # A module of the port with other calls or outputs is a difference, and not absent.
         if gap := gap or ("" if _has_module(results, path) else evidence.absence(path, kind)):
             return TapJudgement(tap, path, kind, None, None, gap)
-    contaminated = _row_mask(flips, reference)
+    contaminated = row_mask(flips, reference)
     accumulated = isolated = None
     if call is None or not call.appends:
         accumulated = standards.judge(tap, evidence.oracle.get(tap), reference, port, contaminated)
@@ -259,50 +256,6 @@ def _judge_isolated(
         contaminated if contains_flip else None,
         isolated=True,
     )
-
-
-def _flipped_rows(evidence: Evidence, results: Results) -> np.ndarray | None:
-    """(B, N) mask of rows that depend on a boundary element on which the runner and the reference differ.
-
-    With causal attention, a flip in row n of a bias (B, N, ...) reaches row n and all later rows of its
-    sequence. Without, it reaches all of its sequence. A flip in a tap without positions, such as the indices
-    of a top-k (B, k), reaches its row of the batch, and N is 1.
-    """
-    rows = None
-    for tap, boundary in evidence.boundary.items():
-        port, reference = results.tapped.get(tap), evidence.reference.tensors[tap]
-        if port is None or port.shape != reference.shape:
-            continue
-        flipped = boundary & (port != reference).numpy()
-        if flipped.ndim == POSITIONED:
-            reached = flipped.any(axis=-1)
-            if evidence.causal:
-                reached = np.logical_or.accumulate(reached, axis=-1)
-            else:
-                reached = np.broadcast_to(reached.any(axis=-1, keepdims=True), reached.shape)
-        else:
-            reached = flipped.reshape(len(flipped), -1).any(axis=-1, keepdims=True)
-        rows = reached if rows is None else _either(rows, reached)
-    return rows if rows is not None and rows.any() else None
-
-
-def _either(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Rows in one mask (B, N) or the other; of whole sequences where their numbers of positions differ."""
-    if 1 in (rows.shape[1], others.shape[1]) or rows.shape == others.shape:
-        return rows | others
-    return rows.any(axis=1, keepdims=True) | others.any(axis=1, keepdims=True)
-
-
-def _row_mask(rows: np.ndarray | None, tensor: torch.Tensor) -> np.ndarray | None:
-    """Mask of a tensor's elements in flipped (B, N) rows; of a (B, ...) tensor in whole batch rows."""
-    shape = tuple(tensor.shape)
-    if rows is None or not shape or shape[0] != rows.shape[0]:
-        return None
-    if len(shape) > 1 and shape[1] == rows.shape[1]:
-        reduced = rows.reshape(rows.shape + (1,) * (len(shape) - 2))
-    else:
-        reduced = rows.any(axis=1).reshape((rows.shape[0],) + (1,) * (len(shape) - 1))
-    return np.broadcast_to(reduced, shape)
 
 
 def first_padding_leak(evidence: Evidence, results: Results) -> str:

@@ -10,10 +10,10 @@ from scipy import stats
 from parity.capture.arguments import Argument, Received
 from parity.capture.captures import Capture
 from parity.capture.names import TapName
-from parity.verdict import comparison as comparing
 from parity.verdict import standards
 from parity.verdict.bound import bound_for
 from parity.verdict.comparison import compare
+from parity.verdict.flips import row_mask
 from parity.verdict.judgement import TapJudgement
 from parity.verdict.rule import failure
 from tests.parity.comparisons import FP32, OUTPUT, TENSORS, B, N, evidence_with, results_with
@@ -120,12 +120,12 @@ def test_the_chance_of_boundaries_is_the_binomial_tail(rows, count):
 def test_flipped_rows_in_tensors_of_every_rank():
     rows = np.zeros((B, N), bool)
     rows[1, 2] = True
-    assert comparing._row_mask(rows, torch.zeros(B)).tolist() == [False, True, False, False]
-    np.testing.assert_array_equal(comparing._row_mask(rows, torch.zeros(B, N)), rows)
-    assert comparing._row_mask(rows, torch.zeros(B, N, 3)).sum() == 3
-    assert comparing._row_mask(rows, torch.zeros(B, N + 1)).sum() == N + 1
-    assert comparing._row_mask(rows, torch.zeros(B + 1, N)) is None
-    assert comparing._row_mask(None, torch.zeros(B, N)) is None
+    assert row_mask(rows, torch.zeros(B)).tolist() == [False, True, False, False]
+    np.testing.assert_array_equal(row_mask(rows, torch.zeros(B, N)), rows)
+    assert row_mask(rows, torch.zeros(B, N, 3)).sum() == 3
+    assert row_mask(rows, torch.zeros(B, N + 1)).sum() == N + 1
+    assert row_mask(rows, torch.zeros(B + 1, N)) is None
+    assert row_mask(None, torch.zeros(B, N)) is None
 
 
 @pytest.mark.parametrize(("is_flipped", "calls"), [(True, []), (False, ["block"])])
