@@ -78,12 +78,16 @@ def test_each_runner_has_the_evidence_under_its_own_choices(monkeypatch):
     )
     searched = []
     monkeypatch.setattr(
-        comparing, "under_hidden_choices", lambda own, results, *_: searched.append((own, results)) or own
+        comparing,
+        "under_hidden_choices",
+        lambda own, results, natural, *_: searched.append((own, results, natural)) or own,
     )
     runners = [choosing, other, plain]
     comparisons = compare_runners(evidence, runners)
     assert [comparison.evidence for comparison in comparisons] == [chosen, evidence, evidence]
     inside = [comparison.tap("block").accumulated.passed for comparison in comparisons]
     assert inside == [True, False, True]
-    assert any(own is evidence and results is other for own, results in searched)
-    assert not any(results is plain for _, results in searched)
+    assert any(own is evidence and results is other for own, results, _ in searched)
+    assert not any(results is plain for _, results, _ in searched)
+    # Choices count against those of the oracle alone.
+    assert all(natural is evidence for *_, natural in searched)
