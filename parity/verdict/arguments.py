@@ -75,6 +75,21 @@ def judge_arguments(
     return tuple(judgements)
 
 
+def same_arguments(evidence: Evidence, results: Results) -> Callable[[str, Received, Received], bool]:
+    """Whether a call of the reference, by name, and a call of the port receive the same arguments."""
+
+    def is_same(call: str, received: Received, port: Received) -> bool:
+        judge = _CallJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
+        # An origin may name a call that has another number on the other side: the elements decide.
+        pairs = (
+            (name, theirs, replace(ours, origin="") if ours else None)
+            for name, theirs, ours in _paired(received, port)
+        )
+        return all(judge.difference(*pair) is None for pair in pairs)
+
+    return is_same
+
+
 def other_form(evidence: Evidence, results: Results, call: ModuleCall) -> str:
     """The form in which the port's module runs inside the model, and not alone; empty without one.
 

@@ -104,7 +104,7 @@ def judge_batch(
             judgements[name] = _without_verdict(runner, blocked, batch)
         else:
             own, comparison = next(comparisons)
-            grounds = comparison.evidence or evidence
+            grounds, own = comparison.evidence or evidence, comparison.results or own
             grounds.rerun = None if name in diagnosed else _rerun(case, folder)
             grounds.run_oracle = None if grounds.rerun is None else grounds.rerun.call
             judgements[name] = _judge_runner(grounds, own, comparison, runner, batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 from parity.capture.names import TapName
@@ -52,3 +53,9 @@ def _calls(taps: Iterable[str]) -> dict[str, int]:
 def _counts(path: str, ours: Mapping[str, int], theirs: Mapping[str, int]) -> str:
     port, reference = ("once" if side[path] == 1 else f"{side[path]} times" for side in (ours, theirs))
     return f"the port calls {path} {port}, the reference {reference}"
+
+
+def has_module(results: Results, path: str) -> bool:
+    """Whether the runner has any result of the module at a path, or an error."""
+    taps = itertools.chain(results.tapped, results.isolated, results.isolated_problems)
+    return any(TapName.parse(tap).path == path for tap in taps)

@@ -14,9 +14,10 @@ import numpy as np
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.inputs.masks import bits
-from parity.verdict.arguments import judge_arguments, other_form
+from parity.verdict.arguments import judge_arguments, other_form, same_arguments
 from parity.verdict.bound import bound_for
-from parity.verdict.calls import extra, missing
+from parity.verdict.call_order import in_order
+from parity.verdict.calls import extra, has_module, missing
 from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
 from parity.verdict.diagnosis import diagnose
 from parity.verdict.elements import RAISES
@@ -40,6 +41,7 @@ class Comparison:
         diagnosis: Place of the first divergence.
         calls: Calls that receive other arguments than the reference's.
         evidence: The evidence of the verdicts, under the port's choices.
+        results: The runner's results, with calls in the reference's order; None if none moved.
     """
 
     taps: tuple[TapJudgement, ...]
@@ -49,6 +51,7 @@ class Comparison:
     diagnosis: Diagnosis
     calls: tuple[CallJudgement, ...] = ()
     evidence: Evidence | None = field(default=None, compare=False, repr=False)
+    results: Results | None = field(default=None, compare=False, repr=False)
 
     @property
     def passed(self) -> bool:
@@ -66,6 +69,22 @@ def compare(evidence: Evidence, results: Results) -> Comparison:
 
 def compare_runners(evidence: Evidence, runners: Sequence[Results]) -> list[Comparison]:
     """Judge runners against the reference and the oracle, in their order."""
+    compared = _compare_as_called(evidence, runners)
+    return [_in_order(own, evidence, results) for own, results in zip(compared, runners, strict=True)]
+
+
+def _in_order(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
+    """The comparison of a failing runner, with calls in the reference's order where the arguments tell it."""
+    moved = results if comparison.passed else in_order(evidence, results, same_arguments(evidence, results))
+    if moved is results:
+        return comparison
+    other = replace(_compare_as_called(evidence, [moved])[0], results=moved)
+    # A wrong argument tells more than a wrong output behind moved calls.
+    return comparison if TapName.parse(other.diagnosis.tap).is_output_of(evidence.entry) else other
+
+
+def _compare_as_called(evidence: Evidence, runners: Sequence[Results]) -> list[Comparison]:
+    """Judge runners with the calls of a module paired by their number."""
     grounds = [under_port_choices(evidence, results) for results in runners]
     alike = [results for own, results in zip(grounds, runners, strict=True) if own is evidence]
     shared = iter(_compare_alike(evidence, alike))
@@ -130,7 +149,8 @@ def _compared(
     looks_for_leaks = results.taps_modules and evidence.has_padding
     leak = first_padding_leak(evidence, results) if looks_for_leaks else ""
     observer = _largest_difference(results) if results.taps_modules else 0.0
-    if not results.received.arguments:
+    # Without modules no call has arguments, and the code of the entry makes all outputs.
+    if not results.received.arguments and (evidence.reference.calls or not results.taps_modules):
         diagnosis = diagnose(taps, checks, leak, tolerated=tolerated)
         return Comparison(taps, checks, leak, observer, diagnosis, evidence=evidence)
     calls = judge_arguments(
@@ -185,7 +205,7 @@ def _judge_tap(
     if call and port is None and results.isolated.get(tap) is None:
         gap = evidence.gaps.get(kind, "") or results.fused.get(kind, "")
         # A module of the port with other calls or outputs is a difference, and not absent.
-        if gap := gap or ("" if _has_module(results, path) else evidence.absence(path, kind)):
+        if gap := gap or ("" if has_module(results, path) else evidence.absence(path, kind)):
             return TapJudgement(tap, path, kind, None, None, gap)
     contaminated = row_mask(flips, reference)
     accumulated = isolated = None
@@ -228,12 +248,6 @@ def _without_spare_calls(
         return TapJudgement(tap.tap, tap.path, tap.kind, None, None, f"the {side} alone makes this call")
 
     return tuple(judged(place, tap) for place, tap in enumerate(taps))
-
-
-def _has_module(results: Results, path: str) -> bool:
-    """Whether the runner has any result of the module at a path, or an error."""
-    taps = itertools.chain(results.tapped, results.isolated, results.isolated_problems)
-    return any(TapName.parse(tap).path == path for tap in taps)
 
 
 def _judge_isolated(

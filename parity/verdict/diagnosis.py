@@ -63,7 +63,7 @@ def diagnose(
     if failed:
         assert failed[0].accumulated is not None
         if calls is not None and failed[0].kind == MODEL_OUTPUT:
-            return _after_the_modules(failed[0], failed[0].accumulated, entry, tolerated)
+            return _after_the_modules(taps, failed[0], failed[0].accumulated, entry, tolerated)
         return _failed_inside(failed[0], failed[0].accumulated, tolerated)
     if leak:
         text = f"padding leaks: garbage in padded positions changes valid bits at {leak}"
@@ -136,13 +136,15 @@ def _or_tolerated(code: str, behind: str) -> str:
     return f"the error that the case tolerates at {behind}, or {code}," if behind else code
 
 
-def _after_the_modules(tap: TapJudgement, verdict: Verdict, entry: str, tolerated: Tolerated) -> Diagnosis:
-    """The diagnosis of a wrong output behind modules that are all right."""
-    code = _or_tolerated(f"the code of {entry} after the modules", tolerated.behind(tap.tap).source)
-    text = (
-        f"{tap.tap}: {verdict.reason}; every module is right and receives the right arguments; "
-        f"{code} makes the output"
-    )
+def _after_the_modules(
+    taps: Sequence[TapJudgement], tap: TapJudgement, verdict: Verdict, entry: str, tolerated: Tolerated
+) -> Diagnosis:
+    """The diagnosis of a wrong output behind modules that are all right, or of a model without modules."""
+    has_modules = any(other.kind != MODEL_OUTPUT for other in taps)
+    right = "; every module is right and receives the right arguments" if has_modules else ""
+    after = " after the modules" if has_modules else ""
+    code = _or_tolerated(f"the code of {entry}{after}", tolerated.behind(tap.tap).source)
+    text = f"{tap.tap}: {verdict.reason}{right}; {code} makes the output"
     return Diagnosis("between", tap.tap, text, code="")
 
 

@@ -211,6 +211,7 @@ class Results:
         fused: Classes of the reference that the runner computes inside another module, with the reason.
         received: The tapped run, for the arguments of its calls; without arguments, none are compared.
         regrouped: Shapes of the reference by tap, of results whose axes the port merges or splits.
+        reordered: Calls that the port makes in another order, by the reference's name.
     """
 
     untapped: Mapping[str, torch.Tensor]
@@ -224,3 +225,4 @@ class Results:
     fused: Mapping[str, str] = field(default_factory=dict)
     received: Capture = field(default_factory=Capture)
     regrouped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    reordered: frozenset[str] = frozenset()

@@ -20,10 +20,15 @@ def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: Tap
     return (
         *_unknown_sums(evidence, tap),
         *((f"the port merges or splits axes; compared as {regrouped}",) if regrouped else ()),
+        *(("the port makes this call in another order",) if _is_reordered(results, tap) else ()),
         *_other_arguments(comparison, tap),
         *_not_alone(evidence, results, tap),
         *_other_choices(tap),
     )
+
+
+def _is_reordered(results: Results, tap: TapJudgement) -> bool:
+    return str(TapName.parse(tap.tap).module_call) in results.reordered
 
 
 def _unknown_sums(evidence: Evidence, tap: TapJudgement) -> Iterator[str]:

@@ -19,8 +19,10 @@ import torch
 
 from parity.verdict.distances import Distance, Oracle
 
-DENOMINATORS = range(2, 1025)
+DENOMINATORS = range(1, 1025)
 """Denominators of a factor that is shown as a fraction, such as 200/211: a ratio of sizes."""
+BY_CHANCE = 0.5
+"""Largest number of ratios that lie within the limit of a factor by chance, where one is shown."""
 SHIFTS = (1, -1, 2, -2, 3, -3)
 """Shifts that are tried, in elements."""
 LONGEST_AXIS = 512
@@ -125,8 +127,14 @@ def _factor(failed: FailedTensor) -> Iterator[str]:
 
 
 def _as_fraction(factor: float, limit: Distance) -> str:
-    """The simplest ratio within the limit of a factor, in words; empty without one."""
+    """The simplest ratio within the limit of a factor, in words; empty without one.
+
+    A ratio tells nothing where half of one as simple lies within the limit by chance. An integer always does.
+    """
+    allowed = 2 * abs(factor) * limit.scale_error
     for denominator in DENOMINATORS:
+        if denominator > 1 and denominator**2 * allowed > BY_CHANCE:
+            return ""
         simple = Fraction(round(factor * denominator), denominator)
         if simple and abs(float(simple) / factor - 1) <= limit.scale_error:
             return f", which is {simple} to round-off" if f"{factor:.6g}" != str(simple) else ""

@@ -167,6 +167,11 @@ def test_a_tied_tensor_is_not_left_over():
             {"tolerance": {"fist": 0.1}},
             "tolerance: fist matches no module; did you mean 'first'? known: first",
         ),
+        ({"unused": ("table", "*.layer.*")}, "unused: *.layer.* matches no tensor of the reference"),
+        (
+            {"unused": ("table", "*bias")},
+            "unused: *bias has a star for one part of the path alone; write **bias",
+        ),
         ({"inert": ("zz",)}, "inert: zz matches no module; use names such as first, skip, gate"),
         ({"functional": ("GELU",)}, "functional: GELU matches no module"),
         ({"unused": ("tables",)}, "unused: tables matches no tensor of the reference; did you mean 'table'?"),

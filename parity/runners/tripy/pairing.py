@@ -85,6 +85,9 @@ def _refuse_unmatched(option: str, pattern: str, path: str, known: Sequence[str]
         return
     near = difflib.get_close_matches(path, known, n=1)
     hint = f"did you mean {near[0]!r}? known: " if near else "use names such as "
+    deep = pattern.replace("**", "*").replace("*", "**")
+    if any(matched(deep, name) is not None for name in known):
+        raise UserError(option, pattern, "has a star for one part of the path alone", f"write {deep}")
     what = "tensor of the reference" if option == "unused" else "module"
     raise UserError(option, pattern, f"matches no {what}", hint + ", ".join(known[:3]))
 

@@ -12,13 +12,15 @@ import torch
 from parity.verdict.causes.exchanges import exchanges_of
 from parity.verdict.causes.operations import Change, Operation, changed
 
-EPSILONS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+EPSILONS = (0.0, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 LARGEST_EPSILON = 1e-2
 """Largest added constant that counts as an epsilon."""
 GELU_CUBIC = 0.044715
 """The factor of the cube in GELU by tanh."""
 MOST_DIGITS = 7
 """Largest number of digits of a rounded constant."""
+MOST_HEADS = 64
+"""Largest number of heads that is tried as a factor of a product."""
 MOST_PARTS = 6
 """Largest number of operands or results that are exchanged in pairs."""
 _COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
@@ -31,6 +33,8 @@ _OPERANDS = {
 }
 _WITH_EPSILON = {"add": "other", "clamp": "min", "clamp_min": "min"}
 """The argument that is an epsilon by hand: an added constant, or the least value of a divisor."""
+_TRANSPOSED = _OPERANDS | {"_trilinear": ("i2",)}
+"""Operands that a port may transpose; `_trilinear` is what a bilinear layer runs."""
 _LOOKUPS = {"embedding": ("weight", "indices"), "index_select": ("self", "index")}
 _SPLITS = frozenset({"split", "split_with_sizes", "unbind", "chunk"})
 _JOINS = frozenset({"cat", "stack"})
@@ -114,6 +118,13 @@ def _diagonals(operation: Operation) -> Iterator[Change]:
     if operation.name == "arange":
         for step in (1, -1):
             yield Change(f"with positions shifted by {step:+d}", lambda o, step=step: o.run() + step)
+    if operation.name == "select":
+        named = operation.named()
+        size = named["self"].shape[named["dim"]]
+        present = named["index"] % size
+        for index in (present - 1, present + 1):
+            if 0 <= index < size:
+                yield changed(f"with index {index} in place of {present} of {size}", {"index": index})
     if operation.name in _LOOKUPS:
         table, indices = _LOOKUPS[operation.name]
         named = operation.named()
@@ -163,7 +174,7 @@ def _layer_norm_over(operation: Operation, axis: int) -> Any:
 def _order(operation: Operation) -> Iterator[Change]:
     """Exchanged, transposed and wrongly folded operands."""
     named = operation.named()
-    for name in _OPERANDS.get(operation.name, ()):
+    for name in _TRANSPOSED.get(operation.name, ()):
         operand = named[name]
         if operand.shape[-1] == operand.shape[-2]:
             yield changed(f"with {name} of {operation.words} transposed", {name: operand.transpose(-1, -2)})
@@ -200,7 +211,8 @@ def _scales(operation: Operation) -> Iterator[Change]:
     if operation.name not in _OPERANDS:
         return
     operands = [value for value in named.values() if isinstance(value, torch.Tensor)]
-    for width in sorted({size for operand in operands for size in operand.shape if size > 1}):
+    widths = {size for operand in operands for size in operand.shape if size > 1}
+    for width in sorted(widths):
         for text, factor in (
             (f"sqrt({width})", math.sqrt(width)),
             (f"1/sqrt({width})", 1 / math.sqrt(width)),
@@ -209,6 +221,16 @@ def _scales(operation: Operation) -> Iterator[Change]:
         ):
             words = f"with the result of {operation.words} times {text}"
             yield Change(words, lambda o, factor=factor: o.run() * factor)
+    # Scaled by the width of all heads in place of one: the number of heads divides the leading axis.
+    rows = operands[-1].shape[0] if operands[-1].ndim > 2 else 1
+    for heads in range(2, min(rows, MOST_HEADS) + 1):
+        if rows % heads == 0 and heads not in widths:
+            for text, factor in (
+                (f"sqrt({heads})", math.sqrt(heads)),
+                (f"1/sqrt({heads})", 1 / math.sqrt(heads)),
+            ):
+                words = f"with the result of {operation.words} times {text}"
+                yield Change(words, lambda o, factor=factor: o.run() * factor)
 
 
 def _constants(operation: Operation) -> Iterator[Change]:

@@ -50,7 +50,12 @@ _RELATIVES = tuple(
         "logical_and logical_or logical_xor",
     )
 )
-_LEFT_OUT = frozenset("clamp clamp_min clamp_max abs neg exp log log1p sqrt round floor ceil trunc".split())
+_LEFT_OUT = frozenset(
+    (
+        "clamp clamp_min clamp_max abs neg exp log log1p sqrt round floor ceil trunc "
+        "cumsum cumprod flip roll tril triu masked_fill _softmax _log_softmax"
+    ).split()
+)
 """Functions of one tensor that keep its shape and that a port can forget."""
 _ORDERED = frozenset({"sub", "div", "where"})
 """Operations that differ with the order of `self` and `other`."""
@@ -88,16 +93,56 @@ def _relatives(operation: Operation) -> Iterator[Change]:
         if operation.name in group:
             for name in sorted(group - {operation.name}):
                 text = f"with {name.lstrip('_')} in place of {operation.words}"
-                yield Change(text, lambda o, name=name: getattr(torch, name)(*o.args, **o.kwargs))
+                yield Change(
+                    text + _by_constant(operation, group),
+                    lambda o, name=name: getattr(torch, name)(*o.args, **o.kwargs),
+                )
+
+
+def _by_constant(operation: Operation, group: frozenset[str]) -> str:
+    """The constant of a product or a quotient, in words: it tells which of several is meant."""
+    constant = operation.named().get("other")
+    is_number = isinstance(constant, (int, float)) and not isinstance(constant, bool)
+    return f" by {constant:.6g}" if "mul" in group and is_number else ""
 
 
 def _forgotten(operation: Operation) -> Iterator[Change]:
     if operation.name in _LEFT_OUT:
-        yield Change(f"without {operation.name}", lambda o: o.args[0])
+        yield Change(f"without {operation.words}", lambda o: o.args[0])
+    yield from _unmasked(operation)
     bounds = {name: operation.named().get(name) for name in ("min", "max")}
     if operation.name == "clamp" and None not in bounds.values():
         for name, value in bounds.items():
             yield changed(f"without the {name} of clamp, {value}", {name: None})
+
+
+def _unmasked(operation: Operation) -> Iterator[Change]:
+    """A mask left out: one side of a choice everywhere, or no product with zeros and ones."""
+    named = operation.named()
+    if operation.name == "where":
+        for place, name in (("first", "self"), ("second", "other")):
+            if isinstance(named.get(name), torch.Tensor):
+                yield Change(
+                    f"with the {place} value of where everywhere", lambda o, name=name: _everywhere(o, name)
+                )
+    if operation.name == "mul":
+        for name, rest in (("self", "other"), ("other", "self")):
+            if _is_mask(named[name]) and isinstance(named[rest], torch.Tensor):
+                yield Change("without the mask in mul", lambda o, rest=rest: _everywhere(o, rest))
+
+
+def _everywhere(operation: Operation, name: str) -> torch.Tensor:
+    """One operand in the shape and the type of the result."""
+    result = operation.run()
+    return operation.named()[name].to(result.dtype).expand(result.shape)
+
+
+def _is_mask(operand: Any) -> bool:
+    """Whether an operand is a tensor of zeros and ones, with both."""
+    if not isinstance(operand, torch.Tensor) or operand.is_complex():
+        return False
+    ones = operand == 1
+    return bool(ones.any()) and not bool(ones.all()) and bool((ones | (operand == 0)).all())
 
 
 def _orders(operation: Operation) -> Iterator[Change]:
@@ -132,6 +177,10 @@ def _modes(operation: Operation) -> Iterator[Change]:
             if mode != present:
                 text = f"with bags by {name} in place of {_POOLINGS[present]}"
                 yield changed(text, {"mode": mode})
+        if named["per_sample_weights"] is not None:
+            yield changed("without the weights of the bags", {"per_sample_weights": None})
+        if named.get("padding_idx", -1) >= 0:
+            yield changed("with padding among the bags", {"padding_idx": -1})
     if operation.name == "div" and "rounding_mode" in named:
         for rounding in _ROUNDINGS:
             if rounding != named["rounding_mode"]:

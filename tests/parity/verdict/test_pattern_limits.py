@@ -72,6 +72,22 @@ def test_a_fraction_of_small_numbers_is_told(factor, words):
     assert explained(oracle, oracle * factor) == [f"equals the oracle times {words}"]
 
 
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (108 / 109, "0.990826"),
+        (128.4, "128.4, which is 128 to round-off"),
+        (0.5, "0.5, which is 1/2 to round-off"),
+        (np.pi, "3.14159"),
+    ],
+)
+def test_a_ratio_that_chance_explains_is_not_told(factor, words):
+    """In a coarse type some ratio of large numbers lies within the limit of any factor."""
+    oracle = normal(5, 6)
+    coarse = Distance(0.02, 0.02, 0.005)
+    assert explained(oracle, oracle * factor, limit=coarse) == [f"equals the oracle times {words}"]
+
+
 def test_an_exact_factor_of_integers_is_a_fraction():
     oracle = np.arange(2.0, 20.0, 2.0)
     (text,) = explained(oracle, oracle * 1.5, limit=EXACT, dtype=torch.int64)

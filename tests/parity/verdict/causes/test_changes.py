@@ -104,7 +104,9 @@ def test_the_diagonal_of_a_triangle(function):
             f"with the mask shifted: diagonal 3 in place of 2 in {name}": function(SQUARE, 3),
         },
         *(function, SQUARE, 2),
+        part="diagonal",
     )
+    assert tried(function, SQUARE, 2)[f"without {name}"] is SQUARE
 
 
 def test_shifted_positions():
@@ -155,7 +157,7 @@ def test_another_axis():
             *(aten._softmax.default, X, axis, False),
             part="axis",
         )
-    assert_tried({words("flip", 1, 0): SQUARE.flip(1)}, aten.flip.default, SQUARE, [0])
+    assert_tried({words("flip", 1, 0): SQUARE.flip(1)}, aten.flip.default, SQUARE, [0], part="axis")
     expected = {words("sum", 0, 1): SQUARE.sum(0, True)}
     assert_tried(expected, aten.sum.dim_IntList, SQUARE, [1], True, part="axis")
 
@@ -166,7 +168,7 @@ def test_an_axis_without_another_one():
     for axes in ([0, 1], None):
         assert_tried({}, aten.sum.dim_IntList, SQUARE, axes, part="axis")
     # Another axis of these is another shape, or no error that ports have.
-    assert_tried({}, aten.select.int, SQUARE, 0, 1)
+    assert_tried({}, aten.select.int, SQUARE, 0, 1, part="axis")
 
 
 def test_a_layer_norm_over_an_axis_that_fits():

@@ -14,6 +14,7 @@ aten = torch.ops.aten
 X = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 Y = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 0.5
 TABLE = torch.randn(20, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+MASK = Y > 1
 IDS, OFFSETS = torch.arange(18) % 7, torch.tensor([0, 5, 11])
 
 
@@ -78,6 +79,37 @@ CONFUSED = {
         lambda x: F.avg_pool2d(x[None], 2, padding=1, count_include_pad=False),
         "with count_include_pad False in place of True",
     ),
+    "sum up to here forgotten": (lambda x: x.cumsum(1) * Y, lambda x: x * Y, "without cumsum"),
+    "mask forgotten": (
+        lambda x: torch.softmax(x.masked_fill(MASK, -1e4), -1),
+        lambda x: torch.softmax(x, -1),
+        "without masked_fill",
+    ),
+    "choice forgotten": (
+        lambda x: torch.where(MASK, x, torch.zeros_like(x)).sum(1),
+        lambda x: x.sum(1),
+        "with the first value of where everywhere",
+    ),
+    "product with a mask forgotten": (
+        lambda x: (x * MASK[..., :1].double()).sum(1),
+        lambda x: x.sum(1),
+        "without the mask in mul",
+    ),
+    "weights of bags": (
+        lambda x: F.embedding_bag(IDS.view(3, 6), TABLE, mode="sum", per_sample_weights=x[:, :, 0]),
+        lambda x: F.embedding_bag(IDS.view(3, 6), TABLE, mode="sum") + 0 * x[0, 0, :4],
+        "without the weights of the bags",
+    ),
+    "padding of bags": (
+        lambda x: F.embedding_bag(IDS, TABLE, OFFSETS, mode="mean", padding_idx=2) + x[0, 0, :4],
+        lambda x: F.embedding_bag(IDS, TABLE, OFFSETS, mode="mean") + x[0, 0, :4],
+        "with padding among the bags",
+    ),
+    "quotient for a product": (
+        lambda x: x * 0.7 + Y,
+        lambda x: x / 0.7 + Y,
+        "with div in place of mul by 0.7",
+    ),
     "causal attention": (
         lambda x: F.scaled_dot_product_attention(x, x, Y, is_causal=True),
         lambda x: F.scaled_dot_product_attention(x, x, Y),
@@ -123,7 +155,10 @@ def test_a_number_is_not_exchanged_with_a_tensor():
 
 def test_options_without_an_effect_on_the_result_are_not_tried():
     assert tried(aten.embedding.default, TABLE, IDS) == {}
-    assert set(tried(aten._softmax.default, X, -1, False)) == {"with log_softmax in place of softmax"}
+    assert set(tried(aten._softmax.default, X, -1, False)) == {
+        "with log_softmax in place of softmax",
+        "without softmax",
+    }
 
 
 def test_one_bound_of_two_can_be_forgotten():
@@ -140,3 +175,8 @@ def test_running_statistics_are_never_written():
     assert tried(operation, X.float(), None, None, mean, variance, False, 0.1, 1e-5) == {}
     assert torch.equal(mean, torch.zeros(6))
     assert torch.equal(variance, torch.ones(6))
+
+
+def test_a_product_with_other_numbers_has_no_mask():
+    for other in (Y, torch.ones_like(X), torch.zeros_like(X), 1.0):
+        assert "without the mask in mul" not in tried(aten.mul.Tensor, X, other)
