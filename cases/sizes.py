@@ -68,8 +68,11 @@ def _hstu(model: HSTUConfig) -> int:
     rows = model.num_items if model.num_categories is None else model.num_categories
     projections = width * heads * (3 * model.linear_dim + 2 * model.attention_dim)
     block = projections * _PARAMETER + _MODULE
+    rating_widths = {"rated": model.rating_embedding_dim or 0, "combined": model.item_embedding_dim}
     tables = rows * model.item_embedding_dim + model.sequence_width * width
-    return tables * _PARAMETER + model.num_blocks * block
+    tables += model.num_ratings * rating_widths.get(model.input_preprocessor, 0)
+    # A byte for each element of the attention mask.
+    return tables * _PARAMETER + model.sequence_width**2 + model.num_blocks * block
 
 
 def _stu(model: STUConfig) -> int:

@@ -6,6 +6,7 @@ underscores: ``arch_mlp_bot`` is ``--arch-mlp-bot``.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -13,6 +14,7 @@ from pydantic import Field, model_validator
 from configs.fields import MAX_WHOLE, Count, Strict, raise_problems
 from configs.quantisation import Quantisable
 
+_LN_LARGEST = math.log(2.0**128)
 _WIDTHS = r"^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})*$"
 _TWO_WIDTHS = r"^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})+$"
 
@@ -128,6 +130,13 @@ class DLRMConfig(Quantisable):
         if self.md_flag and self.md_round_dims and size & (size - 1):
             problems.append(
                 f"md_round_dims: True changes arch_sparse_feature_size {size}; give a power of two there"
+            )
+        # The widths follow from powers of the rows in float32.
+        power = self.md_temperature * math.log(min(self.table_rows)) + math.log(size)
+        if self.md_flag and power > _LN_LARGEST:
+            most = (_LN_LARGEST - math.log(size)) / math.log(min(self.table_rows))
+            problems.append(
+                f"md_temperature: {self.md_temperature} makes widths beyond float32; give at most {most:.3g}"
             )
         raise_problems(problems)
         return self

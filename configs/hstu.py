@@ -39,7 +39,7 @@ class HSTUConfig(Quantisable):
         description="positions only; ratings concatenated to items; items and ratings interleaved",
     )
     rating_embedding_dim: Count | None = Field(default=None, description="rating width; rated input only")
-    num_ratings: int = Field(default=6, ge=2, description="rating levels: 0..num_ratings-1")
+    num_ratings: int = Field(default=6, ge=2, le=MAX_WHOLE, description="rating levels: 0..num_ratings-1")
     num_blocks: Count = Field(description="transduction units, one after the other")
     num_heads: Count = Field(description="attention heads of a block")
     attention_dim: Count = Field(default=None, validate_default=True, description="query/key width of a head")

@@ -146,6 +146,10 @@ def test_widths_that_look_like_a_date_are_widths(tmp_path):
             {"model__md_flag": True, "model__md_round_dims": True},
             "model.md_round_dims: True changes arch_sparse_feature_size 6; give a power of two",
         ),
+        (
+            {"model__md_flag": True, "model__md_temperature": 300.0},
+            "model.md_temperature: 300.0 makes widths beyond float32; give at most ",
+        ),
         ({"model__max_bag_size": 0}, "model.max_bag_size: 0 is below 1; give at least 1"),
         (
             {"model__max_bag_size": 4},
