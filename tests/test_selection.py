@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -112,6 +113,8 @@ def collected(*arguments: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--co", "-q", *arguments],
         cwd=ROOT,
+        # Options of this process, such as -v, would change the lines.
+        env=os.environ | {"PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         timeout=600,
