@@ -82,7 +82,7 @@ class Movement:
             (self.distance.largest, self.limit.largest),
             (abs(self.distance.scale_error), self.limit.scale_error),
         )
-        return max(_ratio(size, limit) for size, limit in pairs)
+        return max(ratio_of(size, limit) for size, limit in pairs)
 
     @property
     def nearer(self) -> Literal["old", "new", ""]:
@@ -91,7 +91,8 @@ class Movement:
         return "" if old == new else "old" if old < new else "new"
 
 
-def _ratio(size: float, limit: float) -> float:
+def ratio_of(size: float, limit: float) -> float:
+    """The ratio of a size to its limit; 0 without a size or a bound, infinite where the limit is 0."""
     if size == 0.0 or math.isinf(limit):
         return 0.0
     return size / limit if limit else math.inf

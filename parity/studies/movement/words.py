@@ -8,6 +8,7 @@ from parity.capture.names import TapName
 from parity.report.overview import ratio_text
 from parity.studies.movement.report import ComparisonReport, ModuleReport, MovementReport, RunnerReport
 from parity.verdict.judgement import MODEL_OUTPUT
+from parity.verdict.movement import ratio_of
 
 MOST_ROOTS = 3
 """Most further modules that are named as moved by themselves."""
@@ -118,8 +119,7 @@ def size(movement: MovementReport) -> str:
 
 
 def _ratio(movement: MovementReport, measure: str) -> float:
-    by, limit = abs(getattr(movement.by, measure)), getattr(movement.explained, measure)
-    return 0.0 if by == 0.0 else by / limit if limit else float("inf")
+    return ratio_of(abs(getattr(movement.by, measure)), getattr(movement.explained, measure))
 
 
 def direction(movement: MovementReport) -> str:
