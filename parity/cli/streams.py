@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,8 @@ def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: i
 def judge_small_streams(case: Case, precision: Precision, worker: Worker) -> tuple[StreamReport, ...]:
     """Short streams of a case in one precision, for the report of a plain run; none for a case without.
 
-    They run in the process of the port. Its row of the report has the reason where it cannot run.
+    They run in the process of the port. Its row of the report has the reason where it cannot run. A
+    stream that ends without a verdict fails.
     """
     try:
         case.streams()
@@ -52,10 +54,25 @@ def judge_small_streams(case: Case, precision: Precision, worker: Worker) -> tup
         try:
             port.request(Commands.start, scheduler.threads_shared)
         except RunnerFailure as failure:
-            if failure.status is Status.UNAVAILABLE:
-                return ()
-            raise
-        return port.request(Commands.call, f"{__name__}:small_streams", case.reference, precision.name)
+            return () if failure.status is Status.UNAVAILABLE else (_broken(precision, failure),)
+        try:
+            return port.request(Commands.call, f"{__name__}:small_streams", case.reference, precision.name)
+        except RunnerFailure as failure:
+            return (_broken(precision, failure),)
+
+
+def _broken(precision: Precision, failure: RunnerFailure) -> StreamReport:
+    """The report of a stream that ends without a verdict."""
+    return StreamReport(
+        precision=precision.name,
+        side="tripy",
+        steps=0,
+        items=0,
+        cache_margin=math.inf,
+        output_margin=math.inf,
+        failed="the stream",
+        reason=str(failure),
+    )
 
 
 def small_streams(reference: CaseReference, precision: str) -> tuple[StreamReport, ...]:

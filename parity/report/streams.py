@@ -13,7 +13,9 @@ def stream_text(case: CaseReport, stream: StreamReport) -> str:
     where = f"{case.case.name}, {stream.precision}, stream of {stream.side}"
     if stream.failed:
         reason = "; ".join(part for part in (stream.reason, stream.explanation) if part)
-        return f"{where}: step {stream.steps - 1}: {stream.failed}: {reason}"
+        # A stream that broke has no judged step.
+        step = f"step {stream.steps - 1}: " if stream.steps else ""
+        return f"{where}: {step}{stream.failed}: {reason}"
     margins = f"{ratio_text(stream.cache_margin)} (cache), {ratio_text(stream.output_margin)} (outputs)"
     return f"{where}: {stream.steps} steps, {stream.items} items, err/limit {margins}"
 

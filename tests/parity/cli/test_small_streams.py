@@ -47,6 +47,15 @@ class Process:
         return command(None, *arguments)
 
 
+def raises(failure):
+    """A function that raises."""
+
+    def run(*arguments):
+        raise failure
+
+    return run
+
+
 def small_streams(case, precision, process):
     return streams.judge_small_streams(case, PRECISIONS[precision], Worker(process, Scheduler()))
 
@@ -93,6 +102,13 @@ def test_a_machine_without_the_port_has_none(judged):
     assert judged == []
 
 
-def test_a_process_that_dies_is_an_error(judged):
-    with pytest.raises(RunnerFailure, match="killed"):
-        small_streams(load_case("hstu_tiny"), "fp32", Process(RunnerFailure(Status.CRASHED, "killed")))
+@pytest.mark.parametrize("dies_in", ["start", "call"])
+@pytest.mark.parametrize("status", [Status.CRASHED, Status.TIMED_OUT, Status.ERROR, Status.OUT_OF_MEMORY])
+def test_a_stream_without_a_verdict_fails_and_ends_no_other_work(judged, monkeypatch, status, dies_in):
+    failure = RunnerFailure(status, "it broke")
+    if dies_in == "call":
+        monkeypatch.setattr(command, "judge_streams", raises(failure))
+    process = Process(failure if dies_in == "start" else None)
+    (stream,) = small_streams(load_case("hstu_tiny"), "fp32", process)
+    assert (stream.status, stream.library, stream.steps) == ("FAIL", "tripy", 0)
+    assert stream.reason == str(failure)
