@@ -5,21 +5,44 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution
 from pathlib import Path
 
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_LIBRARIES = tuple(
+    {f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_FOLDERS_OF_PACKAGES = ("site-packages", "dist-packages")
 _ENGINE = __name__.partition(".")[0]
 _SOURCES = {".py", ".yaml", ".yml", ".json", ".toml", ".cu", ".cuh", ".cpp", ".h"}
 _CHUNK = 2**20
 
 
 def is_library(path: str) -> bool:
-    """Whether a file belongs to Python or to an installed package."""
-    return path.startswith(_LIBRARIES)
+    """Whether a file or folder belongs to Python or to an installed package.
+
+    An installed package lies in a folder of Python's, or beside its metadata, as `pip install --target`
+    leaves it.
+    """
+    place = Path(path)
+    if path.startswith(_LIBRARIES) or any(part in _FOLDERS_OF_PACKAGES for part in place.parts):
+        return True
+    beside = [folder for folder in map(Path, filter(None, sys.path)) if place.is_relative_to(folder)]
+    return any(place.relative_to(folder).parts[:1] in _installed(folder) for folder in beside)
+
+
+@functools.cache
+def _installed(folder: Path) -> frozenset[tuple[str, ...]]:
+    """The first part of the path of each file that packages have installed in a folder with their metadata.
+
+    Metadata of an editable installation (`.egg-info`) lie beside the user's own code.
+    """
+    packages = map(Distribution.at, folder.glob("*.dist-info"))
+    return frozenset(file.parts[:1] for package in packages for file in package.files or ())
 
 
 def shown(path: Path) -> str:

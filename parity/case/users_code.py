@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from parity.base.code import is_library
 from parity.base.errors import UserError
 from parity.base.interruption import raisable
 from parity.base.memory import is_lack
 from parity.case.model import Case
 
-_LIBRARIES = ("site-packages", "dist-packages")
 _ENGINE = str(Path(__file__).parents[1])
 _FIX = "correct that code"
 
@@ -73,4 +72,4 @@ def _is_librarys(file: str) -> bool:
     if file.startswith(_ENGINE):
         # The installed engine lies among the libraries.
         return False
-    return file.startswith((sys.base_prefix, "<")) or any(f"/{folder}/" in file for folder in _LIBRARIES)
+    return file.startswith("<") or is_library(file)

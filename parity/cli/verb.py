@@ -115,7 +115,8 @@ class Verb(click.Command):
         """Run, and end with the exit code. Cases of the present folder can be imported."""
         reuse_freed_memory()
         with refusing(), _importing_from(os.getcwd()):
-            ctx.exit(super().invoke(ctx))
+            code = super().invoke(ctx)
+        ctx.exit(code)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the example and the exit codes."""

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import parity
 from parity.base.errors import UserError
-from parity.cli import options
+from parity.cli import options, verb
 from parity.cli.program import program
 from parity.cli.registered import REGISTERED
 from parity.cli.verb import BAD_INPUT, Refused, Verb
@@ -51,6 +51,12 @@ def test_a_refusal_is_red_on_a_terminal(monkeypatch):
 
 @pytest.mark.parametrize("code", [0, 1, 7])
 def test_the_callback_returns_the_exit_code(code):
+    assert invoked(lambda mine: code).exit_code == code
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_exit_code_is_no_error_of_a_user_wherever_click_is_installed(monkeypatch, code):
+    monkeypatch.setattr(verb, "is_users", lambda error: True)
     assert invoked(lambda mine: code).exit_code == code
 
 

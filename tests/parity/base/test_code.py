@@ -1,0 +1,55 @@
+"""Which files belong to libraries, and which to the user."""
+
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+
+from parity.base.code import is_library
+
+
+@pytest.fixture
+def target(tmp_path, monkeypatch):
+    """A folder of the search path with a package, as `pip install --target` leaves it."""
+    metadata = tmp_path / "lib-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lib\nVersion: 1.0\n")
+    (metadata / "RECORD").write_text("lib/core.py,,\nlib_alone.py,,\nlib-1.0.dist-info/METADATA,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_python_and_its_packages_are_libraries():
+    assert is_library(torch.__file__)
+    assert is_library(f"{sysconfig.get_path('stdlib')}/json/decoder.py")
+    assert is_library("/usr/lib/python3/dist-packages/click/core.py")
+
+
+@pytest.mark.parametrize("file", ["lib/core.py", "lib/deep/core.py", "lib_alone.py", "lib"])
+def test_a_package_beside_its_metadata_is_a_library(target, file):
+    assert is_library(str(target / file))
+
+
+@pytest.mark.parametrize("file", ["mine.py", "mine/model.py", "library/core.py"])
+def test_other_files_there_are_the_users(target, file):
+    assert not is_library(str(target / file))
+
+
+def test_a_package_elsewhere_is_the_users(target, tmp_path):
+    assert not is_library(str(tmp_path.parent / "lib/core.py"))
+
+
+def test_the_source_of_an_editable_installation_is_the_users(tmp_path, monkeypatch):
+    metadata = tmp_path / "mine.egg-info"
+    metadata.mkdir()
+    (metadata / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (metadata / "SOURCES.txt").write_text("mine/model.py\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not is_library(str(tmp_path / "mine/model.py"))
+
+
+def test_a_file_under_the_interpreters_prefix_is_the_users():
+    """With the prefix /usr, code in /usr/src/app is the user's."""
+    assert not is_library(str(Path(sys.base_prefix) / "src/app/model.py"))
