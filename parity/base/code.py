@@ -76,11 +76,11 @@ def imported_code() -> dict[str, str]:
 
 def present_code(names: Iterable[str]) -> dict[str, str]:
     """Digests of packages and modules at the top level as they are now, by name; without those not found."""
-    places = {name: _places(_spec(name)) for name in names}
+    places = {name: _places(spec_of(name)) for name in names}
     return {name: _digest(own) for name, own in places.items() if own}
 
 
-def _spec(name: str) -> ModuleSpec | None:
+def spec_of(name: str) -> ModuleSpec | None:
     """The place of a module, or None: a saved run may name any text."""
     try:
         return importlib.util.find_spec(name)

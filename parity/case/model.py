@@ -61,7 +61,8 @@ class Case(Pairing, Incremental, Quantised, abc.ABC):
     family: str = ""
     """Name that all cases of one model share; faults by hand may be for a family."""
     packages: tuple[str, ...] = ()
-    """Top packages of the case's code besides its own; folders that reproduce a failure hold copies."""
+    """Top packages of the case's code besides its own; folders that reproduce a failure hold copies.
+    Where it is empty, the packages that the case's own imports count, without installed ones."""
     fault_catalogues: tuple[Path, ...] = ()
     """YAML files of faults by hand; see `parity.studies.fault_injection.handwritten`."""
     _reference: CaseReference | None = None

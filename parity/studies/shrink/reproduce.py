@@ -4,7 +4,6 @@ This folder holds all data and code except the packages of the project's require
 Exit code 1: it fails, 0: it passes.
 """
 
-import functools
 import json
 import re
 import sys
@@ -18,6 +17,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from parity.case import CaseReference, load_case
+from parity.runners.tripy.pairing import paired_modules, set_parameters, taken
 
 problem = json.loads((HERE / "problem.json").read_text())
 weights, inputs, expected = (
@@ -33,12 +33,18 @@ def tree(value):
     return [tree(item) for item in value] if isinstance(value, list) else value
 
 
-model = load_case(CaseReference(**problem["case"])).build_port(getattr(tp, problem["dtype"]))
-model.load_state_dict({name: tp.Tensor(tensor) for name, tensor in weights.items()}, strict=True)
-parts = [part for part in problem["module"].split(".") if part]
-module = functools.reduce(lambda m, part: m[int(part)] if part.isdigit() else getattr(m, part), parts, model)
-call = module if problem["method"] == "forward" else getattr(module, problem["method"])
-result = call(*tree(problem["args"]), **tree(problem["kwargs"]))
+case = load_case(CaseReference(**problem["case"]))
+model = case.build_port(getattr(tp, problem["dtype"]))
+set_parameters(case, model, weights)
+args, kwargs = tree(problem["args"]), tree(problem["kwargs"])
+if problem["module"]:
+    module = paired_modules(case, model)[problem["module"]]
+    if case.one_sided:
+        args, kwargs = taken(module, args, kwargs)
+    call = module if problem["method"] == "forward" else getattr(module, problem["method"])
+    result = call(*args, **kwargs)
+else:
+    result = case.call(model, kwargs)
 for key in re.findall(r"\[([^\]]*)\]", problem["result"]):
     result = result[int(key)] if key.isdigit() else result[key]
 if isinstance(result, (list, tuple)):
@@ -46,7 +52,8 @@ if isinstance(result, (list, tuple)):
 
 counts = expected["counts"]
 oracle = expected["oracle"][counts]
-difference = torch.from_dlpack(result).cpu().double()[counts] - oracle
+port = torch.from_dlpack(result).cpu().double().reshape(counts.shape)
+difference = port[counts] - oracle
 errors = {
     "l2": float(difference.norm() / oracle.norm()),
     "largest": float(difference.abs().max() / oracle.abs().max()),

@@ -1,0 +1,105 @@
+"""Folders of failures of own cases: code in several places, other names and layouts of weights."""
+
+import subprocess
+import sys
+
+import pytest
+
+from parity.base.precision import PRECISIONS
+from parity.case import CaseReference, load_case
+from parity.studies.packages import packages_of
+from parity.studies.shrink import shrink, write
+
+LAYERS = """
+import torch
+import nvtripy as tp
+
+class Joined(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.both = torch.nn.Parameter(torch.randn(6, 20))
+
+    def forward(self, x):
+        left, right = (x @ self.both).split(10, -1)
+        return left * torch.sigmoid(right)
+
+class Parts(tp.Module):
+    def __init__(self, dtype, factor):
+        super().__init__()
+        self.factor = factor
+        self.left = tp.Linear(6, 10, bias=False, dtype=dtype)
+        self.right = tp.Linear(6, 10, bias=False, dtype=dtype)
+
+    def forward(self, x):
+        return self.left(x) * tp.sigmoid(self.right(x)) * self.factor
+"""
+MODELS = """
+import torch
+import nvtripy as tp
+from own_layers.gate import Joined, Parts
+
+class Reference(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = Joined()
+        self.head = torch.nn.Linear(10, 3)
+
+    def forward(self, x):
+        return self.head(self.gate(x))
+
+class Port(tp.Module):
+    def __init__(self, dtype, factor=1.0, scale=1.0):
+        super().__init__()
+        self.scale = scale
+        self.mixer = Parts(dtype, factor)
+        self.out = tp.Linear(10, 3, dtype=dtype)
+
+    def forward(self, rows):
+        return self.out(self.mixer(rows) * self.scale)
+"""
+CASES = """
+import numpy as np
+import parity
+from own_models import Port, Reference
+
+WEIGHTS = {
+    f"mixer.{name}.weight": parity.From("gate.both", split=(part, 2), axis=1, transpose=True)
+    for part, name in enumerate(("left", "right"))
+}
+X = {"x": np.random.default_rng(0).standard_normal((7, 6)).astype(np.float32)}
+OPTIONS = {"names": {"mixer": "gate", "out": "head"}, "weights": WEIGHTS}
+module = parity.ModelPair(Reference(), lambda dtype: Port(dtype, factor=1.01), X, name="module", **OPTIONS)
+model = parity.ModelPair(Reference(), lambda dtype: Port(dtype, scale=1.01), X, name="model", **OPTIONS)
+"""
+
+
+@pytest.fixture
+def own_code(tmp_path, monkeypatch):
+    """A folder on Python's path with two modules and a package without `__init__.py`."""
+    (tmp_path / "own_layers").mkdir()
+    (tmp_path / "own_layers" / "gate.py").write_text(LAYERS)
+    (tmp_path / "own_models.py").write_text(MODELS)
+    (tmp_path / "own_cases.py").write_text(CASES)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("own_cases", "own_models", "own_layers", "own_layers.gate"):
+        sys.modules.pop(name, None)
+
+
+def test_the_packages_of_a_case_are_what_it_imports_and_not_the_installed_ones(own_code):
+    case = load_case(CaseReference(target="own_cases:module"))
+    assert packages_of(case) == {"parity", "own_cases", "own_models", "own_layers"}
+
+
+@pytest.mark.parametrize("name", ["module", "model"])
+def test_the_folder_of_an_own_case_fails_alone(own_code, name, tmp_path):
+    case = load_case(CaseReference(target=f"own_cases:{name}"))
+    failure = shrink(case, PRECISIONS["fp32"], lambda _: None)
+    assert failure.call.path == {"module": "gate", "model": ""}[name]
+    folder = tmp_path / "small"
+    write(failure, folder)
+    assert (folder / "own_layers" / "gate.py").read_text() == LAYERS
+    command = [sys.executable, "-I", folder / "reproduce.py"]
+    result = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (1, "")
+    assert "times 1.01" in result.stdout if name == "module" else "the whole model" in result.stdout
