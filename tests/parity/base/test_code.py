@@ -16,6 +16,9 @@ def target(tmp_path, monkeypatch):
     metadata = tmp_path / "lib-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lib\nVersion: 1.0\n")
+    for file in ("lib/core.py", "lib/deep/core.py", "lib_alone.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
     (metadata / "RECORD").write_text("lib/core.py,,\nlib_alone.py,,\nlib-1.0.dist-info/METADATA,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path

@@ -229,7 +229,9 @@ class TestRaisable:
 def test_an_end_without_any_handler_is_an_exit_in_the_program_alone(program):
     """The end by a signal has the exit code of the signal all the same."""
     process = program(
-        "import os, sys, time; from parity.base.interruption import watch; watch()\n"
+        "import os, sys, time, warnings; from parity.base.interruption import watch; watch()\n"
+        # Python 3.12 warns of a fork beside the thread that waits for signals.
+        "warnings.simplefilter('ignore')\n"
         "try: os._exit(0)\n"
         "except SystemExit as error: print(error.code, file=sys.stderr)\n"
         "child = os.fork() or os._exit(3)\n"

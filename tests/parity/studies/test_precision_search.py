@@ -169,9 +169,10 @@ def test_the_search_agrees_with_trying_everything(bench, coarse, budget):
         bench.evaluate(assignment_of(dict(zip(coarse, names, strict=True))))
         for names in itertools.product((BASE, "fp16"), repeat=len(coarse))
     ]
-    cheapest = min((run.seconds, run.error) for run in every if run.error <= budget)
     actual = search(bench, budget, quiet, coarse)
-    assert (actual.best.seconds, actual.best.error) == cheapest
+    # Of several cheapest assignments it may name any.
+    assert actual.best.seconds == min(run.seconds for run in every if run.error <= budget)
+    assert actual.best.error <= budget
 
 
 def test_the_search_keeps_its_budget_and_its_front_is_one(bench, coarse):
