@@ -38,12 +38,14 @@ _PARENT = "PARITY_SERVER_OF"
 """Variable with the process id of the server's parent."""
 
 
-def start(cases: str = "") -> None:
+def start(cases: str = "", one_thread: bool = False) -> None:
     """Start the server, unless it runs. Its imports go on while this process works.
 
     Args:
         cases: The module of the run's cases, which all runners import; empty where it is not known to leave
             CUDA alone.
+        one_thread: Whether NumPy has one thread in each process of the server. By default it starts one for
+            each core where it first multiplies.
     """
     modules = [*_MODULES, cases] if cases else _MODULES
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
@@ -53,6 +55,9 @@ def start(cases: str = "") -> None:
     if threading.current_thread() is threading.main_thread():
         # The system watches the thread that starts the server, and another one may end before the process.
         variables[_PARENT] = str(os.getpid())
+    if one_thread:
+        # OpenBLAS reads it at its import, and starts its threads before it takes another number.
+        variables["OPENBLAS_NUM_THREADS"] = "1"
     # The server leaves the signals to its parent. The tracker unblocks them where it starts.
     resource_tracker.ensure_running()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -97,7 +97,7 @@ def refused(command, content, tmp_path, monkeypatch):
         "parity.execution.scheduler.RunnerPool", None
     )  # bad input is refused before a runner starts
     # A server that starts in an empty folder imports nothing, for all tests of this process.
-    monkeypatch.setattr("parity.execution.fork_server.start", lambda cases="": None)
+    monkeypatch.setattr("parity.execution.fork_server.start", lambda cases="", one_thread=False: None)
 
     def run(*arguments):
         before = content(tmp_path)

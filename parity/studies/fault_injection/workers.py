@@ -38,6 +38,8 @@ def cores() -> int:
 
 def reports(tasks: Sequence[tuple[Work, tuple]]) -> Iterator[Any]:
     """Reports of the tasks, from all processes as they come. Raises the exceptions of tasks."""
+    # Each core has a process.
+    fork_server.start(one_thread=True)
     context = fork_server.context()
     arrivals = context.Queue()
     with (

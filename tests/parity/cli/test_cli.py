@@ -155,7 +155,7 @@ def requested(command, monkeypatch):
             raise UserError("run", "", "is not asked for", "end here")
 
         monkeypatch.setattr("parity.pipeline.run", run)
-        monkeypatch.setattr("parity.execution.fork_server.start", lambda cases="": None)
+        monkeypatch.setattr("parity.execution.fork_server.start", lambda cases="", one_thread=False: None)
         command(*arguments)
         return seen[0]
 

@@ -29,7 +29,7 @@ TINY = ("--case", "hstu_tiny")
 def folder(tmp_path, monkeypatch):
     """An empty folder, in which no server of processes starts."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fork_server, "start", lambda cases="": None)
+    monkeypatch.setattr(fork_server, "start", lambda cases="", one_thread=False: None)
     return tmp_path
 
 

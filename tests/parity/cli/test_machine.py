@@ -1,6 +1,7 @@
 """Commands on a machine that lacks memory, disk space or permission, and inputs that never end."""
 
 import os
+import random
 import re
 import shutil
 import signal
@@ -9,6 +10,7 @@ import sys
 
 import pytest
 
+from parity.base import threads
 from tests.fuzz import saved_folders
 from tests.locations import ROOT
 from tests.parity.conftest import PROGRESS
@@ -179,6 +181,37 @@ def test_few_open_files_are_refused_at_once(verb, files, folder):
     end, after = ended(inputs, f"ulimit -n {files}", verb)
     assert "ulimit -n" in message(end)
     assert after == before
+
+
+def _other_user():
+    """A program whose child has the files of root and the limits of a user without any process."""
+    user, rights = str(random.randrange(10**6, 10**9)), "-all,+dac_override"
+    ids = (f"--reuid={user}", f"--regid={user}", "--clear-groups")
+    kinds = ("bounding-set", "inh-caps", "ambient-caps")
+    prefix = ("setpriv", *ids, *(f"--{kind}={rights}" for kind in kinds))
+    if shutil.which(prefix[0]) is None or subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        pytest.skip("all programs of a user count, and this process cannot become another user")
+    return prefix
+
+
+@pytest.mark.parametrize("processes", [3, 24])
+@of_verbs
+def test_few_processes_are_refused_at_once(verb, processes, folder):
+    inputs = folder(verb)
+    before = {f"./{path.relative_to(inputs)}" for path in inputs.rglob("*")}
+    end, after = ended(inputs, f"ulimit -u {processes}", verb, _other_user())
+    assert "ulimit -u" in message(end)
+    assert after == before
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("verb", ["run", "self-test"])
+def test_as_many_processes_as_the_program_asks_for_are_enough(verb, folder):
+    inputs = folder(verb)
+    inputs.chmod(0o777)
+    # The shell, the program, and its thread that waits for signals.
+    end, _ = ended(inputs, f"ulimit -u {threads.least() + 3}", verb, _other_user())
+    assert end.returncode == 0, end
 
 
 @pytest.mark.parametrize("kind", ["v", "d"])
