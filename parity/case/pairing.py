@@ -105,7 +105,7 @@ class Pairing:
     """Path in the reference by path in the port, for other names. A rule holds for all modules inside."""
     weights: Mapping[str, str | From | None] = {}
     """Name of the port's tensor to its source in the reference; None for a tensor that the port sets itself.
-    Tensors without a rule have the reference's names, under `names`."""
+    The first pattern that matches decides. Tensors without one have the reference's names, under `names`."""
     unused: Sequence[str] = ()
     """Names of the reference's tensors that the port does not need, such as a stored mask."""
     functional: Sequence[str] = ()

@@ -82,7 +82,7 @@ def _transformed(name: str, source: From, weights: Mapping[str, torch.Tensor]) -
 def _checked(name: str, tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
     if tuple(tensor.shape) == shape:
         return tensor
-    fix = "name another tensor, or give From(...) a transpose or split"
+    fix = "name another tensor, or give From(...) a transpose, a split or its axis"
     if tuple(tensor.shape[::-1]) == shape and tensor.ndim == 2:
         fix = "write From(name, transpose=True)"
     raise UserError(f"weights[{name!r}]", tuple(tensor.shape), f"is not the port's shape {shape}", fix)
@@ -172,13 +172,24 @@ def _fix(name: str, absent: str, weights: Mapping[str, torch.Tensor]) -> str:
 
 
 def _refuse_unmatched_rules(case: Case, shapes: Mapping[str, Shape]) -> None:
+    """Raises `UserError` for a rule that decides no tensor of the port."""
+    deciding = {
+        next((rule for rule in case.weights if matched(rule, name) is not None), "") for name in shapes
+    }
     for pattern in case.weights:
-        if not any(matched(pattern, name) is not None for name in shapes):
+        if pattern in deciding:
+            continue
+        name = next((name for name in shapes if matched(pattern, name) is not None), None)
+        if name is None:
             near = difflib.get_close_matches(pattern, shapes, n=1)
             hint = f"; the nearest name is {near[0]!r}" if near else ""
             raise UserError(
                 "weights", pattern, f"matches no tensor of the port{hint}", "name a tensor of the port"
             )
+        first = next(rule for rule in case.weights if matched(rule, name) is not None)
+        raise UserError(
+            "weights", pattern, f"decides nothing: {first!r} above it has {name}", "write it above"
+        )
 
 
 def _refuse_left_over(

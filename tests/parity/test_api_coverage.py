@@ -1,5 +1,7 @@
 """The result of live models tells what their inputs leave out."""
 
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -8,6 +10,7 @@ import torch
 
 import parity
 from parity.report.coverage import in_words
+from tests.locations import ROOT
 from tests.parity.coverage import mixed_models
 from tests.parity.live_models import IMAGES, Net, Port
 
@@ -105,3 +108,37 @@ def test_a_debugger_keeps_its_trace_function():
     finally:
         sys.settrace(before)
     assert after is trace
+
+
+SCRIPT = """
+import nvtripy as tp
+import torch
+import parity
+
+class Reference(torch.nn.Module):
+    def forward(self, x):
+        return x + 1.0
+
+class Port(tp.Module):
+    def forward(self, x):
+        return x + 1.0
+
+print(parity.compare(Reference(), Port(), {"x": torch.randn(5, 3)}))
+
+class Later(tp.Module):
+    def forward(self, x):
+        return tp.where(x > 9.0, x - 1.0, x + 1.0)
+
+print(parity.compare(Reference(), Later(), {"x": torch.randn(5, 3)}))
+"""
+
+
+def test_a_script_defines_a_port_behind_its_first_comparison(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, tmp_path / "script.py"]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    first, second = (text for text in run.stdout.split("Reference fp32 ")[1:])
+    assert "not asked: 1 size;" in first
+    assert "not asked: 2 outcomes, 1 threshold, 1 size;" in second
+    assert "no coverage" not in run.stdout

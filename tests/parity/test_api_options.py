@@ -157,6 +157,10 @@ def test_a_tied_tensor_is_not_left_over():
         ),
         ({"weights": WEIGHTS | {"layers.1.bias": From("first.bias", split=(0, 3))}}, "has no 3 equal parts"),
         ({"weights": WEIGHTS | {"layers.1.bias": None}}, "weights: second.bias is left over"),
+        (
+            {"weights": {"layers.*.bias": None} | WEIGHTS | {"layers.1.bias": From("first.bias")}},
+            "weights: layers.1.bias decides nothing: 'layers.*.bias' above it has layers.1.bias; write",
+        ),
         ({"weights": {"layers.0.weight": 3}}, "weights['layers.0.weight']: 3 is no name"),
         ({"initial": "random"}, "initial: random is not known; use 'sensitive' or 'own'"),
         ({"inert": "Sigmoid"}, "inert: Sigmoid is a text; give a sequence, such as ('Sigmoid',)"),

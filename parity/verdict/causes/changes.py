@@ -23,6 +23,7 @@ MOST_HEADS = 64
 """Largest number of heads that is tried as a factor of a product."""
 MOST_PARTS = 6
 """Largest number of operands or results that are exchanged in pairs."""
+FOLDS = "views with the last two axes exchanged, as of heads folded in the other order"
 _COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
 _SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _OPERANDS = {
@@ -192,11 +193,24 @@ def _order(operation: Operation) -> Iterator[Change]:
             lambda o: o.named()["self"].reshape(o.run().shape),
         )
     if operation.name in ("view", "_unsafe_view"):
-        x, size = named["self"], list(named["size"])
-        if len(size) == x.ndim + 1 and size[-1] not in (1, -1) and size[-2] not in (1, -1):
-            folded = [*size[:-2], size[-1], size[-2]]
-            text = f"with the last two axes of {operation.words} exchanged"
-            yield Change(text, lambda o: o.named()["self"].reshape(folded).transpose(-1, -2))
+        yield from _folds(operation, named["self"], list(named["size"]))
+
+
+def _folds(operation: Operation, x: torch.Tensor, size: list[int]) -> Iterator[Change]:
+    """Heads in the other order: an axis is split into its parts, or two axes are joined."""
+    if len(size) == x.ndim + 1 and size[-1] not in (1, -1) and size[-2] not in (1, -1):
+        folded = [*size[:-2], size[-1], size[-2]]
+        yield Change(
+            f"with the last two axes of {operation.words} exchanged",
+            lambda o: o.named()["self"].reshape(folded).transpose(-1, -2),
+            FOLDS if x.shape[-1] == size[-1] * size[-2] else "",
+        )
+    if x.ndim == len(size) + 1 and size[-1] in (-1, x.shape[-1] * x.shape[-2]) and 1 not in x.shape[-2:]:
+        yield Change(
+            "with the last two axes exchanged before a view",
+            lambda o: o.named()["self"].transpose(-1, -2).reshape(size),
+            FOLDS,
+        )
 
 
 def _exchanged(operation: Operation, joins: bool, first: int, second: int) -> Any:

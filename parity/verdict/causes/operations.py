@@ -56,10 +56,13 @@ class Change:
     Attributes:
         text: The change in words; it completes "the reference".
         result: The result of the changed operation.
+        together: The same change of several operations in words, after their number. Empty where one mistake
+            changes one operation.
     """
 
     text: str
     result: Callable[[Operation], Any]
+    together: str = ""
 
 
 def changed(text: str, arguments: Mapping[str, Any]) -> Change:

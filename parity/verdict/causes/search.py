@@ -18,6 +18,8 @@ from parity.verdict.patterns import FailedTensor
 
 MOST_TRIALS = 500
 """Largest number of runs of the module."""
+MOST_JOINT = 5
+"""Largest number of operations of which every selection is changed together."""
 MOST_ELEMENTS = 2**30
 """Largest number of computed elements of all runs."""
 COARSER = (torch.float32, torch.float16, torch.bfloat16, torch.int64)
@@ -64,11 +66,25 @@ def _trials(
     for text, changed in _changed_arguments(arguments):
         yield text, lambda changed=changed: run({**arguments, **changed})
     for place, change in changes:
-        yield change.text, lambda place=place, change=change: _run_changed(run, arguments, place, change)
+        yield change.text, lambda made={place: change}: _run_changed(run, arguments, made)
+    for text, together in _joint(changes):
+        yield text, lambda made=together: _run_changed(run, arguments, made)
 
 
-def _run_changed(run: Run, arguments: Mapping[str, torch.Tensor], place: int, change: Change) -> torch.Tensor:
-    with torch.no_grad(), _Operations(place, change):
+def _joint(changes: Sequence[tuple[int, Change]]) -> Iterator[tuple[str, dict[int, Change]]]:
+    """One mistake at several operations: all selections of a few, or all of many."""
+    for words in dict.fromkeys(change.together for _, change in changes if change.together):
+        alike = [(place, change) for place, change in changes if change.together == words]
+        counts = range(2, len(alike) + 1) if len(alike) <= MOST_JOINT else [len(alike)]
+        for count in counts:
+            for selection in itertools.combinations(alike, count):
+                yield f"with {count} {words}", dict(selection)
+
+
+def _run_changed(
+    run: Run, arguments: Mapping[str, torch.Tensor], changes: Mapping[int, Change]
+) -> torch.Tensor:
+    with torch.no_grad(), _Operations(changes):
         return run(arguments)
 
 
@@ -111,24 +127,21 @@ def _changed_arguments(
 
 
 class _Operations(TorchDispatchMode):
-    """Counts the operations of a run, and changes one of them, or lists the changes of all.
+    """Counts the operations of a run, and changes some of them, or lists the changes of all.
 
     Args:
-        place: Number of the changed operation; None to list changes.
-        change: The change.
+        made: Changes by the number of the operation; None to list changes.
         is_changeable: See `cause`.
     """
 
     def __init__(
         self,
-        place: int | None = None,
-        change: Change | None = None,
+        made: Mapping[int, Change] | None = None,
         is_changeable: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__()
         self._is_changeable = is_changeable
-        self._place = place
-        self._change = change
+        self._made = made
         self._places = itertools.count()
         self.elements = 0
         self.changes: list[tuple[int, Change]] = []
@@ -142,10 +155,10 @@ class _Operations(TorchDispatchMode):
             return result
         place = next(self._places)
         operation = Operation(func, args, kwargs)
-        if place == self._place and self._change is not None:
-            return self._change.result(operation)
+        if self._made is not None and place in self._made:
+            return self._made[place].result(operation)
         result = func(*args, **kwargs)
-        if self._place is None:
+        if self._made is None:
             self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
             if self._is_changeable():
                 self.changes += [(place, change) for change in changes_of(operation)]

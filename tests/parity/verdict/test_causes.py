@@ -44,6 +44,19 @@ def _heads(x, interleaved=False):
     return F.silu(parts).transpose(1, 2)
 
 
+def _folded(x, interleaved=(), joined=True):
+    """Attention of H heads. Those of some operands, and of the result, may be in the other order."""
+
+    def fold(name, parts):
+        size = (B, N, D // H, H) if name in interleaved else (B, N, H, D // H)
+        parts = parts.view(size)
+        return (parts.transpose(-1, -2) if name in interleaved else parts).transpose(1, 2)
+
+    q, k, v = fold("q", x), fold("k", torch.sin(x)), fold("v", torch.cos(x))
+    mixed = (torch.softmax(q @ k.transpose(-1, -2), -1) @ v).transpose(1, 2)
+    return (mixed if joined else mixed.transpose(-1, -2)).reshape(B, N, D)
+
+
 def _gated(x, exchanged=False):
     u, v, q, k = (x @ SQUARE).split(D // 4, -1)
     u, v = (v, u) if exchanged else (u, v)
@@ -107,6 +120,21 @@ PLANTED = {
         lambda x: _heads(x),
         lambda x: _heads(x, interleaved=True),
         "the last two axes of view exchanged",
+    ),
+    "heads in the other order in all views": (
+        lambda x: _folded(x),
+        lambda x: _folded(x, "qkv", joined=False),
+        "with 4 views with the last two axes exchanged",
+    ),
+    "heads in the other order in three views": (
+        lambda x: _folded(x),
+        lambda x: _folded(x, "qkv"),
+        "with 3 views with the last two axes exchanged",
+    ),
+    "heads joined in the other order": (
+        lambda x: _folded(x),
+        lambda x: _folded(x, joined=False),
+        "with the last two axes exchanged before a view",
     ),
     "parts exchanged": (
         lambda x: F.silu(_gated(x)),
