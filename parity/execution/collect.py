@@ -196,12 +196,10 @@ class _Collection:
 
     def _record_calls(self) -> WorkingBytes:
         """Run the reference with taps, which the other runners wait for."""
-        folder = self._batch.folder.path
-        with self._scheduler.recording(folder, self._budget.slice_bytes):
+        with self._scheduler.recording():
             arguments = (self._batch.folder.inputs, self._calls, self._budget)
             needed = self._request(REFERENCE, Commands.record, *arguments)
         require_memory(self._budget, needed.largest)
-        self._scheduler.recorded(folder, needed.largest)
         self._reference_bytes = needed.forward
         self._recorded.set_result(needed)
         return needed

@@ -27,8 +27,6 @@ MAX_WORKERS = 2
 """Largest number of workers on a CPU: each holds models and executables in memory."""
 MAX_GPU_WORKERS, CORES_OF_A_GPU_WORKER = 8, 2
 """Largest number of workers beside a GPU, and the cores that each needs: it compiles while the GPU waits."""
-WIDEST_RATIO = 2
-"""Largest ratio between the sizes of a number in two tested precisions."""
 JOINING_SECONDS = 0.5
 """Longest time in which a timing waits until half of the workers have one, in seconds. Captures go on."""
 JUDGE = "judge"
@@ -100,7 +98,6 @@ class Scheduler:
         self._waiting = 0
         self._is_taken = self._is_closed = False
         self._recording = threading.Lock()
-        self._recorded_bytes: dict[Path, int] = {}
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -125,25 +122,10 @@ class Scheduler:
         return contextlib.nullcontext() if self._times_gpu else self.shared()
 
     @contextlib.contextmanager
-    def recording(self, batch: Path, room: int) -> Iterator[None]:
-        """Use a part of the machine for the reference's first run of a batch in a precision.
-
-        Its memory is unknown until the batch has run in another precision. Such runs follow one another.
-
-        Args:
-            batch: Folder of the batch, which all precisions share.
-            room: Bytes that runs beside others may take.
-        """
-        with contextlib.ExitStack() as held:
-            known = self._recorded_bytes.get(batch)
-            if known is None or WIDEST_RATIO * known > room:
-                held.enter_context(self._recording)
-            held.enter_context(self.shared())
+    def recording(self) -> Iterator[None]:
+        """Use a part of the machine for a run of unknown memory; one such run at a time."""
+        with self._recording, self.shared():
             yield
-
-    def recorded(self, batch: Path, needed: int) -> None:
-        """Note the bytes that a batch has needed in a precision."""
-        self._recorded_bytes[batch] = needed
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

@@ -195,26 +195,3 @@ def test_an_error_while_alone_gives_the_machine_back(machine):
     user = _Visitor(machine.shared)
     assert user.is_inside(SOON)
     assert user.leave()
-
-
-def test_records_follow_one_another_unless_their_memory_is_known_and_small(machine, tmp_path):
-    small, large = tmp_path / "small", tmp_path / "large"
-
-    def record(batch):
-        return _Visitor(lambda: machine.recording(batch, room=100))
-
-    first, second = record(small), record(large)
-    assert first.is_inside(SOON)
-    assert not second.is_inside(AT_ONCE)
-    # Numbers of another precision may be twice as wide.
-    machine.recorded(small, 50)
-    machine.recorded(large, 51)
-    assert first.leave()
-    assert second.is_inside(SOON)
-    known, too_large = record(small), record(large)
-    assert known.is_inside(SOON)
-    assert not too_large.is_inside(AT_ONCE)
-    assert known.leave()
-    assert second.leave()
-    assert too_large.is_inside(SOON)
-    assert too_large.leave()
