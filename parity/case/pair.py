@@ -61,6 +61,7 @@ class ModelPair(Case):
     """
 
     one_sided = True
+    states_rows = False
 
     @from_here
     def __init__(
@@ -180,8 +181,13 @@ class ModelPair(Case):
         return first.shape[0] if first.ndim else 1
 
     def rows(self, arrays: Arrays, rows: slice | np.ndarray) -> Arrays | None:
-        # By default the port has the sizes of the given batch.
-        is_dynamic = all(0 in self._dynamic.get(name, {}) for name in arrays)
+        # By default the port has the sizes of the given batch. A square array relates its rows to each other.
+        batch = self.batch_size_of(arrays)
+        is_dynamic = all(
+            0 in (axes := self._dynamic.get(name, {}))
+            and not any(axis and array.shape[axis] == batch for axis in axes)
+            for name, array in arrays.items()
+        )
         return super().rows(arrays, rows) if is_dynamic else None
 
     def dynamic_sizes(self, arrays: Arrays) -> Mapping[int | tuple[str, int], int]:

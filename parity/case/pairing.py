@@ -119,6 +119,8 @@ class Pairing:
 
     squeeze: bool = False
     """Whether leading axes of 1 do not count: the port may have more or fewer of them than the reference."""
+    states_rows: bool = True
+    """Whether `rows` states that no row depends on another. If not, the reference's rows tell it."""
     tolerance: Mapping[str, float] = {}
     """Largest relative error by path or tap, above the derived limit. The report shows each use in red."""
 

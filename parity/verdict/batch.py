@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,15 @@ from parity.capture.names import TapName
 from parity.capture.store import is_saved, open_capture, open_recorded
 from parity.case import Case
 from parity.execution.folder import CaseFolder, PrecisionFolder, RunnerFolder
-from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Status, read_record
+from parity.execution.record import (
+    ORACLE,
+    REFERENCE,
+    Record,
+    RowTrialRecord,
+    RunnerRecord,
+    Status,
+    read_record,
+)
 from parity.inputs.arrays import load
 from parity.inputs.weights import load_export
 from parity.runners.base import Arrays, Tensors
@@ -98,6 +106,7 @@ def judge_batch(
         return {name: _without_verdict(runner, blocked, batch) for name, runner in judged.items()}
     evidence.replays = replays_of(case, folder)
     comparisons = zip(results.values(), compare_runners(evidence, list(results.values())), strict=True)
+    expected_rows = () if case.states_rows else record.runners[REFERENCE].row_trials or ()
     judgements = {}
     for name, runner in judged.items():
         if name not in results:
@@ -107,7 +116,7 @@ def judge_batch(
             grounds, own = comparison.evidence or evidence, comparison.results or own
             grounds.rerun = None if name in diagnosed else _rerun(case, folder)
             grounds.run_oracle = None if grounds.rerun is None else grounds.rerun.call
-            judgements[name] = _judge_runner(grounds, own, comparison, runner, batch)
+            judgements[name] = _judge_runner(grounds, own, comparison, runner, expected_rows, batch)
     return judgements
 
 
@@ -261,7 +270,12 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
 
 
 def _judge_runner(
-    evidence: Evidence, results: Results, comparison: Comparison, record: RunnerRecord, batch: str
+    evidence: Evidence,
+    results: Results,
+    comparison: Comparison,
+    record: RunnerRecord,
+    expected_rows: Sequence[RowTrialRecord],
+    batch: str,
 ) -> RunnerJudgement:
     diagnosis = comparison.diagnosis
     if record.status is not Status.OK:
@@ -271,7 +285,7 @@ def _judge_runner(
     if tap is not None and not patterns and not (diagnosis.kind == "between" and tap.passed):
         patterns = explain_tap(evidence, results, tap)
     explanation = with_cause(explain_between(evidence, results, comparison), patterns)
-    rows = judge_rows(evidence, comparison.taps, record.row_trials or ())
+    rows = judge_rows(evidence, comparison.taps, record.row_trials or (), expected_rows)
     if diagnosis.kind == "none":
         diagnosis = row_diagnosis(rows)
     judgement = RunnerJudgement(

@@ -210,9 +210,9 @@ def test_the_oracle_runs_calls_alone_with_the_arrays_of_the_batch(folder, monkey
 def test_a_runner_that_fails_in_an_earlier_batch_has_no_search_for_a_cause(folder, monkeypatch):
     searches = {}
 
-    def judge(evidence, results, comparison, record, name):
+    def judge(evidence, results, comparison, record, *rest):
         searches[record.label] = evidence.run_oracle
-        return own(evidence, results, comparison, record, name)
+        return own(evidence, results, comparison, record, *rest)
 
     own = batch._judge_runner
     monkeypatch.setattr(batch, "_judge_runner", judge)
@@ -251,9 +251,9 @@ def test_a_runner_is_judged_on_the_evidence_under_its_own_choices(folder, monkey
             own = replace(evidence, entry=f"own {number}") if number else None
             yield replace(comparison, evidence=own)
 
-    def judge(evidence, results, comparison, record, name):
+    def judge(evidence, results, comparison, record, *rest):
         judged_on[record.label] = evidence.entry, evidence.run_oracle
-        return own_judge(evidence, results, comparison, record, name)
+        return own_judge(evidence, results, comparison, record, *rest)
 
     own_judge = batch._judge_runner
     monkeypatch.setattr(batch, "compare_runners", compare)

@@ -100,9 +100,11 @@ def evidence():
 LIMIT = verdict().limit.largest
 
 
-def judge_one(evidence, taps, judgements=None, kind=Trial.ALONE):
+def judge_one(evidence, taps, judgements=None, kind=Trial.ALONE, reference=None):
     judgements = [judged_tap(name) for name in ("first", "pooled")] if judgements is None else judgements
-    (row,) = judge_rows(evidence, judgements, [RowTrialRecord(kind=kind.value, rows=(3, 1), taps=taps)])
+    sides = (taps, reference or {})
+    trials = [[RowTrialRecord(kind=kind.value, rows=(3, 1), taps=side)] for side in sides]
+    (row,) = judge_rows(evidence, judgements, *trials)
     return row
 
 
@@ -245,3 +247,37 @@ def test_trials_of_one_kind_are_one_judgement(evidence):
     assert (row.rows, row.first, row.largest_tap, row.excess) == (3, "first", "pooled", "pooled")
     assert row.largest == pytest.approx(2.0)
     assert row.reason.startswith("row 1 alone")
+
+
+def test_a_row_must_move_as_far_as_the_reference_s_where_that_depends_on_its_batch(evidence):
+    whole = scale(evidence, "pooled")
+    reference = {"pooled": [0.0, 0.5 * whole]}
+    # Of both results and of both trials: 2 * limit * (2 * scale + movement).
+    allowed = 2 * LIMIT * 2.5 * whole
+    for sign in (1, -1):
+        for factor, fails in ((0.99, False), (1.01, True)):
+            taps = {"pooled": [0.0, 0.5 * whole + sign * factor * allowed]}
+            row = judge_one(evidence, taps, reference=reference)
+            assert bool(row.excess) is fails
+    assert row.reason.startswith("row 1 alone differs from itself in the batch by 0.5")
+    assert "of pooled, the PyTorch model's by 0.5; two movements within the limit differ by" in row.reason
+    # A row that does not move at all.
+    assert judge_one(evidence, {}, reference=reference).excess == "pooled"
+    # Another row's movement says nothing about this one.
+    assert judge_one(evidence, {"pooled": [0.5 * whole, 0.0]}, reference=reference).excess == "pooled"
+
+
+def test_a_reference_that_moves_within_its_limit_allows_no_more(evidence):
+    whole = scale(evidence, "pooled")
+    reference = {"pooled": [0.0, 1.9 * LIMIT * whole]}
+    assert judge_one(evidence, {"pooled": [0.0, 2.01 * LIMIT * whole]}, reference=reference).excess
+    assert not judge_one(evidence, {"pooled": [0.0, 0.0]}, reference=reference).excess
+
+
+def test_a_trial_of_other_rows_expects_nothing(evidence):
+    whole = scale(evidence, "pooled")
+    trial = RowTrialRecord(kind="alone", rows=(1,), taps={"pooled": [whole]})
+    other = RowTrialRecord(kind="alone", rows=(2,), taps={"pooled": [whole]})
+    judgements = [judged_tap("pooled")]
+    assert judge_rows(evidence, judgements, [trial], [other])[0].excess == "pooled"
+    assert judge_rows(evidence, judgements, [trial], [trial])[0].excess == ""
