@@ -57,40 +57,26 @@ def self_test(plan: Plan, folder: Path, advance: Advance) -> SelfTest:
 
 def render_self_test(result: SelfTest) -> RenderableType:
     """The table by operator, the missed faults and the false alarms, for a terminal."""
-    table = Table(box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", collapse_padding=True, pad_edge=False)
     table.add_column("operator", no_wrap=True)
-    for name in (
-        "injected",
-        "cannot be made",
-        "equivalent",
-        "asked elsewhere",
-        "below the limit",
-        "detected",
-        "missed",
-        "localised",
-        "least margin",
-    ):
+    for name in ("injected", "left out", "detected", "missed", "localised", "least margin"):
         table.add_column(name, justify="right")
-    for operator, row in summarise(result.findings).items():
+    rows = summarise(result.findings)
+    for operator, row in rows.items():
+        counts = (row.injected, row.injected - row.detected - row.missed, row.detected, row.missed)
         table.add_row(
             operator,
-            *(
-                str(count)
-                for count in (
-                    row.injected,
-                    row.broken,
-                    row.equivalent,
-                    row.elsewhere,
-                    row.below,
-                    row.detected,
-                    row.missed,
-                )
-            ),
+            *map(str, counts),
             f"{row.localisation:.1%}",
             "" if row.worst_margin is None else f"{row.worst_margin:.3g}",
             style="bold" if operator == "all" else "red" if row.missed else "",
         )
-    lines: list[RenderableType] = [table, Text()]
+    total = rows["all"]
+    left_out = (
+        f"left out: {total.broken} cannot be made, {total.equivalent} equivalent, "
+        f"{total.elsewhere} asked elsewhere, {total.below} below the limit"
+    )
+    lines: list[RenderableType] = [table, Text(), Text(left_out)]
     for finding in result.findings:
         if finding.outcome is Outcome.MISSED:
             margin = "no numbers" if finding.margin is None else f"{finding.margin:.2f} of its limit"
