@@ -1,15 +1,17 @@
 """A search for the port's choices that no integer or boolean shows.
 
-Near a tie, rounding explains several values of a choice. The search tries them one by one in the oracle, and
-takes a value where the oracle comes nearer to the port. Rows of a batch are tried together, one value a row
-in each run. The search only chooses among values that rounding explains, so a port that is wrong stays so.
+Near a tie, rounding explains several values of a choice. The search tries them in the oracle, and takes a
+value where the oracle comes nearer to the port. Rows of a batch are tried together, one value a row in each
+run. Where a value changes the results of another row, such as those of a later step of a recurrence or of a
+column of scores, all values are tried one by one. So are values that only results without rows show, such as
+a loss. The search only chooses among values that rounding explains, so a port that is wrong stays so.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,7 +22,9 @@ from parity.verdict.bound import Bound
 from parity.verdict.choices.admissible import admissible
 
 MOST_RUNS = 64
-"""Most runs of the oracle in one search."""
+"""Most runs of the oracle in one search for rows together, and for values one by one."""
+SAME_COST = 1e-6
+"""Largest difference, absolute and relative, of two costs that are the same."""
 MOST_TRIALS = 1 << 14
 """Most values that one search tries."""
 OUTSIDE = 3
@@ -40,6 +44,10 @@ class Trial:
     number: int
     places: torch.Tensor
     values: torch.Tensor
+
+
+_CostsOf = Callable[[Prescribed], torch.Tensor]
+"""The costs of the oracle under choices (`_costs`)."""
 
 
 def search(
@@ -66,16 +74,72 @@ def search(
     scales = {
         tap: _scale(replay, tap, bound) for tap in replay.reference if _is_comparable(replay, port, tap)
     }
-    costs = _costs(replay.oracle, port, scales, rows)
-    taken = prescribed
-    for turn in range(min(MOST_RUNS, max(map(len, queues.values())))):
-        tried = {row: queue[turn] for row, queue in queues.items() if turn < len(queue)}
-        try_costs = _costs(run(_with(taken, tried.values(), replay)), port, scales, rows)
-        nearer = [row for row in tried if _total(try_costs, row) < _total(costs, row)]
-        if nearer:
-            taken = _with(taken, [tried[row] for row in nearer], replay)
-            costs = try_costs if len(nearer) == len(tried) else _costs(run(taken), port, scales, rows)
-    return taken
+
+    def costs_of(choices: Prescribed) -> torch.Tensor:
+        return _costs(run(choices), port, scales, rows)
+
+    state = _State(replay, prescribed, _costs(replay.oracle, port, scales, rows))
+    state = _one_by_one(state, queues.pop(-1, []), costs_of)
+    together, hidden = _rows_together(state, queues, costs_of)
+    return _one_by_one(together, hidden, costs_of).taken
+
+
+@dataclass(frozen=True)
+class _State:
+    """The choices so far, with the costs of the oracle under them (`_costs`)."""
+
+    replay: Replay
+    taken: Prescribed
+    costs: torch.Tensor
+
+    def with_trials(self, trials: Iterable[Trial]) -> Prescribed:
+        return _with(self.taken, list(trials), self.replay)
+
+
+def _one_by_one(state: _State, trials: Sequence[Trial], costs_of: _CostsOf) -> _State:
+    """The state with the trials that bring all results together nearer."""
+    for trial in trials[:MOST_RUNS]:
+        taken = state.with_trials([trial])
+        costs = costs_of(taken)
+        if costs.sum() < state.costs.sum():
+            state = _State(state.replay, taken, costs)
+    return state
+
+
+def _rows_together(
+    state: _State, queues: Mapping[int, Sequence[Trial]], costs_of: _CostsOf
+) -> tuple[_State, list[Trial]]:
+    """The state with the trials that bring their rows nearer, and the trials that no row shows.
+
+    Where rows depend on each other, the state has no trial more, and no row shows any.
+    """
+    everything = sorted((trial for queue in queues.values() for trial in queue), key=lambda t: t.number)
+    found = replace(state, costs=state.costs.clone())
+    unseen: list[Trial] = []
+    is_number_moved = False
+    for turn in range(min(MOST_RUNS, max(map(len, queues.values()), default=0))):
+        tried = [row for row, queue in queues.items() if turn < len(queue)]
+        # Half of the rows at a time shows whether the others depend on them.
+        for group in (tried[::2], tried[1::2]) if turn == 0 else (tried,):
+            if not group:
+                continue
+            trials = {row: queues[row][turn] for row in group}
+            costs = costs_of(found.with_trials(trials.values()))
+            is_same = torch.isclose(costs, found.costs, rtol=SAME_COST, atol=SAME_COST)
+            if any(not is_same[row] for row in range(len(costs) - 1) if row not in trials):
+                return state, everything
+            is_number_moved |= not is_same[-1]
+            unseen += [trials[row] for row in group if is_same[row]]
+            nearer = [row for row in group if costs[row] < found.costs[row]]
+            if nearer:
+                found.costs[nearer] = costs[nearer]
+                found = replace(found, taken=found.with_trials(trials[row] for row in nearer))
+    if found.taken is not state.taken:
+        costs = costs_of(found.taken)
+        if not torch.allclose(costs[:-1], found.costs[:-1], rtol=SAME_COST, atol=SAME_COST):
+            return state, everything
+        found = replace(found, costs=costs)
+    return found, unseen if is_number_moved else []
 
 
 def _queues(replay: Replay, prescribed: Prescribed, bound: Bound, rows: int) -> dict[int, list[Trial]]:
@@ -223,7 +287,3 @@ def _costs(
         elif exact.numel():
             costs[-1] += apart.mean()
     return costs
-
-
-def _total(costs: torch.Tensor, row: int) -> float:
-    return float(costs.sum() if row < 0 else costs[row])

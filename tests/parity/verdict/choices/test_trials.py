@@ -146,7 +146,6 @@ def test_costs_are_mean_squares_of_rows_in_units_of_a_results_error():
     assert costs.tolist() == pytest.approx([2.0 + 4.5, 0.5e-14, 1.0 + 3.0], rel=1e-6)
     # Without rows, all results are one.
     assert searching._costs(oracle, port, scales, 0).tolist() == pytest.approx([1 + 2.25 + 1 + 3])
-    assert [searching._total(wide([1.0, 2.0, 4.0]), row) for row in (-1, 0, 1)] == [7.0, 1.0, 2.0]
 
 
 def test_numbers_that_are_not_finite_cost_as_much_as_the_largest():
@@ -183,21 +182,63 @@ def test_a_value_that_the_port_shows_is_not_tried():
 
 
 def test_rows_are_tried_together_and_without_rows_one_by_one():
-    model, port = (lambda x: {"y": VALUES[x.argmax(-1)]}), {"y": wide([2.5, 4.5])}
-    # One other item is within the limit in each row.
-    assert Search(model, BEST, port, 2).runs == 1
-    assert Search(model, BEST, port, 0).runs == 2
-    # Of two rows one comes nearer: its result alone is another run.
-    assert Search(model, BEST, {"y": wide([1.5, 4.5])}, 2).runs == 2
+    model, port = (lambda x: {"y": VALUES[x.argmax(-1)]}), {"y": wide([2.5, 4.5] * 4)}
+    # One other item is within the limit in each row. Each half of the rows shows that the others stay, and
+    # the last run has all of them.
+    rows = torch.cat([BEST] * 4)
+    assert Search(model, rows, port, 8).runs == 3
+    assert Search(model, rows, port, 0).runs == 8
     # The rows of other choices, and of rankings along an axis that is none of rows.
-    gates = (lambda x: {"y": torch.where(x > 0.5, 1.5, 2.5)}), wide([[0.52], [0.53]])
-    assert Search(*gates, {"y": wide([[2.5], [2.5]])}, 2).runs == 1
+    gates = (lambda x: {"y": torch.where(x > 0.5, 1.5, 2.5)}), wide([[0.52]] * 6)
+    assert Search(*gates, {"y": wide([[2.5]] * 6)}, 6).runs == 3
     columns = lambda x: {"y": VALUES[x[:, :3].T.argmax(0)]}  # noqa: E731
-    x = wide([[0.9, 0.85, 0.0], [0.0, 0.85, 0.9]])
-    assert Search(columns, x, {"y": wide([2.5, 2.5])}, 2).runs == 1
+    x = wide([[0.9, 0.85, 0.0], [0.0, 0.85, 0.9]] * 3)
+    assert Search(columns, x, {"y": wide([2.5, 2.5] * 3)}, 6).runs == 3
     # A port that is no nearer takes nothing.
     found = Search(model, BEST, {"y": wide([2.0, 6.5])}, 2)
-    assert (found.taken, found.runs) == ({}, 1)
+    assert (found.taken, found.runs) == ({}, 2)
+
+
+def recurrent(x):
+    """Time-major states (T, 2), which fall by half and rise by what a step opens."""
+    opened, state, states = (x > 0.5).double() * wide([8.0, 1.0]), torch.zeros(2, dtype=x.dtype), []
+    for step in opened:
+        state = state / 2 + step + 0.25
+        states.append(state)
+    return torch.stack(states)
+
+
+def test_a_choice_that_reaches_the_rows_behind_it_takes_no_other_with_it():
+    # Every step has a tie. The first one alone is the port's other choice. It brings all steps nearer, and
+    # tried together with it the other ties would be nearer too.
+    numbers = wide([[0.52, 0.0], [0.0, 0.52], [0.0, 0.52], [0.0, 0.52]])
+    port = numbers.clone()
+    port[0, 0] = 0.48
+    assert torch.equal(wide(taken(recurrent, numbers, recurrent(port).tolist())), recurrent(port))
+
+
+def test_a_choice_that_another_row_shows_is_taken():
+    def spread(x):
+        """Of square numbers (N, N): the share of each column in its open ones, at another row."""
+        opened = (x > 0.5).double()
+        return (opened / (opened.sum(0) + 1)).roll(1, 0)
+
+    numbers = wide([[0.52, 0.9, 0.9], [0.0, 0.52, 0.9], [0.9, 0.0, 0.52]])
+    port = numbers.clone()
+    port[1, 1] = port[2, 2] = 0.48
+    assert torch.equal(wide(taken(spread, numbers, spread(port).tolist())), spread(port))
+
+
+def test_a_choice_that_a_number_alone_shows_is_taken():
+    def loss(x):
+        return {"loss": VALUES[x.argmax(-1)].mean(), "x": x.sum(-1)}
+
+    port = {"loss": wide([2.5, 8.5]).mean(), "x": BEST.sum(-1)}
+    found = Search(loss, BEST, port, 2)
+    assert found.results["loss"] == port["loss"]
+    # Without a tie, the number stays.
+    far = wide([[0.9, 0.0, 0.0, 0.1], [0.0, 0.1, 0.0, 0.9]])
+    assert Search(loss, far, port, 2).taken == {}
 
 
 def test_a_search_ends_after_a_number_of_trials(monkeypatch):
