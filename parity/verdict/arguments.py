@@ -90,22 +90,38 @@ def same_arguments(evidence: Evidence, results: Results) -> Callable[[str, Recei
     return is_same
 
 
-def other_form(evidence: Evidence, results: Results, call: ModuleCall) -> str:
+_SHAPE = "shape"
+"""Beginning of the text of an argument of another shape."""
+
+
+def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alone: bool = False) -> str:
     """The form in which the port's module runs inside the model, and not alone; empty without one.
 
     PyTorch may turn a mask of booleans into numbers before it calls a module, and a port may not. An argument
-    may have another name. Such a module does not run with the reference's arguments.
+    may have another name. Such a module does not run with the reference's arguments. PyTorch may also pad a
+    tensor before a convolution, and the port's convolution pads itself. Such a module runs and gives another
+    result.
+
+    Args:
+        evidence: The evidence of the comparison.
+        results: The port's results.
+        call: The call of the module.
+        fails_alone: Whether the module gives a wrong result alone, and has a verdict inside the model. Then
+            an argument of another shape is a form.
     """
     received, port = (side.arguments.get(call.tap) for side in (evidence.reference, results.received))
     has_result = any(output in results.tapped for output in call.outputs)
-    if call.tap not in results.isolated_problems or not has_result or received is None or port is None:
+    raises = call.tap in results.isolated_problems
+    if not (raises or fails_alone) or not has_result or received is None or port is None:
         return ""
     judge = _CallJudge(evidence, results, call.tap, received, False, lambda tensor: None, Tolerated())
     for name, theirs, ours in _paired(received, port):
-        if theirs is not None and ours is not None and ours.name != name:
+        if raises and theirs is not None and ours is not None and ours.name != name:
             return f"{name} has the name {ours.name}"
         difference = judge.difference(name, theirs, ours)
-        if difference is not None and difference.kind in ("form", "absent"):
+        if difference is None or difference.kind not in ("form", "absent"):
+            continue
+        if raises or difference.text.startswith(_SHAPE):
             return f"{name}: {difference.text}"
     return ""
 
@@ -149,7 +165,7 @@ class _CallJudge:
         if is_regrouped(tuple(ours.shape), tuple(theirs.shape)):
             ours = ours.reshape(theirs.shape)
         if ours.shape != theirs.shape:
-            text = f"shape {tuple(ours.shape)} in place of {tuple(theirs.shape)}"
+            text = f"{_SHAPE} {tuple(ours.shape)} in place of {tuple(theirs.shape)}"
             return ArgumentDifference(name, "form", text)
         # An integer is the same in more bits.
         if ours.dtype != theirs.dtype and not (_is_integer(ours) and _is_integer(theirs)):

@@ -214,6 +214,9 @@ def _judge_tap(
     is_alone = call is not None and not other_form(evidence, results, call)
     if call and is_alone and results.taps_modules and evidence.oracle_isolated:
         isolated = _judge_isolated(standards, evidence, results, call, tap, contaminated)
+        fails_alone = not isolated.passed and accumulated is not None
+        if fails_alone and other_form(evidence, results, call, fails_alone):
+            isolated = None
     if port is None and accumulated is not None:
         accumulated = replace(accumulated, reason=missing(evidence, results, tap))
     return TapJudgement.of(tap, path, kind, accumulated, isolated)

@@ -45,10 +45,14 @@ def _other_arguments(comparison: Comparison, tap: TapJudgement) -> Iterator[str]
 
 
 def _not_alone(evidence: Evidence, results: Results, tap: TapJudgement) -> Iterator[str]:
-    """The reason why a module has no verdict alone, where it does not run with the reference's arguments."""
+    """The reason why a module has no verdict alone, where the reference's arguments are none for it."""
     call = evidence.kinds.get(tap.tap)
-    if call is not None and (form := other_form(evidence, results, call)):
+    if call is None or tap.isolated is not None:
+        return
+    if form := other_form(evidence, results, call):
         yield f"{INSIDE_ALONE}: it does not run with the reference's arguments, {form}"
+    elif tap.tap in results.isolated and (form := other_form(evidence, results, call, fails_alone=True)):
+        yield f"{INSIDE_ALONE}: it takes other arguments than the reference's, {form}"
 
 
 def _other_choices(tap: TapJudgement) -> Iterator[str]:

@@ -70,6 +70,21 @@ def test_the_form_of_a_modules_arguments(name):
     assert form(theirs, ours) == expected
 
 
+def test_a_module_that_fails_alone_has_a_form_of_another_shape_alone():
+    def of(ours):
+        reference, port = capture((CALL, {"x": X, "mask": MASK})), capture((CALL, ours))
+        results = Results({}, tapped={f"{CALL}[0]": X}, received=port)
+        return [other_form(evidence_of(reference), results, MODULE, fails) for fails in (True, False)]
+
+    assert of({"x": X[:2], "mask": MASK}) == ["x: shape (2, 3) in place of (4, 3)", ""]
+    # It could run with these.
+    assert of({"x": X, "mask": MASK.float()}) == ["", ""]
+    assert of({"x": X}) == ["", ""]
+    assert of({"x": 2 * X, "mask": ~MASK}) == ["", ""]
+    # Behind another difference.
+    assert of({"x": X.half(), "mask": MASK[:2]})[0] == "mask: shape (2, 3) in place of (4, 3)"
+
+
 def test_another_name_of_an_argument_is_a_form():
     facts = ({"origins": {"x": "embedding"}}, {"origins": {"states": "embedding"}})
     assert form({"x": X}, {"states": X}, facts=facts) == "x has the name states"
