@@ -27,6 +27,7 @@ from parity.inputs.prepared import PreparedCase, prepare
 from parity.report.assemble import assemble
 from parity.report.files import read_report, write_again
 from parity.report.polygraphy import write_polygraphy
+from parity.report.replayed import check_replayed
 from parity.report.schema import Report, StreamReport
 from parity.verdict.apart import judge_of
 from parity.verdict.judging import PrecisionJudge, PrecisionJudgement
@@ -107,16 +108,13 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
             judgements.append(judge.judgement())
             progress(f"{case.name} {precision}")
         judged.append((description, judgements))
-    of_cases = _saved_streams(root)
+    saved = read_report(root.report)
+    of_cases = {case.case.name: case.streams for case in saved.cases}
     streams = [of_cases.get(description.case.name, ()) for description, _ in judged]
     report = assemble(judged, command, manifest.runners_asked, streams)
-    facts = {"environment": manifest.environment, "changed_code": changed_code(manifest.code)}
-    return report.model_copy(update=facts)
-
-
-def _saved_streams(folder: RunFolder) -> dict[str, Sequence[StreamReport]]:
-    """The judged streams of a saved run, by case."""
-    return {case.case.name: case.streams for case in read_report(folder.report).cases}
+    changed = changed_code(manifest.code)
+    check_replayed(saved, report, root.report, is_same_code=not changed)
+    return report.model_copy(update={"environment": manifest.environment, "changed_code": changed})
 
 
 def _prepared(request: Request) -> list[PreparedCase]:

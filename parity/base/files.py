@@ -80,10 +80,11 @@ def parse_json(text: str | bytes) -> Any:
     """The content of JSON that is not too deep for code that walks through it.
 
     Raises:
-        ValueError: The text is no JSON, or deeper than `MAX_DEPTH`.
+        ValueError: The text is no JSON, deeper than `MAX_DEPTH`, or an object has a name twice: readers would
+            differ in the entry that they take.
     """
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
     level = [content] if isinstance(content, (dict, list)) else []
@@ -93,6 +94,13 @@ def parse_json(text: str | bytes) -> Any:
         if not level:
             return content
     raise ValueError(_TOO_DEEP)
+
+
+def _unique(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(entries)
+    if len(content) < len(entries):
+        raise ValueError("an object has a name twice")
+    return content
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ class CaseReference(BaseModel):
     function that takes values declares the class of its result.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     target: str
     """Import path, `package.module:attribute`; empty for a case of live objects, which cannot be loaded."""

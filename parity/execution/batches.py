@@ -12,15 +12,13 @@ from parity.execution.case_files import write_inputs
 from parity.execution.collect import DEFAULT_BUDGET, Progress, collect
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
 from parity.execution.manifest import write_files
-from parity.execution.record import Record, Status
+from parity.execution.record import NOT_HERE, Record
 from parity.execution.request import Batch, Request
 from parity.execution.scheduler import Worker
 from parity.inputs.arrays import NamedInputs, batches_in, poisoned_inputs
 from parity.inputs.prepared import PreparedCase
 from parity.timing.roofline import write_rooflines
 
-_NOT_HERE = (Status.UNAVAILABLE, Status.BUILT, Status.REFUSED)
-"""Ends of a runner that are the same in every batch of a plan."""
 OVERLAPPING = 2
 """Number of batches of recorded data that run at the same time."""
 
@@ -119,7 +117,7 @@ class BatchCollection:
         record = self._run(number, self._names, modules_alone)
         if not self._prepared.inputs.batches[number].is_recorded:
             # Other batches of a plan tell nothing new of a runner that cannot run here.
-            self._names = tuple(name for name in self._names if record.runners[name].status not in _NOT_HERE)
+            self._names = tuple(name for name in self._names if record.runners[name].status not in NOT_HERE)
 
     def _covers(self, number: int) -> bool:
         """Whether a batch measures coverage."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from parity.case import CaseReference
 from parity.execution.folder import BatchFolder, RunFolder
@@ -45,7 +46,7 @@ class CaseDescription(BaseModel):
     weights_source: str
     weights_digest: str
     batches: tuple[BatchDescription, ...]
-    counts: dict[str, int]
+    counts: dict[str, Annotated[int, Field(ge=0, strict=True)]]
     labels_digests: tuple[str, ...]
 
 

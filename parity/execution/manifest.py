@@ -22,7 +22,10 @@ from parity.base.files import MAX_BYTES, parse_json, write_new
 from parity.base.sealed import read_sealed, sealed
 from parity.execution.case_files import CaseDescription
 from parity.execution.folder import PrecisionFolder, RunFolder
+from parity.execution.record import NOT_HERE, ORACLE, REFERENCE, read_record
 from parity.execution.request import Request
+from parity.inputs.arrays import MORE_ROWS_NAME
+from parity.inputs.weights import exported_digest
 
 _DIGESTS = TypeAdapter(dict[str, str])
 
@@ -86,13 +89,17 @@ def check_batches(folder: RunFolder, cases: Collection[str], precisions: Collect
         _check("resume", batch.path, files, set(present) - {batch.files.name})
 
 
-def code_of(folder: RunFolder) -> dict[str, str]:
+def code_of(folder: RunFolder, field: str = "resume") -> dict[str, str]:
     """Digests of the code behind the captures of all batches that are done.
+
+    Args:
+        folder: Folder of the run.
+        field: The verb that reads it.
 
     Raises:
         UserError: The code changed from one batch to another.
     """
-    return _one_state(_done(batch, "code", "resume") for batch in folder.done())
+    return _one_state(_done(batch, "code", field) for batch in folder.done())
 
 
 def _one_state(code: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -186,15 +193,26 @@ def read_manifest(folder: RunFolder, field: str = "replay") -> Manifest:
     own = {name for name in _files(folder.path) if PurePosixPath(name).parts[0] in names}
     _check(field, folder.path, manifest.files, own)
     _check_described(field, folder, manifest)
+    _check_request(field, folder, manifest)
+    for case in manifest.cases:
+        path = folder.case(case.case.name).weights
+        if exported_digest(path) != case.weights_digest:
+            raise _changed(field, path)
+        for precision in case.precisions:
+            _check_runners(field, folder, manifest, case, precision)
     return manifest
 
 
 def _check_described(field: str, folder: RunFolder, manifest: Manifest) -> None:
     """Raise `UserError` unless the manifest describes the batches that are done, with their own digests."""
     described = set()
+    if _repeats(case.case.name for case in manifest.cases):
+        raise _changed(field, folder.manifest)
     for case in manifest.cases:
         precisions = {name for batch in case.batches for name in batch.precisions}
         if not precisions or precisions != set(case.precisions):
+            raise _changed(field, folder.manifest)
+        if _repeats(case.precisions) or _repeats(batch.name for batch in case.batches):
             raise _changed(field, folder.manifest)
         for number, batch in enumerate(case.batches):
             batch_folder = folder.case(case.case.name).batch(number)
@@ -209,6 +227,53 @@ def _check_described(field: str, folder: RunFolder, manifest: Manifest) -> None:
         for name, digest in _done(batch, "files", field).items():
             if manifest.files.get(f"{inside}/{name}") != digest:
                 raise _changed(field, batch.path / name)
+
+
+def _repeats(names: Iterable[str]) -> bool:
+    names = list(names)
+    return len(set(names)) < len(names)
+
+
+def _check_request(field: str, folder: RunFolder, manifest: Manifest) -> None:
+    """Raise `UserError` unless the manifest is of the request that began the run, and of its code."""
+    try:
+        started = read_sealed(folder.started)
+        same = all(
+            (
+                [case.case.model_dump() for case in manifest.cases] == started["cases"],
+                all(list(case.precisions) == started["precisions"] for case in manifest.cases),
+                list(manifest.runners) == started["runners"],
+                list(manifest.runners_asked) == (started["runners"] if started["runners_asked"] else []),
+                manifest.command == started["command"],
+                manifest.environment == started["environment"],
+            )
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise _changed(field, folder.started) from error
+    if not same or manifest.code != code_of(folder, field):
+        raise _changed(field, folder.manifest)
+
+
+def _check_runners(
+    field: str, folder: RunFolder, manifest: Manifest, case: CaseDescription, precision: str
+) -> None:
+    """Raise `UserError` unless all batches of a case's plan have the asked runners in a precision."""
+    first: set[str] | None = None
+    # Of runners that cannot run here one batch tells all.
+    left: set[str] = set()
+    for number, batch in enumerate(case.batches):
+        # Batches with more rows have the runners that need them.
+        if precision not in batch.precisions or batch.name.startswith(MORE_ROWS_NAME):
+            continue
+        path = folder.case(case.case.name).batch(number).precision(precision).record
+        runners = read_record(path).runners
+        first = set(runners) if first is None else first
+        if not first - left <= set(runners) <= first:
+            raise _changed(field, path)
+        left |= {name for name, runner in runners.items() if runner.status in NOT_HERE}
+    judged = (first or set()) - {REFERENCE, ORACLE}
+    if not set(manifest.runners_asked) - {REFERENCE, ORACLE} <= judged <= set(manifest.runners):
+        raise _changed(field, folder.manifest)
 
 
 def _files(folder: Path, without: Path | None = None) -> dict[str, Path]:

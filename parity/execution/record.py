@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from parity.base.errors import UserError
+from parity.base.files import parse_json
 
 REFERENCE = "torch"
 """The runner whose modules and calls are the truth at the tested precision."""
 ORACLE = "oracle"
 """The runner in float64 that all others are measured against."""
+
+
+_Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class Status(str, Enum):
@@ -28,6 +33,10 @@ class Status(str, Enum):
     REFUSED = "REFUSED"
     UNWRITABLE = "UNWRITABLE"
     """The run's folder cannot be written: no row of a report, but the end of the run."""
+
+
+NOT_HERE = (Status.UNAVAILABLE, Status.BUILT, Status.REFUSED)
+"""Ends of a runner that cannot run on this machine."""
 
 
 class RunnerFailure(Exception):
@@ -134,10 +143,10 @@ class RunnerRecord(BaseModel):
     reason: str = ""
     problems: dict[str, str] = {}
     row_trials: list[RowTrialRecord] | None = None
-    seconds: list[float] = []
-    module_seconds: dict[str, list[float]] = {}
-    replay_seconds: list[float] = []
-    module_replay_seconds: dict[str, list[float]] = {}
+    seconds: list[_Seconds] = []
+    module_seconds: dict[str, list[_Seconds]] = {}
+    replay_seconds: list[_Seconds] = []
+    module_replay_seconds: dict[str, list[_Seconds]] = {}
     replay_reasons: dict[str, str] = {}
     peak_bytes: int | None = None
     timing_reason: str = ""
@@ -168,7 +177,9 @@ def read_record(path: Path) -> Record:
             reference or the oracle.
     """
     try:
-        record = Record.model_validate_json(path.read_text())
+        text = path.read_text()
+        parse_json(text)
+        record = Record.model_validate_json(text)
     except (OSError, ValueError) as error:
         raise UserError("record", str(path), "is missing or damaged", "run again") from error
     if record.precision != path.parent.name:

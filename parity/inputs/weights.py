@@ -122,7 +122,7 @@ def rounded(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str
 
 def digest(weights: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 over every tensor's name, type, shape and bytes."""
-    return hashlib.sha256(json.dumps(_entries(weights)).encode()).hexdigest()
+    return _digest_of(_entries(weights))
 
 
 def export(weights: Mapping[str, torch.Tensor], folder: Path) -> None:
@@ -174,13 +174,33 @@ def load_export(folder: Path) -> dict[str, torch.Tensor]:
     return weights
 
 
+def exported_digest(folder: Path) -> str:
+    """The `digest` of exported weights, of which one tensor at a time is in memory.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    path = folder / _TENSORS
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            entries = [_entry(name, file.get_tensor(name)) for name in sorted(file.keys())]
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError("weights", str(path), f"cannot be read ({error})", "run again") from error
+    return _digest_of(entries)
+
+
+def _digest_of(entries: list[dict[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
 def _entries(weights: Mapping[str, torch.Tensor]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "shape": list(weights[name].shape),
-            "dtype": dtype_name(weights[name].dtype),
-            "sha256": hashlib.sha256(weights[name].reshape(-1).view(torch.uint8).numpy()).hexdigest(),
-        }
-        for name in sorted(weights)
-    ]
+    return [_entry(name, weights[name]) for name in sorted(weights)]
+
+
+def _entry(name: str, tensor: torch.Tensor) -> dict[str, Any]:
+    return {
+        "name": name,
+        "shape": list(tensor.shape),
+        "dtype": dtype_name(tensor.dtype),
+        "sha256": hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy()).hexdigest(),
+    }

@@ -34,9 +34,16 @@ def quick_runs() -> Iterator[None]:
 
 
 def seal(folder, **facts):
-    """Give the sealed files of a run the digests of its files as they are, and the manifest other facts."""
+    """Give the sealed files of a run the digests of its files as they are, and the facts of a manifest."""
+    shared = {name: facts[name] for name in ("environment", "command", "runners") if name in facts}
+    if "cases" in facts:
+        shared["cases"] = [case["case"] for case in facts["cases"]]
+    if "runners_asked" in facts:
+        shared["runners_asked"] = bool(facts["runners_asked"])
+    rewrite(folder / "started.json", lambda content: content.update(shared))
     for batch in RunFolder(folder).done():
         content = read_sealed(batch.files)
+        content["code"] = facts.get("code", content["code"])
         content["batch"] = "/".join(batch.path.parts[-3:])
         content["files"] = {name: file_digest(batch.path / name) for name in content["files"]}
         if (new := sealed(content)) != batch.files.read_bytes():
@@ -60,6 +67,9 @@ def manifest(folder):
 
 def rewrite(path, change):
     """Change the content of a sealed file in place, and seal it again."""
-    content = json.loads(path.read_bytes())["content"]
+    before = path.read_bytes()
+    content = json.loads(before)["content"]
     change(content)
-    path.write_bytes(sealed(content))
+    # A run that is not changed is read by other processes meanwhile.
+    if (new := sealed(content)) != before:
+        path.write_bytes(new)

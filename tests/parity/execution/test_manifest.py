@@ -300,7 +300,7 @@ class TestSealed:
     def test_refuses_other_bytes_of_equal_content(self, tmp_path, change):
         path = tmp_path / "file.json"
         path.write_bytes(change(sealed({"a": 1})))
-        with pytest.raises(ValueError, match="not as it was written"):
+        with pytest.raises(ValueError, match="not as it was written|has a name twice"):
             read_sealed(path)
 
     def test_refuses_any_depth(self, tmp_path):
