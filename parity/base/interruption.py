@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
+import posix
+import reprlib
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from parity.base import streams
 from parity.base.errors import UserError
@@ -102,7 +105,7 @@ def own_process() -> None:
 def watch() -> None:
     """Wait for the signals from now on, in a thread. A signal that is ignored stays so, as under nohup."""
     own_process()
-    os._exit = _exit_from(os.getpid())
+    _keep_for_the_program(os.getpid())
     streams.guard(_what_remains)
     sys.excepthook = _unless_ending(sys.excepthook)
     threading.excepthook = _unless_ending(threading.excepthook)
@@ -129,18 +132,26 @@ def _listen() -> None:
     threading.Thread(target=_wait, args=(reading,), name="interruption", daemon=True).start()
 
 
-def _exit_from(program: int) -> Callable[[int], NoReturn]:
-    """`os._exit` that is a `SystemExit` in the program: a user's code gives it no exit code.
+def _keep_for_the_program(program: int) -> None:
+    """Let functions that end or replace a process raise `SystemExit` in the program.
 
-    Processes that it forks end as ever.
+    A user's code gives the program no exit code, such as 0 without any verdict. Processes that the program
+    forks end as ever. `os` has the functions of `posix` under the same names.
     """
 
-    def leave(status: int) -> NoReturn:
-        if os.getpid() == program:
-            raise SystemExit(status)
-        _leave(status)
+    def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if os.getpid() == program:
+                raise SystemExit(f"{function.__name__}({', '.join(map(reprlib.repr, arguments))})")
+            return function(*arguments, **keywords)
 
-    return leave
+        return call
+
+    for name in ("_exit", "execv", "execve"):
+        function = kept(getattr(posix, name))
+        setattr(posix, name, function)
+        setattr(os, name, function)
 
 
 def _unless_ending(tell: Callable[..., object]) -> Callable[..., Any]:

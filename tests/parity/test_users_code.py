@@ -100,11 +100,22 @@ def test_a_mistake_is_refused_with_its_line(refused, tmp_path, monkeypatch, requ
         assert told.endswith("; correct that code")
 
 
-@pytest.mark.parametrize(("place", "code"), [(REFERENCE, 2), ("super().__init__()", 2), ("return ", 1)])
-def test_a_case_that_ends_its_process_with_0_does_not_pass(tmp_path, place, code):
-    """The last one is the forward of the reference, in the process of a runner."""
+LEAVES = {
+    "os": ("__import__('os')._exit(0)", "_exit(0)"),
+    "posix": ("__import__('posix')._exit(0)", "_exit(0)"),
+    "exec": ("__import__('os').execv('/bin/true', ['true'])", "execv('/bin/true', ['true'])"),
+}
+"""Calls that end a process with 0, and their words in a message."""
+PLACES = {"import": ("import nvtripy", 2), "reference": (REFERENCE, 2), "module": ("super().__init__()", 2)}
+PLACES["forward"] = "return ", 1
+
+
+@pytest.mark.parametrize(("call", "words"), LEAVES.values(), ids=LEAVES)
+@pytest.mark.parametrize(("place", "code"), PLACES.values(), ids=PLACES)
+def test_a_case_that_ends_its_process_with_0_does_not_pass(tmp_path, place, code, call, words):
+    """The forward is that of the reference, in the process of a runner."""
     assert place in SOURCE
-    (tmp_path / "leaves.py").write_text(SOURCE.replace(place, f"__import__('os')._exit(0); {place}", 1))
+    (tmp_path / "leaves.py").write_text(SOURCE.replace(place, f"{call}; {place}", 1))
     ended = subprocess.run(
         [sys.executable, str(ROOT / "run_parity.py"), "run", "--model", "leaves:case", "--precision", "fp32"],
         cwd=tmp_path,
@@ -113,8 +124,24 @@ def test_a_case_that_ends_its_process_with_0_does_not_pass(tmp_path, place, code
     )
     assert ended.returncode == code, ended
     if code == 2:
-        assert "build_reference fails (SystemExit: 0, " in ended.stderr
+        assert f"SystemExit: {words}" in ended.stderr
         assert "leaves.py:" in ended.stderr
+
+
+@pytest.mark.parametrize(("call", "words"), LEAVES.values(), ids=LEAVES)
+def test_a_forward_in_the_program_itself_does_not_pass_either(tmp_path, call, words):
+    text = SOURCE.replace("return self.second", f"{call}; return self.second", 1)
+    (tmp_path / "leaves.py").write_text(text)
+    options = ("--model", "leaves:case", "--batch", "4")
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "run_parity.py"), "precision", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2, ended
+    assert f"SystemExit: {words}" in ended.stderr
+    assert "leaves.py:" in ended.stderr
 
 
 def test_what_the_machine_lacks_is_no_mistake_of_the_case(refused, tmp_path, monkeypatch):

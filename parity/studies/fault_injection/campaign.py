@@ -56,7 +56,11 @@ def run(plan: Plan, folder: Path, advance: Advance) -> tuple[list[Finding], list
             remaining(f"{folder} holds the findings so far: the same command goes on"),
         ):
             findings = _faults(plan, folder, advance) if plan.share else []
-            return findings, _clean_runs(plan, folder, advance) if plan.clean_runs else []
+            clean = _clean_runs(plan, folder, advance) if plan.clean_runs else []
+            if not findings and not plan.clean_runs:
+                problem = "leaves no fault, and there is no run without one"
+                raise UserError("--share", plan.share, problem, "give a larger one")
+            return findings, clean
 
 
 def _faults(plan: Plan, folder: Path, advance: Advance) -> list[Finding]:

@@ -14,10 +14,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from multiprocessing.util import _run_finalizers
 from typing import Any
 
+from parity.base.errors import UserError
 from parity.base.interruption import stay_if_ending, undoing
 from parity.execution import fork_server
 
@@ -37,7 +39,10 @@ def cores() -> int:
 
 
 def reports(tasks: Sequence[tuple[Work, tuple]]) -> Iterator[Any]:
-    """Reports of the tasks, from all processes as they come. Raises the exceptions of tasks."""
+    """Reports of the tasks, from all processes as they come.
+
+    Raises the exceptions of tasks, and `UserError` if a process ends before its task.
+    """
     # Each core has a process.
     fork_server.start(one_thread=True)
     context = fork_server.context()
@@ -72,7 +77,12 @@ def _raise_from(futures: list[Future]) -> None:
     stay_if_ending()
     for future in futures:
         if future.done():
-            future.result()
+            try:
+                future.result()
+            except BrokenProcessPool as error:
+                problem = "ended without a result: killed, or ended by the case's own code"
+                fix = "free memory or correct that code; the same call goes on"
+                raise UserError("self-test", "a process", problem, fix) from error
 
 
 def _start(arrivals: Any) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -232,15 +233,24 @@ def test_an_end_without_any_handler_is_an_exit_in_the_program_alone(program):
         "import os, sys, time, warnings; from parity.base.interruption import watch; watch()\n"
         # Python 3.12 warns of a fork beside the thread that waits for signals.
         "warnings.simplefilter('ignore')\n"
-        "try: os._exit(0)\n"
-        "except SystemExit as error: print(error.code, file=sys.stderr)\n"
+        "import posix\n"
+        "for call in (lambda: os._exit(0), lambda: posix._exit(0), lambda: os.execvp('true', ['true']),\n"
+        "             lambda: posix.execve('/bin/true', ['true'], {})):\n"
+        "    try: call()\n"
+        "    except SystemExit as error: print(error.code, file=sys.stderr)\n"
         "child = os.fork() or os._exit(3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr)\n"
+        "child = os.fork() or os.execvp('false', ['false'])\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr)\n"
         "print('ready', flush=True); time.sleep(600)"
     )
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=PATIENCE)
-    assert err.splitlines()[:2] == ["0", "3"]
+    *calls, exited, replaced = err.splitlines()[:6]
+    assert calls[:2] == ["_exit(0)", "_exit(0)"]
+    assert re.fullmatch(r"execv\(b'.*true', \['true'\]\)", calls[2])
+    assert calls[3] == "execve('/bin/true', ['true'], {})"
+    assert (exited, replaced) == ("3", "1")
     assert process.returncode == 143
 
 

@@ -248,3 +248,12 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     with pytest.raises(UserError, match="something else"):
         store.opened(tmp_path, {"port": "1"})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_share_that_leaves_no_fault_is_refused_and_leaves_nothing(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(campaign, "_faults", lambda *_: [])
+    few = ("--share", "1e-300", "--clean-runs", "0", "--save", tmp_path / "out")
+    ended = command("self-test", "--case", "dlrm_tiny", "--precision", "fp32", *few)
+    assert ended.code == 2, ended
+    assert "--share: 1e-300 leaves no fault" in ended.err
+    assert list(tmp_path.iterdir()) == []
