@@ -1,7 +1,7 @@
 """Strict YAML: mappings, lists, text, numbers, true, false and null, with the line of every error.
 
 The text follows YAML 1.2, so that ``no`` and ``on`` are text and ``1e-6`` is a number. A date is text, too.
-Keys that occur twice, tags, aliases, and keys that are lists or mappings are refused.
+Keys that occur twice, tags, aliases, merges (``<<``), and keys that are lists or mappings are refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ruamel.yaml.reader import ReaderError
 
 MAX_CHARACTERS = 1 << 20
 MAX_DEPTH = 50
+MAX_VALUES = 10_000
 _SHOWN_CHARACTERS = 40
 _ESCAPE = re.compile(r"\\U([0-9A-Fa-f]{8})")
 
@@ -36,8 +37,8 @@ def parse_yaml(text: str) -> Any:
     """The value that a YAML text holds; None for an empty text.
 
     Raises:
-        YAMLProblem: the text is not strict YAML, has more than ``MAX_CHARACTERS`` characters, or nests more
-            than ``MAX_DEPTH`` lists and mappings.
+        YAMLProblem: the text is not strict YAML, has more than ``MAX_CHARACTERS`` characters or
+            ``MAX_VALUES`` keys and values, or nests more than ``MAX_DEPTH`` lists and mappings.
     """
     if len(text) > MAX_CHARACTERS:
         raise YAMLProblem(1, 1, f"the text has {len(text)} characters, more than {MAX_CHARACTERS}")
@@ -69,9 +70,10 @@ def _place(text: str, position: int) -> tuple[int, int]:
 
 
 class _StrictComposer(Composer):
-    """Composes nodes; refuses tags, aliases, deep nesting, and keys that occur twice or are no scalars."""
+    """Composes nodes; refuses tags, aliases, merges, depth, length, and keys that are twice or no scalars."""
 
     _depth = 0
+    _values = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Node:
         event = self.parser.peek_event()
@@ -89,6 +91,11 @@ class _StrictComposer(Composer):
                 problem=f"lists and mappings are nested more than {MAX_DEPTH} deep",
                 problem_mark=event.start_mark,
             )
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise ComposerError(
+                problem=f"there are more than {MAX_VALUES} keys and values", problem_mark=event.start_mark
+            )
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -101,6 +108,8 @@ class _StrictComposer(Composer):
             line = key.start_mark.line + 1
             if not isinstance(key, ScalarNode):
                 problem = "a key is a list or a mapping; give text"
+            elif key.value == "<<":
+                problem = "the merge << is not allowed; write the values out"
             elif key.value in lines:
                 first = lines[key.value]
                 problem = f"key {_short(key)} is given twice, on lines {first} and {line}; remove one"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from parity.base.strict_yaml import MAX_CHARACTERS, MAX_DEPTH, YAMLProblem, parse_yaml
+from parity.base.strict_yaml import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, YAMLProblem, parse_yaml
 
 LAUGHS = "a: &a [ha, ha]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n"
 
@@ -56,6 +56,7 @@ def test_values_are_those_of_yaml_1_2(text, value):
         ("a: x\nb: y\0z", r"line 2, column 5: the character '.x00' is not allowed"),
         ("a:\n  - [1,\n  b: }", "line 3, column 6: .*found '}'"),
         ("a: 1\n---\nb: 2", "line 2, column 1: .*found another document"),
+        ("a:\n  <<: {b: 1}\n  b: 2", "line 2, column 3: the merge << is not allowed; write the values out"),
         ("? [1, 2]\n: 3", "line 1, column 3: a key is a list or a mapping; give text"),
         ("a: " + "9" * 5000, r"line 1, column 4: '9{40}\.\.\.' is no number that can be read"),
         ("a: 0x" + "f" * 5000, r"line 1, column 4: '0xf{38}\.\.\.' is no number that can be read"),
@@ -79,3 +80,6 @@ def test_text_without_bound_is_refused():
     place = f"line 1, column {MAX_DEPTH + 2}: lists and mappings are nested more than {MAX_DEPTH} deep"
     with pytest.raises(YAMLProblem, match=place):
         parse_yaml("[" * 2000)
+    assert len(parse_yaml(f"[{'1,' * (MAX_VALUES - 1)}]")) == MAX_VALUES - 1
+    with pytest.raises(YAMLProblem, match=f"line 1, column 20000: there are more than {MAX_VALUES} keys and"):
+        parse_yaml(f"[{'1,' * MAX_VALUES}]")
