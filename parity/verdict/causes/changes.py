@@ -34,7 +34,7 @@ _OPERANDS = {
 }
 _WITH_EPSILON = {"add": "other", "clamp": "min", "clamp_min": "min"}
 """The argument that is an epsilon by hand: an added constant, or the least value of a divisor."""
-_TRANSPOSED = _OPERANDS | {"_trilinear": ("i2",)}
+_TRANSPOSED = _OPERANDS | {"_trilinear": ("i2",)} | dict.fromkeys(("add", "sub", "mul"), ("self", "other"))
 """Operands that a port may transpose; `_trilinear` is what a bilinear layer runs."""
 _LOOKUPS = {"embedding": ("weight", "indices"), "index_select": ("self", "index")}
 _SPLITS = frozenset({"split", "split_with_sizes", "unbind", "chunk"})
@@ -177,7 +177,8 @@ def _order(operation: Operation) -> Iterator[Change]:
     named = operation.named()
     for name in _TRANSPOSED.get(operation.name, ()):
         operand = named[name]
-        if operand.shape[-1] == operand.shape[-2]:
+        is_matrix = isinstance(operand, torch.Tensor) and operand.ndim > 1
+        if is_matrix and operand.shape[-1] == operand.shape[-2]:
             yield changed(f"with {name} of {operation.words} transposed", {name: operand.transpose(-1, -2)})
     if operation.name in _SPLITS | _JOINS:
         joins = operation.name in _JOINS

@@ -117,7 +117,7 @@ def _forgotten(operation: Operation) -> Iterator[Change]:
 
 
 def _unmasked(operation: Operation) -> Iterator[Change]:
-    """A mask left out: one side of a choice everywhere, or no product with zeros and ones."""
+    """A mask or a factor left out: one side of a choice everywhere, or no product with a tensor."""
     named = operation.named()
     if operation.name == "where":
         for place, name in (("first", "self"), ("second", "other")):
@@ -125,10 +125,19 @@ def _unmasked(operation: Operation) -> Iterator[Change]:
                 yield Change(
                     f"with the {place} value of where everywhere", lambda o, name=name: _everywhere(o, name)
                 )
-    if operation.name == "mul":
-        for name, rest in (("self", "other"), ("other", "self")):
-            if _is_mask(named[name]) and isinstance(named[rest], torch.Tensor):
-                yield Change("without the mask in mul", lambda o, rest=rest: _everywhere(o, rest))
+    if operation.name not in ("mul", "div"):
+        return
+    factors = {name: named.get(name) for name in ("self", "other")}
+    if not all(isinstance(factor, torch.Tensor) and factor.ndim for factor in factors.values()):
+        return
+    for name, rest in (("other", "self"), ("self", "other")):
+        shape = "x".join(map(str, factors[name].shape))
+        if operation.name == "div":
+            text = f"without the divisor of {shape}" if name == "other" else ""
+        else:
+            text = "without the mask in mul" if _is_mask(factors[name]) else f"without the factor of {shape}"
+        if text:
+            yield Change(text, lambda o, rest=rest: _everywhere(o, rest))
 
 
 def _everywhere(operation: Operation, name: str) -> torch.Tensor:

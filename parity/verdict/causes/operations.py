@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -58,11 +58,13 @@ class Change:
         result: The result of the changed operation.
         together: The same change of several operations in words, after their number. Empty where one mistake
             changes one operation.
+        origin: The place in the user's code that runs the operation; None if it is not known.
     """
 
     text: str
     result: Callable[[Operation], Any]
     together: str = ""
+    origin: Hashable = None
 
 
 def changed(text: str, arguments: Mapping[str, Any]) -> Change:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,8 @@ from parity.verdict.patterns import FailedTensor
 
 MOST_TRIALS = 500
 """Largest number of runs of the module."""
+_LIBRARIES = frozenset({"torch", "parity"})
+"""Packages whose frames are none of the user's code."""
 MOST_JOINT = 5
 """Largest number of operations of which every selection is changed together."""
 MOST_ELEMENTS = 2**30
@@ -65,14 +70,23 @@ def _trials(
 ) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
     for text, changed in _changed_arguments(arguments):
         yield text, lambda changed=changed: run({**arguments, **changed})
-    for place, change in changes:
-        yield change.text, lambda made={place: change}: _run_changed(run, arguments, made)
+    # A loop has few joint changes and many single ones.
     for text, together in _joint(changes):
         yield text, lambda made=together: _run_changed(run, arguments, made)
+    for place, change in changes:
+        yield change.text, lambda made={place: change}: _run_changed(run, arguments, made)
 
 
 def _joint(changes: Sequence[tuple[int, Change]]) -> Iterator[tuple[str, dict[int, Change]]]:
-    """One mistake at several operations: all selections of a few, or all of many."""
+    """One mistake at several operations: all runs of a place in the code, selections of a few, or all."""
+    places: dict[tuple[Hashable, str], dict[int, Change]] = {}
+    for place, change in changes:
+        # Others have words of their own for several operations.
+        if change.origin is not None and not change.together:
+            places.setdefault((change.origin, change.text), {})[place] = change
+    for (_, text), runs in places.items():
+        if len(runs) > 1:
+            yield f"{text}, in all {len(runs)} runs of the line", runs
     for words in dict.fromkeys(change.together for _, change in changes if change.together):
         alike = [(place, change) for place, change in changes if change.together == words]
         counts = range(2, len(alike) + 1) if len(alike) <= MOST_JOINT else [len(alike)]
@@ -126,6 +140,14 @@ def _changed_arguments(
                     yield f"with {name} as {str(wide).removeprefix('torch.')}", {name: cast}
 
 
+def _origin() -> Hashable:
+    """The place in the user's code that runs the present operation: its code and instruction."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
 class _Operations(TorchDispatchMode):
     """Counts the operations of a run, and changes some of them, or lists the changes of all.
 
@@ -161,5 +183,6 @@ class _Operations(TorchDispatchMode):
         if self._made is None:
             self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
             if self._is_changeable():
-                self.changes += [(place, change) for change in changes_of(operation)]
+                origin = _origin()
+                self.changes += [(place, replace(change, origin=origin)) for change in changes_of(operation)]
         return result

@@ -1,0 +1,63 @@
+"""Mistakes in a loop: one place in the code runs several times, and the port differs in all of them."""
+
+import pytest
+import torch
+
+from tests.parity.verdict.planted import told
+
+STEPS, B, D = 7, 3, 4
+RNG = torch.Generator().manual_seed(3)
+ARGUMENTS = {
+    "x": torch.randn(STEPS, B, D, generator=RNG, dtype=torch.float64),
+    "scale": torch.rand(D, generator=RNG, dtype=torch.float64) + 0.5,
+    "moves": torch.randn(D, D, generator=RNG, dtype=torch.float64),
+}
+
+
+def summed(x, scale, moves, factor=lambda scale: scale, turned=lambda moves: moves):
+    """The last state of a recurrence: the best moves from each state, and what a step adds."""
+    state = torch.zeros_like(x[0])
+    for step in x:
+        state = (state[:, :, None] + turned(moves)).logsumexp(1) + factor(scale) * step
+    return state
+
+
+def test_a_factor_that_every_step_leaves_out():
+    def port(**arguments):
+        return summed(**arguments, factor=torch.ones_like)
+
+    text = told(summed, port, ARGUMENTS)
+    assert text == f"fits the reference without the factor of {D}, in all {STEPS} runs of the line"
+
+
+def test_an_operand_of_a_sum_that_every_step_transposes():
+    def port(**arguments):
+        return summed(**arguments, turned=torch.t)
+
+    text = told(summed, port, ARGUMENTS)
+    assert text == f"fits the reference with other of add transposed, in all {STEPS} runs of the line"
+
+
+def test_two_lines_are_two_places():
+    def reference(x, first=1.0, second=1.0):
+        y = x[0] * ARGUMENTS["scale"] ** first
+        return y + x[1] * ARGUMENTS["scale"] ** second
+
+    arguments = {"x": ARGUMENTS["x"]}
+    text = told(reference, lambda x: reference(x, second=0.0), arguments)
+    assert text == f"fits the reference without the factor of {D}"
+    # The same mistake at two places is none of these.
+    assert told(reference, lambda x: reference(x, 0.0, 0.0), arguments) == ""
+
+
+@pytest.mark.parametrize(
+    ("reference", "port", "text"),
+    [
+        (lambda x, g: torch.tanh(x * g), lambda x, g: torch.tanh(x), "the factor of 3x1"),
+        (lambda x, g: torch.tanh(g * x), lambda x, g: torch.tanh(x), "the factor of 3x1"),
+        (lambda x, g: torch.tanh(x / g), lambda x, g: torch.tanh(x), "the divisor of 3x1"),
+    ],
+)
+def test_a_tensor_left_out_of_a_product(reference, port, text):
+    arguments = {"x": ARGUMENTS["x"][0], "g": ARGUMENTS["x"][1, :, :1]}
+    assert told(reference, port, arguments) == f"fits the reference without {text}"
