@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -256,8 +257,13 @@ def in_use(field: str, folder: Path, mark: str) -> Iterator[None]:
         mark: Name of the first file of such a folder.
 
     Raises:
-        UserError: The folder is in use, or cannot be written.
+        UserError: The folder is in use, lies in a saved run, or cannot be written.
     """
+    # No error of a folder that cannot be looked into, unlike a path's own method.
+    around = next((outer for outer in folder.absolute().parents if os.path.isfile(outer / STARTED)), None)
+    if around is not None:
+        problem = f"lies in the saved run {around}"
+        raise UserError(field, str(folder), problem, "choose a folder outside of it")
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(made(folder))

@@ -141,6 +141,15 @@ def test_a_folder_that_is_not_empty_is_not_written_over(refused, tmp_path):
     assert message == f"--save: {tmp_path / 'out'} is not empty; choose a new folder; nothing is written over"
 
 
+@pytest.mark.parametrize("verb", [("run",), ("self-test", "--clean-runs", "1", "--share", "0")])
+def test_a_folder_in_a_saved_run_is_refused(refused, tmp_path, verb):
+    (tmp_path / "run" / "hstu_tiny").mkdir(parents=True)
+    (tmp_path / "run" / "started.json").write_text("{}")
+    inner = tmp_path / "run" / "hstu_tiny" / "new"
+    told = refused(*verb, "--case", "hstu_tiny", "--precision", "fp32", "--save", inner)
+    assert told == f"--save: {inner} lies in the saved run {tmp_path / 'run'}; choose a folder outside of it"
+
+
 def test_a_folder_whose_name_is_too_long_leaves_none_of_its_parents(refused, tmp_path):
     refusal = refused("--case", "hstu_tiny", "--precision", "fp32", "--save", tmp_path / "new" / ("x" * 300))
     assert "cannot be written (File name too long)" in " ".join(refusal.split())
