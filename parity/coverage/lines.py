@@ -118,7 +118,8 @@ def _add(coverage: Coverage, module: str, function: str, part: dict[str, Any], t
             if end not in part["excluded_lines"]:
                 branches.setdefault(start, {})[end] = taken
     for line, ends in branches.items():
-        if len(ends) == 1:  # the other end is an error
+        # The other end is an error, or the line is a whole function, which the library takes for a branch.
+        if len(ends) == 1 or text[line - 1].lstrip().startswith(("def ", "async def ")):
             continue
         names = _names(sorted(ends), text)
         question = Question(

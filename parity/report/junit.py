@@ -99,8 +99,10 @@ def _whole(report: Report, entry: RunnerReport, classname: str) -> TestCase:
 def _module(module: ModuleReport, classname: str) -> TestCase:
     test = TestCase(overview.printable(module.tap), classname, _seconds(module.latency))
     notes = [*module.notes, *([module.rounding.text] if module.rounding and module.rounding.noted else [])]
-    if notes:
-        test.system_out = overview.printable("\n".join(f"note: {note}" for note in notes))
+    lines = [f"TOLERATED: {verdict.tolerated}" for verdict in module.verdicts.values() if verdict.tolerated]
+    lines += [f"note: {note}" for note in notes]
+    if lines:
+        test.system_out = overview.printable("\n".join(lines))
     if module.status == "GAP":
         test.result = [Skipped(overview.printable(f"GAP: {module.gap}"))]
     elif module.status == "INSENSITIVE":

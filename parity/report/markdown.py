@@ -69,7 +69,7 @@ def _runner_cell(entry: RunnerReport | None) -> str:
 
 
 def _findings(report: Report) -> list[str]:
-    """One item for each run that fails, is INSENSITIVE or has no verdict."""
+    """One item for each run that fails, is INSENSITIVE or has no verdict, and for each tolerated failure."""
     items = []
     for case, precision, entry in report.runner_reports():
         place = plain(overview.place(case, precision, entry))
@@ -87,6 +87,7 @@ def _findings(report: Report) -> list[str]:
         elif entry.verdict == "NONE" and entry.status != overview.BUILT:
             items.append(f"- **{plain(entry.status)}** {place}: {plain(entry.reason)}")
     items += [f"- **FAIL** {plain(line)}" for line in stream_lines(report, "FAIL")]
+    items += [f"- **TOLERATED** {plain(text)}" for text in overview.tolerated(report)]
     return ["\n".join(items)] if items else []
 
 

@@ -110,6 +110,19 @@ def test_a_debugger_keeps_its_trace_function():
     assert after is trace
 
 
+class OneLiners(tp.Module):
+    # fmt: off
+    def __init__(self, dtype=tp.float32): super().__init__(); self.layer = tp.Linear(4, 3, dtype=dtype)  # noqa: E701,E702
+    def forward(self, x): return self.layer(x)  # noqa: E704
+    # fmt: on
+
+
+def test_a_function_in_one_line_is_no_branch():
+    assert (
+        parity.compare(Small(), OneLiners, X, ("fp32",), dynamic={"x": {0: 1}}).report.coverage.unasked == ()
+    )
+
+
 SCRIPT = """
 import nvtripy as tp
 import torch

@@ -80,6 +80,16 @@ def test_a_tolerated_error_is_carried_and_said_once():
     assert str(result).count("the case tolerates 0.05 at inner.a, from where the error comes") == 3
 
 
+def test_every_form_of_the_report_shows_a_tolerated_error(tmp_path):
+    result = chain({"inner.a": 0.05})
+    folder = result.write(tmp_path / "out")
+    text = "the case tolerates 0.05"
+    assert text in (folder / "report.html").read_text()
+    summary = (folder / "report.md").read_text()
+    assert any("- **TOLERATED** " in line and text in line for line in summary.splitlines())
+    assert f"; {text}" in (folder / "report.junit.xml").read_text()
+
+
 @pytest.mark.parametrize(
     ("faults", "tap", "text"),
     [

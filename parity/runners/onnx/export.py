@@ -28,7 +28,7 @@ from onnxscript import optimizer
 from parity.base.precision import Precision
 from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.torch_hooks import marked
-from parity.case import Case
+from parity.case import Case, ModelPair
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import rounded
 
@@ -149,7 +149,9 @@ def _sizes_needed(results: list[ir.Value], arguments: set[ir.Value]) -> list[str
 
 
 def traced_batch(case: Case) -> Mapping[str, np.ndarray]:
-    """The typical batch, with as many rows as a trace needs."""
+    """The typical batch, with as many rows as a trace needs; of a pair of live models its only batch."""
+    if isinstance(case, ModelPair):
+        return make_inputs(case).typical.arrays
     return make_inputs(case.with_overrides(batch_size=_TRACED_ROWS)).typical.arrays
 
 
@@ -235,7 +237,7 @@ class _Entry(torch.nn.Module):
         waiting = iter(leaves)
         arguments = map_tree(self._arguments, lambda _: next(waiting))
         with marked(self.model, argument_name) as marks:
-            results = getattr(self.model, self._case.entry)(**arguments)
+            results = self._case.call(self.model, arguments)
         outputs = {name: tensor.clone() for name, tensor in self._case.named_outputs(results).items()}
         everything = {**marks.arguments, **marks.results, **outputs}
         self.names.marks, self.names.taps, self.names.outputs = (

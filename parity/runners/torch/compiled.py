@@ -9,6 +9,7 @@ import torch
 
 from parity.base.precision import Precision
 from parity.case import Case
+from parity.case.pairing import entry_of
 from parity.runners.base import Tensors, Unavailable
 from parity.runners.torch.eager import TorchModel
 
@@ -26,8 +27,9 @@ class TorchCompileRunner(TorchModel):
             raise Unavailable("torch.compile needs a C++ compiler on the CPU and none is on the PATH")
         super().load(case, precision, weights)
         torch._dynamo.reset()
-        entry = getattr(self.model, self.case.entry)
-        self._compiled = torch.compile(entry, fullgraph=True, mode=self.mode)
+        # PyTorch's compiler takes a method, and not a model that overrides `__call__`.
+        name = "__call__" if entry_of(self.model, self.case.entry) is self.model else self.case.entry
+        self._compiled = torch.compile(getattr(self.model, name), fullgraph=True, mode=self.mode)
 
     def _entry(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
         return self.case.named_outputs(self._compiled(**arguments))

@@ -1,0 +1,50 @@
+"""Other runners in `parity.compare`: a batch of fixed size, and a model that overrides `__call__`."""
+
+import shutil
+
+import nvtripy as tp
+import pytest
+import torch
+
+import parity
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(5))
+        self.layer = torch.nn.Linear(5, 3)
+
+    def __call__(self, x):
+        return self.layer(x * self.scale)
+
+
+class ScaledPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.scale = tp.ones((5,), dtype=dtype)
+        self.layer = tp.Linear(5, 3, dtype=dtype)
+
+    def forward(self, x):
+        return self.layer(x * self.scale)
+
+
+def judged(runner, **options):
+    """The reports of the runner on the comparison."""
+    inputs = {"x": torch.randn(6, 5, generator=torch.Generator().manual_seed(0))}
+    result = parity.compare(Scaled(), ScaledPort, inputs, ("fp32",), (runner,), **options)
+    return [entry for _, _, entry in result.report.runner_reports() if entry.runner == runner]
+
+
+@pytest.mark.xdist_group("onnx_export")
+@pytest.mark.parametrize("options", [{}, {"dynamic": {"x": {0: 1}}}])
+def test_onnxruntime_has_the_batch_of_the_comparison(options):
+    pytest.importorskip("onnxruntime", reason="the runner needs onnxruntime: pip install onnxruntime")
+    (entry,) = judged("onnxruntime", **options)
+    assert entry.verdict == "PASS", entry.reason
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler: apt-get install g++")
+def test_a_compiled_model_is_called_as_it_is():
+    (entry,) = judged("torch_compile")
+    assert entry.verdict == "PASS", entry.reason
