@@ -12,6 +12,8 @@ from parity.case.patterns import matched, matches_any, renamed, stars
 
 INERT = ("Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout")
 """Classes of PyTorch that return their input in evaluation."""
+RETURNS_INPUT = "returns its input in evaluation"
+"""The reason why a port has no inert module."""
 
 
 @dataclass(frozen=True, init=False)
@@ -144,7 +146,7 @@ class Pairing:
             kind: Its class; "unknown" for a module of the port alone.
         """
         if kind in INERT or matches_any(self.inert, kind) or matches_any(self.inert, path):
-            return "returns its input in evaluation"
+            return RETURNS_INPUT
         if matches_any(self.functional, kind) or matches_any(self.functional, path):
             return "the port computes it by a function"
         if not self.one_sided:

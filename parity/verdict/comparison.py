@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
+from parity.case.pairing import RETURNS_INPUT
 from parity.inputs.masks import bits
 from parity.verdict.arguments import judge_arguments, other_form, same_arguments
 from parity.verdict.bound import bound_for
@@ -206,6 +208,8 @@ def _judge_tap(
         gap = evidence.gaps.get(kind, "") or results.fused.get(kind, "")
         # A module of the port with other calls or outputs is a difference, and not absent.
         if gap := gap or ("" if has_module(results, path) else evidence.absence(path, kind)):
+            if gap == RETURNS_INPUT and _changes_input(evidence, call, reference):
+                gap = "is named in inert, and changes its input; the results behind it are judged"
             return TapJudgement(tap, path, kind, None, None, gap)
     contaminated = row_mask(flips, reference)
     accumulated = isolated = None
@@ -220,6 +224,14 @@ def _judge_tap(
     if port is None and accumulated is not None:
         accumulated = replace(accumulated, reason=missing(evidence, results, tap))
     return TapJudgement.of(tap, path, kind, accumulated, isolated)
+
+
+def _changes_input(evidence: Evidence, call: ModuleCall, result: torch.Tensor) -> bool:
+    """Whether a result of the reference's module is none of the tensors of its shape that it receives."""
+    inputs = evidence.reference.call_inputs
+    received = [inputs[key] for key in call.tensor_keys if key in inputs]
+    alike = [tensor for tensor in received if tensor.shape == result.shape]
+    return bool(alike) and not any(torch.equal(tensor, result) for tensor in alike)
 
 
 def _without_spare_calls(
