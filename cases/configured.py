@@ -14,7 +14,7 @@ import torch
 from cases.calibration import calibrated, is_scale, products
 from cases.options import cannot_be_asked, options_of
 from cases.randomised import randomised
-from cases.sizes import input_bytes, weight_bytes
+from cases.sizes import drawing_bytes, input_bytes, weight_bytes
 from configs import CaseConfig, ConfigError, with_fields, with_input
 from configs.quantisation import Quantisable
 from parity.base.errors import UserError, bounded
@@ -136,7 +136,7 @@ class ConfiguredCase(Case):
             return type(self)(randomised(self.config, rng))
 
     def least_bytes(self) -> tuple[int, int]:
-        return weight_bytes(self.config), input_bytes(self.config)
+        return weight_bytes(self.config), input_bytes(self.config) + drawing_bytes(self.config)
 
     def build_reference(self) -> torch.nn.Module:
         from reference import build

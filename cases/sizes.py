@@ -35,7 +35,9 @@ def weight_bytes(config: CaseConfig) -> int:
     assert isinstance(model, DLRMConfig)
     rows, width = model.table_rows, model.arch_sparse_feature_size
     if model.qr_flag:
-        rows = [-(-count // model.qr_collisions) for count in rows]
+        # A quotient's table and a remainder's, above the threshold.
+        collisions, threshold = model.qr_collisions, model.qr_threshold
+        rows = [-(-count // collisions) + collisions if count > threshold else count for count in rows]
     # Tables of quotients may have a part of the width; those of mixed dimensions have one column at least.
     tables = sum(rows) * (1 if model.qr_flag or model.md_flag else width)
     return tables * _PARAMETER + _mlp(model.bottom_widths) + _mlp(model.top_widths)
@@ -63,11 +65,18 @@ def input_bytes(config: CaseConfig) -> int:
     return wanted.batch_size * row * _INPUT
 
 
+def drawing_bytes(config: CaseConfig) -> int:
+    """Least bytes of what is drawn on the way to the inputs: research HSTU ranks all of its items."""
+    return config.model.num_items * _INPUT if isinstance(config.model, HSTUConfig) else 0
+
+
 def _hstu(model: HSTUConfig) -> int:
     width, heads = model.embedding_dim, model.num_heads
     rows = model.num_items if model.num_categories is None else model.num_categories
     projections = width * heads * (3 * model.linear_dim + 2 * model.attention_dim)
-    block = projections * _PARAMETER + _MODULE
+    # Each block has a weight for each bucket of time.
+    buckets = model.num_buckets if model.relative_attention_bias == "bucketed_time_and_position" else 0
+    block = (projections + buckets) * _PARAMETER + _MODULE
     rating_widths = {"rated": model.rating_embedding_dim or 0, "combined": model.item_embedding_dim}
     tables = rows * model.item_embedding_dim + model.sequence_width * width
     tables += model.num_ratings * rating_widths.get(model.input_preprocessor, 0)

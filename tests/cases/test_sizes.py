@@ -30,6 +30,7 @@ def test_they_are_lower_bounds(name):
         ("hstu_tiny", {"model.num_blocks": 2**40}),
         ("hstu_tiny", {"model.num_heads": 2**40}),
         ("hstu_tiny", {"model.max_output_len": 2**40}),
+        ("hstu_tiny", {"model.num_buckets": 2**40}),
         ("hstu_tiny_rated", {"model.num_ratings": 2**40}),
         ("hstu_tiny_combined", {"model.num_ratings": 2**40}),
         ("hstu_tiny", {"input.batch_size": 2**40}),
@@ -39,6 +40,7 @@ def test_they_are_lower_bounds(name):
         ("dlrm_tiny", {"model.arch_embedding_size": [2**40, 3, 3, 3]}),
         ("dlrm_tiny_md", {"model.arch_embedding_size": [2**40, 5, 24]}),
         ("dlrm_tiny_qr", {"model.arch_embedding_size": [2**40, 5, 24]}),
+        ("dlrm_tiny_qr", {"model.qr_collisions": 2**40}),
         ("dlrm_tiny", {"model.arch_mlp_top": "9999999999-9999999999-1"}),
         ("dlrm_tiny", {"input.longest_bag": 2**40}),
         ("dlrm_lecture_tiny", {"model.cardinalities": [2**40]}),
@@ -55,3 +57,9 @@ def test_sizes_that_no_machine_has_are_refused_at_once(name, sizes):
     if not any(size.startswith("input") for size in sizes):
         with pytest.raises(UserError, match=r"GiB are available; give smaller sizes$"):
             case_weights(case)
+
+
+def test_items_that_no_table_has_are_refused_before_they_are_ranked():
+    case = load_case("hstu_tiny_interleaved").with_sizes({"model.num_items": 2**50})
+    with pytest.raises(UserError, match="hstu_tiny_interleaved needs .* GiB of memory"):
+        make_inputs(case)
