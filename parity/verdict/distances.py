@@ -38,19 +38,25 @@ class Oracle:
 
     Attributes:
         values: The elements.
+        unit: The reference's elements, which give the scale of an oracle of zeros; None for no scale.
         largest: Largest absolute element; 0 for an oracle of zeros.
     """
 
     values: np.ndarray
+    unit: np.ndarray | None = None
     largest: float = field(init=False)
+    _scale: float = field(init=False, repr=False)
     _scaled: np.ndarray = field(init=False, repr=False)
     _square: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         largest = largest_absolute(self.values)
+        measure = self.values if largest or self.unit is None else self.unit
+        scale = largest_absolute(measure)
         # Squares of the scaled elements neither overflow nor underflow.
-        scaled = self.values / (largest or 1.0)
+        scaled = measure / (scale or 1.0)
         object.__setattr__(self, "largest", largest)
+        object.__setattr__(self, "_scale", scale)
         object.__setattr__(self, "_scaled", scaled)
         object.__setattr__(self, "_square", float(scaled @ scaled))
 
@@ -59,19 +65,19 @@ class Oracle:
         return self.size(self.scaled(result - self.values))
 
     def scaled(self, values: np.ndarray) -> np.ndarray:
-        """Values, (n,) float64, relative to the oracle's largest element, unless that is 0."""
-        return values / (self.largest or 1.0)
+        """Values, (n,) float64, relative to the largest element of the oracle or the unit, unless it is 0."""
+        return values / (self._scale or 1.0)
 
     def size(self, error: np.ndarray) -> Distance:
         """The distance of a result from its scaled error, (n,) float64."""
-        if self.largest == 0.0:
+        if self._scale == 0.0:
             # An oracle of zeros has no scale: every difference from it is infinitely large.
             infinite = math.inf if error.any() else 0.0
             return Distance(infinite, infinite, 0.0)
         return Distance(
             l2=float(np.linalg.norm(error)) / math.sqrt(self._square),
             largest=largest_absolute(error),
-            scale_error=float(error @ self._scaled) / self._square,
+            scale_error=float(error @ self._scaled) / self._square if self.largest else 0.0,
         )
 
     def crossings(self, error: np.ndarray, added: np.ndarray, limit: Distance) -> tuple[float, float]:

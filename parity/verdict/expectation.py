@@ -39,7 +39,7 @@ class Expectation:
         samples: RoundingSamples | None,
     ) -> None:
         self.reference, self.counted = r, counted
-        self.truth = Oracle(o)
+        self.truth = Oracle(o, unit=r)
         self.err_ref = self.truth.distance(r)
         carrying = carrying_rows(oracle.to(torch.float64).numpy(), counted)
         rows = carrying.count or 1.0  # zeros are one number

@@ -67,6 +67,9 @@ For a module on its own, n is its longest sum; for the same tap inside the model
 before. Behind c modules the port may lose the floor in each, and a reference of few elements may be exact by
 chance in all of them. Floor and constant therefore grow with sqrt(c).
 
+An oracle of zeros has no size. Where the reference has another result, such as a loss that cancels, both
+errors are relative to the reference's: the port may be as far from zero as rounding takes the reference.
+
 A module that only moves data (a lookup, a mask, a reshape) has n = 0 and k = floor = 0: its port must be
 equal bit for bit. Integers and booleans must be equal everywhere, under the choices of the port that rounding
 explains (`parity.verdict.choices`).

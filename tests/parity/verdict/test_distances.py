@@ -100,6 +100,16 @@ def test_a_result_beyond_its_limit_by_rounding_meets_it_at_once():
     assert crossings == pytest.approx((0.0, 0.0))
 
 
+def test_an_oracle_of_zeros_has_the_scale_of_its_unit():
+    zeros = Oracle(_array(0.0, 0.0), unit=_array(3e-8, -4e-8))
+    assert zeros.distance(_array(3e-8, -4e-8)) == Distance(1.0, 1.0, 0.0)
+    far = zeros.distance(_array(0.0, 10.0))
+    assert (far.l2, far.largest) == (pytest.approx(2e8), pytest.approx(2.5e8))
+    # A unit of zeros is none, and other oracles have their own scale.
+    assert Oracle(_array(0.0), unit=_array(0.0)).distance(_array(1e-300)) == Distance(INF, INF, 0.0)
+    assert Oracle(_array(2.0), unit=_array(7.0)).distance(_array(3.0)) == Distance(0.5, 0.5, 0.5)
+
+
 def test_no_factor_meets_a_limit_of_an_oracle_of_zeros():
     zeros = Oracle(_array(0.0, 0.0))
     assert zeros.crossings(_array(0.0, 0.0), _array(1.0, 1.0), Distance(0.1, 0.1, 0.1)) == (INF, INF)

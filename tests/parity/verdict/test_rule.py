@@ -287,6 +287,23 @@ def test_an_all_zero_oracle_accepts_only_zero():
     assert not judge(zero.double(), zero, zero + 1e-30, FP32, 1).passed
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (4, 3)])
+def test_an_all_zero_oracle_with_a_rounded_reference_accepts_as_much_as_rounding_explains(shape):
+    """Such as the loss of one row, which is the difference of equal numbers."""
+    reference = 1e-8 * torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    oracle = torch.zeros(shape, dtype=torch.float64)
+    near = judge(oracle, reference, -reference, FP32, 1)
+    assert near.passed
+    assert (near.reference.l2, near.port.largest, near.port.scale_error) == (1.0, 1.0, 0.0)
+    assert math.isfinite(near.margin)
+    assert math.isinf(near.min_detectable_error)
+    assert judge(oracle, reference, torch.zeros(shape), FP32, 1).passed
+    far = judge(oracle, reference, torch.full(shape, 0.1), FP32, 1)
+    assert not far.passed
+    limit = far.limit.largest * float(reference.abs().max())
+    assert not judge(oracle, reference, torch.full(shape, 1.01 * limit), FP32, 1).passed
+
+
 def test_a_result_of_zeros_has_the_limit_of_one_row():
     zero = torch.zeros(4, 3)
     verdict = judge(zero.double(), zero, zero, FP32, 1)
