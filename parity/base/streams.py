@@ -109,7 +109,8 @@ def _replace(name: str, on_loss: Callable[[OSError], object]) -> None:
     stream = io.TextIOWrapper(
         patient if before.write_through else io.BufferedWriter(patient),
         encoding=before.encoding,
-        errors=before.errors,
+        # No character fails either, such as an ellipsis where the locale is C.
+        errors="backslashreplace",
         line_buffering=before.line_buffering,
         write_through=before.write_through,
     )

@@ -153,3 +153,21 @@ def test_help_to_a_reader_that_leaves_ends_well(tmp_path):
     )
     process.stdout.close()
     assert (process.stderr.read(), process.wait()) == (b"", 0)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_character_that_a_stream_does_not_have_is_escaped(encoding):
+    program = (
+        "import sys; from parity.base.interruption import watch; watch()\n"
+        "print('a\\u2026b\\udcff'); print('c\\u2026', file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+    )
+    shown = "\\u2026" if encoding == "ascii" else "\u2026"
+    assert ended.returncode == 0, ended
+    assert ended.stdout.decode(encoding) == f"a{shown}b\\udcff\n"
+    assert ended.stderr.decode(encoding) == f"c{shown}\n"
