@@ -86,12 +86,15 @@ def is_lack(error: BaseException) -> bool:
 def require_least() -> None:
     """End the program with exit code 2 and one message if its libraries lack memory, open files or threads.
 
+    So does a present folder that is gone.
+
     It comes before their imports: some of them end the process themselves, with another code and text.
     """
     try:
         require("machine", "the program", _LEAST, "free memory, or raise its limit (ulimit -v, ulimit -d)")
         _require_files()
         require_threads()
+        _require_folder()
     except UserError as error:
         refuse(error)
 
@@ -101,6 +104,14 @@ def _require_files() -> None:
     if limit != resource.RLIM_INFINITY and limit < _LEAST_FILES:
         fix = f"raise that limit to {_LEAST_FILES} or more (ulimit -n)"
         raise UserError("machine", "the program", f"may have {limit} open files", fix)
+
+
+def _require_folder() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        problem = f"is gone ({error.strerror})"
+        raise UserError("machine", "the present folder", problem, "change to one that exists") from error
 
 
 def _gigabytes(size: float) -> str:

@@ -72,10 +72,12 @@ def ended(inputs, before, verb, prefix=()):
     program = ["-m", "reference.train"] if name == "train" else [str(ROOT / "run_parity.py"), name]
     after = inputs.parent / "after"
     script = f'{before}\n"$@"; code=$?; find . -mindepth 1 >{after}; exit $code'
+    paths = str(ROOT), os.environ.get("PYTHONPATH", "")
     end = subprocess.run(
         [*prefix, "bash", "-c", script, "bash", sys.executable, *program, *arguments],
         cwd=inputs,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        # An empty path would be the present folder.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
         errors="replace",
@@ -202,6 +204,22 @@ def test_few_processes_are_refused_at_once(verb, processes, folder):
     end, after = ended(inputs, f"ulimit -u {processes}", verb, _other_user())
     assert "ulimit -u" in message(end)
     assert after == before
+
+
+@of_verbs
+def test_a_present_folder_that_is_gone_is_refused(verb, folder):
+    inputs = folder(verb)
+    (inputs / "gone").mkdir()
+    end, _ = ended(inputs, "cd gone; rmdir ../gone", verb)
+    assert "the present folder is gone" in message(end)
+
+
+@pytest.mark.parametrize("name", ["torch", "json"])
+def test_a_user_s_file_hides_no_library(name, folder):
+    inputs = folder("report")
+    (inputs / f"{name}.py").write_text("raise SystemExit(0)")
+    end, _ = ended(inputs, "", "report")
+    assert end.returncode == 0, end
 
 
 @pytest.mark.full
