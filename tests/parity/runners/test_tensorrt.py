@@ -19,7 +19,7 @@ from parity.report.overview import engine
 from parity.runners import Unavailable, make_runner
 from parity.runners.base import BuiltOnly, Refused
 from parity.timing.measure import Replayed, Timed
-from tests.parity.saved_runs import quick_runs
+from tests.parity.saved_runs import manifest, quick_runs, seal
 
 # One process makes the fixtures of this module.
 pytestmark = pytest.mark.xdist_group("tensorrt")
@@ -86,7 +86,9 @@ def test_a_refusal_is_a_failure_with_tensorrts_words(saved_run, replayed, tmp_pa
         record = json.loads(path.read_text())
         record["runners"]["tensorrt"] = {"label": "tensorrt (made up)", "status": "REFUSED", "reason": words}
         path.write_text(json.dumps(record))
-    # The run's own report has another end of that runner.
+    runners = [*manifest(copy)["runners"], "tensorrt"]
+    seal(copy, runners=runners, runners_asked=runners)
+    # The run's own report does not have that runner.
     monkeypatch.setattr(pipeline, "check_replayed", lambda *_, **__: None)
     code, report, out = replayed(copy)
     assert code == 1
