@@ -59,12 +59,14 @@ class Change:
         together: The same change of several operations in words, after their number. Empty where one mistake
             changes one operation.
         origin: The place in the user's code that runs the operation; None if it is not known.
+        function: The operation of PyTorch that is changed; None if it is not known.
     """
 
     text: str
     result: Callable[[Operation], Any]
     together: str = ""
     origin: Hashable = None
+    function: Any = None
 
 
 def changed(text: str, arguments: Mapping[str, Any]) -> Change:

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from parity.base.interruption import raisable
+from parity.base.memory import is_lack
 from parity.verdict.causes.changes import changes_of
 from parity.verdict.causes.operations import Change, Operation
 from parity.verdict.distances import Oracle
@@ -106,8 +108,10 @@ def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:
     """The relative distance of the port from a changed result; infinity beyond the limit."""
     try:
         changed = trial().double().cpu().numpy()
-    except (RuntimeError, IndexError, TypeError, ValueError):
-        # A change that does not fit the shapes or the options is no cause.
+    except raisable() as error:
+        if is_lack(error):
+            raise
+        # A change that does not fit the shapes, the options or the user's own checks is no cause.
         return math.inf
     fits = changed.shape == failed.oracle.shape and np.isfinite(changed[failed.counted]).all()
     if not fits or not failed.is_explained_by(changed):
@@ -178,11 +182,14 @@ class _Operations(TorchDispatchMode):
         place = next(self._places)
         operation = Operation(func, args, kwargs)
         if self._made is not None and place in self._made:
-            return self._made[place].result(operation)
+            change = self._made[place]
+            if (change.function, change.origin) != (func, _origin()):
+                raise RuntimeError("an earlier change moves the numbers of the operations")
+            return change.result(operation)
         result = func(*args, **kwargs)
         if self._made is None:
             self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
             if self._is_changeable():
-                origin = _origin()
-                self.changes += [(place, replace(change, origin=origin)) for change in changes_of(operation)]
+                found = {"function": func, "origin": _origin()}
+                self.changes += [(place, replace(change, **found)) for change in changes_of(operation)]
         return result

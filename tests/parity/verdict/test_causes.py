@@ -217,3 +217,24 @@ def test_composite_operations_are_taken_apart_in_inference_mode():
 
 def test_a_run_without_operations_has_no_cause():
     assert _cause(lambda x: x, lambda x: x + 1.0) == ""
+
+
+@pytest.mark.parametrize("error", [KeyError, AssertionError, ZeroDivisionError])
+def test_code_that_refuses_a_changed_argument_has_no_cause(error):
+    def reference(ids):
+        if not torch.equal(ids, IDS):
+            raise error("ids")
+        return torch.tanh(F.embedding(ids, TABLE))
+
+    assert _cause(reference, lambda ids: 2 * reference(ids), ids=IDS) == ""
+
+
+def test_changes_of_a_loop_meet_their_own_operations_alone():
+    """With another axis of the norm, its result is not contiguous, and `reshape` copies elsewhere."""
+
+    def reference(x):
+        for _ in range(3):
+            x = F.layer_norm(x, x.shape[-1:]).transpose(0, 1).reshape(x.shape)
+        return x
+
+    assert _cause(reference, lambda x: 2 * reference(x)) == ""
