@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 
 from parity.base.errors import UserError
@@ -36,6 +37,9 @@ def require_threads() -> None:
     if here < needed:
         problem = f"may start {here} more threads and processes, and takes up to {needed}"
         fix = f"raise their limit by {needed - here} (ulimit -u, or --pids-limit of a container)"
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            # A thread's stack and heap are address space, too.
+            fix += ", or the limit of memory (ulimit -v)"
         if os.environ.get("OMP_NUM_THREADS") != "1":
             fix += ", or set OMP_NUM_THREADS=1 to take fewer"
         raise UserError("machine", "the program", problem, fix)
