@@ -30,16 +30,17 @@ def least() -> int:
 def require_threads() -> None:
     """Raise `UserError` if the program may not start enough threads.
 
-    The limit is the user's, whose other programs count, or that of the container. A trial finds both.
+    The limit is the user's, whose other programs count, or that of the container. A trial finds both. A
+    limited address space (`ulimit -v`) has no trial: the system keeps the heaps of the trial's threads, and
+    the libraries would lack their space.
     """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return
     needed = least()
     here = _startable(needed)
     if here < needed:
         problem = f"may start {here} more threads and processes, and takes up to {needed}"
         fix = f"raise their limit by {needed - here} (ulimit -u, or --pids-limit of a container)"
-        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-            # A thread's stack and heap are address space, too.
-            fix += ", or the limit of memory (ulimit -v)"
         if os.environ.get("OMP_NUM_THREADS") != "1":
             fix += ", or set OMP_NUM_THREADS=1 to take fewer"
         raise UserError("machine", "the program", problem, fix)

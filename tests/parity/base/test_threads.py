@@ -1,6 +1,7 @@
 """The threads that a program may still start are counted before it needs them."""
 
 import os
+import resource
 import threading
 
 import pytest
@@ -59,3 +60,10 @@ def test_too_few_threads_are_refused_with_the_numbers_and_the_fix(monkeypatch, s
     assert f"by {needed - 5} (ulimit -u, or --pids-limit of a container)" in str(refused.value)
     assert ("OMP_NUM_THREADS=1" in str(refused.value)) == (asked != "1")
     assert threading.active_count() == before
+
+
+def test_a_limited_address_space_has_no_trial(monkeypatch, system_of):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**30, 2**30))
+    begun = system_of(5)
+    threads.require_threads()
+    assert begun == []
