@@ -15,7 +15,7 @@ OpenBLAS, OpenMP, the library of the pictures and the campaigns start one for ea
 `benchmarks/results/hostile_input.md` has the measured peaks.
 """
 _STACK = 2**17
-"""Bytes of a trial thread's stack. The default takes much of a limited address space."""
+"""Bytes of a trial thread's stack. The default takes much of a limit of data (`ulimit -d`)."""
 
 
 def least() -> int:

@@ -15,7 +15,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity.base.interruption import raisable
-from parity.base.memory import is_lack
 from parity.verdict.causes.changes import changes_of
 from parity.verdict.causes.operations import Change, Operation
 from parity.verdict.distances import Oracle
@@ -108,10 +107,8 @@ def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:
     """The relative distance of the port from a changed result; infinity beyond the limit."""
     try:
         changed = trial().double().cpu().numpy()
-    except raisable() as error:
-        if is_lack(error):
-            raise
-        # A change that does not fit the shapes, the options or the user's own checks is no cause.
+    except raisable():
+        # A change that does not fit the shapes, the options, the memory or the user's own checks is no cause.
         return math.inf
     fits = changed.shape == failed.oracle.shape and np.isfinite(changed[failed.counted]).all()
     if not fits or not failed.is_explained_by(changed):
