@@ -14,7 +14,7 @@ from parity.inputs.masks import bits
 from parity.verdict.causes import cause
 from parity.verdict.comparison import Comparison
 from parity.verdict.evidence import Evidence, Results
-from parity.verdict.judgement import TapJudgement
+from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 from parity.verdict.patterns import FailedTensor, all_at, explain, is_place, named_axes
 from parity.verdict.rule import Verdict
 
@@ -65,13 +65,21 @@ def explain_between(evidence: Evidence, results: Results, comparison: Comparison
     """The programming error in the code between modules that gives the wrong tensor; empty without one.
 
     The oracle runs from its inputs up to the tensor. Operations of modules that pass alone stay as they are.
+    A module that the port never calls is a part of the code: the port may use its weight alone.
     """
     diagnosis, rerun = comparison.diagnosis, evidence.rerun
-    failed = _between_modules(evidence, results, comparison) if diagnosis.kind == "between" else None
+    target, failed = diagnosis.argument or diagnosis.tap, None
+    if diagnosis.kind == "between":
+        failed = _between_modules(evidence, results, comparison)
+    elif _has_no_result(comparison.tap(diagnosis.tap)):
+        target, failed = _wrong_output(evidence, results, comparison)
     if failed is None or rerun is None:
         return ()
-    right = {tap.path for tap in comparison.taps if tap.isolated is not None and tap.isolated.passed}
-    target = diagnosis.argument or diagnosis.tap
+    right = {
+        tap.path
+        for tap in comparison.taps
+        if tap.isolated is not None and tap.isolated.passed and not _has_no_result(tap)
+    }
     try:
         text = cause(
             lambda inputs: rerun.until(target, inputs),
@@ -97,6 +105,26 @@ def _between_modules(evidence: Evidence, results: Results, comparison: Compariso
     return _failed_tensor(
         evidence, evidence.oracle.get(tap.tap), results.untapped.get(tap.tap), tap.tap, tap.accumulated
     )
+
+
+def _has_no_result(tap: TapJudgement | None) -> bool:
+    """Whether a module of the reference has no result inside the port's model. It may run alone."""
+    if tap is None or tap.accumulated is None or tap.kind in ("unknown", MODEL_OUTPUT):
+        return False
+    return not tap.accumulated.passed and math.isnan(tap.accumulated.port.l2)
+
+
+def _wrong_output(
+    evidence: Evidence, results: Results, comparison: Comparison
+) -> tuple[str, FailedTensor | None]:
+    """The first wrong output of the model, by its tap; None if each one is right or has no numbers."""
+    for tap in comparison.taps:
+        if tap.kind == MODEL_OUTPUT:
+            port = results.untapped.get(tap.tap)
+            failed = _failed_tensor(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
+            if failed is not None:
+                return tap.tap, failed
+    return "", None
 
 
 def _explain(

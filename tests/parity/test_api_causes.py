@@ -118,6 +118,41 @@ def test_the_code_of_a_right_module_is_not_the_cause():
     assert "without the bias" not in text
 
 
+class WeightPort(tp.Module):
+    """Takes the weight of a layer that it does not call, and forgets its bias."""
+
+    def __init__(self, dtype, layer, bias=False):
+        super().__init__()
+        self.first = tp.Linear(D, D, dtype=dtype)
+        self.second = tp.Linear(D, D, dtype=dtype)
+        self.layer, self.bias = layer, bias
+
+    def forward(self, x):
+        for layer in (self.first, self.second):
+            if layer is getattr(self, self.layer):
+                x = x @ tp.transpose(layer.weight, 0, 1)
+                x = x + layer.bias if self.bias else x
+            else:
+                x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("layer", ["first", "second"])
+def test_a_layer_whose_weight_alone_is_used_lacks_its_bias(layer):
+    port = lambda dtype: WeightPort(dtype, layer)  # noqa: E731, a function as users write it
+    inputs = {"x": INPUTS["x"][:, 0]}
+    text = str(parity.compare(Centred(), port, inputs, ("fp32",)))
+    assert f"where: {layer}: missing: the port never calls {layer}" in text
+    assert "cause: fits the reference without the bias of addmm" in text
+
+
+def test_a_layer_whose_weight_and_bias_are_used_is_right():
+    port = lambda dtype: WeightPort(dtype, "first", bias=True)  # noqa: E731
+    result = parity.compare(Centred(), port, {"x": INPUTS["x"][:, 0]}, ("fp32",))
+    assert result.passed, result
+    assert "note: first (Linear): the reference alone makes this call" in str(result)
+
+
 class Masked(torch.nn.Module):
     def forward(self, x, padding):
         return x.masked_fill(padding.unsqueeze(-1) < 0, 0.0) * 3.0
