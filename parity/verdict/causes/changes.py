@@ -11,6 +11,7 @@ import torch
 
 from parity.verdict.causes.exchanges import exchanges_of
 from parity.verdict.causes.operations import Change, Operation, changed
+from parity.verdict.causes.windows import windows_of
 
 EPSILONS = (0.0, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 LARGEST_EPSILON = 1e-2
@@ -41,7 +42,10 @@ _SPLITS = frozenset({"split", "split_with_sizes", "unbind", "chunk"})
 _JOINS = frozenset({"cat", "stack"})
 _WITH_CONSTANT = frozenset("mul div add sub pow rsub clamp clamp_min clamp_max lt le gt ge eq ne".split())
 _ALONG_AXES = frozenset(
-    "_softmax _log_softmax cumsum cumprod flip mean sum var amax amin linalg_vector_norm norm".split()
+    (
+        "_softmax _log_softmax cumsum cumprod flip mean sum var amax amin linalg_vector_norm norm "
+        "max min argmax argmin sort argsort topk gather logsumexp"
+    ).split()
 )
 
 
@@ -50,6 +54,7 @@ def changes_of(operation: Operation) -> Iterator[Change]:
     for kind in (_epsilons, _gelu, _biases, _diagonals, _comparisons, _axes, _order, _scales, _constants):
         yield from kind(operation)
     yield from exchanges_of(operation)
+    yield from windows_of(operation)
 
 
 def _epsilons(operation: Operation) -> Iterator[Change]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ _RELATIVES = tuple(
 _LEFT_OUT = frozenset(
     (
         "clamp clamp_min clamp_max abs neg exp log log1p sqrt round floor ceil trunc "
-        "cumsum cumprod flip roll tril triu masked_fill _softmax _log_softmax"
+        "cumsum cumprod flip roll tril triu masked_fill _softmax _log_softmax bitwise_not logical_not"
     ).split()
 )
 """Functions of one tensor that keep its shape and that a port can forget."""
@@ -61,6 +62,17 @@ _ORDERED = frozenset({"sub", "div", "where"})
 """Operations that differ with the order of `self` and `other`."""
 _POOLINGS = ("sum", "mean", "max")
 """Modes of `embedding_bag`, by their number."""
+_OFF_BY_ONE = {
+    "div": "other",
+    "reciprocal": "self",
+    "rsqrt": "self",
+    "sqrt": "self",
+    "pow": "self",
+} | dict.fromkeys(("log", "log2", "log10"), "self")
+"""Operands that hold a count, such as a degree or a length, or have an offset."""
+_SCALINGS = frozenset({"mul", "div"})
+_OF_INTEGERS = frozenset("mul add sub pow bitwise_left_shift _to_copy".split())
+"""Operations whose integers may grow large."""
 _ROUNDINGS = ("floor", "trunc", None)
 _NO_SWITCH = frozenset(
     (
@@ -73,7 +85,18 @@ _NO_SWITCH = frozenset(
 
 def exchanges_of(operation: Operation) -> Iterator[Change]:
     """All relatives of an operation that are tried."""
-    for kind in (_activations, _relatives, _forgotten, _orders, _switches, _modes):
+    for kind in (
+        _activations,
+        _relatives,
+        _forgotten,
+        _orders,
+        _switches,
+        _modes,
+        _offsets,
+        _complements,
+        _casts,
+        _places,
+    ):
         yield from kind(operation)
 
 
@@ -162,6 +185,66 @@ def _orders(operation: Operation) -> Iterator[Change]:
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         text = f"with the operands of {operation.name} exchanged"
         yield changed(text, {"self": second, "other": first})
+
+
+def _offsets(operation: Operation) -> Iterator[Change]:
+    """A count that is one off: a degree with or without the node itself, a logarithm of 1 + x."""
+    name = _OFF_BY_ONE.get(operation.name, "")
+    operand = operation.named().get(name)
+    if isinstance(operand, torch.Tensor) and not operand.dtype.is_complex:
+        what = "divisor" if operation.name == "div" else "operand"
+        for step in (1, -1):
+            yield changed(f"with {step:+d} at the {what} of {operation.words}", {name: operand + step})
+
+
+def _complements(operation: Operation) -> Iterator[Change]:
+    """A gate for its complement, or the other way round."""
+    if operation.name == "sigmoid":
+        yield Change("with 1 - x in place of the gate x of sigmoid", lambda o: 1 - o.run())
+    named = operation.named()
+    if operation.name == "rsub" and named["other"] == 1:
+        yield Change("with x in place of its complement 1 - x", lambda o: o.named()["self"])
+
+
+def _casts(operation: Operation) -> Iterator[Change]:
+    """A result as integers of 32 bits, where it is of 64 bits and larger or has a fraction."""
+    if operation.name not in _OF_INTEGERS | _SCALINGS:
+        return
+    result = operation.run()
+    if not isinstance(result, torch.Tensor) or not result.ndim or result.dtype.is_complex:
+        return
+    is_scaled = operation.name in _SCALINGS and result.dtype.is_floating_point
+    if is_scaled or result.dtype is torch.int64:
+        cast = result.to(torch.int32).to(result.dtype)
+        if not torch.equal(cast, result):
+            yield Change(
+                f"with the result of {operation.words.strip('_')} as int32", lambda o: _as_int32(o.run())
+            )
+
+
+def _places(operation: Operation) -> Iterator[Change]:
+    """Indices of two axes exchanged, a shift in the other direction, a mean for a maximum with its place."""
+    named = operation.named()
+    if operation.name == "index":
+        indices = list(named["indices"])
+        for first, second in combinations(range(len(indices)), 2):
+            one, other = indices[first], indices[second]
+            if one is not None and other is not None:
+                exchanged = [*indices]
+                exchanged[first], exchanged[second] = other, one
+                text = f"with the indices of axes {first} and {second} exchanged"
+                yield changed(text, {"indices": exchanged})
+    if operation.name == "roll":
+        shifts = list(named["shifts"])
+        other_way = [-shift for shift in shifts]
+        yield changed(f"with a roll by {other_way} in place of {shifts}", {"shifts": other_way})
+    if operation.name in ("max", "min") and "dim" in named:
+        text = f"with mean in place of {operation.name}"
+        yield Change(text, lambda o: (o.args[0].mean(*o.args[1:]), o.run()[1]))
+
+
+def _as_int32(result: torch.Tensor) -> torch.Tensor:
+    return result.to(torch.int32).to(result.dtype)
 
 
 def _switches(operation: Operation) -> Iterator[Change]:

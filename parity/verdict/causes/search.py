@@ -26,6 +26,8 @@ _LIBRARIES = frozenset({"torch", "parity"})
 """Packages whose frames are none of the user's code."""
 MOST_JOINT = 5
 """Largest number of operations of which every selection is changed together."""
+MOST_ARGUMENTS = 6
+"""Largest number of arguments that are exchanged in pairs."""
 MOST_ELEMENTS = 2**30
 """Largest number of computed elements of all runs."""
 COARSER = (torch.float32, torch.float16, torch.bfloat16, torch.int64)
@@ -119,7 +121,8 @@ def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:
 def _changed_arguments(
     arguments: Mapping[str, torch.Tensor],
 ) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Arguments of another type, shifted masks and positions."""
+    """Arguments of another type, shifted masks and positions, and arguments in each other's place."""
+    yield from _exchanged_arguments(arguments)
     for name, tensor in arguments.items():
         if tensor.dtype is torch.bool:
             for axis in range(tensor.ndim):
@@ -135,10 +138,27 @@ def _changed_arguments(
         else:
             for step in (1, -1):
                 yield f"with {name} shifted by {step:+d}", {name: (tensor + step).clamp(min=0)}
+            # Both ends of edges, or both sides of pairs.
+            for axis in (axis for axis, size in enumerate(tensor.shape) if size == 2):
+                yield f"with both parts of {name} along axis {axis} exchanged", {name: tensor.flip(axis)}
             for wide in (torch.int32, torch.float32, torch.float16, torch.bfloat16):
                 cast = tensor.to(wide).to(tensor.dtype)
                 if not torch.equal(cast, tensor):
                     yield f"with {name} as {str(wide).removeprefix('torch.')}", {name: cast}
+
+
+def _exchanged_arguments(
+    arguments: Mapping[str, torch.Tensor],
+) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """Two arguments of one shape and type in each other's place, or one in both."""
+    first = itertools.islice(arguments.items(), MOST_ARGUMENTS)
+    for (name, tensor), (other, another) in itertools.combinations(first, 2):
+        if (tensor.shape, tensor.dtype) == (another.shape, another.dtype) and not torch.equal(
+            tensor, another
+        ):
+            yield f"with {name} and {other} exchanged", {name: another, other: tensor}
+            yield f"with {name} in place of {other}", {other: tensor}
+            yield f"with {other} in place of {name}", {name: another}
 
 
 def _origin() -> Hashable:
