@@ -47,6 +47,13 @@ class TwoPort(tp.Module):
         return {"half": 0.5 * self.forward(x)}
 
 
+class WrongScore(TwoPort):
+    """Only the other method is wrong."""
+
+    def score(self, x):
+        return {"half": 0.25 * self.forward(x)}
+
+
 class Transposed(tp.Module):
     def __init__(self, width, out, dtype):
         super().__init__()
@@ -98,6 +105,13 @@ def test_the_entry_is_another_method():
     result = two(entry="score")
     assert result.passed, result
     assert "score.output" in modules(result)
+
+
+@pytest.mark.parametrize("entry", ["score", "forward"])
+def test_the_entry_alone_is_judged(entry):
+    options = {"names": NAMES, "weights": WEIGHTS, "unused": ("table",), "entry": entry}
+    result = parity.compare(Two(), WrongScore, ROWS, ("fp32",), **options)
+    assert result.passed == (entry == "forward"), result
 
 
 def test_the_model_s_own_weights():
