@@ -6,6 +6,7 @@ import nvtripy as tp
 import pytest
 import torch
 
+import parity
 from parity.runners.tripy.lean_traces import (
     MOST_SHARED,
     _dtype,
@@ -32,6 +33,24 @@ def test_a_call_of_other_types_is_refused_after_one_that_fits():
 def test_a_function_that_fails_runs_again_with_call_stacks():
     with pytest.raises(tp.TripyException, match=r"tp\.reshape\(x, \(5,\)\)"):
         leanly(lambda: tp.compile(lambda x: tp.reshape(x, (5,)), args=[tp.InputInfo((2,), dtype=tp.float32)]))
+
+
+def test_a_comparison_records_no_call_stacks():
+    files = []
+
+    class Port(tp.Module):
+        def forward(self, x):
+            result = x + 1.0
+            files.append({frame.file for frame in result.stack_info})
+            return result
+
+    class Reference(torch.nn.Module):
+        def forward(self, x):
+            return x + 1.0
+
+    assert parity.compare(Reference(), Port, {"x": torch.ones(3)}, ("fp32",)).passed
+    assert files
+    assert not any(__file__ in frames for frames in files)
 
 
 def test_the_types_of_a_list_are_those_of_its_members():
