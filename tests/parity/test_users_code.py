@@ -110,6 +110,7 @@ PLACES = {"import": ("import nvtripy", 2), "reference": (REFERENCE, 2), "module"
 PLACES["forward"] = "return ", 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("call", "words"), LEAVES.values(), ids=LEAVES)
 @pytest.mark.parametrize(("place", "code"), PLACES.values(), ids=PLACES)
 def test_a_case_that_ends_its_process_with_0_does_not_pass(tmp_path, place, code, call, words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import pytest
 import torch
@@ -56,9 +57,15 @@ BOTH = [
 ]
 
 
+HALF_IN_MAKE_TEST = (("stu_tiny", "fp16"), ("dlrmv3_tiny", "bf16"))
+
 # Layer norm in one case, group norm in the other.
 LAYERS = [
-    pytest.param(case, name, id=f"{case}-{name}", marks=pytest.mark.xdist_group(f"fused-{case}"))
+    pytest.param(
+        *(case, name),
+        id=f"{case}-{name}",
+        marks=(pytest.mark.xdist_group(f"fused-{case}"), *IN_FULL.get(case, ())),
+    )
     for case in ("stu_tiny", "stu_tiny_group", "dlrmv3_tiny")
     for name in LAYERS_RUNNERS
 ]
@@ -126,9 +133,12 @@ def test_attention_is_timed_alone(ran, case, name):
     assert rows[f"{CASES[case][0][0]}._attn"].latency.median > 0
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize(
-    "case", ["stu_tiny", "dlrmv3_tiny", pytest.param("stu_tiny_group", marks=IN_FULL["stu_tiny_group"])]
+    ("case", "precision"),
+    [
+        pytest.param(*pair, marks=() if pair in HALF_IN_MAKE_TEST else pytest.mark.full)
+        for pair in itertools.product(("stu_tiny", "stu_tiny_group", "dlrmv3_tiny"), ("fp16", "bf16"))
+    ],
 )
 def test_half_types_pass_module_by_module(case, precision):
     names = (*FUSED_RUNNERS, *LAYERS_RUNNERS)

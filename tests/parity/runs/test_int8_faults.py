@@ -27,6 +27,7 @@ def test_every_fault_is_detected_and_named(name):
     assert finding.localised, (finding.named, finding.homes)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NOT_ASKED)
 def test_the_drawn_tables_do_not_ask_for_these(name):
     finding = try_fault(bench_of(CASE), EDITS[name])

@@ -34,6 +34,7 @@ def test_every_fault_is_detected_and_named(name):
     assert finding.localised, (finding.named, finding.homes)
 
 
+@pytest.mark.full
 @on_bench("dlrm_tiny_quantised")
 def test_the_drawn_tables_do_not_ask_for_one():
     finding = try_fault(bench_of("dlrm_tiny_quantised"), EDITS[NOT_ASKED])
