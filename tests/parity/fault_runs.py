@@ -88,7 +88,7 @@ def assert_found_in(folder: Path, fault: Fault, name: str) -> None:
     """Of a copy that has the fault: exit code 1, and the module, on the screen and in the report."""
     code, report, shown = run(folder, "--case", fault.case, "--runners", name)
     entry = runner(report, name)
-    assert code == report.exit_code == 1
+    assert (code, report.exit_code) == (1, 1), shown
     assert entry.diagnosis.kind in ("module", "between")
     assert entry.diagnosis.tap == fault.named
     assert f"FAIL: {fault.case}, fp32" in shown
