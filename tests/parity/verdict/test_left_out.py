@@ -249,6 +249,21 @@ def test_a_valid_element_that_changes_with_the_padding_is_a_leak(tap, place, lea
     assert compare(evidence_with(has_padding=False), results).padding_leak == ""
 
 
+@pytest.mark.parametrize(("also", "leak"), [("", ""), (OUTPUT, "block")])
+def test_a_result_without_a_padded_axis_counts_if_a_valid_one_changes(also, leak):
+    """A cell that runs once for each position has results of padded positions, without their axis."""
+    evidence, results = evidence_with(), results_with()
+    step = normal(9, B, 2)
+    evidence.reference.tensors["block"] = step
+    evidence.oracle["block"] = evidence.oracle_isolated["block"] = step.double()
+    for taken in (results.tapped, results.isolated, results.poisoned):
+        taken["block"] = step.clone()
+    results.poisoned["block"] += 1.0
+    if also:
+        results.poisoned[also] += 1.0
+    assert compare(evidence, results).padding_leak == leak
+
+
 def test_the_first_leak_counts_and_a_missing_twin_is_one():
     results = results_with()
     results.poisoned["block"][0, 0, 0] += 1.0
