@@ -37,7 +37,7 @@ def port_weights(
         shape = shapes[name]
         for own in source.names:
             parts.setdefault(own, set()).add(source.split or (0, 1))
-        tensors[name] = _checked(name, _transformed(name, source, weights), shape)
+        tensors[name] = _checked(name, _transformed(name, source, weights, len(shape)), shape)
     _refuse_unmatched_rules(case, shapes)
     _refuse_left_over(case, weights, parts)
     return tensors
@@ -59,7 +59,18 @@ def source_of(case: Case, name: str) -> From | None:
     return From(f"{case.reference_path(owner)}{dot}{attribute}".removeprefix("."))
 
 
-def _transformed(name: str, source: From, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def _transformed(name: str, source: From, weights: Mapping[str, torch.Tensor], axes: int) -> torch.Tensor:
+    """The source's tensor as the port has it, but for axes of 1.
+
+    Args:
+        name: Name of the port's tensor.
+        source: Its source.
+        weights: The reference's state dict.
+        axes: Number of axes of the port's tensor.
+
+    Raises:
+        UserError: The tensors have no such axes or parts.
+    """
     try:
         tensors = [weights[own] for own in source.names]
         tensor = torch.cat(tensors, source.axis) if len(tensors) > 1 else tensors[0]
@@ -69,6 +80,9 @@ def _transformed(name: str, source: From, weights: Mapping[str, torch.Tensor]) -
                 raise ValueError(f"axis {source.axis} of {tuple(tensor.shape)} has no {parts} equal parts")
             tensor = tensor.chunk(parts, source.axis)[part]
         if source.transpose is True:
+            # The last axes of a 1x1 convolution's kernel are no axes of a matrix.
+            while tensor.ndim > max(axes, 2) and tensor.shape[-1] == 1:
+                tensor = tensor.squeeze(-1)
             tensor = tensor.transpose(-1, -2)
         elif source.transpose:
             tensor = tensor.permute(source.transpose)
@@ -80,12 +94,17 @@ def _transformed(name: str, source: From, weights: Mapping[str, torch.Tensor]) -
 
 
 def _checked(name: str, tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
-    if tuple(tensor.shape) == shape:
-        return tensor
+    """The tensor in the port's shape. Axes of 1 may differ, as of a 1x1 convolution and a linear layer."""
+    if _without_ones(tensor.shape) == _without_ones(shape):
+        return tensor.reshape(shape)
     fix = "name another tensor, or give From(...) a transpose, a split or its axis"
-    if tuple(tensor.shape[::-1]) == shape and tensor.ndim == 2:
+    if _without_ones(tensor.shape)[::-1] == shape and len(shape) == 2:
         fix = "write From(name, transpose=True)"
     raise UserError(f"weights[{name!r}]", tuple(tensor.shape), f"is not the port's shape {shape}", fix)
+
+
+def _without_ones(shape: Sequence[int]) -> Shape:
+    return tuple(size for size in shape if size != 1)
 
 
 def _refuse_alone(
