@@ -23,6 +23,7 @@ from parity.capture.arguments import Argument, Received
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.verdict.distances import Distance
+from parity.verdict.elements import is_integer
 from parity.verdict.evidence import Evidence, Results, is_regrouped, like
 from parity.verdict.judgement import ArgumentDifference, CallJudgement
 from parity.verdict.patterns import FailedTensor, all_at, explain, named_axes
@@ -168,7 +169,7 @@ class _CallJudge:
             text = f"{_SHAPE} {tuple(ours.shape)} in place of {tuple(theirs.shape)}"
             return ArgumentDifference(name, "form", text)
         # An integer is the same in more bits.
-        if ours.dtype != theirs.dtype and not (_is_integer(ours) and _is_integer(theirs)):
+        if ours.dtype != theirs.dtype and not (is_integer(ours) and is_integer(theirs)):
             return ArgumentDifference(
                 name, "form", f"{dtype_name(ours.dtype)} in place of {dtype_name(theirs.dtype)}"
             )
@@ -275,10 +276,6 @@ class _CallJudge:
             is_same = port.origin == reference.origin
             with_other = "with other values" if is_same else f"in place of {reference.origin}"
             yield f"is {port.origin} {with_other}"
-
-
-def _is_integer(tensor: torch.Tensor) -> bool:
-    return tensor.dtype is not torch.bool and not tensor.dtype.is_floating_point
 
 
 def _missing(name: str, present: Argument, side: str) -> ArgumentDifference | None:

@@ -21,7 +21,7 @@ from parity.verdict.bound import bound_for
 from parity.verdict.call_order import in_order
 from parity.verdict.calls import extra, has_module, missing
 from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
-from parity.verdict.diagnosis import diagnose
+from parity.verdict.diagnosis import by_values, diagnose
 from parity.verdict.elements import RAISES
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.flips import flipped_rows, row_mask
@@ -105,8 +105,9 @@ def _searched(comparison: Comparison, evidence: Evidence, results: Results, natu
     """The comparison of a failing runner, under choices of its own that no integer or boolean shows."""
     if comparison.passed:
         return comparison
-    alone = [tap.tap for tap in comparison.taps if tap.isolated is not None and not tap.isolated.passed]
-    whole = any(tap.accumulated is not None and not tap.accumulated.passed for tap in comparison.taps)
+    taps = [by_values(tap) for tap in comparison.taps]
+    alone = [tap.tap for tap in taps if tap.isolated is not None and not tap.isolated.passed]
+    whole = any(tap.accumulated is not None and not tap.accumulated.passed for tap in taps)
     own = under_hidden_choices(evidence, results, natural, alone, whole or bool(comparison.calls))
     return comparison if own is evidence else _compare_alike(own, [results])[0]
 
@@ -169,6 +170,7 @@ def _compared(
 
 def _right_taps(evidence: Evidence, taps: Sequence[TapJudgement]) -> int:
     """Number of the reference's taps before the first one that fails inside the model."""
+    taps = [by_values(tap) for tap in taps]
     failed = {tap.tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed}
     names = list(evidence.reference.tensors)
     return next((place for place, name in enumerate(names) if name in failed), len(names))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.capture.names import TapName
-from parity.verdict.elements import NO_VERDICT, RAISES
+from parity.verdict.elements import EQUAL_VALUES, NO_VERDICT, RAISES
 from parity.verdict.judgement import (
     MODEL_OUTPUT,
     ArgumentDifference,
@@ -33,6 +33,8 @@ def diagnose(
 ) -> Diagnosis:
     """Name the first module that diverges, or the code between modules.
 
+    Integers of another type with equal values are named last: they hide nothing.
+
     Args:
         taps: In the order in which modules finish, a module after the modules inside it. The first isolated
             failure is therefore the innermost one.
@@ -43,6 +45,8 @@ def diagnose(
         tolerated: The errors that the case tolerates; None for none.
     """
     tolerated = tolerated or Tolerated()
+    typed = next((tap for tap in taps if any(map(_is_of_types, tap.verdicts.values()))), None)
+    taps = [by_values(tap) for tap in taps] if typed else taps
     if calls is not None:
         calls = [call for call in calls if not _is_harmless(call, taps)]
     for tap in taps:
@@ -71,7 +75,24 @@ def diagnose(
     for name, verdict in checks.items():
         if not verdict.passed:
             return Diagnosis("check", name, f"{name}: {verdict.reason}")
+    if typed:
+        reason = next(verdict.reason for verdict in typed.verdicts.values() if _is_of_types(verdict))
+        return Diagnosis("module", typed.tap, f"{typed.tap}: {reason}")
     return Diagnosis()
+
+
+def by_values(tap: TapJudgement) -> TapJudgement:
+    """The judgement on a tap, where integers of another type with equal values pass."""
+
+    def judged(verdict: Verdict | None) -> Verdict | None:
+        is_of_types = verdict is not None and _is_of_types(verdict)
+        return replace(verdict, status="PASS", reason="") if verdict and is_of_types else verdict
+
+    return replace(tap, isolated=judged(tap.isolated), accumulated=judged(tap.accumulated))
+
+
+def _is_of_types(verdict: Verdict) -> bool:
+    return verdict.reason.endswith(EQUAL_VALUES)
 
 
 def _is_harmless(call: CallJudgement, taps: Sequence[TapJudgement]) -> bool:

@@ -24,14 +24,34 @@ class Element:
 
 
 def mismatch_reason(oracle: torch.Tensor, reference: torch.Tensor, port: torch.Tensor) -> str:
-    """The reason why shapes or types forbid a comparison; empty if they match."""
+    """The reason why shapes or types forbid a comparison; empty if none. Integers may have two types."""
     if port.shape != reference.shape:
         return f"shape {tuple(port.shape)} differs from the reference's {tuple(reference.shape)}"
     if oracle.shape != reference.shape:
         return f"oracle shape {tuple(oracle.shape)} differs from {tuple(reference.shape)}"
-    if port.dtype != reference.dtype:
-        return f"dtype {port.dtype} differs from the reference's {reference.dtype}"
+    if port.dtype != reference.dtype and not (is_integer(port) and is_integer(reference)):
+        return _other_type(reference, port)
     return ""
+
+
+EQUAL_VALUES = "and all values are equal: cast one of them, such as by tp.cast(x, tp.int64)"
+"""End of the reason where integers differ in their type alone."""
+
+
+def other_integers_reason(reference: torch.Tensor, port: torch.Tensor) -> str:
+    """The reason why equal integers fail: their types; empty if they match."""
+    if port.dtype == reference.dtype:
+        return ""
+    return f"{_other_type(reference, port)}, {EQUAL_VALUES}"
+
+
+def _other_type(reference: torch.Tensor, port: torch.Tensor) -> str:
+    return f"dtype {port.dtype} differs from the reference's {reference.dtype}"
+
+
+def is_integer(tensor: torch.Tensor) -> bool:
+    """Whether the elements are integers, and no booleans."""
+    return tensor.dtype is not torch.bool and not tensor.dtype.is_floating_point
 
 
 def compared(side: torch.Tensor, counted: np.ndarray) -> np.ndarray:

@@ -89,7 +89,14 @@ from parity.base.precision import Precision
 from parity.inputs.masks import same_where_valid
 from parity.verdict.bound import Bound, bound_for
 from parity.verdict.distances import Distance
-from parity.verdict.elements import Element, compared, mismatch_reason, non_finite_reason, worst_elements
+from parity.verdict.elements import (
+    Element,
+    compared,
+    mismatch_reason,
+    non_finite_reason,
+    other_integers_reason,
+    worst_elements,
+)
 from parity.verdict.expectation import Expectation
 from parity.verdict.row_errors import RowErrors
 from parity.verdict.sampling_error import RoundingSamples
@@ -209,8 +216,8 @@ class Standard:
         """The verdict on a port's result. Results with the same bits where elements count have the same one.
 
         Args:
-            port: The result at the tested precision; its shape and dtype must be the reference's. An element
-                that is the same infinity on all three sides is right.
+            port: The result at the tested precision; its shape and dtype must be the reference's, after the
+                values of integers. An element that is the same infinity on all three sides is right.
         """
         mismatch = mismatch_reason(self._oracle, self._reference, port)
         if mismatch:
@@ -219,6 +226,8 @@ class Standard:
         verdict = next(same, None)
         if verdict is None:
             verdict = self._judge(port)
+            if verdict.passed and (other := other_integers_reason(self._reference, port)):
+                verdict = failure(other, self._bound)
             self._judged.append((port, verdict))
         return verdict
 

@@ -8,6 +8,7 @@ import pytest
 from parity.base.precision import PRECISIONS
 from parity.verdict.bound import bound_for
 from parity.verdict.diagnosis import CLOSE, diagnose
+from parity.verdict.elements import EQUAL_VALUES
 from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement, Diagnosis
 from parity.verdict.rule import failure
 from parity.verdict.tolerance import Tolerated
@@ -68,6 +69,18 @@ def test_an_error_that_grows_inside_the_model():
     assert diagnose([exact], {}, "") == Diagnosis(
         "amplification", "block", f"{text}its own error is zero", None
     )
+
+
+def test_integers_of_another_type_come_last():
+    other = failure(f"other, {EQUAL_VALUES}", bound_for(PRECISIONS["fp32"], 1))
+    typed = tap("block.top", "Top", isolated=other, accumulated=other)
+    assert diagnose([GOOD, typed], {}, "") == Diagnosis("module", "block.top", f"block.top: {other.reason}")
+    failed = tap("block", "Block", isolated=verdict(2 * CLOSE), accumulated=FAIL)
+    actual = diagnose([typed, failed], {}, "")
+    assert actual == Diagnosis("module", "block", "block (Block) diverges on its own: exceeds")
+    assert diagnose([typed], {}, "block.top").kind == "check"
+    inside = tap("block.top", "Top", isolated=other, accumulated=FAIL)
+    assert diagnose([inside], {}, "").kind == "amplification"
 
 
 def test_a_module_that_cannot_run_alone():

@@ -9,6 +9,7 @@ import torch
 from parity.base.precision import PRECISIONS
 from parity.verdict.bound import ROUNDINGS_PER_OPERATION, bound_for
 from parity.verdict.distances import Distance, Oracle, carrying_rows, largest_absolute
+from parity.verdict.elements import EQUAL_VALUES
 from parity.verdict.rule import judge
 from parity.verdict.sensitivity import INSENSITIVE_ABOVE, Rows, min_detectable_error, why_by_nature
 
@@ -228,6 +229,17 @@ def test_integers_must_be_equal():
     assert not verdict.passed
     assert "1 of 12" in verdict.reason
     assert verdict.worst[0].index == (1, 1)
+
+
+def test_integers_of_another_type_are_compared_by_value_first():
+    values = torch.arange(4)
+    equal = judge(values, values, values.int(), FP32, longest_sum=1)
+    assert equal.reason == f"dtype torch.int32 differs from the reference's torch.int64, {EQUAL_VALUES}"
+    assert not equal.passed
+    off = judge(values, values, values.int() + 1, FP32, longest_sum=1)
+    assert off.reason == "4 of 4 integers or booleans differ from the oracle"
+    booleans = judge(values > 1, values > 1, (values > 1).int(), FP32, longest_sum=1)
+    assert booleans.reason == "dtype torch.int32 differs from the reference's torch.bool"
 
 
 def test_a_reference_that_is_wrong_in_integers_fails():
