@@ -122,8 +122,8 @@ class Evidence:
     def aligned(self, results: Results) -> Results:
         """The results in the reference's shapes, where they differ by axes that do not count.
 
-        Those are neighbouring axes of a module's result that one side merges, and leading axes of 1 with
-        `squeeze`. Outputs of the entry keep their axes.
+        Those are neighbouring axes of a module's result that one side merges, its axes of 1 behind the first
+        axis, and leading axes of 1 with `squeeze`. Outputs of the entry keep their axes.
         """
         results = self._regrouped(results)
         if not self.squeeze:
@@ -147,7 +147,8 @@ class Evidence:
         for part in ("tapped", "isolated", "poisoned"):
             tensors: Mapping[str, torch.Tensor] = getattr(results, part)
             taps = [tap for tap in tensors if tap in own and not TapName.parse(tap).is_output_of(self.entry)]
-            merged = [tap for tap in taps if is_regrouped(_shape(tensors, tap), _shape(own, tap))]
+            pairs = ((tap, _shape(tensors, tap), _shape(own, tap)) for tap in taps)
+            merged = [tap for tap, *pair in pairs if is_regrouped(*pair) or has_other_ones(*pair)]
             if merged:
                 shapes |= {tap: _shape(own, tap) for tap in merged}
                 regrouped = {tap: tensors[tap].reshape(shapes[tap]) for tap in merged}
@@ -183,6 +184,12 @@ def is_regrouped(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
         if product != size:
             return False
     return True
+
+
+def has_other_ones(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether two shapes differ, and only by axes of 1 behind their first axis."""
+    first, second = ([size for size in side[1:] if size != 1] for side in (shape, other))
+    return shape != other and shape[:1] == other[:1] and first == second
 
 
 def like(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
-from parity.verdict.evidence import Evidence, Results, is_regrouped
+from parity.verdict.evidence import Evidence, Results, has_other_ones, is_regrouped
 
 VALID = np.array([[True, True, False], [True, False, False]])
 
@@ -178,6 +178,26 @@ def test_axes_are_merged_or_split_where_all_products_agree(shape, other, expecte
     assert is_regrouped(other, shape) is expected
 
 
+@pytest.mark.parametrize(
+    ("shape", "other", "expected"),
+    [
+        ((20, 6), (20, 6, 1), True),
+        ((20, 1, 6), (20, 6), True),
+        ((20, 1, 6), (20, 6, 1), True),
+        ((20, 6), (20, 6), False),
+        ((20, 6), (1, 20, 6), False),
+        ((20, 6), (20, 7, 1), False),
+        ((20, 6, 5), (20, 5, 6), False),
+        ((), (1,), False),
+        ((1,), (1, 1), True),
+    ],
+)
+def test_axes_of_1_behind_the_first_axis_do_not_count(shape, other, expected):
+    """As of BatchNorm, which takes no matrix in Tripy."""
+    assert has_other_ones(shape, other) is expected
+    assert has_other_ones(other, shape) is expected
+
+
 class Saved(dict):
     """Tensors of a capture on the disk, which tells shapes without reading."""
 
@@ -189,6 +209,16 @@ class Saved(dict):
     def __getitem__(self, name):
         self.read.append(name)
         return super().__getitem__(name)
+
+
+def test_a_result_with_an_axis_of_1_more_has_the_references_shape():
+    values = torch.arange(6).reshape(2, 3)
+    evidence = _evidence(reference=Capture(tensors={"norm": values, "score.out": values}))
+    outputs = {"score.out": values[..., None]}
+    aligned = evidence.aligned(Results(outputs, {"norm": values[..., None], **outputs}))
+    assert torch.equal(aligned.tapped["norm"], values)
+    assert aligned.regrouped == {"norm": (2, 3)}
+    assert aligned.tapped["score.out"].shape == aligned.untapped["score.out"].shape == (2, 3, 1)
 
 
 def test_merged_axes_are_the_references_and_others_are_not_read():
