@@ -222,13 +222,13 @@ class Standard:
         mismatch = mismatch_reason(self._oracle, self._reference, port)
         if mismatch:
             return failure(mismatch, self._bound)
-        same = (verdict for judged, verdict in self._judged if same_where_valid(judged, port, self._counted))
-        verdict = next(same, None)
-        if verdict is None:
-            verdict = self._judge(port)
-            if verdict.passed and (other := other_integers_reason(self._reference, port)):
-                verdict = failure(other, self._bound)
-            self._judged.append((port, verdict))
+        for judged, verdict in self._judged:
+            if same_where_valid(judged, port, self._counted):
+                return verdict
+        verdict = self._judge(port)
+        if verdict.passed and (other := other_integers_reason(self._reference, port)):
+            verdict = failure(other, self._bound)
+        self._judged.append((port, verdict))
         return verdict
 
     @functools.cached_property
@@ -319,11 +319,10 @@ class Standard:
         o, r, p = (side[index].to(torch.int64).numpy() for side in sides)
         checked = o.size
         wrong_port, wrong_ref = int((p != o).sum()), int((r != o).sum())
-        reason = (
-            f"{wrong_port} of {checked} integers or booleans differ from the oracle" if wrong_port else ""
-        )
+        counted_in_words = f"of {checked} integers or booleans"
+        reason = f"{wrong_port} {counted_in_words} differ from the oracle" if wrong_port else ""
         if not wrong_port and wrong_ref:
-            reason = f"{wrong_ref} of {checked} integers or booleans of the reference differ from the oracle"
+            reason = f"{wrong_ref} {counted_in_words} of the reference differ from the oracle"
         return Verdict(
             status="FAIL" if reason else "PASS",
             reason=reason,
