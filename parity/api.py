@@ -26,8 +26,10 @@ from parity.report.files import read_report, write_again, write_outputs
 from parity.report.overview import tolerated_in
 from parity.report.schema import Report, RunnerReport
 from parity.runners import RUNNERS
+from parity.verdict.judgement import MODEL_OUTPUT
 from parity.verdict.notes import INSIDE_ALONE
 from parity.verdict.patterns import is_place
+from parity.verdict.sensitivity import INSENSITIVE_ABOVE
 
 if TYPE_CHECKING:
     import nvtripy
@@ -211,10 +213,14 @@ def _line(runner: RunnerReport) -> str:
         diagnosis = runner.diagnosis
         return f"{runner.verdict} at {diagnosis.tap or 'the whole model' if diagnosis is not None else '-'}"
     worst = max(judged, key=lambda module: module.margin)
-    least = max((module.min_detectable_error for module in judged), default=0.0)
+    least = max(module.min_detectable_error for module in judged)
+    modules = [module.min_detectable_error for module in judged if module.kind != MODEL_OUTPUT]
+    inside = max(modules, default=least)
+    # Errors of all modules add up at the outputs, and may hide one that a module's own check detects.
+    smaller = f", and of {inside:.1g} in each module" if inside < least and least > INSENSITIVE_ABOVE else ""
     return (
         f"{runner.verdict}: {len(judged)} modules and outputs; at most {worst.margin:.2g} of its limit, "
-        f"at {worst.tap}; any relative error of {least:.1g} would fail"
+        f"at {worst.tap}; any relative error of {least:.1g} would fail{smaller}"
     )
 
 

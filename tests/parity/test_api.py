@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import parity
-from parity.api import details
+from parity.api import _line, details
 from parity.verdict.notes import INSIDE_ALONE
 from tests.parity.live_models import IMAGES, Net, Port
 
@@ -130,6 +130,24 @@ def test_notes_of_repeated_modules_share_a_line():
         "note: act (ReLU): is absent",
         "note: blocks.*.q, head.q (3 modules, in the port alone): none",
     ]
+
+
+@pytest.mark.parametrize(
+    ("output", "end"),
+    [
+        (0.18, "would fail, and of 0.002 in each module"),
+        (0.005, "any relative error of 0.005 would fail"),
+        (0.001, "any relative error of 0.002 would fail"),
+    ],
+)
+def test_modules_that_detect_more_than_a_coarse_output_are_told(output, end):
+    """Rounding adds up at the outputs: a large number there does not say that a module may be wrong."""
+    modules = [
+        SimpleNamespace(tap="a", kind="Linear", verdicts={"": 1}, margin=0.5, min_detectable_error=0.002),
+        SimpleNamespace(tap="forward.x", kind="model output", verdicts={"": 1}, margin=0.2),
+    ]
+    modules[1].min_detectable_error = output
+    assert _line(SimpleNamespace(verdict="PASS", modules=modules)).endswith(end)
 
 
 def test_modules_that_are_judged_inside_the_model_alone_have_two_lines_and_a_count():
