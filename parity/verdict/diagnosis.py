@@ -118,7 +118,7 @@ def _failed_alone(
         if call.parent == tap.path and call.wrong:
             text = f"{text}; inside, {call.call} {call.text()}"
             return Diagnosis("module", tap.tap, text, code=tap.path, argument=_argument(call, call.wrong))
-    return Diagnosis("module", tap.tap, text + _nearest_inside(taps, tap))
+    return Diagnosis("module", tap.tap, text + (_first_inside(taps, tap) or _nearest_inside(taps, tap)))
 
 
 def _between(
@@ -185,6 +185,14 @@ def _failed_inside(tap: TapJudgement, verdict: Verdict, tolerated: Tolerated) ->
         f"{carried}",
         factor,
     )
+
+
+def _first_inside(taps: Sequence[TapJudgement], failed: TapJudgement) -> str:
+    """The result that differs first, in words, if it is one of a module inside that does not run alone."""
+    wrong = (tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed)
+    first = next(wrong, failed)
+    is_inside = first.isolated is None and first.path.startswith(f"{failed.path}.")
+    return f"; inside, {first.tap} is the first result that differs" if is_inside else ""
 
 
 def _nearest_inside(taps: Sequence[TapJudgement], failed: TapJudgement) -> str:

@@ -53,6 +53,18 @@ def test_a_module_close_to_its_limit_names_the_nearest_inside(margin):
     assert diagnose([*inside, far], {}, "").text == text
 
 
+def test_the_first_wrong_result_inside_a_module_is_told_if_it_has_no_verdict_alone():
+    failed = tap("block", "Block", isolated=verdict(2 * CLOSE), accumulated=FAIL)
+    norm = tap("block.norm", "Norm", isolated=None, accumulated=FAIL)
+    text = "block (Block) diverges on its own: exceeds"
+    told = f"{text}; inside, block.norm is the first result that differs"
+    assert diagnose([GOOD, norm, failed], {}, "").text == told
+    right_alone = tap("block.norm", "Norm", isolated=verdict(0.5), accumulated=FAIL)
+    before = tap("blocks.first", isolated=None, accumulated=FAIL)
+    for first in (right_alone, before):
+        assert diagnose([first, norm, failed], {}, "").text == text
+
+
 def test_a_missing_tap_comes_before_a_wrong_one():
     taps = [GOOD, tap("block", accumulated=FAIL), tap("mask", isolated=None, accumulated=MISSING)]
     actual = diagnose(taps, {"incremental.out": FAIL}, "block")
