@@ -14,7 +14,8 @@ from pydantic import Field, model_validator
 from configs.fields import MAX_WHOLE, Count, Strict, raise_problems
 from configs.quantisation import Quantisable
 
-_LN_LARGEST = math.log(2.0**128)
+# Half of float32's range: a width that comes out just below the end of the range is rounded beyond it.
+_LN_LARGEST = math.log(2.0**127)
 _WIDTHS = r"^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})*$"
 _TWO_WIDTHS = r"^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})+$"
 

@@ -150,6 +150,17 @@ def test_widths_that_look_like_a_date_are_widths(tmp_path):
             {"model__md_flag": True, "model__md_temperature": 300.0},
             "model.md_temperature: 300.0 makes widths beyond float32; give at most ",
         ),
+        (
+            # 2^128, the end of float32's range, from tables of four rows and eight dimensions.
+            {
+                "model__md_flag": True,
+                "model__md_temperature": 62.5,
+                "model__arch_sparse_feature_size": 8,
+                "model__arch_mlp_bot": "13-8",
+                "model__arch_embedding_size": [4, 4, 4],
+            },
+            "model.md_temperature: 62.5 makes widths beyond float32; give at most 62",
+        ),
         ({"model__max_bag_size": 0}, "model.max_bag_size: 0 is below 1; give at least 1"),
         (
             {"model__max_bag_size": 4},

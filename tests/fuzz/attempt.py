@@ -143,7 +143,15 @@ def tried(attempt: Attempt, folder: Path, bases: Mapping[str, Path]) -> Outcome:
         return outcome
     finally:
         os.chdir(here)
+        _forget_modules(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forget_modules(folder: Path) -> None:
+    """Let the next input import a module of its own under the same name."""
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]
 
 
 def _first_word(attempt: Attempt) -> str:
