@@ -113,7 +113,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
     streams = [of_cases.get(description.case.name, ()) for description, _ in judged]
     report = assemble(judged, command, manifest.runners_asked, streams)
     changed = changed_code(manifest.code)
-    check_replayed(saved, report, root.report, is_same_code=not changed)
+    check_replayed(saved, report, manifest.environment, root.report, is_same_code=not changed)
     return report.model_copy(update={"environment": manifest.environment, "changed_code": changed})
 
 

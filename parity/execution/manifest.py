@@ -24,7 +24,7 @@ from parity.execution.case_files import CaseDescription
 from parity.execution.folder import PrecisionFolder, RunFolder
 from parity.execution.record import NOT_HERE, ORACLE, REFERENCE, read_record
 from parity.execution.request import Request
-from parity.inputs.arrays import MORE_ROWS_NAME
+from parity.inputs.arrays import MORE_ROWS_NAME, load
 from parity.inputs.weights import exported_digest
 
 _DIGESTS = TypeAdapter(dict[str, str])
@@ -198,6 +198,10 @@ def read_manifest(folder: RunFolder, field: str = "replay") -> Manifest:
         path = folder.case(case.case.name).weights
         if exported_digest(path) != case.weights_digest:
             raise _changed(field, path)
+        for number, batch in enumerate(case.batches):
+            inputs = folder.case(case.case.name).batch(number).inputs
+            if load(inputs).digest != batch.digest:
+                raise _changed(field, inputs)
         for precision in case.precisions:
             _check_runners(field, folder, manifest, case, precision)
     return manifest

@@ -7,9 +7,13 @@ import struct
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from parity.base.errors import UserError
 from parity.execution.folder import RunFolder
 from parity.execution.manifest import read_manifest
+from parity.inputs.arrays import CaseInputs, load, save
 from parity.report.files import read_report, write_again
+from parity.report.replayed import check_replayed
+from parity.report.schema import CoverageReport
 from tests.parity.saved_runs import manifest, rewrite, seal
 
 CASE = "hstu_tiny"
@@ -71,7 +75,49 @@ def twice_in_a_record(run):
     seal(run)
 
 
+def of_capture(name, change):
+    def damage(run):
+        path = run / FIRST / name
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+        seal(run)
+
+    return damage
+
+
+def widened(content):
+    for sums in (content["longest_sums"], content["longest_sums_before"]):
+        sums.update(dict.fromkeys(sums, 2**40))
+
+
+def of_oracle_in_float32(run):
+    path = run / FIRST / "oracle" / "tapped.safetensors"
+    tensors = load_file(path)
+    save_file(
+        {
+            name: array.astype("float32") if array.dtype == "float64" else array
+            for name, array in tensors.items()
+        },
+        path,
+    )
+    seal(run)
+
+
+def without_an_input(run):
+    path = run / CASE / "batch_0000" / "inputs.safetensors"
+    inputs = load(path)
+    path.unlink()
+    save(CaseInputs(dict(list(inputs.arrays.items())[1:])), path)
+    seal(run)
+
+
 FORGERIES = {
+    "results of the oracle in float32": of_oracle_in_float32,
+    "another runtime": of_record(lambda runners: runners["torch"].update(label="torch (another)")),
+    "no trials of rows": of_record(lambda runners: runners["torch_jagged"].update(row_trials=None)),
+    "an input less": without_an_input,
+    "widened limits": of_capture("torch/tapped.json", widened),
     "weights": of_weights,
     "the digest of the weights": of_case(weights_digest="0" * 64),
     "the seed": of_reference(seed=7),
@@ -148,3 +194,18 @@ def test_captures_that_pass_in_a_run_that_did_not_are_refused(run, command, monk
     # Verdicts of other code may be others.
     seal(run, code=manifest(run)["code"] | {"reference": "0" * 64})
     assert command("replay", "run").code == 0
+
+
+def test_a_report_of_another_coverage_is_refused(report, tmp_path):
+    coverage = CoverageReport(asked={"line": 1}, questions={"line": 2}, unasked=(), excused=())
+    saved = report.model_copy(update={"coverage": coverage})
+    environment = report.environment
+    check_replayed(saved, saved, environment, tmp_path, is_same_code=True)
+    for other in (None, coverage.model_copy(update={"asked": {}})):
+        replayed = report.model_copy(update={"coverage": other})
+        with pytest.raises(UserError, match="has another coverage.* than the run's captures"):
+            check_replayed(saved, replayed, environment, tmp_path, is_same_code=True)
+        check_replayed(saved, replayed, environment, tmp_path, is_same_code=False)
+        check_replayed(saved, replayed, environment | {"torch": "9.9"}, tmp_path, is_same_code=True)
+        with pytest.raises(UserError):
+            check_replayed(saved, replayed, environment | {"threads": "99"}, tmp_path, is_same_code=True)
