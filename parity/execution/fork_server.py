@@ -6,13 +6,15 @@ CUDA is not touched before the fork.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import multiprocessing
 import os
 import signal
 import threading
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from unittest import mock
@@ -34,6 +36,8 @@ _MODULES = [
 if importlib.util.find_spec("tripy_portable"):
     # TensorRT's own libraries may touch CUDA. The portable runtime does so when it runs.
     _MODULES.append("parity.runners.tripy.runner")
+_SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+"""Variables of the server, with which processes that it starts do not look into the present folder."""
 _PARENT = "PARITY_SERVER_OF"
 """Variable with the process id of the server's parent."""
 
@@ -51,9 +55,8 @@ def start(cases: str = "", one_thread: bool = False) -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     # The server imports from its environment alone: in another folder it would not see this package.
     paths = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")
-    # It looks into the present folder last, as this process does: a user's file hides no library. Python 3.10
-    # has no such variable.
-    variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONSAFEPATH": "1"}
+    # It looks into the present folder last, as this process does: a user's file hides no library.
+    variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), **_SAFE_PATH}
     if threading.current_thread() is threading.main_thread():
         # The system watches the thread that starts the server, and another one may end before the process.
         variables[_PARENT] = str(os.getpid())
@@ -64,10 +67,27 @@ def start(cases: str = "", one_thread: bool = False) -> None:
     resource_tracker.ensure_running()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        with mock.patch.dict(os.environ, variables):
+        with mock.patch.dict(os.environ, variables), _without_present_folder():
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@contextlib.contextmanager
+def _without_present_folder() -> Iterator[None]:
+    """In the body, new processes of multiprocessing look into the present folder for no module.
+
+    Python 3.10 does not know PYTHONSAFEPATH, and code behind `-c` would look there first.
+    """
+    start_process = util.spawnv_passfds
+
+    def spawn(path: object, arguments: list[object], descriptors: Sequence[int]) -> int:
+        *flags, code = arguments
+        clean = f"import sys; sys.path[:1] == [''] and sys.path.pop(0); {code}"
+        return start_process(path, [*flags, clean], descriptors)
+
+    with mock.patch.object(util, "spawnv_passfds", spawn):
+        yield
 
 
 def own_group() -> None:
@@ -77,6 +97,9 @@ def own_group() -> None:
     """
     gc.enable()
     own_process()
+    # Python's own way to start processes, as in any program. With the server's way, locks such as tqdm's have
+    # names, which remain when the process is killed.
+    multiprocessing.set_start_method(None, force=True)
     os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     die_with_parent(os.getppid())

@@ -3,12 +3,14 @@
 It collects no garbage, and its processes do.
 """
 
+import multiprocessing
 import os
 import subprocess
 import sys
 
 from parity.execution.commands import Commands
 from parity.execution.worker import RunnerProcess
+from tests.locations import ROOT
 
 _IMPORTS = """
 import importlib
@@ -43,6 +45,52 @@ def test_processes_of_the_server_collect_garbage(tmp_path):
         assert process.request(Commands.call, "gc:get_freeze_count")
     finally:
         process.stop()
+
+
+def name_of_a_lock():
+    """The name of a new lock of multiprocessing; None for one that ends with its process."""
+    return multiprocessing.RLock()._semlock.name
+
+
+def test_locks_of_a_killed_process_do_not_remain(tmp_path):
+    process = RunnerProcess("torch", tmp_path / "log", 60.0, {})
+    try:
+        assert process.request(Commands.call, f"{__name__}:{name_of_a_lock.__name__}") is None
+    finally:
+        process.stop()
+
+
+_IN_A_USERS_FOLDER = """
+import sys
+from pathlib import Path
+from parity.execution import fork_server
+from parity.execution.commands import Commands
+from parity.execution.worker import RunnerProcess
+from tests.locations import ROOT
+# Python 3.10 has no such variable.
+fork_server._SAFE_PATH = {}
+if __name__ == "__main__":
+    process = RunnerProcess("torch", Path("log"), 60.0, {})
+    print(process.request(Commands.call, "gc:isenabled"))
+    process.stop()
+"""
+
+
+def test_a_users_file_hides_no_library_from_the_server(tmp_path):
+    for name in ("torch", "numpy", "socket"):
+        (tmp_path / f"{name}.py").write_text("import os; os._exit(3)")
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "start.py"
+    script.write_text(_IN_A_USERS_FOLDER)
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "True", done
 
 
 def test_the_server_collects_no_garbage():
