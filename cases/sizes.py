@@ -38,8 +38,8 @@ def weight_bytes(config: CaseConfig) -> int:
         # A quotient's table and a remainder's, above the threshold.
         collisions, threshold = model.qr_collisions, model.qr_threshold
         rows = [-(-count // collisions) + collisions if count > threshold else count for count in rows]
-    # Tables of quotients may have a part of the width; those of mixed dimensions have one column at least.
-    tables = sum(rows) * (1 if model.qr_flag or model.md_flag else width)
+    # Tables of mixed dimensions have one column at least.
+    tables = sum(rows) * (1 if model.md_flag else width)
     return tables * _PARAMETER + _mlp(model.bottom_widths) + _mlp(model.top_widths)
 
 

@@ -169,12 +169,13 @@ def build_dlrm(config: DLRMConfig, validate_inputs: bool = True) -> DLRM_Net:
         ValueError: naming the field, its value and the fix.
     """
     rows, width, bottom = config.table_rows, config.arch_sparse_feature_size, config.bottom_widths
-    mixed = mixed_dimensions(rows, config.md_temperature, width, config.md_round_dims)
     interaction = interaction_width(
         config.arch_interaction_op, len(rows) + 1, bottom[-1], config.arch_interaction_itself
     )
     return DLRM_Net(
-        m_spa=mixed if config.md_flag else width,
+        m_spa=mixed_dimensions(rows, config.md_temperature, width, config.md_round_dims)
+        if config.md_flag
+        else width,
         ln_emb=rows,
         ln_bot=bottom,
         ln_top=(interaction, *config.top_widths),

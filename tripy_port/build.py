@@ -169,12 +169,13 @@ def build_dlrm(config: DLRMConfig, dtype: tp.dtype = tp.float32) -> DLRM_Net:
     """
     require(dtype in DTYPES, "dtype", dtype, f"choose one of {', '.join(str(choice) for choice in DTYPES)}")
     rows, width, bottom = config.table_rows, config.arch_sparse_feature_size, config.bottom_widths
-    mixed = mixed_dimensions(rows, config.md_temperature, width, config.md_round_dims)
     interaction = interaction_width(
         config.arch_interaction_op, len(rows) + 1, bottom[-1], config.arch_interaction_itself
     )
     return DLRM_Net(
-        m_spa=mixed if config.md_flag else width,
+        m_spa=mixed_dimensions(rows, config.md_temperature, width, config.md_round_dims)
+        if config.md_flag
+        else width,
         ln_emb=rows,
         ln_bot=bottom,
         ln_top=(interaction, *config.top_widths),

@@ -23,6 +23,12 @@ def test_they_are_lower_bounds(name):
     assert input_bytes(case.config) <= sum(array.nbytes for array in inputs.values())
 
 
+def test_tables_of_quotients_count_in_their_whole_width():
+    case = load_case("dlrm_tiny_qr")
+    tables = {name: x for name, x in case.build_reference().state_dict().items() if name.startswith("emb_l")}
+    assert weight_bytes(case.config) >= sum(tensor.nbytes for tensor in tables.values())
+
+
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
