@@ -43,11 +43,11 @@ def check_replayed(
         if before[place] != "PASS" and after[place] == "PASS":
             problem = f"has {before[place]} for {', '.join(place)}, and the captures pass"
             raise UserError("replay", str(path), problem, "restore the run's files, or run again")
-    if _comparable(environment) != _comparable(replayed.environment):
-        return
     # A runner that fails says enough by itself.
-    failing = [runner for _, _, runner in replayed.runner_reports() if runner.verdict == "FAIL"]
-    place = next(_differences(_results(saved), _results(replayed), ""), None) if not failing else None
+    fails = any(runner.verdict == "FAIL" for _, _, runner in replayed.runner_reports())
+    if fails or _comparable(environment) != _comparable(replayed.environment):
+        return
+    place = next(_differences(_results(saved), _results(replayed), ""), None)
     if place is not None:
         problem = f"has another {place} than the run's captures and records give"
         raise UserError("replay", str(path), problem, "restore the run's files, or run again")

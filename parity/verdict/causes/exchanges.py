@@ -62,13 +62,7 @@ _ORDERED = frozenset({"sub", "div", "where"})
 """Operations that differ with the order of `self` and `other`."""
 _POOLINGS = ("sum", "mean", "max")
 """Modes of `embedding_bag`, by their number."""
-_OFF_BY_ONE = {
-    "div": "other",
-    "reciprocal": "self",
-    "rsqrt": "self",
-    "sqrt": "self",
-    "pow": "self",
-} | dict.fromkeys(("log", "log2", "log10"), "self")
+_OFF_BY_ONE = {"div": "other"} | dict.fromkeys("reciprocal rsqrt sqrt pow log log2 log10".split(), "self")
 """Operands that hold a count, such as a degree or a length, or have an offset."""
 _SCALINGS = frozenset({"mul", "div"})
 _OF_INTEGERS = frozenset("mul add sub pow bitwise_left_shift _to_copy".split())
@@ -215,11 +209,9 @@ def _casts(operation: Operation) -> Iterator[Change]:
         return
     is_scaled = operation.name in _SCALINGS and result.dtype.is_floating_point
     if is_scaled or result.dtype is torch.int64:
-        cast = result.to(torch.int32).to(result.dtype)
-        if not torch.equal(cast, result):
-            yield Change(
-                f"with the result of {operation.words.strip('_')} as int32", lambda o: _as_int32(o.run())
-            )
+        if not torch.equal(_as_int32(result), result):
+            text = f"with the result of {operation.words.strip('_')} as int32"
+            yield Change(text, lambda o: _as_int32(o.run()))
 
 
 def _places(operation: Operation) -> Iterator[Change]:
