@@ -5,8 +5,7 @@ On a GPU sizes are those of real models. Triton's interpreter gets small ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -23,9 +22,11 @@ from parity.base.precision import PRECISIONS
 from parity.verdict.rule import judge
 from reference.dlrm import DLRM_Net
 from reference.dlrm_layers import interaction_width
+from tests.kernels.dlrm.test_forward import mixed, on_device, round_dense_layers
 from tests.kernels.hstu_attention import attention_cases
+from tests.kernels.hstu_attention.test_hopper import needs_hopper
 from tests.kernels.hstu_forward import forward_cases
-from tests.kernels.hstu_forward.test_cache import extended
+from tests.kernels.hstu_forward.test_cache import stepped
 from tests.kernels.marks import DEVICE, GPU, needs_triton
 from tests.kernels.stu_layer import layer_cases
 
@@ -152,11 +153,8 @@ def test_attention(number):
     assert verdict.passed, (case, precision, dot, is_sliced, verdict.reason)
 
 
-@pytest.mark.skipif(
-    not GPU or torch.cuda.get_device_capability() != (9, 0),
-    reason="no CUDA device of compute capability 9.0",
-)
-@pytest.mark.parametrize("number", range(COUNT))
+@needs_hopper
+@numbers
 def test_hopper_attention(number):
     draw = Draw.of(2, number)
     lengths = draw.lengths(draw.upto(1, 1500))
@@ -175,25 +173,18 @@ def test_hopper_attention(number):
 
 @needs_triton
 @numbers
-def test_production_layers(number, monkeypatch):
+def test_production_layers(number):
     draw = Draw.of(3, number)
     lengths = draw.lengths(draw.size(1, 500, 20))
     sizes = Sizes(draw.size(1, 8, 3), draw.size(1, 160, 12), draw.size(1, 160, 12), draw.one_of(False, True))
     mask = production_mask(draw, lengths, sizes.attention_dim**-0.5)
     case = layer_cases.Case(draw.size(1, 700, 40), sizes, lengths=lengths)
-    of_case = layer_cases.inputs_of
-
-    def inputs_of(case, dtype, seed):
-        inputs = of_case(case, dtype, seed)
-        drawn = mask(torch.Generator().manual_seed(seed), sum(lengths))
-        scale = None if drawn.attn_scale is None else drawn.attn_scale.to(dtype)
-        drawn = ProductionMask(**{**vars(drawn), "attn_scale": scale})
-        return layer_cases.Inputs(**{**vars(inputs), "mask": drawn})
-
-    monkeypatch.setattr(layer_cases, "inputs_of", inputs_of)
     precision = draw.precision()
-    verdict = layer_cases.verdict(case, precision, lambda inputs: inputs.run("triton"), number)
-    assert verdict.passed, (case, mask, precision, verdict.reason)
+    dtype = PRECISIONS[precision].dtype
+    drawn = mask(torch.Generator().manual_seed(number), sum(lengths))
+    inputs = replace(layer_cases.inputs_of(case, dtype, number), mask=drawn).to(dtype=dtype)
+    verdict = layer_cases.judged(inputs, case, precision, lambda inputs: inputs.run("triton"))
+    assert verdict.passed, (case, drawn, precision, verdict.reason)
 
 
 def steps_of(draw: Draw, lengths: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -230,10 +221,7 @@ def test_research_forward(form, number):
         if form == "graph":
             sizes = (len(lengths) + 2, sum(lengths) + 7, longest, times.size(1))
             return GraphedHSTUForward(forward, *sizes)(ids, offsets, times)
-        padded = torch.zeros(len(lengths), longest, dtype=torch.int64)
-        for row, (start, end) in enumerate(pairwise(offsets.tolist())):
-            padded[row, : end - start] = ids[start:end].cpu()
-        return forward_cases.rows(extended(forward, padded, times.cpu(), steps), torch.tensor(lengths))
+        return stepped(forward, ids, offsets, times, longest, steps)
 
     verdict = forward_cases.verdict(config, model, precision, lengths, run)
     assert verdict.passed, (form, config, lengths, precision, dot, steps, verdict.reason)
@@ -257,7 +245,7 @@ def test_dlrm(number):
         rng=np.random.RandomState(number),
     ).eval()  # fmt: skip
     batch, precision = draw.size(1, 2000, 6), draw.precision()
-    dtype, device = PRECISIONS[precision].dtype, DEVICE
+    dtype = PRECISIONS[precision].dtype
     longest = draw.one_of(1, 3, 60)
     lS_o, lS_i = [], []
     for rows in tables:
@@ -265,22 +253,12 @@ def test_dlrm(number):
         lS_o.append(lengths.cumsum(0) - lengths)
         lS_i.append(torch.randint(rows, (int(lengths.sum()),), generator=draw.generator))
     dense = torch.randn(batch, bottom[0], generator=draw.generator).to(dtype)
-    for part in (net.bot_l, net.top_l):
-        part.to(dtype).float()
-    bags = Bags.join(lS_o, lS_i)
-    state = {name: value.to(device) for name, value in net.state_dict().items()}
+    net = round_dense_layers(net, dtype)
+    state = {name: value.to(DEVICE) for name, value in net.state_dict().items()}
     model = FusedDLRM(state, sigmoid_top=len(top) - 2, itself=itself, dtype=dtype)
-    result = model(dense.to(device), Bags(bags.indices_L.to(device), bags.offsets.to(device))).cpu()
-
-    def mixed(dtype, device):
-        vectors = [bag(lS_i[t].to(device), lS_o[t].to(device)).to(dtype) for t, bag in enumerate(net.emb_l)]
-        bottom, top = (part.to(dtype) for part in (net.bot_l, net.top_l))
-        return top(net.interaction(torch.stack((bottom(dense.to(device, dtype)), *vectors), dim=1))).cpu()
-
-    net = net.double()
-    oracle = mixed(torch.float64, torch.device("cpu"))
-    net = net.float().to(device)
-    reference = mixed(dtype, device)
+    result = model(dense.to(DEVICE), on_device(Bags.join(lS_o, lS_i))).cpu()
+    oracle = mixed(net.double(), dense, lS_o, lS_i, torch.float64)
+    reference = mixed(net.float(), dense.to(DEVICE), lS_o, lS_i, dtype).cpu()
     # Bags, and the layers of both MLPs behind one another, with the interaction between them.
     modules = len(bottom) - 1 + 1 + len(top) - 1
     sums = max(*bottom, *top, longest)

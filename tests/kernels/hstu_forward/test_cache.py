@@ -47,6 +47,15 @@ def extended(forward: HSTUForward, ids, times, steps, cache: Cache | None = None
     return states
 
 
+def stepped(forward: HSTUForward, ids, offsets, times, longest: int, steps) -> torch.Tensor:
+    """States of all positions, (L, D), from one `extend` after the other, for the arguments of a call."""
+    lengths = torch.diff(offsets.cpu())
+    padded = torch.zeros(len(lengths), longest, dtype=torch.int64)
+    for row, (start, end) in enumerate(pairwise(offsets.tolist())):
+        padded[row, : end - start] = ids[start:end].cpu()
+    return rows(extended(forward, padded, times.cpu(), steps), lengths)
+
+
 def whole(forward: HSTUForward, ids, times, lengths) -> torch.Tensor:
     """States of all positions, (L, D), from one call."""
     offsets = torch.tensor((0, *lengths)).cumsum(0)
@@ -81,11 +90,7 @@ def test_steps_are_the_model(changes, dot):
     settings = settings_of(config, model)
 
     def run(state, ids, offsets, times, longest):
-        padded = torch.zeros(len(LENGTHS), longest, dtype=torch.int64)
-        for row, (start, end) in enumerate(pairwise(offsets.tolist())):
-            padded[row, : end - start] = ids[start:end].cpu()
-        states = extended(HSTUForward(state, settings, dot), padded, times.cpu(), STEPS)
-        return rows(states, torch.tensor(LENGTHS))
+        return stepped(HSTUForward(state, settings, dot), ids, offsets, times, longest, STEPS)
 
     actual = verdict(config, model, "fp32", LENGTHS, run)
     assert actual.passed, actual.reason

@@ -111,7 +111,11 @@ def longest_sum(case: Case) -> int:
 
 def verdict(case: Case, precision: str, run: Callable[[Inputs], torch.Tensor], seed: int = 0) -> Verdict:
     """Judge `run(inputs)`, which gets tensors on `DEVICE`."""
-    inputs = inputs_of(case, PRECISIONS[precision].dtype, seed)
+    return judged(inputs_of(case, PRECISIONS[precision].dtype, seed), case, precision, run)
+
+
+def judged(inputs: Inputs, case: Case, precision: str, run: Callable[[Inputs], torch.Tensor]) -> Verdict:
+    """`verdict` on other inputs of the case."""
     oracle = inputs.to(dtype=torch.float64).run("eager")
     placed = inputs.to(DEVICE)
     reference, result = placed.run("eager").cpu(), run(placed).cpu()

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from cases.shipped import load_case
-from parity import pipeline
 from parity.capture.store import load_capture, save_capture
 from parity.inputs.arrays import CaseInputs, load, save
 from parity.inputs.weights import load_export
@@ -167,11 +166,8 @@ def test_a_port_that_passes_every_tensor_and_moves_a_metric_fails_the_run(
     assert any("FAIL +" in line and line.strip().startswith("MRR") for line in shown.splitlines())
 
 
-def test_as_large_a_change_in_directions_of_chance_passes(
-    labelled_run, replayed, tmp_path, monkeypatch, runners_of
-):
-    # The run's own report has other metrics.
-    monkeypatch.setattr(pipeline, "check_replayed", lambda *_, **__: None)
+@pytest.mark.usefixtures("beside_another_report")
+def test_as_large_a_change_in_directions_of_chance_passes(labelled_run, replayed, tmp_path, runners_of):
     code, report, _ = replayed(_nudged(labelled_run[0], tmp_path / "run", towards_target=False))
     actual = _metrics(report, runners_of)
     assert actual["MRR"].port != actual["MRR"].reference

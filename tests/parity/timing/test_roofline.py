@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from cases.shipped import load_case
-from parity import pipeline
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.case import Case
@@ -106,10 +105,8 @@ def test_a_damaged_file_is_named(tmp_path):
 
 
 @pytest.fixture
-def gpu_run(saved_run, inputs, tmp_path, monkeypatch):
+def gpu_run(saved_run, inputs, tmp_path, beside_another_report):
     """The saved run, as if its reference had run on an H200; the jagged runner stays on the processor."""
-    # The run's own report has no limits.
-    monkeypatch.setattr(pipeline, "check_replayed", lambda *_, **__: None)
     folder = tmp_path / "gpu_run"
     shutil.copytree(saved_run.folder, folder)
     batch = folder / "hstu_tiny" / "batch_0000" / "fp32"
