@@ -64,12 +64,18 @@ def test_the_build_is_refused(tmp_path, monkeypatch):
     assert "refuse_to_shadow_installation()" in setup
 
 
-@pytest.mark.parametrize("version", ["0.1.6", "0.2.0"])
+@pytest.mark.parametrize("version", ["0.1.5", "0.2.0"])
 def test_other_versions_of_nvtripy_are_refused(version, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvtripy", types.SimpleNamespace(__version__=version))
     with pytest.raises(guard.UnsupportedNvtripy, match=f"found {version}"):
         guard.check_nvtripy_version()
 
 
-def test_the_supported_version_passes():
+def test_the_installed_version_passes():
+    guard.check_nvtripy_version()
+
+
+@pytest.mark.parametrize("version", guard.SUPPORTED_NVTRIPY)
+def test_a_supported_version_passes(version, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvtripy", types.SimpleNamespace(__version__=version))
     guard.check_nvtripy_version()

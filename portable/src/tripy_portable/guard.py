@@ -11,7 +11,7 @@ import sysconfig
 from importlib import metadata
 from pathlib import Path
 
-SUPPORTED_NVTRIPY = ("0.1.7",)
+SUPPORTED_NVTRIPY = ("0.1.6", "0.1.7")
 
 # `tensorrt` itself, its CUDA-specific and split distributions (tensorrt-cu12, tensorrt_libs...), and
 # MLIR-TensorRT.
