@@ -70,16 +70,7 @@ def main() -> int:
     files = [path for path in paths if fnmatch.fnmatch(str(path.relative_to(ROOT)), arguments.files)]
     tests = arguments.tests.split(",") if arguments.tests else TESTS
     folder = arguments.output.resolve().with_suffix(".folders")
-    quiet = [
-        "--basetemp",
-        str(folder),
-        "-n",
-        "0",
-        "-q",
-        "-s",
-        "-o",
-        "tmp_path_retention_policy=failed",
-    ]
+    quiet = ["--basetemp", str(folder), "-n", "0", "-q", "-s"]
     options = [*quiet, "-m", "not full", "-k", LEFT_OUT, *tests]
     os.chdir(ROOT)
     driver = Driver(arguments.output.resolve(), files, paths, arguments.budget)

@@ -185,6 +185,9 @@ def test_processes_of_a_killed_campaign_end():
     said = context.Queue()
     parent = context.Process(target=_campaign, args=(said,))
     parent.start()
+    while said.empty():
+        assert parent.is_alive(), f"the campaign ended with {parent.exitcode} before it said its process"
+        time.sleep(0.1)
     process = said.get(timeout=600)
     parent.kill()
     parent.join()
