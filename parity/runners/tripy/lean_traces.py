@@ -8,8 +8,8 @@ so that only a collection of garbage frees the arguments. It parses the source
 of every converted argument, and opens two files for the messages of every compilation. Most constants of a
 trace are the same few integers of shapes, and each one gets memory of its own.
 
-The replaced functions are internal to nvtripy 0.1.6 and 0.1.7. Importing this module raises `AttributeError` or
-`ImportError` where they do not exist.
+The replaced functions are internal to nvtripy 0.1.6 and 0.1.7. Importing this module raises `AttributeError`
+or `ImportError` where they do not exist.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""One port under two versions of nvtripy: `compare` lists the versions, and names the module that one of them moves."""
+"""One port under two versions of nvtripy: `compare` lists them, and names the module that one of them moves."""
 
 import os
 import subprocess
 import sys
 
 import pytest
+from tripy_portable.guard import SUPPORTED_NVTRIPY
 
 from tests.locations import ROOT
-from tripy_portable.guard import SUPPORTED_NVTRIPY
 
 pytestmark = [pytest.mark.full, pytest.mark.xdist_group("two_versions")]
 
@@ -18,7 +18,7 @@ BIAS = "out = out + unsqueeze(self.bias, 0)"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Has `oldest`, that version of nvtripy, and `first` and `second`, runs with the oldest and the newest one."""
+    """Has `oldest`, that version of nvtripy, and the runs `first` and `second` with the oldest and the newest."""
     folder = tmp_path_factory.mktemp("versions")
     index = ("--retries", "0", "--timeout", "20", "--disable-pip-version-check")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder / "oldest"]
@@ -31,8 +31,8 @@ def folder(tmp_path_factory):
 
 def run(folder, name, nvtripy=None, code=0):
     path = {} if nvtripy is None else {"PYTHONPATH": str(nvtripy)}
-    options = ("--case", "dlrm_tiny", "--precision", "fp32", "--runners", "torch,tripy", "--save", folder / name)
-    command = [sys.executable, ROOT / "run_parity.py", *options]
+    options = ("--case", "dlrm_tiny", "--precision", "fp32", "--runners", "torch,tripy")
+    command = [sys.executable, ROOT / "run_parity.py", *options, "--save", folder / name]
     ended = subprocess.run(command, cwd=folder, env=os.environ | path, capture_output=True, text=True)
     assert ended.returncode == code, ended
 
