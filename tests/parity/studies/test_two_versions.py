@@ -1,4 +1,4 @@
-"""One port under two versions of nvtripy: `compare` lists them, and names the module that one of them moves."""
+"""One port under two versions of nvtripy: `compare` lists them, and names the module that one moves."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ BIAS = "out = out + unsqueeze(self.bias, 0)"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Has `oldest`, that version of nvtripy, and the runs `first` and `second` with the oldest and the newest."""
+    """Has `oldest`, that version of nvtripy, and the runs `first` with it, `second` with the newest."""
     folder = tmp_path_factory.mktemp("versions")
     index = ("--retries", "0", "--timeout", "20", "--disable-pip-version-check")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder / "oldest"]
