@@ -73,6 +73,7 @@ def _renamed(results: Results, moved: Mapping[str, int]) -> Results:
         tapped=Renamed(results.tapped, rename),
         poisoned=Renamed(results.poisoned, rename),
         regrouped={rename(tap): shape for tap, shape in results.regrouped.items()},
+        other_axes={rename(tap): shape for tap, shape in results.other_axes.items()},
         reordered=frozenset(map(rename, moved)),
         received=replace(
             received,

@@ -123,9 +123,10 @@ class Evidence:
         """The results in the reference's shapes, where they differ by axes that do not count.
 
         Those are neighbouring axes of a module's result that one side merges, its axes of 1 behind the first
-        axis, and leading axes of 1 with `squeeze`. Outputs of the entry keep their axes.
+        axis, all its axes if the module receives an argument in another order of axes too, and leading axes
+        of 1 with `squeeze`. Outputs of the entry keep their axes.
         """
-        results = self._regrouped(results)
+        results = self._reordered(self._regrouped(results))
         if not self.squeeze:
             return results
         own = self.reference.tensors
@@ -154,6 +155,40 @@ class Evidence:
                 regrouped = {tap: tensors[tap].reshape(shapes[tap]) for tap in merged}
                 changed[part] = ChainMap(regrouped, tensors)  # type: ignore[arg-type]
         return replace(results, regrouped=shapes, **changed) if shapes else results
+
+    def _reordered(self, results: Results) -> Results:
+        """The results with axes in the reference's order, of modules that receive them in the port's order.
+
+        A linear layer on channels-last data stands for a convolution of size 1, which has them first.
+        """
+        own = self.reference.tensors
+        shapes: dict[str, tuple[int, ...]] = {}
+        changed: dict[str, Mapping[str, torch.Tensor]] = {}
+        for part in ("tapped", "poisoned"):
+            tensors: Mapping[str, torch.Tensor] = getattr(results, part)
+            orders = {
+                tap: order
+                for tap in tensors
+                if tap in self.kinds and tap in own
+                if (order := axes_order(_shape(tensors, tap), _shape(own, tap)))
+                if self._receives_other_axes(self.kinds[tap], results)
+            }
+            if orders:
+                shapes |= {tap: _shape(own, tap) for tap in orders}
+                moved = {tap: in_order(tensors[tap], order, shapes[tap]) for tap, order in orders.items()}
+                changed[part] = ChainMap(moved, tensors)  # type: ignore[arg-type]
+        return replace(results, other_axes=shapes, **changed) if shapes else results
+
+    def _receives_other_axes(self, call: ModuleCall, results: Results) -> bool:
+        """Whether the port's call receives one of the reference's tensors with its axes in another order."""
+        sides = []
+        for run in (self.reference, results.received):
+            received = run.arguments.get(call.tap)
+            arguments = received.arguments if received else ()
+            tensors = [run.argument(argument) for argument in arguments if argument.tensor]
+            sides.append([tuple(tensor.shape) for tensor in tensors if tensor.dtype.is_floating_point])
+        theirs, ours = sides
+        return any(axes_order(port, reference) for port in ours for reference in theirs)
 
     def counted(self, tap: str, shape: tuple[int, ...]) -> np.ndarray:
         """Mask of the compared elements of a tap: neither padding nor at a discontinuity."""
@@ -192,6 +227,25 @@ def has_other_ones(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return shape != other and shape[:1] == other[:1] and first == second
 
 
+def axes_order(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """The order of the axes above 1 of a shape in which they are those of another one.
+
+    Empty if it is no other order, or not the only one that keeps equal first axes.
+    """
+    first, second = ([size for size in side if size != 1] for side in (shape, other))
+    fixed = int(first[:1] == second[:1] and bool(first))
+    sizes = second[fixed:]
+    if first == second or sorted(first) != sorted(second) or len(set(sizes)) < len(sizes):
+        return ()
+    return (*range(fixed), *(first.index(size, fixed) for size in sizes))
+
+
+def in_order(tensor: torch.Tensor, order: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor with its axes above 1 in the order of `axes_order`, in a shape."""
+    axes = [size for size in tensor.shape if size != 1]
+    return tensor.reshape(axes).permute(order).reshape(shape)
+
+
 def like(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """A tensor in the shape of another one, if they differ by leading axes of 1 alone."""
     return tensor.reshape(other.shape) if _core(tensor.shape) == _core(other.shape) else tensor
@@ -218,6 +272,7 @@ class Results:
         fused: Classes of the reference that the runner computes inside another module, with the reason.
         received: The tapped run, for the arguments of its calls; without arguments, none are compared.
         regrouped: Shapes of the reference by tap, of results whose axes the port merges or splits.
+        other_axes: Likewise, of results whose axes the port has in another order.
         reordered: Calls that the port makes in another order, by the reference's name.
     """
 
@@ -232,4 +287,5 @@ class Results:
     fused: Mapping[str, str] = field(default_factory=dict)
     received: Capture = field(default_factory=Capture)
     regrouped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    other_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reordered: frozenset[str] = frozenset()

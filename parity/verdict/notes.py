@@ -16,10 +16,11 @@ INSIDE_ALONE = "judged inside the model alone"
 
 def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: TapJudgement) -> tuple[str, ...]:
     """The notes at a tap of one runner."""
-    regrouped = results.regrouped.get(tap.tap)
+    regrouped, other_axes = results.regrouped.get(tap.tap), results.other_axes.get(tap.tap)
     return (
         *_unknown_sums(evidence, tap),
         *((f"the port merges or splits axes; compared as {regrouped}",) if regrouped else ()),
+        *((f"the port has the axes in another order; compared as {other_axes}",) if other_axes else ()),
         *(("the port makes this call in another order",) if _is_reordered(results, tap) else ()),
         *_other_arguments(comparison, tap),
         *_not_alone(evidence, results, tap),

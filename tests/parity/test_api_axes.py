@@ -1,0 +1,118 @@
+"""`parity.compare` on ports that keep channels last, where the convolutions of PyTorch have them first."""
+
+import numpy as np
+import nvtripy as tp
+import pytest
+import torch
+
+import parity
+from parity.verdict.evidence import axes_order, in_order
+from tests.parity.live_models import modules
+
+CHANNELS, MIXED, STEPS = 6, 5, 4
+SEQUENCES = {"x": np.random.default_rng(0).standard_normal((24, STEPS, CHANNELS)).astype(np.float32)}
+
+
+class Mixer(torch.nn.Module):
+    """Mixes channels by a convolution of size 1, scales them, and ends in the sequence's layout."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = torch.nn.Conv1d(CHANNELS, MIXED, 1)
+        self.turn = Turn()
+
+    def forward(self, x):
+        return self.turn(torch.relu(self.mix(x.transpose(1, 2))))
+
+
+class Turn(torch.nn.Module):
+    def forward(self, y):
+        return torch.cumsum(y, 2).transpose(1, 2)
+
+
+class TurnPort(tp.Module):
+    def __init__(self, fault):
+        super().__init__()
+        self.fault = fault
+
+    def forward(self, y):
+        if self.fault == "stays":
+            return tp.cumsum(y, dim=2)
+        return tp.transpose(tp.cumsum(y, dim=2), 1, 2)
+
+
+class MixerPort(tp.Module):
+    """Mixes channels that come last; with a fault, mixes other elements or ends in the wrong layout."""
+
+    def __init__(self, dtype, fault=""):
+        super().__init__()
+        self.fault = fault
+        self.mix = tp.Linear(CHANNELS, MIXED, dtype=dtype)
+        self.turn = TurnPort(fault)
+
+    def forward(self, x):
+        y = self.mix(tp.flip(x, dim=2) if self.fault == "mix" else x)
+        if self.fault == "behind":
+            y = tp.flip(y, dim=1)
+        return self.turn(tp.transpose(tp.relu(y), 1, 2))
+
+
+def judged(fault=""):
+    return parity.compare(Mixer(), lambda dtype: MixerPort(dtype, fault), SEQUENCES, ("fp32", "fp16"))
+
+
+def test_a_linear_layer_on_channels_last_stands_for_a_convolution():
+    result = judged()
+    assert result.passed, result
+    layer = modules(result)["mix"]
+    assert (layer.status, layer.accumulated.checked) == ("PASS", 24 * STEPS * MIXED)
+    assert f"the port has the axes in another order; compared as (24, {MIXED}, {STEPS})" in layer.notes
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("mix", "FAIL at mix"),
+        ("behind", "turn receives another y"),
+        # A module that receives the reference's axes returns its own.
+        ("stays", "turn (Turn) diverges on its own: shape"),
+    ],
+)
+def test_another_order_of_axes_hides_no_fault(fault, text):
+    assert text in str(judged(fault))
+
+
+@pytest.mark.parametrize(
+    ("shape", "other", "expected"),
+    [
+        ((7, 4, 3), (7, 3, 4), (0, 2, 1)),
+        # An equal first axis stays, also where another axis is as long.
+        ((4, 3, 4), (4, 4, 3), (0, 2, 1)),
+        ((7, 4, 3), (7, 3, 1, 4), (0, 2, 1)),
+        ((1, 4, 3), (1, 3, 4), (1, 0)),
+        ((5, 7, 3), (7, 5, 3), (1, 0, 2)),
+        ((7, 4, 3, 2), (7, 2, 4, 3), (0, 3, 1, 2)),
+        ((7, 4, 3), (7, 4, 3), ()),
+        ((7, 4, 3), (7, 4, 3, 1), ()),
+        ((7, 12), (7, 3, 4), ()),
+        ((7, 4, 3), (7, 3, 5), ()),
+        # Two axes of one length are not told apart.
+        ((7, 4, 3, 4), (7, 3, 4, 4), ()),
+        ((7, 7, 3), (3, 7, 7), ()),
+        ((), (), ()),
+        ((), (1,), ()),
+    ],
+)
+def test_the_order_of_axes_is_that_of_their_lengths_alone(shape, other, expected):
+    assert axes_order(shape, other) == expected
+    if expected:
+        values = torch.arange(np.prod(shape)).reshape(shape)
+        turned = in_order(values, expected, other)
+        assert turned.shape == other
+        axes = [size for size in shape if size != 1]
+        place = tuple(size - 1 for size in axes)
+        moved = tuple(place[axis] for axis in expected)
+        squeezed = turned.reshape([size for size in other if size != 1])
+        assert squeezed[moved] == values.reshape(axes)[place]
+        first = tuple(1 if number == len(place) - 1 else 0 for number in range(len(place)))
+        assert squeezed[tuple(first[axis] for axis in expected)] == values.reshape(axes)[first]
