@@ -29,7 +29,7 @@ def in_order(evidence: Evidence, results: Results, is_same: IsSame) -> Results:
     moved: dict[str, int] = {}
     for calls in _calls_by_module(evidence.reference).values():
         moved |= _moved(calls, evidence.reference.arguments, results.received.arguments, is_same)
-    return _renamed(results, moved) if moved else results
+    return _reordered(results, moved) if moved else results
 
 
 def _calls_by_module(reference: Capture) -> Mapping[str, list[str]]:
@@ -56,7 +56,7 @@ def _moved(
     return numbers
 
 
-def _renamed(results: Results, moved: Mapping[str, int]) -> Results:
+def _reordered(results: Results, moved: Mapping[str, int]) -> Results:
     """The results with other numbers for some calls of the tapped runs.
 
     Modules alone run on the reference's arguments, and have its numbers.
@@ -67,27 +67,35 @@ def _renamed(results: Results, moved: Mapping[str, int]) -> Results:
         number = moved.get(str(name.module_call))
         return text if number is None else str(replace(name, call=number))
 
+    return replace(renamed(results, rename, rename), reordered=frozenset(map(rename, moved)))
+
+
+Rename = Callable[[str], str]
+"""From a name to the name in its place."""
+
+
+def renamed(results: Results, tap: Rename, call: Rename) -> Results:
+    """The results of the tapped runs with other names of taps and calls."""
     received = results.received
     return replace(
         results,
-        tapped=Renamed(results.tapped, rename),
-        poisoned=Renamed(results.poisoned, rename),
-        regrouped={rename(tap): shape for tap, shape in results.regrouped.items()},
-        other_axes={rename(tap): shape for tap, shape in results.other_axes.items()},
-        reordered=frozenset(map(rename, moved)),
+        tapped=Renamed(results.tapped, tap),
+        poisoned=Renamed(results.poisoned, tap),
+        regrouped={tap(name): shape for name, shape in results.regrouped.items()},
+        other_axes={tap(name): shape for name, shape in results.other_axes.items()},
         received=replace(
             received,
-            tensors=dict(Renamed(received.tensors, rename)),
-            call_inputs=dict(Renamed(received.call_inputs, rename)),
+            tensors=dict(Renamed(received.tensors, tap)),
+            call_inputs=dict(Renamed(received.call_inputs, tap)),
             arguments={
-                rename(call): replace(own, arguments=tuple(_renamed_arguments(own, rename)))
-                for call, own in received.arguments.items()
+                call(name): replace(own, arguments=tuple(_renamed_arguments(own, tap)))
+                for name, own in received.arguments.items()
             },
         ),
     )
 
 
-def _renamed_arguments(received: Received, rename: Callable[[str], str]) -> Iterator[Argument]:
+def _renamed_arguments(received: Received, rename: Rename) -> Iterator[Argument]:
     for argument in received.arguments:
         yield replace(argument, tensor=rename(argument.tensor), origin=rename(argument.origin))
 

@@ -39,6 +39,23 @@ def extra(evidence: Evidence, results: Results, tap: str) -> str:
     return f"extra: the reference's {name.path} returns no such output"
 
 
+def spare_result(evidence: Evidence, results: Results, tap: str, kind: str) -> str:
+    """The reason why a result counts as absent that one side alone returns, from a call of both sides.
+
+    Empty if the call has no result of both sides, or the case allows no module of one side. The results
+    behind such a tensor are judged: a right port leaves out what nothing reads, such as a last state.
+    """
+    name = TapName.parse(tap)
+    sides = {"reference": evidence.reference.tensors, "port": results.tapped}
+    having = [side for side, tensors in sides.items() if tap in tensors]
+    if len(having) != 1 or name.appends or name.is_output_of(evidence.entry):
+        return ""
+    own = (other for other in evidence.reference.tensors if other in results.tapped)
+    is_paired = any(TapName.parse(other).module_call == name.module_call for other in own)
+    is_allowed = is_paired and evidence.absence(name.path, kind)
+    return f"the {having[0]} alone returns its result {name.output}" if is_allowed else ""
+
+
 def _calls(taps: Iterable[str]) -> dict[str, int]:
     """Number of calls of each module in the full forward, in the order of the taps."""
     names = (TapName.parse(tap) for tap in taps)

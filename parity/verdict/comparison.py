@@ -19,7 +19,7 @@ from parity.inputs.masks import bits
 from parity.verdict.arguments import judge_arguments, other_form, same_arguments
 from parity.verdict.bound import bound_for
 from parity.verdict.call_order import in_order
-from parity.verdict.calls import extra, has_module, missing
+from parity.verdict.calls import extra, has_module, missing, spare_result
 from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
 from parity.verdict.diagnosis import by_values, diagnose
 from parity.verdict.elements import RAISES
@@ -196,6 +196,8 @@ def _judge_tap(
     is_output = TapName.parse(tap).is_output_of(evidence.entry)
     path = call.path if call else tap
     kind = call.kind if call else (MODEL_OUTPUT if is_output else "unknown")
+    if spare := spare_result(evidence, results, tap, kind) if results.taps_modules else "":
+        return TapJudgement(tap, TapName.parse(tap).path, kind, None, None, spare)
     if tap not in evidence.reference.tensors:
         own = TapName.parse(tap).path
         is_called = any(call.path == own for call in evidence.reference.calls)

@@ -148,10 +148,10 @@ class Evidence:
         for part in ("tapped", "isolated", "poisoned"):
             tensors: Mapping[str, torch.Tensor] = getattr(results, part)
             taps = [tap for tap in tensors if tap in own and not TapName.parse(tap).is_output_of(self.entry)]
-            pairs = ((tap, _shape(tensors, tap), _shape(own, tap)) for tap in taps)
+            pairs = ((tap, shape_of(tensors, tap), shape_of(own, tap)) for tap in taps)
             merged = [tap for tap, *pair in pairs if is_regrouped(*pair) or has_other_ones(*pair)]
             if merged:
-                shapes |= {tap: _shape(own, tap) for tap in merged}
+                shapes |= {tap: shape_of(own, tap) for tap in merged}
                 regrouped = {tap: tensors[tap].reshape(shapes[tap]) for tap in merged}
                 changed[part] = ChainMap(regrouped, tensors)  # type: ignore[arg-type]
         return replace(results, regrouped=shapes, **changed) if shapes else results
@@ -170,11 +170,11 @@ class Evidence:
                 tap: order
                 for tap in tensors
                 if tap in self.kinds and tap in own
-                if (order := axes_order(_shape(tensors, tap), _shape(own, tap)))
+                if (order := axes_order(shape_of(tensors, tap), shape_of(own, tap)))
                 if self._receives_other_axes(self.kinds[tap], results)
             }
             if orders:
-                shapes |= {tap: _shape(own, tap) for tap in orders}
+                shapes |= {tap: shape_of(own, tap) for tap in orders}
                 moved = {tap: in_order(tensors[tap], order, shapes[tap]) for tap, order in orders.items()}
                 changed[part] = ChainMap(moved, tensors)  # type: ignore[arg-type]
         return replace(results, other_axes=shapes, **changed) if shapes else results
@@ -197,7 +197,7 @@ class Evidence:
         return valid if boundary is None else valid & ~boundary
 
 
-def _shape(tensors: Mapping[str, torch.Tensor], name: str) -> tuple[int, ...]:
+def shape_of(tensors: Mapping[str, torch.Tensor], name: str) -> tuple[int, ...]:
     """The shape of a tensor, which a saved capture tells without reading it."""
     known = getattr(tensors, "shapes", None)
     return tuple(tensors[name].shape if known is None else known[name])

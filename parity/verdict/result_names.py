@@ -1,0 +1,74 @@
+"""Results of modules that the sides nest otherwise: a dictionary in place of a tuple, one tensor of several.
+
+A tap has the place of its tensor in the module's result, so that such results have other names. They pair by
+their order and their shapes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from parity.capture.names import TapName
+from parity.verdict.call_order import Renamed, renamed
+from parity.verdict.evidence import Evidence, Results, has_other_ones, is_regrouped, shape_of
+
+Shape = tuple[int, ...]
+MOST_RESULTS = 8
+"""Largest number of a call's results of which one side has some alone. A search looks at all choices."""
+
+
+def with_reference_names(evidence: Evidence, results: Results) -> Results:
+    """The results under the reference's names, where a call has as many or other ones in the same order.
+
+    A side may return more results than the other one. Then only one choice of them may have the shapes of the
+    other side's. Outputs of the entry keep their names.
+    """
+    ours: dict[str, dict[str, Shape]] = {}
+    for part in (results.isolated, results.tapped):
+        for tap in part:
+            name = TapName.parse(tap)
+            if not name.is_output_of(evidence.entry):
+                ours.setdefault(str(name.module_call), {})[tap] = shape_of(part, tap)
+    names: dict[str, str] = {}
+    for call in evidence.reference.calls:
+        theirs = {tap: shape_of(evidence.reference.tensors, tap) for tap in call.outputs}
+        names |= _pairs(ours.get(call.tap, {}), theirs)
+    if not names:
+        return results
+
+    def rename(tap: str) -> str:
+        return names.get(tap, tap)
+
+    # A call has the name of its only result, and keeps it.
+    results = renamed(results, rename, lambda call: call)
+    return replace(results, isolated=Renamed(results.isolated, rename))
+
+
+def _pairs(ours: Mapping[str, Shape], theirs: Mapping[str, Shape]) -> dict[str, str]:
+    """The reference's names of the port's results of one call, by their own; empty if they have them."""
+    if ours.keys() <= theirs.keys() or theirs.keys() <= ours.keys():
+        return {}
+    few, many = (ours, theirs) if len(ours) <= len(theirs) else (theirs, ours)
+    if len(few) < len(many) > MOST_RESULTS:
+        return {}
+    chosen = list(itertools.islice(_choices(list(few.values()), list(many.values())), 2))
+    if len(chosen) != 1:
+        return {}
+    pairs = zip(few, (list(many)[place] for place in chosen[0]), strict=True)
+    names = dict(pairs) if few is ours else {own: their for their, own in pairs}
+    # A result of the port alone keeps its name, which no other one may take.
+    return {} if (ours.keys() - names.keys()) & set(names.values()) else names
+
+
+def _choices(few: Sequence[Shape], many: Sequence[Shape]) -> Iterator[tuple[int, ...]]:
+    """The places of the many, in order, that have the shapes of the few."""
+    for places in itertools.combinations(range(len(many)), len(few)):
+        if all(_is_alike(shape, many[place]) for shape, place in zip(few, places, strict=True)):
+            yield places
+
+
+def _is_alike(shape: Shape, other: Shape) -> bool:
+    """Whether a comparison of the shapes is possible."""
+    return shape == other or has_other_ones(shape, other) or is_regrouped(shape, other)
