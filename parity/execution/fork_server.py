@@ -20,7 +20,7 @@ from pathlib import Path
 from unittest import mock
 
 from parity.base.interruption import SIGNALS, own_process
-from parity.base.process import die_with_parent
+from parity.base.process import die_with_parent, leave_out_of_collections
 
 _MODULES = [
     # First, since the server ends with its parent from this import on.
@@ -95,6 +95,8 @@ def own_group() -> None:
 
     It collects garbage, which the server does not. Its group ends with its own processes, such as compilers.
     """
+    # First: a collection would look at all imported modules of the server, and copy their memory.
+    leave_out_of_collections()
     gc.enable()
     own_process()
     # Python's own way to start processes, as in any program. With the server's way, locks such as tqdm's have

@@ -193,7 +193,6 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
     faulthandler.enable()
     reuse_freed_memory()
     fork_server.own_group()
-    leave_out_of_collections()
     commands = Commands(name)
     has_started = False
     while True:

@@ -47,6 +47,25 @@ def test_processes_of_the_server_collect_garbage(tmp_path):
         process.stop()
 
 
+_FIRST_COLLECTION = """
+import gc
+from parity.execution import fork_server
+gc.disable()
+imported = [[] for _ in range(100_000)]
+left_out = []
+gc.callbacks.append(lambda phase, facts: left_out.append(gc.get_freeze_count()))
+fork_server.own_group()
+gc.collect(0)
+print(min(left_out) >= len(imported))
+"""
+
+
+def test_no_collection_of_a_process_looks_at_the_servers_objects():
+    command = [sys.executable, "-c", _FIRST_COLLECTION]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
 def name_of_a_lock():
     """The name of a new lock of multiprocessing; None for one that ends with its process."""
     return multiprocessing.RLock()._semlock.name
