@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -83,9 +84,9 @@ class Trial:
         """The test that fails; empty if none does. `say` hears of every test that begins."""
         before = self.mutant.live.__code__, self.mutant.live.__defaults__, self.mutant.live.__kwdefaults__
         exchange(self.mutant.live, self.mutant.changed)
-        following = [item for item, _ in self.tests[1:]] + [None]
+        following = [item for item, _ in self.tests[1:]]
         try:
-            for (item, seconds), after in zip(self.tests, following, strict=True):
+            for (item, seconds), after in itertools.zip_longest(self.tests, following):
                 say(item.nodeid)
                 limit(seconds)
                 if not passes(item, after):
