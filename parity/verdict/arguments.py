@@ -66,6 +66,8 @@ def judge_arguments(
             difference = judge.difference(name, theirs, ours)
             if difference is None:
                 equal.append(name)
+            elif difference.kind in _OF_SIGNATURES and _is_passed_twice(call, received, theirs, ours):
+                continue
             else:
                 # Only the first wrong argument has a cause. The tensors of others need no memory.
                 is_first = not any(judgement.wrong for judgement in judgements)
@@ -120,7 +122,7 @@ def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alo
         if raises and theirs is not None and ours is not None and ours.name != name:
             return f"{name} has the name {ours.name}"
         difference = judge.difference(name, theirs, ours)
-        if difference is None or difference.kind not in ("form", "absent"):
+        if difference is None or difference.kind == "value":
             continue
         if raises or difference.text.startswith(_SHAPE):
             return f"{name}: {difference.text}"
@@ -282,8 +284,25 @@ def _missing(name: str, present: Argument, side: str) -> ArgumentDifference | No
     """The difference of an argument that the module of one side alone has; ``side`` is the other one."""
     if present.is_default:
         return None
-    kind = "absent" if present.tensor and side == "port" else "form"
+    kind = "signature" if present.tensor and side == "port" else "form"
     return ArgumentDifference(name, kind, f"the {side}'s module has no such argument")
+
+
+_OF_SIGNATURES = ("form", "signature")
+"""Kinds of differences that the signature of the port's module may make."""
+
+
+def _is_passed_twice(call: str, received: Received, argument: Argument | None, port: Argument | None) -> bool:
+    """Whether an argument is no parameter of the port's, and another argument of the reference's call too.
+
+    Such as the key of a self-attention, which is its query.
+    """
+    if argument is None or (port is not None and port.name == argument.name):
+        return False
+    name = TapName.parse(call)
+    others = [other for other in received.arguments if other.name != argument.name]
+    known = {str(replace(name, argument=other.name)) for other in others} | {own.origin for own in others}
+    return bool(argument.origin) and argument.origin in known
 
 
 def _instead(reference: Argument, port: Argument) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -63,12 +63,14 @@ def diagnose(
     failed = [tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed]
     for call in calls or ():
         if call.wrong and (failed or call.is_wrong_by_itself):
-            return _between(taps, call, call.wrong, entry, shows=bool(failed))
+            around = (other for other in calls or () if TapName.parse(other.call).path == call.parent)
+            unknown = _not_compared(around if call.parent else ())
+            return _between(taps, call, call.wrong, entry, shows=bool(failed), unknown=unknown)
     if failed:
         assert failed[0].accumulated is not None
         if calls is not None and failed[0].kind == MODEL_OUTPUT:
             return _after_the_modules(taps, failed[0], failed[0].accumulated, entry, tolerated)
-        return _failed_inside(failed[0], failed[0].accumulated, tolerated)
+        return _failed_inside(failed[0], failed[0].accumulated, tolerated, calls or ())
     if leak:
         text = f"padding leaks: garbage in padded positions changes valid bits at {leak}"
         return Diagnosis("check", leak, text)
@@ -122,7 +124,12 @@ def _failed_alone(
 
 
 def _between(
-    taps: Sequence[TapJudgement], call: CallJudgement, wrong: ArgumentDifference, entry: str, shows: bool
+    taps: Sequence[TapJudgement],
+    call: CallJudgement,
+    wrong: ArgumentDifference,
+    entry: str,
+    shows: bool,
+    unknown: str = "",
 ) -> Diagnosis:
     """The diagnosis of code that passes a wrong argument to a module.
 
@@ -132,6 +139,7 @@ def _between(
         wrong: The argument.
         entry: Name of the entry.
         shows: Whether a result fails.
+        unknown: Arguments that this code receives, and that are not compared, in words.
     """
     judged_alone = any(tap.isolated is not None for tap in taps)
     right = "every module passes on its own" if judged_alone else "every module before it is right"
@@ -141,7 +149,8 @@ def _between(
     return Diagnosis(
         "between",
         next(names, ""),
-        f"{call.call} {call.text()}; {effect}; {_or_tolerated(code, call.behind)} makes the argument",
+        f"{call.call} {call.text()}; {effect}; {_or_tolerated(code, call.behind)} makes the argument"
+        f"{unknown}",
         explanation=wrong.explanation,
         code=call.parent,
         argument=_argument(call, wrong),
@@ -169,10 +178,14 @@ def _after_the_modules(
     return Diagnosis("between", tap.tap, text, code="")
 
 
-def _failed_inside(tap: TapJudgement, verdict: Verdict, tolerated: Tolerated) -> Diagnosis:
+def _failed_inside(
+    tap: TapJudgement, verdict: Verdict, tolerated: Tolerated, calls: Sequence[CallJudgement]
+) -> Diagnosis:
     """The diagnosis of a tap that fails inside the model and passes alone, or cannot run alone."""
     if tap.isolated is None:
-        return Diagnosis("module", tap.tap, f"{tap.tap} ({tap.kind}): {verdict.reason}")
+        call = str(TapName.parse(tap.tap).module_call)
+        unknown = _not_compared(own for own in calls if own.call == call)
+        return Diagnosis("module", tap.tap, f"{tap.tap} ({tap.kind}): {verdict.reason}{unknown}")
     alone = tap.isolated.port.l2
     factor = verdict.port.l2 / alone if alone else None
     source = tolerated.behind(tap.tap).source
@@ -185,6 +198,15 @@ def _failed_inside(tap: TapJudgement, verdict: Verdict, tolerated: Tolerated) ->
         f"{carried}",
         factor,
     )
+
+
+def _not_compared(calls: Iterable[CallJudgement]) -> str:
+    """The arguments of the first call that may be wrong without a comparison, in words; empty without one."""
+    call = next((call for call in calls if call.not_compared), None)
+    if call is None:
+        return ""
+    names = ", ".join(call.not_compared)
+    return f"; {call.call} takes {names} in another form or not at all, which is not compared"
 
 
 def _first_inside(taps: Sequence[TapJudgement], failed: TapJudgement) -> str:

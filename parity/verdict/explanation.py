@@ -65,27 +65,32 @@ def explain_between(evidence: Evidence, results: Results, comparison: Comparison
     """The programming error in the code between modules that gives the wrong tensor; empty without one.
 
     The oracle runs from its inputs up to the tensor. Operations of modules that pass alone stay as they are.
-    A module that the port never calls is a part of the code: the port may use its weight alone.
+    A module that the port never calls is a part of the code: the port may use its weight alone. The same
+    holds for the code of a module that does not run alone; only its operations are changed then.
     """
     diagnosis, rerun = comparison.diagnosis, evidence.rerun
-    target, failed = diagnosis.argument or diagnosis.tap, None
+    target, failed, inside = diagnosis.argument or diagnosis.tap, None, ""
+    tap = comparison.tap(diagnosis.tap)
     if diagnosis.kind == "between":
         failed = _between_modules(evidence, results, comparison)
-    elif _has_no_result(comparison.tap(diagnosis.tap)):
+    elif diagnosis.kind == "module" and tap is not None and _fails_inside_alone(tap):
+        inside, port = tap.path, results.tapped.get(tap.tap)
+        failed = _failed_tensor(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
+    elif _has_no_result(tap):
         target, failed = _wrong_output(evidence, results, comparison)
     if failed is None or rerun is None:
         return ()
     right = {
-        tap.path
-        for tap in comparison.taps
-        if tap.isolated is not None and tap.isolated.passed and not _has_no_result(tap)
+        other.path
+        for other in comparison.taps
+        if other.isolated is not None and other.isolated.passed and not _has_no_result(other)
     }
     try:
         text = cause(
             lambda inputs: rerun.until(target, inputs),
             rerun.inputs(),
             failed,
-            lambda: right.isdisjoint(rerun.running),
+            lambda: right.isdisjoint(rerun.running) and (not inside or inside in rerun.running),
         )
     except KeyError:
         # An output under the port's name, or a call that another batch makes.
@@ -105,6 +110,12 @@ def _between_modules(evidence: Evidence, results: Results, comparison: Compariso
     return _failed_tensor(
         evidence, evidence.oracle.get(tap.tap), results.untapped.get(tap.tap), tap.tap, tap.accumulated
     )
+
+
+def _fails_inside_alone(tap: TapJudgement) -> bool:
+    """Whether a module does not run alone, and has a wrong result inside the model."""
+    has_calls = tap.kind not in ("unknown", MODEL_OUTPUT)
+    return has_calls and tap.isolated is None and tap.accumulated is not None and not tap.accumulated.passed
 
 
 def _has_no_result(tap: TapJudgement | None) -> bool:

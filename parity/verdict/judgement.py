@@ -132,8 +132,8 @@ class ArgumentDifference:
 
     Attributes:
         name: Path of the argument, its parameter first.
-        kind: "value": other elements, or another constant; "absent": a tensor on one side only; "form":
-            another shape, type or signature.
+        kind: "value": other elements, or another constant; "absent": a tensor on one side only;
+            "signature": a tensor that the port's module has no parameter for; "form": another shape or type.
         text: The difference in words.
         is_exact: Whether the elements are integers or booleans.
         explanation: Patterns that explain the tensor, in words.
@@ -141,7 +141,7 @@ class ArgumentDifference:
     """
 
     name: str
-    kind: Literal["value", "absent", "form"]
+    kind: Literal["value", "absent", "signature", "form"]
     text: str
     is_exact: bool = False
     explanation: tuple[str, ...] = ()
@@ -168,8 +168,16 @@ class CallJudgement:
 
     @property
     def wrong(self) -> ArgumentDifference | None:
-        """The first argument with another value, or without one; None if all differences are of form."""
-        return next((argument for argument in self.differing if argument.kind != "form"), None)
+        """The first argument with another value, or without one; None if no caller makes a difference.
+
+        A caller has no choice of a module's parameters, and of the form that they ask for.
+        """
+        return next((own for own in self.differing if own.kind in ("value", "absent")), None)
+
+    @property
+    def not_compared(self) -> list[str]:
+        """Names of the arguments that the port's module takes in another form, or has no parameter for."""
+        return [argument.name for argument in self.differing if argument.kind in ("form", "signature")]
 
     @property
     def is_wrong_by_itself(self) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from parity.base.precision import Precision
 from parity.capture.arguments import named_arguments
-from parity.capture.captures import ModuleCall
+from parity.capture.captures import ModuleCall, tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.torch_hooks import hooked
 from parity.case import Case
@@ -59,14 +59,15 @@ class Rerun:
         return {name: torch.tensor(np.asarray(array)) for name, array in self._arrays().items()}
 
     def until(self, target: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """An argument of a call, or an output of the entry, by its name as a tap.
+        """An argument or a result of a call, or an output of the entry, by its name as a tap.
 
-        The run ends where the call of an argument begins.
+        The run ends where the call of an argument begins, or the call of a result ends.
 
         Raises:
             KeyError: The model makes no such call or output.
         """
         name = TapName.parse(target)
+        is_result = not (name.argument or name.is_output_of(self._case.entry))
         calls: Counter[str] = Counter()
 
         def before(path: str, args: tuple, kwargs: dict) -> None:
@@ -78,6 +79,8 @@ class Rerun:
 
         def after(path: str, kind: str, result: Any) -> None:
             self.running.pop()
+            if is_result and (path, calls[path]) == (name.path, name.call):
+                raise _Reached(dict(tensor_leaves(result, torch.is_tensor))[name.output])
             calls[path] += 1
 
         self.running.clear()

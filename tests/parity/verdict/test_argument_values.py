@@ -301,7 +301,7 @@ def test_a_name_counts_before_a_place():
 @pytest.mark.parametrize(
     ("theirs", "ours", "expected"),
     [
-        ({"x": IDS}, {}, [("x", "absent", "the port's module has no such argument")]),
+        ({"x": IDS}, {}, [("x", "signature", "the port's module has no such argument")]),
         ({"x": 2}, {}, [("x", "form", "the port's module has no such argument")]),
         ({}, {"x": IDS}, [("x", "form", "the reference's module has no such argument")]),
         ({}, {"x": 2}, [("x", "form", "the reference's module has no such argument")]),

@@ -188,8 +188,26 @@ def test_a_tolerated_error_may_be_the_cause_behind_it():
     assert source not in before.text
 
 
+def test_a_call_has_no_choice_of_the_parameters_of_its_module():
+    lacks = [ArgumentDifference(name, "signature", "no such argument") for name in ("key", "mask")]
+    call = _call(*lacks, call="block.attn", parent="block")
+    assert (call.wrong, call.not_compared) == (None, ["key", "mask"])
+    wrong = tap("block.attn", "Attention", isolated=None, accumulated=FAIL)
+    unknown = "; block.attn takes key, mask in another form or not at all, which is not compared"
+    actual = diagnose([wrong], {}, "", [_call(), call], "score")
+    assert actual == Diagnosis("module", "block.attn", f"block.attn (Attention): exceeds{unknown}")
+    other = _call(*lacks, call="block.other")
+    assert unknown not in diagnose([wrong], {}, "", [other], "score").text
+    inside = _call(WRONG, call="block.attn.out", parent="block.attn")
+    between = diagnose([wrong], {}, "", [call, inside], "score")
+    assert between.text.endswith(f"the code of block.attn makes the argument{unknown}")
+    assert between.argument == "block.attn.out(mask)"
+    outside = _call(WRONG, call="last", parent="")
+    assert "not compared" not in diagnose([wrong], {}, "", [call, outside], "score").text
+
+
 def test_an_absent_argument_of_a_call_with_right_results_is_no_cause():
-    absent = ArgumentDifference("padding", "absent", "the port's module has no such argument")
+    absent = ArgumentDifference("padding", "absent", "None in place of a tensor")
     missing = tap("block.last", isolated=None, accumulated=MISSING)
     attention = tap("block.attn", "Attention", isolated=None)
     lacks = _call(absent, call="block.attn")
