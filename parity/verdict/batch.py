@@ -33,6 +33,7 @@ from parity.runners.forms import computed_inside
 from parity.runners.oracle.replays import Replays
 from parity.runners.oracle.rerun import Rerun
 from parity.verdict.comparison import Comparison, compare_runners
+from parity.verdict.diagnosis import with_own_leak
 from parity.verdict.error_map import with_error_maps
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_between, explain_tap, with_cause
@@ -120,7 +121,14 @@ def judge_batch(
             grounds.rerun = None if name in diagnosed else _rerun(case, folder)
             grounds.run_oracle = None if grounds.rerun is None else grounds.rerun.call
             judgements[name] = _judge_runner(grounds, own, comparison, runner, expected_rows, batch)
-    return judgements
+    of_reference = judgements.get(REFERENCE)
+    own_leak = of_reference.padding_leak if of_reference else ""
+    return {
+        name: replace(
+            judgement, diagnosis=with_own_leak(judgement.diagnosis, judgement.padding_leak, own_leak)
+        )
+        for name, judgement in judgements.items()
+    }
 
 
 def _why_no_evidence(record: Record) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 
+import torch
+
+from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.verdict.evidence import Evidence, Results
 
@@ -54,6 +57,19 @@ def spare_result(evidence: Evidence, results: Results, tap: str, kind: str) -> s
     is_paired = any(TapName.parse(other).module_call == name.module_call for other in own)
     is_allowed = is_paired and evidence.absence(name.path, kind)
     return f"the {having[0]} alone returns its result {name.output}" if is_allowed else ""
+
+
+def looks_up_rows(evidence: Evidence, call: ModuleCall, port: torch.Tensor) -> str:
+    """The reason why a bag counts as absent whose rows the port's module looks up; empty if it is compared.
+
+    The port then adds the rows up in the code behind its table, whose results are judged.
+    """
+    shape = tuple(evidence.reference.tensors[call.outputs[0]].shape)
+    rows = (*port.shape[:-2], *port.shape[-1:])
+    is_looked_up = call.kind == "EmbeddingBag" and port.ndim == len(shape) + 1 and rows == shape
+    if not is_looked_up or not evidence.absence(call.path, call.kind):
+        return ""
+    return "the port looks its rows up alone; the results behind them are judged"
 
 
 def _calls(taps: Iterable[str]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from parity.inputs.masks import bits
 from parity.verdict.arguments import judge_arguments, other_form, same_arguments
 from parity.verdict.bound import bound_for
 from parity.verdict.call_order import in_order
-from parity.verdict.calls import extra, has_module, missing, spare_result
+from parity.verdict.calls import extra, has_module, looks_up_rows, missing, spare_result
 from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
 from parity.verdict.diagnosis import by_values, diagnose
 from parity.verdict.elements import RAISES
@@ -215,6 +215,8 @@ def _judge_tap(
             if gap == RETURNS_INPUT and _changes_input(evidence, call, reference):
                 gap = "is named in inert, and changes its input; the results behind it are judged"
             return TapJudgement(tap, path, kind, None, None, gap)
+    if call and port is not None and (rows := looks_up_rows(evidence, call, port)):
+        return TapJudgement(tap, path, kind, None, None, rows)
     contaminated = row_mask(flips, reference)
     accumulated = isolated = None
     if call is None or not call.appends:

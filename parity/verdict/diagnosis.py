@@ -83,6 +83,23 @@ def diagnose(
     return Diagnosis()
 
 
+def with_own_leak(diagnosis: Diagnosis, leak: str, own_leak: str) -> Diagnosis:
+    """The diagnosis of padding that leaks, with the tap of the reference's own leak.
+
+    Args:
+        diagnosis: A diagnosis of any kind.
+        leak: The first tap of the port that padding leaks into; empty for none.
+        own_leak: The first one of the reference; empty for none.
+    """
+    if not (own_leak and leak) or (diagnosis.kind, diagnosis.tap) != ("check", leak):
+        return diagnosis
+    text = (
+        f"{diagnosis.text}; so it does in the reference, at {own_leak}: "
+        "name in poison the inputs alone whose padding the reference ignores"
+    )
+    return replace(diagnosis, text=text)
+
+
 def by_values(tap: TapJudgement) -> TapJudgement:
     """The judgement on a tap, where integers of another type with equal values pass."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from parity.base.precision import PRECISIONS
 from parity.verdict.bound import bound_for
-from parity.verdict.diagnosis import CLOSE, diagnose
+from parity.verdict.diagnosis import CLOSE, diagnose, with_own_leak
 from parity.verdict.elements import EQUAL_VALUES
 from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement, Diagnosis
 from parity.verdict.rule import failure
@@ -98,6 +98,18 @@ def test_integers_of_another_type_come_last():
 def test_a_module_that_cannot_run_alone():
     actual = diagnose([GOOD, tap("score.out", MODEL_OUTPUT, isolated=None, accumulated=FAIL)], {}, "")
     assert actual == Diagnosis("module", "score.out", "score.out (model output): exceeds")
+
+
+def test_a_leak_of_the_reference_is_told_beside_the_ports():
+    leak = diagnose([GOOD], {}, "block")
+    told = with_own_leak(leak, "block", "block.mask")
+    assert told.text.startswith(f"{leak.text}; so it does in the reference, at block.mask: name in poison")
+    assert replace(told, text=leak.text) == leak
+    assert with_own_leak(leak, "block", "") is leak
+    other = replace(leak, kind="module")
+    assert with_own_leak(other, "block", "block") is other
+    assert with_own_leak(leak, "other", "block") is leak
+    assert with_own_leak(Diagnosis(), "", "block") == Diagnosis()
 
 
 def test_a_leak_comes_before_the_checks():
