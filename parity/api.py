@@ -100,6 +100,8 @@ class Result:
             if is_truth:
                 # Nothing else can be judged.
                 without_truth.add(name)
+        if not lines:
+            lines.append("nothing is compared: the reference alone runs; name a runner of the port")
         return "\n".join([*lines, *_coverage(self.report)])
 
 
@@ -252,7 +254,8 @@ def _notes(runner: RunnerReport) -> list[str]:
     ]
     more = len(inside) - MOST_INSIDE
     if more > 0:
-        lines[-more:] = [f"note: {more} notes more on modules {INSIDE_ALONE}; the written report lists them"]
+        notes = "1 more note" if more == 1 else f"{more} more notes"
+        lines[-more:] = [f"note: {notes} on modules {INSIDE_ALONE}; the written report lists them"]
     return lines
 
 

@@ -226,6 +226,9 @@ def measures(verdict: VerdictReport) -> tuple[Measure, ...]:
 def verdict_lines(what: str, verdict: VerdictReport) -> str:
     """A verdict in full: the errors, the bound with its derivation, and the worst elements."""
     lines = [f"  {what}: {verdict.status}" + (f" ({verdict.reason})" if verdict.reason else "")]
+    if verdict.reason and all(math.isnan(m.port) and math.isnan(m.limit) for m in measures(verdict)):
+        # Such as a wrong shape: no element was compared.
+        return lines[0]
     lines += [
         f"    {m.name + ':':<19} port {m.port:.3e}, reference {m.reference:.3e}, limit {m.limit:.3e}"
         for m in measures(verdict)

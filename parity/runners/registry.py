@@ -144,5 +144,5 @@ def make_runner(name: str) -> Runner:
             raise  # one of our own modules: a defect
         from parity.runners.base import Unavailable
 
-        raise Unavailable(f"{error}; {entry.packages}") from error
+        raise Unavailable(f"{str(error).rstrip('.')}; {entry.packages}") from error
     return getattr(module, attribute)()

@@ -169,9 +169,11 @@ def test_modules_that_are_judged_inside_the_model_alone_have_two_lines_and_a_cou
     ]
     # A module has the note at each output.
     assert details(SimpleNamespace(modules=[*modules[:3], modules[2]], diagnosis=None)) == shown
+    (*_, last) = details(SimpleNamespace(modules=modules[:4], diagnosis=None))
+    assert last == "note: 1 more note on modules judged inside the model alone; the written report lists them"
     assert details(SimpleNamespace(modules=modules, diagnosis=None)) == [
         *shown,
-        "note: 2 notes more on modules judged inside the model alone; the written report lists them",
+        "note: 2 more notes on modules judged inside the model alone; the written report lists them",
     ]
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import parity
+from parity.runners import Unavailable, make_runner
 
 
 class Scaled(torch.nn.Module):
@@ -48,3 +49,33 @@ def test_onnxruntime_has_the_batch_of_the_comparison(options):
 def test_a_compiled_model_is_called_as_it_is():
     (entry,) = judged("torch_compile")
     assert entry.verdict == "PASS", entry.reason
+
+
+class Cut(ScaledPort):
+    def forward(self, x):
+        return super().forward(x)[:, :2]
+
+
+def test_a_wrong_shape_has_no_numbers(tmp_path):
+    result = parity.compare(Scaled(), Cut, {"x": torch.zeros(6, 5)}, ("fp32",))
+    folder = result.write(tmp_path / "out")
+    for name in ("report.md", "report.junit.xml"):
+        text = (folder / name).read_text()
+        assert "shape (6, 2) differs from the reference's (6, 3)" in text
+        assert "nan" not in text
+        assert "0 elements compared" not in text
+
+
+def test_a_comparison_of_the_reference_alone_says_so():
+    result = parity.compare(Scaled(), ScaledPort, {"x": torch.zeros(6, 5)}, ("fp32",), ("torch",))
+    assert not result.passed
+    assert str(result).startswith("nothing is compared: the reference alone runs; name a runner of the port")
+
+
+def test_the_words_of_a_missing_package_and_the_remedy_have_one_stop(monkeypatch):
+    def missing(name):
+        raise ImportError("nvtripy is not here: `pip install .`.", name="nvtripy")
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    with pytest.raises(Unavailable, match="`pip install .`; run inside NVIDIA's Tripy container"):
+        make_runner("tripy")
