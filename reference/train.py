@@ -41,6 +41,7 @@ from datasets.criteo import logs as criteo
 from datasets.errors import DataError
 from parity.base.interruption import remaining, undoing
 from parity.base.locks import Locked, locked, made
+from parity.base.option_numbers import NUMBER, IntegerRange
 from parity.base.streams import require_output
 from reference import training_dlrm, training_dlrmv3, training_hstu
 from reference.build import build_dlrm, build_hstu
@@ -97,15 +98,15 @@ class _Program(click.Command):
     help="Criteo logs or MovieLens ratings; left out for DLRMv3, whose requests are generated.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help=f"New folder. [default: {RUNS}/CASE]")
-@click.option("--epochs", type=click.IntRange(min=1), help="At most. [default: dlrm 50, hstu 30, dlrmv3 8]")
+@click.option("--epochs", type=IntegerRange(min=1), help="At most. [default: dlrm 50, hstu 30, dlrmv3 8]")
 @click.option(
     "--patience",
-    type=click.IntRange(min=1),
+    type=IntegerRange(min=1),
     help="Epochs without a smaller validation loss before the end. [default: dlrm 5, hstu 3, dlrmv3 2]",
 )
 @click.option(
     "--batch",
-    type=click.IntRange(min=1, max=2**63 - 1),
+    type=IntegerRange(min=1, max=2**63 - 1),
     help="Rows or users of a step. [default: 128, dlrmv3 64]",
 )
 @click.option(
@@ -113,9 +114,11 @@ class _Program(click.Command):
     type=click.Choice(list(_LEARNING_RATES)),
     help="[default: dlrm sgd, hstu adamw, dlrmv3 adam]",
 )
-@click.option("--learning-rate", type=float, help="[default: sgd 0.1, adagrad 0.01, adamw 0.001, adam 0.003]")
 @click.option(
-    "--seed", type=click.IntRange(min=0, max=2**63 - 1), default=0, show_default=True, help="Of all draws."
+    "--learning-rate", type=NUMBER, help="[default: sgd 0.1, adagrad 0.01, adamw 0.001, adam 0.003]"
+)
+@click.option(
+    "--seed", type=IntegerRange(min=0, max=2**63 - 1), default=0, show_default=True, help="Of all draws."
 )
 @click.option("--resume", is_flag=True, help="Continue the run in --out, with the same options.")
 def main(

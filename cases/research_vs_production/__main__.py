@@ -20,6 +20,7 @@ from cases.research_vs_production.measure import measure
 from cases.shipped import load_case
 from parity.base.environment import environment
 from parity.base.errors import UserError
+from parity.base.option_numbers import IntegerRange
 from parity.inputs.arrays import CaseInputs, make_inputs
 from parity.inputs.weights import case_weights
 
@@ -30,12 +31,12 @@ BAD_INPUT = 2
 @click.option("--case", "name", default="hstu_ml1m_large", show_default=True, help="Case of HSTU.")
 @click.option("--data", type=click.Path(path_type=Path), help="Ratings of MovieLens. [default: synthetic]")
 @click.option("--weights", "checkpoint", type=click.Path(path_type=Path), help="Trained research HSTU.")
-@click.option("--users", type=click.IntRange(min=1), default=16, show_default=True, help="Users of a draw.")
+@click.option("--users", type=IntegerRange(min=1), default=16, show_default=True, help="Users of a draw.")
 @click.option(
-    "--draws", type=click.IntRange(min=1), default=3, show_default=True, help="Draws of users and weights."
+    "--draws", type=IntegerRange(min=1), default=3, show_default=True, help="Draws of users and weights."
 )
 @click.option(
-    "--candidates", type=click.IntRange(min=TARGETS), default=100, show_default=True, help="Items to rank."
+    "--candidates", type=IntegerRange(min=TARGETS), default=100, show_default=True, help="Items to rank."
 )
 @click.option("--write", type=click.Path(path_type=Path), help="Markdown file with tables to replace.")
 def main(

@@ -11,6 +11,7 @@ from pathlib import Path
 from parity.base.errors import UserError
 from parity.base.streams import refuse
 from parity.base.threads import require_threads
+from parity.base.variables import require_variables
 
 _LEAST = 320 * 2**20
 """Bytes that PyTorch and the engine take before they read any input."""
@@ -86,15 +87,17 @@ def is_lack(error: BaseException) -> bool:
 def require_least() -> None:
     """End the program with exit code 2 and one message if its libraries lack memory, open files or threads.
 
-    So does a present folder that is gone.
+    So does a present folder that is gone, or an environment variable that they would not understand.
 
     It comes before their imports: some of them end the process themselves, with another code and text.
     """
     try:
         require("machine", "the program", _LEAST, "free memory, or raise its limit (ulimit -v, ulimit -d)")
         _require_files()
-        require_threads()
+        # A relative path in a variable begins there.
         _require_folder()
+        require_variables()
+        require_threads()
     except UserError as error:
         refuse(error)
 

@@ -15,6 +15,7 @@ from parity.case import Case, CaseReference, Registry, load_case
 from parity.execution.bounds import checked
 from parity.execution.folder import has_content
 from parity.execution.request import Request
+from parity.inputs.prepared import require_names
 from parity.runners import RUNNERS, default_runners
 
 # The public configurations train and evaluate 128 users at a time.
@@ -64,10 +65,12 @@ class Arguments:
         return all(value is None for value in selecting)
 
     def named_cases(self) -> list[Case]:
-        """The named cases. Raises `UserError` for an unknown one."""
-        registered = [self.registry.load(name) for name in dict.fromkeys(names("--case", self.cases))]
-        targets = dict.fromkeys(names("--model", self.models))
-        return [*registered, *(load_case(CaseReference(target=target)) for target in targets)]
+        """The named cases. Raises `UserError` for an unknown one, or for two of one name."""
+        registered = [self.registry.load(name) for name in names("--case", self.cases)]
+        targets = names("--model", self.models)
+        cases = [*registered, *(load_case(CaseReference(target=target)) for target in targets)]
+        require_names(cases)
+        return cases
 
     def precisions(self) -> tuple[str, ...]:
         """The named precisions. Raises `UserError` for an unknown one."""
@@ -140,10 +143,17 @@ def _schemes(path: Path) -> dict[str, str]:
 
 
 def names(option: str, text: str | None) -> list[str]:
-    """The names in a list; none for an absent option. Raises `UserError` for an empty list."""
-    stripped = [name.strip() for name in (text or "").split(",") if name.strip()]
-    if text is not None and not stripped:
+    """The names in a list; none for an absent option. Raises `UserError` for an empty or a doubled name."""
+    if text is None:
+        return []
+    stripped = [name.strip() for name in text.split(",")]
+    if not any(stripped):
         raise UserError(option, repr(text), "names nothing", "give a name, or leave the option out")
+    if not all(stripped):
+        raise UserError(option, repr(text), "has a comma without a name", "leave that comma out")
+    for name in stripped:
+        if stripped.count(name) > 1:
+            raise UserError(option, name, "is named twice", "name it once")
     return stripped
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from parity.base.option_numbers import INTEGER, NUMBER
 from parity.runners import RUNNERS
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -65,21 +66,21 @@ runners = click.option(
     "--runners", metavar="NAMES", help="Runners. [default: see list]", shell_complete=_complete_runners
 )
 batch = click.option(
-    "--batch", type=int, help="Rows or users of a batch. [default: the case's; 128 with --data]"
+    "--batch", type=INTEGER, help="Rows or users of a batch. [default: the case's; 128 with --data]"
 )
 seed = click.option(
-    "--seed", type=int, help="Seed of synthetic inputs and initial weights. [default: the case's]"
+    "--seed", type=INTEGER, help="Seed of synthetic inputs and initial weights. [default: the case's]"
 )
 data = click.option("--data", type=PATH, help="Recorded data in place of synthetic inputs.")
 weights = click.option("--weights", type=PATH, help="Checkpoint: safetensors, or a state dict in a .pt file.")
 policy = click.option("--policy", type=PATH, help="Policy file with the schemes of quantised modules.")
 time_limit = click.option(
-    "--time-limit", type=float, default=600.0, show_default=True, help="Seconds for one step of a runner."
+    "--time-limit", type=NUMBER, default=600.0, show_default=True, help="Seconds for one step of a runner."
 )
 memory = click.option(
     "--memory",
     metavar="GB",
-    type=float,
+    type=NUMBER,
     help="Largest memory, in 10^9 bytes. [default: 3/4 of the machine's]",
 )
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show every module, fact and note.")

@@ -11,6 +11,7 @@ from parity.base.errors import UserError, check_names
 from parity.base.files import making
 from parity.base.interruption import remaining
 from parity.base.locks import made
+from parity.base.option_numbers import INTEGER, NUMBER
 from parity.case import Registry
 from parity.cli import options, output
 from parity.cli.progress import steps
@@ -32,19 +33,21 @@ from parity.cli.verb import Verb
 @options.seed
 @options.save("New folder for LoadGen's logs, a submitter's of the submission checker.")
 @click.option("--scenario", default="offline", show_default=True, help="LoadGen's: server or offline.")
-@click.option("--samples", type=int, default=64, show_default=True, help="Number of different requests.")
+@click.option("--samples", type=INTEGER, default=64, show_default=True, help="Number of different requests.")
 @click.option("--data", type=options.PATH, help="Recorded requests in place of the case's own.")
 @click.option("--tables", type=options.PATH, help="Folder of tables, written if absent. [default: temporary]")
 @click.option(
     "--tables-on", default="files", show_default=True, help="files, mapped into memory; cpu or cuda, whole."
 )
 @click.option("--runner", default="tripy", show_default=True, help="tripy, tripy_jagged or tripy_layers.")
-@click.option("--tokens", type=int, help="Most tokens of a batch. [default: the case's batch at full width]")
-@click.option("--rate", type=float, default=10.0, show_default=True, help="Target, in queries a second.")
 @click.option(
-    "--duration", type=float, default=600.0, show_default=True, help="Least seconds of a performance run."
+    "--tokens", type=INTEGER, help="Most tokens of a batch. [default: the case's batch at full width]"
 )
-@click.option("--queries", type=int, default=100, show_default=True, help="Least queries of that run.")
+@click.option("--rate", type=NUMBER, default=10.0, show_default=True, help="Target, in queries a second.")
+@click.option(
+    "--duration", type=NUMBER, default=600.0, show_default=True, help="Least seconds of a performance run."
+)
+@click.option("--queries", type=INTEGER, default=100, show_default=True, help="Least queries of that run.")
 @click.option("--accuracy-only", is_flag=True, help="Judge predictions; no performance run and no audit.")
 @click.pass_obj
 def serve(

@@ -10,6 +10,7 @@ import click
 
 from parity.base.errors import UserError
 from parity.base.interruption import remaining
+from parity.base.option_numbers import INTEGER, NUMBER, IntegerRange
 from parity.case import Registry
 from parity.cli import options, output
 from parity.cli.progress import counted, steps
@@ -73,7 +74,7 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
 @click.option("--policy", type=options.PATH, help="Judge the precisions in a policy file; no search.")
 @click.option("--quantise", is_flag=True, help="Search schemes of quantisation in place of precisions.")
 @click.option(
-    "--budget", type=float, default=1e-3, show_default=True, help="Largest relative error of any output."
+    "--budget", type=NUMBER, default=1e-3, show_default=True, help="Largest relative error of any output."
 )
 @click.pass_obj
 def precision(registry: Registry, budget: float, policy: Path | None, quantise: bool, **chosen: Any) -> int:
@@ -112,10 +113,10 @@ def precision(registry: Registry, budget: float, policy: Path | None, quantise: 
 @options.cases
 @options.precision
 @options.save("Folder for the findings, new or of an earlier call. [default: parity_reports/self_test]")
-@click.option("--share", type=float, default=1.0, show_default=True, help="Share of the faults, 0 to 1.")
+@click.option("--share", type=NUMBER, default=1.0, show_default=True, help="Share of the faults, 0 to 1.")
 @click.option("--faults", help="First letters of the operators. [default: all]")
 @click.option(
-    "--clean-runs", type=int, default=1000, show_default=True, help="Number of runs without a fault."
+    "--clean-runs", type=INTEGER, default=1000, show_default=True, help="Number of runs without a fault."
 )
 @click.pass_obj
 def self_test(registry: Registry, share: float, faults: str | None, clean_runs: int, **chosen: Any) -> int:
@@ -154,8 +155,8 @@ def self_test(registry: Registry, share: float, faults: str | None, clean_runs: 
 @options.precision
 @options.weights
 @options.seed
-@click.option("--steps", type=click.IntRange(min=1), default=200, show_default=True, help="Appends.")
-@click.option("--capacity", type=int, help="Positions in the cache. [default: a third of the width]")
+@click.option("--steps", type=IntegerRange(min=1), default=200, show_default=True, help="Appends.")
+@click.option("--capacity", type=INTEGER, help="Positions in the cache. [default: a third of the width]")
 @click.pass_obj
 def stream(registry: Registry, steps: int, capacity: int | None, **chosen: Any) -> int:
     """Append items to the cache of one case and judge every step."""

@@ -104,6 +104,7 @@ class Verb(click.Command):
         """Parse the arguments. An unknown option is refused with a fix."""
         with refusing():
             try:
+                _require_single(self.make_parser(ctx).parse_args(list(args))[2])
                 return super().parse_args(ctx, args)
             except click.NoSuchOption as error:
                 raise _unknown_option(ctx, error) from error
@@ -140,6 +141,13 @@ def _importing_from(folder: str) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(folder)
+
+
+def _require_single(given: Sequence[click.Parameter]) -> None:
+    """Raises `UserError` if an option with a value is there twice: the last one would win in silence."""
+    for option in given:
+        if isinstance(option, click.Option) and not option.is_flag and given.count(option) > 1:
+            raise UserError(option.opts[-1], f"{given.count(option)} values", "are given", "give one")
 
 
 def _unknown_option(ctx: click.Context, error: click.NoSuchOption) -> UserError:

@@ -49,10 +49,7 @@ def prepare(cases: Sequence[Case], data: Path | None, checkpoint: Path | None) -
     Raises:
         UserError: Two cases share a name, or a case refuses the data or the weights.
     """
-    names = [case.name for case in cases]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError("--case", name, "is the name of two cases", "give each a name of its own")
+    require_names(cases)
     read: dict[type[Case], Any] = {}
     if data is not None:
         for case in cases:
@@ -63,3 +60,11 @@ def prepare(cases: Sequence[Case], data: Path | None, checkpoint: Path | None) -
         PreparedCase(case, make_inputs(case, read.get(type(case))), *case_weights(case, checkpoint))
         for case in cases
     ]
+
+
+def require_names(cases: Sequence[Case]) -> None:
+    """Raises `UserError` if two cases share a name: their results could not be told apart."""
+    names = [case.name for case in cases]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError("--case", name, "is the name of two cases", "give each a name of its own")

@@ -3,12 +3,14 @@
 import json
 import shutil
 
+import click
 import pytest
 
 import configs
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.cli import output
+from parity.cli.program import VERBS
 from parity.runners import RUNNERS
 from tests.parity.saved_runs import manifest, seal
 
@@ -22,6 +24,18 @@ TINY = ("--case", "hstu_tiny")
         (("--case", "none.yaml"), "case: 'none.yaml' cannot be read (No such file or directory); give"),
         (("--case", "hstu_tiny,./hstu_tiny.yml"), "case: 'hstu_tiny.yml' cannot be read"),
         (("--case", ","), "--case: ',' names nothing; give a name, or leave the option out"),
+        (
+            (*TINY, "--precision", "fp32,"),
+            "--precision: 'fp32,' has a comma without a name; leave that comma out",
+        ),
+        (("--case", "hstu_tiny,,dlrm_tiny"), "--case: 'hstu_tiny,,dlrm_tiny' has a comma without a name"),
+        ((*TINY, "--precision", "fp32,fp32"), "--precision: fp32 is named twice; name it once"),
+        ((*TINY, "--runners", "tripy, tripy"), "--runners: tripy is named twice; name it once"),
+        (("--case", "hstu_tiny,hstu_tiny"), "--case: hstu_tiny is named twice; name it once"),
+        (("--model", "a:case,a:case"), "--model: a:case is named twice; name it once"),
+        ((*TINY, *TINY), "--case: 2 values are given; give one"),
+        ((*TINY, "--seed", "1", "--seed=2"), "--seed: 2 values are given; give one"),
+        (("bisect", "a", "b", "--code", "x,", "--", "c"), "--code: 'x,' has a comma without a name"),
         (("--model", "small"), "case: small is no import path; write it as package.module:attribute"),
         (("--model", "no_such:case"), "case: no_such:case cannot be imported (No module named 'no_such')"),
         (("--runners", ""), "--runners: '' names nothing; give a name, or leave the option out"),
@@ -58,10 +72,23 @@ def test_a_stream_that_needs_more_memory_than_there_is_is_refused_before_it_is_d
 
 
 @pytest.mark.parametrize("option", ["--batch", "--seed", "--time-limit"])
-def test_text_where_a_number_belongs(command, option):
-    ended = command(option, "many")
+@pytest.mark.parametrize("text", ["many", "\u0663", "1_0", "\uff11"])
+def test_text_where_a_number_belongs(command, option, text):
+    ended = command(option, text)
     assert ended.code == 2
-    assert f"Invalid value for '{option}': 'many' is not a valid" in ended.err
+    assert f"Invalid value for '{option}': '{text}' is not a valid" in ended.err
+
+
+def test_every_number_of_a_verb_has_ascii_digits():
+    for verb in VERBS:
+        for option in verb.params:
+            if isinstance(option.type, (click.types.IntParamType, click.types.FloatParamType)):
+                with pytest.raises(click.BadParameter):
+                    option.type.convert("\u0663", option, None)
+
+
+def test_switches_may_be_repeated(command, tmp_path):
+    assert "holds no complete saved run" in command("replay", tmp_path, "-v", "-v").err
 
 
 @pytest.fixture
@@ -123,6 +150,9 @@ def test_a_case_file_that_is_no_yaml(refused, tmp_path):
 
 def test_two_cases_of_one_name(refused, case_file):
     assert refused("--case", f"hstu_tiny,{case_file()}") == (
+        "--case: hstu_tiny is the name of two cases; give each a name of its own"
+    )
+    assert refused("self-test", "--case", f"hstu_tiny,{case_file()}", "--clean-runs", "0") == (
         "--case: hstu_tiny is the name of two cases; give each a name of its own"
     )
 

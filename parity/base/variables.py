@@ -1,0 +1,81 @@
+"""The environment variables that decide where and with how many threads the program works.
+
+Libraries drop a value that they do not understand, mostly in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from parity.base.errors import UserError
+
+_NUMBER = r"\s*\+?0*[1-9][0-9]*\s*"
+_DEVICE = r"\s*([0-9]+|GPU-[0-9a-fA-F-]+|MIG-[0-9a-zA-Z/-]+)\s*"
+_FOLDERS = ("TMPDIR", "TEMP", "TMP")
+"""Variables with the folder for temporary files. The first one with a value is in force."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """The values of a variable.
+
+    Attributes:
+        pattern: Regular expression of the whole value.
+        problem, fix: Words for every other value.
+    """
+
+    pattern: str
+    problem: str
+    fix: str
+
+
+_THREADS = _Rule(_NUMBER, "is no positive number of threads", "give one such as 4, or unset it")
+_SWITCH = _Rule("[01]", "is neither 0 nor 1", "give one of them, or unset it")
+_RULES: Mapping[str, _Rule] = {
+    # A list has a number for each level of nested regions.
+    "OMP_NUM_THREADS": _Rule(f"{_NUMBER}(,{_NUMBER})*", _THREADS.problem, _THREADS.fix),
+    "OMP_THREAD_LIMIT": _THREADS,
+    # These libraries take an empty value for none.
+    **dict.fromkeys(
+        ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"),
+        _Rule(f"|{_NUMBER}", _THREADS.problem, _THREADS.fix),
+    ),
+    # CUDA drops the first device that it does not know and all behind it: the run would have no GPU.
+    "CUDA_VISIBLE_DEVICES": _Rule(
+        rf"\s*|\s*-1\s*|NoDevFiles|{_DEVICE}(,{_DEVICE})*",
+        "is no list of GPUs",
+        "give their numbers such as 0,1, or -1 for none, or unset it",
+    ),
+    **dict.fromkeys(
+        ("TRIPY_PORTABLE_TF32", "TRIPY_PORTABLE_CUDA_GRAPHS", "TRIPY_PORTABLE_FUSE", "NVIDIA_TF32_OVERRIDE"),
+        _SWITCH,
+    ),
+}
+
+
+def require_variables() -> None:
+    """Raise `UserError` for the value of an environment variable that cannot be used."""
+    for name, rule in _RULES.items():
+        value = os.environ.get(name)
+        if value is not None and not re.fullmatch(rule.pattern, value):
+            raise UserError(name, repr(value), rule.problem, rule.fix)
+    _require_folder()
+
+
+def _require_folder() -> None:
+    """Raise `UserError` if the folder for temporary files would be another one than a variable names."""
+    named = [(name, os.environ[name]) for name in _FOLDERS if os.environ.get(name)]
+    try:
+        used = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        name, value = named[0] if named else (_FOLDERS[0], "")
+        problem = "cannot be written, nor any other folder"
+        raise UserError(name, value, problem, "free space, or set it") from error
+    if named and os.path.abspath(named[0][1]) != os.path.abspath(used):
+        name, value = named[0]
+        problem = "cannot be written" if os.path.isdir(value) else "is no folder"
+        raise UserError(name, value, problem, "set it to another folder, or unset it")

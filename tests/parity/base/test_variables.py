@@ -1,0 +1,123 @@
+"""Environment variables that the program or its libraries read: a wrong value is refused before any work."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parity.base.errors import UserError
+from parity.base.variables import require_variables
+from tests.locations import ROOT
+
+RIGHT = {
+    "OMP_NUM_THREADS": ["1", "16", "4,2", " 4 , 2 ", "+3", "007"],
+    "OMP_THREAD_LIMIT": ["8"],
+    "MKL_NUM_THREADS": ["", "2"],
+    "OPENBLAS_NUM_THREADS": ["", "2"],
+    "CUDA_VISIBLE_DEVICES": [
+        "",
+        "-1",
+        "0",
+        "1,0",
+        " 0, 1",
+        "NoDevFiles",
+        "GPU-8932f937-d72c",
+        "MIG-GPU-8/1/0",
+    ],
+    "TRIPY_PORTABLE_FUSE": ["0", "1"],
+    "NVIDIA_TF32_OVERRIDE": ["0", "1"],
+}
+WRONG = {
+    "OMP_NUM_THREADS": ["", "abc", "-1", "0", "4,", ",4", "4,0", "1.5", "1_0", "\u0664", "4;2"],
+    "OMP_THREAD_LIMIT": ["", "0", "4,2"],
+    "MKL_NUM_THREADS": ["abc", "0", "-1"],
+    "OPENBLAS_NUM_THREADS": ["abc", "0", "-2"],
+    "GOTO_NUM_THREADS": ["x"],
+    "CUDA_VISIBLE_DEVICES": ["cuda:0", "zero", "0,,1", "0,", "-2", "0 1", "GPU"],
+    "TRIPY_PORTABLE_CUDA_GRAPHS": ["", "yes", "2"],
+    "NVIDIA_TF32_OVERRIDE": ["on"],
+}
+
+
+def pairs(values):
+    return [(name, value) for name, texts in values.items() for value in texts]
+
+
+@pytest.mark.parametrize(("name", "value"), pairs(RIGHT))
+def test_a_right_value_is_accepted(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    require_variables()
+
+
+@pytest.mark.parametrize(("name", "value"), pairs(WRONG))
+def test_a_wrong_value_is_refused(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError) as refused:
+        require_variables()
+    assert (refused.value.field, refused.value.value) == (name, repr(value))
+
+
+@pytest.fixture
+def folders(monkeypatch):
+    """The folder for temporary files is asked for anew, and no variable names one."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("name", ["TMPDIR", "TEMP", "TMP"])
+@pytest.mark.parametrize(("place", "problem"), [("none", "is no folder"), ("file", "is no folder")])
+def test_a_folder_that_cannot_be_used_is_not_replaced(folders, tmp_path, name, place, problem):
+    (tmp_path / "file").touch()
+    folders.setenv(name, str(tmp_path / place))
+    with pytest.raises(UserError, match=f"^{name}: {tmp_path / place} {problem}; set it to another folder"):
+        require_variables()
+
+
+def test_a_folder_that_cannot_be_written_is_not_replaced(folders):
+    folders.setenv("TMPDIR", "/proc")
+    with pytest.raises(
+        UserError, match="^TMPDIR: /proc cannot be written; set it to another folder, or unset it"
+    ):
+        require_variables()
+
+
+@pytest.mark.parametrize("text", [".", "here", "here/", "../{}/here", ""])
+def test_every_spelling_of_a_folder_is_accepted(folders, tmp_path, text):
+    (tmp_path / "here").mkdir()
+    folders.chdir(tmp_path)
+    folders.setenv("TMPDIR", text.format(tmp_path.name))
+    require_variables()
+
+
+@pytest.mark.parametrize(
+    "program", [("run_parity.py", "list"), ("-m", "parity", "list"), ("-m", "reference.train")]
+)
+def test_a_program_refuses_at_once(program):
+    ended = subprocess.run(
+        [sys.executable, *program],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "abc"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        "error: OMP_NUM_THREADS: 'abc' is no positive number of threads; give one such as 4, or unset it\n"
+    )
+
+
+def test_every_switch_of_the_portable_runtime_has_a_rule(monkeypatch):
+    text = (Path(ROOT) / "portable/src/tripy_portable/runtime/options.py").read_text()
+    names = re.findall(r'"(TRIPY_PORTABLE_\w+)"', text)
+    assert len(set(names)) >= 3
+    for name in names:
+        monkeypatch.setenv(name, "2")
+        with pytest.raises(UserError, match=name):
+            require_variables()
+        monkeypatch.delenv(name)
