@@ -4,16 +4,19 @@
 if __name__ == "__main__":
     from parity.base.interruption import watch
     from parity.base.memory import require_least
+    from parity.base.supervision import supervised
 
-    # Before the imports below: they take a moment, and memory.
-    watch()
-    require_least()
+    with supervised():
+        # Before the imports below: they take a moment, and memory.
+        watch()
+        require_least()
+        from cases.registry import SHIPPED
+        from parity.cli.program import as_process, program
 
-if __name__ != "__mp_main__":  # processes of runners import this file too, and need no command line
+        as_process(program(SHIPPED))
+
+elif __name__ != "__mp_main__":  # processes of runners import this file too, and need no command line
     from cases.registry import SHIPPED
-    from parity.cli.program import as_process, program
+    from parity.cli.program import program
 
     main = program(SHIPPED)
-
-if __name__ == "__main__":
-    as_process(main)

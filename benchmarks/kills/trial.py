@@ -220,10 +220,11 @@ def _temporary_files(place: Path) -> list[Path]:
 def _watches(pid: int) -> bool:
     """Whether a process waits for signals, or has ended. Python needs a moment to the first line."""
     try:
-        caught = re.search(r"SigCgt:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
+        # The program blocks them, and a handler of `reference.train` catches them.
+        masks = re.findall(r"Sig(?:Blk|Cgt):\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
     except OSError:
         return True
-    return caught is None or bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return not masks or any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
 
 def _wait_for(is_so: Callable[[], bool]) -> None:

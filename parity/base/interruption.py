@@ -21,10 +21,7 @@ from typing import Any
 
 from parity.base import streams
 from parity.base.errors import UserError
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_CURSOR = "\x1b[?25h\r\n"
-"""Shows the cursor again, which a moving line of progress hides."""
+from parity.base.supervision import SIGNALS, shown_cursor, tell
 
 _NOTHING = "this call has saved nothing: the same command begins anew"
 
@@ -129,6 +126,8 @@ def _listen() -> None:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+    # In a child they have waited for this moment; see `parity.base.supervision`.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_wait, args=(reading,), name="interruption", daemon=True).start()
 
 
@@ -174,8 +173,9 @@ def _end(number: int) -> None:
     _undo_all()
     with contextlib.suppress(OSError):
         text = f"interrupted by {signal.Signals(number).name}; {_what_remains() or _NOTHING}\n"
-        os.write(_stderr, f"{_CURSOR if sys.__stderr__ and sys.__stderr__.isatty() else ''}{text}".encode())
+        os.write(_stderr, f"{shown_cursor()}{text}".encode())
     _undo_all()
+    tell(128 + number)
     _leave(128 + number)
 
 

@@ -61,7 +61,7 @@ def guard(remains: Callable[[], str]) -> None:
     Args:
         remains: Words for the results that the program has at the moment; empty without any.
     """
-    _open_closed()
+    open_closed()
 
     def on_loss(error: OSError) -> None:
         fix = "; ".join(filter(None, ["lead it elsewhere", remains()]))
@@ -85,7 +85,7 @@ def refuse(error: UserError) -> NoReturn:
     sys.exit(2)
 
 
-def _open_closed() -> None:
+def open_closed() -> None:
     """Lead streams that are closed nowhere: another file would get their numbers and their text."""
     for number, name in enumerate(_NAMES):
         try:

@@ -12,15 +12,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from parity.base.errors import UserError, check_names
-from parity.base.interruption import watch
-from parity.base.memory import require_least
 from parity.base.process import leave_out_of_collections
 from parity.base.streams import require_output
 from parity.base.temporaries import own_temporaries
 from parity.case import Registry
 from parity.cli.bisect import bisect
 from parity.cli.new import new
-from parity.cli.registered import REGISTERED
 from parity.cli.reports import compare, list_all
 from parity.cli.runs import replay, resume, run
 from parity.cli.serving import serve
@@ -109,10 +106,3 @@ def _width() -> int:
         return int(os.environ.get("COLUMNS", ""))
     except ValueError:
         return 0
-
-
-def installed() -> None:
-    """The installed program `parity`, over the cases that installed packages register."""
-    watch()
-    require_least()
-    as_process(program(REGISTERED))

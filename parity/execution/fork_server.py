@@ -19,8 +19,9 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from unittest import mock
 
-from parity.base.interruption import SIGNALS, own_process
+from parity.base.interruption import own_process
 from parity.base.process import die_with_parent, leave_out_of_collections
+from parity.base.supervision import SIGNALS
 
 _MODULES = [
     # First, since the server ends with its parent from this import on.

@@ -10,10 +10,12 @@ from tests.locations import ROOT
 
 NAME = "moving_case"
 PROGRAM = (
-    "from tests.parity.saved_runs import quick_runs; from parity.cli.program import installed\n"
-    "with quick_runs(): installed()"
+    "from parity.base.interruption import watch; watch()\n"
+    "from tests.parity.saved_runs import quick_runs\n"
+    "from parity.cli.program import as_process, program; from parity.cli.registered import REGISTERED\n"
+    "with quick_runs(): as_process(program(REGISTERED))"
 )
-"""The installed program, with quick runs, for `python -c`."""
+"""The work of the installed program, with quick runs, for `python -c`."""
 CASE = """
 import numpy as np
 import nvtripy as tp

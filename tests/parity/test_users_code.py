@@ -104,10 +104,19 @@ LEAVES = {
     "os": ("__import__('os')._exit(0)", "_exit(0)"),
     "posix": ("__import__('posix')._exit(0)", "_exit(0)"),
     "exec": ("__import__('os').execv('/bin/true', ['true'])", "execv('/bin/true', ['true'])"),
+    "C, at once": ("__import__('ctypes').CDLL(None)._exit(0)", ""),
+    "C": ("__import__('ctypes').CDLL(None).exit(0)", ""),
 }
-"""Calls that end a process with 0, and their words in a message."""
+"""Calls that end a process with 0, and their words in a message; none where Python does not see the end."""
+SILENT = "case: its code ends the program with exit code 0 and without a verdict; "
 PLACES = {"import": ("import nvtripy", 2), "reference": (REFERENCE, 2), "module": ("super().__init__()", 2)}
+PLACES["inputs"] = INPUTS, 2
 PLACES["forward"] = "return ", 1
+
+
+def assert_told(err, words):
+    assert (f"SystemExit: {words}" if words else SILENT) in err
+    assert words == "" or "leaves.py:" in err
 
 
 @pytest.mark.sampled
@@ -125,8 +134,7 @@ def test_a_case_that_ends_its_process_with_0_does_not_pass(tmp_path, place, code
     )
     assert ended.returncode == code, ended
     if code == 2:
-        assert f"SystemExit: {words}" in ended.stderr
-        assert "leaves.py:" in ended.stderr
+        assert_told(ended.stderr, words)
 
 
 @pytest.mark.parametrize(("call", "words"), LEAVES.values(), ids=LEAVES)
@@ -141,8 +149,7 @@ def test_a_forward_in_the_program_itself_does_not_pass_either(tmp_path, call, wo
         text=True,
     )
     assert ended.returncode == 2, ended
-    assert f"SystemExit: {words}" in ended.stderr
-    assert "leaves.py:" in ended.stderr
+    assert_told(ended.stderr, words)
 
 
 def test_what_the_machine_lacks_is_no_mistake_of_the_case(refused, tmp_path, monkeypatch):

@@ -141,7 +141,7 @@ def test_a_missing_or_wrong_argument_is_bad_input():
 
 
 def test_the_installed_program_has_the_verbs():
-    text = "from parity.cli.program import installed; installed()"
+    text = "from parity.__main__ import installed; installed()"
     ended = subprocess.run(
         [sys.executable, "-c", text, "list"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -166,6 +166,7 @@ def test_of_two_resumes_one_goes_on_and_a_replay_meanwhile_is_refused(started, t
     while not list(folder.glob("*/batch_*/*/files.json")):
         assert time.monotonic() - began < PATIENCE
         time.sleep(0.01)
+    killed = (folder / LOCK).read_text().strip()
     process.kill()
     process.wait(PATIENCE)
     _until_none(temporary)
@@ -174,14 +175,14 @@ def test_of_two_resumes_one_goes_on_and_a_replay_meanwhile_is_refused(started, t
     first = subprocess.Popen([*words, "resume", str(folder)], cwd=tmp_path, env=environment)
     began = time.monotonic()
     # The killed run's lock has its own number.
-    while (folder / LOCK).read_text() != f"{first.pid}\n":
+    while (holder := (folder / LOCK).read_text().strip()) in (killed, ""):
         assert time.monotonic() - began < PATIENCE
         time.sleep(0.01)
     # It stands still until the others have ended, however long these take.
-    first.send_signal(signal.SIGSTOP)
+    os.kill(int(holder), signal.SIGSTOP)
     try:
         assert first.poll() is None
-        refusals = {"resume": f"is in use by process {first.pid}", "replay": "holds no complete saved run"}
+        refusals = {"resume": f"is in use by process {holder}", "replay": "holds no complete saved run"}
         for verb, refusal in refusals.items():
             ended = subprocess.run(
                 [*words, verb, str(folder)], cwd=tmp_path, env=environment, capture_output=True, text=True
@@ -190,7 +191,7 @@ def test_of_two_resumes_one_goes_on_and_a_replay_meanwhile_is_refused(started, t
             assert refusal in ended.stderr
             assert "Traceback" not in ended.stderr
     finally:
-        first.send_signal(signal.SIGCONT)
+        os.kill(int(holder), signal.SIGCONT)
     assert first.wait(PATIENCE) == 0
     ended = subprocess.run([*words, "replay", str(folder)], cwd=tmp_path, check=False)
     assert ended.returncode == 0
