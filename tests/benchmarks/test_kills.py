@@ -11,6 +11,7 @@ import pytest
 from benchmarks.kills import leftovers
 from benchmarks.kills.__main__ import table
 from benchmarks.kills.trial import PATIENCE, Bench, Finding, Kill
+from benchmarks.kills.verbs import VERBS
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,7 @@ def bench():
         ("precision", Kill(signal.SIGKILL)),
         ("self-test", Kill(signal.SIGINT, whole_group=True)),
         ("serve", Kill(signal.SIGTERM)),
+        ("compare", Kill(signal.SIGINT)),
         ("train", Kill(signal.SIGTERM, whole_group=True)),
         ("train", Kill(signal.SIGKILL)),
     ],
@@ -38,6 +40,24 @@ def bench():
 )
 def test_a_killed_verb_goes_on(bench, verb, kill):
     assert bench.kill(verb, kill, bench.seconds(verb) / 2).problems == []
+
+
+def test_two_undisturbed_comparisons_are_equal_and_another_result_is_not(tmp_path):
+    results = []
+    for moment, text in (
+        ("20260101-000000-000001", "{}"),
+        ("20260101-000000-000002", "{}"),
+        ("20260102", "[]"),
+    ):
+        folder = tmp_path / moment
+        written = folder / "parity_reports" / moment / "compare.json"
+        written.parent.mkdir(parents=True)
+        written.write_text(text)
+        out = f"NOTHING MOVED\nreport: parity_reports/{moment}/compare.json\n"
+        results.append(VERBS["compare"].result(folder, out))
+    assert results[0] == results[1] != results[2]
+    assert VERBS["compare"].result(folder, "MOVED") != results[2]
+    assert VERBS["compare"].saves(folder)
 
 
 def test_half_a_file_is_damaged(tmp_path):
