@@ -50,16 +50,16 @@ _RULES: Mapping[str, _Rule] = {
         "is no list of GPUs",
         "give their numbers such as 0,1, or -1 for none, or unset it",
     ),
-    **dict.fromkeys(
-        ("TRIPY_PORTABLE_TF32", "TRIPY_PORTABLE_CUDA_GRAPHS", "TRIPY_PORTABLE_FUSE", "NVIDIA_TF32_OVERRIDE"),
-        _SWITCH,
-    ),
+    "NVIDIA_TF32_OVERRIDE": _SWITCH,
 }
+_SWITCHES = "TRIPY_PORTABLE_"
+"""Beginning of the names of the portable runtime's variables."""
 
 
 def require_variables() -> None:
     """Raise `UserError` for the value of an environment variable that cannot be used."""
-    for name, rule in _RULES.items():
+    switches = {name: _SWITCH for name in os.environ if name.startswith(_SWITCHES)}
+    for name, rule in {**_RULES, **switches}.items():
         value = os.environ.get(name)
         if value is not None and not re.fullmatch(rule.pattern, value):
             raise UserError(name, repr(value), rule.problem, rule.fix)

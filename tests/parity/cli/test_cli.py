@@ -204,7 +204,7 @@ def test_a_plain_run_is_every_default_case_and_no_runner_is_asked_for(requested)
 
 def test_options_reach_the_pipeline(requested, tmp_path):
     request = requested(
-        *("--case", "hstu_tiny_rated, hstu_tiny,hstu_tiny", "--precision", "bf16,fp32"),
+        *("--case", "hstu_tiny_rated, hstu_tiny", "--precision", "bf16,fp32"),
         *("--runners", "tripy,torch"),
         *("--batch", "9", "--seed", "4", "--data", "u.data", "--weights", "w.pt", "--time-limit", "2.5"),
         *("--memory", "4"),
