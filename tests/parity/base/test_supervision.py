@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.locations import ROOT
+from tests.parity import own_group
 
 PATIENCE = 300
 START = (
@@ -28,16 +29,7 @@ def program():
     processes = []
 
     def start(text):
-        process = subprocess.Popen(
-            [sys.executable, "-c", text],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            # A shell ignores SIGINT for programs in the background, and so do their children.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        process = own_group.start([sys.executable, "-c", text])
         processes.append(process)
         return process, int(process.stdout.readline())
 

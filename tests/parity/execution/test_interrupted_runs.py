@@ -13,6 +13,7 @@ import pytest
 
 from parity.base.locks import LOCK, locked
 from tests.locations import ROOT
+from tests.parity import own_group
 
 ARGUMENTS = ("--case", "dlrm_tiny", "--precision", "fp32,fp16", "--runners", "tripy")
 PATIENCE = 300
@@ -27,17 +28,8 @@ def started(short_folder):
     processes = []
 
     def start(*arguments):
-        process = subprocess.Popen(
-            [sys.executable, "run_parity.py", *ARGUMENTS, *map(str, arguments)],
-            cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(temporary)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            # A shell ignores SIGINT for programs in the background, and so do their children.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        words = [sys.executable, "run_parity.py", *ARGUMENTS, *map(str, arguments)]
+        process = own_group.start(words, env={**os.environ, "TMPDIR": str(temporary)})
         processes.append(process)
         # A line without a step says that it works.
         assert any("dlrm_tiny" in line for line in process.stderr)
