@@ -88,7 +88,7 @@ class Errors:
         self,
         result: torch.Tensor,
         shape: torch.Size,
-        terms_norm: torch.Tensor,
+        terms_norm: torch.Tensor | None,
         count: int,
         exact: torch.Tensor | None,
         before_bias: torch.Tensor | None = None,
@@ -98,7 +98,7 @@ class Errors:
         Args:
             result: Float64, of a shape that broadcasts to `shape`.
             shape: Shape of the errors.
-            terms_norm: Norm of the terms of each sum; it broadcasts to `shape`.
+            terms_norm: Norm of the terms of each sum; it broadcasts to `shape`. None for the result's size.
             count: Terms of a sum; 1 for an elementwise operation.
             exact: Elements without an error; None where there are none.
             before_bias: The sum that a bias is added to; it broadcasts to `shape`. None without a bias.
@@ -117,7 +117,7 @@ class Errors:
             normal = torch.randn(shape, generator=self._generator)
             unit = RMS * self._precision.accumulation_roundoff * math.sqrt(math.log2(count))
             # Before the result changes: its size may be the norm.
-            normal = normal.mul(terms_norm).mul_(unit)
+            normal = normal.mul(result.abs() if terms_norm is None else terms_norm).mul_(unit)
         rounded.addcmul_(uniform, scale, value=2.0 * self._precision.unit_roundoff)
         if cancelled is not None:
             uniform = torch.rand(shape, generator=self._generator).sub_(0.5)
@@ -158,8 +158,7 @@ class Roundings(EachOperation):
             if count and is_wide(tensor):
                 exact = exact_elements(name, kwargs, tensor, operands) if count == 1 else None
                 # In place: a view stays a view, and an argument that is written to stays that argument.
-                norms = tensor.abs() if norm is None else norm
-                self._errors.add(tensor, tensor.shape, norms, count, exact, before)
+                self._errors.add(tensor, tensor.shape, norm, count, exact, before)
         return result
 
 
