@@ -137,3 +137,33 @@ def test_logits_that_are_too_large_move_two_metrics(factor, flagged):
     evaluation.add_outputs({"torch": p, "oracle": p, "port": port}, labels, {}, 10)
     judged = evaluation.judge("port")
     assert {one.name for one in judged if one.values is not None and one.values.flagged} == flagged
+
+
+@pytest.mark.parametrize(("gap", "count"), [(0.25, 0), (0.125, 1)])
+def test_an_exchange_of_candidates_counts_beyond_the_least_gap(gap, count):
+    """Candidates that become equal are exchanged as well."""
+    expected, valid = np.array([[0.25, 0.5]]), np.ones((1, 2), bool)
+    for actual in ([[0.5, 0.25]], [[0.375, 0.375]]):
+        assert reordered_requests(expected, np.array(actual), valid, gap) == count
+    assert reordered_requests(expected, expected, valid, 0.0) == 0
+
+
+def test_candidates_of_another_number_of_requests_are_an_error():
+    two, one = np.zeros((2, 3)), np.ones((1, 3), bool)
+    for sides in ((two, two[:1], one), (two, two, one), (two[:1], two, one)):
+        with pytest.raises(ValueError, match="zip"):
+            reordered_requests(*sides, 0.0)
+
+
+def test_the_last_bin_holds_probabilities_from_nine_tenths_to_one():
+    p, truth = np.array([0.875, 0.9375, 1.0]), np.array([1, 1, 0])
+    # Of the last bin, 1.9375 are expected and one click is there.
+    assert OVER[CALIBRATION_ERROR](p, truth) == pytest.approx((0.125 + 0.9375) / 3)
+
+
+def test_each_sample_has_its_own_entropy():
+    p, truth = np.full((2, 2), 0.5), np.array([[1, 0], [1, 1]])
+    entropy = OVER[NORMALIZED_ENTROPY](p, truth)
+    assert entropy[0] == pytest.approx(1.0)
+    assert np.isnan(entropy[1])
+    assert np.isnan(OVER[NORMALIZED_ENTROPY](p, 1 - truth)[1])
