@@ -74,19 +74,31 @@ def _trials(
     for text, changed in _changed_arguments(arguments):
         yield text, lambda changed=changed: run({**arguments, **changed})
     # A loop has few joint changes and many single ones.
-    for text, together in _joint(changes):
+    places = _places(changes)
+    for text, together in _joint(changes, places):
         yield text, lambda made=together: _run_changed(run, arguments, made)
     for place, change in changes:
-        yield change.text, lambda made={place: change}: _run_changed(run, arguments, made)
+        # Equal changes of one operation share a place.
+        runs = list(places.get((change.origin, change.text), ()))
+        one = f", in run {runs.index(place) + 1} of {len(runs)} of the line" if len(runs) > 1 else ""
+        yield change.text + one, lambda made={place: change}: _run_changed(run, arguments, made)
 
 
-def _joint(changes: Sequence[tuple[int, Change]]) -> Iterator[tuple[str, dict[int, Change]]]:
-    """One mistake at several operations: all runs of a place in the code, selections of a few, or all."""
-    places: dict[tuple[Hashable, str], dict[int, Change]] = {}
+Places = dict[tuple[Hashable, str], dict[int, Change]]
+"""The runs of a change, by its place in the code and its words."""
+
+
+def _places(changes: Sequence[tuple[int, Change]]) -> Places:
+    places: Places = {}
     for place, change in changes:
         # Others have words of their own for several operations.
         if change.origin is not None and not change.together:
             places.setdefault((change.origin, change.text), {})[place] = change
+    return places
+
+
+def _joint(changes: Sequence[tuple[int, Change]], places: Places) -> Iterator[tuple[str, dict[int, Change]]]:
+    """One mistake at several operations: all runs of a place in the code, selections of a few, or all."""
     for (_, text), runs in places.items():
         if len(runs) > 1:
             yield f"{text}, in all {len(runs)} runs of the line", runs

@@ -20,8 +20,7 @@ def applied(errors, failed, taps=TAPS, places=TAPS):
         tolerated=lambda name, path: errors.get(name, 0.0),
     )
     judged = [
-        tap(name, kind=f"Kind of {name}", **dict.fromkeys(failed.get(name, ()), FAILED))
-        for name in taps
+        tap(name, kind=f"Kind of {name}", **dict.fromkeys(failed.get(name, ()), FAILED)) for name in taps
     ]
     after, tolerated = tolerate(evidence, judged)
     assert [(one.tap, one.path, one.kind) for one in after] == [

@@ -38,6 +38,16 @@ def test_an_operand_of_a_sum_that_every_step_transposes():
     assert text == f"fits the reference with other of add transposed, in all {STEPS} runs of the line"
 
 
+def test_a_factor_that_one_step_leaves_out():
+    factors = iter([ARGUMENTS["scale"]] * 2 + [torch.ones(D)] + [ARGUMENTS["scale"]] * (STEPS - 3))
+
+    def port(**arguments):
+        return summed(**arguments, factor=lambda scale: next(factors))
+
+    text = told(summed, port, ARGUMENTS)
+    assert text == f"fits the reference without the factor of {D}, in run 3 of {STEPS} of the line"
+
+
 def test_two_lines_are_two_places():
     def reference(x, first=1.0, second=1.0):
         y = x[0] * ARGUMENTS["scale"] ** first
