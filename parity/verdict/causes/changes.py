@@ -190,7 +190,9 @@ def _order(operation: Operation) -> Iterator[Change]:
         parts = named["tensors"] if joins else operation.run()
         what = "operands" if joins else "parts"
         for first, second in combinations(range(min(len(parts), MOST_PARTS)), 2):
-            if parts[first].shape == parts[second].shape:
+            # Operands may have other lengths along the axis that joins them.
+            axis = named.get("dim", 0) if operation.name == "cat" else None
+            if _shape_without(parts[first], axis) == _shape_without(parts[second], axis):
                 text = f"with {what} {first} and {second} of {operation.words} exchanged"
                 yield Change(text, lambda o, pair=(first, second): _exchanged(o, joins, *pair))
     if operation.name in ("permute", "transpose"):
@@ -200,6 +202,14 @@ def _order(operation: Operation) -> Iterator[Change]:
         )
     if operation.name in ("view", "_unsafe_view"):
         yield from _folds(operation, named["self"], list(named["size"]))
+
+
+def _shape_without(tensor: torch.Tensor, axis: int | None) -> list[int]:
+    """A shape without the length along an axis, or the whole shape."""
+    shape = list(tensor.shape)
+    if axis is not None and shape:
+        shape[axis] = 0
+    return shape
 
 
 def _folds(operation: Operation, x: torch.Tensor, size: list[int]) -> Iterator[Change]:

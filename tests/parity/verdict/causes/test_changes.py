@@ -244,7 +244,11 @@ def test_exchanged_parts():
 def test_exchanged_operands():
     a, b, c = SQUARE, SQUARE + 1, WIDE
     words = "with operands {} and {} of {} exchanged".format
-    assert_tried({words(0, 1, "cat"): torch.cat([b, a, c], 1)}, aten.cat.default, [a, b, c], 1)
+    # Operands may have other lengths along the axis that joins them, such as features of two sources.
+    orders = {words(0, 1, "cat"): [b, a, c], words(0, 2, "cat"): [c, b, a], words(1, 2, "cat"): [a, c, b]}
+    tried_orders = {text: torch.cat(order, 1) for text, order in orders.items()}
+    assert_tried(tried_orders, aten.cat.default, [a, b, c], 1)
+    assert not tried(aten.cat.default, [torch.empty(0), X], 0)
     assert_tried({words(0, 1, "stack"): torch.stack([b, a], 1)}, aten.stack.default, [a, b], 1)
 
 
