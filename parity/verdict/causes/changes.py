@@ -227,6 +227,24 @@ def _folds(operation: Operation, x: torch.Tensor, size: list[int]) -> Iterator[C
             lambda o: o.named()["self"].transpose(-1, -2).reshape(size),
             FOLDS,
         )
+    elif (place := _joined_at(x, size)) is not None:
+        axes = [length for length in x.shape if length != 1]
+        text = f"with the joined axes of {axes[place]} and {axes[place + 1]} exchanged before a view"
+        yield Change(
+            text, lambda o: o.named()["self"].reshape(axes).transpose(place, place + 1).reshape(size)
+        )
+
+
+def _joined_at(x: torch.Tensor, size: list[int]) -> int | None:
+    """The first of two neighbouring axes that a view joins, axes of 1 aside; None if it does more."""
+    known = math.prod(length for length in size if length != -1)
+    sizes = [x.numel() // max(1, known) if length == -1 else length for length in size]
+    first, second = ([length for length in shape if length != 1] for shape in (list(x.shape), sizes))
+    for place in range(len(second)):
+        joined = [*first[:place], math.prod(first[place : place + 2]), *first[place + 2 :]]
+        if joined == second and len(first) == len(second) + 1:
+            return place
+    return None
 
 
 def _exchanged(operation: Operation, joins: bool, first: int, second: int) -> Any:

@@ -280,7 +280,35 @@ def test_a_folded_axis_in_the_other_order(function, shape, size, is_tried):
     name = function.overloadpacket.__name__.removeprefix("_")
     folded = x.reshape(*size[:-2], size[-1], size[-2]).mT if is_tried else None
     expected = {f"with the last two axes of {name} exchanged": folded} if is_tried else {}
-    assert_tried(expected, function, x, size)
+    assert_tried(expected, function, x, size, part="last two axes")
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "axes"),
+    [
+        ((3, 6, 8), [18, 8], (0, 1)),
+        ((3, 6, 8), [-1, 8], (0, 1)),
+        ((3, 4, 6, 8), [3, 24, 8], (1, 2)),
+        ((3, 4, 1, 6), [3, 24], (1, 2)),
+        ((3, 4, 1, 6), [3, -1], (1, 2)),
+        ((3, 4, 1, 6), [3, 1, 24], (1, 2)),
+        # Views that join no pair of axes, or more.
+        ((3, 4, 6, 8), [12, 48], None),
+        ((3, 4, 6), [72], None),
+        ((3, 4, 6), [3, 4, 6, 1], None),
+        ((3, 4, 6), [4, 18], None),
+        ((3, 4), [4, 3], None),
+    ],
+)
+def test_axes_are_joined_in_the_other_order(shape, size, axes):
+    x = tensor(1, *shape)
+    expected = {}
+    if axes is not None:
+        long = [length for length in shape if length != 1]
+        first, second = (long[axis] for axis in axes)
+        text = f"with the joined axes of {first} and {second} exchanged before a view"
+        expected = {text: x.reshape(long).transpose(*axes).reshape(size)}
+    assert_tried(expected, aten.view.default, x, size, part="joined")
 
 
 def test_a_product_has_a_factor_of_a_width():
