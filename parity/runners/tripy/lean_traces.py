@@ -5,8 +5,9 @@ messages. Stacks take nine tenths of the time of a trace. After an error, a seco
 message. For every operation nvtripy also searches the same requirements, compares the same types with the
 same signature, and derives the same types of arguments. The functions that derive them refer to themselves,
 so that only a collection of garbage frees the arguments. It parses the source
-of every converted argument, and opens two files for the messages of every compilation. Most constants of a
-trace are the same few integers of shapes, and each one gets memory of its own.
+of every converted argument, and opens two files for the messages of every compilation. For the type of each
+tensor it makes all types. Most constants of a trace are the same few integers of shapes, and each one gets
+memory of its own.
 
 The replaced functions are internal to nvtripy 0.1.6 and 0.1.7. Importing this module raises `AttributeError`
 or `ImportError` where they do not exist.
@@ -23,7 +24,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 import nvtripy as tp
+from mlir_tensorrt.compiler import ir
 from nvtripy.backend.mlir import compiler
+from nvtripy.backend.mlir import utils as mlir_utils
 from nvtripy.frontend import wrappers
 from nvtripy.frontend.constraints.base import Constraints
 from nvtripy.frontend.constraints.fetcher import GetDataType
@@ -188,6 +191,24 @@ def _dtype_at_once(self: GetDataType, args: Any, returns: Any = None) -> Any:
     return value.dtype if isinstance(value, tp.Tensor) else _dtype_of(self, args, returns)
 
 
+def _one_element_type(dtype: tp.dtype) -> Any:
+    """`get_mlir_dtype`, which makes the asked type and no other."""
+    return _ELEMENT_TYPES[dtype.name]()
+
+
+_ELEMENT_TYPES: dict[str, Callable[[], Any]] = {
+    "float32": ir.F32Type.get,
+    "float16": ir.F16Type.get,
+    "float8": ir.Float8E4M3FNType.get,
+    "bfloat16": ir.BF16Type.get,
+    **{
+        name: functools.partial(ir.IntegerType.get_signless, bits)
+        for name, bits in (("int4", 4), ("int8", 8), ("int32", 32), ("int64", 64), ("bool", 1))
+    },
+}
+"""MLIR's types by the name of Tripy's. Each belongs to the context in which it is made."""
+
+
 def _constant_in_shared_memory(self: Constant, data: Any, device: Any = None, dtype: Any = None) -> None:
     """`Constant.__init__`, which gives a few integers on the host the memory of the same ones before."""
     key = _integer_key(data) if device is None and dtype is None else None
@@ -240,6 +261,7 @@ _LEAN: list[tuple[Any, str, Callable]] = [
     (FuncOverload, "matches_arg_types", _match_once),
     (wrappers, "_find_known_datatypes", _derive_once),
     (GetDataType, "__call__", _dtype_at_once),
+    (mlir_utils, "get_mlir_dtype", _one_element_type),
     (Constant, "__init__", _constant_in_shared_memory),
 ]
 """Functions of nvtripy by their owner and name, and their lean forms."""

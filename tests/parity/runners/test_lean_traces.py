@@ -5,6 +5,8 @@ import gc
 import nvtripy as tp
 import pytest
 import torch
+from nvtripy.backend.mlir import utils as mlir_utils
+from nvtripy.common.datatype import DATA_TYPES
 
 import parity
 from parity.runners.tripy.lean_traces import (
@@ -51,6 +53,15 @@ def test_a_comparison_records_no_call_stacks():
     assert parity.compare(Reference(), Port, {"x": torch.ones(3)}, ("fp32",)).passed
     assert files
     assert not any(__file__ in frames for frames in files)
+
+
+def test_each_type_of_a_graph_is_the_one_that_nvtripy_makes():
+    # Bound to its module's function before a trace replaces it.
+    nvtripys, context = mlir_utils.get_mlir_dtype, mlir_utils.make_ir_context()
+    with context, lean_traces():
+        assert mlir_utils.get_mlir_dtype is not nvtripys
+        for dtype in DATA_TYPES.values():
+            assert str(mlir_utils.get_mlir_dtype(dtype)) == str(nvtripys(dtype))
 
 
 def test_the_types_of_a_list_are_those_of_its_members():
