@@ -45,12 +45,15 @@ _RELATIVES = tuple(
         "_softmax _log_softmax",
         "add sub",
         "mul div",
+        "mul add",
         "remainder fmod",
         "cumsum cumprod",
         "bitwise_and bitwise_or bitwise_xor",
         "logical_and logical_or logical_xor",
     )
 )
+_OF_TENSORS = frozenset({"mul", "add"})
+"""Relatives of two tensors. A constant of one is no constant of the other."""
 _LEFT_OUT = frozenset(
     (
         "clamp clamp_min clamp_max abs neg exp log log1p sqrt round floor ceil trunc "
@@ -107,13 +110,18 @@ def _activations(operation: Operation) -> Iterator[Change]:
 
 def _relatives(operation: Operation) -> Iterator[Change]:
     for group in _RELATIVES:
-        if operation.name in group:
+        if operation.name in group and (group != _OF_TENSORS or _has_two_tensors(operation)):
             for name in sorted(group - {operation.name}):
                 text = f"with {name.lstrip('_')} in place of {operation.words}"
                 yield Change(
                     text + _by_constant(operation, group),
                     lambda o, name=name: getattr(torch, name)(*o.args, **o.kwargs),
                 )
+
+
+def _has_two_tensors(operation: Operation) -> bool:
+    other = operation.named().get("other")
+    return isinstance(other, torch.Tensor) and other.ndim > 0
 
 
 def _by_constant(operation: Operation, group: frozenset[str]) -> str:

@@ -48,6 +48,8 @@ CONFUSED = {
     "mean": (lambda x: x.mean(1), lambda x: x.sum(1), "with sum in place of mean"),
     "extremes": (lambda x: x.amax(1), lambda x: x.amin(1), "with amin in place of amax"),
     "sign": (lambda x: torch.tanh(x + Y), lambda x: torch.tanh(x - Y), "with sub in place of add"),
+    "sum": (lambda x: torch.tanh(x * Y), lambda x: torch.tanh(x + Y), "with add in place of mul"),
+    "product": (lambda x: torch.tanh(x + Y), lambda x: torch.tanh(x * Y), "with mul in place of add"),
     "order of a quotient": (lambda x: Y / (2 + x**2), lambda x: (2 + x**2) / Y, "operands of div exchanged"),
     "branches": (
         lambda x: torch.where(x > 0, x, Y),
@@ -147,6 +149,14 @@ def test_the_correction_of_a_variance_is_1_unless_it_is_named():
 def test_a_relative_has_the_options_of_the_operation():
     results = tried(aten.sum.dim_IntList, X.float(), [1], dtype=torch.float64)
     assert results["with mean in place of sum"].dtype is torch.float64
+
+
+@pytest.mark.parametrize("other", [2.0, torch.tensor(2.0)])
+def test_a_constant_of_a_sum_is_none_of_a_product(other):
+    assert "with mul in place of add" in tried(aten.add.Tensor, X, X)
+    for function in (aten.add.Tensor, aten.mul.Tensor):
+        texts = tried(function, X, other)
+        assert not any(text.startswith(("with mul in", "with add in")) for text in texts)
 
 
 def test_a_number_is_not_exchanged_with_a_tensor():
