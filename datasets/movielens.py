@@ -169,10 +169,11 @@ def check_fits(data: Ratings, num_items: int, num_ratings: int) -> None:
     largest = int(data.item_ids.max())
     if largest > num_items:
         count = int((data.item_ids > num_items).sum())
+        ratings = "1 rating" if count == 1 else f"{count} ratings"
         raise DataError(
             "data",
             str(data.path),
-            f"({data.format}) has item {largest}, and {count} ratings above num_items {num_items}",
+            f"({data.format}) has item {largest}, and {ratings} above num_items {num_items}",
             f"use a case whose num_items is at least {largest}",
         )
     highest = int(data.ratings.max())
@@ -254,7 +255,7 @@ class _BrokenLines:
             raise DataError(
                 "data",
                 str(self._path),
-                f"has {self._count} broken lines ({shown}{more})",
+                f"has {self._count} broken line{'s' if self._count > 1 else ''} ({shown}{more})",
                 "correct or remove them; every line is user, item, rating, timestamp",
             )
 

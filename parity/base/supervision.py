@@ -22,6 +22,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NO_VERDICT = 2
 _KEPT = "a --save folder keeps its whole batches: `resume` goes on"
 
+_LIBRARY = "correct the library that fails"
+_FIXES = {
+    # The system sends it where memory is short.
+    signal.SIGKILL: "free memory, set --memory, or raise the limit of processor time (ulimit -t)",
+    signal.SIGXCPU: "raise the limit of processor time (ulimit -t)",
+    **dict.fromkeys((signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL), _LIBRARY),
+}
+"""Remedies by the signal that ends the program."""
+
 _teller: tuple[int, int] | None = None
 """Process id of the child, and the descriptor where it tells; None in other processes."""
 
@@ -125,9 +134,7 @@ def _result(ended: int, told: int | None) -> int:
         return told
     if ended < 0:
         name = signal.Signals(-ended).name if -ended in set(signal.Signals) else str(-ended)
-        # The system sends it where memory is short.
-        is_killed = -ended == signal.SIGKILL
-        fix = "free memory, or set --memory" if is_killed else "correct the library that fails"
+        fix = _FIXES.get(-ended, "call again")
         error = UserError("machine", "the program", f"is ended by {name}", f"{fix}; {_KEPT}")
     else:
         problem = f"ends the program with exit code {ended} and without a verdict"

@@ -42,11 +42,11 @@ def outcome(report: Report) -> Outcome:
     modules = [module for entry in judged for module in entry.modules]
     gaps = sum(module.status == "GAP" for module in modules)
     limited = sum(module.by_nature for module in modules)
-    compared = f"{_counted(len(modules) - gaps, 'module verdict')} of {_counted(len(judged), 'run')}"
-    notes = f"; {_counted(gaps, 'gap')}, each with its reason" if gaps else ""
-    notes += f"; {_counted(limited, 'check')} cannot detect 1 % in any batch of a run" if limited else ""
-    notes += f"; {_counted(built, 'engine')} built and not run" if built else ""
-    notes += f"; {_counted(len(broken), 'run')} without a verdict" if broken else ""
+    compared = f"{counted(len(modules) - gaps, 'module verdict')} of {counted(len(judged), 'run')}"
+    notes = f"; {counted(gaps, 'gap')}, each with its reason" if gaps else ""
+    notes += f"; {counted(limited, 'check')} cannot detect 1 % in any batch of a run" if limited else ""
+    notes += f"; {counted(built, 'engine')} built and not run" if built else ""
+    notes += f"; {counted(len(broken), 'run')} without a verdict" if broken else ""
     changed = ", ".join(report.changed_code)
     notes += f"; the captures are of other code than today's {changed}" if changed else ""
     streams = sum(len(case.streams) for case in report.cases)
@@ -54,9 +54,9 @@ def outcome(report: Report) -> Outcome:
     if failed or failing_streams:
         with_verdict = sum(entry.verdict != "NONE" for entry in entries)
         verb = "diverges" if len(failed) == 1 else "diverge"
-        notes += f"; {failing_streams} of {_counted(streams, 'stream')} fail" if failing_streams else ""
-        return Outcome("FAIL", f"{len(failed)} of {_counted(with_verdict, 'run')} {verb}{notes}.")
-    compared += f" and {_counted(streams, 'stream')}" if streams else ""
+        notes += f"; {failing_streams} of {counted(streams, 'stream')} fail" if failing_streams else ""
+        return Outcome("FAIL", f"{len(failed)} of {counted(with_verdict, 'run')} {verb}{notes}.")
+    compared += f" and {counted(streams, 'stream')}" if streams else ""
     if built and not judged and not asked:
         return Outcome("BUILT", f"every graph; nothing was compared{notes}.")
     if asked or not judged:
@@ -73,13 +73,14 @@ def outcome(report: Report) -> Outcome:
     return Outcome("PASS", f"{compared}; {closest}{notes}.")
 
 
-def _counted(number: int, what: str, plural: str = "s") -> str:
+def counted(number: int, what: str, plural: str = "s") -> str:
+    """A number of things in words; `plural` is the ending of several."""
     return f"{number} {what}" if number == 1 else f"{number} {what}{plural}"
 
 
 def case_title(case: CaseReport) -> str:
     """A case with its input, the size of the input and its weights."""
-    batches = _counted(len(case.batches), "batch", "es")
+    batches = counted(len(case.batches), "batch", "es")
     counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in case.counts.items())
     return f"{case.case.name}: {case.source}; {batches}: {counts}; weights: {case.weights_source}"
 

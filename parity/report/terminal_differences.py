@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.report.differences import Change, Changes
+from parity.report.overview import counted
 
 
 def render_changes(changes: Changes) -> RenderableType:
@@ -30,10 +31,11 @@ def render_changes(changes: Changes) -> RenderableType:
 
 def summary(changes: Changes) -> Text:
     """The result of the comparison, in one sentence."""
-    compared = f"{changes.errors} errors compared, {changes.moved} of them changed"
-    compared += f"; {changes.latencies} latencies compared; {len(changes.better)} improvements"
+    compared = f"{counted(changes.errors, 'error')} compared, {changes.moved} of them changed"
+    compared += "; 1 latency" if changes.latencies == 1 else f"; {changes.latencies} latencies"
+    compared += f" compared; {counted(len(changes.better), 'improvement')}"
     if changes.worse:
-        return Text(f"WORSE: {len(changes.worse)} regressions; {compared}.", style="bold red")
+        return Text(f"WORSE: {counted(len(changes.worse), 'regression')}; {compared}.", style="bold red")
     if changes.not_comparable:
         return Text(f"INCOMPLETE: no regression in the comparable parts; {compared}.", style="bold yellow")
     return Text(f"NO REGRESSION: {compared}.", style="bold green")

@@ -70,7 +70,7 @@ def test_a_broken_rating_has_its_line(tmp_path, name, place):
     path.write_bytes(text)
     with pytest.raises(UserError) as caught:
         hstu.read(path)
-    message = f"data: {path} has 1 broken lines (line {number}: {reason}); correct or remove them"
+    message = f"data: {path} has 1 broken line (line {number}: {reason}); correct or remove them"
     assert str(caught.value).startswith(message)
 
 

@@ -148,7 +148,7 @@ def test_a_broken_line_is_named_with_its_number(tmp_path, layout, row, reason):
     separator = {"ml-100k": "\t", "ml-1m": "::", "ml-20m": ","}[layout]
     lines.insert(5, row.format(s=separator))
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(DataError, match=r"has 1 broken lines \(line 6: ") as caught:
+    with pytest.raises(DataError, match=r"has 1 broken line \(line 6: ") as caught:
         read_ratings(path)
     assert reason in str(caught.value)
     assert str(path) in str(caught.value)
@@ -159,7 +159,7 @@ def test_a_broken_line_is_named_with_its_number(tmp_path, layout, row, reason):
     ("layout", "rating"), [("ml-100k", "3.5"), ("ml-1m", "3.5"), ("ml-20m", "3.7"), ("ml-20m", "3.5.1")]
 )
 def test_ratings_of_the_wrong_kind(tmp_path, layout, rating):
-    with pytest.raises(DataError, match="has 1 broken lines .line"):
+    with pytest.raises(DataError, match="has 1 broken line .line"):
         read_ratings(_write(tmp_path, layout, [*ROWS, (1, 2, rating, 4)]))
 
 
@@ -207,7 +207,7 @@ def test_data_that_the_model_has_no_embedding_for(tmp_path):
     check_fits(data, num_items=99, num_ratings=6)
     with pytest.raises(
         DataError,
-        match="item 99, and 1 ratings above num_items 98; use a case whose num_items is at least 99",
+        match="item 99, and 1 rating above num_items 98; use a case whose num_items is at least 99",
     ):
         check_fits(data, num_items=98, num_ratings=6)
     with pytest.raises(

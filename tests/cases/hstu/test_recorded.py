@@ -91,7 +91,7 @@ def test_errors_of_the_reader_are_errors_of_the_harness(tmp_path):
     assert (caught.value.field, caught.value.value) == ("data", str(tmp_path / "absent"))
     assert caught.value.fix == "give the path of a rating file"
     data = read(_write(tmp_path, [*ROWS, (1, 99, 3, 500)]))
-    with pytest.raises(UserError, match="item 99, and 1 ratings above num_items 60; use a case"):
+    with pytest.raises(UserError, match="item 99, and 1 rating above num_items 60; use a case"):
         recorded(_case(), data)
 
 

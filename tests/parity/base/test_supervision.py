@@ -67,7 +67,10 @@ SILENT = {
     "C._exit(3)": (2, "case: its code ends the program with exit code 3 and without a verdict; let neither"),
     "C.exit(0)": (2, "case: its code ends the program with exit code 0 and without a verdict; let neither"),
     "C.raise_(signal.SIGSEGV)": (139, "machine: the program is ended by SIGSEGV; correct the library"),
-    "C.raise_(signal.SIGKILL)": (137, "machine: the program is ended by SIGKILL; free memory, or set"),
+    "C.raise_(signal.SIGKILL)": (137, "machine: the program is ended by SIGKILL; free memory, set"),
+    "C.raise_(signal.SIGABRT)": (134, "machine: the program is ended by SIGABRT; correct the library"),
+    "C.raise_(signal.SIGXCPU)": (152, "machine: the program is ended by SIGXCPU; raise the limit"),
+    "C.raise_(signal.SIGHUP)": (129, "machine: the program is ended by SIGHUP; call again; a --save folder"),
     # Neither does a process that the child has left behind.
     "os.fork() or sys.exit(0); time.sleep(1); C._exit(0)": (2, "case: its code ends the program with exit"),
     "child = os.fork() or time.sleep(9); C._exit(0)": (2, "case: its code ends the program with exit code 0"),

@@ -21,10 +21,10 @@ SOUND = "1\t5\t3\t100\n1\t6\t4\t200\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SOUND + "1\t61\t4\t300\n", "(ml-100k) has item 61, and 1 ratings above num_items 60; use a"),
+        (SOUND + "1\t61\t4\t300\n", "(ml-100k) has item 61, and 1 rating above num_items 60; use a"),
         (SOUND + "1\t7\n1\tx\t4\t300\n", "has 2 broken lines (line 3: not four fields; line 4: a field"),
-        (SOUND + "1\t-7\t4\t300\n", "has 1 broken lines (line 3: a field is not a number, or negative)"),
-        (SOUND + "1\t7\t9\t300\n", "has 1 broken lines (line 3: the rating is not one of 1 to 5"),
+        (SOUND + "1\t-7\t4\t300\n", "has 1 broken line (line 3: a field is not a number, or negative)"),
+        (SOUND + "1\t7\t9\t300\n", "has 1 broken line (line 3: the rating is not one of 1 to 5"),
         ("1\t5\t3\t100\n", "has no user with two ratings; give a file with histories"),
         ("", "is empty; give MovieLens u.data (tabs)"),
         ("user item\n", "which no known format does; give MovieLens u.data (tabs)"),

@@ -7,7 +7,7 @@ import pytest
 
 from parity.base.errors import UserError
 from parity.report.assemble import latency_report
-from parity.report.differences import GROWTH, compare_reports, unchanged_up_to
+from parity.report.differences import GROWTH, Changes, compare_reports, unchanged_up_to
 from parity.report.terminal_differences import summary
 from tests.parity import made_reports
 from tests.parity.made_reports import CULPRIT, TAPS, module, port, reference, verdict
@@ -230,6 +230,14 @@ def test_a_failure_comes_with_its_module_and_the_gravest_first():
     kinds = [change.kind for change in actual.worse]
     assert kinds == sorted(kinds, key=["verdict", "missing", "error", "latency"].index)
     assert str(summary(actual)).startswith(f"WORSE: {len(actual.worse)} regressions; ")
+
+
+def test_one_of_a_kind_is_no_plural():
+    one = Changes(errors=1, latencies=1)
+    end = "1 error compared, 0 of them changed; 1 latency compared; 0 improvements."
+    assert str(summary(one)) == f"NO REGRESSION: {end}"
+    one.worse = compare_reports(made_reports.passing(), made_reports.failing()).worse[:1]
+    assert str(summary(one)) == f"WORSE: 1 regression; {end}"
 
 
 class TestNotComparable:
