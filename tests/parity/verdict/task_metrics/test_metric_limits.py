@@ -14,7 +14,7 @@ from parity.execution.folder import BatchFolder
 from parity.inputs.arrays import CaseInputs, save
 from parity.verdict.bound import bound_for
 from parity.verdict.task_metrics.clicks import Clicks
-from parity.verdict.task_metrics.evaluation import Evaluation, difference_interval
+from parity.verdict.task_metrics.evaluation import PERTURBATIONS, SEED, Evaluation, difference_interval
 from parity.verdict.task_metrics.ranking import Ranking
 
 FP16, FP32 = PRECISIONS["fp16"], PRECISIONS["fp32"]
@@ -189,3 +189,32 @@ def test_a_catalogue_of_any_size_is_scored_user_by_user(monkeypatch):
     for scores in (1, 50, 149, 150):
         monkeypatch.setattr("parity.verdict.task_metrics.ranking._BLOCK_SCORES", scores)
         np.testing.assert_array_equal(Ranking("s", items).rows(states, labels, inputs), whole)
+
+
+class Seen(Clicks):
+    """Keeps the outputs, labels and inputs that it makes rows of."""
+
+    def __init__(self):
+        super().__init__("p", FP16)
+        self.calls = []
+
+    def rows(self, output, labels, inputs):
+        self.calls.append((output, labels, inputs))
+        return super().rows(output, labels, inputs)
+
+
+def test_each_output_is_moved_by_its_own_error_and_meets_its_labels_and_inputs():
+    task, labels, inputs = Seen(), {"clicks": np.array([0, 1, 1])}, {"x": np.zeros(3)}
+    oracle, reference = np.array([[0.25], [0.5], [0.5]]), np.array([[0.25], [0.375], [0.5625]])
+    evaluation = Evaluation(task, FP16)
+    evaluation.add_outputs({"torch": reference, "oracle": oracle, "tripy": oracle}, labels, inputs, 10)
+    assert all(seen[1] is labels and seen[2] is inputs for seen in task.calls)
+    moved = np.stack([output for output, *_ in task.calls[3:]])
+    assert len(moved) == PERTURBATIONS
+    bound = bound_for(FP16, 10)
+    error = bound.k * np.abs(reference - oracle) + bound.floor * oracle
+    assert np.abs(moved - oracle) == pytest.approx(np.broadcast_to(error, moved.shape))
+    # Both signs occur in each row, and the first batch has the first signs.
+    assert ((moved > oracle).any(axis=0) & (moved < oracle).any(axis=0)).all()
+    signs = np.random.default_rng([SEED, 0]).choice((-1.0, 1.0), moved.shape)
+    assert np.array_equal(np.sign(moved - oracle), signs)
