@@ -218,13 +218,18 @@ def _temporary_files(place: Path) -> list[Path]:
 
 
 def _watches(pid: int) -> bool:
-    """Whether a process waits for signals, or has ended. Python needs a moment to the first line."""
+    """Whether a process or its child waits for signals, or has ended.
+
+    Python needs a moment to the first line, and has no handlers behind the last one.
+    """
     try:
-        # The program blocks them, and a handler of `reference.train` catches them.
-        masks = re.findall(r"Sig(?:Blk|Cgt):\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        texts = [Path(f"/proc/{number}/status").read_text() for number in (pid, *children)]
     except OSError:
         return True
-    return not masks or any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
+    # The child blocks them until it has its handlers.
+    masks = [int(mask, 16) for text in texts for mask in re.findall(r"Sig(?:Blk|Cgt):\s+(\w+)", text)]
+    return not masks or any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
 
 def _wait_for(is_so: Callable[[], bool]) -> None:

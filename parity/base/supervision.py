@@ -132,6 +132,9 @@ def _result(ended: int, told: int | None) -> int:
     """
     if ended >= 0 and told is not None:
         return told
+    if -ended in SIGNALS and told is not None:
+        # Behind its last line Python has no handlers any more, and the signal itself ends the process.
+        return 128 - ended
     if ended < 0:
         name = signal.Signals(-ended).name if -ended in set(signal.Signals) else str(-ended)
         fix = _FIXES.get(-ended, "call again")

@@ -62,6 +62,14 @@ def test_an_end_in_order_keeps_its_exit_code(body, code):
     assert ended(BODY + body).returncode == code
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_behind_the_last_line_is_no_failure_of_a_library(number):
+    # The last one that is registered runs first.
+    last = f"atexit.register(signal.raise_signal, {number:d}); atexit.register(signal.signal, {number:d}, 0)"
+    process = ended(f"{BODY}{last}; sys.exit(0)")
+    assert (process.returncode, process.stderr) == (128 + number, "")
+
+
 SILENT = {
     "C._exit(0)": (2, "case: its code ends the program with exit code 0 and without a verdict; let neither"),
     "C._exit(3)": (2, "case: its code ends the program with exit code 3 and without a verdict; let neither"),
