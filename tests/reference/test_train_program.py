@@ -163,10 +163,13 @@ def test_it_imports_neither_the_port_nor_the_harness():
         "parity.base.interruption",
         "parity.base.locks",
         "parity.base.module_patterns",
+        "parity.base.option_numbers",
+        "parity.base.process",
         "parity.base.quantisation",
         "parity.base.streams",
         "parity.base.strict_yaml",
-    }, "the reader of YAML and the patterns, by way of the configs, the end, the streams and the locks alone"
+        "parity.base.supervision",
+    }, "configs' YAML and patterns, numbers of options, the end of a program, its streams and locks alone"
     actual = {name.split(".")[0] for name in modules}
     assert {"reference", "configs", "datasets", "torch"} <= actual
     assert not actual & {

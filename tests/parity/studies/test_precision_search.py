@@ -288,7 +288,8 @@ def test_the_command_searches_and_judges_what_it_found(command, tmp_path, bench)
 )
 def test_what_cannot_be_judged_is_refused(command, tmp_path, policy, arguments, problem):
     (tmp_path / "policy.yaml").write_text(policy)
-    ended = command("precision", "--policy", tmp_path / "policy.yaml", "--case", "dlrm_tiny", *arguments)
+    case = () if "--case" in arguments else ("--case", "dlrm_tiny")
+    ended = command("precision", "--policy", tmp_path / "policy.yaml", *case, *arguments)
     assert ended.code == 2
     assert problem in ended.err
 

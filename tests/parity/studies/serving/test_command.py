@@ -1,5 +1,6 @@
 """The verb `serve`: its output, LoadGen's logs, refusals and exit codes."""
 
+import itertools
 import json
 import re
 import shutil
@@ -23,6 +24,13 @@ pytestmark = pytest.mark.xdist_group("serving")
 
 
 ARGUMENTS = ("serve", "--case", CASE, "--samples", str(COUNT), "--duration", "0.05", "--rate", "200")
+
+
+def changed(options):
+    """The arguments with other values of these options."""
+    values = dict(zip(ARGUMENTS[1::2], ARGUMENTS[2::2], strict=True))
+    values |= dict(zip(options[::2], options[1::2], strict=True))
+    return (ARGUMENTS[0], *itertools.chain.from_iterable(values.items()))
 
 
 def _copied(source, target):
@@ -89,7 +97,7 @@ class TestTheVerb:
         # No machine answers its 100 queries within this duration.
         tokens = ROWS * setup.requests.serving.widths[-1]
         load = ("--rate", "50000", "--duration", "0.001", "--tokens", tokens)
-        ended = command(*ARGUMENTS, *load, "--save", tmp_path / "out")
+        ended = command(*changed(load), "--save", tmp_path / "out")
         assert "performance  VALID by LoadGen" in ended.out, ended
         assert ended.code == 0
 
@@ -158,7 +166,7 @@ class TestTheVerb:
         ],
     )
     def test_bad_input_is_refused(self, refused, arguments, message):
-        assert message in refused(*ARGUMENTS, *arguments)
+        assert message in refused(*changed(arguments))
 
     def test_without_loadgen_it_says_how_to_install_it(self, refused, monkeypatch):
         monkeypatch.setitem(sys.modules, "mlperf_loadgen", None)
