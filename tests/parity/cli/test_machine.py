@@ -227,8 +227,8 @@ def test_a_user_s_file_hides_no_library(name, folder):
 def test_as_many_processes_as_the_program_asks_for_are_enough(verb, folder):
     inputs = folder(verb)
     inputs.chmod(0o777)
-    # The shell, the program, and its thread that waits for signals.
-    end, _ = ended(inputs, f"ulimit -u {threads.least() + 3}", verb, _other_user())
+    # The shell, the process that waits for the program, the program, and its thread that waits for signals.
+    end, _ = ended(inputs, f"ulimit -u {threads.least() + 4}", verb, _other_user())
     assert end.returncode == 0, end
 
 
