@@ -23,7 +23,7 @@ from parity.execution.request import Request
 from parity.pipeline import run
 from parity.report.coverage import in_words
 from parity.report.files import read_report, write_again, write_outputs
-from parity.report.overview import tolerated_in
+from parity.report.overview import counted, tolerated_in
 from parity.report.schema import Report, RunnerReport
 from parity.runners import RUNNERS
 from parity.verdict.judgement import MODEL_OUTPUT
@@ -254,8 +254,8 @@ def _notes(runner: RunnerReport) -> list[str]:
     ]
     more = len(inside) - MOST_INSIDE
     if more > 0:
-        notes = "1 more note" if more == 1 else f"{more} more notes"
-        lines[-more:] = [f"note: {notes} on modules {INSIDE_ALONE}; the written report lists them"]
+        left_out = f"{counted(more, 'more note')} on modules {INSIDE_ALONE}"
+        lines[-more:] = [f"note: {left_out}; the written report lists them"]
     return lines
 
 

@@ -27,7 +27,7 @@ from parity.runners.oracle.replays import Replays
 from parity.verdict.batch import evidence_of
 from parity.verdict.comparison import Comparison, compare
 from parity.verdict.evidence import Results
-from parity.verdict.result_names import with_reference_names
+from parity.verdict.result_names import comparable
 
 
 class CleanRun:
@@ -134,4 +134,4 @@ class CleanRun:
     def judge(self, name: str) -> Comparison:
         """Load a runner and judge it."""
         results = replace(self.results(self.load(name)), fused=computed_inside(self.case, name))
-        return compare(self.evidence, self.evidence.aligned(with_reference_names(self.evidence, results)))
+        return compare(self.evidence, comparable(self.evidence, results))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.kills import leftovers
+from benchmarks.kills import leftovers, own_group
 from benchmarks.kills.verbs import OUT, ROOT, VERBS, Verb, furnish
 
 PROMPT_SECONDS = 2.0
@@ -186,17 +186,7 @@ class Bench:
             "PYTHONPATH": str(ROOT),
             **dict([self._mark(place).split("=")]),
         }
-        return subprocess.Popen(
-            words,
-            cwd=place,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            # A shell ignores SIGINT for programs in the background, and so do their children.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        return own_group.start(words, place, environment)
 
     def _call(self, place: Path, words: Sequence[str]) -> Ended:
         began = time.monotonic()

@@ -39,7 +39,7 @@ from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_between, explain_tap, with_cause
 from parity.verdict.judgement import Diagnosis, RunnerJudgement
 from parity.verdict.notes import notes
-from parity.verdict.result_names import with_reference_names
+from parity.verdict.result_names import comparable
 from parity.verdict.rows import judge_rows, row_diagnosis
 
 JudgesBatch = Callable[[Case, PrecisionFolder, str, Collection[str]], dict[str, RunnerJudgement]]
@@ -71,9 +71,7 @@ def open_batch(case: Case, folder: PrecisionFolder) -> CapturedBatch:
         return CapturedBatch(record, blocked, None, {})
     evidence = _evidence(case, folder, record)
     results = {
-        name: evidence.aligned(
-            with_reference_names(evidence, _results(case, folder.runner(name), name, runner))
-        )
+        name: comparable(evidence, _results(case, folder.runner(name), name, runner))
         for name, runner in record.runners.items()
         # A runner that raises in one step still answers the others, which show the module to blame.
         if name != ORACLE and (runner.status is Status.OK or is_saved(folder.runner(name).isolated))

@@ -175,7 +175,7 @@ class Evidence:
             }
             if orders:
                 shapes |= {tap: shape_of(own, tap) for tap in orders}
-                moved = {tap: in_order(tensors[tap], order, shapes[tap]) for tap, order in orders.items()}
+                moved = {tap: with_axes(tensors[tap], order, shapes[tap]) for tap, order in orders.items()}
                 changed[part] = ChainMap(moved, tensors)  # type: ignore[arg-type]
         return replace(results, other_axes=shapes, **changed) if shapes else results
 
@@ -240,7 +240,7 @@ def axes_order(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...
     return (*range(fixed), *(first.index(size, fixed) for size in sizes))
 
 
-def in_order(tensor: torch.Tensor, order: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:
+def with_axes(tensor: torch.Tensor, order: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:
     """A tensor with its axes above 1 in the order of `axes_order`, in a shape."""
     axes = [size for size in tensor.shape if size != 1]
     return tensor.reshape(axes).permute(order).reshape(shape)

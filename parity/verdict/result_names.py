@@ -19,6 +19,11 @@ MOST_RESULTS = 8
 """Largest number of a call's results of which one side has some alone. A search looks at all choices."""
 
 
+def comparable(evidence: Evidence, results: Results) -> Results:
+    """The results under the reference's names and in its shapes, as comparisons need them."""
+    return evidence.aligned(with_reference_names(evidence, results))
+
+
 def with_reference_names(evidence: Evidence, results: Results) -> Results:
     """The results under the reference's names, where a call has as many or other ones in the same order.
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import parity
-from parity.verdict.evidence import axes_order, in_order
+from parity.verdict.evidence import axes_order, with_axes
 from tests.parity.live_models import modules
 
 CHANNELS, MIXED, STEPS = 6, 5, 4
@@ -107,7 +107,7 @@ def test_the_order_of_axes_is_that_of_their_lengths_alone(shape, other, expected
     assert axes_order(shape, other) == expected
     if expected:
         values = torch.arange(np.prod(shape)).reshape(shape)
-        turned = in_order(values, expected, other)
+        turned = with_axes(values, expected, other)
         assert turned.shape == other
         axes = [size for size in shape if size != 1]
         place = tuple(size - 1 for size in axes)

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from benchmarks.kills import own_group
 from tests.locations import ROOT
-from tests.parity import own_group
 
 PATIENCE = 300
 START = (
@@ -29,7 +29,7 @@ def program():
     processes = []
 
     def start(text):
-        process = own_group.start([sys.executable, "-c", text])
+        process = own_group.start([sys.executable, "-c", text], ROOT)
         processes.append(process)
         return process, int(process.stdout.readline())
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.kills import own_group
 from parity.base.locks import LOCK, locked
 from tests.locations import ROOT
-from tests.parity import own_group
 
 ARGUMENTS = ("--case", "dlrm_tiny", "--precision", "fp32,fp16", "--runners", "tripy")
 PATIENCE = 300
@@ -29,7 +29,7 @@ def started(short_folder):
 
     def start(*arguments):
         words = [sys.executable, "run_parity.py", *ARGUMENTS, *map(str, arguments)]
-        process = own_group.start(words, env={**os.environ, "TMPDIR": str(temporary)})
+        process = own_group.start(words, ROOT, {**os.environ, "TMPDIR": str(temporary)})
         processes.append(process)
         # A line without a step says that it works.
         assert any("dlrm_tiny" in line for line in process.stderr)
