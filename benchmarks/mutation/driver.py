@@ -184,6 +184,10 @@ class Driver:
         if done < len(trials) and began:
             self._alone(trials[done])
             done += 1
+        if not done:
+            raise RuntimeError(
+                f"{trials[0].mutant.name}: no test began, so that no later fork gets on either"
+            )
         return done
 
     def _alone(self, trial: Trial) -> None:

@@ -49,6 +49,8 @@ def exchange(live: types.FunctionType, other: types.FunctionType) -> None:
         "co_name": live.__name__,
         "co_qualname": live.__qualname__,
         "co_filename": live.__code__.co_filename,
+        # A change that removes `super()` removes the class from the variables, which the function still has.
+        "co_freevars": other.__code__.co_freevars or live.__code__.co_freevars,
     }
     live.__code__ = other.__code__.replace(**names)
     if repr(live.__defaults__) != repr(other.__defaults__):

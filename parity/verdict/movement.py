@@ -160,6 +160,9 @@ def _of_numbers(old: Side, new: Side, counted: np.ndarray, other_oracle: bool) -
     p, q, o, o_new = (values[~same] for values in (p, q, o, o_new))
     if not all(np.isfinite(values).all() for values in (p, q, o, o_new)):
         return without_numbers(_non_finite(p, q), old.error, new.error)
+    if not p.size:
+        # NaN with other bits.
+        return Movement("within", NONE, NONE, old.error, new.error)
     if math.isnan(old.limit.l2) or math.isnan(new.limit.l2):
         return without_numbers("it differs, and has no limit", old.error, new.error)
     truth = Oracle(o)

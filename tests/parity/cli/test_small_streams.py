@@ -37,12 +37,14 @@ class Process:
 
     def get(self, name, precision):
         self.names.append(name)
+        self.precision = precision
         return self
 
     def request(self, command, *arguments):
         if command is Commands.start:
             if self.failure is not None:
                 raise self.failure
+            self.threads = arguments
             return None
         return command(None, *arguments)
 
@@ -77,7 +79,8 @@ def test_both_sides_of_a_case_with_streams_are_reported(judged):
     case = load_case("hstu_tiny")
     process = Process()
     good, bad = small_streams(case, "fp16", process)
-    assert process.names == ["tripy"]
+    assert (process.names, process.precision) == (["tripy"], PRECISIONS["fp16"])
+    assert process.threads == (Scheduler().threads_shared,)
     ((judged_case, *arguments),) = judged
     assert judged_case.name == case.name
     assert arguments == [("fp16",), None, 6, None, case.seed]
@@ -111,4 +114,5 @@ def test_a_stream_without_a_verdict_fails_and_ends_no_other_work(judged, monkeyp
     process = Process(failure if dies_in == "start" else None)
     (stream,) = small_streams(load_case("hstu_tiny"), "fp32", process)
     assert (stream.status, stream.library, stream.steps) == ("FAIL", "tripy", 0)
+    assert (stream.items, stream.failed) == (0, "the stream")
     assert stream.reason == str(failure)

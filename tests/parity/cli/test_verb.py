@@ -170,6 +170,12 @@ def test_the_installed_program_has_the_verbs():
             RuntimeError("can't start new thread"),
             "of processes (ulimit -u) or of memory (ulimit -v)",
         ),
+        (
+            RuntimeError("can't start new thread\nand more"),
+            "machine: a thread is refused (can't start new thread); ",
+        ),
+        (OSError(errno.EMFILE, "Too many"), "machine: a file or process is refused (Too many); raise"),
+        (MemoryError(), "memory: an allocation is more than there is; give smaller sizes, free memory"),
     ],
 )
 def test_what_the_machine_lacks_is_one_message(error, message):
