@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from kernels.dlrm.bags import bags_interaction, embedding_bags
 from kernels.dlrm.checks import KernelError
+from kernels.dlrm.coded_tables import CodedTableGroup, packed_rows
 from kernels.dlrm.interaction import dot_interaction, interaction_columns
 from kernels.dlrm.mlp import linear_activation, two_layer_mlp
 from kernels.dlrm.pointwise import add_bias_relu, lora_activation
@@ -24,6 +25,7 @@ from kernels.dlrm.tables import Bags, TableGroup
 
 __all__ = [
     "Bags",
+    "CodedTableGroup",
     "KernelError",
     "TableGroup",
     "add_bias_relu",
@@ -32,6 +34,7 @@ __all__ = [
     "embedding_bags",
     "interaction_columns",
     "linear_activation",
+    "packed_rows",
     "lora_activation",
     "two_layer_mlp",
 ]

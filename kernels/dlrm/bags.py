@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from kernels.dlrm.checks import output_for, require, require_alike, require_backend, require_shape
+from kernels.dlrm.checks import KernelError, output_for, require, require_backend, require_shape
+from kernels.dlrm.coded_tables import CodedTableGroup
 from kernels.dlrm.interaction import dot_interaction_torch, interaction_columns, require_sizes
 from kernels.dlrm.tables import Bags, TableGroup
 
@@ -32,13 +33,14 @@ def embedding_bags(
 ) -> torch.Tensor:
     """Sum each bag's rows, each times its weight if there are weights -> (B, T, D); an empty bag gives zeros.
 
-    Sums are float32 and rounded once.
+    Sums are float32 and rounded once. Rows of codes are dequantised and rounded to the result's dtype before
+    the sum, as the reference has them.
 
     Args:
-        group: the tables.
+        group: the tables, also a `CodedTableGroup`.
         bags: rows to look up.
         backend: "torch" or "triton".
-        dtype: dtype of the result; the tables' by default.
+        dtype: dtype of the result; that of the tables' numbers by default.
         validate: whether to check indices and offsets, which copies them to the host. Without the check, an
             index out of range reads memory beyond its table.
         out: (B, T, D) of that dtype; a row's T x D elements are contiguous, rows may have gaps between them.
@@ -47,10 +49,10 @@ def embedding_bags(
         KernelError: an argument does not fit, or the backend cannot run.
     """
     batch = _check_bags(group, bags, backend, validate)
-    like = group.tables[0]
+    like, dtype = group.tables[0], dtype or group.dtype
     shape = (batch, len(group.tables), group.columns)
     if backend == "torch":
-        result = _embedding_bags_torch(group, bags, batch).to(dtype or like.dtype)
+        result = _embedding_bags_torch(group, bags, batch, dtype).to(dtype)
         return result if out is None else output_for(out, shape, like, dtype).copy_(result)
     result = output_for(out, shape, like, dtype)
     together = result.stride()[1:] == (group.columns, 1) or result.numel() == 0
@@ -76,7 +78,7 @@ def bags_interaction(
 
     Args:
         dense_BD: the bottom MLP's output, contiguous; vectors are multiplied in its dtype.
-        group: the tables, in a dtype of their own.
+        group: the tables, in a dtype of their own, or a `CodedTableGroup`.
         bags: rows to look up.
         itself: see `dot_interaction`.
         backend: "torch", "triton" or "cuda"; "cuda" is for half types and D a multiple of 16, and slower
@@ -94,7 +96,7 @@ def bags_interaction(
     require_sizes(vectors, group.columns)
     shape = (batch, interaction_columns(vectors, group.columns, itself))
     if backend == "torch":
-        pooled_BTD = _embedding_bags_torch(group, bags, batch).to(dense_BD.dtype)
+        pooled_BTD = _embedding_bags_torch(group, bags, batch, dense_BD.dtype).to(dense_BD.dtype)
         result = dot_interaction_torch(torch.cat((dense_BD[:, None], pooled_BTD), dim=1), itself)
         return result if out is None else output_for(out, shape, dense_BD).copy_(result)
     result = output_for(out, shape, dense_BD)
@@ -111,6 +113,7 @@ def bags_interaction(
 def _require_tensor_cores(dense_BD: torch.Tensor, group: TableGroup) -> None:
     """Raise `KernelError` unless the CUDA C++ form accepts these sizes, types and addresses."""
     fix = "must be {}, or use backend='triton'"
+    require(group.bits == 0, "group.bits", group.bits, fix.format("0, of tables of numbers"))
     half = dense_BD.dtype in (torch.float16, torch.bfloat16)
     require(half, "dense_BD.dtype", dense_BD.dtype, fix.format("torch.float16 or torch.bfloat16"))
     require(group.columns % 16 == 0, "columns", group.columns, fix.format("a multiple of 16"))
@@ -133,7 +136,10 @@ def _check_bags(
     """The batch size, after checks that the bags fit the group."""
     tensors = {"tables": group.tables[0], "indices_L": bags.indices_L, **(others or {})}
     if bags.weights_L is not None:
-        require_alike({"tables": group.tables[0], "weights_L": bags.weights_L})
+        if bags.weights_L.dtype != group.dtype:
+            raise KernelError(
+                f"weights_L has dtype {bags.weights_L.dtype} and tables has {group.dtype}: give one dtype"
+            )
         tensors["weights_L"] = bags.weights_L
     for name, tensor in tensors.items():
         wanted = group.tables[0].device
@@ -146,17 +152,25 @@ def _check_bags(
     return bags.batch(len(group.tables))
 
 
-def _embedding_bags_torch(group: TableGroup, bags: Bags, batch: int) -> torch.Tensor:
-    """The definition: PyTorch's own operation, table by table, (B, T, D)."""
+def _embedding_bags_torch(group: TableGroup, bags: Bags, batch: int, dtype: torch.dtype) -> torch.Tensor:
+    """The definition: PyTorch's own operation, table by table, (B, T, D).
+
+    Args:
+        dtype: type that dequantised rows are rounded to; sums stay float32.
+    """
     if batch == 0:
-        return group.tables[0].new_empty(0, len(group.tables), group.columns)
+        return group.tables[0].new_empty(0, len(group.tables), group.columns, dtype=group.dtype)
     pooled = []
     for number, table in enumerate(group.tables):
         starts = bags.offsets[number * batch : (number + 1) * batch + 1]
         first, last = int(starts[0]), int(starts[-1])
+        indices_L = bags.indices_L[first:last]
+        if isinstance(group, CodedTableGroup):
+            table = group.rows(number, indices_L).to(dtype).float()
+            indices_L = torch.arange(len(indices_L), dtype=indices_L.dtype, device=indices_L.device)
         pooled.append(
             functional.embedding_bag(
-                bags.indices_L[first:last],
+                indices_L,
                 table,
                 starts[:-1] - first,
                 mode="sum",

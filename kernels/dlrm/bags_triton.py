@@ -1,7 +1,10 @@
-"""The Triton forms of `kernels.dlrm.bags`: a program looks up one row of the batch in several tables.
+"""The Triton forms of `kernels.dlrm.bags`: a program looks up several bags at once.
 
-A tile is (tables, columns). Each step of the loop over a bag's indices loads one row of every table of the
-tile. A program thus has as many independent reads of whole rows in flight as its tile has tables.
+A tile is (bags, columns). Each step of the loop over a bag's indices loads one row for every bag of the
+tile. A program thus has as many independent reads of whole rows in flight as its tile has bags. On rows of
+numbers these are the bags of one row of the batch in several tables. On rows of codes, which are
+dequantised in registers, they are those of several rows of the batch in one table: offsets and indices are
+then neighbours in memory, and their reads count more beside rows of few bytes.
 """
 
 from __future__ import annotations
@@ -18,16 +21,46 @@ from kernels.dlrm.tables import Bags, TableGroup
 # Tables of a tile of `embedding_bags`: 16 rows of 128 float32 are 8 KiB in flight a program.
 _TABLES = 16
 _BAG_WARPS = 2
+# Rows of the batch in a tile of rows of codes, and warps (benchmarks/results/quantisation.md).
+CODED_TILE = (16, 1)
+# 2^23, and its bits: a byte in the low bits of the second is the first plus the byte, without a conversion,
+# which the GPU makes at an eighth of the rate of a sum.
+_WHOLE = tl.constexpr(8388608.0)
+_WHOLE_BITS = tl.constexpr(0x4B000000)
 _INTERACTION_WARPS = 4
+
+
+@triton.jit
+def dequantised(rows, more, BITS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr):
+    """Float32 values (rows, BD) of coded rows at addresses; zero in rows without ``more`` and behind D."""
+    byte = tl.arange(0, BD * BITS // 8)
+    codes_ptr = tl.multiple_of(rows.to(tl.pointer_type(tl.uint8)), ALIGNMENT)
+    inside = more[:, None] & (byte[None, :] < D * BITS // 8)
+    codes = tl.load(codes_ptr[:, None] + byte[None, :], mask=inside, other=0)
+    if BITS == 4:
+        codes = tl.interleave(codes & 15, codes >> 4)
+        ends_ptr = (rows + D // 2).to(tl.pointer_type(tl.float16))
+    else:
+        ends_ptr = (rows + D).to(tl.pointer_type(tl.float32))
+    scale = tl.load(ends_ptr, mask=more, other=0.0).to(tl.float32)
+    bias = tl.load(ends_ptr + 1, mask=more, other=0.0).to(tl.float32)
+    numbers = (codes.to(tl.int32) | _WHOLE_BITS).to(tl.float32, bitcast=True) - _WHOLE
+    values = numbers * scale[:, None] + bias[:, None]
+    if BD != D:
+        values = tl.where(tl.arange(0, BD)[None, :] < D, values, 0.0)
+    return values
 
 
 @triton.jit
 def pool(
     table, wanted, row, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
-    ELEMENT: tl.constexpr, WEIGHTED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
-    ALIGNMENT: tl.constexpr,
+    ELEMENT: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, ROUNDED: tl.constexpr,
+    WEIGHTED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
 ):  # fmt: skip
-    """Sums (tables of the tile, BD) in float32 of the bags of ``row``; zero where ``wanted`` is false."""
+    """Sums (bags of the tile, BD) in float32 of ``table`` and ``row``; zero where ``wanted`` is false.
+
+    ``table`` has a number for each bag of the tile, and ``row`` as many or one for all.
+    """
     column = tl.arange(0, BD)
     address = tl.load(addresses_ptr + table, mask=wanted, other=0)
     bag = table.to(tl.int64) * batch + row
@@ -38,12 +71,15 @@ def pool(
     while longest > 0:
         more = at < end
         index = tl.load(indices_ptr + at, mask=more, other=0).to(tl.int64)
-        rows = (address + index * (D * ELEMENT.primitive_bitwidth // 8)).to(tl.pointer_type(ELEMENT))
-        # The compiler cannot see the alignment of an address made of an integer, and would load single
-        # elements.
-        rows = tl.multiple_of(rows, ALIGNMENT)
-        inside = more[:, None] & (column[None, :] < D)
-        values = tl.load(rows[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
+        rows = address + index * ROW_BYTES
+        if BITS:
+            values = dequantised(rows, more, BITS, D, BD, ALIGNMENT).to(ROUNDED).to(tl.float32)
+        else:
+            # The compiler cannot see the alignment of an address made of an integer, and would load single
+            # elements.
+            rows = tl.multiple_of(rows.to(tl.pointer_type(ELEMENT)), ALIGNMENT)
+            inside = more[:, None] & (column[None, :] < D)
+            values = tl.load(rows[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
         if WEIGHTED:
             values *= tl.load(weights_ptr + at, mask=more, other=0.0).to(tl.float32)[:, None]
         total += values
@@ -55,15 +91,15 @@ def pool(
 @triton.jit
 def _bags_kernel(
     out_ptr, out_stride, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
-    ELEMENT: tl.constexpr, WEIGHTED: tl.constexpr, T: tl.constexpr, D: tl.constexpr, BT: tl.constexpr,
-    BD: tl.constexpr, ALIGNMENT: tl.constexpr,
+    ELEMENT: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, WEIGHTED: tl.constexpr,
+    T: tl.constexpr, D: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     table = tl.program_id(1) * BT + tl.arange(0, BT)
     wanted = table < T
     total = pool(
         table, wanted, row, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
-        ELEMENT, WEIGHTED, D, BD, ALIGNMENT,
+        ELEMENT, BITS, ROW_BYTES, out_ptr.dtype.element_ty, WEIGHTED, D, BD, ALIGNMENT,
     )  # fmt: skip
     column = tl.arange(0, BD)
     at = row * out_stride + table[:, None] * D + column[None, :]
@@ -72,17 +108,40 @@ def _bags_kernel(
 
 
 @triton.jit
+def _table_bags_kernel(
+    out_ptr, out_stride, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
+    ELEMENT: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, WEIGHTED: tl.constexpr,
+    T: tl.constexpr, D: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
+):  # fmt: skip
+    # Neighbours in the grid are tables: they write neighbours in memory.
+    table = tl.program_id(0) % T
+    row = (tl.program_id(0) // T).to(tl.int64) * BR + tl.arange(0, BR)
+    wanted = row < batch
+    total = pool(
+        tl.zeros((BR,), dtype=tl.int32) + table, wanted, row, batch,
+        addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
+        ELEMENT, BITS, ROW_BYTES, out_ptr.dtype.element_ty, WEIGHTED, D, BD, ALIGNMENT,
+    )  # fmt: skip
+    column = tl.arange(0, BD)
+    at = row[:, None] * out_stride + table * D + column[None, :]
+    inside = wanted[:, None] & (column[None, :] < D)
+    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _bags_interaction_kernel(
     dense_ptr, out_ptr, out_stride, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
-    ELEMENT: tl.constexpr, WEIGHTED: tl.constexpr, T: tl.constexpr, D: tl.constexpr,
-    ITSELF: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
+    ELEMENT: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, WEIGHTED: tl.constexpr,
+    T: tl.constexpr, D: tl.constexpr, ITSELF: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     # Vector 0 is the dense one, vector v table v - 1.
     vector = tl.arange(0, BF)
     total = pool(
         vector - 1, (vector > 0) & (vector <= T), row, batch,
-        addresses_ptr, indices_ptr, weights_ptr, offsets_ptr, ELEMENT, WEIGHTED, D, BD, ALIGNMENT,
+        addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
+        ELEMENT, BITS, ROW_BYTES, dense_ptr.dtype.element_ty, WEIGHTED, D, BD, ALIGNMENT,
     )  # fmt: skip
     column = tl.arange(0, BD)
     dense = tl.load(dense_ptr + row * D + column, mask=column < D, other=0.0)
@@ -90,27 +149,39 @@ def _bags_interaction_kernel(
     store_interaction(dense, features, out_ptr + row * out_stride, T + 1, D, ITSELF, BF, BD)
 
 
-_ELEMENTS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+_ELEMENTS = {
+    torch.float32: tl.float32,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.uint8: tl.uint8,
+}
 
 
 def _lookup_arguments(group: TableGroup, bags: Bags) -> tuple[list[torch.Tensor], dict[str, object]]:
     """The tensors that `pool` reads, and its compile-time constants."""
-    row_bytes = group.columns * group.tables[0].element_size()
+    row_bytes = group.tables[0].shape[1] * group.tables[0].element_size()
     # The greatest common divisor of these numbers divides the address of every row.
     alignment = math.gcd(16, row_bytes, *(table.data_ptr() for table in group.tables))
     weights = bags.indices_L if bags.weights_L is None else bags.weights_L
     facts = {
         "ELEMENT": _ELEMENTS[group.tables[0].dtype],
+        "BITS": group.bits,
+        "ROW_BYTES": row_bytes,
         "WEIGHTED": bags.weights_L is not None,
         "T": len(group.tables),
         "D": group.columns,
         "ALIGNMENT": alignment,
+        # A dequantised value is rounded after the product: one instruction for product and sum rounds once.
+        "enable_fp_fusion": group.bits == 0,
     }
     return [group.addresses_T, bags.indices_L, weights, bags.offsets], facts
 
 
 def launch_bags(group: TableGroup, bags: Bags, out: torch.Tensor) -> None:
     """Write the pooled rows of all tables to ``out`` (B, T, D)."""
+    if group.bits:
+        launch_table_bags(group, bags, out, CODED_TILE)
+        return
     tensors, facts = _lookup_arguments(group, bags)
     batch, tables = out.shape[:2]
     block_tables = min(_TABLES, triton.next_power_of_2(tables))
@@ -123,6 +194,23 @@ def launch_bags(group: TableGroup, bags: Bags, out: torch.Tensor) -> None:
         BT=block_tables,
         BD=triton.next_power_of_2(group.columns),
         num_warps=_BAG_WARPS,
+    )
+
+
+def launch_table_bags(group: TableGroup, bags: Bags, out: torch.Tensor, tile: tuple[int, int]) -> None:
+    """`launch_bags` with tiles of several rows of the batch in one table, and so many warps."""
+    tensors, facts = _lookup_arguments(group, bags)
+    batch, tables = out.shape[:2]
+    rows, warps = tile
+    _table_bags_kernel[(tables * triton.cdiv(batch, rows),)](
+        out,
+        out.stride(0),
+        batch,
+        *tensors,
+        **facts,
+        BR=rows,
+        BD=triton.next_power_of_2(group.columns),
+        num_warps=warps,
     )
 
 

@@ -25,9 +25,14 @@ class TableGroup:
 
     The kernels read the tables in place: they see changed values. A table with new storage needs a new group.
 
+    Attributes:
+        bits: bits of a code; 0 for tables of numbers.
+
     Raises:
         KernelError: a table does not fit; the message names it.
     """
+
+    bits = 0
 
     def __init__(self, tables: Sequence[torch.Tensor]) -> None:
         require(len(tables) > 0, "tables", list(tables), "give at least one")
@@ -38,8 +43,17 @@ class TableGroup:
             require(table.shape[0] > 0, f"tables[{number}].shape[0]", table.shape[0], "give at least one row")
         require_alike({f"tables[{number}]": table for number, table in enumerate(tables)})
         self.tables = tuple(table.detach() for table in tables)
-        self.columns = tables[0].shape[1]
+        self.columns = self._columns_of(tables[0].shape[1])
         require(1 <= self.columns <= MAX_COLUMNS, "columns", self.columns, f"give 1 to {MAX_COLUMNS}")
+
+    def _columns_of(self, length: int) -> int:
+        """D, for rows of ``length`` elements."""
+        return length
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the rows' numbers, of their weights, and by default of their sums."""
+        return self.tables[0].dtype
 
     @cached_property
     def addresses_T(self) -> torch.Tensor:

@@ -1,22 +1,25 @@
 """Measure the ceilings of this machine's GPU.
 
     python -m perf_model.measure.ceilings --output parity/timing/ceilings/h200.json
+    python -m perf_model.measure.ceilings --output parity/timing/ceilings/h200.json --add int8 fp8
 
-Bandwidths count bytes read plus bytes written. All data are random.
+The second form measures matmul rates alone, and leaves the file's other numbers as they are. Bandwidths
+count bytes read plus bytes written. All data are random.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from parity.timing.ceilings import MATMUL_PRECISIONS, Ceilings
+from parity.timing.ceilings import MATMUL_PRECISIONS, QUANTISED, Ceilings, CeilingsError, read_ceilings
 from parity.timing.gpu import this_gpu
 from perf_model.measure.machine import environment
 from perf_model.measure.timing import GraphTimer
@@ -55,9 +58,24 @@ def matmul_rate(timer: GraphTimer, precision: str) -> float:
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     rates = []
     for n in MATMUL_SIZES:
-        a, b = (torch.randn(n, n, device="cuda", dtype=DTYPES[precision]) for _ in range(2))
-        rates.append(2 * n**3 / timer.time(lambda _, a=a, b=b: a @ b, runs=5).median)
+        launch = _coded_product(precision, n) if precision in QUANTISED else _product(precision, n)
+        rates.append(2 * n**3 / timer.time(launch, runs=5).median)
     return max(rates)
+
+
+def _product(precision: str, n: int) -> Callable[[int], object]:
+    a, b = (torch.randn(n, n, device="cuda", dtype=DTYPES[precision]) for _ in range(2))
+    return lambda _: a @ b
+
+
+def _coded_product(numbers: str, n: int) -> Callable[[int], object]:
+    """A product of codes: int8 to int32, or fp8 to bf16 with one scale a factor."""
+    if numbers == "int8":
+        a, b = (torch.randint(-127, 128, (n, n), device="cuda", dtype=torch.int8) for _ in range(2))
+        return lambda _: torch._int_mm(a, b.t())
+    a, b = (torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device="cuda")
+    return lambda _: torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16)
 
 
 def kernel_seconds(timer: GraphTimer) -> float:
@@ -157,7 +175,7 @@ def measure() -> Ceilings:
             gpu=gpu,
             copy_bandwidth=copy_bandwidth(timer),
             l2_bandwidth=l2_bandwidth(timer, gpu.l2_bytes),
-            matmul={precision: matmul_rate(timer, precision) for precision in MATMUL_PRECISIONS},
+            matmul={name: matmul_rate(timer, name) for name in (*MATMUL_PRECISIONS, *QUANTISED)},
             kernel_seconds=kernel_seconds(timer),
             graph_seconds=graph_seconds(),
             host_seconds=host_seconds(),
@@ -165,12 +183,41 @@ def measure() -> Ceilings:
         )
 
 
-def main() -> None:
+def added(ceilings: Ceilings, names: Sequence[str]) -> Ceilings:
+    """The same ceilings with other matmul rates, measured on the current GPU, which must be of their kind.
+
+    Raises:
+        CeilingsError: the ceilings belong to another GPU.
+    """
+    gpu = this_gpu()
+    if gpu != ceilings.gpu:
+        raise CeilingsError(f"--output: has ceilings of {ceilings.gpu}, and this is {gpu}; use a new file")
+    timer = GraphTimer()
+    with torch.inference_mode():
+        rates = {name: matmul_rate(timer, name) for name in names}
+    facts = {f"matmul of {name}": json.dumps(environment()) for name in names}
+    changes = {"matmul": ceilings.matmul | rates, "environment": ceilings.environment | facts}
+    return ceilings.model_copy(update=changes)
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument(
+        "--add",
+        nargs="+",
+        choices=(*MATMUL_PRECISIONS, *QUANTISED),
+        help="rates alone, into a file that exists",
+    )
     arguments = parser.parse_args()
-    arguments.output.write_text(measure().model_dump_json(indent=2) + "\n")
+    try:
+        known = read_ceilings(arguments.output) if arguments.add else None
+        ceilings = measure() if known is None else added(known, arguments.add)
+    except CeilingsError as error:
+        parser.error(str(error))
+    arguments.output.write_text(ceilings.model_dump_json(indent=2) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -5,9 +5,10 @@ Legend: B batch, C dense features, T tables, L indices of a table, D embedding, 
 
 from __future__ import annotations
 
-from configs import DLRMConfig, Scheme
+from configs import DLRMConfig
 from parity.base.work import Work
 from perf_model.work.parts import INDEX, Shapes, around, chain, linear
+from perf_model.work.quantised import row_bytes
 
 
 def dlrm_work(
@@ -74,7 +75,7 @@ def _table(config: DLRMConfig, shapes: Shapes, table: int, dim: int, item: int) 
     base = config.arch_sparse_feature_size
     plain = not (config.md_flag and rows > config.md_threshold)
     columns = base if plain else dim
-    row = _row_bytes(columns, item, config.schemes.get(path))
+    row = row_bytes(columns, item, config.schemes.get(path))
     bags = Work(0, min(looked_up, rows) * row, entering, item * b * columns)
     if plain:
         return {path: bags}
@@ -83,13 +84,6 @@ def _table(config: DLRMConfig, shapes: Shapes, table: int, dim: int, item: int) 
     projection = linear(b, columns, base, item, bias=False)
     whole = around(bags, projection, inputs=entering, outputs=projection.output_bytes)
     return {f"{path}.embs": bags, f"{path}.proj": projection, path: whole}
-
-
-def _row_bytes(columns: int, item: int, scheme: Scheme | None) -> int:
-    """Bytes of a table's row: a byte a column with float32 scale and bias, or half a byte with half ones."""
-    if scheme is None:
-        return item * columns
-    return columns + 8 if scheme.bits == 8 else -(-columns // 2) + 4
 
 
 def _interaction(config: DLRMConfig, b: int, vectors: int, d: int, item: int) -> Work:

@@ -11,7 +11,9 @@ from parity.timing.gpu import GPU
 
 SCHEMA = "parity.ceilings/1"
 MATMUL_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-"""Precisions whose matmul rates are measured."""
+"""Precisions whose matmul rates every file has."""
+QUANTISED = ("int8", "fp8")
+"""Types of codes whose matmul rates a file can have, for products of codes."""
 FOLDER = Path(__file__).resolve().parent
 
 MEASURE = "python -m perf_model.measure.ceilings"
@@ -30,7 +32,7 @@ class Ceilings(BaseModel):
     Attributes:
         copy_bandwidth: bytes a second, read plus written, of a copy far larger than the L2.
         l2_bandwidth: bytes a second, read plus written, of copies inside the L2.
-        matmul: FLOPs a second of large products, by precision.
+        matmul: FLOPs a second of large products, by precision, and by type of the codes in `QUANTISED`.
         kernel_seconds: seconds of an empty kernel between others in a graph.
         graph_seconds: host seconds of launching a graph.
         host_seconds: host seconds of an operation in eager PyTorch, by kind.
@@ -60,7 +62,7 @@ class Ceilings(BaseModel):
     def matmul_rate(self, precision: str) -> float:
         """FLOPs a second in a precision. Raises `ValueError` for one without a measured rate."""
         if precision not in self.matmul:
-            known = ", ".join(MATMUL_PRECISIONS)
+            known = ", ".join(self.matmul)
             raise ValueError(f"precision: {precision!r} has no measured matmul rate; use {known}")
         return self.matmul[precision]
 

@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator
 import torch
 from triton.runtime.jit import JITFunction
 
-from kernels.dlrm import Bags, TableGroup
+from kernels.dlrm import Bags, CodedTableGroup, TableGroup
 from kernels.dlrm.bags_triton import launch_bags, launch_bags_interaction
+from kernels.dlrm.coded_tables import row_bytes
 from kernels.dlrm.interaction_triton import launch as launch_interaction
 from kernels.dlrm.mlp_triton import launch_linear, launch_two_layers
 from kernels.dlrm.pointwise_triton import launch_pointwise
 from tests.kernels.triton_compiling import compile_kernel
 
-OPTIONS = ("num_warps", "num_stages")
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 
 
 def is_multiple(value: object) -> bool:
@@ -71,6 +72,23 @@ def launches() -> Iterator[tuple[str, Callable[[], None]]]:
         )
 
 
+def coded_launches() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Launches on rows of codes at MLPerf's sizes, of bags alone and with the interaction."""
+    indices = torch.empty(26 * 2048, dtype=torch.int64)
+    bags = Bags(indices, torch.empty(26 * 2048 + 1, dtype=torch.int64))
+    features, out = (torch.empty(2048, *sizes, dtype=torch.bfloat16) for sizes in ((27, 128), (480,)))
+    for bits in (8, 4):
+        table = torch.empty(10, row_bytes(128, bits), dtype=torch.uint8)
+        group = CodedTableGroup([table] * 26, bits)
+        yield f"bags in {bits} bits", lambda g=group: launch_bags(g, bags, features[:, 1:])
+        yield (
+            f"bags and interaction in {bits} bits",
+            lambda g=group: launch_bags_interaction(
+                features[:, 0].contiguous(), g, bags, False, out[:, :479]
+            ),
+        )
+
+
 def main(capability: int, last: int) -> dict[str, int]:
     """Bytes of shared memory by name of launch, of the `last` launches; 0 means all."""
     shared: dict[str, int] = {}
@@ -83,12 +101,14 @@ def main(capability: int, last: int) -> dict[str, int]:
         return launch
 
     JITFunction.__getitem__ = record
-    for name, launch in list(launches())[-last:]:
+    for name, launch in [*coded_launches(), *launches()][-last:]:
         launch()
         kernel, values = started.pop()
         options = {option: values[option] for option in OPTIONS if option in values}
         compiled = compile_kernel(kernel, values, capability, options, is_multiple)
         shared[name] = compiled.metadata.shared
+        if not options.get("enable_fp_fusion", True):
+            assert "fma.rn" not in compiled.asm["ptx"], f"{name} rounds a product and a sum once"
         assert not started, f"{name} is more than one launch"
     return shared
 

@@ -16,7 +16,7 @@ NVCC = shutil.which("nvcc")
 @needs_triton
 @FORMS
 def test_every_launch_compiles_and_fits(capability, only_last):
-    kernels, last = (2, 2) if only_last else (18, 0)
+    kernels, last = (2, 2) if only_last else (22, 0)
     assert_compiles_and_fits("tests.kernels.dlrm.compile_all", capability, kernels, last)
 
 

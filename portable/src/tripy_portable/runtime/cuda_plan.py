@@ -57,6 +57,11 @@ class CudaPlan:
         """The plan's steps."""
         return self._plan.steps
 
+    @property
+    def plan(self) -> Plan:
+        """The plan without fusion and graphs."""
+        return self._plan
+
     def run(self, arguments: Sequence[DeviceMemRef], queue: torch.cuda.Stream) -> list[Tensor]:
         """Queues the work in a CUDA stream.
 
