@@ -20,13 +20,10 @@ beside the reference in bfloat16. A side that fails is named, and the exit code 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
-import multiprocessing
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -63,16 +60,12 @@ def floor_us(side: Side, ceilings: Ceilings) -> dict[str, float]:
     }
 
 
-def verdicts_of(row: Row) -> dict[str, dict]:
-    """The verdict of each side's first call."""
-    return {
+def run(row: Row, rounds: int, ceilings: Ceilings) -> dict:
+    """Check and time one row; without rounds, check alone. Sides that fail are timed, too."""
+    verdicts = {
         name: judged(side.truth, side.truth.oracle, side.truth.reference, side.calls[0]())
         for name, side in row.sides.items()
     }
-
-
-def timed(row: Row, verdicts: dict[str, dict], rounds: int, ceilings: Ceilings) -> dict:
-    """A row's times and floors beside its verdicts; without rounds there are no times."""
     calls = {name: side.calls for name, side in row.sides.items()}
     times = measure_device(calls, rounds) if rounds else {}
     return {
@@ -88,49 +81,6 @@ def timed(row: Row, verdicts: dict[str, dict], rounds: int, ceilings: Ceilings) 
             for name, side in row.sides.items()
         },
     }
-
-
-def measure_group(group: str, rounds: int, ceilings: Ceilings, pipe: Connection) -> None:
-    """Check the rows of a group, and time them after an answer.
-
-    Sends None when the rows are ready, then each row's results, then None.
-    """
-    torch.manual_seed(0)
-    with torch.no_grad():
-        compiled = functools.partial(torch.compile, dynamic=False, options=OPTIONS)
-        rows = [(row, verdicts_of(row)) for row in GROUPS[group](compiled=compiled)]
-        pipe.send(None)
-        pipe.recv()
-        for row, verdicts in rows:
-            pipe.send(timed(row, verdicts, rounds, ceilings))
-    pipe.send(None)
-
-
-def measured(groups: Sequence[str], rounds: int, ceilings: Ceilings) -> Iterator[dict]:
-    """Results of all rows. Groups are checked at once, in processes of their own, and timed one by one.
-
-    Raises:
-        RuntimeError: a process ended early.
-    """
-    context = multiprocessing.get_context("spawn")
-    ends: dict[str, Connection] = {}
-    for group in groups:
-        ends[group], other = context.Pipe()
-        arguments = (group, rounds, ceilings, other)
-        context.Process(target=measure_group, args=arguments, daemon=True).start()
-        other.close()
-    for end in ends.values():
-        with contextlib.suppress(EOFError):
-            end.recv()
-    ended = []
-    for group, end in ends.items():
-        try:
-            end.send(None)
-            yield from iter(end.recv, None)
-        except (EOFError, BrokenPipeError):
-            ended.append(group)
-    if ended:
-        raise RuntimeError(f"the processes of {', '.join(ended)} ended before all of their rows were timed")
 
 
 def table(row: dict) -> str:
@@ -157,11 +107,16 @@ def main() -> int:
     if ceilings is None or not {"int8", "fp8"} <= set(ceilings.matmul):
         parser.error("no ceilings of this GPU with int8 and fp8: python -m perf_model.measure.ceilings")
     rates = {"copy_bytes_per_s": ceilings.copy_bandwidth, **ceilings.matmul}
+    compiled = functools.partial(torch.compile, dynamic=False, options=OPTIONS)
     rows = []
-    for row in measured(arguments.only, arguments.rounds, ceilings):
-        rows.append(row)
-        print(table(row), flush=True)
-        report(arguments.out, rates, rows=rows)
+    with torch.no_grad():
+        for group in arguments.only:
+            torch.manual_seed(0)
+            for row in GROUPS[group](compiled=compiled):
+                rows.append(run(row, arguments.rounds, ceilings))
+                print(table(rows[-1]), flush=True)
+                report(arguments.out, rates, rows=rows)
+                torch.compiler.reset()
     failed = [
         f"{row['name']}, {name}: {side['reason']}"
         for row in rows
