@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -18,9 +19,11 @@ from cases.sizes import drawing_bytes, input_bytes, weight_bytes
 from configs import CaseConfig, ConfigError, with_fields, with_input
 from configs.quantisation import Quantisable
 from parity.base.errors import UserError, bounded
+from parity.base.quantisation import SCHEMES
 from parity.base.work import Work
 from parity.case import Arrays, Case, CaseReference, Matrix, Option
 from perf_model.work.model import appending_work, case_work
+from perf_model.work.quantised import product
 
 TARGET = "cases.shipped:from_values"
 _NO_SIZES = ("seed",)
@@ -125,6 +128,26 @@ class ConfiguredCase(Case):
         if not isinstance(self.model, Quantisable):
             return {}
         return products(self, self.model.products(), arrays) | self.table_matrices(arrays)
+
+    def scheme_work(self, arrays: Arrays, item: int) -> Mapping[str, Mapping[str, Work]]:
+        matrices = self.matrices(arrays)
+        tables = [path for path, matrix in matrices.items() if matrix.is_table]
+        works: dict[str, dict[str, Work]] = {path: {} for path in matrices}
+        for path, matrix in matrices.items():
+            if matrix.is_table:
+                continue
+            sizes = (matrix.rows, matrix.inputs, matrix.outputs, item)
+            works[path][""] = product(*sizes)
+            for name, scheme in SCHEMES.items():
+                if not scheme.is_of_tables:
+                    own = replace(scheme, block_size=self.model.block_size)
+                    works[path][name] = product(*sizes, own)
+        of_tables = [name for name, scheme in SCHEMES.items() if scheme.is_of_tables]
+        for name in ("", *of_tables) if tables else ():
+            own_works = self.quantised({"*": name} if name else {}).work(arrays, item)
+            for path in tables:
+                works[path][name] = own_works[path]
+        return works
 
     def table_matrices(self, arrays: Arrays) -> dict[str, Matrix]:
         """The tables of `matrices`; none by default."""

@@ -22,8 +22,8 @@ from benchmarks.gpu.quantised_sides import (
     portable_calls,
 )
 from configs import Scheme
-from parity.base.quantisation import SCHEMES
-from perf_model.work.quantised import operands, product
+from parity.base.quantisation import SCHEMES, operands
+from perf_model.work.quantised import product
 from reference.quantisers import LARGEST, InputQuantiser, QuantisedLinear, fp8_numbers
 from tripy_port.quantisers import QuantisedLinear as PortQuantisedLinear
 

@@ -25,7 +25,6 @@ from benchmarks.gpu.quantised_sides import (
 )
 from configs import load_case
 from kernels.dlrm import Bags, CodedTableGroup, TableGroup, embedding_bags, packed_rows
-from kernels.dlrm.bags_triton import launch_table_bags
 from parity.base.quantisation import SCHEMES
 from parity.base.work import Work
 from perf_model.work.parts import INDEX
@@ -35,8 +34,6 @@ from reference.int8_embedding_bags import Int8EmbeddingBag
 from tripy_port.int4_embedding_bags import Int4EmbeddingBag as PortInt4EmbeddingBag
 from tripy_port.int8_embedding_bags import Int8EmbeddingBag as PortInt8EmbeddingBag
 
-TILES = ((8, 1), (16, 1), (32, 1), (16, 2), (32, 2), (64, 4))
-"""Tiles of the kernel: rows of the batch, warps."""
 MOST_ROWS = 100_000
 """Rows of a table: 26 tables then exceed the cache in every type but 4 bits of width 64."""
 
@@ -160,7 +157,7 @@ def table_rows(
     Args:
         widths, batches, longest_bags: sizes.
         compiled: compiler of the peers.
-        has_port: whether the port is a side, in place of the kernel with other tiles.
+        has_port: whether the port is a side.
         tables: arguments of `Tables`.
     """
     for width in widths:
@@ -195,9 +192,6 @@ def _bags_row(own: Tables, ports: dict[str, Any], batch: int, longest: int, comp
             sides[f"{key}, {label}"] = Side(calls, truth, work, "bf16")
 
         add("Triton", [_kernel_call(group, s.bags) for s in sets])
-        for tile in TILES if name != "float16" and not ports else ():
-            calls = [_tile_call(group, s.bags, batch, tile) for s in sets]
-            add(f"Triton, {tile[0]} rows, {tile[1]} warps", calls)
         function = compiled(_PEERS.get(name, float_bags))
         if name != "float16":
             add("torch.compile, one table", [_peer_call(function, own.whole[name], s) for s in sets])
@@ -211,19 +205,6 @@ def _bags_row(own: Tables, ports: dict[str, Any], batch: int, longest: int, comp
 
 def _kernel_call(group: TableGroup, bags: Bags) -> Callable[[], torch.Tensor]:
     return lambda: embedding_bags(group, bags, dtype=HALF, validate=False)
-
-
-def _tile_call(
-    group: TableGroup, bags: Bags, batch: int, tile: tuple[int, int]
-) -> Callable[[], torch.Tensor]:
-    shape = (batch, len(group.tables), group.columns)
-
-    def call() -> torch.Tensor:
-        out = torch.empty(shape, dtype=HALF, device=bags.offsets.device)
-        launch_table_bags(group, bags, out, tile)
-        return out
-
-    return call
 
 
 def _peer_call(function: Callable, whole: tuple[torch.Tensor, ...], s: Lookups) -> Callable[[], torch.Tensor]:

@@ -1,10 +1,8 @@
-"""The Triton forms of `kernels.dlrm.bags`: a program looks up several bags at once.
+"""The Triton forms of `kernels.dlrm.bags`: a program looks up one row of the batch in several tables.
 
-A tile is (bags, columns). Each step of the loop over a bag's indices loads one row for every bag of the
-tile. A program thus has as many independent reads of whole rows in flight as its tile has bags. On rows of
-numbers these are the bags of one row of the batch in several tables. On rows of codes, which are
-dequantised in registers, they are those of several rows of the batch in one table: offsets and indices are
-then neighbours in memory, and their reads count more beside rows of few bytes.
+A tile is (tables, columns). Each step of the loop over a bag's indices loads one row of every table of the
+tile. A program thus has as many independent reads of whole rows in flight as its tile has tables. Rows of
+codes are dequantised in registers.
 """
 
 from __future__ import annotations
@@ -21,12 +19,8 @@ from kernels.dlrm.tables import Bags, TableGroup
 # Tables of a tile of `embedding_bags`: 16 rows of 128 float32 are 8 KiB in flight a program.
 _TABLES = 16
 _BAG_WARPS = 2
-# Rows of the batch in a tile of rows of codes, and warps (benchmarks/results/quantisation.md).
-CODED_TILE = (16, 1)
-# 2^23, and its bits: a byte in the low bits of the second is the first plus the byte, without a conversion,
-# which the GPU makes at an eighth of the rate of a sum.
-_WHOLE = tl.constexpr(8388608.0)
-_WHOLE_BITS = tl.constexpr(0x4B000000)
+# Warps of a tile of rows of codes, by a sweep in benchmarks/results/quantisation.md.
+_CODED_WARPS = 1
 _INTERACTION_WARPS = 4
 
 
@@ -44,8 +38,7 @@ def dequantised(rows, more, BITS: tl.constexpr, D: tl.constexpr, BD: tl.constexp
         ends_ptr = (rows + D).to(tl.pointer_type(tl.float32))
     scale = tl.load(ends_ptr, mask=more, other=0.0).to(tl.float32)
     bias = tl.load(ends_ptr + 1, mask=more, other=0.0).to(tl.float32)
-    numbers = (codes.to(tl.int32) | _WHOLE_BITS).to(tl.float32, bitcast=True) - _WHOLE
-    values = numbers * scale[:, None] + bias[:, None]
+    values = codes.to(tl.float32) * scale[:, None] + bias[:, None]
     if BD != D:
         values = tl.where(tl.arange(0, BD)[None, :] < D, values, 0.0)
     return values
@@ -57,10 +50,7 @@ def pool(
     ELEMENT: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, ROUNDED: tl.constexpr,
     WEIGHTED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
 ):  # fmt: skip
-    """Sums (bags of the tile, BD) in float32 of ``table`` and ``row``; zero where ``wanted`` is false.
-
-    ``table`` has a number for each bag of the tile, and ``row`` as many or one for all.
-    """
+    """Sums (tables of the tile, BD) in float32 of the bags of ``row``; zero where ``wanted`` is false."""
     column = tl.arange(0, BD)
     address = tl.load(addresses_ptr + table, mask=wanted, other=0)
     bag = table.to(tl.int64) * batch + row
@@ -103,27 +93,6 @@ def _bags_kernel(
     )  # fmt: skip
     column = tl.arange(0, BD)
     at = row * out_stride + table[:, None] * D + column[None, :]
-    inside = wanted[:, None] & (column[None, :] < D)
-    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _table_bags_kernel(
-    out_ptr, out_stride, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
-    ELEMENT: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, WEIGHTED: tl.constexpr,
-    T: tl.constexpr, D: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
-):  # fmt: skip
-    # Neighbours in the grid are tables: they write neighbours in memory.
-    table = tl.program_id(0) % T
-    row = (tl.program_id(0) // T).to(tl.int64) * BR + tl.arange(0, BR)
-    wanted = row < batch
-    total = pool(
-        tl.zeros((BR,), dtype=tl.int32) + table, wanted, row, batch,
-        addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
-        ELEMENT, BITS, ROW_BYTES, out_ptr.dtype.element_ty, WEIGHTED, D, BD, ALIGNMENT,
-    )  # fmt: skip
-    column = tl.arange(0, BD)
-    at = row[:, None] * out_stride + table * D + column[None, :]
     inside = wanted[:, None] & (column[None, :] < D)
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -179,9 +148,6 @@ def _lookup_arguments(group: TableGroup, bags: Bags) -> tuple[list[torch.Tensor]
 
 def launch_bags(group: TableGroup, bags: Bags, out: torch.Tensor) -> None:
     """Write the pooled rows of all tables to ``out`` (B, T, D)."""
-    if group.bits:
-        launch_table_bags(group, bags, out, CODED_TILE)
-        return
     tensors, facts = _lookup_arguments(group, bags)
     batch, tables = out.shape[:2]
     block_tables = min(_TABLES, triton.next_power_of_2(tables))
@@ -193,24 +159,7 @@ def launch_bags(group: TableGroup, bags: Bags, out: torch.Tensor) -> None:
         **facts,
         BT=block_tables,
         BD=triton.next_power_of_2(group.columns),
-        num_warps=_BAG_WARPS,
-    )
-
-
-def launch_table_bags(group: TableGroup, bags: Bags, out: torch.Tensor, tile: tuple[int, int]) -> None:
-    """`launch_bags` with tiles of several rows of the batch in one table, and so many warps."""
-    tensors, facts = _lookup_arguments(group, bags)
-    batch, tables = out.shape[:2]
-    rows, warps = tile
-    _table_bags_kernel[(tables * triton.cdiv(batch, rows),)](
-        out,
-        out.stride(0),
-        batch,
-        *tensors,
-        **facts,
-        BR=rows,
-        BD=triton.next_power_of_2(group.columns),
-        num_warps=warps,
+        num_warps=_CODED_WARPS if group.bits else _BAG_WARPS,
     )
 
 

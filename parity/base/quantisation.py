@@ -42,6 +42,11 @@ class Scheme:
         return 4 if self.numbers == "int4" else 8
 
 
+def operands(scheme: Scheme | None, precision: str) -> str:
+    """What a product multiplies: codes, by their type, where both operands have some; else numbers."""
+    return scheme.numbers if scheme is not None and scheme.inputs else precision
+
+
 SCHEMES: dict[str, Scheme] = {
     "int8_tensor": Scheme("int8", "tensor", inputs=True),
     "int8_channel": Scheme("int8", "channel", inputs=True),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from parity.base.errors import UserError
+from parity.base.work import Work
 from parity.case.plan import Arrays
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ class Quantised:
             batches: Inputs that scales of inputs follow from; None for those that the case makes.
         """
         return dict(weights)
+
+    def scheme_work(self, arrays: Arrays, item: int) -> Mapping[str, Mapping[str, Work]]:
+        """Least work of each of `matrices` by path, and by each scheme that fits; "" is without one.
+
+        Args:
+            arrays: The batch's inputs.
+            item: Bytes of a number in the tested precision.
+        """
+        return {}
 
     def matrices(self, arrays: Arrays) -> Mapping[str, Matrix]:
         """The products and tables that can be quantised, by path; none by default."""

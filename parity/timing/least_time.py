@@ -29,6 +29,20 @@ class Roofline:
     ceiling: Ceiling
 
 
+def cold_seconds(work: Work, operands: str, ceilings: Ceilings) -> float:
+    """The least seconds of a module whose tensors are in no cache, without its launch.
+
+    Args:
+        work: its FLOPs and bytes.
+        operands: precision, or type of the codes, of the numbers that its products multiply.
+        ceilings: of the GPU.
+
+    Raises:
+        ValueError: the operands have no measured matmul rate.
+    """
+    return max(work.flops / ceilings.matmul_rate(operands), work.bytes / ceilings.copy_bandwidth)
+
+
 def roofline(work: Work, precision: str, ceilings: Ceilings) -> Roofline:
     """The roofline of a module in repeated runs on the same tensors.
 

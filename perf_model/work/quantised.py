@@ -2,7 +2,7 @@
 
 Codes have the scheme's bits, and the scales of a product the type of the model. Inputs of a product that are
 quantised enter as numbers of the model: a kernel makes their codes. Its FLOPs run at the rate of
-`operands`.
+`parity.base.quantisation.operands`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,6 @@ def scales(inputs: int, outputs: int, scheme: Scheme) -> int:
     """The number of scales of a product's weights and of its input."""
     of_weights = {"tensor": 1, "channel": outputs, "blocks": -(-inputs // scheme.block_size) * outputs}
     return of_weights[scheme.span] + (1 if scheme.inputs else 0)
-
-
-def operands(scheme: Scheme | None, precision: str) -> str:
-    """The type of the numbers that a product multiplies: that of the codes where both operands have some."""
-    return scheme.numbers if scheme is not None and scheme.inputs else precision
 
 
 def row_bytes(columns: int, item: int, scheme: Scheme | None) -> int:

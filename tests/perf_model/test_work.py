@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from configs import load_case
+from parity.base.quantisation import SCHEMES, operands
 from parity.base.work import Work
 from perf_model.work.model import case_work
 from perf_model.work.parts import around, chain, linear, lookup
+from perf_model.work.quantised import product, row_bytes
 from tests.perf_model.recorded import Recorded, record
 
 CASES = (
@@ -137,6 +139,27 @@ def test_a_container_moves_its_own_inputs_and_outputs_only():
     assert works["mlp"].input_bytes == 3 * 5 * 4
     assert works["mlp"].output_bytes == 3 * 2 * 4
     assert around(Work(1, 2, 3, 4), inputs=5, outputs=6) == Work(1, 2, 5, 6)
+
+
+def test_a_quantised_product_by_hand():
+    """Codes, scales in the model's type, and the floats that enter and leave."""
+    sizes = {"rows": 3, "inputs": 5, "outputs": 7, "item": 4}
+    assert product(**sizes) == linear(rows=3, fan_in=5, fan_out=7, item=4, bias=False)
+    assert product(**sizes, bias=True) == linear(rows=3, fan_in=5, fan_out=7, item=4)
+    weights = {
+        "int8_tensor": 35 + 4 * 2,
+        "fp8_channel": 35 + 4 * 8,
+        "int8_weights_channel": 35 + 4 * 7,
+        "int4_weights_blocks": 18 + 4 * 7,
+    }
+    for name, expected in weights.items():
+        assert product(**sizes, scheme=SCHEMES[name]) == Work(210, expected, 4 * 15, 4 * 21)
+    assert [operands(SCHEMES[name], "bf16") for name in weights] == ["int8", "fp8", "bf16", "bf16"]
+    assert operands(None, "fp32") == "fp32"
+
+
+def test_a_row_has_its_codes_with_scale_and_bias():
+    assert [row_bytes(17, 4, SCHEMES.get(name)) for name in ("", "int8_rows", "int4_rows")] == [68, 25, 13]
 
 
 def test_a_row_in_8_bits_is_its_codes_a_scale_and_a_bias():

@@ -27,6 +27,7 @@ from parity.studies.precision_search.report import (
     AssignmentReport,
     Fp32UnitReport,
     PrecisionSearchReport,
+    SchemeCost,
     scheme_fields,
     search_fields,
 )
@@ -114,7 +115,7 @@ def render(report: PrecisionSearchReport) -> RenderableType:
         parts += [Text(), _fp32_table(report)]
     within = "within" if report.exit_code == 0 else "BEYOND"
     lines = [f'  "{pattern}": {precision}' for pattern, precision in report.best.policy.items()]
-    rates = ", ".join(f"{name} {rate / 1e12:g}" for name, rate in report.cost_model.flop_per_second.items())
+    rates = ", ".join(f"{name} {rate / 1e12:.4g}" for name, rate in report.cost_model.flop_per_second.items())
     parts += [
         Text(),
         Text("\n".join(["policy", *lines])),
@@ -130,11 +131,26 @@ def render(report: PrecisionSearchReport) -> RenderableType:
         ),
         Text(f"the port ran {report.evaluations} times; it has {report.modules} modules"),
         Text(
-            f"cost is {report.cost_model.kind}: bytes at {report.cost_model.bytes_per_second / 1e12:g} TB/s, "
+            f"cost is {report.cost_model.kind}: bytes at "
+            f"{report.cost_model.bytes_per_second / 1e12:.3g} TB/s, "
             f"matrix products at {rates} TFLOP/s ({report.cost_model.machine})"
         ),
+        *_scheme_lines(report.cost_model.schemes),
     ]
     return Group(*parts)
+
+
+def _scheme_lines(cost: SchemeCost | None) -> list[Text]:
+    """What the modelled seconds of a call consist of, in a search over schemes."""
+    if cost is None:
+        return []
+    share = cost.quantisable / cost.whole
+    return [
+        Text(
+            f"in fp32 the call takes {cost.whole * 1e6:.3g} us by it, {share:.0%} of them in products and "
+            f"tables; launches of the modules take {cost.launches * 1e6:.3g} us more at least in any scheme"
+        )
+    ]
 
 
 def _front_table(report: PrecisionSearchReport) -> Table:

@@ -13,9 +13,10 @@ from parity.report.schema_modules import LatencyReport
 from parity.studies.precision_search import cost
 from parity.studies.precision_search.bench import Bench, Evaluation
 from parity.studies.precision_search.latency import can_measure, latencies
-from parity.studies.precision_search.schemes import QUANTISED_PEAK, SchemeSearch
+from parity.studies.precision_search.schemes import SchemeSearch
 from parity.studies.precision_search.search import Fp32Unit, SearchResult
 from parity.studies.precision_search.units import Sensitivity
+from parity.timing.ceilings import QUANTISED
 
 
 class _Part(BaseModel):
@@ -30,7 +31,7 @@ class AssignmentReport(_Part):
         error: Largest relative error of any output in either norm, against the oracle.
         l2, largest: Relative errors by output in both norms.
         cost: Modelled cost, relative to fp32, of all modules without the savings of quantised ones.
-            In a search over schemes it is that of products and tables alone.
+            In a search over schemes it has them.
         latency: Latency on TensorRT; None on the portable runtime.
     """
 
@@ -115,13 +116,28 @@ class Fp32UnitReport(_Part):
         )
 
 
+class SchemeCost(_Part):
+    """Modelled seconds of a call in float32; see `parity.studies.precision_search.schemes`.
+
+    Attributes:
+        whole: The whole call.
+        quantisable: Its products and tables.
+        launches: Least seconds of the modules' launches, which are no part of the whole.
+    """
+
+    whole: float
+    quantisable: float
+    launches: float
+
+
 class CostModel(_Part):
-    """Constants of the modelled cost; see `parity.studies.precision_search.cost`."""
+    """Constants of the modelled cost; see `parity.studies.precision_search.cost`, and `schemes`."""
 
     machine: str = cost.MACHINE
     bytes_per_second: float = cost.BANDWIDTH
     flop_per_second: dict[str, float] = cost.PEAK
     kind: str = "modelled, not measured"
+    schemes: SchemeCost | None = None
 
 
 class PrecisionSearchReport(_Part):
@@ -171,6 +187,7 @@ def scheme_fields(result: SchemeSearch) -> Mapping[str, object]:
     def of(run: Evaluation) -> AssignmentReport:
         return AssignmentReport.beside(run, result.base.seconds)
 
+    ceilings, whole = result.work.ceilings, result.base.seconds
     return {
         "base": of(result.base),
         "best": of(result.best),
@@ -180,8 +197,15 @@ def scheme_fields(result: SchemeSearch) -> Mapping[str, object]:
             for (unit, name), sensitivity in result.sensitivities.items()
         ),
         "cost_model": CostModel(
-            flop_per_second=cost.PEAK | {"int8": QUANTISED_PEAK, "fp8": QUANTISED_PEAK},
-            kind="modelled, not measured, of products and tables alone",
+            machine=f"{ceilings.gpu.name}, measured rates",
+            bytes_per_second=ceilings.copy_bandwidth,
+            flop_per_second={name: ceilings.matmul_rate(name) for name in (BASE, *QUANTISED)},
+            kind="modelled, not measured, of the whole call without launches",
+            schemes=SchemeCost(
+                whole=whole,
+                quantisable=whole - result.work.rest_seconds,
+                launches=result.work.launch_seconds,
+            ),
         ),
     }
 

@@ -5,12 +5,11 @@ on the port. Errors are those of the outputs against the float64 oracle without 
 squares, a knapsack gives the cheapest assignment within a budget. Assignments of many budgets run on the
 port, and those without a cheaper and more exact one are the front.
 
-The cost is modelled, and counts the products and tables alone. A product takes
-
-    max(bytes / bandwidth, flops / peak)
-
-Its bytes are those of its float32 input and output, of its codes and of its scales. The peak of int8 and fp8
-holds where input and weights both have codes. A table reads the codes, scale and bias of each index.
+The cost is modelled, of the whole call: the least time of each module on an H200, whose tensors come from
+memory (`parity.timing.least_time.cold_seconds`). FLOPs and bytes are those of the case, which counts codes,
+scales and the rows that tables read. Rates are measured; that of int8 or fp8 holds where input and weights
+both have codes. Modules that no scheme changes count, too. Work between a module's parts does not count,
+and neither do launches, which no scheme changes.
 """
 
 from __future__ import annotations
@@ -19,60 +18,70 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from parity.base.errors import UserError
 from parity.base.precision_policy import BASE, Policy
-from parity.base.quantisation import SCHEMES, Scheme
-from parity.case import Matrix
+from parity.base.quantisation import SCHEMES, operands
+from parity.base.work import Work
+from parity.capture.names import TapName
+from parity.case import Case
 from parity.studies.precision_search.bench import Bench, Evaluation
-from parity.studies.precision_search.cost import BANDWIDTH, PEAK
 from parity.studies.precision_search.knapsack import Knapsack
 from parity.studies.precision_search.search import front_of
 from parity.studies.precision_search.units import Sensitivity, Unit, units_of
+from parity.timing.ceilings import FOLDER, Ceilings, read_ceilings
+from parity.timing.least_time import cold_seconds
 
-QUANTISED_PEAK = 1979e12
-"""Dense operations per second of int8 and fp8 on an H200 SXM, from NVIDIA's data sheet."""
-_FLOAT = 4
+CEILINGS = FOLDER / "h200.json"
+"""The measured rates of the cost. Other GPUs would rank assignments by other numbers."""
+_ITEM = 4
 """Bytes of a float32 number."""
 BUDGETS = tuple(10.0 ** (step / 4) for step in range(-8, 9))
 """Budgets of the assignments that run for the front, as multiples of the requested one."""
 
 
-def seconds(matrix: Matrix, scheme: Scheme | None) -> float:
-    """Modelled seconds of a product or a table; None is float32."""
-    weights = matrix.inputs * matrix.outputs
-    if matrix.is_table:
-        row = _FLOAT * matrix.outputs
-        if scheme is not None:
-            # Scale and bias have four bytes each, or two.
-            row = -(-matrix.outputs * scheme.bits // 8) + scheme.bits
-        return matrix.rows * row / BANDWIDTH
-    moved = _FLOAT * matrix.rows * (matrix.inputs + matrix.outputs)
-    peak = PEAK[BASE]
-    if scheme is None:
-        moved += _FLOAT * weights
-    else:
-        scales = {"tensor": 1, "channel": matrix.outputs}.get(scheme.span)
-        if scales is None:
-            scales = -(-matrix.inputs // scheme.block_size) * matrix.outputs
-        moved += weights * scheme.bits // 8 + _FLOAT * scales
-        peak = QUANTISED_PEAK if scheme.inputs else peak
-    return max(moved / BANDWIDTH, 2 * matrix.rows * weights / peak)
-
-
 @dataclass(frozen=True)
 class SchemeWork:
-    """The modelled work of products and tables, as `cost.Work` has it of modules; there are no casts.
+    """The modelled work of a call, as `cost.Work` has it of modules; there are no casts.
 
     Attributes:
-        matrices: By path.
+        matrices: Work of products and tables by path, and by scheme; "" without one.
+        rest: Work of all other modules by tap.
+        ceilings: Of the GPU.
     """
 
-    matrices: Mapping[str, Matrix]
+    matrices: Mapping[str, Mapping[str, Work]]
+    rest: Mapping[str, Work]
+    ceilings: Ceilings
     crossings: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, case: Case, arrays: Mapping[str, np.ndarray]) -> SchemeWork:
+        """The work of a case on one batch."""
+        matrices = case.scheme_work(arrays, _ITEM)
+        works = case.work(arrays, _ITEM) if matrices else {}
+        paths = {tap: TapName.parse(tap).path for tap in works}
+        # A container's work is that of its parts.
+        containers = {path[:at] for path in paths.values() for at, c in enumerate(path) if c == "."} | {""}
+        left_out = containers | set(matrices)
+        rest = {tap: work for tap, work in works.items() if paths[tap] not in left_out}
+        return cls(matrices, rest, read_ceilings(CEILINGS))
 
     def own_seconds(self, path: str, name: str) -> float:
         """Seconds of one product or table in a scheme, or in float32."""
-        return seconds(self.matrices[path], SCHEMES.get(name))
+        work = self.matrices[path]["" if name == BASE else name]
+        return cold_seconds(work, operands(SCHEMES.get(name), BASE), self.ceilings)
+
+    @property
+    def rest_seconds(self) -> float:
+        """Seconds of the modules that no scheme changes."""
+        return sum(cold_seconds(work, BASE, self.ceilings) for work in self.rest.values())
+
+    @property
+    def launch_seconds(self) -> float:
+        """Least seconds of a launch of each module, which are no part of the cost."""
+        return (len(self.matrices) + len(self.rest)) * self.ceilings.kernel_seconds
 
 
 @dataclass(frozen=True)
@@ -100,10 +109,11 @@ def search_schemes(bench: Bench, budget: float, progress: Callable[[str], None])
     Raises:
         UserError: The case has nothing to quantise, or its error without quantisation is beyond the budget.
     """
-    work = SchemeWork(bench.case.matrices(bench.arrays))
+    work = SchemeWork.of(bench.case, bench.arrays)
     if not work.matrices:
         raise UserError("--quantise", bench.case.name, "has no product or table to quantise", "leave it out")
-    kinds = {path: "table" if matrix.is_table else "product" for path, matrix in work.matrices.items()}
+    matrices = bench.case.matrices(bench.arrays)
+    kinds = {path: "table" if matrix.is_table else "product" for path, matrix in matrices.items()}
     units = units_of(kinds)
     base = _run(bench, work, units, {})
     if base.error > budget:
@@ -112,8 +122,8 @@ def search_schemes(bench: Bench, budget: float, progress: Callable[[str], None])
     sensitivities, runs = {}, [base]
     for unit in units:
         progress(f"quantising {unit.name} alone")
-        for name, scheme in SCHEMES.items():
-            if scheme.is_of_tables is work.matrices[unit.paths[0]].is_table:
+        for name in SCHEMES:
+            if name in work.matrices[unit.paths[0]]:
                 alone = _run(bench, work, units, {unit: name})
                 added = math.sqrt(max(alone.error**2 - base.error**2, 0.0))
                 sensitivities[unit.name, name] = Sensitivity(alone.error, added, math.nan, alone.error)
@@ -134,6 +144,6 @@ def _run(bench: Bench, work: SchemeWork, units: tuple[Unit, ...], chosen: Mappin
     own = sum(work.own_seconds(path, name) for unit, name in names.items() for path in unit.paths)
     return replace(
         evaluation,
-        seconds=own,
+        seconds=own + work.rest_seconds,
         schemes={unit.name: name for unit, name in names.items() if name != BASE},
     )

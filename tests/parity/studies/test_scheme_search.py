@@ -12,7 +12,9 @@ from parity.base.quantisation import SCHEMES
 from parity.case import Matrix
 from parity.inputs.weights import case_weights
 from parity.studies.precision_search.bench import Bench
-from parity.studies.precision_search.schemes import BUDGETS, search_schemes, seconds
+from parity.studies.precision_search.schemes import BUDGETS, CEILINGS, SchemeWork, search_schemes
+from parity.timing.ceilings import read_ceilings
+from perf_model.work.quantised import product
 
 BUDGET = 1e-2
 
@@ -32,30 +34,67 @@ def result(bench):
     return search_schemes(bench, BUDGET, lambda step: None)
 
 
+@pytest.fixture(scope="module")
+def work(bench):
+    return SchemeWork.of(bench.case, bench.arrays)
+
+
+def made(rows, inputs, outputs, name=""):
+    """The modelled seconds of a product in a scheme."""
+    works = {"product": {name: product(rows, inputs, outputs, 4, SCHEMES.get(name))}}
+    return SchemeWork(works, {}, read_ceilings(CEILINGS)).own_seconds("product", name or "fp32")
+
+
 def test_a_product_of_few_rows_is_bound_by_its_weights():
-    matrix = Matrix(rows=1, inputs=1024, outputs=1024)
-    whole = seconds(matrix, None)
-    assert seconds(matrix, SCHEMES["int8_weights_tensor"]) == pytest.approx(whole / 4, rel=0.01)
+    sizes = (1, 1024, 1024)
+    whole = made(*sizes)
+    assert made(*sizes, "int8_weights_tensor") == pytest.approx(whole / 4, rel=0.01)
     # Half a byte, and a scale for 32 weights.
-    blocks = seconds(matrix, SCHEMES["int4_weights_blocks"])
-    assert blocks == pytest.approx(whole * (0.5 + 4 / 32) / 4, rel=0.02)
-    assert seconds(matrix, SCHEMES["int8_tensor"]) == seconds(matrix, SCHEMES["int8_weights_tensor"])
+    assert made(*sizes, "int4_weights_blocks") == pytest.approx(whole * (0.5 + 4 / 32) / 4, rel=0.02)
+    assert made(*sizes, "int8_tensor") == pytest.approx(made(*sizes, "int8_weights_tensor"), rel=1e-5)
 
 
-def test_a_product_of_many_rows_is_bound_by_its_peak():
-    matrix = Matrix(rows=1 << 16, inputs=1 << 12, outputs=1 << 12)
-    whole = seconds(matrix, None)
-    assert seconds(matrix, SCHEMES["int8_weights_tensor"]) == whole
-    assert whole / seconds(matrix, SCHEMES["fp8_tensor"]) == pytest.approx(1979 / 67)
+def test_a_product_of_many_rows_is_bound_by_the_measured_rate_of_what_it_multiplies():
+    sizes = (1 << 16, 1 << 12, 1 << 12)
+    rates = read_ceilings(CEILINGS).matmul
+    whole = made(*sizes)
+    assert made(*sizes, "int8_weights_tensor") == whole
+    assert whole / made(*sizes, "fp8_tensor") == pytest.approx(rates["fp8"] / rates["fp32"])
+    assert whole / made(*sizes, "int8_channel") == pytest.approx(rates["int8"] / rates["fp32"])
 
 
-def test_a_row_has_its_codes_with_scale_and_bias():
-    table = Matrix(rows=100, inputs=1, outputs=17, is_table=True)
-    whole, eight, four = (
-        seconds(table, scheme) for scheme in (None, SCHEMES["int8_rows"], SCHEMES["int4_rows"])
-    )
-    assert eight / whole == pytest.approx((17 + 8) / (4 * 17))
-    assert four / whole == pytest.approx((9 + 4) / (4 * 17))
+def test_the_work_is_that_of_the_performance_model(bench, work):
+    """A table's work without a scheme, and with one, and all modules once."""
+    plain = bench.case.work(bench.arrays, 4)
+    eight = bench.case.quantised({"emb_l": "int8_rows"}).work(bench.arrays, 4)
+    assert work.matrices["emb_l.0"][""] == plain["emb_l.0"]
+    assert work.matrices["emb_l.0"]["int8_rows"] == eight["emb_l.0"]
+    assert work.matrices["emb_l.0"]["int8_rows"].bytes < plain["emb_l.0"].bytes
+    products = {path: works[""].flops for path, works in work.matrices.items()}
+    assert products["bot_l.0"] == plain["bot_l.0"].flops > 0
+    rest = sum(module.flops for module in work.rest.values())
+    assert sum(products.values()) + rest == plain[""].flops
+    assert not set(work.rest) & {"", "bot_l", "top_l", "emb_l", *work.matrices}
+    assert {"log_counts", "interaction", "bot_l.1"} <= set(work.rest)
+
+
+@pytest.mark.parametrize("name", ["hstu_tiny", "stu_tiny"])
+def test_products_inside_a_block_and_its_other_modules_make_the_whole(name):
+    case = load_case(name)
+    arrays = case.make_inputs().inputs[0].arrays
+    work = SchemeWork.of(case, arrays)
+    flops = [works[""].flops for works in work.matrices.values()]
+    flops += [module.flops for module in work.rest.values()]
+    assert sum(flops) == case.work(arrays, 4)[""].flops
+    assert work.rest_seconds > 0.0
+    assert work.launch_seconds > 0.0
+
+
+def test_the_cost_of_a_call_has_what_no_scheme_changes(work, result):
+    """Also if everything is quantised, the rest stays."""
+    whole = sum(work.own_seconds(path, "fp32") for path in work.matrices) + work.rest_seconds
+    assert result.base.seconds == pytest.approx(whole)
+    assert min(run.seconds for run in result.front) > work.rest_seconds > 0.0
 
 
 @pytest.mark.parametrize(
@@ -110,7 +149,9 @@ def test_the_verb_writes_a_policy_that_a_run_takes(command, tmp_path):
     assert report["evaluations"] == 1 + 20 + len(BUDGETS)
     assert report["front"][0]["cost"] < report["best"]["cost"] + 1e-12 < 1.0
     assert "error against cost" in ended.out
-    assert "of products and tables alone" in " ".join(ended.out.split())
+    cost = report["cost_model"]["schemes"]
+    assert 0.0 < cost["quantisable"] < cost["whole"] < cost["launches"]
+    assert "of them in products and tables; launches of the modules take" in " ".join(ended.out.split())
 
 
 def test_what_cannot_be_searched_is_refused(command, tmp_path):
