@@ -98,6 +98,18 @@ def table(row: dict) -> str:
     return "\n".join(lines)
 
 
+def failures(rows: list[dict], sides: str = "errors") -> int:
+    """Print the sides that fail, of rows with verdicts under ``sides`` -> the program's exit code."""
+    failed = [
+        f"{row['name']}, {name}: {side['reason']}"
+        for row in rows
+        for name, side in row[sides].items()
+        if side["verdict"] != "PASS"
+    ]
+    print("\n".join(failed))
+    return 1 if failed else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(GROUPS), default=list(GROUPS))
@@ -112,14 +124,7 @@ def main() -> int:
                 rows.append(run(row, arguments.rounds, ceilings))
                 print(table(rows[-1]), flush=True)
                 report(arguments.out, ceilings, rows=rows)
-    failed = [
-        f"{row['name']}, {name}: {e['reason']}"
-        for row in rows
-        for name, e in row["errors"].items()
-        if e["verdict"] != "PASS"
-    ]
-    print("\n".join(failed))
-    return 1 if failed else 0
+    return failures(rows)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.gpu.kernels import judged  # noqa: E402
+from benchmarks.gpu.kernels import failures, judged  # noqa: E402
 from benchmarks.gpu.quantised_products import DLRM, FEW_ROWS, HSTU, STU, TENSOR_SCHEMES, product_rows  # noqa: E402
 from benchmarks.gpu.quantised_sides import Row, Side  # noqa: E402
 from benchmarks.gpu.quantised_tables import table_rows  # noqa: E402
@@ -117,14 +117,7 @@ def main() -> int:
                 print(table(rows[-1]), flush=True)
                 report(arguments.out, rates, rows=rows)
                 torch.compiler.reset()
-    failed = [
-        f"{row['name']}, {name}: {side['reason']}"
-        for row in rows
-        for name, side in row["sides"].items()
-        if side["verdict"] != "PASS"
-    ]
-    print("\n".join(failed))
-    return 1 if failed else 0
+    return failures(rows, "sides")
 
 
 if __name__ == "__main__":

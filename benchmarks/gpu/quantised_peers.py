@@ -22,28 +22,17 @@ def float_bags(table_ND: torch.Tensor, places_BTP: torch.Tensor, valid_BTP: torc
 
 
 def coded_bags(
+    bits: int,
     codes_NP: torch.Tensor,
     scale_N1: torch.Tensor,
     bias_N1: torch.Tensor,
     places_BTP: torch.Tensor,
     valid_BTP: torch.Tensor,
 ) -> torch.Tensor:
-    """Sums of rows of codes of 8 bits, (B, T, D) bfloat16."""
+    """Sums of rows of codes of 8 bits, or of 4 bits and two a byte, (B, T, D) bfloat16."""
     codes = codes_NP[places_BTP]
-    rows = codes.float() * scale_N1[places_BTP] + bias_N1[places_BTP]
-    return _sums(rows.to(HALF).float(), valid_BTP)
-
-
-def halved_coded_bags(
-    codes_NP: torch.Tensor,
-    scale_N1: torch.Tensor,
-    bias_N1: torch.Tensor,
-    places_BTP: torch.Tensor,
-    valid_BTP: torch.Tensor,
-) -> torch.Tensor:
-    """The same with two codes a byte."""
-    codes = codes_NP[places_BTP]
-    codes = torch.stack((codes & 15, codes >> 4), -1).flatten(-2)
+    if bits == 4:
+        codes = torch.stack((codes & 15, codes >> 4), -1).flatten(-2)
     rows = codes.float() * scale_N1[places_BTP] + bias_N1[places_BTP]
     return _sums(rows.to(HALF).float(), valid_BTP)
 

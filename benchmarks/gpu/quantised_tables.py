@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import nvtripy as tp
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu.quantised_peers import coded_bags, float_bags, halved_coded_bags
+from benchmarks.gpu.quantised_peers import coded_bags, float_bags
 from benchmarks.gpu.quantised_sides import (
     HALF,
     ITEM,
@@ -54,7 +55,6 @@ _BAGS = {
     "int8_rows": (Int8EmbeddingBag, PortInt8EmbeddingBag),
     "int4_rows": (Int4EmbeddingBag, PortInt4EmbeddingBag),
 }
-_PEERS = {"int8_rows": coded_bags, "int4_rows": halved_coded_bags}
 
 
 class Tables:
@@ -192,7 +192,9 @@ def _bags_row(own: Tables, ports: dict[str, Any], batch: int, longest: int, comp
             sides[f"{key}, {label}"] = Side(calls, truth, work, "bf16")
 
         add("Triton", [_kernel_call(group, s.bags) for s in sets])
-        function = compiled(_PEERS.get(name, float_bags))
+        function = compiled(float_bags)
+        if scheme is not None:
+            function = functools.partial(compiled(coded_bags), scheme.bits)
         if name != "float16":
             add("torch.compile, one table", [_peer_call(function, own.whole[name], s) for s in sets])
         if name not in ports:
