@@ -60,8 +60,9 @@ def round_to_codes(steps: torch.Tensor, numbers: str) -> tuple[torch.Tensor, tor
     """Numbers in steps of a scale -> the codes' values in the same type, and the codes as integers."""
     if numbers == "fp8":
         # One operation decides, so that values and codes cannot disagree.
-        places = torch.bucketize(steps.contiguous(), fp8_ties(steps.dtype, steps.device), out_int32=True)
-        return fp8_numbers().to(steps.device, steps.dtype)[places], places
+        # Indices of 64 bits, as ONNX asks for in a lookup.
+        places = torch.bucketize(steps.contiguous(), fp8_ties(steps.dtype, steps.device))
+        return fp8_numbers().to(steps.device, steps.dtype)[places], places.to(torch.int32)
     values = steps.clamp(_LEAST[numbers], LARGEST[numbers]).round()
     return values, values.to(torch.int8)
 

@@ -48,7 +48,7 @@ def content_digest(tensor: torch.Tensor) -> str:
     """SHA-256 of a contiguous tensor's bytes, type and shape."""
     flat = tensor.reshape(-1)
     # NumPy has no type for an empty tensor of bfloat16.
-    raw = flat.view(torch.uint8) if tensor.numel() else flat.to(torch.uint8)
+    raw = flat.view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
     digest = hashlib.sha256(raw.cpu().numpy())
     digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     return digest.hexdigest()

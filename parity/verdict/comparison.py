@@ -27,7 +27,7 @@ from parity.verdict.evidence import Evidence, Results
 from parity.verdict.flips import flipped_rows, row_mask
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
 from parity.verdict.rule import Verdict, failure
-from parity.verdict.standards import Standards
+from parity.verdict.standards import NOTHING_LEFT, Standards
 from parity.verdict.tolerance import tolerate
 
 
@@ -131,7 +131,7 @@ def _compare_alike(evidence: Evidence, runners: Sequence[Results]) -> list[Compa
                 port, excluded = results.incremental.get(tap), row_mask(rows, reference)
                 verdicts[tap] = standards.judge(
                     tap, evidence.oracle.get(full), reference, port, excluded, sampled_tap=full
-                )
+                ) or failure(NOTHING_LEFT, bound_for(evidence.precision, 1))
     return [
         _compared(evidence, results, tuple(judgements[tap] for tap in own), verdicts, rows)
         for own, results, judgements, verdicts, rows in zip(taps, runners, judged, checks, flips, strict=True)
@@ -224,7 +224,7 @@ def _judge_tap(
     is_alone = call is not None and not other_form(evidence, results, call)
     if call and is_alone and results.taps_modules and evidence.oracle_isolated:
         isolated = _judge_isolated(standards, evidence, results, call, tap, contaminated)
-        fails_alone = not isolated.passed and accumulated is not None
+        fails_alone = isolated is not None and not isolated.passed and accumulated is not None
         if fails_alone and other_form(evidence, results, call, fails_alone):
             isolated = None
     if port is None and accumulated is not None:
@@ -278,7 +278,7 @@ def _judge_isolated(
     call: ModuleCall,
     tap: str,
     contaminated: np.ndarray | None,
-) -> Verdict:
+) -> Verdict | None:
     problem = results.isolated_problems.get(call.tap)
     if problem:
         return failure(f"{RAISES}: {problem}", bound_for(evidence.precision, 1))

@@ -43,7 +43,11 @@ class Expectation:
         self.err_ref = self.truth.distance(r)
         carrying = carrying_rows(oracle.to(torch.float64).numpy(), counted)
         rows = carrying.count or 1.0  # zeros are one number
-        sampled = samples.errors(self.truth, counted) if samples else SampledErrors()
+        sampled = (
+            samples.errors(self.truth, counted)
+            if samples
+            else SampledErrors.of_reference(self.truth, r, counted)
+        )
         sampled = sampled.of_equal_rows(carrying.repeats)
         self.limit = bound.limit(expected_error(self.err_ref, rows, sampled), rows)
         self.lasting_limit = bound.lasting(shared_scale_error(self.err_ref, rows, sampled))

@@ -40,8 +40,10 @@ class TapJudgement:
         tap: Name of the tap.
         path: Path of its module.
         kind: Class of its module, or `MODEL_OUTPUT`.
-        accumulated: Verdict inside the model; None if there is none.
-        isolated: Verdict of the module alone on the reference's inputs; None if it cannot run alone.
+        accumulated: Verdict inside the model; None if there is none, such as where every element depends on a
+            discontinuity that the port takes otherwise.
+        isolated: Verdict of the module alone on the reference's inputs; None if it cannot run alone, or as
+            above.
         gap: Reason why the runner has no such module; empty if it has one.
         batch: Name of the batch with these verdicts, the worst of all.
         min_detectable_error: Smallest relative error that either verdict detects in any batch; NaN in a FAIL.
@@ -74,10 +76,10 @@ class TapJudgement:
     def of(
         cls, tap: str, path: str, kind: str, accumulated: Verdict | None, isolated: Verdict | None = None
     ) -> TapJudgement:
-        """The judgement on one batch."""
+        """The judgement on one batch. Without a verdict it detects no error."""
         named = {"isolated": isolated, "accumulated": accumulated}
         verdicts = {name: verdict for name, verdict in named.items() if verdict is not None}
-        detectable = min((verdict.min_detectable_error for verdict in verdicts.values()), default=math.nan)
+        detectable = min((verdict.min_detectable_error for verdict in verdicts.values()), default=math.inf)
         passed = all(verdict.passed for verdict in verdicts.values())
         return cls(
             tap,

@@ -133,12 +133,13 @@ def _without_evidence(none: RunnerJudgement, other: RunnerJudgement) -> RunnerJu
 def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:
     """The worse of two batches, with the smallest error that either detects, notes and rows of both.
 
-    A module that runs alone in one of them has the verdict of that batch.
+    A verdict that one of them alone has is that of both.
     """
     coarser, finer = sorted((earlier, later), key=lambda tap: -tap.min_detectable_error)
     notes = tuple(dict.fromkeys(earlier.notes + later.notes))
     worse, other = (later, earlier) if _badness(later) > _badness(earlier) else (earlier, later)
     isolated = other.isolated if worse.isolated is None else worse.isolated
+    accumulated = other.accumulated if worse.accumulated is None else worse.accumulated
     both = [tap.row_errors for tap in (earlier, later) if tap.row_errors is not None]
     row_errors = both[0] + both[1] if len(both) > 1 else next(iter(both), None)
     # Padding that leaks in one batch moves no margin: its map stays whichever batch is worse.
@@ -146,6 +147,7 @@ def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:
     return replace(
         worse,
         isolated=isolated,
+        accumulated=accumulated,
         error_maps={**leaks, **worse.error_maps},
         min_detectable_error=finer.min_detectable_error,
         # A verdict that the finer batch does not have remains.

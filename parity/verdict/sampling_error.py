@@ -16,7 +16,9 @@ Few rows may also carry the error. A layer norm divides a row of small variance 
 multiplies its error. A sum of v_i times squared normal numbers has (sum of v_i)^2 / (sum of v_i^2) degrees of
 freedom (Satterthwaite, "An approximate distribution of estimates of variance components", 1946). The rounding
 samples measure v_i, row by row. m is the smaller of both numbers. One row of large error decides on the
-largest element more than on the norm: each has its own m (`parity.verdict.distances.error_rows`).
+largest element more than on the norm: each has its own m (`parity.verdict.distances.error_rows`). A tap
+without samples has many rows. Its largest error may be one number all the same: there the reference's squared
+errors stand for v_i, with a factor of at most that of one number in the fewest samples of a tap.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from parity.runners.oracle.rounding import MOST_OF_MANY_ROWS
 from parity.verdict.distances import Distance, Oracle, error_rows
 
 FALSE_ALARM = 1e-4
@@ -47,7 +50,8 @@ class SampledErrors:
     Attributes:
         count: Number of samples.
         l2, largest, scale_error: As in `parity.verdict.distances.Distance`.
-        l2_rows, largest_rows: Effective numbers of rows that carry the first two; infinite without samples.
+        l2_rows, largest_rows: Effective numbers of rows that carry the first two; infinite where unknown, and
+            for errors of 0.
     """
 
     count: int = 0
@@ -56,6 +60,19 @@ class SampledErrors:
     scale_error: float = 0.0
     l2_rows: float = math.inf
     largest_rows: float = math.inf
+
+    @classmethod
+    def of_reference(cls, oracle: Oracle, reference: np.ndarray, counted: np.ndarray) -> SampledErrors:
+        """No sample: the reference's own errors say which rows carry the largest one.
+
+        Args:
+            oracle: The n compared elements of the oracle.
+            reference: The same elements of the reference, (n,).
+            counted: Mask of these elements in the tensor.
+        """
+        squares = np.square((reference - oracle.values) / (oracle.largest or 1.0))
+        _, largest_rows = error_rows(squares, counted)
+        return cls(largest_rows=largest_rows or math.inf)
 
     def of_equal_rows(self, repeats: float) -> SampledErrors:
         """The errors where rows repeat. Samples round each of them for itself, and programs round all alike.
@@ -128,9 +145,14 @@ def expected_error(reference: Distance, rows: float, samples: SampledErrors) -> 
     """
     l2 = _pooled(reference.l2, samples.l2, samples.count)
     largest = _pooled(reference.largest, samples.largest, samples.count)
+    of_largest = _factor(min(rows, samples.largest_rows), samples)
+    if not samples.count:
+        of_largest = max(
+            _factor(rows, samples), min(of_largest, sampling_factor(1.0, 1.0 + MOST_OF_MANY_ROWS))
+        )
     return Distance(
         l2=max(reference.l2, _factor(min(rows, samples.l2_rows), samples) * l2),
-        largest=max(reference.largest, _factor(min(rows, samples.largest_rows), samples) * largest),
+        largest=max(reference.largest, of_largest * largest),
         scale_error=max(abs(reference.scale_error), _scale_error_by_chance(reference, rows, samples)),
     )
 

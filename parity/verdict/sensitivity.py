@@ -109,7 +109,8 @@ def why_by_nature(lasting_limit: float, rows: Rows, further: int = 0, most: int 
         return f"{rows.carrying:.2g} of {rows.most} rows carry the result, equal ones counted once"
     if further and rows.most < 2 * rows.first:
         return f"the result has {rows.most} rows in a batch of any size"
-    if most and further >= most:
+    # Where nothing was compared, nothing is known of the check's nature.
+    if most and further >= most and rows.most:
         return f"a run draws no more than {rows.most} rows, of which {rows.carrying:.0f} carry the result"
     return ""
 

@@ -16,8 +16,8 @@ from parity.verdict.sampling_error import FALSE_ALARM
 MAX_BOUNDARY_FRACTION = 0.01
 """Largest share of a tap's own elements that may lie at a discontinuity, over all inputs. A tap fails with so
 many of them in a batch that chance has more in at most `FALSE_ALARM` of all batches."""
-MAX_FLIPPED_FRACTION = 0.5
-"""Largest share of the elements of later taps. One flip early in a sequence reaches every later row."""
+NOTHING_LEFT = "nothing to compare: all elements depend on a discontinuity that the port takes otherwise"
+"""Reason of a check that only one batch can judge."""
 
 
 class Standards:
@@ -40,12 +40,15 @@ class Standards:
         contaminated: np.ndarray | None,
         isolated: bool = False,
         sampled_tap: str = "",
-    ) -> Verdict:
-        """The verdict on a port's result; None is a missing one.
+    ) -> Verdict | None:
+        """The verdict on a port's result. None if all its elements depend on a discontinuity elsewhere.
+
+        One flip early in a sequence reaches every later row of it, and a batch may have no other sequence.
+        Another batch then has to judge the tap: without any it is INSENSITIVE.
 
         Args:
             tap: Name of the tap.
-            oracle, reference, port: The three results.
+            oracle, reference, port: The three results; None is a missing one.
             contaminated: Mask of the elements that depend on a discontinuity elsewhere, which this port takes
                 otherwise than the reference; None for none.
             isolated: Whether the module runs alone.
@@ -62,6 +65,8 @@ class Standards:
         own = evidence.boundary.get(tap)
         boundary = contaminated if own is None else own
         valid = evidence.mask(tuple(reference.shape))
+        if own is None and boundary is not None and _holds_everywhere(boundary, valid, reference):
+            return None
         standard = self._by_kind.get(isolated)
         if standard is None or boundary is not own:
             standard = Standard(
@@ -78,15 +83,19 @@ class Standards:
         ties = (evidence.ties_isolated if isolated else evidence.ties).get(sampled_tap or tap, 0)
         verdict = replace(standard.judge(port), ties=ties)
         lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
-        if not verdict.passed or not lost:
+        if not verdict.passed or not lost or own is None:
             return verdict
-        depend = f"{verdict.boundary} elements depend on a discontinuity, more than"
-        if own is None and lost > MAX_FLIPPED_FRACTION:
-            return failure(f"{depend} {MAX_FLIPPED_FRACTION:.0%} of all", bound)
         rows = compared_rows(np.broadcast_to(True if valid is None else valid, tuple(reference.shape)))
-        if own is not None and _chance_of_boundaries(lost, rows) < FALSE_ALARM:
+        if _chance_of_boundaries(lost, rows) < FALSE_ALARM:
+            depend = f"{verdict.boundary} elements depend on a discontinuity, more than"
             return failure(f"{depend} chance has of {MAX_BOUNDARY_FRACTION:.0%} of {rows} rows", bound)
         return verdict
+
+
+def _holds_everywhere(boundary: np.ndarray, valid: np.ndarray | None, result: torch.Tensor) -> bool:
+    """Whether a result has elements that count, and all of them lie in the mask."""
+    counted = np.broadcast_to(True if valid is None else valid, tuple(result.shape))
+    return bool(counted.any()) and not bool((counted & ~boundary).any())
 
 
 def _chance_of_boundaries(share: float, rows: int) -> float:

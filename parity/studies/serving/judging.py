@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -25,10 +25,13 @@ from parity.studies.serving.loadgen import Logged
 from parity.studies.serving.port import ServedPort
 from parity.studies.serving.requests import Requests
 from parity.studies.serving.server import HEADER, row_of
+from parity.verdict.bound import bound_for
 from parity.verdict.comparison import compare
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import TapJudgement
+from parity.verdict.rule import failure
 from parity.verdict.sensitivity import INSENSITIVE_ABOVE, why_by_nature
+from parity.verdict.standards import NOTHING_LEFT
 
 Verdict = Literal["PASS", "INSENSITIVE", "FAIL"]
 
@@ -184,8 +187,8 @@ class Judge:
             # Where the port alone takes a discontinuity otherwise, no later element is judged.
             results.tapped = self._port.run_tapped(arrays).tensors
             (judgement,) = compare(evidence, results).taps
-        verdict = judgement.accumulated
-        assert verdict is not None
+        verdict = judgement.accumulated or failure(NOTHING_LEFT, bound_for(evidence.precision, 1))
+        judgement = replace(judgement, accumulated=verdict)
         bound = self._bound(evidence, judgement, counted)
         oracle = evidence.oracle[tap].double().numpy()
         for row, number in enumerate(numbers):

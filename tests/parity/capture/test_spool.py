@@ -15,11 +15,12 @@ from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture
 from parity.capture.slices import Part, unless_leaking
-from parity.capture.spool import SMALL_TOTAL, CannotWrite, Spool
+from parity.capture.spool import SMALL_TOTAL, CannotWrite, Spool, content_digest
 from parity.capture.store import open_capture, save_capture
 from parity.inputs import weights
 from parity.inputs.arrays import make_inputs
 from parity.runners import make_runner
+from parity.runners.oracle.choices import Choices
 from tests.locations import ROOT
 
 
@@ -179,3 +180,12 @@ for number in range(10**6):
     for path in tmp_path.glob("[!.]*"):
         spool.stored["x"] = [path.stem]
         assert spool["x"].unique().numel() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_digests_are_no_choice_of_a_model(dtype):
+    """A batch without an index has empty tensors. What the harness does to them is no rounding."""
+    with Choices() as recorded:
+        content_digest(torch.empty(0, 3, dtype=dtype))
+        content_digest(torch.ones(2, 3, dtype=dtype))
+    assert recorded.choices == []

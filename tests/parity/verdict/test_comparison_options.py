@@ -1,5 +1,6 @@
 """A case's options in comparisons: modules of one side only, tolerated errors, parts of rows."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,13 @@ from scipy import stats
 from parity.capture.arguments import Argument, Received
 from parity.capture.captures import Capture
 from parity.capture.names import TapName
+from parity.execution.record import RunnerRecord, Status
 from parity.verdict import standards
 from parity.verdict.bound import bound_for
 from parity.verdict.comparison import compare
 from parity.verdict.flips import row_mask
-from parity.verdict.judgement import TapJudgement
+from parity.verdict.judgement import RunnerJudgement, TapJudgement
+from parity.verdict.merging import merge_batches
 from parity.verdict.rule import failure
 from tests.parity.comparisons import FP32, OUTPUT, TENSORS, B, N, evidence_with, results_with
 
@@ -101,14 +104,39 @@ def test_a_failure_beside_a_discontinuity_keeps_its_reason():
     assert "exceeds" in verdict.reason
 
 
-def test_too_many_elements_behind_a_flip_have_the_bound_of_their_tap():
+def test_elements_behind_flips_are_left_out_however_many():
     boundary = np.zeros(tuple(TENSORS["bias"].shape), bool)
-    boundary[:3, 0, 0] = True
+    boundary[: B - 1, 0, 0] = True
     results = results_with()
-    results.tapped["bias"][:3, 0, 0] += 5.0
-    verdict = compare(evidence_with(boundary={"bias": boundary}), results).tap(OUTPUT).accumulated
-    assert repr(verdict) == repr(failure(verdict.reason, bound_for(FP32, 11, 3)))
-    assert verdict.reason.startswith("21 elements depend on a discontinuity, more than ")
+    results.tapped["bias"][: B - 1, 0, 0] += 5.0
+    comparison = compare(evidence_with(boundary={"bias": boundary}), results)
+    verdict = comparison.tap(OUTPUT).accumulated
+    left_out = TENSORS[OUTPUT][: B - 1].numel()
+    assert (verdict.status, verdict.checked) == ("PASS", TENSORS[OUTPUT].numel() - verdict.boundary)
+    assert 0 < verdict.boundary <= left_out
+
+
+def test_a_batch_behind_flips_has_no_verdict_and_detects_nothing():
+    """Another batch has to judge the tap. One that judges nothing in any batch is INSENSITIVE, not a PASS."""
+    boundary = np.zeros(tuple(TENSORS["bias"].shape), bool)
+    boundary[:, 0, 0] = True
+    results = results_with()
+    results.tapped["bias"][:, 0, 0] += 5.0
+    comparison = compare(evidence_with(boundary={"bias": boundary}), results)
+    tap = comparison.tap(OUTPUT)
+    assert (tap.accumulated, tap.min_detectable_error) == (None, math.inf)
+    record = RunnerRecord(label="tripy")
+    lost, judged = (
+        RunnerJudgement(record, Status.OK, "", "PASS", own.diagnosis, (own.tap(OUTPUT),))
+        for own in (comparison, compare(evidence_with(), results_with()))
+    )
+    assert merge_batches([{"tripy": lost}], ["one"], recorded=False)["tripy"].verdict == "INSENSITIVE"
+    further = ["one", "more rows 1"]
+    assert merge_batches([{"tripy": lost}] * 2, further, False, most=1)["tripy"].verdict == "INSENSITIVE"
+    for batches in ([lost, judged], [judged, lost]):
+        merged = merge_batches([{"tripy": own} for own in batches], ["one", "two"], recorded=False)["tripy"]
+        assert merged.taps[0].accumulated is not None
+        assert merged.taps[0].min_detectable_error < math.inf
 
 
 @pytest.mark.parametrize(("rows", "count"), [(100, 1), (100, 4), (7, 2)])

@@ -29,7 +29,7 @@ PASS, CLOSE, FAIL = verdict(0.2, 1e-6), verdict(0.9, 1e-3), verdict(2.0)
         (FAIL, PASS, False, 2.0, math.nan),
         (PASS, FAIL, False, 2.0, math.nan),
         (verdict(math.nan), PASS, False, math.inf, math.nan),
-        (None, None, True, 0.0, math.nan),
+        (None, None, True, 0.0, math.inf),
     ],
 )
 def test_one_failing_verdict_fails_a_tap(accumulated, isolated, passed, margin, detectable):

@@ -229,3 +229,24 @@ def test_the_rows_that_carry_the_samples_errors_are_those_of_all_samples_in_each
     assert samples.errors(Oracle(np.ones(4)), without).l2_rows == pytest.approx(1.0)
     zero = RoundingSamples(results - 1.0).errors(Oracle(np.zeros(6)), counted)
     assert zero.l2_rows == pytest.approx(both)
+
+
+def test_the_largest_error_of_many_rows_without_samples():
+    """Where one row carries the reference's error, another program may have a larger one by chance."""
+    rng = np.random.default_rng(7)
+    exact = rng.normal(size=(10_000, 6))
+    oracle = Oracle(exact.ravel())
+    counted = np.ones(exact.shape, bool)
+    alike = exact + 1e-6 * rng.normal(size=exact.shape)
+    one_row = alike.copy()
+    one_row[17] += 1e-3
+    limits = {}
+    for name, reference in {"alike": alike, "one row": one_row}.items():
+        error = oracle.distance(reference.ravel())
+        samples = SampledErrors.of_reference(oracle, reference.ravel(), counted)
+        assert (samples.count, samples.l2_rows) == (0, math.inf)
+        expected = expected_error(error, 10_000, samples)
+        assert expected.l2 == pytest.approx(error.l2 * sampling_factor(10_000, 10_000))
+        limits[name] = expected.largest / error.largest
+    assert limits["alike"] < 1.3
+    assert limits["one row"] == pytest.approx(sampling_factor(1.0, 9.0))

@@ -146,14 +146,14 @@ def test_rounding_samples_raise_the_limit():
     assert sampled.limit.l2 > 100 * plain.limit.l2
 
 
-def test_a_port_with_flips_before_most_elements_fails_with_its_bound():
+def test_a_port_is_judged_on_what_flips_leave_over():
     evidence, exact = _asked()[0], TENSORS["block"]
     flipped = np.ones(tuple(exact.shape), bool)
+    assert Standards(evidence).judge("block", exact.double(), exact, exact, flipped) is None
     flipped[0, 0] = False
     verdict = Standards(evidence).judge("block", exact.double(), exact, exact, flipped)
-    assert (verdict.status, verdict.bound) == ("FAIL", bound_for(FP32, 7, 3))
-    assert "depend on a discontinuity, more than 50% of all" in verdict.reason
-    # A wrong element is told first.
+    assert (verdict.status, verdict.bound) == ("PASS", bound_for(FP32, 7, 3))
+    assert verdict.checked == exact[0, 0].numel()
     wrong = exact.clone()
     wrong[0, 0, 0] += 1.0
     verdict = Standards(evidence).judge("block", exact.double(), exact, wrong, flipped)
