@@ -9,6 +9,9 @@ from tests.locations import ROOT
 from tests.parity.case_runs import bench_of, on_bench
 
 EDITS = {edit.detail: edit for edit in handwritten(ROOT / "cases/faults/quantised.yaml")}
+INDEPENDENT = {edit.detail: edit for edit in handwritten(ROOT / "cases/faults/quantised_independent.yaml")}
+EQUIVALENT = "table_int4_reciprocal_in_half"
+"""No code of the drawn rows lies so near a tie: no bit changes."""
 NOT_ASKED = "int4_codes_do_not_saturate"
 """No low end of the drawn rows is rounded so far that a code leaves 0 to 15: no bit changes."""
 NOT_LOCALISED = "input_is_quantised_twice"
@@ -47,3 +50,18 @@ def test_a_further_call_is_named():
     finding = try_fault(bench_of("stu_tiny_quantised"), EDITS[NOT_LOCALISED])
     assert finding.outcome is Outcome.DETECTED
     assert finding.named.endswith("_output_product.quantise_input@1[0]")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=on_bench(f"{edit.family}_tiny_quantised"))
+        for name, edit in INDEPENDENT.items()
+        if name != EQUIVALENT
+    ],
+)
+def test_every_independent_fault_is_detected_and_named(name):
+    edit = INDEPENDENT[name]
+    finding = try_fault(bench_of(f"{edit.family}_tiny_quantised"), edit)
+    assert finding.outcome is Outcome.DETECTED
+    assert finding.localised, (finding.named, finding.homes)
