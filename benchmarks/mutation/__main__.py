@@ -34,7 +34,7 @@ FILES = (
     "parity/capture/slices.py",
     "parity/inputs/masks.py",
     "parity/report/assemble.py",
-    "parity/report/overview.py",
+    "parity/report/outcome.py",
     "parity/report/streams.py",
     "parity/verdict/**/*.py",
     "parity/cli/[abrsv]*.py",

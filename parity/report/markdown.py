@@ -11,6 +11,7 @@ from parity.execution.record import REFERENCE
 from parity.report import coverage, overview
 from parity.report.causes import downstream
 from parity.report.latencies import milliseconds
+from parity.report.outcome import outcome
 from parity.report.schema import CaseReport, Report, RunnerReport
 from parity.report.schema_modules import MetricReport
 from parity.report.streams import stream_lines
@@ -24,8 +25,8 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~&@])")
 
 def render_markdown(report: Report) -> str:
     """The report as GitHub's Markdown, short enough for a comment."""
-    outcome = overview.outcome(report)
-    parts = [f"### Parity: {outcome.word}", plain(f"{outcome.text[0].upper()}{outcome.text[1:]}")]
+    verdict = outcome(report)
+    parts = [f"### Parity: {verdict.word}", plain(f"{verdict.text[0].upper()}{verdict.text[1:]}")]
     for case in report.cases:
         parts += [plain(overview.case_title(case)), _runners(case)]
     parts += _findings(report)

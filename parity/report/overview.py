@@ -1,4 +1,4 @@
-"""The shared words of all forms of a report: the verdict, the module tree, the numbers of a check."""
+"""The shared words of all forms of a report: the module tree, the numbers of a check."""
 
 from __future__ import annotations
 
@@ -6,71 +6,14 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from parity.execution.record import REFERENCE, BuildRecord, Status
+from parity.execution.record import BuildRecord, Status
 from parity.report.schema import CaseReport, PrecisionReport, Report, RunnerReport
 from parity.report.schema_modules import ModuleReport, RowReport, VerdictReport
-from parity.verdict.sensitivity import INSENSITIVE_ABOVE
 
 PORT = "tripy"
 BUILT = Status.BUILT.value
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A run's verdict: one word, and the rest of its sentence."""
-
-    word: Literal["PASS", "FAIL", "INSENSITIVE", "BUILT", "INCOMPLETE"]
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.word}: {self.text}"
-
-
-def outcome(report: Report) -> Outcome:
-    """The verdict in one sentence."""
-    entries = [entry for _, _, entry in report.runner_reports()]
-    judged = [entry for entry in entries if entry.verdict != "NONE" and entry.runner != REFERENCE]
-    failed = [entry for entry in entries if entry.verdict == "FAIL"]
-    insensitive = [entry for entry in entries if entry.verdict == "INSENSITIVE"]
-    built = sum(len(entry.builds) for entry in entries if entry.status == BUILT)
-    broken = [entry for entry in entries if entry.verdict == "NONE" and entry.status != BUILT]
-    asked = [
-        entry for entry in broken if entry.runner in report.requested_runners or entry.status != "UNAVAILABLE"
-    ]
-    modules = [module for entry in judged for module in entry.modules]
-    gaps = sum(module.status == "GAP" for module in modules)
-    limited = sum(module.by_nature for module in modules)
-    compared = f"{counted(len(modules) - gaps, 'module verdict')} of {counted(len(judged), 'run')}"
-    notes = f"; {counted(gaps, 'gap')}, each with its reason" if gaps else ""
-    notes += f"; {counted(limited, 'check')} cannot detect 1 % in any batch of a run" if limited else ""
-    notes += f"; {counted(built, 'engine')} built and not run" if built else ""
-    notes += f"; {counted(len(broken), 'run')} without a verdict" if broken else ""
-    changed = ", ".join(report.changed_code)
-    notes += f"; the captures are of other code than today's {changed}" if changed else ""
-    streams = sum(len(case.streams) for case in report.cases)
-    failing_streams = len(report.failing_streams())
-    if failed or failing_streams:
-        with_verdict = sum(entry.verdict != "NONE" for entry in entries)
-        verb = "diverges" if len(failed) == 1 else "diverge"
-        notes += f"; {failing_streams} of {counted(streams, 'stream')} fail" if failing_streams else ""
-        return Outcome("FAIL", f"{len(failed)} of {counted(with_verdict, 'run')} {verb}{notes}.")
-    compared += f" and {counted(streams, 'stream')}" if streams else ""
-    if built and not judged and not asked:
-        return Outcome("BUILT", f"every graph; nothing was compared{notes}.")
-    if asked or not judged:
-        return Outcome("INCOMPLETE", f"all that ran passes, {compared}{notes}.")
-    if insensitive:
-        checks = sum(module.status == "INSENSITIVE" for entry in insensitive for module in entry.modules)
-        return Outcome(
-            "INSENSITIVE",
-            f"nothing diverges, {compared}, but {checks} of these checks do not detect "
-            f"an error of {INSENSITIVE_ABOVE:.0%}{notes}.",
-        )
-    worst = max(modules, key=lambda module: module.margin)
-    closest = f"the closest to its limit is {worst.tap} at {worst.margin:.2f}"
-    return Outcome("PASS", f"{compared}; {closest}{notes}.")
 
 
 def counted(number: int, what: str, plural: str = "s") -> str:

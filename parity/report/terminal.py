@@ -16,13 +16,13 @@ from rich.text import Text
 
 from parity.report import coverage
 from parity.report.causes import Failure, failures, tree_around
+from parity.report.outcome import outcome
 from parity.report.overview import (
     BUILT,
     culprit,
     engine,
     gaps,
     notes,
-    outcome,
     place,
     tolerated,
     verdict_lines,

@@ -16,6 +16,7 @@ from parity.report.html import charts
 from parity.report.html.axis import Axis
 from parity.report.html.heat import heat
 from parity.report.latencies import LatencyColumns, latency_columns, milliseconds
+from parity.report.outcome import Outcome, outcome
 from parity.report.schema import CaseReport, PrecisionReport, Report, RunnerReport
 from parity.report.schema_modules import MetricReport, ModuleReport, VerdictReport
 from parity.report.streams import stream_lines
@@ -164,8 +165,8 @@ class Page:
     drawing: ThreadPoolExecutor
 
     @cached_property
-    def outcome(self) -> overview.Outcome:
-        return overview.outcome(self.report)
+    def outcome(self) -> Outcome:
+        return outcome(self.report)
 
     @cached_property
     def sections(self) -> list[Section]:

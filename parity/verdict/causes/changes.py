@@ -207,7 +207,7 @@ def _order(operation: Operation) -> Iterator[Change]:
 def _shape_without(tensor: torch.Tensor, axis: int | None) -> list[int]:
     """A shape without the length along an axis, or the whole shape."""
     shape = list(tensor.shape)
-    if axis is not None and shape:
+    if axis is not None and -len(shape) <= axis < len(shape):
         shape[axis] = 0
     return shape
 

@@ -7,7 +7,7 @@ import pytest
 from parity.execution.case_files import BatchDescription, CaseDescription
 from parity.execution.record import ORACLE, REFERENCE, RunnerRecord, Status
 from parity.report.assemble import assemble
-from parity.report.overview import outcome
+from parity.report.outcome import outcome
 from parity.report.schema import BatchReport, CaseReport, StreamReport
 from parity.verdict.judgement import Diagnosis, RunnerJudgement
 from parity.verdict.judging import PrecisionJudgement
@@ -197,6 +197,11 @@ CRASHED = without_verdict("onnx", "CRASHED", "signal 11")
             "PASS: 2 module verdicts of 1 run; the closest to its limit is second at 0.50; 1 engine built "
             "and not run; 1 run without a verdict.",
         ),
+        (
+            (port("fp32", (module("first", alone=0.3, by_nature=True), module("second", by_nature=True))),),
+            "PASS: 2 module verdicts of 1 run; the closest to its limit is first at 0.30; 2 checks cannot "
+            "detect 1 % in any batch of a run.",
+        ),
         ((BAD,), "FAIL: 1 of 2 runs diverges."),
         (
             (BAD, GOOD, BAD, ABSENT, CRASHED, _built(2)),
@@ -239,3 +244,10 @@ def test_a_runner_that_the_user_named_and_that_cannot_run_leaves_a_run_incomplet
     assert _sentence(GOOD, ABSENT, asked=("tripy",)).startswith("PASS: ")
     built = _sentence(_built(1), ABSENT, asked=("onnx",))
     assert built.startswith("INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs")
+
+
+def test_captures_of_other_code_are_told():
+    report = made_reports.report((reference(), GOOD)).model_copy(
+        update={"changed_code": ("parity", "a case")}
+    )
+    assert str(outcome(report)).endswith("; the captures are of other code than today's parity, a case.")

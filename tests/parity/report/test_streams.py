@@ -9,7 +9,7 @@ from parity.report.differences import compare_reports
 from parity.report.html import render_html
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
-from parity.report.overview import outcome
+from parity.report.outcome import outcome
 from parity.report.schema import StreamReport
 from parity.report.terminal import render
 from tests.parity import made_reports
@@ -49,6 +49,7 @@ def _shown(report, verbose=False):
 def test_streams_that_pass_are_counted_and_told_in_every_form():
     passing = _report(GOOD)
     assert outcome(passing).text.startswith("21 module verdicts of 3 runs and 1 stream; ")
+    assert " of 3 runs and 2 streams; " in outcome(_report(GOOD, GOOD)).text
     assert "streams: 1 of 1 PASS; worst err/limit 0.19" in _shown(passing)
     line = "hstu_tiny, fp32, stream of PyTorch: 7 steps, 51 items, err/limit 0.11 (cache), 0.19 (outputs)"
     assert f"stream: {line}" in _shown(passing, verbose=True)
@@ -64,6 +65,7 @@ def test_streams_that_pass_are_counted_and_told_in_every_form():
 def test_a_stream_that_fails_fails_every_form():
     failing = _report(GOOD, BAD)
     assert str(outcome(failing)).startswith("FAIL: 0 of 6 runs diverge; 1 of 2 streams fail")
+    assert str(outcome(_report(BAD))).startswith("FAIL: 0 of 6 runs diverge; 1 of 1 stream fail")
     text = _shown(failing)
     assert f"FAIL: {LINE}" in text
     assert "streams: 1 of 2 PASS; worst err/limit 70.00" in text

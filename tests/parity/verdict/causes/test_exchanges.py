@@ -190,3 +190,86 @@ def test_running_statistics_are_never_written():
 def test_a_product_with_other_numbers_has_no_mask():
     for other in (Y, torch.ones_like(X), torch.zeros_like(X), 1.0):
         assert "without the mask in mul" not in tried(aten.mul.Tensor, X, other)
+
+
+def test_a_vector_is_a_tensor_of_which_a_product_may_be_a_sum():
+    assert "with add in place of mul" in tried(aten.mul.Tensor, X[0, 0], Y[0, 0])
+
+
+def test_either_value_of_a_choice_everywhere():
+    results = tried(aten.where.self, MASK, X, Y)
+    torch.testing.assert_close(results["with the first value of where everywhere"], X)
+    torch.testing.assert_close(results["with the second value of where everywhere"], Y)
+    # In the type and the shape of the result.
+    first = tried(aten.where.self, MASK, X[0, 0].float(), Y)["with the first value of where everywhere"]
+    torch.testing.assert_close(first, X[0, 0].float().double().expand(X.shape))
+
+
+def test_a_product_without_a_factor_and_a_quotient_without_its_divisor():
+    left_out = {text for text in tried(aten.mul.Tensor, X, MASK.double()) if text.startswith("without")}
+    assert left_out == {"without the mask in mul", "without the factor of 3x6x8"}
+    left_out = {text for text in tried(aten.div.Tensor, X, Y) if text.startswith("without")}
+    assert left_out == {"without the divisor of 3x6x8"}
+    assert all(tried(aten.div.Tensor, X, Y)), "every change has words"
+    complex_ones = torch.complex(MASK.double(), torch.zeros(3, 6, 8, dtype=torch.float64))
+    assert "without the factor of 3x6x8" in tried(aten.mul.Tensor, complex_ones, complex_ones)
+    assert "without the mask in mul" not in tried(aten.mul.Tensor, complex_ones, complex_ones)
+
+
+def test_a_gate_and_its_complement():
+    gate = tried(aten.sigmoid.default, X)["with 1 - x in place of the gate x of sigmoid"]
+    torch.testing.assert_close(gate, torch.sigmoid(-X))
+    complement = tried(aten.rsub.Scalar, Y, 1)["with x in place of its complement 1 - x"]
+    torch.testing.assert_close(complement, Y)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "is_cast"),
+    [
+        (aten.mul.Tensor, (X, Y), True),
+        (aten.div.Tensor, (X, Y), True),
+        # A sum has a fraction, as its operands have.
+        (aten.add.Tensor, (X, Y), False),
+        (aten.mul.Tensor, (torch.complex(X, Y), Y), False),
+        (aten.mul.Tensor, (X[0, 0, 0], Y[0, 0, 0]), False),
+        (aten.add.Tensor, (torch.tensor([2**40]), 1), True),
+        (aten.add.Tensor, (torch.tensor([2**20]), 1), False),
+        (aten.sub.Tensor, (torch.tensor([2**40]), 1), True),
+        (aten.remainder.Scalar, (torch.tensor([2**40]), 2**41), False),
+    ],
+)
+def test_a_result_may_have_been_cast_to_32_bits(function, arguments, is_cast):
+    casts = [text for text in tried(function, *arguments) if text.endswith("as int32")]
+    name = function.overloadpacket.__name__
+    assert casts == ([f"with the result of {name} as int32"] if is_cast else [])
+
+
+def test_a_cast_is_told_without_the_marks_of_its_operation():
+    large = torch.tensor([2.0**40], dtype=torch.float64)
+    assert "with the result of to_copy as int32" in tried(aten._to_copy.default, large, dtype=torch.int64)
+
+
+def test_indices_of_two_axes_and_a_mean_for_an_extreme():
+    rows, columns = torch.tensor([0, 1]), torch.tensor([1, 2])
+    results = tried(aten.index.Tensor, X, [rows, None, columns])
+    torch.testing.assert_close(results["with the indices of axes 0 and 2 exchanged"], X[columns, :, rows])
+    assert [text for text in results if "indices of axes" in text] == [
+        "with the indices of axes 0 and 2 exchanged"
+    ]
+    for function, name in ((aten.max.dim, "max"), (aten.min.dim, "min")):
+        mean, places = tried(function, X, 1)[f"with mean in place of {name}"]
+        torch.testing.assert_close(mean, X.mean(1))
+        assert torch.equal(places, getattr(X, name)(1)[1])
+
+
+@pytest.mark.parametrize(("padding", "is_tried"), [((), False), ((-1,), False), ((0,), True), ((3,), True)])
+def test_padding_and_weights_of_bags_can_be_forgotten(padding, is_tried):
+    weights = torch.linspace(0.5, 2, 18, dtype=torch.float64)
+    arguments = (TABLE, IDS, OFFSETS, False, 0, False, weights, False, *padding)
+    operation = Operation(aten._embedding_bag.default, arguments, {})
+    changes = {change.text: change for change in exchanges_of(operation)}
+    index = padding[0] if is_tried else None
+    bags = F.embedding_bag(IDS, TABLE, OFFSETS, mode="sum", padding_idx=index)
+    result, *_ = changes["without the weights of the bags"].result(operation)
+    torch.testing.assert_close(result, bags)
+    assert ("with padding among the bags" in changes) == is_tried

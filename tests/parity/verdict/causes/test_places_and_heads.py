@@ -5,7 +5,8 @@ import math
 import torch
 import torch.nn.functional as F
 
-from parity.verdict.causes.changes import MOST_HEADS
+from parity.verdict.causes.changes import FOLDS, MOST_HEADS, changes_of
+from parity.verdict.causes.operations import Operation
 from tests.parity.verdict.causes.test_changes import X, assert_tried, tensor, tried
 
 aten = torch.ops.aten
@@ -17,6 +18,8 @@ def test_a_place_that_is_one_off():
     # The ends have one neighbour; a negative index counts from the end.
     assert_tried({"with index 4 in place of 5 of 6": X[:, 4]}, aten.select.int, X, 1, -1, part="index")
     assert_tried({"with index 1 in place of 0 of 6": X[:, 1]}, aten.select.int, X, 1, 0, part="index")
+    expected = {"with index 0 in place of 1 of 6": X[:, 0], "with index 2 in place of 1 of 6": X[:, 2]}
+    assert_tried(expected, aten.select.int, X, 1, 1, part="index")
 
 
 def test_the_scale_of_all_heads_in_place_of_one():
@@ -39,3 +42,42 @@ def test_the_transposed_weight_of_a_bilinear_layer():
     assert_tried(
         {"with i2 of trilinear transposed": expected}, aten._trilinear.default, *arguments, part="transposed"
     )
+
+
+def test_parts_are_joined_along_the_first_axis_unless_another_one_is_named():
+    first, second = tensor(1, 3, 4), tensor(2, 5, 4)
+    expected = {"with operands 0 and 1 of cat exchanged": torch.cat([second, first])}
+    assert_tried(expected, aten.cat.default, [first, second], part="exchanged")
+    assert_tried(expected, aten.cat.default, [first, second], -2, part="exchanged")
+    other = tensor(3, 3, 6)
+    expected = {"with operands 0 and 1 of cat exchanged": torch.cat([other, first], 1)}
+    assert_tried(expected, aten.cat.default, [first, other], 1, part="exchanged")
+    # PyTorch joins an empty vector with anything.
+    assert_tried({}, aten.cat.default, [first, tensor(2, 0)], 1, part="exchanged")
+
+
+def folds(shape, size):
+    """The changes of a view that exchange two axes: words, the kind that several have in common, result."""
+    operation = Operation(aten.view.default, (tensor(1, *shape), size), {})
+    changes = [change for change in changes_of(operation) if "axes" in change.text]
+    return [(change.text, change.together, change.result(operation)) for change in changes]
+
+
+def test_heads_that_are_split_or_joined_in_the_other_order_are_one_kind():
+    x = tensor(1, 3, 5, 8)
+    ((text, kind, result),) = folds((3, 5, 8), (3, 5, 2, 4))
+    assert (text, kind) == ("with the last two axes of view exchanged", FOLDS)
+    torch.testing.assert_close(result, x.reshape(3, 5, 4, 2).mT)
+    # Not the last axis alone is split.
+    ((_, kind, _),) = folds((3, 5, 8), (3, 2, 5, 4))
+    assert kind == ""
+    for size in ((3, 40), (3, -1)):
+        ((text, kind, result),) = folds((3, 5, 8), size)
+        assert (text, kind) == ("with the last two axes exchanged before a view", FOLDS)
+        torch.testing.assert_close(result, x.mT.reshape(size))
+    # An axis of 1 has no order; one of 2 has, and so has one before both.
+    assert folds((3, 5, 1), (3, 5)) == []
+    assert [kind for _, kind, _ in folds((3, 2, 8), (3, 16))] == [FOLDS]
+    assert [kind for _, kind, _ in folds((1, 5, 8), (1, 40))] == [FOLDS]
+    # Other axes than the last two are joined.
+    assert [kind for _, kind, _ in folds((3, 5, 8), (15, 8))] == [""]

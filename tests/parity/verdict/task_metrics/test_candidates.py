@@ -167,3 +167,42 @@ def test_each_sample_has_its_own_entropy():
     assert entropy[0] == pytest.approx(1.0)
     assert np.isnan(entropy[1])
     assert np.isnan(OVER[NORMALIZED_ENTROPY](p, 1 - truth)[1])
+
+
+def test_a_task_has_an_output_and_five_metrics():
+    task = Candidates("forward.scores")
+    assert task.output == "forward.scores"
+    p, truth = np.array([0.9, 0.2, 0.6]), np.array([7, 6, 6])
+    entropy = -(np.log(1 / 3) + 2 * np.log(2 / 3)) / 3
+    assert {metric.name: float(metric.over(p, truth)) for metric in task.metrics} == pytest.approx(
+        {
+            NORMALIZED_ENTROPY: -np.log([0.9, 0.8, 0.4]).mean() / entropy,
+            ACCURACY: 2 / 3,
+            AUC: 1.0,
+            CALIBRATION: 1.7,
+            CALIBRATION_ERROR: (0.1 + 0.2 + 0.6) / 3,
+        }
+    )
+    reasons = {metric.name: metric.undefined(np.array([2, 6])) for metric in task.metrics}
+    assert {name: reason for name, reason in reasons.items() if reason} == {
+        NORMALIZED_ENTROPY: "all 2 labels are 0",
+        AUC: "none of 2 requests has a click and a candidate without one",
+        CALIBRATION: "all 2 labels are 0",
+    }
+
+
+def test_labels_that_a_metric_needs_give_no_reason():
+    pair = np.array([3, 2])
+    assert [UNDEFINED[name](pair) for name in (NORMALIZED_ENTROPY, AUC, CALIBRATION)] == ["", "", ""]
+    assert UNDEFINED[NORMALIZED_ENTROPY](np.array([1])) == "all 1 labels are 1"
+    assert UNDEFINED[AUC](np.array([3, 4])) == "none of 2 requests has a click and a candidate without one"
+
+
+def test_empty_bins_count_nothing():
+    p, truth = np.array([0.05, 0.15]), np.array([0, 1])
+    assert OVER[CALIBRATION_ERROR](p, truth) == pytest.approx((0.05 + 0.85) / 2)
+
+
+def test_a_sample_without_the_last_request_has_an_auc():
+    p, truth = np.array([[0.2, 0.9, 0.7], [0.7, 0.2, 0.9]]), np.array([[0, 1, 3], [0, 1, 0]])
+    assert OVER[AUC](p, truth).tolist() == [1.0, 0.0]

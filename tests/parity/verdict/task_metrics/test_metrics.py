@@ -85,6 +85,17 @@ class TestClicks:
         actual = float(_metrics(clicks)["log loss"].over(np.array([0.0, 0.5]), np.array([1, 0])))
         assert actual == pytest.approx((-math.log(np.finfo(np.float64).eps) + math.log(2.0)) / 2)
 
+    @pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
+    def test_the_loss_of_a_stored_one_is_that_of_half_a_spacing(self, precision):
+        loss = _metrics(Clicks("p", precision))["log loss"].over(np.array([1.0, 1.0]), np.array([0, 0]))
+        assert float(loss) == pytest.approx(-math.log(torch.finfo(precision.dtype).eps / 4))
+
+    def test_the_nearest_number_to_one_counts_as_scikit_learn_has_it(self, clicks):
+        p, y = np.array([1.0 - 2.0**-53, 0.5]), np.array([0, 1])
+        log_loss = _metrics(clicks)["log loss"].over
+        assert float(log_loss(p, y)) == pytest.approx((52 + 1) * math.log(2.0) / 2)
+        assert log_loss(p[None], y[None]) == pytest.approx([float(log_loss(p, y))], rel=1e-12)
+
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -0.1, 1.1])
     def test_what_is_no_probability_has_no_row(self, clicks, bad):
         rows = clicks.rows(np.array([[0.5], [bad], [1.0], [0.0]]), {}, {})
