@@ -13,9 +13,11 @@ from parity.execution.folder import CaseFolder
 from parity.execution.record import REFERENCE, RunnerRecord, Status
 from parity.inputs.arrays import MORE_ROWS_NAME, CaseInputs, save
 from parity.timing.roofline import Rooflines
+from parity.verdict import judging
 from parity.verdict.batch import judge_batch
 from parity.verdict.judgement import Diagnosis, MetricJudgement, MetricValues
 from parity.verdict.judging import PrecisionJudge
+from parity.verdict.sensitivity import most_further
 from tests.parity.judgements import runner, tap
 from tests.parity.judgements import verdict as verdict_with
 from tests.parity.verdict.saved_scores import (
@@ -136,6 +138,21 @@ def test_labels_are_evaluated_by_the_task_of_the_case(folder, monkeypatch):
     judge.add(folder.batch)
     assert made == [((folder.batch.path.parent / "weights", "fp32"), "fp32")]
     assert added == [(folder.batch, [PORT])] * 2
+
+
+@pytest.mark.parametrize(("recorded", "further"), [(False, most_further(B)), (True, 0)])
+def test_the_first_batch_bounds_the_further_ones(folder, monkeypatch, recorded, further):
+    judged(folder)
+    bounds, known = [], []
+    monkeypatch.setattr(judging, "merge_batches", lambda *given: bounds.append(given[3]) or {})
+    judge = _judge(folder, recorded=recorded, judge=lambda *given: known.append(given[3]) or {})
+    judge.add(folder.batch)
+    judge.judgement()
+    judge.add_more_rows(f"{MORE_ROWS_NAME} 1", folder.batch)
+    judge.judgement()
+    assert bounds == [further, further]
+    judge.judge_again(0, folder.batch)
+    assert known == [set(), set(), ()]
 
 
 def test_recorded_data_have_no_more_rows(folder):
