@@ -2,9 +2,12 @@
 
     python benchmarks/gpu/drawn.py --out drawn.json --meta CHECKOUT --seed 1
     python benchmarks/gpu/drawn.py --out drawn.json --meta CHECKOUT --seed 1 --attention 40 --layers 40
+    python benchmarks/gpu/drawn.py --out drawn.json --meta CHECKOUT --fixed
 
-The ranges are those of `drawn_attention.drawn_attention` and `stu_layers_work.drawn_cases`: batch, lengths
-and their spread, heads, widths, targets, windows, contextual rows, norms and types. Nobody picks a shape.
+With --fixed, the shapes are those with goals of their own: `drawn_attention.FIXED` and the layers at DLRMv3's
+shapes, `stu_layers_work.CASES`. Otherwise a seed draws them from the ranges of
+`drawn_attention.drawn_attention` and `stu_layers_work.drawn_cases`: batch, lengths and their spread, heads,
+widths, targets, windows, contextual rows, norms and types. Nobody picks such a shape.
 
 Every case has a verdict by the project's rule, with float64 as the oracle and eager PyTorch as the reference,
 in the run that times it. The peer is the faster correct form of Meta's Triton kernels: with or without tensor
@@ -249,17 +252,25 @@ def show(row: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--meta", required=True, help="a checkout of meta-recsys/generative-recommenders")
-    parser.add_argument("--seed", type=int, required=True, help="of the drawn shapes")
+    parser.add_argument("--seed", type=int, help="of the drawn shapes")
+    parser.add_argument(
+        "--fixed", action="store_true", help="the shapes that have goals in place of drawn ones"
+    )
     parser.add_argument("--attention", type=int, default=40, help="number of attention cases")
     parser.add_argument("--layers", type=int, default=40, help="number of cases of five layers")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--hopper", action="store_true", help="time the attention's Hopper form as well")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     arguments = parsed(parser)
-    cases: list[AnyCase] = [
-        *draw_attention(arguments.attention, arguments.seed),
-        *drawn_cases(arguments.layers, arguments.seed),
-    ]
+    if arguments.fixed:
+        cases: list[AnyCase] = [*drawn_attention.FIXED, *stu_layers_work.CASES]
+    elif arguments.seed is None:
+        parser.error("--seed: needs a whole number; or give --fixed")
+    else:
+        cases = [
+            *draw_attention(arguments.attention, arguments.seed),
+            *drawn_cases(arguments.layers, arguments.seed),
+        ]
     tasks = list(tasks_of(cases, arguments.meta))
     with get_context("spawn").Pool(arguments.workers) as pool:
         failed = [text for text in pool.imap_unordered(compile_one, tasks) if text]

@@ -55,6 +55,23 @@ class AttentionCase:
         return (self.dim, self.precision, *mask, batches, *is_multiple)
 
 
+# Shapes with goals of their own, at 4 heads of 128: targets, windows, and full rows.
+FIXED = tuple(
+    AttentionCase(batch, shortest, longest, targets, window, 0, 4, 128, "bf16", number)
+    for number, (batch, shortest, longest, targets, window) in enumerate((
+        (16, 8192, 8192, 0, 0),
+        (8, 16384, 16384, 0, 0),
+        (16, 8192, 8192, 512, 0),
+        (16, 5000, 8000, 2048, 0),
+        (32, 1024, 2048, 1024, 0),
+        (1, 7000, 7000, 2048, 0),
+        (16, 8192, 8192, 0, 1024),
+        (16, 8192, 8192, 512, 1024),
+        (64, 1024, 4096, 0, 1024),
+    ))
+)  # fmt: skip
+
+
 def drawn_attention(count: int, seed: int) -> list[AttentionCase]:
     """Cases from the ranges below."""
     generator = torch.Generator().manual_seed(seed)

@@ -43,6 +43,30 @@ def hstu_attention_eager(
     return out
 
 
+def hstu_attention_eager_cached(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    offsets: torch.Tensor,
+    firsts: torch.Tensor,
+    mask: ProductionMask,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """New rows (L, H, K) against (B, capacity, H, K) and (B, capacity, H, V) -> (L, H, V), in `out`."""
+    bounds = offsets.tolist()
+    for row, first in enumerate(firsts.tolist()):
+        start, end = bounds[row : row + 2]
+        if start == end:
+            continue
+        n = first + end - start
+        k_HNK, v_HNV = (x[row, :n].transpose(0, 1) for x in (k, v))
+        weights_HMN = F.silu(q[start:end].transpose(0, 1) @ k_HNK.transpose(1, 2) * mask.alpha)
+        weights_HMN = _scaled(weights_HMN, mask, start, end)
+        weights_HMN = weights_HMN * visible(mask, row, n, q.device)[first:].to(q.dtype)
+        out[start:end] = (weights_HMN @ v_HNV).transpose(0, 1)
+    return out
+
+
 def _scaled(weights_HNN: torch.Tensor, mask: ProductionMask, start: int, end: int) -> torch.Tensor:
     if mask.attn_scale is None:
         return weights_HNN / mask.divisor

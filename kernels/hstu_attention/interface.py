@@ -97,13 +97,13 @@ def hstu_attention(
     call = Call(q, k, v, offsets, max_seq_len, mask)
     layout = layout_of(call)
     if (backend, dot_precision) not in layout.accepted:
-        _check_layout(call, backend, dot_precision)
+        check_layout(call, backend, dot_precision)
         layout.accepted.add((backend, dot_precision))
     _check_sizes(call)
     if out is None:
         out = torch.empty_like(v, memory_format=torch.contiguous_format)
     else:
-        _check_out(out, v)
+        check_out(out, v)
     if backend == "eager":
         return hstu_attention_eager(q, k, v, offsets, mask, out)
     if backend == "hopper":
@@ -111,11 +111,11 @@ def hstu_attention(
             raise RuntimeError(f"backend='hopper': {reason}; use backend='triton'")
         return launch_hopper(call, out)
     require_triton(q)
-    return _launcher().launch_call(call, layout, dot_precision, out)
+    return launcher().launch_call(call, layout, dot_precision, out)
 
 
 @functools.cache
-def _launcher() -> ModuleType:
+def launcher() -> ModuleType:
     """Imports triton."""
     return importlib.import_module("kernels.hstu_attention.triton_launch")
 
@@ -124,69 +124,69 @@ def _names(dtypes: tuple[torch.dtype, ...]) -> str:
     return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
-def _bad(field: str, value: object, fix: str) -> ValueError:
+def bad(field: str, value: object, fix: str) -> ValueError:
     return ValueError(f"{field}={value!r}: {fix}")
 
 
-def _check_layout(call: Call, backend: str, dot_precision: str) -> None:
+def check_layout(call: Call, backend: str, dot_precision: str) -> None:
     """Check the properties that `layout.layout_of` distinguishes: types, devices, strides, heads."""
     q, k, v, offsets, _, mask = call
     if backend not in BACKENDS:
-        raise _bad("backend", backend, f"choose one of {BACKENDS}")
+        raise bad("backend", backend, f"choose one of {BACKENDS}")
     if dot_precision not in DOT_PRECISIONS:
-        raise _bad("dot_precision", dot_precision, f"choose one of {DOT_PRECISIONS}")
+        raise bad("dot_precision", dot_precision, f"choose one of {DOT_PRECISIONS}")
     if dot_precision != "ieee" and q.dtype != torch.float32:
-        raise _bad("dot_precision", dot_precision, f"{q.dtype} has 'ieee' only")
+        raise bad("dot_precision", dot_precision, f"{q.dtype} has 'ieee' only")
     if dot_precision != "ieee" and backend == "eager":
-        raise _bad("dot_precision", dot_precision, "the eager backend has 'ieee' only")
+        raise bad("dot_precision", dot_precision, "the eager backend has 'ieee' only")
     if backend == "triton" and q.dtype not in TRITON_DTYPES:
-        raise _bad("q.dtype", q.dtype, f"backend='triton' takes {_names(TRITON_DTYPES)}")
+        raise bad("q.dtype", q.dtype, f"backend='triton' takes {_names(TRITON_DTYPES)}")
     if q.dim() != 3:
-        raise _bad("q.shape", tuple(q.shape), "must be (L, H, K)")
+        raise bad("q.shape", tuple(q.shape), "must be (L, H, K)")
     if k.dim() != 3 or k.shape[1:] != q.shape[1:]:
-        raise _bad("k.shape", tuple(k.shape), f"must be q's, {tuple(q.shape)}")
+        raise bad("k.shape", tuple(k.shape), f"must be q's, {tuple(q.shape)}")
     if v.dim() != 3 or v.size(1) != q.size(1):
-        raise _bad("v.shape", tuple(v.shape), f"must be ({q.size(0)}, {q.size(1)}, V)")
+        raise bad("v.shape", tuple(v.shape), f"must be ({q.size(0)}, {q.size(1)}, V)")
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not (x.size(1) >= 1 and 1 <= x.size(2) <= LARGEST_HEAD):
-            raise _bad(f"{name}.shape", tuple(x.shape), f"needs heads of 1 to {LARGEST_HEAD} elements")
+            raise bad(f"{name}.shape", tuple(x.shape), f"needs heads of 1 to {LARGEST_HEAD} elements")
         if x.stride(2) != 1 and x.size(2) > 1:
-            raise _bad(f"{name}.stride()", x.stride(), "make the last axis contiguous")
+            raise bad(f"{name}.stride()", x.stride(), "make the last axis contiguous")
         if x.dtype != q.dtype:
-            raise _bad(f"{name}.dtype", x.dtype, f"must be q's, {q.dtype}")
+            raise bad(f"{name}.dtype", x.dtype, f"must be q's, {q.dtype}")
     if offsets.dim() != 1 or offsets.dtype not in (torch.int32, torch.int64):
-        raise _bad("offsets", (tuple(offsets.shape), str(offsets.dtype)), "must be (B + 1,) int32 or int64")
+        raise bad("offsets", (tuple(offsets.shape), str(offsets.dtype)), "must be (B + 1,) int32 or int64")
     if isinstance(mask, ResearchMask):
         _check_research_layout(mask)
     elif mask.num_targets is not None and mask.num_targets.dtype not in (torch.int32, torch.int64):
-        raise _bad("mask.num_targets.dtype", mask.num_targets.dtype, "use int32 or int64")
+        raise bad("mask.num_targets.dtype", mask.num_targets.dtype, "use int32 or int64")
     of_mask = {f"mask.{name}": x for name, x in vars(mask).items() if isinstance(x, torch.Tensor)}
     for name, x in {"k": k, "v": v, "offsets": offsets, **of_mask}.items():
         if x.device != q.device:
-            raise _bad(f"{name}.device", str(x.device), f"must be q's, {q.device}")
+            raise bad(f"{name}.device", str(x.device), f"must be q's, {q.device}")
         if x.dim() == 1 and not x.is_contiguous():
-            raise _bad(f"{name}.stride()", x.stride(), "make it contiguous")
+            raise bad(f"{name}.stride()", x.stride(), "make it contiguous")
 
 
 def _check_research_layout(mask: ResearchMask) -> None:
     if mask.position_weights.dim() != 1:
-        raise _bad("mask.position_weights.shape", tuple(mask.position_weights.shape), "must be (2W - 1,)")
+        raise bad("mask.position_weights.shape", tuple(mask.position_weights.shape), "must be (2W - 1,)")
     if (mask.timestamps is None) != (mask.time_weights is None):
-        raise _bad("mask.time_weights", mask.time_weights, "give timestamps and time_weights, or neither")
+        raise bad("mask.time_weights", mask.time_weights, "give timestamps and time_weights, or neither")
     if mask.timestamps is None or mask.time_weights is None:
         return
     if mask.timestamps.dtype != torch.int64:
-        raise _bad("mask.timestamps.dtype", mask.timestamps.dtype, "use int64")
+        raise bad("mask.timestamps.dtype", mask.timestamps.dtype, "use int64")
     if mask.time_weights.dim() != 1 or mask.time_weights.numel() < 2:
-        raise _bad("mask.time_weights.shape", tuple(mask.time_weights.shape), "must be (num_buckets + 1,)")
+        raise bad("mask.time_weights.shape", tuple(mask.time_weights.shape), "must be (num_buckets + 1,)")
 
 
-def _check_out(out: torch.Tensor, v: torch.Tensor) -> None:
+def check_out(out: torch.Tensor, v: torch.Tensor) -> None:
     if out.shape != v.shape or out.dtype != v.dtype or out.device != v.device:
         value = (tuple(out.shape), str(out.dtype), str(out.device))
-        raise _bad("out", value, f"must be v's, {tuple(v.shape)}, {v.dtype} and {v.device}")
+        raise bad("out", value, f"must be v's, {tuple(v.shape)}, {v.dtype} and {v.device}")
     if out.stride(2) != 1 and out.size(2) > 1:
-        raise _bad("out.stride()", out.stride(), "make the last axis contiguous")
+        raise bad("out.stride()", out.stride(), "make the last axis contiguous")
 
 
 def _check_sizes(call: Call) -> None:
@@ -194,16 +194,16 @@ def _check_sizes(call: Call) -> None:
     q, k, v, offsets, max_seq_len, mask = call
     shape = q.shape
     if k.shape != shape:
-        raise _bad("k.shape", tuple(k.shape), f"must be q's, {tuple(shape)}")
+        raise bad("k.shape", tuple(k.shape), f"must be q's, {tuple(shape)}")
     if v.shape[0] != shape[0]:
-        raise _bad("v.shape", tuple(v.shape), f"must be ({shape[0]}, {shape[1]}, V)")
+        raise bad("v.shape", tuple(v.shape), f"must be ({shape[0]}, {shape[1]}, V)")
     sequences = offsets.numel() - 1
     if sequences < 0:
-        raise _bad("offsets", tuple(offsets.shape), "must be (B + 1,) int32 or int64")
+        raise bad("offsets", tuple(offsets.shape), "must be (B + 1,) int32 or int64")
     if max_seq_len < 0:
-        raise _bad("max_seq_len", max_seq_len, "must be at least 0")
+        raise bad("max_seq_len", max_seq_len, "must be at least 0")
     if not mask.divisor > 0:
-        raise _bad("mask.divisor", mask.divisor, "must be positive")
+        raise bad("mask.divisor", mask.divisor, "must be positive")
     if isinstance(mask, ResearchMask):
         _check_research(mask, sequences, max_seq_len)
     else:
@@ -213,24 +213,24 @@ def _check_sizes(call: Call) -> None:
 def _check_research(mask: ResearchMask, sequences: int, max_seq_len: int) -> None:
     weights, times = mask.position_weights, mask.timestamps
     if weights.numel() % 2 != 1:
-        raise _bad("mask.position_weights.shape", tuple(weights.shape), "must be (2W - 1,)")
+        raise bad("mask.position_weights.shape", tuple(weights.shape), "must be (2W - 1,)")
     if max_seq_len > mask.width:
-        raise _bad("max_seq_len", max_seq_len, f"the position weights serve {mask.width}")
+        raise bad("max_seq_len", max_seq_len, f"the position weights serve {mask.width}")
     if times is None:
         return
     shape = tuple(times.shape)
     if len(shape) != 2 or shape[0] != sequences or shape[1] < max_seq_len:
-        raise _bad("mask.timestamps.shape", shape, f"must be ({sequences}, at least {max_seq_len})")
+        raise bad("mask.timestamps.shape", shape, f"must be ({sequences}, at least {max_seq_len})")
     if shape[1] > 1 and times.stride(1) != 1:
-        raise _bad("mask.timestamps.stride()", times.stride(), "make it contiguous")
+        raise bad("mask.timestamps.stride()", times.stride(), "make it contiguous")
 
 
 def _check_production(mask: ProductionMask, length: int, sequences: int) -> None:
     if mask.max_attn_len < 0:
-        raise _bad("mask.max_attn_len", mask.max_attn_len, "0 is no window")
+        raise bad("mask.max_attn_len", mask.max_attn_len, "0 is no window")
     if mask.contextual_seq_len < 0:
-        raise _bad("mask.contextual_seq_len", mask.contextual_seq_len, "0 is none")
+        raise bad("mask.contextual_seq_len", mask.contextual_seq_len, "0 is none")
     if mask.attn_scale is not None and mask.attn_scale.shape != (length,):
-        raise _bad("mask.attn_scale.shape", tuple(mask.attn_scale.shape), f"must be ({length},)")
+        raise bad("mask.attn_scale.shape", tuple(mask.attn_scale.shape), f"must be ({length},)")
     if mask.num_targets is not None and mask.num_targets.shape != (sequences,):
-        raise _bad("mask.num_targets.shape", tuple(mask.num_targets.shape), f"must be ({sequences},)")
+        raise bad("mask.num_targets.shape", tuple(mask.num_targets.shape), f"must be ({sequences},)")

@@ -15,16 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.hstu_attention.triton_kernel_numbers import as_tf32, sigmoid_exact, sigmoid_half
-
-
-@triton.jit
-def _time_bucket(delta, table, SHIFT: tl.constexpr):
-    """Differences, int32 or int64 -> buckets, int32, by `buckets.bucket_table`'s entries."""
-    # A difference of 0 becomes the pattern of 0.0, far below the pattern of 1.0.
-    pattern = tl.maximum(tl.abs(delta).to(tl.float32).to(tl.int32, bitcast=True) - 0x3F800000, 0)
-    entry = tl.load(table + (pattern >> SHIFT))
-    return (entry >> 32).to(tl.int32) + (pattern >= entry.to(tl.int32)).to(tl.int32)
+from kernels.hstu_attention.triton_kernel_bias import relative_bias, times_of
+from kernels.hstu_attention.triton_kernel_numbers import as_tf32, load_rows, sigmoid_exact, sigmoid_half
 
 
 @triton.jit
@@ -85,10 +77,11 @@ def _column_ranges(start_m, length, first_target, contextual, window,
     cut = cut // BLOCK_N * BLOCK_N
     if HAS_CONTEXT:
         if start_m < contextual:
+            # Behind the block, contextual rows alone see the history, and all of it. No row of the block
+            # sees a target there.
             low = 0
-            whole = 0
-            cut = 0
-            # No row of the block sees a target behind the block.
+            whole = (end + BLOCK_N - 1) // BLOCK_N * BLOCK_N
+            cut = tl.where(first_target > merged, tl.maximum(first_target, 0) // BLOCK_N * BLOCK_N, 0)
             high = tl.maximum(first_target, end)
             own = end
     # Without a whole block, all blocks count as cut.
@@ -99,59 +92,16 @@ def _column_ranges(start_m, length, first_target, contextual, window,
 
 
 @triton.jit
-def _load_rows(
-    pointer, index, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr
-):
-    """(rows, BLOCK_D) of a jagged tensor; zero outside of the mask and behind a head's last element."""
-    column = tl.arange(0, BLOCK_D)
-    at = pointer + index.to(tl.int64)[:, None] * stride + column[None, :]
-    if MASKED:
-        if DIM != BLOCK_D:
-            return tl.load(at, mask=inside[:, None] & (column < DIM)[None, :], other=0.0)
-        return tl.load(at, mask=inside[:, None], other=0.0)
-    if DIM != BLOCK_D:
-        return tl.load(at, mask=(column < DIM)[None, :], other=0.0)
-    return tl.load(at)
-
-
-@triton.jit
-def _times(own_time, rows, length, num_times, BLOCK_M: tl.constexpr):
-    """A sequence's first timestamp, the rows' successors' times, and whether all differences fit an int32."""
-    earliest = tl.full([BLOCK_M], 0x7FFFFFFFFFFFFFFF, tl.int64)
-    latest = -earliest
-    count = tl.minimum(length + 1, num_times)
-    for start in tl.range(0, count, BLOCK_M):
-        index = start + tl.arange(0, BLOCK_M)
-        time = tl.load(own_time + tl.minimum(index, count - 1))
-        earliest = tl.minimum(earliest, time)
-        latest = tl.maximum(latest, time)
-    base = tl.min(earliest, axis=0)
-    top = tl.max(latest, axis=0)
-    # A difference of two int64 that wraps around is negative.
-    span = top - base
-    narrow = (span >= 0) & (span < 0x7FFFFFFF)
-    successor = tl.load(own_time + tl.minimum(rows + 1, count - 1))
-    return base, successor, narrow
-
-
-@triton.jit
-def _bias(rows, cols, base, successor, narrow, length, own_time,
-          position_weights, time_weights, bucket_table, width,
-          HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr):  # fmt: skip
-    """(BLOCK_M, BLOCK_N) float32; see `masks.ResearchMask`."""
-    # Clamped: invisible rows and columns may reach beyond the weights.
-    last = width - 1
-    offset = (last - tl.minimum(rows, last))[:, None] + tl.minimum(cols, last)[None, :]
-    bias = tl.load(position_weights + offset).to(tl.float32)
-    if HAS_TIME:
-        time = tl.load(own_time + tl.minimum(cols, length - 1))
-        if narrow:
-            delta = (successor - base).to(tl.int32)[:, None] - (time - base).to(tl.int32)[None, :]
-            bucket = _time_bucket(delta, bucket_table, BUCKET_SHIFT)
-        else:
-            bucket = _time_bucket(successor[:, None] - time[None, :], bucket_table, BUCKET_SHIFT)
-        bias += tl.load(time_weights + bucket).to(tl.float32)
-    return bias
+def _queries(q_at, rows, stride_ql, stride_qh, seen, K_DIM: tl.constexpr, BLOCK_K: tl.constexpr,
+             HEADS: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """(BLOCK_M, BLOCK_K) for each head; zero outside of `seen`."""
+    qs = ()
+    for h in tl.static_range(HEADS):
+        q = load_rows(q_at + h * stride_qh, rows, stride_ql, seen, K_DIM, BLOCK_K, True)
+        if DOT == "tf32":
+            q = as_tf32(q)
+        qs = qs + (q,)
+    return qs
 
 
 @triton.jit
@@ -168,12 +118,12 @@ def _accumulate(
 ):  # fmt: skip
     """accs, one for each head, plus the columns [begin, stop); with MASKED, the visible ones only.
 
-    With MASKED and targets or a window, [begin, stop) are three ranges of columns one after the other: up to
-    `second`, up to `third`, and the rest, each with its shift to the columns. One loop has less code, and
-    fills its pipeline once.
+    With MASKED and targets, a window or contextual rows, [begin, stop) are three ranges of columns one after
+    the other: up to `second`, up to `third`, and the rest, each with its shift to the columns. One loop has
+    less code, and fills its pipeline once.
     """
     for start_n in tl.range(begin, stop, BLOCK_N):
-        if MASKED and (HAS_TARGETS or HAS_WINDOW):
+        if MASKED and (HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT):
             shift = tl.where(
                 start_n < second, shift_first, tl.where(start_n < third, shift_second, shift_third)
             )
@@ -181,7 +131,7 @@ def _accumulate(
         start_n = tl.multiple_of(start_n, BLOCK_N)
         cols = start_n + tl.arange(0, BLOCK_N)
         if HAS_BIAS:
-            bias = _bias(
+            bias = relative_bias(
                 rows, cols, base, successor, narrow, length, own_time,
                 position_weights, time_weights, bucket_table, width, HAS_TIME, BUCKET_SHIFT,
             )  # fmt: skip
@@ -194,7 +144,7 @@ def _accumulate(
             if USE_TMA and not MASKED:
                 k = KDesc.load([(seq_start + start_n).to(tl.int32), (head + h) * BLOCK_K])
             else:
-                k = _load_rows(k_at + h * stride_kh, cols, stride_kl, cols < length, K_DIM, BLOCK_K, MASKED)
+                k = load_rows(k_at + h * stride_kh, cols, stride_kl, cols < length, K_DIM, BLOCK_K, MASKED)
             if DOT == "tf32":
                 k = as_tf32(k)
             x = tl.dot(qs[h], tl.trans(k), input_precision=DOT)
@@ -210,7 +160,7 @@ def _accumulate(
             if USE_TMA and not MASKED:
                 v = VDesc.load([(seq_start + start_n).to(tl.int32), (head + h) * BLOCK_V])
             else:
-                v = _load_rows(v_at + h * stride_vh, cols, stride_vl, cols < length, V_DIM, BLOCK_V, MASKED)
+                v = load_rows(v_at + h * stride_vh, cols, stride_vl, cols < length, V_DIM, BLOCK_V, MASKED)
             if DOT == "tf32":
                 weights = as_tf32(weights)
                 v = as_tf32(v)
@@ -220,55 +170,80 @@ def _accumulate(
 
 
 # No specialisation on these, so that batches of all sizes share one compiled kernel.
-_SIZES = ["stride_tb", "num_times", "num_sequences", "num_blocks", "width", "contextual", "window"]
+_SIZES = [
+    "stride_tb",
+    "num_times",
+    "num_sequences",
+    "num_blocks",
+    "capacity",
+    "width",
+    "contextual",
+    "window",
+]
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def hstu_attention_kernel(
-    Q, K, V, Out, KDesc, VDesc, offsets,
+    Q, K, V, Out, KDesc, VDesc, offsets, firsts,
     timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale,
-    stride_tb, num_times, num_sequences, num_blocks, width, contextual, window, alpha, scale,
+    stride_tb, num_times, num_sequences, num_blocks, capacity, width, contextual, window, alpha, scale,
     stride_ql: tl.constexpr, stride_qh: tl.constexpr, stride_kl: tl.constexpr, stride_kh: tl.constexpr,
     stride_vl: tl.constexpr, stride_vh: tl.constexpr, stride_ol: tl.constexpr, stride_oh: tl.constexpr,
     NUM_HEADS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr,
     HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr, HAS_SCALE: tl.constexpr,
     K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr,
-    SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, ONE_LOOP: tl.constexpr,
+    SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, ONE_LOOP: tl.constexpr, CACHED: tl.constexpr,
 ):  # fmt: skip
     """Out[i, h] = sum over the visible columns j of row i of SiLU(alpha (q_i k_j + bias_ij)) * scale_i * v_j.
 
     Args:
         Q, K, Out, V: (L, NUM_HEADS, K_DIM or V_DIM), the last stride 1; Out in V's type. KDesc, VDesc: tensor
             descriptors of K and V as (L, NUM_HEADS * dim), with USE_TMA only.
-        offsets: (B + 1,) int. timestamps: (B, num_times) int64, stride_tb apart. position_weights: (2 *
-            width - 1,). time_weights, bucket_table: see `buckets`. num_targets: (B,) int. attn_scale: (L,).
-        num_blocks: number of blocks of BLOCK_M rows in the longest sequence; the grid has num_blocks * B *
-            NUM_HEADS / HEADS programs.
+        offsets: (B + 1,) int. firsts: (B,) int, with CACHED: Q, Out and attn_scale then have the rows from
+            this position on alone, and K and V hold `capacity` rows a sequence. timestamps: (B, num_times)
+            int64, stride_tb apart. position_weights: (2 * width - 1,). time_weights, bucket_table: see
+            `buckets`. num_targets: (B,) int. attn_scale: (L,).
+        num_blocks: most blocks of BLOCK_M rows that a sequence's rows of Q touch; the grid has num_blocks *
+            B * NUM_HEADS / HEADS programs.
         scale: factor of the weights without attn_scale.
         HEADS: heads of a program; divides NUM_HEADS.
-        GROUP: number of (sequence, heads) pairs that run side by side, long blocks first. Few pairs keep
-            their keys and values in the cache; many pairs avoid a long block at the end.
+        GROUP: (sequence, heads) pairs, less than twice as many of which run side by side, long blocks first.
+            Few pairs keep their keys and values in the cache; many pairs avoid a long block at the end.
         DOT: input precision of the dot products. SIGMOID: "exact", or "half" for half-precision inputs on a
             GPU.
         ONE_LOOP: whether to mask every block: for sequences of a few blocks, one loop fills its pipeline
             once.
     """
     program = tl.program_id(0)
-    in_group = GROUP * num_blocks
-    first_pair = program // in_group * GROUP
-    pairs = tl.minimum(num_sequences * (NUM_HEADS // HEADS) - first_pair, GROUP)
+    # Equal groups: a small last one would leave multiprocessors idle.
+    all_pairs = num_sequences * (NUM_HEADS // HEADS)
+    groups = tl.maximum(all_pairs // GROUP, 1)
+    size = (all_pairs + groups - 1) // groups
+    in_group = size * num_blocks
+    first_pair = program // in_group * size
+    pairs = tl.minimum(all_pairs - first_pair, size)
     within = program % in_group
     pair = first_pair + within % pairs
     block = num_blocks - 1 - within // pairs
     if HAS_CONTEXT:
         # Contextual rows see all history: their block is a long one, too.
         block = (block + 1) % num_blocks
-    start_m = block * BLOCK_M
     sequence = pair // (NUM_HEADS // HEADS)
     head = pair % (NUM_HEADS // HEADS) * HEADS
     seq_start = tl.load(offsets + sequence).to(tl.int64)
     length = (tl.load(offsets + sequence + 1) - seq_start).to(tl.int32)
+    first = 0
+    # Rows of Q and of K in memory that have the sequence's position 0.
+    query_start = seq_start
+    if CACHED:
+        first = tl.load(firsts + sequence).to(tl.int32)
+        length += first
+        query_start -= first
+        seq_start = sequence.to(tl.int64) * capacity
+        # Blocks of rows lie where they lie without a cache: the same columns, the same order of sums.
+        block += first // BLOCK_M
+    start_m = block * BLOCK_M
     if start_m >= length:
         return
 
@@ -277,16 +252,18 @@ def hstu_attention_kernel(
         first_target = length - tl.load(num_targets + sequence).to(tl.int32)
     rows = start_m + tl.arange(0, BLOCK_M)
     inside = rows < length
-    q_at = Q + seq_start * stride_ql + head.to(tl.int64) * stride_qh
+    if CACHED:
+        inside = inside & (rows >= first)
+    q_at = Q + query_start * stride_ql + head.to(tl.int64) * stride_qh
     k_at = K + seq_start * stride_kl + head.to(tl.int64) * stride_kh
     v_at = V + seq_start * stride_vl + head.to(tl.int64) * stride_vh
-    qs = ()
+    # In a block with contextual rows, these alone see the whole blocks; the others are zero there.
+    sees_whole = inside
+    if HAS_CONTEXT:
+        sees_whole = inside & (rows < tl.where(start_m < contextual, contextual, start_m + BLOCK_M))
+    qs = _queries(q_at, rows, stride_ql, stride_qh, sees_whole, K_DIM, BLOCK_K, HEADS, DOT)
     accs = ()
-    for h in tl.static_range(HEADS):
-        q = _load_rows(q_at + h * stride_qh, rows, stride_ql, inside, K_DIM, BLOCK_K, True)
-        if DOT == "tf32":
-            q = as_tf32(q)
-        qs = qs + (q,)
+    for _ in tl.static_range(HEADS):
         accs = accs + (tl.zeros([BLOCK_M, BLOCK_V], dtype=tl.float32),)
     own_time = timestamps
     base = seq_start
@@ -294,19 +271,11 @@ def hstu_attention_kernel(
     narrow = True
     if HAS_TIME:
         own_time = timestamps + sequence.to(tl.int64) * stride_tb
-        base, successor, narrow = _times(own_time, rows, length, num_times, BLOCK_M)
+        base, successor, narrow = times_of(own_time, rows, length, num_times, BLOCK_M)
     low, whole, cut, high, own, end = _column_ranges(
-        start_m,
-        length,
-        first_target,
-        contextual,
-        window,
-        BLOCK_M,
-        BLOCK_N,
-        HAS_TARGETS,
-        HAS_WINDOW,
-        HAS_CONTEXT,
-    )
+        start_m, length, first_target, contextual, window, BLOCK_M, BLOCK_N,
+        HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+    )  # fmt: skip
     if ONE_LOOP:
         whole = low
         cut = low
@@ -319,11 +288,18 @@ def hstu_attention_kernel(
             stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
             HEADS, DOT, SIGMOID, USE_TMA, MASKED=False,
         )  # fmt: skip
+    if HAS_CONTEXT:
+        # Without contributions of NaN and infinity, which zero does not hide.
+        kept = ()
+        for h in tl.static_range(HEADS):
+            kept = kept + (tl.where(sees_whole[:, None], accs[h], 0.0),)
+        accs = kept
+        qs = _queries(q_at, rows, stride_ql, stride_qh, inside, K_DIM, BLOCK_K, HEADS, DOT)
     begin = cut
     stop = high
     second = 0
     third = 0
-    if HAS_TARGETS or HAS_WINDOW:
+    if HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT:
         begin = 0
         second = whole - low
         third = second + tl.maximum((high - cut + BLOCK_N - 1) // BLOCK_N * BLOCK_N, 0)
@@ -338,11 +314,11 @@ def hstu_attention_kernel(
     )  # fmt: skip
 
     column = tl.arange(0, BLOCK_V)
-    out_at = Out + seq_start * stride_ol + head.to(tl.int64) * stride_oh
+    out_at = Out + query_start * stride_ol + head.to(tl.int64) * stride_oh
     out_at += rows.to(tl.int64)[:, None] * stride_ol + column[None, :]
     factor = tl.full([BLOCK_M], scale, tl.float32)
     if HAS_SCALE:
-        factor = tl.load(attn_scale + seq_start + rows, mask=inside, other=0.0).to(tl.float32)
+        factor = tl.load(attn_scale + query_start + rows, mask=inside, other=0.0).to(tl.float32)
     for h in tl.static_range(HEADS):
         out = (accs[h] * (factor * alpha)[:, None]).to(Out.dtype.element_ty)
         tl.store(out_at + h * stride_oh, out, mask=inside[:, None] & (column < V_DIM)[None, :])

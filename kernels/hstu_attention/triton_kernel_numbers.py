@@ -1,4 +1,4 @@
-"""Scalar functions of the attention kernel: rounding to tf32, and two sigmoids, partly in assembly."""
+"""Parts of the attention kernel: loads, rounding to tf32, and sigmoids, partly in assembly."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ import triton.language as tl
 
 # The interpreter has no assembly.
 _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def load_rows(pointer, index, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr):
+    """(rows, BLOCK_D) of a jagged tensor; zero outside of the mask and behind a head's last element."""
+    column = tl.arange(0, BLOCK_D)
+    at = pointer + index.to(tl.int64)[:, None] * stride + column[None, :]
+    if MASKED:
+        if DIM != BLOCK_D:
+            return tl.load(at, mask=inside[:, None] & (column < DIM)[None, :], other=0.0)
+        return tl.load(at, mask=inside[:, None], other=0.0)
+    if DIM != BLOCK_D:
+        return tl.load(at, mask=(column < DIM)[None, :], other=0.0)
+    return tl.load(at)
 
 
 @triton.jit

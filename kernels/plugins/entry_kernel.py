@@ -31,15 +31,16 @@ def hstu_attention_entry(
     """
     address = tl.inline_asm_elementwise(TABLE_ADDRESS, "=l,l", [tl.zeros((), tl.int64)], tl.int64, True, 1)
     hstu_attention_kernel(
-        q, k, v, out, k, v, offsets,
+        q, k, v, out, k, v, offsets, offsets,
         timestamps, position_weights, time_weights, address.to(tl.pointer_type(tl.int64)), q, q,
-        num_times, num_times, num_sequences, num_blocks, WIDTH, 0, 0, 1.0, SCALE,
+        num_times, num_times, num_sequences, num_blocks, 0, WIDTH, 0, 0, 1.0, SCALE,
         NUM_HEADS * K_DIM, K_DIM, NUM_HEADS * K_DIM, K_DIM,
         NUM_HEADS * V_DIM, V_DIM, NUM_HEADS * V_DIM, V_DIM,
         NUM_HEADS, HAS_BIAS=True, HAS_TIME=True, BUCKET_SHIFT=BUCKET_SHIFT,
         HAS_TARGETS=False, HAS_WINDOW=False, HAS_CONTEXT=False, HAS_SCALE=False,
         K_DIM=K_DIM, V_DIM=V_DIM, BLOCK_K=BLOCK_K, BLOCK_V=BLOCK_V, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
         HEADS=HEADS, GROUP=GROUP, DOT=DOT, SIGMOID=SIGMOID, USE_TMA=False, ONE_LOOP=ONE_LOOP,
+        CACHED=False,
     )  # fmt: skip
 
 
@@ -62,15 +63,16 @@ def stu_attention_entry(
     alpha = tl.full((), ALPHA, tl.float32)
     scale = tl.div_rn(tl.full((), 1.0, tl.float32), max_seq_len.to(tl.float32))
     hstu_attention_kernel(
-        q, k, v, out, k, v, offsets,
+        q, k, v, out, k, v, offsets, offsets,
         q, q, q, q, num_targets, attn_scale,
-        0, 0, num_sequences, num_blocks, 0, CONTEXTUAL, WINDOW, alpha, scale,
+        0, 0, num_sequences, num_blocks, 0, 0, CONTEXTUAL, WINDOW, alpha, scale,
         NUM_HEADS * K_DIM, K_DIM, NUM_HEADS * K_DIM, K_DIM,
         NUM_HEADS * V_DIM, V_DIM, NUM_HEADS * V_DIM, V_DIM,
         NUM_HEADS, HAS_BIAS=False, HAS_TIME=False, BUCKET_SHIFT=0,
         HAS_TARGETS=True, HAS_WINDOW=WINDOW > 0, HAS_CONTEXT=CONTEXTUAL > 0, HAS_SCALE=HAS_SCALE,
         K_DIM=K_DIM, V_DIM=V_DIM, BLOCK_K=BLOCK_K, BLOCK_V=BLOCK_V, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
         HEADS=HEADS, GROUP=GROUP, DOT=DOT, SIGMOID=SIGMOID, USE_TMA=False, ONE_LOOP=ONE_LOOP,
+        CACHED=False,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from kernels.hstu_attention.eager import hstu_attention_eager
+from kernels.hstu_attention.eager import hstu_attention_eager, hstu_attention_eager_cached
 from kernels.hstu_attention.masks import ProductionMask
 from kernels.stu_layer.parameters import NORM_EPS, Parameters, Sizes, split_projection
 
@@ -18,12 +18,43 @@ def stu_layer_eager(
     x: torch.Tensor, offsets: torch.Tensor, mask: ProductionMask, parameters: Parameters, sizes: Sizes
 ) -> torch.Tensor:
     """(L, D) and (B + 1,) offsets -> (L, D)."""
+    u, v, q, k = _projected(x, parameters, sizes)
+    return _output(x, u, hstu_attention_eager(q, k, v, offsets, mask), parameters, sizes)
+
+
+def stu_layer_eager_cached(
+    x: torch.Tensor,
+    offsets: torch.Tensor,
+    firsts: torch.Tensor,
+    mask: ProductionMask,
+    parameters: Parameters,
+    sizes: Sizes,
+    values: torch.Tensor,
+    keys: torch.Tensor,
+) -> torch.Tensor:
+    """New rows (L, D) -> (L, D); they go into keys (B, capacity, H, K) and values (B, capacity, H, V)."""
+    u, v, q, k = _projected(x, parameters, sizes)
+    bounds = offsets.tolist()
+    for row, first in enumerate(firsts.tolist()):
+        start, end = bounds[row : row + 2]
+        values[row, first : first + end - start] = v[start:end]
+        keys[row, first : first + end - start] = k[start:end]
+    a = hstu_attention_eager_cached(q, keys, values, offsets, firsts, mask, torch.empty_like(v))
+    return _output(x, u, a, parameters, sizes)
+
+
+def _projected(x: torch.Tensor, parameters: Parameters, sizes: Sizes) -> tuple[torch.Tensor, ...]:
+    """(L, D) -> u, v, q, k of `split_projection`."""
     normed = stu_norm_eager(x, parameters.input_norm_weight, parameters.input_norm_bias)
-    uvqk = torch.addmm(parameters.uvqk_beta, normed, parameters.uvqk_weight)
-    u, v, q, k = split_projection(uvqk, sizes)
-    a = hstu_attention_eager(q, k, v, offsets, mask).flatten(1)
+    return split_projection(torch.addmm(parameters.uvqk_beta, normed, parameters.uvqk_weight), sizes)
+
+
+def _output(
+    x: torch.Tensor, u: torch.Tensor, a: torch.Tensor, parameters: Parameters, sizes: Sizes
+) -> torch.Tensor:
+    """x, (L, D), u, (L, H V), and the attention's result, (L, H, V), -> (L, D)."""
     weight, bias = parameters.output_norm_weight, parameters.output_norm_bias
-    y = stu_gate_eager(u, a, weight, bias, sizes.norm_groups)
+    y = stu_gate_eager(u, a.flatten(1), weight, bias, sizes.norm_groups)
     return torch.addmm(x, y, parameters.output_weight)
 
 

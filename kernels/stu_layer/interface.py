@@ -44,15 +44,13 @@ def stu_layers(
         ValueError: an argument does not fit; the message has its value and the fix.
         RuntimeError: the backend cannot run here.
     """
-    _check(x, layers, sizes, backend)
+    check(x, layers, sizes, backend)
     if backend == "eager":
         for parameters in layers:
             x = stu_layer_eager(x, offsets, mask, parameters, sizes)
         return x
-    require_triton(x)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for layer in layers for tensor in (x, *layer)):
-        raise RuntimeError("backend='triton' has no backward; use torch.no_grad(), or backend='eager'")
-    return _launcher().launch(x, offsets, max_seq_len, mask, layers, sizes)
+    require_inference(x, layers)
+    return launcher().launch(x, offsets, max_seq_len, mask, layers, sizes)
 
 
 def stu_norm(
@@ -85,7 +83,7 @@ def stu_norm(
         return out.copy_(stu_norm_eager(x, weight, bias, eps))
     require_triton(x)
     if out.numel():
-        _launcher().norm(x, weight, bias, out, eps)
+        launcher().norm(x, weight, bias, out, eps)
     return out
 
 
@@ -120,17 +118,28 @@ def stu_gate(
     _check_rows(a, backend, "a")
     width = u.size(1)
     if a.shape != u.shape or a.dtype != u.dtype or a.device != u.device:
-        raise _bad("a", (tuple(a.shape), str(a.dtype), str(a.device)), f"must be like u, {tuple(u.shape)}")
+        raise bad("a", (tuple(a.shape), str(a.dtype), str(a.device)), f"must be like u, {tuple(u.shape)}")
     if norm_groups < 0 or (norm_groups and width % norm_groups):
-        raise _bad("norm_groups", norm_groups, f"must divide the {width} columns of u, or be 0")
+        raise bad("norm_groups", norm_groups, f"must divide the {width} columns of u, or be 0")
     _check_vectors(u, norm_groups or width, weight=weight, bias=bias)
     out = _result(u, 3 * width, out)
     if backend == "eager":
         return out.copy_(stu_gate_eager(u, a, weight, bias, norm_groups, eps))
     require_triton(u)
     if out.numel():
-        _launcher().gate(u, a, weight, bias, norm_groups, out, eps)
+        launcher().gate(u, a, weight, bias, norm_groups, out, eps)
     return out
+
+
+def require_inference(x: torch.Tensor, layers: Sequence[Parameters]) -> None:
+    """The kernels can run on x, and nobody asks for gradients.
+
+    Raises:
+        RuntimeError: otherwise.
+    """
+    require_triton(x)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for layer in layers for tensor in (x, *layer)):
+        raise RuntimeError("backend='triton' has no backward; use torch.no_grad(), or backend='eager'")
 
 
 def _result(x: torch.Tensor, width: int, out: torch.Tensor | None) -> torch.Tensor:
@@ -140,53 +149,53 @@ def _result(x: torch.Tensor, width: int, out: torch.Tensor | None) -> torch.Tens
         return x.new_empty(shape)
     if out.shape != shape or out.dtype != x.dtype or out.device != x.device or not out.is_contiguous():
         value = (tuple(out.shape), str(out.dtype), str(out.device), out.stride())
-        raise _bad("out", value, f"must be {shape} in {x.dtype} on {x.device}, contiguous")
+        raise bad("out", value, f"must be {shape} in {x.dtype} on {x.device}, contiguous")
     return out
 
 
 @functools.cache
-def _launcher() -> ModuleType:
+def launcher() -> ModuleType:
     """Imports triton."""
     return importlib.import_module("kernels.stu_layer.triton_launch")
 
 
-def _bad(field: str, value: object, fix: str) -> ValueError:
+def bad(field: str, value: object, fix: str) -> ValueError:
     return ValueError(f"{field}={value!r}: {fix}")
 
 
 def _check_rows(x: torch.Tensor, backend: str, name: str = "x") -> None:
     if backend not in BACKENDS:
-        raise _bad("backend", backend, f"choose one of {BACKENDS}")
+        raise bad("backend", backend, f"choose one of {BACKENDS}")
     if backend == "triton" and x.dtype not in TRITON_DTYPES:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in TRITON_DTYPES)
-        raise _bad(f"{name}.dtype", x.dtype, f"backend='triton' takes {names}")
+        raise bad(f"{name}.dtype", x.dtype, f"backend='triton' takes {names}")
     if x.dim() != 2 or x.size(1) < 1:
-        raise _bad(f"{name}.shape", tuple(x.shape), "must be (L, D)")
+        raise bad(f"{name}.shape", tuple(x.shape), "must be (L, D)")
     if x.stride(1) != 1 and x.size(1) > 1:
-        raise _bad(f"{name}.stride()", x.stride(), "make the last axis contiguous")
+        raise bad(f"{name}.stride()", x.stride(), "make the last axis contiguous")
 
 
 def _check_vectors(x: torch.Tensor, size: int, **vectors: torch.Tensor) -> None:
     for name, vector in vectors.items():
         if vector.shape != (size,) or vector.dtype != x.dtype or vector.device != x.device:
             value = (tuple(vector.shape), str(vector.dtype), str(vector.device))
-            raise _bad(name, value, f"must be ({size},) in {x.dtype} on {x.device}")
+            raise bad(name, value, f"must be ({size},) in {x.dtype} on {x.device}")
         if not vector.is_contiguous():
-            raise _bad(f"{name}.stride()", vector.stride(), "make it contiguous")
+            raise bad(f"{name}.stride()", vector.stride(), "make it contiguous")
 
 
-def _check(x: torch.Tensor, layers: Sequence[Parameters], sizes: Sizes, backend: str) -> None:
+def check(x: torch.Tensor, layers: Sequence[Parameters], sizes: Sizes, backend: str) -> None:
     _check_rows(x, backend)
     if not layers:
-        raise _bad("layers", layers, "needs at least one layer")
+        raise bad("layers", layers, "needs at least one layer")
     shapes = shapes_of(sizes, x.size(1))
     for number, parameters in enumerate(layers):
         for name, tensor in zip(parameters._fields, parameters, strict=True):
             field = f"layers[{number}].{name}"
             if tensor.shape != shapes[name]:
-                raise _bad(f"{field}.shape", tuple(tensor.shape), f"must be {shapes[name]}")
+                raise bad(f"{field}.shape", tuple(tensor.shape), f"must be {shapes[name]}")
             if tensor.dtype != x.dtype or tensor.device != x.device:
                 value = (str(tensor.dtype), str(tensor.device))
-                raise _bad(f"{field}.dtype and device", value, f"must be x's, {x.dtype} and {x.device}")
+                raise bad(f"{field}.dtype and device", value, f"must be x's, {x.dtype} and {x.device}")
             if not tensor.is_contiguous():
-                raise _bad(f"{field}.stride()", tensor.stride(), "make it contiguous")
+                raise bad(f"{field}.stride()", tensor.stride(), "make it contiguous")

@@ -81,3 +81,9 @@ def split_projection(
     u, v, q, k = uvqk.split([sizes.gates, sizes.gates, sizes.factors, sizes.factors], dim=1)
     heads = sizes.num_heads
     return u, v.unflatten(1, (heads, -1)), q.unflatten(1, (heads, -1)), k.unflatten(1, (heads, -1))
+
+
+def split_cached(cached: torch.Tensor, sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, capacity, H (V + K)) -> views of values (B, capacity, H, V) and keys (B, capacity, H, K)."""
+    values, keys = cached.split([sizes.gates, sizes.factors], dim=2)
+    return values.unflatten(2, (sizes.num_heads, -1)), keys.unflatten(2, (sizes.num_heads, -1))

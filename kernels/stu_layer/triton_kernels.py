@@ -74,3 +74,29 @@ def gate_kernel(
     u = (u * sigmoid_exact(u)).to(Y.dtype.element_ty)
     tl.store(to, u, mask=used)
     tl.store(to + 2 * WIDTH, (u.to(tl.float32) * normal).to(Y.dtype.element_ty), mask=used)
+
+
+@triton.jit(do_not_specialize=["capacity"])
+def keep_kernel(
+    Projected, Cached, offsets, firsts, capacity,
+    STRIDE: tl.constexpr, GATES: tl.constexpr, FACTORS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Cached = [v, k] of new rows, each at its position in the cache.
+
+    Args:
+        Projected: (L, 2 GATES + 2 FACTORS), [u, v, q, k] of the new rows, STRIDE apart. Cached: (B, capacity,
+            GATES + FACTORS). offsets: (B + 1,) of the new rows. firsts: (B,), positions of the first ones.
+            Grid: blocks of BLOCK_M new rows of a sequence, sequences.
+    """
+    sequence = tl.program_id(1)
+    start = tl.load(offsets + sequence).to(tl.int64)
+    count = (tl.load(offsets + sequence + 1) - start).to(tl.int32)
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tl.arange(0, BLOCK_D)
+    used = (rows < count)[:, None] & (cols < GATES + FACTORS)[None, :]
+    # Behind u comes v, behind v and q comes k.
+    source = cols + tl.where(cols < GATES, GATES, GATES + FACTORS)
+    kept = tl.load(Projected + (start + rows)[:, None] * STRIDE + source[None, :], mask=used)
+    slot = sequence.to(tl.int64) * capacity + tl.load(firsts + sequence).to(tl.int64) + rows
+    tl.store(Cached + slot[:, None] * (GATES + FACTORS) + cols[None, :], kept, mask=used)

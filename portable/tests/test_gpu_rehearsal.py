@@ -266,39 +266,53 @@ def test_a_graph_reads_what_it_is_called_with(gpu, monkeypatch):
     assert [result.tolist() for result in results] == [[4, 4], [6, 6]]
 
 
-def test_inputs_of_one_element_type_enter_a_graph_together(gpu, monkeypatch):
-    types = (torch.float32, torch.int64, torch.float32)
-
+@pytest.mark.parametrize(
+    ("types", "word"),
+    [
+        ((torch.float32, torch.int64, torch.float32), torch.int32),
+        ((torch.float32, torch.float32, torch.float32), torch.float32),
+        ((torch.float32, torch.bool, torch.float32), torch.uint8),
+        ((torch.float32, torch.float16, torch.float32), torch.int16),
+    ],
+    ids=str,
+)
+def test_inputs_of_all_element_types_enter_a_graph_by_one_kernel(gpu, monkeypatch, types, word):
     def build(x, y, z):
-        del y
-        return tensorrt.element_wise(x, z, tensorrt.ElementWiseOperationAttr.get("kSUM"))
+        kind = tensorrt.cast(x.type, y) if types[1] != types[0] else y
+        added = tensorrt.element_wise(x, z, tensorrt.ElementWiseOperationAttr.get("kSUM"))
+        return tensorrt.element_wise(added, kind, tensorrt.ElementWiseOperationAttr.get("kSUM"))
 
     copies = []
     foreach = torch._foreach_copy_
 
     def copying(targets, sources):
-        copies.append([target.dtype for target in targets])
+        copies.append({tensor.dtype for tensor in (*targets, *sources)})
         foreach(targets, sources)
 
-    plan = cuda_plan_of(build, [torch.ones(2, dtype=t) for t in types], cuda_graphs=True)
+    plan = cuda_plan_of(build, [torch.ones(3, dtype=t) for t in types], cuda_graphs=True)
     queue = gpu.queue("own")
     monkeypatch.setattr(torch, "_foreach_copy_", copying)
     for number in range(3):
-        arguments = [on_queue(torch.full((2,), number, dtype=t), queue) for t in types]
+        arguments = [on_queue(torch.full((3,), number, dtype=t), queue) for t in types]
         plan.run(arguments, queue)
-    # The second call captures and replays, the third replays. Nothing reads the integers.
-    assert copies == [[torch.float32, torch.float32]] * 2
-    assert [plan._graph._inputs[i].tolist() for i in (0, 2)] == [[2, 2]] * 2
+    # The second call captures and replays, the third replays.
+    assert copies == [{word}] * 2
+    expected = torch.full((3,), 2).to(types[1])
+    assert torch.equal(plan._graph._inputs[1], expected)
+    assert [plan._graph._inputs[i].tolist() for i in (0, 2)] == [[2, 2, 2]] * 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bool, torch.bfloat16, torch.int8])
-def test_every_element_type_enters_a_graph(dtype):
-    source = torch.ones(3, dtype=torch.float32).to(dtype)
-    target = torch.zeros(3, dtype=torch.float32).to(dtype)
-    ((positions, targets),) = cuda_plan._by_element_type([None, target], [1])
-    torch._foreach_copy_(targets, [cuda_plan._movable(source)])
-    assert positions == [1]
-    assert torch.equal(target.float(), source.float())
+@pytest.mark.parametrize("other", [None, torch.float32])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 5)])
+def test_every_element_type_enters_a_graph(shape, other, dtype):
+    types = [dtype] if other is None else [dtype, other]
+    sources = [torch.ones(shape).to(t) for t in types]
+    targets = [torch.zeros(shape).to(t) for t in types]
+    word = cuda_plan._common_word(targets)
+    torch._foreach_copy_(*([cuda_plan._as_words(x, word) for x in side] for side in (targets, sources)))
+    for target, source in zip(targets, sources):
+        assert torch.equal(target.float(), source.float())
 
 
 def test_an_executable_without_work_is_not_captured(gpu):

@@ -14,7 +14,7 @@ def capture_graphs(compiled: Any, enabled: bool = True) -> None:
     """Replay a CUDA graph from the third call with the same input shapes on.
 
     The first call runs, the second captures and waits for the GPU once. A replay copies the inputs into the
-    graph's memory, with one kernel for each element type, and the results out of it. On the CPU there is no
+    graph's memory with one kernel, whatever their types, and the results out of it. On the CPU there is no
     effect.
 
     Args:

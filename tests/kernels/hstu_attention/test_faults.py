@@ -86,7 +86,7 @@ FAULTS = {
         "narrow = (span >= 0) & (span < 0x7FFFFFFF)",
         "narrow = span == span",
     ),
-    "a row's scale": ("everything", "attn_scale + seq_start + rows", "attn_scale + rows"),
+    "a row's scale": ("everything", "attn_scale + query_start + rows", "attn_scale + rows"),
 }
 
 

@@ -104,27 +104,46 @@ def test_old_layouts_make_room(monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "heads", "longest", "sequences", "expected"),
     [
-        (8_447, 1, 9_000, 1, ("few", "long")),
-        (8_448, 1, 9_000, 1, ("many", "long")),
-        (9_048, 4, 9_048, 1, ("many", "long")),
-        (8 * 8_448, 1, 4_096, 8, ("many", "long")),
-        (84_960, 4, 5_032, 32, ("many", "middle")),
-        (31_679, 4, 512, 200, ("many", "short")),
-        (31_680, 4, 512, 200, ("many", "middle")),
+        # Programs of 64 rows, in fills of 132: a fraction, one, several, many.
+        (8_447, 1, 9_000, 1, (1, "long", 16)),
+        (8_448, 1, 9_000, 1, (2, "long", 16)),
+        (9_048, 4, 9_048, 1, (3, "long", 16)),
+        (84_960, 4, 5_032, 32, (4, "long", 32)),
+        (2_111, 1, 9_000, 1, (0, "long", 64)),
+        # Short sequences, until their programs are many: wide heads need fewer.
+        (8_447, 4, 512, 200, (3, "short", 64)),
+        (8_448, 4, 512, 200, (3, "middle", 64)),
         # Ahead of time the number of rows is unknown.
-        (0, 4, 4_097, 0, ("many", "long")),
-        (0, 4, 4_096, 0, ("many", "middle")),
-        (0, 4, 512, 0, ("many", "short")),
+        (0, 4, 4_096, 0, (4, "long", 32)),
+        (0, 4, 1_000, 0, (4, "middle", 64)),
+        (0, 4, 512, 0, (4, "short", 64)),
     ],
 )
 def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, longest, sequences, expected):
-    from kernels.hstu_attention.triton_launch import choose_schedule, size_class
+    from kernels.hstu_attention.schedules import choose_schedule, size_class
 
-    assert size_class(rows, heads, longest, sequences) == expected
     q = torch.empty(rows, heads, 128, dtype=torch.bfloat16, device="meta")
+    assert size_class(q, q, longest, sequences) == expected
+    fills, lengths, group = expected
     targets = ProductionMask(1.0, 4.0, num_targets=torch.zeros(1, dtype=torch.int64))
-    groups = {("many", "long"): 16, ("many", "middle"): 64, ("many", "short"): 256, ("few", "long"): 64}
     for mask in (PLAIN, targets):
         schedule = choose_schedule(q, q, longest, mask, sequences)
-        assert schedule.group == groups[expected]
-        assert schedule.block_m == (16 if expected[0] == "few" else 64)
+        assert schedule.group == (256 if lengths == "short" else group if fills > 1 else 64)
+        assert schedule.block_m == (16, 32, 64, 64, 64)[fills]
+
+
+@needs_triton
+@pytest.mark.parametrize("window", [0, 256])
+def test_large_blocks_need_free_multiprocessors_and_no_window(window):
+    from kernels.hstu_attention.schedules import choose_schedule
+
+    mask = ProductionMask(1.0, 4.0, max_attn_len=window)
+    for dim, rows, is_large in (
+        (128, 8_500, True),
+        (128, 20_000, False),
+        (64, 200_000, True),
+        (64, 280_000, False),
+    ):
+        q = torch.empty(rows, 1, dim, dtype=torch.bfloat16, device="meta")
+        chosen = choose_schedule(q, q, 9_000, mask, sequences=4)
+        assert chosen.block_n == (64 if is_large and not window else 32)

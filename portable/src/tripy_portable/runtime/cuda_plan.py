@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,9 @@ from tripy_portable.runtime.precision import MatrixPrecision
 
 Tensor = torch.Tensor
 Function = Callable[[Sequence[Any]], list[Tensor]]
+
+# Types by size, for copies of memory.
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 # A plugin's own products follow the same switch.
 _CONTRACTIONS = frozenset(("matrix_multiply", "convolution", "deconvolution", "opaque_plugin"))
@@ -113,7 +117,10 @@ class CapturedGraph:
         self._inputs: list[Any] = [None] * len(inputs)
         for position in self._positions:
             self._inputs[position] = torch.empty_like(inputs[position])
-        self._copies = _by_element_type(self._inputs, self._positions)
+        targets = [self._inputs[position] for position in self._positions]
+        # The type in which one kernel copies all inputs; with one element type, its own.
+        self._word = _common_word(targets)
+        self._targets = [_as_words(target, self._word) for target in targets]
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._results = function(self._inputs)
@@ -126,25 +133,30 @@ class CapturedGraph:
         if self._last and self._last[0] != queue:
             queue.wait_stream(self._last[0])
         self._last[:] = [queue]
-        for positions, targets in self._copies:
-            torch._foreach_copy_(targets, [_movable(inputs[position]) for position in positions])
+        if self._targets:
+            sources = [_as_words(inputs[position], self._word) for position in self._positions]
+            torch._foreach_copy_(self._targets, sources)
         self._graph.replay()
         return [result.clone() for result in self._results]
 
 
-def _by_element_type(inputs: Sequence[Any], positions: Sequence[int]) -> list[tuple[list[int], list[Tensor]]]:
-    """Positions and tensors of the inputs of one element type: one kernel copies them."""
-    groups: dict[torch.dtype, tuple[list[int], list[Tensor]]] = {}
-    for position in positions:
-        group = groups.setdefault(inputs[position].dtype, ([], []))
-        group[0].append(position)
-        group[1].append(_movable(inputs[position]))
-    return list(groups.values())
+def _common_word(tensors: Sequence[Tensor]) -> torch.dtype | None:
+    """The type that all of the tensors' memory can be read as: one kernel copies tensors of one type.
+
+    None for tensors that have one type already, which the kernel knows.
+    """
+    types = {tensor.dtype for tensor in tensors}
+    if len(types) < 2 and torch.float8_e4m3fn not in types:
+        return None
+    # Memory lies at a multiple of its elements' size: so does a word that is not larger.
+    size = math.gcd(*(tensor.numel() * tensor.element_size() for tensor in tensors))
+    size = math.gcd(size, *(tensor.element_size() for tensor in tensors))
+    return _WORDS[size & -size]
 
 
-def _movable(tensor: Tensor) -> Tensor:
-    """The tensor, in a type that the copying kernel knows."""
-    return tensor.view(torch.uint8) if tensor.dtype is torch.float8_e4m3fn else tensor
+def _as_words(tensor: Tensor, word: torch.dtype | None) -> Tensor:
+    """The tensor, or its memory as a vector of words."""
+    return tensor if word is None else tensor.reshape(-1).view(word)
 
 
 def _wait_for(queues: list[torch.cuda.Stream]) -> None:

@@ -1,0 +1,140 @@
+"""Block sizes and compiler options of the attention kernel, from the sizes of a call.
+
+benchmarks/results/ has the measurements behind the choices: hstu_kernels.md, drawn_shapes.md.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from kernels.hstu_attention.masks import ProductionMask, ResearchMask
+
+# (sequence, heads) pairs that run side by side.
+_GROUP = 64
+# Bytes of keys and values of the pairs side by side: the cache of a large GPU, about. Wide heads share it
+# with more traffic of their own, and many pairs of them gain nothing.
+_HELD_BYTES = 48 << 20
+_LEAST_GROUP = 16
+_MOST_GROUP = {"narrow": 256, "wide": 64}
+# Number of programs that fill a large GPU once.
+_MANY_PROGRAMS = 132
+# Sequences up to here are a few blocks. Their schedule is for programs that fill a large GPU fewer times than
+# this: of wide heads, fewer run at once.
+_SHORT = 512
+_MOST_FILLS_OF_SHORT = {"narrow": 15.0, "wide": 4.0}
+# Average lengths from which programs have enough columns for large blocks.
+_MIDDLE = 1024
+# Programs, in fills of a large GPU, that are very few, few, about one, and enough to hide a latency.
+_FILLS = (0.25, 1.0, 1.5, 32.0)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Block sizes and compiler options of the kernel; of the result they change the order of sums only."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    group: int = 1
+    sigmoid: str = "exact"
+    use_tma: bool = False
+    heads: int = 1
+    one_loop: bool = False
+
+
+def padded_dim(dim: int) -> int:
+    """A head's size in the kernel: the next power of two, at least 16, the least size of a dot."""
+    return max(16, 1 << (dim - 1).bit_length())
+
+
+class SizeClass(NamedTuple):
+    """The sizes that `choose_schedule` distinguishes.
+
+    fills: number of bounds in `_FILLS` that the programs of 64 rows reach. lengths: "short", "middle" or
+    "long". group: (sequence, heads) pairs side by side.
+    """
+
+    fills: int
+    lengths: str
+    group: int
+
+
+def size_class(q: torch.Tensor, v: torch.Tensor, max_seq_len: int, sequences: int) -> SizeClass:
+    """The class of these inputs, of `sequences` sequences of at most `max_seq_len` rows.
+
+    Without rows or sequences, programs are many and all sequences have the greatest length. Very many
+    programs of short sequences count as long ones.
+    """
+    rows, heads, k_dim = q.shape
+    v_dim = v.size(2)
+    average = max(1, rows // sequences) if rows and sequences else max(1, max_seq_len)
+    filled = rows * heads / (64 * _MANY_PROGRAMS) if rows else math.inf
+    width = "wide" if max(k_dim, v_dim) > 64 else "narrow"
+    is_short = max_seq_len <= _SHORT and not (rows and filled >= _MOST_FILLS_OF_SHORT[width])
+    lengths = "short" if is_short else "middle" if average < _MIDDLE else "long"
+    held = _HELD_BYTES / (average * (k_dim + v_dim) * q.element_size())
+    group = 1 << max(0, round(math.log2(held)))
+    group = min(max(group, _LEAST_GROUP), _MOST_GROUP[width])
+    return SizeClass(bisect.bisect_right(_FILLS, filled), lengths, group)
+
+
+def choose_schedule(
+    q: torch.Tensor,
+    v: torch.Tensor,
+    max_seq_len: int,
+    mask: ResearchMask | ProductionMask,
+    sequences: int = 0,
+) -> Schedule:
+    """The schedule for these inputs, with the copy engine where it is faster; see `with_descriptors`.
+
+    Inputs without rows stand for any number of rows, for compilation ahead of time.
+    """
+    is_half = q.dtype in (torch.float16, torch.bfloat16)
+    # The interpreter runs on the CPU and has no assembly.
+    sigmoid = "half" if is_half and q.device.type != "cpu" else "exact"
+    widest = max(padded_dim(q.size(2)), padded_dim(v.size(2)))
+    size = size_class(q, v, max_seq_len, sequences)
+    has_few = size.fills < 2
+    if not is_half or isinstance(mask, ResearchMask) or widest > 128:
+        if has_few:
+            # The longest program decides the time of a call: small blocks.
+            return Schedule(16, 32, num_warps=4, num_stages=1, group=_GROUP, sigmoid=sigmoid)
+        return _of_many(q, mask, widest, sigmoid)
+    chosen = _production(size, widest, has_few, mask.max_attn_len > 0)
+    return replace(chosen, sigmoid=sigmoid)
+
+
+def _of_many(q: torch.Tensor, mask: ResearchMask | ProductionMask, widest: int, sigmoid: str) -> Schedule:
+    """Many programs of float32, of the research mask, or of heads beyond 128."""
+    if q.dtype == torch.float32:
+        block_m, block_n = (64, 32) if widest <= 64 else (32, 32) if widest <= 128 else (16, 16)
+        return Schedule(block_m, block_n, num_warps=4, num_stages=1, group=_GROUP)
+    heads = 2 if isinstance(mask, ResearchMask) and q.size(1) % 2 == 0 and widest <= 64 else 1
+    return Schedule(64, 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid, heads=heads)
+
+
+def _production(size: SizeClass, widest: int, has_few: bool, has_window: bool) -> Schedule:
+    """Half types, heads of up to 128. Making two descriptors takes the host longer than short rows take the
+    GPU: only longer rows use the copy engine."""
+    if has_few and size.lengths == "short":
+        return Schedule(16, 64, num_warps=4, num_stages=2, group=_GROUP)
+    if has_few:
+        # The longest program decides the time of a call. A pipeline hides its loads.
+        block_m = 32 if widest > 64 and size.fills else 16
+        return Schedule(block_m, 64, num_warps=4, num_stages=3, group=_GROUP, use_tma=True)
+    if size.lengths == "short":
+        # All programs run at once. Programs of one multiprocessor have a fixed distance; with the pairs'
+        # blocks in order, all multiprocessors get equal work.
+        return Schedule(64, 64, num_warps=4, num_stages=2, group=256)
+    # A window cuts blocks: wide ones waste more. Wide heads need their shared memory for more programs, as
+    # soon as there are more.
+    most_fills = 2 if widest > 64 else 3
+    if not has_window and size.lengths == "long" and size.fills <= most_fills:
+        return Schedule(64, 64, num_warps=4, num_stages=3, group=size.group, use_tma=True)
+    return Schedule(64, 32, num_warps=4, num_stages=3, group=size.group, use_tma=True)
