@@ -3,10 +3,12 @@
 import contextlib
 
 import nvtripy as tp
+import plugin_examples
 import pytest
 import torch
 from dense_hstu import Shape, TorchHSTU, sample, tripy_from_torch
 from gpu_operations import OPERATIONS, X
+from plugin_examples import added
 
 from mlir_tensorrt.runtime.api import MTRTException
 from tripy_portable.constant_folding import fold
@@ -111,12 +113,19 @@ def test_an_older_inductor_is_refused(monkeypatch, options_known):
     monkeypatch.setattr(fusion, "has_triton", lambda: True)
     monkeypatch.setattr(fusion, "INDUCTOR_OPTIONS", {"no_such_option": True})
     with pytest.raises(MTRTException, match="needs PyTorch 2.11 or newer, whose Inductor has no_such_option"):
-        fusion.require_fusion([])
+        fusion.require_fusion()
 
 
-def test_plugins_are_not_fused():
-    with pytest.raises(MTRTException, match="cannot fuse plugins"):
-        fusion.require_fusion(["cast", "opaque_plugin"])
+def test_a_plugin_stays_itself_between_traced_steps():
+    """A plugin that PyTorch cannot trace: it is one operation of the graph, and gives the plan's bits."""
+
+    def function(x):
+        return added(tp.exp(x) * 2.0, added(x, x) - 1.0) + x
+
+    compiled = tp.compile(function, args=[tp.InputInfo((2, 3), tp.float32)])
+    traced, plain = traced_and_plain(program_of(compiled._executable, [X]), [X])
+    assert torch.equal(traced[0], plain[0])
+    assert plugin_examples.CALLS
 
 
 def test_folding_on_a_device_computes_floats_there_and_integers_on_the_host(monkeypatch):

@@ -43,7 +43,7 @@ class CudaPlan:
             MTRTException: fusion is requested and unavailable.
         """
         if options.fuse:
-            require_fusion([step.node.op for step in plan.steps])
+            require_fusion()
         self._plan = plan
         self.result_types = plan.result_types
         contracts = any(step.node.op in _CONTRACTIONS for step in plan.steps)

@@ -2,7 +2,8 @@
 
 Fused steps round like single steps: every +, -, x, / and cast of a recorded operation rounds to its own type.
 There is no contraction of a product and a sum, and no rewriting by algebra. Sums have another order, and
-other functions may differ within the bounds of SEMANTICS.md.
+other functions may differ within the bounds of SEMANTICS.md. A plugin's code stays its own: it runs between
+the fused steps before and behind it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._triton import has_triton
 
 from tripy_portable.diagnostics import MTRTException
+from tripy_portable.kernels.plugin import plugins_as_operations
 from tripy_portable.planner import Plan
 
 Tensor = torch.Tensor
@@ -37,16 +39,12 @@ INDUCTOR_OPTIONS: dict[str, Any] = {
 }
 
 
-def require_fusion(operations: Sequence[str]) -> None:
-    """Checks that these operations can be fused on this machine.
+def require_fusion() -> None:
+    """Checks that steps can be fused on this machine.
 
     Raises:
-        MTRTException: a package is missing, or an operation cannot be traced; the message names it.
+        MTRTException: a package is missing; the message names it.
     """
-    if "opaque_plugin" in operations:
-        raise MTRTException(
-            "InvalidArgument: TRIPY_PORTABLE_FUSE=1 cannot fuse plugins, whose code is their own: unset it"
-        )
     missing = _missing()
     if missing:
         raise MTRTException(
@@ -81,7 +79,8 @@ def fuse(plan: Plan, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], list[Te
         graph = trace(plan, constants, examples)
         compiled = torch._inductor.compile(graph, [*constants, *examples], options=INDUCTOR_OPTIONS)
 
-    def run(inputs: Sequence[Any]) -> list[Tensor]:
+    def run(inputs: Sequence[Any], plan: Plan = plan) -> list[Tensor]:
+        # With the plan, whose plugins the compiled function calls.
         return list(compiled(*constants, *(inputs[position].contiguous() for position in positions)))
 
     return run
@@ -100,7 +99,8 @@ def trace(plan: Plan, constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> 
             arguments[position] = tensor
         return tuple(plan.evaluate(tensors[: len(constants)], arguments))
 
-    return make_fx(evaluate, decomposition_table=_DECOMPOSITIONS, tracing_mode="fake")(*constants, *inputs)
+    with plugins_as_operations():
+        return make_fx(evaluate, decomposition_table=_DECOMPOSITIONS, tracing_mode="fake")(*constants, *inputs)
 
 
 def _sigmoid(x: Tensor) -> Tensor:
