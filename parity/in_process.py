@@ -14,7 +14,7 @@ import torch
 
 from parity.base.interruption import raisable
 from parity.base.precision import Precision
-from parity.capture.captures import ModuleCall
+from parity.capture.captures import Capture, ModuleCall
 from parity.case import Case
 from parity.execution.errors import error_text
 from parity.execution.record import ORACLE, REFERENCE
@@ -39,6 +39,8 @@ class CleanRun:
         arrays: One batch in place of the case's own.
         weights: Float32 weights in place of the initial ones.
         isolated: Whether the oracle also runs every call alone, which isolated verdicts need.
+        outputs_alone: Whether the evidence is for a verdict on the outputs alone. It holds no other tensors
+            then, but those of modules with discontinuities.
 
     Attributes:
         arrays: The batch.
@@ -55,6 +57,7 @@ class CleanRun:
         arrays: Mapping[str, np.ndarray] | None = None,
         weights: Mapping[str, torch.Tensor] | None = None,
         isolated: bool = True,
+        outputs_alone: bool = False,
     ) -> None:
         self.case = case
         self.precision = precision
@@ -68,15 +71,19 @@ class CleanRun:
         self.arrays: Mapping[str, np.ndarray] = inputs.arrays
         self.poisoned: Mapping[str, np.ndarray] | None = None if poisoned is None else poisoned.arrays
         reference, oracle = self.load(REFERENCE), self.load(ORACLE)
-        self.reference = reference.record(self.arrays)
+        if outputs_alone:
+            self.reference = reference.record_outputs(self.arrays, case.boundaries())
+            exact = Capture(tensors=oracle.run_outputs(self.arrays))
+        else:
+            self.reference, exact = reference.record(self.arrays), oracle.run_tapped(self.arrays)
         self.evidence = evidence_of(
             case,
             precision,
             self.arrays,
             self.reference,
-            oracle.run_tapped(self.arrays),
+            exact,
             self._alone(oracle, self.reference.calls) if isolated else {},
-            reference.run_incremental(self.arrays),
+            {} if outputs_alone else reference.run_incremental(self.arrays),
             has_padding=self.poisoned is not None,
         )
         self.evidence.replays = Replays(case, precision, lambda: self.weights, lambda: self.arrays)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ def tapped(
     keep: Callable[[torch.Tensor], bool] = lambda tensor: True,
     capture: Capture | None = None,
     inputs: Mapping[str, torch.Tensor] | None = None,
+    kinds: Collection[str] | None = None,
 ) -> Iterator[Capture]:
     """Record every submodule's outputs while the body runs the model.
 
@@ -39,6 +40,8 @@ def tapped(
         keep: Whether to keep an output.
         capture: Destination of the taps; a new one in memory by default.
         inputs: Tensors of the entry's arguments by name, to record the arguments of all calls; None for none.
+        kinds: Classes whose calls keep their tensors; None for all. Other calls are recorded without them,
+            and cannot run alone.
     """
     capture = Capture() if capture is None else capture
     seen: dict[str, int] = {}
@@ -49,6 +52,9 @@ def tapped(
     parameters = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     origins = _Origins(capture, parameters | dict(inputs) if inputs is not None else {})
     functions = {path: function_of(module) for path, module in model.named_modules()}
+    kept = {
+        path for path, module in model.named_modules() if kinds is None or type(module).__name__ in kinds
+    }
 
     def before(path: str, args: tuple, kwargs: dict, function: Callable[..., Any] | None = None) -> None:
         keys: dict[int, TensorKey] = {}
@@ -56,6 +62,8 @@ def tapped(
         def frozen(leaf: Any) -> Any:
             if not _is_tensor(leaf):
                 return leaf
+            if path not in kept:
+                return TensorKey("")
             if id(leaf) not in keys:
                 keys[id(leaf)] = capture.intern(leaf)
             return keys[id(leaf)]
@@ -92,7 +100,7 @@ def tapped(
             tap = str(TapName(path, count, output))
             outputs.append(tap)
             finished += 1
-            if keep(tensor):
+            if path in kept and keep(tensor):
                 capture.tensors[tap] = tensor.detach().cpu().clone()
             if inputs is not None:
                 origins.add(tensor, tap, tap)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -188,6 +188,19 @@ class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules):
     def record(self, arrays: Arrays, capture: Capture | None = None) -> Capture:
         capture = self._tapped(arrays, capture, record_calls=True)
         self._record_appending(arrays, capture)
+        return capture
+
+    def record_outputs(self, arrays: Arrays, kinds: Collection[str] = ()) -> Capture:
+        """`record` for a verdict on the outputs alone, which holds no other tensors.
+
+        Args:
+            arrays: The inputs.
+            kinds: Classes of modules whose calls keep their tensors nevertheless.
+        """
+        arguments = self._arguments(arrays)
+        with torch.inference_mode(), tapped(self.model, record_calls=True, kinds=kinds) as capture:
+            outputs = self._entry(arguments)
+        capture.tensors.update(on_host(outputs))
         return capture
 
     def _record_appending(self, arrays: Arrays, capture: Capture) -> None:

@@ -19,6 +19,8 @@ from parity.timing.measure import NotCapturable, measure, measure_queued, same_b
 
 DynamicSizes = Mapping[int | tuple[str, int], int]
 """Least sizes of dynamic axes: by the size of a first axis, or by an argument's path and an axis."""
+GRAPHS, FUSE = "TRIPY_PORTABLE_CUDA_GRAPHS", "TRIPY_PORTABLE_FUSE"
+"""Switches of the portable runtime, which it reads when it loads an executable."""
 _CALLS_TO_REPLAY = 3
 """The portable runtime captures at the second call."""
 
@@ -112,11 +114,11 @@ class Compiled:
         """The stream of its work; None if PyTorch cannot measure it."""
         return torch.cuda.ExternalStream(self.executable.stream.ptr) if torch.cuda.is_available() else None
 
-    def capture_graphs(self) -> None:
-        """From now on, the portable runtime captures a CUDA graph at the second run, and replays it."""
+    def accelerate(self) -> None:
+        """From now on, the portable runtime fuses steps at the first run, and replays a graph of them."""
         if self.executable is not None:
             stream = self.executable.stream
-            self.executable = _with_graphs(self.executable)
+            self.executable = _loaded_with(self.executable, GRAPHS, FUSE)
             self.executable.stream = stream
 
     def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
@@ -205,7 +207,7 @@ class ExecutableReplay:
         Raises:
             NotCapturable: A replay gives other bits.
         """
-        self._executable = _with_graphs(compiled.executable)
+        self._executable = _loaded_with(compiled.executable, GRAPHS)
         self._executable.stream = compiled.executable.stream
         self._arguments = arguments
         self._queue = compiled.queue()
@@ -220,15 +222,14 @@ class ExecutableReplay:
         return measure_queued(lambda: self._executable(self._arguments), repeats, self._queue).seconds
 
 
-def _with_graphs(executable: tp.Executable) -> tp.Executable:
-    """The same executable of the portable runtime, which captures a CUDA graph and replays it."""
-    switch = "TRIPY_PORTABLE_CUDA_GRAPHS"
-    before = os.environ.get(switch, "0")
-    os.environ[switch] = "1"
+def _loaded_with(executable: tp.Executable, *switches: str) -> tp.Executable:
+    """The same executable of the portable runtime, loaded with some of its switches on."""
+    before = {switch: os.environ.get(switch, "0") for switch in switches}
+    os.environ.update(dict.fromkeys(switches, "1"))
     try:
         with tempfile.TemporaryDirectory(prefix="parity-graphs-") as folder:
             path = str(Path(folder) / "executable")
             executable.save(path)
             return tp.Executable.load(path)
     finally:
-        os.environ[switch] = before
+        os.environ.update(before)

@@ -1,4 +1,8 @@
-"""The queue of a server, and batches by tokens: requests of one width, as many as a batch's tokens allow."""
+"""The queue of a server, and its batches: requests of one width, in the size that takes least time a query.
+
+Sizes are fixed, one executable each, and their times are measured before the first query comes. A deadline
+bounds them.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +37,41 @@ class Batch:
     queries: tuple[Query, ...]
 
 
+def in_time(times: Mapping[Shape, float], deadline: float | None, running: int) -> dict[Shape, float]:
+    """The shapes whose batches answer a query before a deadline; of each width at least the fastest.
+
+    A query may wait for the batches that are queued on the device, and for one that is ahead of it, before
+    its own batch runs.
+
+    Args:
+        times: Measured seconds of a batch by shape.
+        deadline: Seconds from a query to its answer; None for none.
+        running: Most batches that are queued on the device.
+    """
+    if deadline is None:
+        return dict(times)
+    fastest: dict[int, Shape] = {}
+    for shape in sorted(times, key=times.__getitem__):
+        fastest.setdefault(shape.width, shape)
+    return {
+        shape: seconds
+        for shape, seconds in times.items()
+        if (running + 2) * seconds <= deadline or shape == fastest[shape.width]
+    }
+
+
 class TokenQueue:
     """Queries in the order of their arrival, taken as batches.
 
-    A batch has the width of the query that has waited longest, and does not wait for more queries.
+    A batch has the width of the query that has waited longest, and does not wait for more queries. Of the
+    shapes of this width it has the one that takes least time for each of its queries.
 
     Args:
-        shapes: Shapes by width.
+        times: Seconds of a batch by shape.
     """
 
-    def __init__(self, shapes: Mapping[int, Shape]) -> None:
-        self._shapes = shapes
+    def __init__(self, times: Mapping[Shape, float]) -> None:
+        self._times = times
         self._waiting: deque[Query] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -67,7 +95,7 @@ class TokenQueue:
                 self._changed.wait()
             if not self._waiting:
                 return None
-            shape = self._shapes[self._waiting[0].width]
+            shape = self._shape(self._waiting[0].width)
             chosen: list[Query] = []
             others: list[Query] = []
             while self._waiting and len(chosen) < shape.rows:
@@ -75,6 +103,12 @@ class TokenQueue:
                 (chosen if query.width == shape.width else others).append(query)
             self._waiting.extendleft(reversed(others))
             return Batch(shape, tuple(chosen))
+
+    def _shape(self, width: int) -> Shape:
+        """The shape of the next batch of a width, of which at least one query waits."""
+        waiting = sum(query.width == width for query in self._waiting)
+        shapes = (shape for shape in self._times if shape.width == width)
+        return min(shapes, key=lambda shape: self._times[shape] / min(shape.rows, waiting))
 
     def is_empty(self) -> bool:
         """Whether no query waits."""

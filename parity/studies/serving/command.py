@@ -21,7 +21,7 @@ from parity.studies.serving.auditing import Audited, audited
 from parity.studies.serving.judging import Accuracy, Judge
 from parity.studies.serving.loadgen import Folders, Load
 from parity.studies.serving.port import ServedPort
-from parity.studies.serving.requests import Requests
+from parity.studies.serving.requests import Requests, Shape
 from parity.studies.serving.server import Log, Server
 
 SCHEMA = "parity.serving/1"
@@ -77,6 +77,7 @@ class Served:
         accuracy: The verdict on the accuracy run.
         summary: LoadGen's summary of the performance run; empty without one.
         audit: The verdict on the audit; None without one.
+        times: Median seconds of a batch by shape, measured before the tests.
         dropped: Number of queries of the performance run that the server lost.
     """
 
@@ -85,6 +86,7 @@ class Served:
     accuracy: Accuracy
     summary: Mapping[str, str]
     audit: Audited | None
+    times: Mapping[Shape, float]
     dropped: int = 0
 
     @property
@@ -133,7 +135,7 @@ def serve(order: Order, folder: Path, advance: Callable[[str], None]) -> Served:
     weights, source = case_weights(order.case, order.checkpoint)
     requests = Requests(order.case, order.samples, order.seed, order.tokens, order.data)
     with _tables(order, requests, folder):
-        advance(f"{order.case.name}: compiling {len(requests.shapes)} shapes")
+        advance(f"{order.case.name}: compiling {len(requests.sizes)} shapes")
         port = ServedPort(requests, order.precision, weights, order.runner)
         tests = _Tests(order, requests, port, folder, advance)
         served = tests.run(Judge(requests, order.precision, weights, port))
@@ -181,19 +183,21 @@ class _Tests:
         self._advance("judging every prediction")
         accuracy = judge.accuracy(loadgen.logged(folders.accuracy), log.batches)
         if not (accuracy.passed and self._order.measures):
-            return Served(self._port.label(), self._requests.source, accuracy, {}, None)
+            return Served(self._port.label(), self._requests.source, accuracy, {}, None, self._port.times)
         dropped = len(self._test("performance run", folders.performance).dropped)
         summary = loadgen.summary(folders.performance)
         self._test(audit.name, folders.audit, is_audit=True)
         verdict = audited(self._requests, accuracy, loadgen.logged(folders.audit))
         write_new(folders.audit / "verify_accuracy.txt", verdict.text().encode())
-        return Served(self._port.label(), self._requests.source, accuracy, summary, verdict, dropped)
+        source, times = self._requests.source, self._port.times
+        return Served(self._port.label(), source, accuracy, summary, verdict, times, dropped)
 
     def _test(self, name: str, folder: Path, is_audit: bool = False) -> Log:
         """One test. Raises the error of the server's work."""
         self._advance(f"LoadGen, {self._order.load.scenario}: {name}")
         serving = self._requests.serving
-        with Server(self._requests, self._port, loadgen.answer) as server:
+        deadline = loadgen.deadline(self._order.load, serving.benchmark)
+        with Server(self._requests, self._port, loadgen.answer, deadline) as server:
             loadgen.run_test(
                 self._order.load,
                 serving.benchmark,
@@ -222,7 +226,10 @@ def _content(order: Order, requests: Requests, weights: str, served: Served) -> 
         "source": served.source,
         "requests": len(requests),
         "seed": order.seed,
-        "shapes": [{"tokens": shape.width, "rows": shape.rows} for shape in requests.shapes.values()],
+        "shapes": [
+            {"tokens": shape.width, "rows": shape.rows, "seconds": seconds}
+            for shape, seconds in served.times.items()
+        ],
         "accuracy": {
             "verdict": accuracy.verdict,
             "predictions": accuracy.predictions,

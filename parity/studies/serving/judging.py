@@ -173,7 +173,8 @@ class Judge:
         """Add the truth of some requests of one width. Returns wrong ones with the reason."""
         case = self._requests.case
         rows, arrays = self._batch(numbers)
-        evidence = CleanRun(case, self._precision, arrays, self._weights, isolated=False).evidence
+        run = CleanRun(case, self._precision, arrays, self._weights, isolated=False, outputs_alone=True)
+        evidence = run.evidence
         (tap,) = (name for name in evidence.reference.tensors if name not in evidence.kinds)
         counted = self._requests.counted(rows)
         served = evidence.reference.tensors[tap].clone()

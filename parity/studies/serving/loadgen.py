@@ -140,6 +140,16 @@ def answer(id: int, values: np.ndarray) -> None:
     library.QuerySamplesComplete([library.QuerySampleResponse(id, values.ctypes.data, values.nbytes)])
 
 
+def deadline(load: Load, benchmark: str) -> float | None:
+    """Seconds that LoadGen's own settings give an answer in a scenario; None where they give any time."""
+    if load.scenario != "server":
+        return None
+    settings = loadgen().TestSettings()
+    if settings.FromConfig("", benchmark, SCENARIOS[load.scenario], _OWN):
+        raise RuntimeError(f"LoadGen has no settings of {benchmark}")
+    return float(settings.server_target_latency_ns) / 1e9
+
+
 def run_test(
     load: Load, benchmark: str, requests: int, ask: Ask, folders: Folders, folder: Path, audit: Audit | None
 ) -> None:

@@ -1,11 +1,14 @@
 """The port at fixed shapes: an executable for each, and host buffers from which its inputs are copied.
 
 With a GPU, buffers are in pinned memory. Copies go through a stream of their own, so that the inputs of one
-batch are copied while the one before is computed. The portable runtime replays a captured graph.
+batch are copied while the one before is computed. The portable runtime replays a captured graph, whose steps
+between plugins are fused.
 """
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +29,8 @@ SERVED = ("tripy", "tripy_jagged", "tripy_layers")
 """Runners whose form of the port can be served."""
 _TURNS = 2
 """Host buffers of a shape. A batch is staged in one while the copy of the one before may still run."""
+_TIMED = 5
+"""Timed runs of a shape behind the first ones, which load kernels and capture graphs."""
 
 
 class Buffers:
@@ -109,6 +114,9 @@ class ServedPort(TripyRunner):
         weights: Float32 weights.
         runner: The runner of `run` whose form of the port is served.
 
+    Attributes:
+        times: Median seconds of a batch by shape, from its inputs on the host to its result there.
+
     Raises:
         Unavailable: The port cannot run here, or the case has no such form.
     """
@@ -129,20 +137,27 @@ class ServedPort(TripyRunner):
         self._names: dict[Shape, tuple[str, ...]] = {}
         self._buffers: dict[tuple[Shape, tuple[str, ...]], list[Buffers]] = {}
         self._turn = 0
-        for shape in requests.shapes.values():
-            first = requests.full(requests.of_width(shape.width)[:1])
+        self.times: dict[Shape, float] = {}
+        for shape in requests.sizes:
+            first = requests.full(requests.of_width(shape.width)[: shape.rows], shape)
             arguments = self._arguments(requests.clean(first))
             compiled = self._compiled(shape, self._entry, arguments)
-            if IS_PORTABLE and torch.cuda.is_available():
-                compiled.capture_graphs()
+            if _replays():
+                compiled.accelerate()
             self._by_shape[shape], self._names[shape] = compiled, tuple(arguments)
             # Kernels are loaded and graphs captured before the first query comes.
             warming = requests.clean if requests.device_lookup is None else requests.staged
-            for _ in range(_TURNS):
-                self.start(shape, warming(first)).result()
+            seconds = [self._timed(shape, warming(first)) for _ in range(_TURNS + _TIMED)]
+            self.times[shape] = statistics.median(seconds[_TURNS:])
+
+    def _timed(self, shape: Shape, arrays: Arrays) -> float:
+        began = time.perf_counter()
+        self.start(shape, arrays).result()
+        return time.perf_counter() - began
 
     def label(self) -> str:
-        return f"{super().label()} {self._form}".rstrip().replace("_", " ")
+        fused = "fused" if _replays() else ""
+        return " ".join(f"{super().label()} {self._form} {fused}".replace("_", " ").split())
 
     @property
     def most_running(self) -> int:
@@ -188,6 +203,11 @@ class ServedPort(TripyRunner):
         if lookup is None:
             raise RuntimeError("numbers of rows, and no tables on a device")
         return {name: lookup(name, own).to(self.dtype) for name, own in ids.items()}
+
+
+def _replays() -> bool:
+    """Whether the portable runtime fuses the port's graphs and replays them."""
+    return IS_PORTABLE and torch.cuda.is_available()
 
 
 def _is_tensor(leaf: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -40,13 +41,13 @@ class Requests:
 
     Args:
         case: The case.
-        count: Number of requests.
+        number: Number of requests.
         seed: Seed of the requests.
         tokens: Most tokens of a batch, padding included; None for the case's batch at the largest width.
         data: Recorded requests; None for the case's own.
 
     Attributes:
-        shapes: Shapes by width, ascending, of the widths that some request has.
+        shapes: The largest shape of each width that some request has, by width, ascending.
         width: Width of each request, by its number.
         source: Origin of the requests in words.
         lookup: Service of rows of tables; None for a case without them, and before the tables are open.
@@ -58,11 +59,11 @@ class Requests:
     """
 
     def __init__(
-        self, case: Case, count: int, seed: int, tokens: int | None = None, data: Path | None = None
+        self, case: Case, number: int, seed: int, tokens: int | None = None, data: Path | None = None
     ) -> None:
         serving = case.serving()
-        if not 0 < count < MOST_REQUESTS:
-            raise UserError("--samples", count, "is no number of requests", f"give 1 to {MOST_REQUESTS - 1}")
+        if not 0 < number < MOST_REQUESTS:
+            raise UserError("--samples", number, "is no number of requests", f"give 1 to {MOST_REQUESTS - 1}")
         budget = case.batch_size * serving.widths[-1] if tokens is None else tokens
         if budget < serving.widths[-1]:
             problem = f"are fewer than the {serving.widths[-1]} of the longest request"
@@ -70,11 +71,11 @@ class Requests:
         self.case, self.serving = case, serving
         rows = budget // serving.widths[-1]
         require("--tokens", budget, rows * serving.widths[-1], "give fewer")
-        drawn = serving.draw(count, seed, data)
+        drawn = serving.draw(number, seed, data)
         self.source = drawn.source
         self.lookup: Lookup | None = None
         self.width = [serving.width_of(int(tokens)) for tokens in serving.tokens(drawn.arrays)]
-        request = sum(array.nbytes for array in drawn.arrays.values()) // count
+        request = sum(array.nbytes for array in drawn.arrays.values()) // number
         require("--tokens", budget, rows * request, "give fewer")
         self.shapes = {width: Shape(width, budget // width) for width in sorted(set(self.width))}
         self._clean = {width: self._padded(drawn.arrays, width) for width in self.shapes}
@@ -168,9 +169,18 @@ class Requests:
         (width,) = {self.width[number] for number in numbers}
         return width, np.array([self._row[number] for number in numbers])
 
-    def full(self, numbers: Sequence[int]) -> list[int]:
-        """The numbers of a whole batch: behind the last one, the first ones again."""
-        rows = self.shapes[self.width[numbers[0]]].rows
+    @property
+    def sizes(self) -> tuple[Shape, ...]:
+        """All shapes, ascending: of each width the largest one, and powers of two below its rows."""
+        return tuple(
+            Shape(width, rows)
+            for width, largest in self.shapes.items()
+            for rows in (*takewhile(largest.rows.__gt__, map((1).__lshift__, count())), largest.rows)
+        )
+
+    def full(self, numbers: Sequence[int], shape: Shape | None = None) -> list[int]:
+        """The numbers of a whole batch, of the largest shape by default: behind the last, the first again."""
+        rows = (shape or self.shapes[self.width[numbers[0]]]).rows
         return [numbers[place % len(numbers)] for place in range(rows)]
 
     def counted(self, numbers: Sequence[int]) -> np.ndarray:

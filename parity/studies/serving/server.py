@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from parity.base.interruption import raisable
-from parity.studies.serving.batching import Batch, Query, TokenQueue
+from parity.studies.serving.batching import Batch, Query, TokenQueue, in_time
 from parity.studies.serving.port import Running, ServedPort
-from parity.studies.serving.requests import Requests
+from parity.studies.serving.requests import Requests, Shape
 
 HEADER = 2
 """Numbers of an answer in front of its predictions: a time, which is always 0, and the request."""
@@ -51,11 +51,14 @@ class Server:
         requests: The requests.
         port: The port.
         answer: Gives LoadGen an answer.
+        deadline: Seconds from a query to its answer, which bound the batches; None for none.
     """
 
-    def __init__(self, requests: Requests, port: ServedPort, answer: Answer) -> None:
+    def __init__(
+        self, requests: Requests, port: ServedPort, answer: Answer, deadline: float | None = None
+    ) -> None:
         self._requests, self._port, self._answer = requests, port, answer
-        self._queue = TokenQueue(requests.shapes)
+        self._queue = TokenQueue(in_time(port.times, deadline, port.most_running))
         self._counted = {width: requests.counted(requests.of_width(width)) for width in requests.shapes}
         self._row = {
             number: row for width in requests.shapes for row, number in enumerate(requests.of_width(width))
@@ -100,11 +103,11 @@ class Server:
     def _start(self, batch: Batch) -> Running:
         numbers = [query.request for query in batch.queries]
         self.log.batches.append(tuple(numbers))
-        return self._port.start(batch.shape, self._stage(numbers))
+        return self._port.start(batch.shape, self._stage(numbers, batch.shape))
 
-    def _stage(self, numbers: Sequence[int]) -> dict[str, np.ndarray]:
+    def _stage(self, numbers: Sequence[int], shape: Shape) -> dict[str, np.ndarray]:
         """The inputs of a whole batch."""
-        return dict(self._requests.staged(self._requests.full(numbers)))
+        return dict(self._requests.staged(self._requests.full(numbers, shape)))
 
     def _respond(self, batch: Batch, output: torch.Tensor) -> None:
         values = output.float().numpy()

@@ -99,8 +99,9 @@ def trace(plan: Plan, constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> 
             arguments[position] = tensor
         return tuple(plan.evaluate(tensors[: len(constants)], arguments))
 
+    tracer = make_fx(evaluate, decomposition_table=_DECOMPOSITIONS, tracing_mode="fake")
     with plugins_as_operations():
-        return make_fx(evaluate, decomposition_table=_DECOMPOSITIONS, tracing_mode="fake")(*constants, *inputs)
+        return tracer(*constants, *inputs)
 
 
 def _sigmoid(x: Tensor) -> Tensor:

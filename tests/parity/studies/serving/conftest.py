@@ -10,10 +10,10 @@ from tests.parity.served_case import Setup
 def setup(tmp_path_factory):
     runs, clean_run = {}, judging.CleanRun
 
-    def once(case, precision, arrays, weights, isolated):
+    def once(case, precision, arrays, weights, **options):
         key = precision.name, b"".join(array.tobytes() for array in arrays.values())
         if key not in runs:
-            runs[key] = clean_run(case, precision, arrays, weights, isolated=isolated)
+            runs[key] = clean_run(case, precision, arrays, weights, **options)
         return runs[key]
 
     with pytest.MonkeyPatch.context() as patch:

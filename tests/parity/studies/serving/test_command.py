@@ -184,6 +184,7 @@ class TestTheResult:
             "accuracy": right,
             "summary": self.SUMMARY,
             "audit": audit,
+            "times": {},
         }
         return Served(**{**whole, **changes})
 

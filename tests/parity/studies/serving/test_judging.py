@@ -95,10 +95,10 @@ class AnswersTheWrongQuery(Server):
 
 
 class IsStale(Server):
-    def _stage(self, numbers):
+    def _stage(self, numbers, shape):
         width = self._requests.width[numbers[0]]
         first = vars(self).setdefault("first", {}).setdefault(width, list(numbers))
-        return super()._stage(first)
+        return super()._stage(first, shape)
 
 
 class Drops(Server):
@@ -120,8 +120,8 @@ class LeavesOutCandidates(Server):
 
 
 class StagesAnotherLength(Server):
-    def _stage(self, numbers):
-        arrays = super()._stage(numbers)
+    def _stage(self, numbers, shape):
+        arrays = super()._stage(numbers, shape)
         return arrays | {"uih_lengths": np.maximum(arrays["uih_lengths"] - 1, 0)}
 
 
@@ -226,7 +226,7 @@ class TestFaults:
 
     def test_an_error_ends_the_test(self, setup, tmp_path):
         class Breaks(Server):
-            def _stage(self, numbers):
+            def _stage(self, numbers, shape):
                 raise ValueError("broken")
 
         _, own = setup.run(tmp_path, Breaks)

@@ -8,7 +8,7 @@ from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.base.trees import map_tree
 from parity.runners.base import Unavailable
-from parity.studies.serving.batching import Query, TokenQueue
+from parity.studies.serving.batching import Query, TokenQueue, in_time
 from parity.studies.serving.port import SERVED, Buffers, ServedPort
 from parity.studies.serving.requests import Requests, Shape
 from tests.parity.served_case import COUNT
@@ -19,10 +19,13 @@ pytestmark = pytest.mark.xdist_group("serving")
 
 
 class TestBatches:
-    SHAPES = {10: Shape(10, 4), 20: Shape(20, 2)}
+    # Times of a GPU that small batches do not fill.
+    TIMES = {Shape(10, 4): 1.0, Shape(20, 2): 1.0, Shape(20, 1): 0.9}
+    # Times of a GPU that one request fills.
+    FILLED = {Shape(10, rows): seconds for rows, seconds in ((1, 1.0), (2, 1.9), (4, 3.7))}
 
-    def taken(self, *widths):
-        queue = TokenQueue(self.SHAPES)
+    def taken(self, *widths, times=TIMES):
+        queue = TokenQueue(times)
         queue.put([Query(id, id, width) for id, width in enumerate(widths)])
         queue.close()
         batches = []
@@ -34,8 +37,29 @@ class TestBatches:
         taken = self.taken(20, 10, 20, 20, 10, 10, 10, 10)
         assert taken == [(20, [0, 2]), (10, [1, 4, 5, 6]), (20, [3]), (10, [7])]
 
+    @pytest.mark.parametrize(
+        ("waiting", "sizes"), [(1, [1]), (2, [2]), (3, [2, 1]), (4, [4]), (7, [4, 2, 1]), (9, [4, 4, 1])]
+    )
+    def test_a_batch_has_the_size_that_takes_least_time_a_query(self, waiting, sizes):
+        assert [len(queries) for _, queries in self.taken(*[10] * waiting, times=self.FILLED)] == sizes
+
+    @pytest.mark.parametrize(
+        ("deadline", "rows"), [(None, {1, 2, 4}), (15.0, {1, 2, 4}), (14.0, {1, 2}), (7.0, {1}), (0.1, {1})]
+    )
+    def test_a_deadline_bounds_the_sizes(self, deadline, rows):
+        # Two batches on the device, one ahead in the queue, and the query's own.
+        assert {shape.rows for shape in in_time(self.FILLED, deadline, running=2)} == rows
+
+    def test_a_deadline_leaves_each_width_its_fastest_shape(self):
+        assert set(in_time(self.TIMES, 1e-3, running=1)) == {Shape(10, 4), Shape(20, 1)}
+
+    def test_sizes_are_powers_of_two_and_the_largest(self, setup):
+        widest = setup.requests.serving.widths[-1]
+        sizes = Requests(setup.case, COUNT, 0, 6 * widest).sizes
+        assert [shape.rows for shape in sizes if shape.width == widest] == [1, 2, 4, 6]
+
     def test_a_queue_that_is_closed_gives_nothing(self):
-        queue = TokenQueue(self.SHAPES)
+        queue = TokenQueue(self.TIMES)
         queue.close()
         assert queue.take(wait=True) is None
 
