@@ -143,7 +143,8 @@ def _checked_ids(table: Table, ids: torch.Tensor) -> torch.Tensor:
         raise UserError(field, given, "is no tensor of int64 or int32", "give the numbers of rows")
     if ids.numel() == 0:
         return ids.long()
-    least, largest = (int(end) for end in ids.aminmax())
+    # One wait for a GPU, and not two.
+    least, largest = torch.stack(ids.aminmax()).tolist()
     if least < 0 or largest >= table.rows:
         flat_L = ids.reshape(-1)
         first = int(((flat_L < 0) | (flat_L >= table.rows)).nonzero()[0])

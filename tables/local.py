@@ -17,7 +17,7 @@ from tables.shards import open_shard
 from tables.store import Manifest, read_manifest
 
 
-class _LocalTables(Tables):
+class LocalTables(Tables):
     """Tables whose shards are all here.
 
     Args:
@@ -60,7 +60,7 @@ class _LocalTables(Tables):
         self._shards = {}
 
 
-class MappedTables(_LocalTables):
+class MappedTables(LocalTables):
     """Tables in files that are mapped into memory: the system reads the pages that calls touch.
 
     Args:
@@ -80,7 +80,7 @@ class MappedTables(_LocalTables):
         super().__init__(manifest, shards, torch.device("cpu"))
 
 
-class DeviceTables(_LocalTables):
+class DeviceTables(LocalTables):
     """Tables in the memory of one device.
 
     Args:

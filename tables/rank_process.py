@@ -21,6 +21,8 @@ from parity.base.errors import UserError
 from parity.base.interruption import raisable
 from parity.execution import fork_server
 from tables.exchange import RankTables, load
+from tables.interface import Tables
+from tables.peer import PeerTables
 from tables.shards import check_probes
 from tables.store import Manifest
 
@@ -45,6 +47,7 @@ class Setup:
         seconds: Longest time that a rank waits for another in a lookup; at the start it is at least `START`.
         program: `module:function`, called with the rank's tables, its pipe and `arguments`.
         arguments: Values that pickle.
+        engine: One of `ENGINES`.
     """
 
     manifest: Manifest
@@ -57,9 +60,14 @@ class Setup:
     seconds: float
     program: str
     arguments: tuple[Any, ...]
+    engine: str
 
 
-def call(tables: RankTables, pipe: Connection, program: str, arguments: tuple[Any, ...]) -> None:
+ENGINES: dict[str, type[RankTables | PeerTables]] = {"exchange": RankTables, "peer": PeerTables}
+"""Engines of a rank by name: rows come by all-to-all, or are read in the memory of the other ranks."""
+
+
+def call(tables: Tables, pipe: Connection, program: str, arguments: tuple[Any, ...]) -> None:
     """The program of `run`: send the result of a function."""
     answer(pipe, _function(program)(tables, *arguments))
 
@@ -96,7 +104,7 @@ def rank_process(setup: Setup, pipe: Connection, environment: dict[str, str]) ->
     os._exit(0)
 
 
-def _join(setup: Setup) -> RankTables:
+def _join(setup: Setup) -> Tables:
     """Load the shards, meet the other ranks, and look up the known rows."""
     manifest, rank = setup.manifest, setup.rank
     device = torch.device("cpu" if setup.device == "cpu" else f"cuda:{rank}")
@@ -112,7 +120,7 @@ def _join(setup: Setup) -> RankTables:
         world_size=manifest.ranks,
         timeout=timedelta(seconds=max(START, setup.seconds)),
     )
-    tables = RankTables(manifest, rank, shards, device)
+    tables = ENGINES[setup.engine](manifest, rank, shards, device)
     check_probes(tables, manifest)
     return tables
 

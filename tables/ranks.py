@@ -11,7 +11,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +19,11 @@ from typing import Any, NoReturn
 
 import torch
 
+from parity.base.errors import check_names
 from parity.base.interruption import stay_if_ending, undoing
 from parity.execution import fork_server
 from tables.local import usable_device
-from tables.rank_process import DONE, FAILED, READY, REFUSED, START, Setup, call, rank_process
+from tables.rank_process import DONE, ENGINES, FAILED, READY, REFUSED, START, Setup, call, rank_process
 from tables.store import read_manifest
 
 PATIENCE = 2.0
@@ -55,6 +56,7 @@ class Ranks:
         device: `cpu` (gloo) or `cuda` (NCCL, one GPU a rank).
         thorough: See `tables.shards.open_shard`.
         seconds: Longest time to the answer of a rank, once all have started.
+        engine: One of `tables.rank_process.ENGINES`.
 
     Attributes:
         manifest: The store's manifest.
@@ -73,7 +75,9 @@ class Ranks:
         device: str = "cpu",
         thorough: bool = True,
         seconds: float = 600.0,
+        engine: str = "exchange",
     ) -> None:
+        check_names("engine", [engine], ENGINES)
         self.manifest = read_manifest(folder)
         count = self.manifest.ranks
         usable_device(device, count)
@@ -91,7 +95,7 @@ class Ranks:
             for rank in range(count):
                 setup = Setup(
                     *(self.manifest, rank, device, thorough, here / "meeting", self._logs[rank]),
-                    *(threads, seconds, program, arguments),
+                    *(threads, seconds, program, arguments, engine),
                 )
                 pipe, end = context.Pipe()
                 process = context.Process(
@@ -112,7 +116,7 @@ class Ranks:
         try:
             self._pipes[rank].send(message)
         except OSError:
-            self._fail({}, "a request")
+            self._fail({}, "a request", range(len(self._pipes)))
 
     def answers(self, work: str, kind: str = DONE, seconds: float | None = None) -> list[Any]:
         """One answer of each rank, in the order of ranks.
@@ -139,10 +143,10 @@ class Ranks:
                 try:
                     word, payload = self._pipes[rank].recv()
                 except (EOFError, OSError):
-                    self._fail({}, work)
+                    self._fail({}, work, pending)
                 stay_if_ending()
                 if word != kind:
-                    self._fail({rank: (word, payload)}, work)
+                    self._fail({rank: (word, payload)}, work, pending)
                 results[rank] = payload
                 pending.remove(rank)
         return [results[rank] for rank in range(len(self._pipes))]
@@ -153,12 +157,12 @@ class Ranks:
         try:
             self._pipes[rank].recv_bytes_into(content)
         except (EOFError, OSError):
-            self._fail({}, work)
+            self._fail({}, work, ())
 
     def check(self) -> None:
         """Raises `RankFailure` if a rank has died. It takes microseconds."""
         if not all(process.is_alive() for process in self._processes):
-            self._fail({}, "an idle moment")
+            self._fail({}, "an idle moment", range(len(self._pipes)))
 
     def close(self) -> None:
         """End all ranks. It may be called twice."""
@@ -188,13 +192,17 @@ class Ranks:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.kill()
 
-    def _fail(self, reports: dict[int, tuple[str, Any]], work: str) -> NoReturn:
+    def _fail(
+        self, reports: dict[int, tuple[str, Any]], work: str, answering: Collection[int]
+    ) -> NoReturn:
         """End all ranks and raise the cause: a refusal, else a death, else the first error.
 
         Args:
             reports: First words and payloads by rank.
             work: Words for the work.
+            answering: Ranks whose pipes hold nothing but an answer. Behind an answer there may be rows.
         """
+        listening = set(answering) - reports.keys()
         stay_if_ending()
         if self._ended is not None:
             raise self._ended
@@ -206,7 +214,7 @@ class Ranks:
             dead = self._died_without(reports)
             if dead is not None:
                 self._end_with(dead, f"died of {self._death(dead)} during {work}")
-            self._collect(reports)
+            self._collect(reports, listening)
         rank, (_, text) = next(iter(reports.items()), (0, (FAILED, "closed its pipe")))
         self._end_with(rank, f"raised during {work}: {text}")
 
@@ -215,12 +223,15 @@ class Ranks:
         dead = [rank for rank, process in enumerate(self._processes) if not process.is_alive()]
         return next((rank for rank in dead if rank not in reports), None)
 
-    def _collect(self, reports: dict[int, tuple[str, Any]]) -> None:
-        """Take reports of more ranks, for a moment."""
-        others = [rank for rank in range(len(self._pipes)) if rank not in reports]
-        ready = wait([self._pipes[rank] for rank in others], _MOMENT)
-        for rank in others:
+    def _collect(self, reports: dict[int, tuple[str, Any]], listening: set[int]) -> None:
+        """Take reports of more ranks, for a moment. Those that answer leave `listening`."""
+        if not listening:
+            time.sleep(_MOMENT)
+            return
+        ready = wait([self._pipes[rank] for rank in listening], _MOMENT)
+        for rank in sorted(listening):
             if self._pipes[rank] in ready:
+                listening.discard(rank)
                 with contextlib.suppress(EOFError, OSError):
                     word, payload = self._pipes[rank].recv()
                     if word in (REFUSED, FAILED):
@@ -252,15 +263,17 @@ def run(
     device: str = "cpu",
     thorough: bool = True,
     seconds: float = 600.0,
+    engine: str = "exchange",
 ) -> list[Any]:
     """Call a function in every rank, such as the dense part behind its lookups.
 
     Args:
         folder: The store.
-        program: `module:function`, called with `RankTables` and the arguments.
+        program: `module:function`, called with the rank's tables and the arguments.
         arguments: Values that pickle, the same for every rank.
         device, thorough: As of `Ranks`.
         seconds: Longest time of the function.
+        engine: As of `Ranks`. With `exchange` all ranks make the same calls, with `peer` each its own.
 
     Returns:
         The results, which pickle, in the order of ranks.
@@ -269,7 +282,7 @@ def run(
         UserError, RankFailure: As of `Ranks`.
     """
     with Ranks(
-        folder, f"{call.__module__}:{call.__name__}", (program, arguments), device, thorough, seconds
+        folder, f"{call.__module__}:{call.__name__}", (program, arguments), device, thorough, seconds, engine
     ) as ranks:
         return ranks.answers(program)
 

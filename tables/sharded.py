@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tables.exchange import RankTables
 from tables.interface import Table, Tables
 from tables.rank_process import answer
 from tables.ranks import Ranks
@@ -35,6 +34,7 @@ class ShardedTables(Tables):
         device: `cpu` (gloo) or `cuda` (NCCL, one GPU a rank).
         thorough: See `tables.shards.open_shard`.
         seconds: Longest time of a call.
+        engine: `exchange` or `peer`, see `tables.rank_process.ENGINES`.
 
     Attributes:
         ranks: The processes. `ranks.check()` raises if one has died.
@@ -45,10 +45,15 @@ class ShardedTables(Tables):
     """
 
     def __init__(
-        self, folder: Path, device: str = "cpu", thorough: bool = True, seconds: float = 600.0
+        self,
+        folder: Path,
+        device: str = "cpu",
+        thorough: bool = True,
+        seconds: float = 600.0,
+        engine: str = "exchange",
     ) -> None:
         self._one_call = threading.Lock()
-        self.ranks = Ranks(folder, f"{__name__}:serve", (), device, thorough, seconds)
+        self.ranks = Ranks(folder, f"{__name__}:serve", (), device, thorough, seconds, engine)
         stored = self.ranks.manifest.tables.values()
         super().__init__((one.table for one in stored), torch.device("cpu"))
 
@@ -94,7 +99,7 @@ class ShardedTables(Tables):
         self.ranks.close()
 
 
-def serve(tables: RankTables, pipe: Connection) -> None:
+def serve(tables: Tables, pipe: Connection) -> None:
     """The program of a rank: answer calls until the pipe is closed."""
     while True:
         try:

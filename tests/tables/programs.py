@@ -10,6 +10,7 @@ import torch
 from cases.shipped import load_case
 from parity.inputs.weights import case_weights
 from tables.exchange import RankTables
+from tables.peer import PeerTables
 from tests.tables.dense import embedded, predictions, requests
 
 
@@ -31,6 +32,12 @@ def dense_part(tables: RankTables, name: str) -> list:
     own_ids = {key: value[rows] for key, value in ids.items()}
     weights, _ = case_weights(case)
     return predictions(case, weights, embedded(tables, own, own_ids)).tolist()
+
+
+def one_calls_alone(tables: PeerTables, rank: int) -> float:
+    """The sum of all rows of a table in one rank, while the others make no call."""
+    rows = tables.lookup("item", torch.arange(tables.tables["item"].rows if tables.rank == rank else 0))
+    return rows.double().sum().item()
 
 
 def fails(tables: RankTables, rank: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tables.local import DeviceTables
+from tables.rank_process import ENGINES
 from tables.sharded import ShardedTables
 from tests.tables.pooling import assert_pooled, drawn_bags
 from tests.tables.stores import numbers, store
@@ -35,9 +36,10 @@ def test_rows_of_a_gpu_are_the_table_s(tmp_path):
 
 
 @on_two_gpus
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("by", ["rows", "tables"])
-def test_rows_and_sums_of_two_gpus_are_the_table_s(tmp_path, by):
-    with ShardedTables(store(tmp_path / "store", TABLES, 2, by), "cuda") as tables:
+def test_rows_and_sums_of_two_gpus_are_the_table_s(tmp_path, by, engine):
+    with ShardedTables(store(tmp_path / "store", TABLES, 2, by), "cuda", engine=engine) as tables:
         assert_right(tables)
         on_host = SimpleNamespace(pooled=lambda *bags: tables.pooled(*bags).cpu())
         for name, rows in TABLES.items():

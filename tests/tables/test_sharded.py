@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parity.base.errors import UserError
+from tables.rank_process import ENGINES
 from tables.ranks import RankFailure, run
 from tables.sharded import ShardedTables
 from tests.locations import ROOT
@@ -36,18 +37,23 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     return {name: store(folder / name, TABLES, *layout) for name, layout in LAYOUTS.items()}
 
 
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def engines(folders):
-    opened = {name: ShardedTables(folder) for name, folder in folders.items()}
+def engines(folders, engine):
+    opened = {name: ShardedTables(folder, engine=engine) for name, folder in folders.items()}
     yield opened
     for tables in opened.values():
         tables.close()
 
 
 @pytest.fixture
-def two_ranks(folders):
+def two_ranks(folders, engine):
     """Ranks for a test that ends them."""
-    with ShardedTables(folders["tables on 2"]) as tables:
+    with ShardedTables(folders["tables on 2"], engine=engine) as tables:
         yield tables
 
 
@@ -108,8 +114,8 @@ def test_a_bad_id_is_refused_and_the_ranks_go_on(engines):
     assert torch.equal(tables.lookup("user", torch.tensor([6])), TABLES["user"][[6]])
 
 
-def test_each_rank_has_rows_for_its_own_ids(folders):
-    results = run(folders["rows on 3"], "tests.tables.programs:own_rows", ("item",))
+def test_each_rank_has_rows_for_its_own_ids(folders, engine):
+    results = run(folders["rows on 3"], "tests.tables.programs:own_rows", ("item",), engine=engine)
     assert [len(ids) for ids, _, _ in results] == [0, 10, 20]
     for ids, rows, sums in results:
         wanted = TABLES["item"][torch.tensor(ids, dtype=torch.int64)].double()
@@ -122,9 +128,9 @@ def test_each_rank_has_rows_for_its_own_ids(folders):
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_shard_s_fault_ends_the_start_with_rank_and_table(tmp_path, fault):
+def test_a_shard_s_fault_ends_the_start_with_rank_and_table(tmp_path, fault, engine):
     with pytest.raises(UserError, match=FAULTS[fault]) as caught:
-        ShardedTables(store_with(fault, tmp_path))
+        ShardedTables(store_with(fault, tmp_path), engine=engine)
     assert caught.value.field == "rank 1, table item"
 
 
@@ -160,14 +166,24 @@ def test_a_rank_that_dies_idle_is_noticed_by_a_check(two_ranks):
     ],
     ids=["killed", "terminated", "exit", "error"],
 )
-def test_a_rank_that_fails_ends_the_others(folders, program, arguments, problem):
+def test_a_rank_that_fails_ends_the_others(folders, program, arguments, problem, engine):
     with pytest.raises(RankFailure, match=problem):
-        run(folders["tables on 2"], f"tests.tables.programs:{program}", arguments)
+        run(folders["tables on 2"], f"tests.tables.programs:{program}", arguments, engine=engine)
 
 
-def test_a_bad_id_of_one_rank_ends_the_others(folders):
+def test_a_bad_id_of_one_rank_ends_the_others(folders, engine):
     with pytest.raises(UserError, match="1000000 is no row of 0..100"):
-        run(folders["tables on 2"], "tests.tables.programs:asks_for_a_bad_row", (1,))
+        run(folders["tables on 2"], "tests.tables.programs:asks_for_a_bad_row", (1,), engine=engine)
+
+
+def test_with_peers_one_rank_may_call_alone(folders):
+    sums = run(folders["rows on 3"], "tests.tables.programs:one_calls_alone", (1,), engine="peer")
+    assert sums == [0.0, TABLES["item"].double().sum().item(), 0.0]
+
+
+def test_an_unknown_engine_is_refused(folders):
+    with pytest.raises(UserError, match="engine: pears is not known; did you mean 'peer'"):
+        ShardedTables(folders["rows on 3"], engine="pears")
 
 
 def test_a_rank_that_gives_no_answer_is_named(folders):
