@@ -215,7 +215,7 @@ def _judged(
         names,
         recorded,
         prepared.labels_digests,
-        judge_of(worker, prepared.case),
+        judge_of(worker, prepared.case, is_bounded=request.memory is not None),
     )
     keep = request.save is not None
     judge.judge(collection.collect_all(), keep)

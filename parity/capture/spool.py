@@ -145,6 +145,12 @@ def _file(folder: Path, digest: str) -> Path:
     return folder / f"{digest[:32]}.safetensors"
 
 
+def is_floating_point(folder: Path, digests: list[str]) -> bool:
+    """Whether a tensor of a `Spool` has floating-point numbers. Raises `OSError` or `SafetensorError`."""
+    with safe_open(_file(folder, digests[0]), framework="pt") as file:
+        return str(file.get_slice(_KEY).get_dtype()).startswith(("F", "BF"))
+
+
 def load_rows(folder: Path, digests: list[str]) -> torch.Tensor:
     """A tensor of a `Spool`, from the folder of its files. Raises `OSError` or `SafetensorError`."""
     rows = []

@@ -26,7 +26,7 @@ from parity.base.files import parse_json, replacing
 from parity.base.trees import map_tree
 from parity.capture.arguments import Argument, Received
 from parity.capture.captures import Capture, ModuleCall, TensorKey, large_folder
-from parity.capture.spool import Spool, load_rows, writing
+from parity.capture.spool import Spool, is_floating_point, load_rows, writing
 
 _TAP, _INPUT = "tap:", "input:"
 """Begin the names of tensors in a capture's file."""
@@ -265,6 +265,13 @@ class Stored(Mapping[str, torch.Tensor]):
             if self._file is None:
                 self._file = safe_open(self._stem.with_suffix(".safetensors"), framework="pt")
             return self._file.get_tensor(self._prefix + name)
+
+    def is_floating_point(self, name: str) -> bool:
+        """Whether a tensor's elements are floating-point numbers, without reading them."""
+        with _reading(self._stem):
+            if name in self._stored:
+                return is_floating_point(large_folder(self._stem), self._stored[name])
+            return bool(self[name].is_floating_point())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._order)

@@ -78,6 +78,7 @@ class Scheduler:
         workers: Number of pairs of case and precision that run side by side.
         judges_apart: Whether each worker has a process that judges. In this process one thread has the
             interpreter at a time, and verdicts of so many workers would wait for one another.
+        cores_of_a_worker: Cores of the machine for each worker that has a unit.
         threads_shared: Threads of a process that shares the cores.
         threads_alone: Threads of a process that has all cores.
     """
@@ -90,6 +91,7 @@ class Scheduler:
         self.units = units
         self.workers, self._parts = division.workers, division.parts
         self.judges_apart = self.workers > MAX_WORKERS
+        self.cores_of_a_worker = max(1, (os.cpu_count() or 1) // max(1, min(self.workers, units)))
         self._times_gpu = torch.cuda.is_available()
         self.threads_shared = max(1, threads // self._parts)
         self.threads_alone = threads

@@ -16,16 +16,29 @@ from parity.verdict.batch import JudgesBatch, judge_batch
 from parity.verdict.judgement import RunnerJudgement
 
 
-def judge_of(worker: Worker, case: Case) -> JudgesBatch:
-    """The function that judges batches of a case: `judge_batch`, here or in a process of the worker."""
-    return judge_batch if case.is_live or not worker.scheduler.judges_apart else _Apart(worker).judge
+def judge_of(worker: Worker, case: Case, is_bounded: bool = False) -> JudgesBatch:
+    """The function that judges batches of a case: `judge_batch`, here or in a process of the worker.
+
+    Args:
+        worker: The worker.
+        case: The case.
+        is_bounded: Whether the user bounds the memory of the run: then one tap is judged at a time.
+    """
+    if case.is_live or not worker.scheduler.judges_apart:
+        return judge_batch
+    return _Apart(worker, 1 if is_bounded else worker.scheduler.cores_of_a_worker).judge
 
 
 class _Apart:
-    """`judge_batch` in a process of a worker."""
+    """`judge_batch` in a process of a worker.
 
-    def __init__(self, worker: Worker) -> None:
-        self._pool = worker.pool
+    Args:
+        worker: The worker.
+        threads: As of `judge_batch`.
+    """
+
+    def __init__(self, worker: Worker, threads: int) -> None:
+        self._pool, self._threads = worker.pool, threads
 
     def judge(
         self, case: Case, folder: PrecisionFolder, batch: str, diagnosed: Collection[str] = ()
@@ -36,7 +49,7 @@ class _Apart:
             UserError: As of `judge_batch`, or the process has died.
         """
         process = self._pool.get(JUDGE, PRECISIONS[folder.path.name])
-        arguments = (case.reference, folder, batch, sorted(diagnosed))
+        arguments = (case.reference, folder, batch, sorted(diagnosed), self._threads)
         try:
             judged = process.request(Commands.call, f"{__name__}:{judged_here.__name__}", *arguments)
         except RunnerFailure as failure:
@@ -49,10 +62,10 @@ class _Apart:
 
 @one_thread()
 def judged_here(
-    reference: CaseReference, folder: PrecisionFolder, batch: str, diagnosed: Collection[str]
+    reference: CaseReference, folder: PrecisionFolder, batch: str, diagnosed: Collection[str], threads: int
 ) -> dict[str, RunnerJudgement] | UserError:
     """The result of `judge_batch` in this process, or its error."""
     try:
-        return judge_batch(load_case(reference), folder, batch, diagnosed)
+        return judge_batch(load_case(reference), folder, batch, diagnosed, threads)
     except UserError as error:
         return error

@@ -80,7 +80,11 @@ def open_batch(case: Case, folder: PrecisionFolder) -> CapturedBatch:
 
 
 def judge_batch(
-    case: Case, folder: PrecisionFolder, batch: str, diagnosed: Collection[str] = ()
+    case: Case,
+    folder: PrecisionFolder,
+    batch: str,
+    diagnosed: Collection[str] = (),
+    threads: int = 1,
 ) -> dict[str, RunnerJudgement]:
     """Judge every runner of one batch in one precision.
 
@@ -89,6 +93,7 @@ def judge_batch(
         folder: Folder of the batch in the precision.
         batch: Name of the batch.
         diagnosed: Runners that fail in an earlier batch. The search for a cause is not for them.
+        threads: Large taps that are judged side by side.
 
     Returns:
         A judgement for each runner. The oracle has one only if it fails.
@@ -106,7 +111,7 @@ def judge_batch(
     }
     if evidence is None:
         return {name: _without_verdict(runner, blocked, batch) for name, runner in judged.items()}
-    evidence.replays = replays_of(case, folder)
+    evidence.replays, evidence.threads = replays_of(case, folder), threads
     comparisons = zip(results.values(), compare_runners(evidence, list(results.values())), strict=True)
     expected_rows = () if case.states_rows else record.runners[REFERENCE].row_trials or ()
     judgements = {}

@@ -6,7 +6,9 @@ A comparison reads captures only. A replayed run therefore gives the same verdic
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,12 +25,16 @@ from parity.verdict.calls import extra, has_module, looks_up_rows, missing, spar
 from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
 from parity.verdict.diagnosis import by_values, diagnose
 from parity.verdict.elements import RAISES
-from parity.verdict.evidence import Evidence, Results
+from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.flips import flipped_rows, row_mask
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
 from parity.verdict.rule import Verdict, failure
 from parity.verdict.standards import NOTHING_LEFT, Standards
 from parity.verdict.tolerance import tolerate
+
+
+LARGE = 1 << 20
+"""Elements of a tap from which threads judge several taps at a time. Small arrays need the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +123,19 @@ def _compare_alike(evidence: Evidence, runners: Sequence[Results]) -> list[Compa
     flips = [flipped_rows(evidence, results.tapped, evidence.reference.tensors) for results in runners]
     taps = [dict.fromkeys(_taps_in_order(evidence, results)) for results in runners]
     judged: list[dict[str, TapJudgement]] = [{} for _ in runners]
-    for tap in dict.fromkeys(itertools.chain.from_iterable(taps)):
+
+    def judge(tap: str) -> list[TapJudgement | None]:
         standards = Standards(evidence)
-        for own, results, rows, judgements in zip(taps, runners, flips, judged, strict=True):
-            if tap in own:
-                judgements[tap] = _judge_tap(standards, evidence, results, tap, rows)
+        return [
+            _judge_tap(standards, evidence, results, tap, rows) if tap in own else None
+            for own, results, rows in zip(taps, runners, flips, strict=True)
+        ]
+
+    names = list(dict.fromkeys(itertools.chain.from_iterable(taps)))
+    for tap, of_runners in zip(names, _side_by_side(judge, names, evidence), strict=True):
+        for judgements, judgement in zip(judged, of_runners, strict=True):
+            if judgement is not None:
+                judgements[tap] = judgement
     checks: list[dict[str, Verdict]] = [{} for _ in runners]
     for tap, reference in evidence.reference_incremental.items():
         standards = Standards(evidence)
@@ -136,6 +150,21 @@ def _compare_alike(evidence: Evidence, runners: Sequence[Results]) -> list[Compa
         _compared(evidence, results, tuple(judgements[tap] for tap in own), verdicts, rows)
         for own, results, judgements, verdicts, rows in zip(taps, runners, judged, checks, flips, strict=True)
     ]
+
+
+def _side_by_side(
+    judge: Callable[[str], list[TapJudgement | None]], taps: Sequence[str], evidence: Evidence
+) -> Iterable[list[TapJudgement | None]]:
+    """The judgements on taps, in their order.
+
+    NumPy works on large arrays without the interpreter, so that threads judge large taps at the same time.
+    """
+    tensors = evidence.reference.tensors
+    largest = max((math.prod(shape_of(tensors, tap)) for tap in tensors), default=0)
+    if evidence.threads == 1 or largest < LARGE:
+        return map(judge, taps)
+    with ThreadPoolExecutor(max_workers=evidence.threads) as threads:
+        return list(threads.map(judge, taps))
 
 
 def _compared(

@@ -15,6 +15,7 @@ import torch
 from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
+from parity.capture.store import Stored
 from parity.inputs.masks import valid_elements
 from parity.runners.oracle.replays import Replays
 from parity.runners.oracle.rerun import Rerun
@@ -51,6 +52,7 @@ class Evidence:
         reference_isolated: Results of the reference's calls alone, where its tapped run has others.
         ties, ties_isolated: Numbers of integers and booleans that are the port's in place of the oracle's,
             because rounding explains them, by tap.
+        threads: Large taps that are judged side by side.
     """
 
     precision: Precision
@@ -76,6 +78,7 @@ class Evidence:
     reference_isolated: Mapping[str, torch.Tensor] = field(default_factory=dict)
     ties: Mapping[str, int] = field(default_factory=dict)
     ties_isolated: Mapping[str, int] = field(default_factory=dict)
+    threads: int = 1
 
     def __post_init__(self) -> None:
         self.kinds = {name: call for call in self.reference.calls for name in call.outputs}
@@ -95,9 +98,9 @@ class Evidence:
 
     @functools.cached_property
     def exact_taps(self) -> frozenset[str]:
-        """The taps of integers and booleans. Each tensor is read once and not held: captures may be large."""
+        """The taps of integers and booleans. Saved tensors are not read: captures may be large."""
         tensors = self.reference.tensors
-        return frozenset(tap for tap in tensors if not tensors[tap].dtype.is_floating_point)
+        return frozenset(tap for tap in tensors if not is_floating_point(tensors, tap))
 
     def rounding_samples(self, tap: str, isolated: bool) -> RoundingSamples | None:
         """Results of the oracle under random roundings at a tap; None for a tap of many rows."""
@@ -201,6 +204,13 @@ def shape_of(tensors: Mapping[str, torch.Tensor], name: str) -> tuple[int, ...]:
     """The shape of a tensor, which a saved capture tells without reading it."""
     known = getattr(tensors, "shapes", None)
     return tuple(tensors[name].shape if known is None else known[name])
+
+
+def is_floating_point(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
+    """Whether a tensor has floating-point numbers, which a saved capture tells without reading it."""
+    if isinstance(tensors, Stored):
+        return tensors.is_floating_point(name)
+    return tensors[name].dtype.is_floating_point
 
 
 def is_regrouped(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:

@@ -314,11 +314,12 @@ class Standard:
     def _judge_exact(self, port: torch.Tensor) -> Verdict:
         """Judge integers or booleans, which must be equal."""
         counted = self._counted
-        index = torch.from_numpy(counted)
-        sides = (self._oracle, self._reference, port)
-        o, r, p = (side[index].to(torch.int64).numpy() for side in sides)
+        # In their own types: a mask may have hundreds of millions of booleans, and few of them differ.
+        o, r, p = (side.numpy()[counted] for side in (self._oracle, self._reference, port))
         checked = o.size
-        wrong_port, wrong_ref = int((p != o).sum()), int((r != o).sum())
+        differs = p != o
+        wrong_port, wrong_ref = int(np.count_nonzero(differs)), int(np.count_nonzero(r != o))
+        distance = np.abs(p.astype(np.int64) - o.astype(np.int64)) if wrong_port else differs.view(np.int8)
         counted_in_words = f"of {checked} integers or booleans"
         reason = f"{wrong_port} {counted_in_words} differ from the oracle" if wrong_port else ""
         if not wrong_port and wrong_ref:
@@ -333,7 +334,7 @@ class Standard:
             checked=checked,
             boundary=self._excluded,
             bound=self._bound,
-            worst=worst_elements(np.abs(p - o), counted, o, r, p),
+            worst=worst_elements(distance, counted, o, r, p),
         )
 
 
