@@ -106,7 +106,7 @@ def _require_peers(rank: int, device: torch.device, shards: Sequence[torch.Tenso
     try:
         import triton  # noqa: F401
     except ImportError as error:
-        raise UserError(f"rank {rank}", "peer", f"needs Triton ({error})", "use the engine exchange") from error
+        raise UserError(f"rank {rank}", "peer", f"needs Triton ({error})", fix) from error
     for other in sorted({shard.device for shard in shards if shard.device != device}, key=str):
         if not torch.cuda.can_device_access_peer(device, other):
             raise UserError(f"rank {rank}", str(other), f"is memory that {device} cannot read", fix)
@@ -136,7 +136,8 @@ class _Addresses:
         distances = [(shard.data_ptr() - near) // size for shard in words]
         unit = math.gcd(_VECTOR_BYTES // size, *distances)
         ends = torch.tensor([len(shard) for shard in words], device=device).cumsum(0)
-        return cls(words, torch.tensor([distance // unit for distance in distances], device=device), ends, unit)
+        in_units = torch.tensor([distance // unit for distance in distances], device=device)
+        return cls(words, in_units, ends, unit)
 
     def read(self, table: Table, ids_L: torch.Tensor) -> torch.Tensor:
         """(L, E) for checked ids on the device."""

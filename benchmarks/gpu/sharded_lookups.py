@@ -3,9 +3,10 @@
     python benchmarks/gpu/sharded_lookups.py --out lookups.json
 
 Every rank has a GPU, a part of the table by rows, and ids of its own. A part of them is on the other ranks.
-The share is that of the bytes of rows that arrive over the link, by the time of the whole lookup: ids are
-sorted by rank, counts and ids travel first, and rows are put into the order of the ids. The bandwidth of the
-link is that of copies of as many bytes from each GPU to the next one, all at once.
+The share is that of the bytes of rows that arrive over the link, by the time of the whole lookup. The engine
+`peer` reads rows in the other GPUs' memory. With `exchange`, ids are sorted by rank, counts and ids travel
+first, and rows are put into the order of the ids. The bandwidth of the link is that of copies of as many
+bytes from each GPU to the next one, all at once.
 
 Rows are compared with the table's bit for bit. A time is that of the slowest rank, by the host's clock,
 between two points at which all GPUs have ended.
@@ -30,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.gpu.timing import parsed, report  # noqa: E402
 from tables.exchange import RankTables  # noqa: E402
 from tables.interface import Table  # noqa: E402
+from tables.peer import PeerTables  # noqa: E402
+from tables.rank_process import ENGINES  # noqa: E402
 from tables.ranks import run  # noqa: E402
 from tables.store import Source, write  # noqa: E402
 
@@ -45,7 +48,7 @@ def rows_of(ids: torch.Tensor) -> torch.Tensor:
     return ((ids[..., None] * 31 + columns * 7) % 2039).half()
 
 
-def measure_rank(tables: RankTables, counts: list[int], rounds: int) -> dict[str, Any]:
+def measure_rank(tables: RankTables | PeerTables, counts: list[int], rounds: int) -> dict[str, Any]:
     """Times in one rank: lookups and copies by number of ids.
 
     Args:
@@ -121,6 +124,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the table")
     parser.add_argument("--ids", default="16384,65536,262144,1048576", help="of a rank's call")
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--engines", default=",".join(ENGINES), help="one after the other")
     arguments = parsed(parser)
     ranks = torch.cuda.device_count()
     if ranks < 2:
@@ -133,16 +137,20 @@ def main() -> None:
         write(store, [source], ranks=ranks)
         counts = [int(count) for count in arguments.ids.split(",")]
         program = f"benchmarks.gpu.{Path(__file__).stem}:{measure_rank.__name__}"
-        results = run(store, program, (counts, arguments.rounds), "cuda", thorough=False)
-    shown = summary(results)
+        results, shown = {}, []
+        for engine in arguments.engines.split(","):
+            measured = (counts, arguments.rounds)
+            results[engine] = run(store, program, measured, "cuda", thorough=False, engine=engine)
+            shown += [{"engine": engine, **row} for row in summary(results[engine])]
     for row in shown:
         print(
-            f"{row['ids']:8} ids a rank: {row['verdict']}, lookup {row['lookup_us']:.0f} us, "
-            f"{row['lookup_bytes_per_s'] / 1e9:.0f} GB/s over the link, copy "
-            f"{row['copy_bytes_per_s'] / 1e9:.0f} GB/s, share {row['share']:.0%}",
+            f"{row['engine']}, {row['ids']:8} ids a rank: {row['verdict']}, "
+            f"lookup {row['lookup_us']:.0f} us, {row['lookup_bytes_per_s'] / 1e9:.0f} GB/s over the link, "
+            f"copy {row['copy_bytes_per_s'] / 1e9:.0f} GB/s, share {row['share']:.0%}",
             flush=True,
         )
-    report(arguments.out, {}, gpus=[rank["gpu"] for rank in results], table=shown, ranks=results)
+    gpus = [rank["gpu"] for rank in next(iter(results.values()))]
+    report(arguments.out, {}, gpus=gpus, table=shown, ranks=results)
     if any(row["verdict"] != "PASS" for row in shown):
         raise SystemExit(1)
 

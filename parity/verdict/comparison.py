@@ -32,7 +32,6 @@ from parity.verdict.rule import Verdict, failure
 from parity.verdict.standards import NOTHING_LEFT, Standards
 from parity.verdict.tolerance import tolerate
 
-
 LARGE = 1 << 20
 """Elements of a tap from which threads judge several taps at a time. Small arrays need the interpreter."""
 

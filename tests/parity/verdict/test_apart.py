@@ -27,7 +27,8 @@ def pool(tmp_path):
 
 @pytest.fixture
 def apart(pool):
-    return judge_of(SimpleNamespace(pool=pool, scheduler=SimpleNamespace(judges_apart=True, cores_of_a_worker=2)), CASE)
+    scheduler = SimpleNamespace(judges_apart=True, cores_of_a_worker=2)
+    return judge_of(SimpleNamespace(pool=pool, scheduler=scheduler), CASE)
 
 
 @pytest.fixture
