@@ -8,6 +8,7 @@ Legend: L ids, B bags, E columns, W shards.
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing  # noqa: F401, its import teaches ForkingPickler to share tensors
+from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
+from torch.utils._triton import has_triton
 
 from parity.base.errors import UserError
 from tables.interface import Table
@@ -30,6 +32,8 @@ _TILE_BYTES = 1 << 13
 """Bytes that a program of the kernel moves: four accesses of each of its threads are under way at a time."""
 _MOST_COLUMNS = 1 << 11
 """Most columns of a program."""
+_DEVICE = list(inspect.signature(rebuild_cuda_tensor).parameters).index("storage_device")
+"""Place of the GPU's number among the arguments that open a tensor's memory."""
 _WORDS = {2: torch.int16, 4: torch.int32}
 """Integers of the size of an element: rows are moved, and never computed with."""
 
@@ -57,10 +61,11 @@ class PeerTables(LocalTables):
         self, manifest: Manifest, rank: int, shards: Mapping[str, torch.Tensor], device: torch.device
     ) -> None:
         self.rank, self.ranks = rank, manifest.ranks
+        if device.type == "cuda":
+            _require_peers(rank, manifest.ranks, device)
         whole = shared_shards(manifest, rank, shards)
         self._addresses: dict[str, _Addresses] = {}
         if device.type == "cuda":
-            _require_peers(rank, device, [shard for parts in whole.values() for shard in parts])
             self._addresses = {name: _Addresses.of(parts, device) for name, parts in whole.items()}
         super().__init__(manifest, whole, device)
 
@@ -81,13 +86,13 @@ def shared_shards(
     shards = {name: rows if rows.is_cuda else rows.clone() for name, rows in shards.items()}
     # A shared tensor is for one receiver.
     own = [
-        {} if other == rank else {name: bytes(ForkingPickler.dumps(rows)) for name, rows in shards.items()}
+        {} if other == rank else {name: _shared(rows) for name, rows in shards.items()}
         for other in range(manifest.ranks)
     ]
     sent: list[Any] = [None] * manifest.ranks
     dist.all_gather_object(sent, own)
     opened = {
-        (name, other): pickle.loads(content)
+        (name, other): _opened(content)
         for other, by_receiver in enumerate(sent)
         for name, content in by_receiver[rank].items()
     }
@@ -100,19 +105,29 @@ def shared_shards(
     }
 
 
-def _require_peers(rank: int, device: torch.device, shards: Sequence[torch.Tensor]) -> None:
-    """Let a GPU read the memory of the others. Raises `UserError` where it cannot."""
+def _shared(rows: torch.Tensor) -> bytes:
+    """What another process opens a tensor's memory with, once."""
+    return bytes(ForkingPickler.dumps(reduce_tensor(rows)))
+
+
+def _opened(content: bytes) -> torch.Tensor:
+    """A tensor of another process, in its memory. That of another GPU is opened for this process's GPU."""
+    open_memory, arguments = pickle.loads(content)
+    if open_memory is rebuild_cuda_tensor:
+        # The number of a GPU that may use the memory. With the owner's own, no other GPU could.
+        arguments = (*arguments[:_DEVICE], torch.cuda.current_device(), *arguments[_DEVICE + 1 :])
+    rows: torch.Tensor = open_memory(*arguments)
+    return rows
+
+
+def _require_peers(rank: int, ranks: int, device: torch.device) -> None:
+    """Raises `UserError` where a GPU cannot read the memory of the others, or Triton is missing."""
     fix = "use the engine exchange, or a machine whose GPUs are linked"
-    try:
-        import triton  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"rank {rank}", "peer", f"needs Triton ({error})", fix) from error
-    for other in sorted({shard.device for shard in shards if shard.device != device}, key=str):
+    if not has_triton():
+        raise UserError(f"rank {rank}", "peer", "needs Triton, which reads the memory of several GPUs", fix)
+    for other in (torch.device("cuda", number) for number in range(ranks) if number != device.index):
         if not torch.cuda.can_device_access_peer(device, other):
             raise UserError(f"rank {rank}", str(other), f"is memory that {device} cannot read", fix)
-    for shard in shards:
-        # PyTorch opens the way between two GPUs at the first copy.
-        torch.empty_like(shard[:1], device=device).copy_(shard[:1])
 
 
 @dataclass(frozen=True)
