@@ -11,6 +11,7 @@ import torch
 
 from parity.base.trees import dotted, leaves
 from parity.capture.arguments import Argument, Received
+from parity.capture.live_copies import LiveCopies
 from parity.capture.names import TapName
 from parity.capture.spool import LARGE_BYTES, Spool, content_digest
 
@@ -85,6 +86,7 @@ class Capture:
             path of the innermost module; the path is "" outside of all modules.
         longest_sums_before: Terms of the longest sum of all operations before the tap, by tap.
         largest_results: Size of the largest tensor that was computed inside the module, by path, in bytes.
+        live: Copies of the running model's tensors, whose keys are those of `tensors` and `call_inputs`.
     """
 
     tensors: MutableMapping[str, torch.Tensor] = field(default_factory=dict)
@@ -95,6 +97,7 @@ class Capture:
     unknown_sums: dict[str, dict[str, str]] = field(default_factory=dict)
     longest_sums_before: dict[str, int] = field(default_factory=dict)
     largest_results: dict[str, int] = field(default_factory=dict)
+    live: LiveCopies = field(default_factory=LiveCopies, repr=False, compare=False)
 
     @classmethod
     def spooled(cls, stem: Path, large: int = LARGE_BYTES) -> Capture:
@@ -114,6 +117,9 @@ class Capture:
 
     def intern(self, tensor: torch.Tensor) -> TensorKey:
         """Store one copy of an input tensor, however many calls receive it."""
+        known = next((key for key in self.live.keys(tensor) if key in self.call_inputs), "")
+        if known:
+            return TensorKey(known)
         # A copy has the strides of its shape; `contiguous` leaves those of an axis of size 1 as they are.
         content = tensor.detach().clone(memory_format=torch.contiguous_format)
         digest = content_digest(content)
@@ -123,6 +129,7 @@ class Capture:
                 self.call_inputs.add(key, content.cpu(), digest)
             else:
                 self.call_inputs[key] = content.cpu()
+        self.live.add(tensor, content, key)
         return TensorKey(key)
 
     def add_appending(self, appending: Capture) -> None:

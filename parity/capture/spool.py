@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import os
 from collections.abc import Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -24,6 +27,10 @@ LARGE_BYTES = 2**20
 SMALL_TOTAL = 32
 """Largest total of all small tensors, in units of the size of a large one; later ones are files as well."""
 _KEY = "tensor"
+_PIECE = 2**24
+"""Bytes of a large tensor that have a digest of their own."""
+_DIGESTING = min(8, os.cpu_count() or 1)
+"""Threads that digest a large tensor."""
 
 
 class CannotWrite(UserError):
@@ -49,9 +56,20 @@ def content_digest(tensor: torch.Tensor) -> str:
     flat = tensor.reshape(-1)
     # NumPy has no type for an empty tensor of bfloat16.
     raw = flat.view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
-    digest = hashlib.sha256(raw.cpu().numpy())
+    content = raw.cpu().numpy()
+    if content.nbytes > _PIECE:
+        # Of a large tensor the digest of its pieces' digests, which threads take side by side.
+        pieces = [content[start : start + _PIECE] for start in range(0, content.nbytes, _PIECE)]
+        with ThreadPoolExecutor(max_workers=_DIGESTING) as threads:
+            digest = hashlib.sha256(b"".join(threads.map(_digest, pieces)))
+    else:
+        digest = hashlib.sha256(content)
     digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     return digest.hexdigest()
+
+
+def _digest(content: np.ndarray) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 class Spool(MutableMapping[str, torch.Tensor]):

@@ -101,7 +101,9 @@ def tapped(
             outputs.append(tap)
             finished += 1
             if path in kept and keep(tensor):
-                capture.tensors[tap] = tensor.detach().cpu().clone()
+                capture.tensors[tap] = tensor.detach().to("cpu", copy=True)
+                if inputs is not None:
+                    capture.live.add(tensor, tensor.detach().clone(), tap)
             if inputs is not None:
                 origins.add(tensor, tap, tap)
             if sums is not None:
@@ -148,6 +150,8 @@ class _Origins:
 
     def _is_equal(self, key: str, tensor: torch.Tensor) -> bool:
         """Whether a tensor equals its copy: code between modules may overwrite it."""
+        if key in self._capture.live.keys(tensor):
+            return True
         for copies in (self._capture.tensors, self._capture.call_inputs):
             if key in copies:
                 return torch.equal(copies[key], tensor.cpu())
@@ -162,7 +166,7 @@ class _Origins:
         origin, known_key = known or ("", own)
         key = key or known_key
         if key not in self._capture.tensors and key not in self._capture.call_inputs:
-            self._capture.call_inputs[key] = tensor.detach().cpu().clone()
+            self._capture.call_inputs[key] = tensor.detach().to("cpu", copy=True)
         if known is None or key != known_key:
             self._named[id(tensor)] = weakref.ref(tensor), origin or own, key
         return replace(argument, tensor=key, origin=origin)

@@ -37,6 +37,8 @@ _OF_COMPARED_NUMBERS = {
     "le": ("at", "above"),
     "gt": ("at", "above"),
 }
+_PIECE = 1 << 24
+"""Elements of a tensor that are looked at together."""
 MOST_CALLS = 4
 """Largest number of tensors of one place in one graph. Later calls are of other blocks on the same masks."""
 
@@ -117,25 +119,23 @@ class Probes:
         place = self._places[number]
         arrays = [_array(operand) for operand in operands]
         if place.form is Form.SELECTION:
-            self._answer_outcome(number, np.unique(arrays[0].astype(bool)))
+            self._answer_outcome(number, _seen(_truths, arrays, 2))
             return
         if place.form is Form.COMPARISON:
-            self._answer_outcome(number, np.unique(getattr(operator, place.operator)(*arrays)))
+            compare = getattr(operator, place.operator)
+            self._answer_outcome(number, _seen(lambda *piece: _truths(compare(*piece)), arrays, 2))
         if place.operator in ("eq", "ne") or any(array.dtype == bool for array in arrays):
             return
         integers = all(array.dtype.kind in "iu" for array in arrays)
         # int64 keeps differences of timestamps exact.
         wide = np.int64 if integers else np.float64
-        left, right = (array.astype(wide) for array in arrays)
+        sides = [array.astype(wide) for array in arrays]
         if integers:
-            difference = left - right
-            present = [bool((difference == step).any()) for step in (-1, 0, 1)]
-            sides = [side for side, is_there in zip(OF_INTEGERS, present, strict=True) if is_there]
-            self._answer(number, Kind.THRESHOLD, OF_INTEGERS, sides)
+            seen = _seen(lambda left, right: _steps(left - right), sides, 3)
+            self._answer(number, Kind.THRESHOLD, OF_INTEGERS, [OF_INTEGERS[step + 1] for step in seen])
         else:
-            present = [bool((left < right).any()), bool((left > right).any())]
-            sides = [side for side, is_there in zip(OF_NUMBERS, present, strict=True) if is_there]
-            self._answer(number, Kind.THRESHOLD, OF_NUMBERS, sides)
+            seen = _seen(_orders, sides, 2)
+            self._answer(number, Kind.THRESHOLD, OF_NUMBERS, [OF_NUMBERS[is_above] for is_above in seen])
 
     def _answer_python(self, number: int, *operands: Any) -> None:
         place = self._places[number]
@@ -158,6 +158,39 @@ class Probes:
     def _answer(self, number: int, kind: Kind, answers: tuple[str, ...], seen: Sequence[str]) -> None:
         question = _question(self._module, self._places[number], kind, answers)
         self._coverage.add(question, [side for side in seen if side in answers])
+
+
+def _seen(answers: Callable[..., set[Any]], operands: Sequence[np.ndarray], most: int) -> list[Any]:
+    """All different answers of the elements of operands that broadcast, ascending.
+
+    A mask of long sequences has hundreds of millions of elements: they come piece by piece, until there are
+    `most` answers.
+    """
+    whole = np.broadcast_arrays(*operands)
+    shape = whole[0].shape
+    axis = int(np.argmax(shape)) if shape else 0
+    step = max(1, shape[axis] * _PIECE // max(1, whole[0].size)) if shape else 1
+    seen: set[Any] = set()
+    for start in range(0, shape[axis] if shape else 1, step):
+        place = (slice(None),) * axis + (slice(start, start + step),)
+        seen |= answers(*((side[place] for side in whole) if shape else whole))
+        if len(seen) == most:
+            break
+    return sorted(seen)
+
+
+def _truths(values: np.ndarray) -> set[bool]:
+    is_true = values.astype(bool)
+    return {truth for truth, is_there in ((True, is_true.any()), (False, not is_true.all())) if is_there}
+
+
+def _steps(differences: np.ndarray) -> set[int]:
+    return {step for step in (-1, 0, 1) if (differences == step).any()}
+
+
+def _orders(left: np.ndarray, right: np.ndarray) -> set[int]:
+    """0 where an element is below its counterpart, 1 where one is above."""
+    return {number for number, is_there in enumerate(((left < right), (left > right))) if is_there.any()}
 
 
 def _question(module: str, place: Place, kind: Kind, answers: tuple[str, ...]) -> Question:

@@ -128,9 +128,10 @@ class Commands(TimingCommands):
             destination = replace(capture, tensors=taps)
             if clean is not None:
                 taps = unless_leaking(taps, self._capture(clean).tensors, self._model, part)
-                # Arguments are compared without garbage.
                 destination = Capture(tensors=taps)
-            self._able(TapsModules).run_tapped(part.arrays, destination, whole=part.rows is None)
+            # Arguments are compared without garbage.
+            whole = part.rows is None and clean is None
+            self._able(TapsModules).run_tapped(part.arrays, destination, whole)
         save_capture(capture, stem)
 
     def run_row_trials(
@@ -151,7 +152,8 @@ class Commands(TimingCommands):
     def _run_into(self, arrays: Mapping[str, np.ndarray], capture: Capture) -> None:
         """Put the taps of a run into a capture, or the outputs of a runner without taps."""
         if isinstance(self._runner, TapsModules):
-            self._runner.run_tapped(arrays, capture)
+            # Arguments are not compared.
+            self._runner.run_tapped(arrays, capture, whole=False)
         else:
             capture.tensors.update(self._runner.run(arrays))
 
