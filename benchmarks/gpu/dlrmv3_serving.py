@@ -50,7 +50,8 @@ class Bench:
         self._folder, self._requests = folder, requests
         self._weights, _ = case_weights(requests.case)
         self._precision = PRECISIONS[arguments.precision]
-        self.port = ServedPort(requests, self._precision, self._weights, arguments.runner)
+        port = (requests, self._precision, self._weights, arguments.runner, arguments.fuse)
+        self.port = ServedPort(*port)
 
     def test(self, load: Load, name: str, is_accuracy: bool) -> tuple[Folders, Log]:
         """One test of LoadGen."""
@@ -129,6 +130,7 @@ def main() -> None:
     parser.add_argument("--case", default="dlrmv3")
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--runner", default="tripy_layers")
+    parser.add_argument("--fuse", action="store_true", help="fuse the steps of the portable runtime")
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=8 * 10_241, help="of a batch, padding included")
     parser.add_argument("--seconds", type=float, default=60.0, help="least time of a performance run")

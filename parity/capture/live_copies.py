@@ -1,7 +1,7 @@
 """Copies of tensors on a GPU that still live: a tensor that has not changed needs no second digest.
 
-A mask that every layer receives is one tensor. Its comparison with a copy on the GPU takes a thousandth of the
-time of another copy to the host and of its digest.
+A mask that every layer receives is one tensor. A comparison with a copy on the GPU reads it at the speed of
+the GPU's memory, without another copy to the host and its digest.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from parity.cli.verb import Verb
     "--tables-on", default="files", show_default=True, help="files, mapped into memory; cpu or cuda, whole."
 )
 @click.option("--runner", default="tripy", show_default=True, help="tripy, tripy_jagged or tripy_layers.")
+@click.option("--fuse", is_flag=True, help="On a GPU, fuse the steps of the portable runtime's graphs.")
 @click.option(
     "--tokens", type=INTEGER, help="Most tokens of a batch. [default: the case's batch at full width]"
 )
@@ -58,6 +59,7 @@ def serve(
     tables: Path | None,
     tables_on: str,
     runner: str,
+    fuse: bool,
     tokens: int | None,
     rate: float,
     duration: float,
@@ -103,6 +105,7 @@ def serve(
             tables=tables,
             tables_on=tables_on,
             runner=runner,
+            fuse=fuse,
             load=command.Load(scenario, rate, duration, queries),
             measures=not accuracy_only,
         )

@@ -114,11 +114,15 @@ class Compiled:
         """The stream of its work; None if PyTorch cannot measure it."""
         return torch.cuda.ExternalStream(self.executable.stream.ptr) if torch.cuda.is_available() else None
 
-    def accelerate(self) -> None:
-        """From now on, the portable runtime fuses steps at the first run, and replays a graph of them."""
+    def accelerate(self, fuse: bool) -> None:
+        """From now on, the portable runtime replays a CUDA graph.
+
+        Args:
+            fuse: Whether the first run fuses steps.
+        """
         if self.executable is not None:
             stream = self.executable.stream
-            self.executable = _loaded_with(self.executable, GRAPHS, FUSE)
+            self.executable = _loaded_with(self.executable, GRAPHS, *([FUSE] if fuse else []))
             self.executable.stream = stream
 
     def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:

@@ -49,6 +49,7 @@ class Order:
         tables: Folder of the tables; None for one that is removed at the end.
         tables_on: One of `PLACES`.
         runner: One of `parity.studies.serving.port.SERVED`.
+        fuse: Whether the portable runtime fuses steps.
         load: The load.
         measures: Whether a performance run and the audit follow the accuracy run.
     """
@@ -63,6 +64,7 @@ class Order:
     tables: Path | None
     tables_on: str
     runner: str
+    fuse: bool
     load: Load
     measures: bool
 
@@ -136,7 +138,7 @@ def serve(order: Order, folder: Path, advance: Callable[[str], None]) -> Served:
     requests = Requests(order.case, order.samples, order.seed, order.tokens, order.data)
     with _tables(order, requests, folder):
         advance(f"{order.case.name}: compiling {len(requests.sizes)} shapes")
-        port = ServedPort(requests, order.precision, weights, order.runner)
+        port = ServedPort(requests, order.precision, weights, order.runner, order.fuse)
         tests = _Tests(order, requests, port, folder, advance)
         served = tests.run(Judge(requests, order.precision, weights, port))
     content = _content(order, requests, source, served)

@@ -1,8 +1,8 @@
 """The port at fixed shapes: an executable for each, and host buffers from which its inputs are copied.
 
 With a GPU, buffers are in pinned memory. Copies go through a stream of their own, so that the inputs of one
-batch are copied while the one before is computed. The portable runtime replays a captured graph, whose steps
-between plugins are fused.
+batch are copied while the one before is computed. The portable runtime replays a captured graph, and fuses
+its steps between plugins if asked to.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import nvtripy as tp
 import torch
 
+from parity.base.errors import UserError
 from parity.base.precision import Precision
 from parity.base.trees import leaves, map_tree
 from parity.case import Arrays
@@ -113,12 +114,14 @@ class ServedPort(TripyRunner):
         precision: The precision.
         weights: Float32 weights.
         runner: The runner of `run` whose form of the port is served.
+        fuse: Whether the portable runtime fuses steps, which takes seconds for each shape.
 
     Attributes:
         times: Median seconds of a batch by shape, from its inputs on the host to its result there.
 
     Raises:
         Unavailable: The port cannot run here, or the case has no such form.
+        UserError: Steps cannot be fused here.
     """
 
     def __init__(
@@ -127,8 +130,13 @@ class ServedPort(TripyRunner):
         precision: Precision,
         weights: Mapping[str, torch.Tensor],
         runner: str = SERVED[0],
+        fuse: bool = False,
     ) -> None:
+        if fuse and not _replays():
+            problem = "needs the portable runtime and a GPU, and this machine lacks one of them"
+            raise UserError("--fuse", "on", problem, "leave --fuse out")
         super().__init__()
+        self._fuses = fuse
         self._requests = requests
         self._form = FORMS.get(runner, "")
         self.load(form_of(requests.case, runner) if self._form else requests.case, precision, weights)
@@ -143,7 +151,7 @@ class ServedPort(TripyRunner):
             arguments = self._arguments(requests.clean(first))
             compiled = self._compiled(shape, self._entry, arguments)
             if _replays():
-                compiled.accelerate()
+                compiled.accelerate(fuse)
             self._by_shape[shape], self._names[shape] = compiled, tuple(arguments)
             # Kernels are loaded and graphs captured before the first query comes.
             warming = requests.clean if requests.device_lookup is None else requests.staged
@@ -156,7 +164,7 @@ class ServedPort(TripyRunner):
         return time.perf_counter() - began
 
     def label(self) -> str:
-        fused = "fused" if _replays() else ""
+        fused = "fused" if self._fuses else ""
         return " ".join(f"{super().label()} {self._form} {fused}".replace("_", " ").split())
 
     @property
@@ -206,7 +214,7 @@ class ServedPort(TripyRunner):
 
 
 def _replays() -> bool:
-    """Whether the portable runtime fuses the port's graphs and replays them."""
+    """Whether the portable runtime replays graphs of the port."""
     return IS_PORTABLE and torch.cuda.is_available()
 
 

@@ -8,6 +8,8 @@ from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.base.trees import map_tree
 from parity.runners.base import Unavailable
+from parity.runners.tripy.compiled import Compiled
+from parity.studies.serving import port as port_module
 from parity.studies.serving.batching import Query, TokenQueue, in_time
 from parity.studies.serving.port import SERVED, Buffers, ServedPort
 from parity.studies.serving.requests import Requests, Shape
@@ -103,6 +105,16 @@ class TestForms:
         judged = setup.judged(tmp_path, port=port)
         assert judged.passed, judged.line()
         assert judged.predictions > 0
+
+    def test_steps_are_fused_on_a_gpu_alone(self, setup, monkeypatch):
+        with pytest.raises(UserError, match="--fuse: on needs the portable runtime and a GPU"):
+            ServedPort(setup.requests, PRECISIONS["fp32"], setup.weights, fuse=True)
+        fused = []
+        monkeypatch.setattr(port_module, "_replays", lambda: True)
+        monkeypatch.setattr(Compiled, "accelerate", lambda self, fuse: fused.append(fuse))
+        port = ServedPort(setup.requests, PRECISIONS["fp32"], setup.weights, SERVED[-1], fuse=True)
+        assert port.label() == "tripy (portable, cpu) whole layers fused"
+        assert fused == [True] * len(setup.requests.sizes)
 
     def test_a_batch_of_other_lengths_takes_the_same_graph(self, setup):
         port = ServedPort(setup.requests, PRECISIONS["fp32"], setup.weights, SERVED[-1])
