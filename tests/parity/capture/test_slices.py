@@ -11,6 +11,7 @@ from parity.capture.slices import (
     MemoryBudget,
     Part,
     call_bytes,
+    largest_tap_bytes,
     moved_bytes,
     parts,
     tapped_bytes,
@@ -76,6 +77,12 @@ def test_the_memory_of_a_run(reference):
     assert tapped_bytes(reference, holds_taps=False) == 400
     # The input `a` counts once; `b` is a tap already, and no call receives `c` as its own.
     assert tapped_bytes(reference, holds_taps=True) == 400 + TAPS + 20
+
+
+def test_the_largest_tap(reference, tmp_path):
+    assert largest_tap_bytes(reference) == 48
+    save_capture(Capture(), tmp_path / "empty")
+    assert largest_tap_bytes(open_capture(tmp_path / "empty")) == 0
 
 
 def test_the_memory_of_a_call(reference):

@@ -64,8 +64,9 @@ def test_a_process_that_dies_is_named(apart, pool, folder):
     process = pool.get(JUDGE, PRECISIONS["fp32"])
     process.timeout = 0.2
     os.kill(process.pid, signal.SIGSTOP)
-    with pytest.raises(UserError, match="verdicts: hstu_tiny in batch typical have no result"):
+    with pytest.raises(UserError, match="verdicts: hstu_tiny in batch typical have no result") as refusal:
         apart(CASE, folder, "typical", ())
+    assert str(refusal.value).endswith("; give fewer rows with --batch")
 
 
 def test_its_code_is_no_runner_s(apart, pool, folder):

@@ -25,6 +25,8 @@ def test_elements_that_are_no_numbers_are_counted_by_side():
     text = "NaN or Inf among the compared elements: 1 in the oracle, 2 in the reference"
     assert elements.non_finite_reason(none, two, one) == text
     assert elements.non_finite_reason(one, one, none).endswith(": 1 in the port")
+    alike = elements.non_finite_reason(none, none, none)
+    assert alike.endswith(f"; {elements.NO_VERDICT}: look for them in the inputs and weights")
 
 
 def test_the_worst_elements_of_many_blocks():
