@@ -3,6 +3,7 @@
 import errno
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from parity.base.errors import UserError
 from parity.case import Listed, Registry
 from parity.cli import registered
 from parity.cli.arguments import MAX_TIME_LIMIT, Arguments, apart, writable
+from parity.runners import Unavailable
 from tests.parity import made_reports
 
 TINY = ("--case", "hstu_tiny")
@@ -172,3 +174,39 @@ def test_a_file_that_exists_is_not_written_over(refused, tmp_path):
     assert refused("new", "mine") == (
         "new: mine.py cannot be written (File exists); choose another name or folder"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "counts"),
+    [
+        ((), "0 cases, 1 precisions"),
+        ((*TINY, "--precision", "fp32,bf16"), "1 cases, 2 precisions"),
+    ],
+)
+def test_one_case_in_one_precision_is_served(refused, words, counts):
+    assert refused("serve", *words) == (
+        f"serve: {counts} is for one case in one precision; give one --case and one --precision"
+    )
+
+
+@pytest.mark.parametrize("accuracy_only", [False, True])
+def test_options_of_serving_reach_it(command, monkeypatch, tmp_path, accuracy_only):
+    pytest.importorskip("mlperf_loadgen", reason="the load is LoadGen's")
+    from parity.studies.serving import command as study
+
+    monkeypatch.chdir(tmp_path)
+    orders = []
+    served = SimpleNamespace(exit_code=1, lines=lambda: ["accuracy [b]PASS[/b]"])
+    monkeypatch.setattr(study, "serve", lambda order, *_: orders.append(order) or served)
+    flags = ("--accuracy-only",) if accuracy_only else ()
+    ended = command("serve", *TINY, "--weights", "w.pt", "--save", "out", *flags)
+    assert (ended.code, ended.out.splitlines()) == (1, ["accuracy [b]PASS[/b]", "logs: out"])
+    assert [(order.checkpoint, order.measures) for order in orders] == [(Path("w.pt"), not accuracy_only)]
+
+    def cannot(*_):
+        raise Unavailable("no Tripy here")
+
+    monkeypatch.setattr(study, "serve", cannot)
+    ended = command("serve", *TINY, "--save", "other")
+    assert ended.code == 2
+    assert ended.err.endswith("error: runner: tripy is unavailable: no Tripy here; run where the port can\n")
