@@ -163,7 +163,8 @@ def test_a_report_of_a_run_has_its_command_line(command, monkeypatch, tmp_path):
     assert [request.command for request in asked] == ["parity run --seed 3"]
 
 
-def test_self_test_refuses_no_letters(refused):
+def test_self_test_refuses_no_letters(refused, monkeypatch):
+    monkeypatch.setattr("parity.studies.fault_injection.command.self_test", None)
     assert refused("self-test", "--faults", "") == (
         "--faults: '' names nothing; give letters, or leave the option out"
     )
