@@ -1,5 +1,7 @@
 """DLRMv3's dense part behind each engine: the embeddings and the predictions are those of its own tables."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,7 @@ ENGINES = {
     "device": (lambda folder: DeviceTables(folder, "cpu"), 2, "rows"),
     "rows on 3": (ShardedTables, 3, "rows"),
     "tables on 2": (ShardedTables, 2, "tables"),
+    "rows on 3, read in place": (functools.partial(ShardedTables, engine="peer"), 3, "rows"),
 }
 
 
