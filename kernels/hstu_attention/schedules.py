@@ -29,6 +29,8 @@ _SHORT = 512
 _MOST_FILLS_OF_SHORT = {"narrow": 15.0, "wide": 4.0}
 # Average lengths from which programs have enough columns for large blocks.
 _MIDDLE = 1024
+# Shared memory beside queries, keys and values: barriers, and the weights on their way to the second product.
+_BARRIER_BYTES = 4096
 # Programs, in fills of a large GPU, that are very few, few, about one, and enough to hide a latency.
 _FILLS = (0.25, 1.0, 1.5, 32.0)
 
@@ -82,6 +84,15 @@ def size_class(q: torch.Tensor, v: torch.Tensor, max_seq_len: int, sequences: in
     group = 1 << max(0, round(math.log2(held)))
     group = min(max(group, _LEAST_GROUP), _MOST_GROUP[width])
     return SizeClass(bisect.bisect_right(_FILLS, filled), lengths, group)
+
+
+def fitting(schedule: Schedule, q: torch.Tensor, v: torch.Tensor, shared_bytes: int) -> Schedule:
+    """The schedule, with as many stages as a program's shared memory holds, at least one."""
+    k_dim, v_dim = padded_dim(q.size(2)), padded_dim(v.size(2))
+    of_queries = schedule.block_m * k_dim * q.element_size()
+    of_stage = schedule.block_n * (k_dim + v_dim) * q.element_size()
+    stages = max(1, (shared_bytes - of_queries - _BARRIER_BYTES) // of_stage)
+    return replace(schedule, num_stages=min(schedule.num_stages, stages))
 
 
 def choose_schedule(

@@ -11,18 +11,25 @@ from operator import or_
 from typing import Any, NamedTuple
 
 import torch
+from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.hstu_attention.buckets import bucket_table_on
 from kernels.hstu_attention.layout import Call, Layout, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.new_rows import Appended
-from kernels.hstu_attention.schedules import Schedule, choose_schedule, padded_dim, size_class
+from kernels.hstu_attention.schedules import Schedule, choose_schedule, fitting, padded_dim, size_class
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 
 
 def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Schedule:
-    """The schedule, without the copy engine where the GPU lacks it or these tensors do not fit it."""
+    """The schedule, without the copy engine where the GPU lacks it or these tensors do not fit it.
+
+    It has as many stages as the GPU's shared memory holds.
+    """
+    if k.device.type == "cuda":
+        facts = driver.active.utils.get_device_properties(k.device.index)
+        schedule = fitting(schedule, k, v, facts["max_shared_mem"])
     if not schedule.use_tma:
         return schedule
     has_engine = k.device.type == "cuda" and torch.cuda.get_device_capability(k.device)[0] >= 9

@@ -147,3 +147,13 @@ def test_large_blocks_need_free_multiprocessors_and_no_window(window):
         q = torch.empty(rows, 1, dim, dtype=torch.bfloat16, device="meta")
         chosen = choose_schedule(q, q, 9_000, mask, sequences=4)
         assert chosen.block_n == (64 if is_large and not window else 32)
+
+
+@pytest.mark.parametrize(("shared_kib", "stages"), [(227, 3), (163, 3), (99, 2), (64, 1), (8, 1)])
+def test_stages_fit_the_shared_memory(shared_kib, stages):
+    from kernels.hstu_attention.schedules import Schedule, fitting
+
+    # Queries of 16 KiB, keys and values of 32 KiB a stage.
+    x = torch.empty(0, 4, 128, dtype=torch.bfloat16, device="meta")
+    schedule = Schedule(64, 64, num_warps=4, num_stages=3, use_tma=True)
+    assert fitting(schedule, x, x, shared_kib << 10).num_stages == stages

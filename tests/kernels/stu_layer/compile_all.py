@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from kernels.hstu_attention.new_rows import Appended
 from kernels.stu_layer import Parameters, Sizes, triton_launch
 from kernels.stu_layer.parameters import shapes_of
 from tests.kernels.triton_compiling import compile_kernel
@@ -48,6 +49,8 @@ def main(capability: int, last: int) -> dict[str, int]:
             *(torch.empty(shape, dtype=dtype) for shape in shapes_of(sizes, width).values())
         )
         x = torch.empty(8, width, dtype=dtype)
+        offsets = torch.empty(3, dtype=torch.int64)
+        cached = x.new_empty(2, 6, sizes.gates + sizes.factors)
         uvqk, factor = x.new_empty(8, sizes.projected), x.new_empty(8, 3 * sizes.gates)
         for name, arguments in (
             ("norm", (x, parameters.input_norm_weight, parameters.input_norm_bias, x)),
@@ -62,6 +65,7 @@ def main(capability: int, last: int) -> dict[str, int]:
                     factor,
                 ),
             ),
+            ("keep", (uvqk, offsets, Appended(offsets, 6, 4), sizes, cached)),
         ):
             kernel = getattr(triton_launch, f"{name}_kernel")
             standing = Compiling(kernel, capability)

@@ -9,5 +9,5 @@ from tests.kernels.marks import needs_triton
 @needs_triton
 @FORMS
 def test_every_form_of_the_layers_compiles_and_fits(capability, only_last):
-    kernels, last = (2, 1) if only_last else (6, 0)
+    kernels, last = (3, 1) if only_last else (9, 0)
     assert_compiles_and_fits("tests.kernels.stu_layer.compile_all", capability, kernels, last)
