@@ -11,6 +11,7 @@ from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
 from parity.report.outcome import outcome
 from parity.report.schema import StreamReport
+from parity.report.streams import stream_text
 from parity.report.terminal import render
 from tests.parity import made_reports
 
@@ -44,6 +45,26 @@ def _shown(report, verbose=False):
     console = Console(width=200, highlight=False, file=io.StringIO())
     console.print(render(report, verbose))
     return console.file.getvalue()
+
+
+def test_the_first_sentence_counts_streams():
+    for streams, words in (
+        ((), "3 runs; the closest"),
+        ((GOOD,), "and 1 stream; "),
+        ((GOOD,) * 2, "2 streams; "),
+    ):
+        assert f" {words}" in outcome(_report(*streams)).text
+    assert "; 1 of 1 stream fail" in outcome(_report(BAD)).text
+
+
+def test_a_stream_in_a_line():
+    (case,) = _report().cases
+    good = "hstu_tiny, fp32, stream of PyTorch: 7 steps, 51 items, err/limit 0.11 (cache), 0.19 (outputs)"
+    assert (stream_text(case, GOOD), stream_text(case, BAD)) == (good, LINE)
+    broken = BAD.model_copy(update={"steps": 0, "failed": "the stream", "explanation": ""})
+    assert stream_text(case, broken).endswith(
+        "stream of tripy (portable, cpu): the stream: relative L2 error 0.5 exceeds 1e-07"
+    )
 
 
 def test_streams_that_pass_are_counted_and_told_in_every_form():
