@@ -129,7 +129,7 @@ class Capture:
                 self.call_inputs.add(key, content.cpu(), digest)
             else:
                 self.call_inputs[key] = content.cpu()
-        self.live.add(tensor, content, key)
+        self.live.add(tensor, key, content)
         return TensorKey(key)
 
     def add_appending(self, appending: Capture) -> None:

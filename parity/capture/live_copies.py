@@ -38,13 +38,14 @@ class LiveCopies:
             return set()
         return copy.keys if _same_bits(copy.content, tensor) else set()
 
-    def add(self, tensor: torch.Tensor, content: torch.Tensor, key: str) -> None:
+    def add(self, tensor: torch.Tensor, key: str, content: torch.Tensor | None = None) -> None:
         """Hold a copy of a tensor, or another key of the copy that is held already.
 
         Args:
             tensor: The tensor.
-            content: Its content as it is now, on the same device, which nothing overwrites.
             key: Name of a copy of this content elsewhere.
+            content: Its content as it is now, on the same device, which nothing overwrites. It is copied by
+                default.
         """
         if tensor.device.type == _WITHOUT or tensor.nbytes < _LEAST_BYTES:
             return
@@ -52,6 +53,8 @@ class LiveCopies:
         if known:
             known.add(key)
             return
+        if content is None:
+            content = tensor.detach().clone()
         number = id(tensor)
         ended = weakref.ref(tensor, lambda ended: self._drop(number, ended))
         self._copies[number] = _Copy(ended, content, {key})

@@ -103,7 +103,7 @@ def tapped(
             if path in kept and keep(tensor):
                 capture.tensors[tap] = tensor.detach().to("cpu", copy=True)
                 if inputs is not None:
-                    capture.live.add(tensor, tensor.detach().clone(), tap)
+                    capture.live.add(tensor, tap)
             if inputs is not None:
                 origins.add(tensor, tap, tap)
             if sums is not None:
