@@ -192,9 +192,7 @@ class Ranks:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.kill()
 
-    def _fail(
-        self, reports: dict[int, tuple[str, Any]], work: str, answering: Collection[int]
-    ) -> NoReturn:
+    def _fail(self, reports: dict[int, tuple[str, Any]], work: str, answering: Collection[int]) -> NoReturn:
         """End all ranks and raise the cause: a refusal, else a death, else the first error.
 
         Args:

@@ -52,9 +52,7 @@ def tapped(
     parameters = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     origins = _Origins(capture, parameters | dict(inputs) if inputs is not None else {})
     functions = {path: function_of(module) for path, module in model.named_modules()}
-    kept = {
-        path for path, module in model.named_modules() if kinds is None or type(module).__name__ in kinds
-    }
+    kept = {path for path, module in model.named_modules() if kinds is None or type(module).__name__ in kinds}
 
     def before(path: str, args: tuple, kwargs: dict, function: Callable[..., Any] | None = None) -> None:
         keys: dict[int, TensorKey] = {}

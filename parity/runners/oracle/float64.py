@@ -137,9 +137,7 @@ class OracleRunner(Float64Runner):
             outputs = self.run(arrays)
         elements += sum(output.numel() for output in outputs.values())
         counts = {name: samples_of(output) for name, output in outputs.items()}
-        samples = self._samples(
-            lambda: self._arguments(arrays), self._entry, counts, elements, largest.bytes
-        )
+        samples = self._samples(lambda: self._arguments(arrays), self._entry, counts, elements, largest.bytes)
         return outputs | samples
 
     def run_call(

@@ -28,6 +28,7 @@ from tests.parity.hidden_gpu import without_gpu
 
 EAGER = "kernels/hstu_attention/eager.py"
 TRITON = "kernels/hstu_attention/triton_kernel.py"
+TRITON_BIAS = "kernels/hstu_attention/triton_kernel_bias.py"
 PORT = "tripy_port/stu_fused.py"
 LAYER_EAGER = "kernels/stu_layer/eager.py"
 LAYER_TRITON = "kernels/stu_layer/triton_kernels.py"
@@ -243,7 +244,7 @@ KERNEL = {
             ATTENTION,
             "hstu_ml1m",
         ),
-        Fault("bias_off_by_one", TRITON, "last = width - 1", "last = width - 2", ATTENTION, "hstu_ml1m"),
+        Fault("bias_off_by_one", TRITON_BIAS, "last = width - 1", "last = width - 2", ATTENTION, "hstu_ml1m"),
         Fault(
             "last_partial_block",
             TRITON,
@@ -275,7 +276,12 @@ STU_KERNEL = {
             "stu_tiny",
         ),
         ("last_partial_block", "    high = end\n", "    high = end // BLOCK_N * BLOCK_N\n", "stu_tiny"),
-        ("factors_of_the_first_rows", "attn_scale + seq_start + rows", "attn_scale + rows", "stu_tiny_group"),
+        (
+            "factors_of_the_first_rows",
+            "attn_scale + query_start + rows",
+            "attn_scale + rows",
+            "stu_tiny_group",
+        ),
     )
 }
 
