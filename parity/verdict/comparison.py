@@ -29,7 +29,7 @@ from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.flips import flipped_rows, row_mask
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
 from parity.verdict.rule import Verdict, failure
-from parity.verdict.standards import NOTHING_LEFT, Standards
+from parity.verdict.standards import Standards, nothing_left
 from parity.verdict.tolerance import tolerate
 
 LARGE = 1 << 20
@@ -144,7 +144,7 @@ def _compare_alike(evidence: Evidence, runners: Sequence[Results]) -> list[Compa
                 port, excluded = results.incremental.get(tap), row_mask(rows, reference)
                 verdicts[tap] = standards.judge(
                     tap, evidence.oracle.get(full), reference, port, excluded, sampled_tap=full
-                ) or failure(NOTHING_LEFT, bound_for(evidence.precision, 1))
+                ) or nothing_left(evidence.precision)
     return [
         _compared(evidence, results, tuple(judgements[tap] for tap in own), verdicts, rows)
         for own, results, judgements, verdicts, rows in zip(taps, runners, judged, checks, flips, strict=True)

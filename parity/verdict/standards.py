@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from parity.base.precision import Precision
 from parity.verdict.bound import bound_for
 from parity.verdict.distances import compared_rows
 from parity.verdict.evidence import Evidence
@@ -16,8 +17,6 @@ from parity.verdict.sampling_error import FALSE_ALARM
 MAX_BOUNDARY_FRACTION = 0.01
 """Largest share of a tap's own elements that may lie at a discontinuity, over all inputs. A tap fails with so
 many of them in a batch that chance has more in at most `FALSE_ALARM` of all batches."""
-NOTHING_LEFT = "nothing to compare: all elements depend on a discontinuity that the port takes otherwise"
-"""Reason of a check that only one batch can judge."""
 
 
 class Standards:
@@ -65,7 +64,8 @@ class Standards:
         own = evidence.boundary.get(tap)
         boundary = contaminated if own is None else own
         valid = evidence.mask(tuple(reference.shape))
-        if own is None and boundary is not None and _holds_everywhere(boundary, valid, reference):
+        counted = np.broadcast_to(True if valid is None else valid, tuple(reference.shape))
+        if own is None and boundary is not None and counted.any() and not (counted & ~boundary).any():
             return None
         standard = self._by_kind.get(isolated)
         if standard is None or boundary is not own:
@@ -85,17 +85,17 @@ class Standards:
         lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
         if not verdict.passed or not lost or own is None:
             return verdict
-        rows = compared_rows(np.broadcast_to(True if valid is None else valid, tuple(reference.shape)))
+        rows = compared_rows(counted)
         if _chance_of_boundaries(lost, rows) < FALSE_ALARM:
             depend = f"{verdict.boundary} elements depend on a discontinuity, more than"
             return failure(f"{depend} chance has of {MAX_BOUNDARY_FRACTION:.0%} of {rows} rows", bound)
         return verdict
 
 
-def _holds_everywhere(boundary: np.ndarray, valid: np.ndarray | None, result: torch.Tensor) -> bool:
-    """Whether a result has elements that count, and all of them lie in the mask."""
-    counted = np.broadcast_to(True if valid is None else valid, tuple(result.shape))
-    return bool(counted.any()) and not bool((counted & ~boundary).any())
+def nothing_left(precision: Precision) -> Verdict:
+    """The verdict in place of none, of a check that no other batch judges."""
+    reason = "nothing to compare: all elements depend on a discontinuity that the port takes otherwise"
+    return failure(reason, bound_for(precision, 1))
 
 
 def _chance_of_boundaries(share: float, rows: int) -> float:

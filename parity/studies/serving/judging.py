@@ -25,13 +25,11 @@ from parity.studies.serving.loadgen import Logged
 from parity.studies.serving.port import ServedPort
 from parity.studies.serving.requests import Requests
 from parity.studies.serving.server import HEADER, row_of
-from parity.verdict.bound import bound_for
 from parity.verdict.comparison import compare
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import TapJudgement
-from parity.verdict.rule import failure
 from parity.verdict.sensitivity import INSENSITIVE_ABOVE, why_by_nature
-from parity.verdict.standards import NOTHING_LEFT
+from parity.verdict.standards import nothing_left
 
 Verdict = Literal["PASS", "INSENSITIVE", "FAIL"]
 
@@ -188,7 +186,7 @@ class Judge:
             # Where the port alone takes a discontinuity otherwise, no later element is judged.
             results.tapped = self._port.run_tapped(arrays).tensors
             (judgement,) = compare(evidence, results).taps
-        verdict = judgement.accumulated or failure(NOTHING_LEFT, bound_for(evidence.precision, 1))
+        verdict = judgement.accumulated or nothing_left(evidence.precision)
         judgement = replace(judgement, accumulated=verdict)
         bound = self._bound(evidence, judgement, counted)
         oracle = evidence.oracle[tap].double().numpy()
