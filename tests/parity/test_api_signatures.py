@@ -84,7 +84,9 @@ def test_a_module_that_does_not_run_alone_has_its_cause():
     text = str(judged("scale"))
     assert "FAIL at attention\n" in text
     assert "where: attention (Attention): relative" in text
-    assert "cause: fits the reference with the result of bmm times sqrt(8)" in text
+    # Both undo the missing division; a GPU's rounding decides which of them fits best.
+    fits = "with the result of bmm times sqrt(8)", "without the step divided by 2.82843"
+    assert any(f"cause: fits the reference {fit}" in text for fit in fits)
 
 
 def test_an_argument_that_is_not_compared_may_be_the_wrong_one():

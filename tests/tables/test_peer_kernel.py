@@ -46,7 +46,8 @@ def read(name: str) -> bool:
 def test_rows_are_equal_bit_for_bit():
     # Triton decides between compiling and interpreting when it is imported.
     program = f"import json; from {__name__} import SHARDS, read; print(json.dumps([*map(read, SHARDS)]))"
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    paths = str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)}
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
     )

@@ -40,7 +40,10 @@ def program():
 
 
 def ended(text):
-    return subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=False)
+    # Neither a warning of Python 3.12 about forks beside threads nor a dump that the environment asks for.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONFAULTHANDLER"}
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", text]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 IN_ORDER = {

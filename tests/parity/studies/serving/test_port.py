@@ -107,13 +107,14 @@ class TestForms:
         assert judged.predictions > 0
 
     def test_steps_are_fused_on_a_gpu_alone(self, setup, monkeypatch):
+        monkeypatch.setattr(port_module, "_replays", lambda: False)
         with pytest.raises(UserError, match="--fuse: on needs the portable runtime and a GPU"):
             ServedPort(setup.requests, PRECISIONS["fp32"], setup.weights, fuse=True)
         fused = []
         monkeypatch.setattr(port_module, "_replays", lambda: True)
         monkeypatch.setattr(Compiled, "accelerate", lambda self, fuse: fused.append(fuse))
         port = ServedPort(setup.requests, PRECISIONS["fp32"], setup.weights, SERVED[-1], fuse=True)
-        assert port.label() == "tripy (portable, cpu) whole layers fused"
+        assert port.label() == f"{setup.port.label()} whole layers fused"
         assert fused == [True] * len(setup.requests.sizes)
 
     def test_a_batch_of_other_lengths_takes_the_same_graph(self, setup):
