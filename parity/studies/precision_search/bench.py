@@ -30,9 +30,9 @@ class Evaluation:
         precisions: Names of precisions by path of the module.
         error: Largest relative error of any output in either norm; the budget limits it.
         outputs: Distance of each output from the oracle; infinite for an output with NaN or Inf.
-        seconds: Modelled cost.
+        seconds: Modelled cost of the precisions; the module `schemes` has that of schemes.
         taps: Results of the modules; empty without taps.
-        schemes: Schemes of quantisation by pattern; the modelled cost does not have their savings.
+        schemes: Schemes of quantisation by pattern.
     """
 
     precisions: Mapping[str, str]

@@ -24,10 +24,10 @@ from parity.report.latencies import milliseconds
 from parity.runners import make_runner
 from parity.studies.precision_search.bench import Bench
 from parity.studies.precision_search.report import (
-    AssignmentReport,
     Fp32UnitReport,
     PrecisionSearchReport,
     SchemeCost,
+    policy_fields,
     scheme_fields,
     search_fields,
 )
@@ -70,13 +70,7 @@ def run(
     elif patterns is None:
         fields = search_fields(search(bench, budget, progress), bench)
     else:
-        # First, because the policy may not fit the model.
-        judged = AssignmentReport.of(bench.evaluate_policy(patterns), bench)
-        fields = {
-            "base": AssignmentReport.of(bench.evaluate({}), bench),
-            "best": judged,
-            "evaluations": bench.evaluations,
-        }
+        fields = policy_fields(patterns, bench)
     return PrecisionSearchReport(
         command=request.command,
         case=case.name,

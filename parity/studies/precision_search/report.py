@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict
 
 from parity.base.module_patterns import MODEL
-from parity.base.precision_policy import BASE, BOTH, compact
+from parity.base.precision_policy import BASE, BOTH, CASTABLE, Policy, compact
 from parity.report.assemble import latency_report
 from parity.report.schema_modules import LatencyReport
 from parity.studies.precision_search import cost
 from parity.studies.precision_search.bench import Bench, Evaluation
 from parity.studies.precision_search.latency import can_measure, latencies
-from parity.studies.precision_search.schemes import SchemeSearch
+from parity.studies.precision_search.schemes import SchemeSearch, SchemeWork, policy_seconds
 from parity.studies.precision_search.search import Fp32Unit, SearchResult
 from parity.studies.precision_search.units import Sensitivity
 from parity.timing.ceilings import QUANTISED
@@ -30,8 +31,7 @@ class AssignmentReport(_Part):
         policy: Patterns with precisions and schemes of quantisation, as in a policy's file.
         error: Largest relative error of any output in either norm, against the oracle.
         l2, largest: Relative errors by output in both norms.
-        cost: Modelled cost, relative to fp32, of all modules without the savings of quantised ones.
-            In a search over schemes it has them.
+        cost: Modelled cost, relative to fp32.
         latency: Latency on TensorRT; None on the portable runtime.
     """
 
@@ -187,7 +187,6 @@ def scheme_fields(result: SchemeSearch) -> Mapping[str, object]:
     def of(run: Evaluation) -> AssignmentReport:
         return AssignmentReport.beside(run, result.base.seconds)
 
-    ceilings, whole = result.work.ceilings, result.base.seconds
     return {
         "base": of(result.base),
         "best": of(result.best),
@@ -196,17 +195,41 @@ def scheme_fields(result: SchemeSearch) -> Mapping[str, object]:
             SensitivityReport.of(unit, name, sensitivity)
             for (unit, name), sensitivity in result.sensitivities.items()
         ),
-        "cost_model": CostModel(
-            machine=f"{ceilings.gpu.name}, measured rates",
-            bytes_per_second=ceilings.copy_bandwidth,
-            flop_per_second={name: ceilings.matmul_rate(name) for name in (BASE, *QUANTISED)},
-            kind="modelled, not measured, of the whole call without launches",
-            schemes=SchemeCost(
-                whole=whole,
-                quantisable=whole - result.work.rest_seconds,
-                launches=result.work.launch_seconds,
-            ),
+        "cost_model": _scheme_cost_model(result.work, result.base.seconds),
+    }
+
+
+def _scheme_cost_model(work: SchemeWork, whole: float) -> CostModel:
+    """The constants of the cost of schemes, with the seconds of the whole call in float32."""
+    ceilings = work.ceilings
+    return CostModel(
+        machine=f"{ceilings.gpu.name}, measured rates",
+        bytes_per_second=ceilings.copy_bandwidth,
+        flop_per_second={name: ceilings.matmul_rate(name) for name in (*CASTABLE, *QUANTISED)},
+        kind="modelled, not measured, of the whole call without launches",
+        schemes=SchemeCost(
+            whole=whole,
+            quantisable=whole - work.rest_seconds,
+            launches=work.launch_seconds,
         ),
+    )
+
+
+def policy_fields(policy: Policy, bench: Bench) -> Mapping[str, object]:
+    """The fields of a report on a policy that is judged without a search. Raises `UserError`."""
+    # The policy first, because it may not fit the model.
+    judged, base = bench.evaluate_policy(policy), bench.evaluate({})
+    fields = {"evaluations": bench.evaluations}
+    if not policy.schemes:
+        return fields | {
+            "base": AssignmentReport.of(base, bench),
+            "best": AssignmentReport.of(judged, bench),
+        }
+    whole = policy_seconds(bench, base)
+    return fields | {
+        "base": AssignmentReport.beside(replace(base, seconds=whole), whole),
+        "best": AssignmentReport.beside(replace(judged, seconds=policy_seconds(bench, judged)), whole),
+        "cost_model": _scheme_cost_model(SchemeWork.of(bench.case, bench.arrays), whole),
     }
 
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.base.errors import UserError
+from parity.base.module_patterns import innermost, outwards
+from parity.base.precision import PRECISIONS
 from parity.base.precision_policy import BASE, Policy
 from parity.base.quantisation import SCHEMES, operands
 from parity.base.work import Work
@@ -35,15 +37,13 @@ from parity.timing.least_time import cold_seconds
 
 CEILINGS = FOLDER / "h200.json"
 """The measured rates of the cost. Other GPUs would rank assignments by other numbers."""
-_ITEM = 4
-"""Bytes of a float32 number."""
 BUDGETS = tuple(10.0 ** (step / 4) for step in range(-8, 9))
 """Budgets of the assignments that run for the front, as multiples of the requested one."""
 
 
 @dataclass(frozen=True)
 class SchemeWork:
-    """The modelled work of a call, as `cost.Work` has it of modules; there are no casts.
+    """The modelled work of a call in one precision, as `cost.Work` has it of modules; there are no casts.
 
     Attributes:
         matrices: Work of products and tables by path, and by scheme; "" without one.
@@ -57,10 +57,11 @@ class SchemeWork:
     crossings: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, case: Case, arrays: Mapping[str, np.ndarray]) -> SchemeWork:
+    def of(cls, case: Case, arrays: Mapping[str, np.ndarray], precision: str = BASE) -> SchemeWork:
         """The work of a case on one batch."""
-        matrices = case.scheme_work(arrays, _ITEM)
-        works = case.work(arrays, _ITEM) if matrices else {}
+        item = PRECISIONS[precision].dtype.itemsize
+        matrices = case.scheme_work(arrays, item)
+        works = case.work(arrays, item) if matrices else {}
         paths = {tap: TapName.parse(tap).path for tap in works}
         # A container's work is that of its parts.
         containers = {path[:at] for path in paths.values() for at, c in enumerate(path) if c == "."} | {""}
@@ -68,10 +69,15 @@ class SchemeWork:
         rest = {tap: work for tap, work in works.items() if paths[tap] not in left_out}
         return cls(matrices, rest, read_ceilings(CEILINGS))
 
-    def own_seconds(self, path: str, name: str) -> float:
-        """Seconds of one product or table in a scheme, or in float32."""
+    def own_seconds(self, path: str, name: str, precision: str = BASE) -> float:
+        """Seconds of one product or table in a scheme, or without one in the work's precision."""
         work = self.matrices[path]["" if name == BASE else name]
-        return cold_seconds(work, operands(SCHEMES.get(name), BASE), self.ceilings)
+        return cold_seconds(work, operands(SCHEMES.get(name), precision), self.ceilings)
+
+    def scheme_of(self, path: str, schemes: Mapping[str, str]) -> str:
+        """The scheme that patterns give a product or table: the innermost that fits; `BASE` without one."""
+        fitting = {pattern: name for pattern, name in schemes.items() if name in self.matrices[path]}
+        return innermost(fitting, path) or BASE
 
     @property
     def rest_seconds(self) -> float:
@@ -134,6 +140,28 @@ def search_schemes(bench: Bench, budget: float, progress: Callable[[str], None])
         runs.append(_run(bench, work, units, knapsack.solve(max(factor * budget, base.error))))
     best = min((run for run in runs if run.error <= budget), key=lambda run: (run.seconds, run.error))
     return SchemeSearch(base, best, front_of(runs), sensitivities, work)
+
+
+def policy_seconds(bench: Bench, run: Evaluation) -> float:
+    """Modelled seconds of a call under a policy: each module in its own precision and scheme.
+
+    With schemes alone it is the cost of `search_schemes`.
+    """
+    works = {name: SchemeWork.of(bench.case, bench.arrays, name) for name in {*run.precisions.values(), BASE}}
+
+    def precision_of(path: str) -> str:
+        return next(run.precisions[outer] for outer in outwards(path) if outer in run.precisions)
+
+    seconds = 0.0
+    for path in works[BASE].matrices:
+        precision = precision_of(path)
+        work = works[precision]
+        seconds += work.own_seconds(path, work.scheme_of(path, run.schemes), precision)
+    for tap in works[BASE].rest:
+        precision = precision_of(TapName.parse(tap).path)
+        work = works[precision]
+        seconds += cold_seconds(work.rest[tap], precision, work.ceilings)
+    return seconds
 
 
 def _run(bench: Bench, work: SchemeWork, units: tuple[Unit, ...], chosen: Mapping[Unit, str]) -> Evaluation:

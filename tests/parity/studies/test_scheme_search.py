@@ -12,6 +12,7 @@ from parity.base.quantisation import SCHEMES
 from parity.case import Matrix
 from parity.inputs.weights import case_weights
 from parity.studies.precision_search.bench import Bench
+from parity.studies.precision_search.report import policy_fields
 from parity.studies.precision_search.schemes import BUDGETS, CEILINGS, SchemeWork, search_schemes
 from parity.timing.ceilings import read_ceilings
 from perf_model.work.quantised import product
@@ -152,6 +153,27 @@ def test_the_verb_writes_a_policy_that_a_run_takes(command, tmp_path):
     cost = report["cost_model"]["schemes"]
     assert 0.0 < cost["quantisable"] < cost["whole"] < cost["launches"]
     assert "of them in products and tables; launches of the modules take" in " ".join(ended.out.split())
+
+
+def judged(bench, policy):
+    fields = policy_fields(Policy(tuple(policy.items())), bench)
+    return fields["best"].cost
+
+
+def test_a_judged_policy_has_the_cost_of_the_search(bench, result):
+    for run in result.front:
+        cost = judged(bench, run.schemes or {"*": "fp32"})
+        assert cost == pytest.approx(run.seconds / result.base.seconds)
+
+
+def test_a_precision_beside_a_scheme_saves_its_own_part(bench, work):
+    eight = judged(bench, {"bot_l": "int8_weights_channel"})
+    both = judged(bench, {"bot_l": "bf16+int8_weights_channel"})
+    half = judged(bench, {"bot_l": "bf16", "top_l.0": "int8_weights_channel"})
+    only = judged(bench, {"top_l.0": "int8_weights_channel"})
+    assert both < eight < 1.0
+    # Numbers of two bytes in the bottom MLP, whatever the scheme of another product.
+    assert half < only < 1.0
 
 
 def test_what_cannot_be_searched_is_refused(command, tmp_path):
