@@ -12,7 +12,7 @@ from parity.execution.case_files import write_inputs
 from parity.execution.collect import DEFAULT_BUDGET, Progress, collect
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
 from parity.execution.manifest import write_files
-from parity.execution.record import NOT_HERE, Record
+from parity.execution.record import TAKES_NO_MORE, Record
 from parity.execution.request import Batch, Request
 from parity.execution.scheduler import Worker
 from parity.inputs.arrays import NamedInputs, batches_in, poisoned_inputs
@@ -116,8 +116,11 @@ class BatchCollection:
     def _collect(self, number: int, modules_alone: bool) -> None:
         record = self._run(number, self._names, modules_alone)
         if not self._prepared.inputs.batches[number].is_recorded:
-            # Other batches of a plan tell nothing new of a runner that cannot run here.
-            self._names = tuple(name for name in self._names if record.runners[name].status not in NOT_HERE)
+            # Other batches of a plan tell nothing new of a runner that cannot run here. One that hangs would
+            # take its whole time in each.
+            self._names = tuple(
+                name for name in self._names if record.runners[name].status not in TAKES_NO_MORE
+            )
 
     def _covers(self, number: int) -> bool:
         """Whether a batch measures coverage."""

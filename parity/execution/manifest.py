@@ -22,7 +22,7 @@ from parity.base.files import MAX_BYTES, parse_json, write_new
 from parity.base.sealed import read_sealed, sealed
 from parity.execution.case_files import CaseDescription
 from parity.execution.folder import PrecisionFolder, RunFolder
-from parity.execution.record import NOT_HERE, ORACLE, REFERENCE, read_record
+from parity.execution.record import ORACLE, REFERENCE, TAKES_NO_MORE, read_record
 from parity.execution.request import Request
 from parity.inputs.arrays import MORE_ROWS_NAME, load
 from parity.inputs.weights import exported_digest
@@ -274,7 +274,7 @@ def _check_runners(
         first = set(runners) if first is None else first
         if not first - left <= set(runners) <= first:
             raise _changed(field, path)
-        left |= {name for name, runner in runners.items() if runner.status in NOT_HERE}
+        left |= {name for name, runner in runners.items() if runner.status in TAKES_NO_MORE}
     judged = (first or set()) - {REFERENCE, ORACLE}
     if not set(manifest.runners_asked) - {REFERENCE, ORACLE} <= judged <= set(manifest.runners):
         raise _changed(field, folder.manifest)

@@ -37,6 +37,8 @@ class Status(str, Enum):
 
 NOT_HERE = (Status.UNAVAILABLE, Status.BUILT, Status.REFUSED)
 """Ends of a runner that cannot run on this machine."""
+TAKES_NO_MORE = (*NOT_HERE, Status.TIMED_OUT)
+"""Ends of a runner in a batch of a plan after which it gets no other one: it cannot run, or used its time."""
 
 
 class RunnerFailure(Exception):
