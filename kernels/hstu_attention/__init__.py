@@ -6,8 +6,8 @@
 * `cache`, `new_rows`: new rows against cached keys and values, production masks.
 * `layout`: properties of a call that are checked once for many calls.
 * `schedules`: block sizes from the sizes of a call.
-* `triton_kernel`, its parts `triton_kernel_bias` and `triton_kernel_numbers`, `triton_launch`: the kernel and
-  its launch. These import triton.
+* `triton_kernel`, its parts `triton_kernel_bias`, `triton_kernel_numbers` and `triton_kernel_splits`,
+  `triton_launch`: the kernel and its launch. These import triton.
 * `hopper/`, `hopper_launch`: the form in CUDA C++ for compute capability 9.0, and its launch.
 """
 

@@ -31,6 +31,12 @@ _MOST_FILLS_OF_SHORT = {"narrow": 15.0, "wide": 4.0}
 _MIDDLE = 1024
 # Shared memory beside queries, keys and values: barriers, and the weights on their way to the second product.
 _BARRIER_BYTES = 4096
+# Least columns of a program that shares them with others, and most programs that do.
+_COLUMNS_OF_SPLIT = 256
+_MOST_SPLITS = 32
+# Average length from which two programs share columns without a cache, and fills of a large GPU up to which.
+_LEAST_ROWS_TO_SPLIT = 4096
+_FILLS_TO_SPLIT = 3.0
 # Programs, in fills of a large GPU, that are very few, few, about one, and enough to hide a latency.
 _FILLS = (0.25, 1.0, 1.5, 32.0)
 
@@ -48,6 +54,7 @@ class Schedule:
     use_tma: bool = False
     heads: int = 1
     one_loop: bool = False
+    splits: int = 1
 
 
 def padded_dim(dim: int) -> int:
@@ -149,3 +156,26 @@ def _production(size: SizeClass, widest: int, has_few: bool, has_window: bool) -
     if not has_window and size.lengths == "long" and size.fills <= most_fills:
         return Schedule(64, 64, num_warps=4, num_stages=3, group=size.group, use_tma=True)
     return Schedule(64, 32, num_warps=4, num_stages=3, group=size.group, use_tma=True)
+
+
+def splits_of_new_rows(programs: int, max_seq_len: int) -> int:
+    """Programs that share the columns of a block of new rows behind a cache; a power of two.
+
+    Args:
+        programs: of 16 rows each, without such sharing.
+        max_seq_len: most columns of a row.
+    """
+    most = min(_MANY_PROGRAMS // max(1, programs), max_seq_len // _COLUMNS_OF_SPLIT, _MOST_SPLITS)
+    return 1 << (max(1, most).bit_length() - 1)
+
+
+def splits_of_call(q: torch.Tensor, mask: ResearchMask | ProductionMask, sequences: int) -> int:
+    """Programs that share the columns of a block of rows without a cache: two for few and long sequences.
+
+    There the longest program decides the time of a call.
+    """
+    rows, heads, _ = q.shape
+    filled = rows * heads / (64 * _MANY_PROGRAMS)
+    is_half = q.dtype in (torch.float16, torch.bfloat16)
+    is_long = rows >= _LEAST_ROWS_TO_SPLIT * sequences
+    return 2 if is_half and is_long and filled < _FILLS_TO_SPLIT and isinstance(mask, ProductionMask) else 1

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from kernels.hstu_attention.triton_kernel_bias import relative_bias, times_of
 from kernels.hstu_attention.triton_kernel_numbers import as_tf32, load_rows, sigmoid_exact, sigmoid_half
+from kernels.hstu_attention.triton_kernel_splits import part_of
 
 
 @triton.jit
@@ -194,6 +195,7 @@ def hstu_attention_kernel(
     K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr,
     SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, ONE_LOOP: tl.constexpr, CACHED: tl.constexpr,
+    SPLITS: tl.constexpr = 1,
 ):  # fmt: skip
     """Out[i, h] = sum over the visible columns j of row i of SiLU(alpha (q_i k_j + bias_ij)) * scale_i * v_j.
 
@@ -214,6 +216,8 @@ def hstu_attention_kernel(
             GPU.
         ONE_LOOP: whether to mask every block: for sequences of a few blocks, one loop fills its pipeline
             once.
+        SPLITS: programs along the grid's second axis that share a block's columns. Out is then (SPLITS, L,
+            NUM_HEADS, V_DIM) in float32, one sum for each.
     """
     program = tl.program_id(0)
     # Equal groups: a small last one would leave multiprocessors idle.
@@ -280,10 +284,11 @@ def hstu_attention_kernel(
         whole = low
         cut = low
     else:
+        first_whole, last_whole = part_of(whole, cut, BLOCK_N, SPLITS)
         accs = _accumulate(
             accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
             own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
-            contextual, window, alpha, whole, cut, 0, 0, 0, 0, 0,
+            contextual, window, alpha, first_whole, last_whole, 0, 0, 0, 0, 0,
             HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
             stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
             HEADS, DOT, SIGMOID, USE_TMA, MASKED=False,
@@ -304,6 +309,7 @@ def hstu_attention_kernel(
         second = whole - low
         third = second + tl.maximum((high - cut + BLOCK_N - 1) // BLOCK_N * BLOCK_N, 0)
         stop = third + tl.maximum(end - own, 0)
+    begin, stop = part_of(begin, stop, BLOCK_N, SPLITS)
     accs = _accumulate(
         accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
         own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
@@ -316,6 +322,8 @@ def hstu_attention_kernel(
     column = tl.arange(0, BLOCK_V)
     out_at = Out + query_start * stride_ol + head.to(tl.int64) * stride_oh
     out_at += rows.to(tl.int64)[:, None] * stride_ol + column[None, :]
+    if SPLITS > 1:
+        out_at += tl.program_id(1).to(tl.int64) * tl.load(offsets + num_sequences) * stride_ol
     factor = tl.full([BLOCK_M], scale, tl.float32)
     if HAS_SCALE:
         factor = tl.load(attn_scale + query_start + rows, mask=inside, other=0.0).to(tl.float32)

@@ -11,6 +11,7 @@ from operator import or_
 from typing import Any, NamedTuple
 
 import torch
+import triton
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -18,8 +19,21 @@ from kernels.hstu_attention.buckets import bucket_table_on
 from kernels.hstu_attention.layout import Call, Layout, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.new_rows import Appended
-from kernels.hstu_attention.schedules import Schedule, choose_schedule, fitting, padded_dim, size_class
+from kernels.hstu_attention.schedules import (
+    Schedule,
+    choose_schedule,
+    fitting,
+    padded_dim,
+    size_class,
+    splits_of_call,
+    splits_of_new_rows,
+)
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
+from kernels.hstu_attention.triton_kernel_splits import sum_of_splits_kernel
+
+# Rows of the blocks that a call of few programs has, and elements of a program that sums their results.
+_FEW_ROWS = 16
+_SUMMED = 512
 
 
 def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Schedule:
@@ -89,6 +103,10 @@ def launch_call(
         return out
     of_mask = _mask_arguments(mask, q.device)
     firsts = None if appended is None else appended.firsts
+    if appended is None:
+        splits = splits_of_call(q, mask, sequences)
+    else:
+        splits = splits_of_new_rows(appended.blocks(_FEW_ROWS) * sequences * heads, max_seq_len)
     tensors = [q, k, v, out, None, None, offsets, firsts, *of_mask.tensors]
     # Addresses in place of tensors, which Triton's launcher would look up in the driver.
     arguments: list[object] = [0 if x is None else x.data_ptr() for x in tensors]
@@ -97,6 +115,7 @@ def launch_call(
     key = (
         schedule or size_class(q, v, max_seq_len, sequences),
         appended is not None,
+        splits,
         dot_precision,
         of_mask.flags,
         odd,
@@ -104,8 +123,14 @@ def launch_call(
     )
     plan = layout.plans.get(key)
     if plan is None:
-        chosen = schedule or with_descriptors(choose_schedule(q, v, max_seq_len, mask, sequences), k, v)
-        constants = kernel_constants(q, k, v, out, of_mask.flags, dot_precision, chosen, appended is not None)
+        chosen = schedule
+        if chosen is None:
+            chosen = with_descriptors(choose_schedule(q, v, max_seq_len, mask, sequences), k, v)
+            chosen = replace(chosen, splits=splits)
+        target = _target(out, chosen)
+        constants = kernel_constants(
+            q, k, v, target, of_mask.flags, dot_precision, chosen, appended is not None
+        )
         plan = layout.plans[key] = _Plan(chosen, constants)
     if plan.schedule.use_tma:
         arguments[4:6] = tensors[4:6] = descriptors(k, v, plan.schedule)
@@ -113,7 +138,11 @@ def launch_call(
         capacity, blocks = 0, -(-max_seq_len // plan.schedule.block_m)
     else:
         capacity, blocks = appended.capacity, appended.blocks(plan.schedule.block_m)
-    grid = (blocks * sequences * heads // plan.schedule.heads, 1, 1)
+    splits = plan.schedule.splits
+    if splits > 1:
+        tensors[3] = _target(out, plan.schedule)
+        arguments[3] = tensors[3].data_ptr()
+    grid = (blocks * sequences * heads // plan.schedule.heads, splits, 1)
     numbers = kernel_numbers(of_mask, sequences, blocks, capacity, mask.divisor)
     if plan.compiled is None:
         plan.compiled = hstu_attention_kernel[grid](
@@ -125,7 +154,19 @@ def launch_call(
         )
     else:
         plan.compiled[grid](*arguments, *numbers, *plan.constants)
+    if splits > 1:
+        sum_of_splits_kernel[(triton.cdiv(out.numel(), _SUMMED),)](
+            tensors[3], out, out.numel(), *out.stride()[:2], heads, out.size(2), splits, _SUMMED
+        )
     return out
+
+
+def _target(out: torch.Tensor, schedule: Schedule) -> torch.Tensor:
+    """What the attention's kernel writes: the result, or float32 sums of each program that shares columns."""
+    if schedule.splits == 1:
+        return out
+    rows, heads, dim = out.shape
+    return out.new_empty((schedule.splits * rows, heads, dim), dtype=torch.float32)
 
 
 def kernel_arguments(
@@ -162,7 +203,7 @@ def kernel_constants(
     schedule: Schedule,
     is_cached: bool = False,
 ) -> tuple[object, ...]:
-    """The kernel's arguments from stride_ql to CACHED."""
+    """The kernel's arguments from stride_ql to SPLITS."""
     dims = (q.size(2), v.size(2))
     return (
         *(stride for x in (q, k, v, out) for stride in x.stride()[:2]),
@@ -179,6 +220,7 @@ def kernel_constants(
         schedule.use_tma,
         schedule.one_loop,
         is_cached,
+        schedule.splits,
     )
 
 

@@ -89,7 +89,15 @@ def test_tf32_is_right(name, monkeypatch):
 @needs_triton
 @pytest.mark.parametrize("name", ["research, heads of 25", "causal", "everything"])
 @pytest.mark.parametrize(
-    "cut", [{"block_m": 16, "block_n": 64}, {"heads": 2, "block_m": 64}, {"one_loop": True}]
+    "cut",
+    [
+        {"block_m": 16, "block_n": 64},
+        {"heads": 2, "block_m": 64},
+        {"one_loop": True},
+        {"splits": 2},
+        {"splits": 5, "block_n": 16},
+    ],
+    ids=str,
 )
 def test_the_schedule_changes_nothing(name, cut):
     from kernels.hstu_attention import triton_launch

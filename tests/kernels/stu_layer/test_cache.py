@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 
-from kernels.hstu_attention import ProductionMask, hstu_attention, hstu_attention_cached
+from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention, hstu_attention_cached
 from kernels.stu_layer import empty_cache, extend_stu_layers, stu_layers
+from parity.base.precision import PRECISIONS
+from parity.verdict.rule import Verdict, judge
 from reference.stu import STULayer, STUStack
 from tests.kernels.marks import DEVICE, GPU, needs_triton
 from tests.kernels.mutation import mutated
@@ -135,6 +139,91 @@ def test_the_attention_has_the_bits_of_a_call_over_all_rows(shape, window, conte
     new = torch.nn.functional.pad((offsets.diff() - firsts).cumsum(0), (1, 0))
     result = hstu_attention_cached(q[rows], *caches, new, firsts, 150, 19, mask)
     assert torch.equal(result, whole[rows])
+
+
+def one_new_row(mask: ProductionMask, lengths: list[int], precision: str) -> tuple[torch.Tensor, Verdict]:
+    """The last row of each sequence from a cached call, and its verdict against a call over all rows."""
+    dtype = PRECISIONS[precision].dtype
+    q, k, v, caches = drawn(2, 16, lengths, max(lengths) + 3, dtype)
+    offsets = torch.tensor((0, *lengths)).cumsum(0).to(DEVICE)
+    last = offsets[1:] - 1
+    # A slice of a wider tensor, as a layer's.
+    out = q.new_full((len(lengths), 3, 2, 16), float("nan"))[:, 1]
+    new = torch.arange(len(lengths) + 1).to(DEVICE)
+    of_last = replace(mask, attn_scale=mask.attn_scale[last])
+    hstu_attention_cached(q[last], *caches, new, offsets.diff() - 1, max(lengths), 1, of_last, out=out)
+    wide = replace(mask, attn_scale=mask.attn_scale.double())
+    exact = hstu_attention(*(x.double() for x in (q, k, v)), offsets, max(lengths), wide, backend="eager")
+    eager = hstu_attention(q, k, v, offsets, max(lengths), mask, backend="eager")
+    return out, judge(exact[last].cpu(), eager[last].cpu(), out.cpu(), PRECISIONS[precision], max(lengths))
+
+
+def masks_of_one_new_row() -> Iterator[tuple[ProductionMask, list[int]]]:
+    """Four programs share the columns of rows as long as these."""
+    lengths = [1100, 3, 700]
+    scale = torch.linspace(0.5, 2.0, sum(lengths)).to(DEVICE)
+    targets = torch.tensor([20, 1, 0]).to(DEVICE)
+    for window, of_mask in itertools.product((0, 300), (None, targets)):
+        yield ProductionMask(0.3, 1.0, scale, of_mask, window), lengths
+
+
+@needs_triton
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_programs_share_the_columns_of_one_new_row(precision, number, monkeypatch):
+    from kernels.hstu_attention import triton_launch
+
+    used = []
+    rule = triton_launch.splits_of_new_rows
+    monkeypatch.setattr(triton_launch, "splits_of_new_rows", lambda *a: used.append(rule(*a)) or used[-1])
+    mask, lengths = list(masks_of_one_new_row())[number]
+    result, verdict = one_new_row(mask, lengths, precision)
+    assert used == [4]
+    assert verdict.passed, verdict.reason
+    assert torch.equal(result, one_new_row(mask, lengths, precision)[0])
+
+
+@needs_triton
+@pytest.mark.parametrize("name", MASKS)
+def test_steps_whose_columns_programs_share_are_right(name, monkeypatch):
+    from kernels.hstu_attention import schedules
+
+    monkeypatch.setattr(schedules, "_COLUMNS_OF_SPLIT", 8)
+    inputs = without_targets(inputs_of(MASKS[name], torch.float32))
+    actual = judged(inputs, MASKS[name], "fp32", lambda placed: stepped(placed, "triton"))
+    assert actual.passed, actual.reason
+
+
+def test_few_programs_share_columns():
+    from kernels.hstu_attention.schedules import splits_of_call, splits_of_new_rows
+
+    programs, lengths = (1, 4, 8, 32, 66, 67, 500), (0, 511, 512, 2047, 100_000)
+    assert [splits_of_new_rows(n, 4096) for n in programs] == [16, 16, 16, 4, 2, 1, 1]
+    assert [splits_of_new_rows(4, n) for n in lengths] == [1, 1, 2, 4, 32]
+    q, mask = torch.empty(9000, 2, 64, dtype=torch.float16, device="meta"), ProductionMask(1.0, 1.0)
+    rows = (4095, 4096, 8191, 8192)
+    assert [splits_of_call(q[:n], mask, 1) for n in rows] == [1, 2, 2, 2]
+    assert [splits_of_call(q[:n], mask, 2) for n in rows] == [1, 1, 1, 2]
+    assert splits_of_call(q.repeat(1, 2, 1), mask, 1) == 1
+    assert splits_of_call(q.float(), mask, 1) == 1
+    assert splits_of_call(q, ResearchMask(q[:1, 0, 0], 1.0), 1) == 1
+
+
+SPLIT_FAULTS = {
+    "one part alone": ("split * count.to(tl.int64)", "0 * count.to(tl.int64)"),
+    "a part is missing": ("in tl.static_range(SPLITS)", "in tl.static_range(SPLITS - 1)"),
+    "another head's place": ("head % NUM_HEADS * stride_oh", "(head + 1) % NUM_HEADS * stride_oh"),
+}
+
+
+@needs_triton
+@pytest.mark.parametrize("fault", SPLIT_FAULTS)
+def test_a_fault_in_the_sum_of_splits_is_caught(fault, tmp_path, monkeypatch):
+    from kernels.hstu_attention import triton_kernel_splits, triton_launch
+
+    faulty = mutated(triton_kernel_splits, *SPLIT_FAULTS[fault], tmp_path, monkeypatch)
+    monkeypatch.setattr(triton_launch, "sum_of_splits_kernel", faulty.sum_of_splits_kernel)
+    assert not one_new_row(*next(masks_of_one_new_row()), "fp32")[1].passed
 
 
 FAULTS = {
