@@ -1,8 +1,9 @@
-"""The Triton forms of `kernels.dlrm.bags`: a program looks up one row of the batch in several tables.
+"""The Triton forms of `kernels.dlrm.bags`.
 
-A tile is (tables, columns). Each step of the loop over a bag's indices loads one row of every table of the
-tile. A program thus has as many independent reads of whole rows in flight as its tile has tables. Rows of
-codes are dequantised in registers.
+A tile is (bags, columns). Each step of the loop over the bags' indices loads one row of every bag. A program
+thus has as many independent reads of whole rows in flight as its tile has bags. `embedding_bags` has tiles of
+one table, whose bags lie side by side in the memory of offsets and indices. With the interaction, a tile has
+one row of the batch in all tables. Rows of codes are dequantised in registers.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import triton.language as tl
 from kernels.dlrm.interaction_triton import block_sizes, store_interaction
 from kernels.dlrm.tables import Bags, TableGroup
 
-# Tables of a tile of `embedding_bags`: 16 rows of 128 float32 are 8 KiB in flight a program.
-_TABLES = 16
-_BAG_WARPS = 2
-# Warps of a tile of rows of codes, by a sweep in benchmarks/results/quantisation.md.
-_CODED_WARPS = 1
+# Elements of a tile of `embedding_bags`, and its most bags: those of a tile wait for the longest one, and few
+# elements leave registers for many tiles. By a sweep in benchmarks/results/quantisation.md.
+_ELEMENTS = 1024
+_MOST_BAGS = 16
+_BAG_WARPS = 1
 _INTERACTION_WARPS = 4
 
 
@@ -46,21 +47,21 @@ def dequantised(rows, more, BITS: tl.constexpr, D: tl.constexpr, BD: tl.constexp
 
 @triton.jit
 def pool(
-    table, wanted, row, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
+    address, bag, wanted, indices_ptr, weights_ptr, offsets_ptr,
     ELEMENT: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, ROUNDED: tl.constexpr,
     WEIGHTED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
 ):  # fmt: skip
-    """Sums (tables of the tile, BD) in float32 of the bags of ``row``; zero where ``wanted`` is false."""
+    """Sums (bags of the tile, BD) in float32; zero where ``wanted`` is false. Tables lie at ``address``."""
     column = tl.arange(0, BD)
-    address = tl.load(addresses_ptr + table, mask=wanted, other=0)
-    bag = table.to(tl.int64) * batch + row
     at = tl.load(offsets_ptr + bag, mask=wanted, other=0)
     end = tl.load(offsets_ptr + bag + 1, mask=wanted, other=0)
-    total = tl.zeros((table.shape[0], BD), dtype=tl.float32)
+    total = tl.zeros((bag.shape[0], BD), dtype=tl.float32)
     longest = tl.max(end - at, axis=0)
+    index = tl.load(indices_ptr + at, mask=at < end, other=0).to(tl.int64)
     while longest > 0:
         more = at < end
-        index = tl.load(indices_ptr + at, mask=more, other=0).to(tl.int64)
+        # The next index is on its way while the row of this one is.
+        next_index = tl.load(indices_ptr + at + 1, mask=at + 1 < end, other=0).to(tl.int64)
         rows = address + index * ROW_BYTES
         if BITS:
             values = dequantised(rows, more, BITS, D, BD, ALIGNMENT).to(ROUNDED).to(tl.float32)
@@ -74,6 +75,7 @@ def pool(
             values *= tl.load(weights_ptr + at, mask=more, other=0.0).to(tl.float32)[:, None]
         total += values
         at += 1
+        index = next_index
         longest -= 1
     return total
 
@@ -82,17 +84,17 @@ def pool(
 def _bags_kernel(
     out_ptr, out_stride, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
     ELEMENT: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, WEIGHTED: tl.constexpr,
-    T: tl.constexpr, D: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
+    D: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    table = tl.program_id(1) * BT + tl.arange(0, BT)
-    wanted = table < T
+    row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
+    table = tl.program_id(1).to(tl.int64)
+    wanted = row < batch
     total = pool(
-        table, wanted, row, batch, addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
+        tl.load(addresses_ptr + table), table * batch + row, wanted, indices_ptr, weights_ptr, offsets_ptr,
         ELEMENT, BITS, ROW_BYTES, out_ptr.dtype.element_ty, WEIGHTED, D, BD, ALIGNMENT,
     )  # fmt: skip
     column = tl.arange(0, BD)
-    at = row * out_stride + table[:, None] * D + column[None, :]
+    at = row[:, None] * out_stride + table * D + column[None, :]
     inside = wanted[:, None] & (column[None, :] < D)
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -107,9 +109,10 @@ def _bags_interaction_kernel(
     row = tl.program_id(0).to(tl.int64)
     # Vector 0 is the dense one, vector v table v - 1.
     vector = tl.arange(0, BF)
+    wanted = (vector > 0) & (vector <= T)
+    address = tl.load(addresses_ptr + vector - 1, mask=wanted, other=0)
     total = pool(
-        vector - 1, (vector > 0) & (vector <= T), row, batch,
-        addresses_ptr, indices_ptr, weights_ptr, offsets_ptr,
+        address, (vector - 1).to(tl.int64) * batch + row, wanted, indices_ptr, weights_ptr, offsets_ptr,
         ELEMENT, BITS, ROW_BYTES, dense_ptr.dtype.element_ty, WEIGHTED, D, BD, ALIGNMENT,
     )  # fmt: skip
     column = tl.arange(0, BD)
@@ -118,7 +121,7 @@ def _bags_interaction_kernel(
     store_interaction(dense, features, out_ptr + row * out_stride, T + 1, D, ITSELF, BF, BD)
 
 
-_ELEMENTS = {
+_TYPES = {
     torch.float32: tl.float32,
     torch.float16: tl.float16,
     torch.bfloat16: tl.bfloat16,
@@ -133,11 +136,10 @@ def _lookup_arguments(group: TableGroup, bags: Bags) -> tuple[list[torch.Tensor]
     alignment = math.gcd(16, row_bytes, *(table.data_ptr() for table in group.tables))
     weights = bags.indices_L if bags.weights_L is None else bags.weights_L
     facts = {
-        "ELEMENT": _ELEMENTS[group.tables[0].dtype],
+        "ELEMENT": _TYPES[group.tables[0].dtype],
         "BITS": group.bits,
         "ROW_BYTES": row_bytes,
         "WEIGHTED": bags.weights_L is not None,
-        "T": len(group.tables),
         "D": group.columns,
         "ALIGNMENT": alignment,
         # A dequantised value is rounded after the product: one instruction for product and sum rounds once.
@@ -150,16 +152,17 @@ def launch_bags(group: TableGroup, bags: Bags, out: torch.Tensor) -> None:
     """Write the pooled rows of all tables to ``out`` (B, T, D)."""
     tensors, facts = _lookup_arguments(group, bags)
     batch, tables = out.shape[:2]
-    block_tables = min(_TABLES, triton.next_power_of_2(tables))
-    _bags_kernel[(batch, triton.cdiv(tables, block_tables))](
+    columns = triton.next_power_of_2(group.columns)
+    rows = max(1, min(_MOST_BAGS, _ELEMENTS // columns))
+    _bags_kernel[(triton.cdiv(batch, rows), tables)](
         out,
         out.stride(0),
         batch,
         *tensors,
         **facts,
-        BT=block_tables,
-        BD=triton.next_power_of_2(group.columns),
-        num_warps=_CODED_WARPS if group.bits else _BAG_WARPS,
+        BR=rows,
+        BD=columns,
+        num_warps=_BAG_WARPS,
     )
 
 
@@ -177,6 +180,7 @@ def launch_bags_interaction(
         batch,
         *tensors,
         **facts,
+        T=len(group.tables),
         ITSELF=itself,
         BF=block_vectors,
         BD=block_columns,
