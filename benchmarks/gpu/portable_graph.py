@@ -5,8 +5,10 @@
 Research HSTU as in `configs/hstu_ml1m_large.yaml`: 8 blocks, D 50, 2 heads of 25, N 211, synthetic histories.
 Each side is a parity runner. The runner tripy runs the port without plugins, step by step (`plan`) and fused
 (`fused`, TRIPY_PORTABLE_FUSE=1), and both as replays of a graph (TRIPY_PORTABLE_CUDA_GRAPHS=1) with copies of
-inputs and results. All sides run in one process, in interleaved rounds. Times are between two CUDA events
-around a call and include host time.
+inputs and results. Times are between two CUDA events around a call and include host time.
+
+A cell, one precision and one batch size, is one process, in which all sides run in interleaved rounds. The
+processes compile side by side. When all are ready, they time one after another.
 
 Prints a table: milliseconds of each side by precision and batch size, ratios, and errors. The last timed
 result is compared with float64.
@@ -16,12 +18,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import numpy as np
@@ -84,8 +90,52 @@ def relative_error(outputs: Mapping[str, torch.Tensor], exact: Mapping[str, torc
     )
 
 
-def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Times and errors of every side for one case."""
+@dataclass(frozen=True)
+class Cell:
+    """One precision and batch size, and the signs between its process and the others.
+
+    Attributes:
+        ready: All cells wait here until each one has compiled.
+        turn: Held by the cell that times.
+        results: Where each cell puts its label, its results and the GPU's state behind it.
+    """
+
+    precision: str
+    batch: int
+    rounds: int
+    ready: Any
+    turn: Any
+    results: Any
+
+    @property
+    def label(self) -> str:
+        return f"{self.precision} B {self.batch}"
+
+    def run(self) -> None:
+        """Measures. A cell that fails does not keep the others waiting."""
+        try:
+            case = load_case("hstu_ml1m_large").with_input(batch_size=self.batch)
+            found = measure(case, self.precision, self.rounds, partial(print, self.label), self._timing)
+            self.results.put((self.label, found, gpu_state()))
+        except BaseException:
+            self.ready.abort()
+            raise
+
+    @contextmanager
+    def _timing(self) -> Iterator[None]:
+        self.ready.wait()
+        with self.turn:
+            yield
+
+
+def measure(
+    case: Any,
+    precision: str,
+    rounds: int,
+    progress: Callable[[str], None],
+    timing: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> dict[str, Any]:
+    """Times and errors of every side for one case; entering `timing` waits until the machine is quiet."""
     tensors = case_weights(case)[0]
     arrays = make_inputs(case).typical.arrays
     sides = make_sides(case, precision, tensors)
@@ -97,12 +147,13 @@ def measure(case: Any, precision: str, rounds: int, progress: Callable[[str], No
         progress(f"{side.name} prepared in {prepared[side.name]:.1f} s")
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
     outputs: dict[str, Mapping[str, torch.Tensor]] = {}
-    for _ in range(rounds):
-        for side in sides:
-            # The first call after another side's does not count.
-            timed = side.time(arrays, 3)
-            seconds[side.name] += timed.seconds[1:]
-            outputs[side.name] = timed.result
+    with timing():
+        for _ in range(rounds):
+            for side in sides:
+                # The first call after another side's does not count.
+                timed = side.time(arrays, 3)
+                seconds[side.name] += timed.seconds[1:]
+                outputs[side.name] = timed.result
     oracle = make_runner("oracle")
     oracle.load(case, PRECISIONS[precision], tensors)
     exact = oracle.run(arrays)
@@ -143,17 +194,36 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("needs a CUDA device, and PyTorch has none")
-    results: dict[str, Any] = {}
     document: dict[str, Any] = {"environment": environment(), "gpu": {"before": gpu_state()}}
-    for precision in options.precision:
-        for batch in options.batch:
-            label = f"{precision} B {batch}"
-            case = load_case("hstu_ml1m_large").with_input(batch_size=batch)
-            results[label] = measure(case, precision, options.rounds, lambda t, at=label: print(at, t))
-            document["gpu"][f"after {label}"] = gpu_state()
-            if options.out:
-                options.out.write_text(json.dumps({**document, "results": results}, indent=1))
-    print(table(results))
+    # A process with CUDA cannot fork.
+    own = multiprocessing.get_context("spawn")
+    sizes = [(precision, batch) for precision in options.precision for batch in options.batch]
+    ready, turn, queue = own.Barrier(len(sizes)), own.Lock(), own.Queue()
+    cells = [Cell(precision, batch, options.rounds, ready, turn, queue) for precision, batch in sizes]
+    processes = [own.Process(target=cell.run) for cell in cells]
+    for process in processes:
+        process.start()
+    found: dict[str, Any] = {}
+    while len(found) < len(cells) and (any(p.is_alive() for p in processes) or not queue.empty()):
+        try:
+            label, result, state = queue.get(timeout=1)
+        except Empty:
+            if any(p.exitcode for p in processes):
+                # One that was killed told nobody.
+                ready.abort()
+            continue
+        found[label] = result
+        document["gpu"][f"after {label}"] = state
+        results = {cell.label: found[cell.label] for cell in cells if cell.label in found}
+        if options.out:
+            options.out.write_text(json.dumps({**document, "results": results}, indent=1))
+    for process in processes:
+        process.join()
+    if found:
+        print(table({cell.label: found[cell.label] for cell in cells if cell.label in found}))
+    missing = [cell.label for cell in cells if cell.label not in found]
+    if missing:
+        sys.exit(f"no result: {', '.join(missing)}; see the errors above")
 
 
 if __name__ == "__main__":
