@@ -5,9 +5,11 @@ Verdicts use these files alone, so that a saved run replays identically.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -36,8 +38,8 @@ from parity.execution.timings import prepare_timing, time_runners
 
 LONGEST_TIMED = 10.0
 """Longest run of the reference that is timed, in seconds: medians and spreads take dozens of runs."""
-LARGEST_TIMED = 2**34
-"""Largest memory of a run of the reference that is timed on a GPU, in bytes. Each graph holds it."""
+LARGEST_TIMED = 2**33
+"""Largest memory of a run of the reference that is timed on a GPU, in bytes. Several graphs hold it."""
 DEFAULT_BUDGET = MemoryBudget()
 
 Progress = Callable[[str], None]
@@ -166,14 +168,16 @@ class _Collection:
             self._oracle_uses_gpu = self._request(name, Commands.place_oracle, inputs)
             record.label = self._ask(name, Commands.start, self._scheduler.threads_shared).label
         if name != REFERENCE and record.taps_modules:
-            with _step(record, "the run with taps"), self._part(name):
-                self._request(name, Commands.run_tapped, inputs, folder.tapped, self._budget, self._calls)
+            with _step(record, "the run with taps"):
+                self._ask(name, Commands.run_tapped, inputs, folder.tapped, self._budget, self._calls)
         if record.appends:
-            with _step(record, "the appends"), self._room_for(needed.appending):
-                self._request(name, Commands.run_incremental, inputs, folder.incremental)
+            room = partial(self._room_for, needed.appending)
+            with _step(record, "the appends"):
+                self._ask_in(room, name, Commands.run_incremental, inputs, folder.incremental)
         if name != ORACLE:
-            with _step(record, "the run"), self._room_for(needed.forward):
-                seconds = self._request(name, Commands.run, inputs, folder.untapped)
+            room = partial(self._room_for, needed.forward)
+            with _step(record, "the run"):
+                seconds = self._ask_in(room, name, Commands.run, inputs, folder.untapped)
                 if name == REFERENCE:
                     self._reference_seconds = seconds
             if record.taps_modules and batch.folder.poisoned.exists():
@@ -196,9 +200,8 @@ class _Collection:
 
     def _record_calls(self) -> WorkingBytes:
         """Run the reference with taps, which the other runners wait for."""
-        with self._scheduler.recording():
-            arguments = (self._batch.folder.inputs, self._calls, self._budget)
-            needed = self._request(REFERENCE, Commands.record, *arguments)
+        arguments = (self._batch.folder.inputs, self._calls, self._budget)
+        needed = self._ask_in(self._scheduler.recording, REFERENCE, Commands.record, *arguments)
         require_memory(self._budget, needed.largest)
         self._reference_bytes = needed.forward
         self._recorded.set_result(needed)
@@ -218,11 +221,11 @@ class _Collection:
     ) -> None:
         # The reference always runs the whole batch.
         calls = None if name == REFERENCE else self._calls
-        room = self._room_for(needed.forward) if name == REFERENCE else self._scheduler.shared()
+        room = partial(self._room_for, needed.forward) if name == REFERENCE else self._scheduler.shared
         clean = folder.tapped if is_saved(folder.tapped) else None
         arguments = (self._batch.folder.poisoned, folder.poisoned, self._budget, calls, clean)
-        with _step(record, "the run with garbage in the padding"), room:
-            self._request(name, Commands.run_tapped, *arguments)
+        with _step(record, "the run with garbage in the padding"):
+            self._ask_in(room, name, Commands.run_tapped, *arguments)
 
     def _run_row_trials(
         self, record: RunnerRecord, name: str, folder: RunnerFolder, needed: WorkingBytes
@@ -230,11 +233,11 @@ class _Collection:
         # The reference, and a runner without taps, always run the whole batch.
         in_parts = record.taps_modules and name != REFERENCE
         calls = self._calls if in_parts else None
-        room = self._scheduler.shared() if in_parts else self._room_for(needed.forward)
+        room = self._scheduler.shared if in_parts else partial(self._room_for, needed.forward)
         captured = folder.tapped if record.taps_modules else folder.untapped
         arguments = (self._batch.folder.inputs, captured, self._budget, calls)
-        with _step(record, "the run of other batches of the rows"), room:
-            trials = self._request(name, Commands.run_row_trials, *arguments)
+        with _step(record, "the run of other batches of the rows"):
+            trials = self._ask_in(room, name, Commands.run_row_trials, *arguments)
             record.row_trials = [RowTrialRecord(**vars(trial)) for trial in trials]
 
     def _part(self, name: str) -> AbstractContextManager[None]:
@@ -244,7 +247,9 @@ class _Collection:
 
     def _room_for(self, needed: int) -> AbstractContextManager[None]:
         """The part of the machine for a run of the whole batch that takes so many bytes."""
-        alone = needed > self._budget.alone_bytes
+        # On a GPU only a bound of the user is about the memory that such a run takes of the host.
+        counts = not self._has_gpu() or math.isfinite(self._budget.memory)
+        alone = counts and needed > self._budget.alone_bytes
         return self._scheduler.alone() if alone else self._scheduler.shared()
 
     def _ask(
@@ -254,8 +259,26 @@ class _Collection:
         *arguments: Arguments.args,
         **keywords: Arguments.kwargs,
     ) -> Result:
-        with self._part(name):
-            return self._request(name, command, *arguments, **keywords)
+        return self._ask_in(partial(self._part, name), name, command, *arguments, **keywords)
+
+    def _ask_in(
+        self,
+        room: Callable[[], AbstractContextManager[None]],
+        name: str,
+        command: Callable[Concatenate[Commands, Arguments], Result],
+        *arguments: Arguments.args,
+        **keywords: Arguments.kwargs,
+    ) -> Result:
+        """A command in a part of the machine; where others left it no memory of the GPU, again alone."""
+        process = self._pool.get(name, self._batch.precision)
+        try:
+            with room():
+                return process.request(command, *arguments, **keywords)
+        except RunnerFailure as failure:
+            if failure.status is not Status.OUT_OF_MEMORY or not (self._has_gpu() and process.alive):
+                raise
+        with self._scheduler.alone():
+            return process.request(command, *arguments, **keywords)
 
     def _request(
         self,

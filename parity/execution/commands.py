@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from parity.capture.slices import (
 )
 from parity.capture.spool import CannotWrite
 from parity.capture.store import save_capture
+from parity.execution import gpu_memory
 from parity.execution.errors import error_text, is_allocation_failure
 from parity.execution.timing_commands import TimingCommands
 from parity.runners.base import (
@@ -198,8 +200,9 @@ class Commands(TimingCommands):
             needed = max(needed, self._tapped_bytes(recorded))
         for part in parts(self._model, arrays, needed, budget.slice_bytes):
             tensors = part.inputs(recorded.call_inputs)
-            results = self._able(TapsModules).run_call(call, tensors, part.arrays, whole=part.rows is None)
-            part.into(capture.tensors, recorded).update(results)
+            run = partial(self._able(TapsModules).run_call, call, tensors, part.arrays, part.rows is None)
+            part.into(capture.tensors, recorded).update(gpu_memory.with_room(run))
+        gpu_memory.give_back()
 
     def _tapped_bytes(self, recorded: Capture) -> int:
         runner = self._runner

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from parity.base.code import file_digest
+from parity.base.code import file_digest, file_digests
 from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import MAX_BYTES, parse_json, write_new
@@ -64,7 +64,8 @@ def write_files(folder: PrecisionFolder, code: Iterable[Mapping[str, str]]) -> N
     Raises:
         UserError: The folder cannot be written, or the code differs from process to process.
     """
-    files = {name: file_digest(path) for name, path in _files(folder.path).items()}
+    paths = _files(folder.path)
+    files = dict(zip(paths, file_digests(paths.values()), strict=True))
     write_new(folder.files, sealed({"batch": _place(folder), "files": files, "code": _one_state(code)}))
 
 

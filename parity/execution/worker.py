@@ -21,7 +21,7 @@ from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 from parity.base.interruption import raisable, stay_if_ending, undoing
 from parity.base.process import leave_out_of_collections, reuse_freed_memory
 from parity.capture.spool import CannotWrite
-from parity.execution import fork_server
+from parity.execution import fork_server, gpu_memory
 from parity.execution.commands import Commands
 from parity.execution.errors import error_text, first_line, is_allocation_failure
 from parity.execution.record import RunnerFailure, Status
@@ -200,7 +200,10 @@ def _serve(name: str, pipe: Connection, log: str, environment: dict[str, str]) -
             command, arguments, keywords = pipe.recv()
         except EOFError:
             return
-        pipe.send(_answer(commands, command, arguments, keywords))
+        answer = _answer(commands, command, arguments, keywords)
+        # Before the answer: the next command of another process may need it.
+        gpu_memory.give_back()
+        pipe.send(answer)
         if not has_started:
             # The first command starts the runner, which imports more.
             leave_out_of_collections()

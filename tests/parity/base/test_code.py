@@ -1,5 +1,6 @@
-"""Which files belong to libraries, and which to the user."""
+"""Which files belong to libraries, and which to the user; digests of files."""
 
+import hashlib
 import sys
 import sysconfig
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity.base.code import is_library
+from parity.base.code import file_digests, is_library
 
 
 @pytest.fixture
@@ -56,3 +57,11 @@ def test_the_source_of_an_editable_installation_is_the_users(tmp_path, monkeypat
 def test_a_file_under_the_interpreters_prefix_is_the_users():
     """With the prefix /usr, code in /usr/src/app is the user's."""
     assert not is_library(str(Path(sys.base_prefix) / "src/app/model.py"))
+
+
+def test_digests_of_files_are_in_their_order(tmp_path):
+    paths = [tmp_path / str(number) for number in range(20)]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]) * (3_000_000 if number == 0 else 7))
+    assert file_digests(paths) == [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    assert file_digests([]) == []

@@ -366,3 +366,16 @@ def test_a_module_that_would_end_its_process_alone_is_a_problem(isolated, monkey
 def test_a_module_that_runs_out_of_memory_alone_ends_the_runner(isolated, error):
     with pytest.raises(type(error)):
         isolated(error)
+
+
+def test_a_module_alone_waits_for_memory_of_the_gpu(isolated, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+    given_back = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(True))
+    monkeypatch.setattr("parity.execution.gpu_memory._PAUSE", 0.001)
+    monkeypatch.setattr("parity.execution.gpu_memory.PATIENCE", 0.05)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        isolated(RuntimeError("out of memory"))
+    assert len(given_back) > 1
