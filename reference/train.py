@@ -36,17 +36,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from configs import CaseConfig, ConfigError, load_case
-from datasets import movielens
-from datasets.criteo import logs as criteo
 from datasets.errors import DataError
 from parity.base.interruption import remaining, undoing
 from parity.base.locks import Locked, locked, made
 from parity.base.option_numbers import NUMBER, IntegerRange
 from parity.base.streams import require_output
 from reference import training_dlrm, training_dlrmv3, training_hstu
-from reference.build import build_dlrm, build_hstu
 from reference.checkpoints import BEST, CHECKPOINT, TrainingError, TrainingFolder, remove_parts, unwritable
-from reference.training import Listener, Losses, Result, Schedule, Task, fit
+from reference.training import Listener, Losses, Result, Schedule, fit
+from reference.training_tasks import task_of
 
 BAD_INPUT = 2
 RUNS = Path("trained")
@@ -120,6 +118,13 @@ class _Program(click.Command):
 @click.option(
     "--seed", type=IntegerRange(min=0, max=2**63 - 1), default=0, show_default=True, help="Of all draws."
 )
+@click.option(
+    "--device",
+    type=click.Choice(training_dlrmv3.DEVICES),
+    default="cpu",
+    show_default=True,
+    help="Of DLRMv3.",
+)
 @click.option("--resume", is_flag=True, help="Continue the run in --out, with the same options.")
 def main(
     case_name: str,
@@ -131,6 +136,7 @@ def main(
     optimizer: str | None,
     learning_rate: float | None,
     seed: int,
+    device: str,
     resume: bool,
 ) -> None:
     """Train the reference on recorded data or generated requests, with the public recipes."""
@@ -149,13 +155,14 @@ def main(
         # The reference draws its initial values from both libraries' global generators.
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
-        task, digest = _task(case, data, optimizer, rate)
+        task, digest = task_of(case, data, optimizer, rate, device)
         settings = {
             "case": case.name,
             "model": hashlib.sha256(case.model.model_dump_json().encode()).hexdigest(),
             "data": digest,
             "optimizer": optimizer,
             "learning_rate": rate,
+            "device": device,
         }
         with _alone_in(path), _progress(console, schedule) as listener:
             result = fit(task, schedule, folder, settings, listener)
@@ -237,80 +244,6 @@ def _learning_rate(optimizer: str, asked: float | None) -> float:
         problem = f"is no positive number up to {_MOST_RATE:g}"
         raise TrainingError("--learning-rate", asked, problem, "give one such as 0.01")
     return asked
-
-
-def _task(case: CaseConfig, path: Path | None, optimizer: str, rate: float) -> tuple[Task, str]:
-    """The task and its data's digest."""
-    if case.family == "dlrmv3":
-        if path is not None:
-            raise TrainingError("--data", path, "is not read for DLRMv3", "leave --data out")
-        parts, whole = training_dlrmv3.generated(case.model)
-        arrays = [getattr(part, name) for part in parts.values() for name in part.__dataclass_fields__]
-        return training_dlrmv3.DLRMv3Task(whole, parts, rate), _digest(arrays)
-    if path is None:
-        raise TrainingError(
-            "--data", "nothing", f"is no data for {case.family}", "give Criteo logs or MovieLens ratings"
-        )
-    return (_dlrm if case.family == "dlrm" else _hstu)(case, path, optimizer, rate)
-
-
-def _dlrm(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Task, str]:
-    """The task and its data's digest: the rows that a parity run of the same file sees."""
-    _refuse_other_family(case, path, criteo.recognises(path), movielens.recognises(path))
-    model = case.model
-    criteo.check_features(path, case.name, model.bottom_widths[0], len(model.table_rows))
-    read = criteo.preprocess(criteo.find_files(path), criteo.Preprocessing())
-    if len(read) < 2:
-        raise TrainingError(
-            "data", str(path), f"has {len(read)} rows", "give at least two, to train and to validate"
-        )
-    arrays = {
-        "counts": criteo.counts_of(read.dense_ND),
-        "rows": criteo.fold_rows(read.sparse_TN, model.table_rows),
-        "labels": read.labels_N,
-    }
-    log = training_dlrm.ClickLog(*map(torch.tensor, arrays.values()))
-    # The tables' sparse gradients are PyTorch's own; unless told, it warns that it does not check them.
-    torch.sparse.check_sparse_tensor_invariants.disable()
-    net = build_dlrm(model, validate_inputs=False)  # folded rows are inside their tables
-    return training_dlrm.DLRMTask(net, log, optimizer, rate), _digest(arrays.values())
-
-
-def _hstu(case: CaseConfig, path: Path, optimizer: str, rate: float) -> tuple[Task, str]:
-    """The task and its data's digest: the last item of each user validates, the others train."""
-    _refuse_other_family(case, path, movielens.recognises(path), criteo.recognises(path))
-    ratings = movielens.read_ratings(path)
-    if int(np.diff(ratings.offsets).max()) < 3:
-        raise TrainingError(
-            "data", str(path), "has no user with three ratings", "give a file with histories to learn from"
-        )
-    model = case.model
-    parts = []
-    for part in (movielens.without_last(ratings), ratings):
-        movielens.check_fits(part, model.num_items, model.num_ratings)
-        users = movielens.histories(part, part.with_history, model.max_sequence_len, model.padded_length)
-        parts.append(training_hstu.Histories.of(users))
-    catalogue = torch.from_numpy(np.unique(ratings.item_ids))
-    task = training_hstu.HSTUTask(build_hstu(model), *parts, catalogue, rate)
-    return task, _digest([ratings.offsets, ratings.item_ids, ratings.ratings, ratings.timestamps])
-
-
-def _refuse_other_family(case: CaseConfig, path: Path, ours: bool, theirs: bool) -> None:
-    """Refuses files of the other family; the reader refuses all other unknown files."""
-    if theirs and not ours:
-        kind, fitting = ("MovieLens ratings", "hstu") if case.family == "dlrm" else ("Criteo logs", "dlrm")
-        raise TrainingError(
-            "data", str(path), f"holds {kind}, and {case.name} is of {case.family}",
-            f"use a case of {fitting}, or other data",
-        )  # fmt: skip
-
-
-def _digest(arrays: Iterator[np.ndarray] | list[np.ndarray]) -> str:
-    sha = hashlib.sha256()
-    for array in arrays:
-        sha.update(f"{array.dtype}{array.shape}".encode())
-        sha.update(np.ascontiguousarray(array))
-    return sha.hexdigest()
 
 
 class _Bar(Listener):

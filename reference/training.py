@@ -1,7 +1,7 @@
 """Training: epochs over shuffled rows, a validation loss after each, early stopping, and resumption.
 
-A killed run continues to the same bits. Random numbers come from PyTorch's default generator, whose state is
-in the checkpoint, or from the seed and the epoch.
+A killed run continues to the same bits. Random numbers come from PyTorch's default generators of the CPU and
+of the model's GPU, whose states are in the checkpoint, or from the seed and the epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from reference.checkpoints import TrainingError, TrainingFolder
-from reference.training_state import problem_of
+from reference.training_state import problem_of, random_states, set_random_states
 from reference.validation import require_positive
 
 TRAIN, VALIDATION = "train", "validation"
@@ -239,8 +239,8 @@ class _Run:
             "model": self._task.model.state_dict(),
             "best": self._best,
             "optimizer": self._task.optimizer.state_dict(),
-            "rng": torch.get_rng_state(),
             "progress": asdict(self._progress),
+            **random_states(self._task.model),
         }
         self._folder.save(self._settings, state)
 
@@ -251,5 +251,5 @@ class _Run:
         self._task.model.load_state_dict(state["model"])
         self._best = state["best"]
         self._task.optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["rng"])
+        set_random_states(self._task.model, state)
         self._progress = _Progress(**state["progress"])

@@ -10,6 +10,7 @@ Legend: B requests of a batch, H events, T candidates, E columns of the tables.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import torch
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from configs import DLRMv3Config
 from datasets.dlrmv3 import streaming
 from reference.build import build_dlrmv3
+from reference.checkpoints import TrainingError
 from reference.training import TRAIN, VALIDATION
 
 LEARNING_RATE, BETAS, EPSILON = 3e-3, (0.95, 0.999), 1e-8
@@ -25,6 +27,8 @@ BATCH_SIZE = 64
 EPOCHS, PATIENCE = 8, 2
 TABLES = ("item_id", "item_category_id", "user_id")
 """Names of the public tables."""
+DEVICES = ("cpu", "cuda")
+"""Devices that train the model."""
 _INITIAL_STD = 0.3
 """Standard deviation of the tables' initial numbers."""
 
@@ -58,8 +62,10 @@ class DLRMv3WithTables(torch.nn.Module):
         self._items_per_category = num_items // num_categories
 
     def embed(self, requests: streaming.Requests) -> dict[str, torch.Tensor]:
-        """The arguments of the ranking model for some requests."""
-        ids = {name: torch.from_numpy(getattr(requests, name)) for name in requests.__dataclass_fields__}
+        """The arguments of the ranking model for some requests, on the model's device."""
+        arrays = {name: getattr(requests, name) for name in requests.__dataclass_fields__}
+        device = self.tables[TABLES[0]].weight.device
+        ids = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
         items, categories, users = (self.tables[name] for name in TABLES)
 
         def category(of: torch.Tensor) -> torch.Tensor:
@@ -93,6 +99,23 @@ def generated(config: DLRMv3Config) -> tuple[dict[str, streaming.Requests], DLRM
     return {TRAIN: parts[streaming.TRAIN], VALIDATION: parts[streaming.EVALUATION]}, whole
 
 
+def placed(model: DLRMv3WithTables, device: str) -> DLRMv3WithTables:
+    """The model on one of `DEVICES`, where a seed gives the same bits at every run.
+
+    On a GPU these are PyTorch's deterministic algorithms, for the whole process.
+
+    Raises:
+        TrainingError: there is no such device.
+    """
+    if device != "cpu":
+        if not torch.cuda.is_available():
+            raise TrainingError("--device", device, "is absent: PyTorch sees no GPU", "leave --device out")
+        # cuBLAS reads it when its first product comes.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    return model.to(device)
+
+
 class DLRMv3Task:
     """See `reference.training.Task`; a row is a request.
 
@@ -122,5 +145,6 @@ class DLRMv3Task:
         requests = self._parts[part].rows(rows_B.numpy())
         counts_BT = torch.from_numpy(requests.is_candidate())
         labels_P = torch.from_numpy(requests.labels)[counts_BT]
-        predictions_P = self.model(requests)[counts_BT]
-        return F.binary_cross_entropy(predictions_P, labels_P.to(predictions_P.dtype)), len(labels_P)
+        predictions_BT = self.model(requests)
+        predictions_P = predictions_BT[counts_BT.to(predictions_BT.device)]
+        return F.binary_cross_entropy(predictions_P, labels_P.to(predictions_P)), len(labels_P)

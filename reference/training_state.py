@@ -15,17 +15,32 @@ _OF_OPTIMIZER = {
     "SGD": {"momentum_buffer"},
 }
 """Names in an optimizer's state of one parameter."""
+_DEVICE_RNG = "device_rng"
 _COUNTS = ("epoch", "step", "predictions", "best_epoch")
+
+
+def random_states(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The states of the generators that a run of a model draws from: PyTorch's own, and its GPU's."""
+    states = {"rng": torch.get_rng_state()}
+    if _is_on_gpu(model):
+        states[_DEVICE_RNG] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_random_states(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Puts the generators into the states of `random_states`."""
+    torch.set_rng_state(state["rng"])
+    if _is_on_gpu(model):
+        torch.cuda.set_rng_state(state[_DEVICE_RNG])
 
 
 def problem_of(state: Mapping[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """The reason why a run of this model and optimizer cannot continue from a state; empty without one."""
-    rng = state.get("rng")
     checks = {
         "model": _fits(state.get("model"), model.state_dict()),
         "best": _fits(state.get("best"), model.state_dict()),
         "optimizer": _is_optimizer(state.get("optimizer"), optimizer),
-        "rng": isinstance(rng, torch.Tensor) and _alike(rng, torch.get_rng_state()),
+        **{name: _is_like(state.get(name), own) for name, own in random_states(model).items()},
         "progress": _is_progress(state.get("progress")),
     }
     bad = [name for name, is_right in checks.items() if not is_right]
@@ -38,6 +53,14 @@ def _fits(tensors: Any, own: Mapping[str, torch.Tensor]) -> bool:
         and tensors.keys() == own.keys()
         and all(isinstance(t, torch.Tensor) and _alike(t, own[name]) for name, t in tensors.items())
     )
+
+
+def _is_like(state: Any, own: torch.Tensor) -> bool:
+    return isinstance(state, torch.Tensor) and _alike(state, own)
+
+
+def _is_on_gpu(model: torch.nn.Module) -> bool:
+    return any(parameter.is_cuda for parameter in model.parameters())
 
 
 def _alike(tensor: torch.Tensor, own: torch.Tensor) -> bool:

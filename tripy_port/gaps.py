@@ -29,6 +29,7 @@ GAPS: dict[str, str] = {
         (
             *("checkpoints", "train", "training", "training_dlrm", "training_dlrmv3", "training_hstu"),
             "training_state",
+            "training_tasks",
         ),
         _NO_TRAINING,
     ),

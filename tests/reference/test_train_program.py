@@ -17,7 +17,7 @@ from rich.console import Console
 
 from cases.shipped import load_case
 from parity.report.files import read_report
-from reference import train
+from reference import train, training_tasks
 from reference.checkpoints import BEST, CHECKPOINT
 from reference.training import TRAIN, VALIDATION, Schedule
 from tests.locations import ROOT
@@ -88,7 +88,7 @@ def test_training_on_ratings_lowers_both_losses(ratings, tmp_path):
 
 def test_training_sees_the_rows_that_parity_is_run_on(ratings, clicks, tmp_path):
     case = load_case(write_case(tmp_path / "small.yaml"))
-    task, _ = train._dlrm(case.config, clicks, "sgd", 0.1)
+    task, _ = training_tasks._dlrm(case.config, clicks, "sgd", 0.1)
     parts = [task._parts[part] for part in (TRAIN, VALIDATION)]
     batches = case.recorded(case.read(clicks)).inputs
     counts = np.concatenate([inputs["counts"] for inputs in batches])
@@ -98,7 +98,7 @@ def test_training_sees_the_rows_that_parity_is_run_on(ratings, clicks, tmp_path)
         assert np.array_equal(torch.cat([part.rows_TN[table] for part in parts]), rows)
 
     case = load_case("hstu_tiny").with_input(batch_size=30)
-    task, _ = train._hstu(case.config, ratings, "adamw", 0.001)
+    task, _ = training_tasks._hstu(case.config, ratings, "adamw", 0.001)
     (inputs,) = case.recorded(case.read(ratings)).inputs
     before, last = task._parts[TRAIN], task._parts[VALIDATION]
     for name in ("past_lengths", "past_ids", "ratings", "timestamps"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 import configs
 from datasets.dlrmv3 import streaming
-from reference import training_dlrmv3
+from reference import training_dlrmv3, training_state
 from reference.checkpoints import BEST, CHECKPOINT, TrainingFolder
 from reference.training import TRAIN, VALIDATION, Schedule, fit
 from reference.training_dlrmv3 import DLRMv3Task, DLRMv3WithTables, is_trainable
@@ -112,13 +113,46 @@ def test_the_program_trains_and_continues(case, parts, tmp_path, monkeypatch):
         (("--case", "dlrmv3_tiny"), "--case: dlrmv3_tiny has other parts than the generated requests"),
         (("--case", "dlrmv3_streaming", "--optimizer", "sgd"), "--optimizer: sgd does not train dlrmv3"),
         (("--case", "hstu_tiny"), "--data: nothing is no data for hstu"),
+        (("--case", "hstu_tiny", "--device", "cuda"), "--device: cuda does not train hstu"),
+        (("--case", "dlrmv3_streaming", "--device", "cuda"), "--device: cuda is absent"),
     ],
 )
-def test_refusals(arguments, message, tmp_path):
+def test_refusals(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ended = run(*arguments, "--out", tmp_path / "out")
     assert ended.exit_code == 2
     assert message in ended.output
     assert not (tmp_path / "out").exists()
+
+
+def test_a_gpu_trains_with_deterministic_algorithms(task, parts, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        model = training_dlrmv3.placed(task.model, "meta")
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)
+    # All of the model's inputs are where its weights are.
+    arrays = model.embed(parts[streaming.TRAIN].rows(slice(3)))
+    assert {array.device.type for array in arrays.values()} == {"meta"}
+
+
+def test_a_cpu_trains_with_the_algorithms_that_are_set(task):
+    assert training_dlrmv3.placed(task.model, "cpu") is task.model
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_run_goes_on_only_on_its_device(case, parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "SMALL", FEW)
+    monkeypatch.setattr(training_dlrmv3, "placed", lambda model, device: model)
+    path, out = tmp_path / "small.yaml", tmp_path / "out"
+    path.write_text(_small(case))
+    assert run("--case", path, "--out", out, "--epochs", 1).exit_code == 0
+    ended = run("--case", path, "--out", out, "--epochs", 1, "--resume", "--device", "cuda")
+    assert ended.exit_code == 2
+    assert "device cpu there, cuda here" in ended.output
 
 
 def _small(case) -> str:
@@ -128,3 +162,19 @@ def _small(case) -> str:
             f"{name}: {getattr(configs.load_case('dlrmv3_streaming').model, name)}", f"{name}: {size}"
         )
     return text.replace("name: dlrmv3_streaming", "name: small")
+
+
+def test_the_gpu_s_random_numbers_go_on(task, monkeypatch):
+    """Dropout draws on the GPU: a resumed run without the state of its generator has other bits."""
+    own, put = torch.arange(16, dtype=torch.uint8), []
+    monkeypatch.setattr(training_state, "_is_on_gpu", lambda model: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: own)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", put.append)
+    state = training_state.random_states(task.model)
+    assert state.keys() == {"rng", "device_rng"}
+    training_state.set_random_states(task.model, state)
+    assert put == [own]
+    del state["device_rng"]
+    problem = training_state.problem_of(state, task.model, task.optimizer)
+    assert "device_rng" in problem
+    assert " rng" not in problem
