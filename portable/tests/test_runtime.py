@@ -270,3 +270,16 @@ def test_nested_arguments():
     compiled = tp.compile(total, args=[{"a": info, "rest": [tp.ones((2,)), info]}])
     one = tp.ones((2,)).eval()
     assert compiled({"a": one, "rest": [None, one]}).tolist() == [2, 2]
+
+
+def test_each_process_has_its_own_gpu(monkeypatch):
+    """Index 0 is the current GPU: a rank of several has its memory on its own one."""
+    from tripy_portable.runtime.streams import device_of
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    for current, devices in ((0, ["cuda:0", "cuda:1"]), (3, ["cuda:3", "cuda:0"])):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda current=current: current)
+        assert [str(device_of.__wrapped__(index)) for index in (0, 1)] == devices
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of.__wrapped__(0).type == "cpu"

@@ -13,8 +13,13 @@ import torch
 
 @functools.cache
 def device_of(index: int) -> torch.device:
-    """Where device memory with this index lives."""
-    return torch.device("cuda", index) if torch.cuda.is_available() else torch.device("cpu")
+    """Where device memory with this index lives.
+
+    Index 0 is PyTorch's current GPU at the first call, so that each of several processes may have its own.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", (torch.cuda.current_device() + index) % torch.cuda.device_count())
 
 
 class Stream:
