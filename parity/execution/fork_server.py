@@ -39,6 +39,13 @@ if importlib.util.find_spec("tripy_portable"):
     _MODULES.append("parity.runners.tripy.runner")
 _SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 """Variables of the server, with which processes that it starts do not look into the present folder."""
+_SLEEPS = {"GOMP_SPINCOUNT": "0"}
+"""Variables of the server, with which threads of PyTorch sleep where they wait for one another.
+
+By default they wait actively. A timed model has all cores, on one of which this process judges another batch:
+then an active wait takes the time of the thread that it waits for."""
+_WAITING = {*_SLEEPS, "OMP_WAIT_POLICY"}
+"""Variables with which the user decides how threads wait."""
 _PARENT = "PARITY_SERVER_OF"
 """Variable with the process id of the server's parent."""
 
@@ -64,6 +71,8 @@ def start(cases: str = "", one_thread: bool = False) -> None:
     if one_thread:
         # OpenBLAS reads it at its import, and starts its threads before it takes another number.
         variables["OPENBLAS_NUM_THREADS"] = "1"
+    if not _WAITING.intersection(os.environ):
+        variables.update(_SLEEPS)
     # The server leaves the signals to its parent. The tracker unblocks them where it starts.
     resource_tracker.ensure_running()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

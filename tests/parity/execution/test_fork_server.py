@@ -7,6 +7,9 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from parity.execution.commands import Commands
 from parity.execution.worker import RunnerProcess
@@ -118,3 +121,38 @@ def test_the_server_collects_no_garbage():
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, env=os.environ | parent, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == str(collects)
+
+
+def server_waits():
+    """Variables of this process's parent, the server, that say how threads wait for one another."""
+    variables = Path(f"/proc/{os.getppid()}/environ").read_text().split("\0")
+    return sorted(line for line in variables if line.startswith(("GOMP_SPINCOUNT=", "OMP_WAIT_POLICY=")))
+
+
+_WAITS = """
+import sys
+from pathlib import Path
+from parity.execution.commands import Commands
+from parity.execution.worker import RunnerProcess
+process = RunnerProcess("torch", Path(sys.argv[1]), 60.0, {})
+print(process.request(Commands.call, "tests.parity.execution.test_fork_server:server_waits"))
+process.stop()
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "servers"),
+    [({}, ["GOMP_SPINCOUNT=0"]), ({"OMP_WAIT_POLICY": "active"}, ["OMP_WAIT_POLICY=active"])],
+    ids=["by default", "as the user says"],
+)
+def test_threads_of_the_servers_processes_sleep_where_they_wait(tmp_path, own, servers):
+    variables = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    done = subprocess.run(
+        [sys.executable, "-c", _WAITS, str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=variables | {"PYTHONPATH": str(ROOT)} | own,
+    )
+    assert done.stdout.strip() == str(servers), done.stderr
