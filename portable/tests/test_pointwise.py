@@ -13,6 +13,7 @@ from strategies import FEW, FLOATS, floats, shapes
 from mlir_tensorrt.compiler.dialects import tensorrt
 from tripy_portable.dtypes import BY_TORCH
 from tripy_portable.ir.types import tensor_type
+from tripy_portable.kernels.pointwise import MANY_ELEMENTS, half_of_bool
 
 INTEGERS = [np.int32, np.int64, np.int8]
 SHAPES = shapes()
@@ -317,6 +318,16 @@ def test_to_bool_is_not_zero_and_from_bool_is_zero_or_one(dtype):
     assert run(cast_to(torch.bool), np.array([0, 1, -2, 3], dtype)).tolist() == [False, True, True, True]
     back = run(cast_to(torch.from_numpy(np.zeros(1, dtype)).dtype), np.array([True, False]))
     assert back.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("arranged", [lambda x: x, lambda x: x.T, lambda x: x[:, ::3], lambda x: x[None]])
+def test_many_booleans_become_halves_as_pytorch_casts_them(dtype, arranged):
+    truths = arranged(torch.from_numpy(np.random.default_rng(0).random((MANY_ELEMENTS // 100, 301)) > 0.5))
+    assert truths.numel() > MANY_ELEMENTS
+    halves, expected = half_of_bool(truths, dtype), truths.to(dtype)
+    assert torch.equal(halves.view(torch.int16), expected.view(torch.int16))
+    assert (halves.dtype, halves.stride()) == (dtype, expected.stride())
 
 
 def test_nan_is_true_and_float16_overflows_to_infinity():

@@ -65,23 +65,23 @@ def fold(
     seen: dict[Any, tuple[int, ...]] = {}
     nodes: list[Node] = []
     for node in program.nodes:
-        inputs = tuple(None if v is None else renamed[v] for v in node.inputs)
+        inputs = tuple([None if v is None else renamed[v] for v in node.inputs])
         view = OpView(
             node.op,
             [None if v is None else types[v] for v in inputs],
             node.attrs,
             [types[v] for v in node.outputs],
-            [None if v is None else constants.get(v) for v in inputs],
+            [constants.get(v) for v in inputs],  # type: ignore[arg-type]  # None has no constant
         )
         results = checked(node, infer, view)
         for value, type in zip(node.outputs, results):
             types[value] = type
-        key = (node.op, inputs, _hashable(node.attrs), tuple(results))
-        if key in seen:
-            for value, original in zip(node.outputs, seen[key]):
+        key = (node.op, inputs, *node.attrs.items(), *results)
+        originals = seen.setdefault(key, node.outputs)
+        if originals is not node.outputs:
+            for value, original in zip(node.outputs, originals):
                 renamed[value] = original
             continue
-        seen[key] = node.outputs
         computed = _evaluate(node, view, results, compute)
         if computed is None:
             nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
@@ -103,23 +103,21 @@ def _content(tensor: Tensor, type: RankedTensorType) -> Any:
     return type, tuple(tensor.tolist()) if tensor.ndim == 1 else tuple(tensor.reshape(-1).tolist())
 
 
-def _hashable(attrs: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(attrs.items())
-
-
 def _evaluate(
     node: Node, view: OpView, results: list[RankedTensorType], compute: Compute
 ) -> tuple[Tensor, ...] | None:
     """The node's results, or None while an operand is unknown."""
-    if not all(is_static(type) for type in results):
-        return None
     if node.op == "shape":
         if not is_static(view.type(0)):
             return None
     elif node.op == "opaque_plugin":
         # An implementation runs on the plan's device, like TensorRT's.
         return None
-    elif any(type is not None and value is None for type, value in zip(view.types, view.values)):
+    else:
+        for value, type in zip(view.values, view.types):
+            if value is None and type is not None:
+                return None
+    if not all(map(is_static, results)):
         return None
     view.declared = results
     lowered, positions = lowered_node(node, view)
