@@ -15,6 +15,7 @@ its position:
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -63,6 +64,7 @@ class TapName:
         return f"{_SAMPLES if self.samples else ''}{self.phase.value}{self.path}{call}{place}"
 
     @classmethod
+    @functools.lru_cache(maxsize=1 << 14)
     def parse(cls, text: str) -> TapName:
         """The parts of a name. Text outside the grammar, of a runner's extra tensor, is a path as a whole."""
         match = _NAME.fullmatch(text)

@@ -253,6 +253,8 @@ class Stored(Mapping[str, torch.Tensor]):
         self._stored = stored
         # Opened by the first tensor that is read from it: most captures have many small ones.
         self._file: safe_open | None = None
+        # Views of the file's memory, by name: several verdicts read a tensor, and a view takes long to make.
+        self._views: dict[str, torch.Tensor] = {}
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.sizes = sizes
 
@@ -262,8 +264,16 @@ class Stored(Mapping[str, torch.Tensor]):
         with _reading(self._stem):
             if name in self._stored:
                 return load_rows(large_folder(self._stem), self._stored[name])
-            if self._file is None:
-                self._file = safe_open(self._stem.with_suffix(".safetensors"), framework="pt")
+            if name not in self._views:
+                self._views[name] = self._view(name)
+            return self._views[name]
+
+    def _view(self, name: str) -> torch.Tensor:
+        """A small tensor, in the memory of the mapped file."""
+        if self._file is None:
+            self._file = safe_open(self._stem.with_suffix(".safetensors"), framework="pt")
+        # Callers in and outside of inference mode share it.
+        with torch.inference_mode(False):
             return self._file.get_tensor(self._prefix + name)
 
     def is_floating_point(self, name: str) -> bool:

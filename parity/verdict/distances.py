@@ -64,21 +64,35 @@ class Oracle:
         """The distance of a result, (n,) float64, from the oracle."""
         return self.size(self.scaled(result - self.values))
 
+    def distances(self, results: np.ndarray) -> list[Distance]:
+        """The distances of K results, (K, n) float64, from the oracle."""
+        return self._sizes(self.scaled(results - self.values))
+
     def scaled(self, values: np.ndarray) -> np.ndarray:
         """Values, (n,) float64, relative to the largest element of the oracle or the unit, unless it is 0."""
         return values / (self._scale or 1.0)
 
     def size(self, error: np.ndarray) -> Distance:
         """The distance of a result from its scaled error, (n,) float64."""
+        return self._sizes(error[None])[0]
+
+    def _sizes(self, errors: np.ndarray) -> list[Distance]:
+        """The distances of K results from their scaled errors, (K, n) float64."""
         if self._scale == 0.0:
             # An oracle of zeros has no scale: every difference from it is infinitely large.
-            infinite = math.inf if error.any() else 0.0
-            return Distance(infinite, infinite, 0.0)
-        return Distance(
-            l2=float(np.linalg.norm(error)) / math.sqrt(self._square),
-            largest=largest_absolute(error),
-            scale_error=float(error @ self._scaled) / self._square if self.largest else 0.0,
-        )
+            infinities = [math.inf if error.any() else 0.0 for error in errors]
+            return [Distance(infinite, infinite, 0.0) for infinite in infinities]
+        norm = math.sqrt(self._square)
+        # The sum turns -0.0 into 0.0.
+        largest = np.maximum(errors.max(axis=1), -errors.min(axis=1)) + 0.0
+        return [
+            Distance(
+                l2=math.sqrt(float(error @ error)) / norm,
+                largest=size,
+                scale_error=float(error @ self._scaled) / self._square if self.largest else 0.0,
+            )
+            for error, size in zip(errors, largest.tolist(), strict=True)
+        ]
 
     def crossings(self, error: np.ndarray, added: np.ndarray, limit: Distance) -> tuple[float, float]:
         """The smallest e >= 0 at which ``error + e * added`` meets a limit, and ``error - e * added``.

@@ -26,6 +26,8 @@ WITHIN_LIMIT = LEVELS.index(1.0)
 """The highest level within the limit."""
 OUTSIDE = "."
 MAX_ROWS, MAX_COLUMNS = 32, 64
+MOST_TOGETHER = 2**18
+"""Most elements of slices whose errors are in memory at once; a larger slice is alone."""
 FAILING, PASSING = 8, 3
 """Numbers of failing and of passing taps with maps: the first failures, and those closest to a limit."""
 
@@ -116,13 +118,15 @@ def error_map(
     if axes is None or not counted.any():
         return None
     (row, row_name), (column, column_name) = axes
-    # One slice of the first axis at a time: the whole difference in float64 may not fit into memory.
-    others = tuple(axis - 1 for axis in range(1, oracle.ndim) if axis not in (row, column))
-    slices = [
-        _largest(oracle[i].double().numpy(), port[i].double().numpy(), counted[i], others)
-        for i in range(oracle.shape[0])
+    # Some slices of the first axis at a time: the whole difference in float64 may not fit into memory.
+    others = tuple(axis for axis in range(1, oracle.ndim) if axis not in (row, column))
+    step = max(1, MOST_TOGETHER * oracle.shape[0] // oracle.numel())
+    parts = [slice(start, start + step) for start in range(0, oracle.shape[0], step)]
+    largest = [
+        _largest(oracle[part].double().numpy(), port[part].double().numpy(), counted[part], others)
+        for part in parts
     ]
-    worst, scale = np.stack([worst for worst, _ in slices]), max(scale for _, scale in slices)
+    worst, scale = np.concatenate([worst for worst, _ in largest]), max(scale for _, scale in largest)
     if row > 0:
         worst = worst.max(axis=0)
     cells = _binned(worst, MAX_ROWS, MAX_COLUMNS)

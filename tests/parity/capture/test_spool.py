@@ -189,3 +189,12 @@ def test_digests_are_no_choice_of_a_model(dtype):
         content_digest(torch.empty(0, 3, dtype=dtype))
         content_digest(torch.ones(2, 3, dtype=dtype))
     assert recorded.choices == []
+
+
+def test_a_small_tensor_is_read_once_and_fits_both_modes(tmp_path):
+    save_capture(Capture(tensors={"small": torch.ones(3)}), tmp_path / "reference")
+    saved = open_capture(tmp_path / "reference").tensors
+    with torch.inference_mode():
+        first = saved["small"]
+    assert saved["small"] is first
+    assert not first.is_inference()

@@ -105,6 +105,19 @@ def test_many_rows_share_cells_and_none_is_lost():
     assert mapped.cells[-1].endswith("6")
 
 
+def test_a_tensor_in_parts_has_the_map_of_the_whole(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    error = torch.randn(9, 4, 6, 5, generator=generator, dtype=torch.float64)
+    error[3, 1, 2, 0] = math.nan
+    counted = torch.rand(error.shape, generator=generator).numpy() > 0.2
+    maps = []
+    for together in (1, 4 * 6 * 5 * 2, error.numel()):
+        monkeypatch.setattr("parity.verdict.error_map.MOST_TOGETHER", together)
+        maps += [_mapped(error, counted, batch_size=size) for size in (9, 7)]
+    assert maps == maps[:2] * 3
+    assert maps[0] != maps[1]
+
+
 def test_only_telling_taps_keep_their_maps():
     maps = {"isolated": DIAGONAL}
     failing = [tap(f"failing.{n}", isolated=verdict(10.0 + n), error_maps=maps) for n in range(FAILING + 2)]

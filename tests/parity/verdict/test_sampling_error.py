@@ -86,6 +86,23 @@ def test_samples_count_only_compared_elements():
     assert samples.errors(Oracle(oracle[counted]), counted) is errors
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (7, 5), (4, 6, 9)])
+def test_samples_together_have_the_errors_of_one_by_one(monkeypatch, shape):
+    """The same bits: sums over samples and over elements are in one order."""
+    rng = np.random.default_rng(0)
+    oracle, counted = rng.standard_normal(shape), np.asarray(rng.random(shape) > 0.0)
+    results = torch.from_numpy(oracle + 1e-6 * rng.standard_normal((32, *shape)))
+    truth = Oracle(oracle[counted])
+    errors = []
+    for together in (0, results.numel()):
+        monkeypatch.setattr("parity.verdict.sampling_error.MOST_TOGETHER", together)
+        errors.append(RoundingSamples(results).errors(truth, counted))
+    assert errors[0] == errors[1]
+    alone = [truth.distance(result.numpy()[counted]) for result in results]
+    assert errors[0].l2 == math.sqrt(sum(distance.l2 * distance.l2 for distance in alone) / 32)
+    assert errors[0].largest == math.sqrt(sum(distance.largest**2 for distance in alone) / 32)
+
+
 def test_equal_rows_share_the_errors_that_samples_draw_for_each():
     errors = SampledErrors(count=32, l2=0.01, largest=0.02, scale_error=0.001)
     assert errors.of_equal_rows(16.0) == SampledErrors(32, 0.01, 0.02, 0.004)
