@@ -187,8 +187,8 @@ def test_an_unknown_engine_is_refused(folders):
 
 
 def test_a_rank_that_gives_no_answer_is_named(folders):
-    with pytest.raises(RankFailure, match=r"gave no answer .* within 8 s \(late ranks: 1\)") as caught:
-        run(folders["tables on 2"], "tests.tables.programs:hangs", (1,), seconds=8.0)
+    with pytest.raises(RankFailure, match=r"gave no answer .* within 4 s \(late ranks: 1\)") as caught:
+        run(folders["tables on 2"], "tests.tables.programs:hangs", (1,), seconds=4.0)
     assert caught.value.rank == 1
 
 

@@ -84,7 +84,7 @@ SILENT = {
     "C.raise_(signal.SIGHUP)": (129, "machine: the program is ended by SIGHUP; call again; a --save folder"),
     # Neither does a process that the child has left behind.
     "os.fork() or sys.exit(0); time.sleep(1); C._exit(0)": (2, "case: its code ends the program with exit"),
-    "child = os.fork() or time.sleep(9); C._exit(0)": (2, "case: its code ends the program with exit code 0"),
+    "child = os.fork() or time.sleep(2); C._exit(0)": (2, "case: its code ends the program with exit code 0"),
 }
 
 
