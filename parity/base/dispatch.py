@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Whether an operation is made of others. To ask PyTorch takes as long as a small operation."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE))
 
 
 class EachOperation(TorchDispatchMode):
@@ -25,7 +32,7 @@ class EachOperation(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE):
+        if _is_composite(func):
             # Without autograd, `linear` and `einsum` arrive as one operation. This bypasses the subclass's
             # `__enter__`, which may have side effects.
             TorchDispatchMode.__enter__(self)
