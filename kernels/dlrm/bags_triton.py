@@ -49,19 +49,25 @@ def dequantised(rows, more, BITS: tl.constexpr, D: tl.constexpr, BD: tl.constexp
 def pool(
     address, bag, wanted, indices_ptr, weights_ptr, offsets_ptr,
     ELEMENT: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, ROUNDED: tl.constexpr,
-    WEIGHTED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr,
+    WEIGHTED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, ALIGNMENT: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Sums (bags of the tile, BD) in float32; zero where ``wanted`` is false. Tables lie at ``address``."""
+    """Sums (bags of the tile, BD) in float32; zero where ``wanted`` is false. Tables lie at ``address``.
+
+    With AHEAD, a bag's next index is on its way while the row of this one is.
+    """
     column = tl.arange(0, BD)
     at = tl.load(offsets_ptr + bag, mask=wanted, other=0)
     end = tl.load(offsets_ptr + bag + 1, mask=wanted, other=0)
     total = tl.zeros((bag.shape[0], BD), dtype=tl.float32)
     longest = tl.max(end - at, axis=0)
-    index = tl.load(indices_ptr + at, mask=at < end, other=0).to(tl.int64)
+    if AHEAD:
+        index = tl.load(indices_ptr + at, mask=at < end, other=0).to(tl.int64)
     while longest > 0:
         more = at < end
-        # The next index is on its way while the row of this one is.
-        next_index = tl.load(indices_ptr + at + 1, mask=at + 1 < end, other=0).to(tl.int64)
+        if AHEAD:
+            next_index = tl.load(indices_ptr + at + 1, mask=at + 1 < end, other=0).to(tl.int64)
+        else:
+            index = tl.load(indices_ptr + at, mask=more, other=0).to(tl.int64)
         rows = address + index * ROW_BYTES
         if BITS:
             values = dequantised(rows, more, BITS, D, BD, ALIGNMENT).to(ROUNDED).to(tl.float32)
@@ -75,7 +81,8 @@ def pool(
             values *= tl.load(weights_ptr + at, mask=more, other=0.0).to(tl.float32)[:, None]
         total += values
         at += 1
-        index = next_index
+        if AHEAD:
+            index = next_index
         longest -= 1
     return total
 
@@ -91,7 +98,7 @@ def _bags_kernel(
     wanted = row < batch
     total = pool(
         tl.load(addresses_ptr + table), table * batch + row, wanted, indices_ptr, weights_ptr, offsets_ptr,
-        ELEMENT, BITS, ROW_BYTES, out_ptr.dtype.element_ty, WEIGHTED, D, BD, ALIGNMENT,
+        ELEMENT, BITS, ROW_BYTES, out_ptr.dtype.element_ty, WEIGHTED, D, BD, ALIGNMENT, AHEAD=True,
     )  # fmt: skip
     column = tl.arange(0, BD)
     at = row[:, None] * out_stride + table * D + column[None, :]
@@ -113,7 +120,7 @@ def _bags_interaction_kernel(
     address = tl.load(addresses_ptr + vector - 1, mask=wanted, other=0)
     total = pool(
         address, (vector - 1).to(tl.int64) * batch + row, wanted, indices_ptr, weights_ptr, offsets_ptr,
-        ELEMENT, BITS, ROW_BYTES, dense_ptr.dtype.element_ty, WEIGHTED, D, BD, ALIGNMENT,
+        ELEMENT, BITS, ROW_BYTES, dense_ptr.dtype.element_ty, WEIGHTED, D, BD, ALIGNMENT, AHEAD=False,
     )  # fmt: skip
     column = tl.arange(0, BD)
     dense = tl.load(dense_ptr + row * D + column, mask=column < D, other=0.0)

@@ -53,7 +53,6 @@ class Schedule:
     sigmoid: str = "exact"
     use_tma: bool = False
     heads: int = 1
-    one_loop: bool = False
     splits: int = 1
 
 

@@ -194,7 +194,7 @@ def hstu_attention_kernel(
     HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr, HAS_SCALE: tl.constexpr,
     K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr,
-    SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, ONE_LOOP: tl.constexpr, CACHED: tl.constexpr,
+    SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, CACHED: tl.constexpr,
     SPLITS: tl.constexpr = 1,
 ):  # fmt: skip
     """Out[i, h] = sum over the visible columns j of row i of SiLU(alpha (q_i k_j + bias_ij)) * scale_i * v_j.
@@ -214,8 +214,6 @@ def hstu_attention_kernel(
             Few pairs keep their keys and values in the cache; many pairs avoid a long block at the end.
         DOT: input precision of the dot products. SIGMOID: "exact", or "half" for half-precision inputs on a
             GPU.
-        ONE_LOOP: whether to mask every block: for sequences of a few blocks, one loop fills its pipeline
-            once.
         SPLITS: programs along the grid's second axis that share a block's columns. Out is then (SPLITS, L,
             NUM_HEADS, V_DIM) in float32, one sum for each.
     """
@@ -280,19 +278,15 @@ def hstu_attention_kernel(
         start_m, length, first_target, contextual, window, BLOCK_M, BLOCK_N,
         HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
     )  # fmt: skip
-    if ONE_LOOP:
-        whole = low
-        cut = low
-    else:
-        first_whole, last_whole = part_of(whole, cut, BLOCK_N, SPLITS)
-        accs = _accumulate(
-            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
-            own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
-            contextual, window, alpha, first_whole, last_whole, 0, 0, 0, 0, 0,
-            HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
-            stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
-            HEADS, DOT, SIGMOID, USE_TMA, MASKED=False,
-        )  # fmt: skip
+    first_whole, last_whole = part_of(whole, cut, BLOCK_N, SPLITS)
+    accs = _accumulate(
+        accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
+        own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
+        contextual, window, alpha, first_whole, last_whole, 0, 0, 0, 0, 0,
+        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+        stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
+        HEADS, DOT, SIGMOID, USE_TMA, MASKED=False,
+    )  # fmt: skip
     if HAS_CONTEXT:
         # Without contributions of NaN and infinity, which zero does not hide.
         kept = ()

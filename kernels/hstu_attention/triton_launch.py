@@ -218,7 +218,6 @@ def kernel_constants(
         dot_precision,
         schedule.sigmoid,
         schedule.use_tma,
-        schedule.one_loop,
         is_cached,
         schedule.splits,
     )

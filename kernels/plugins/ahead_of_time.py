@@ -275,7 +275,6 @@ def _constants(shape: AttentionShape, schedule: Schedule, dot_precision: str) ->
         "GROUP": schedule.group,
         "DOT": dot_precision,
         "SIGMOID": schedule.sigmoid,
-        "ONE_LOOP": schedule.one_loop,
     }
 
 

@@ -22,7 +22,6 @@ def hstu_attention_entry(
     SCALE: tl.constexpr, BUCKET_SHIFT: tl.constexpr, TABLE_ADDRESS: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr,
-    ONE_LOOP: tl.constexpr,
 ):  # fmt: skip
     """Research attention on contiguous (L, NUM_HEADS, dim) tensors; see `hstu_attention_kernel`.
 
@@ -39,8 +38,7 @@ def hstu_attention_entry(
         NUM_HEADS, HAS_BIAS=True, HAS_TIME=True, BUCKET_SHIFT=BUCKET_SHIFT,
         HAS_TARGETS=False, HAS_WINDOW=False, HAS_CONTEXT=False, HAS_SCALE=False,
         K_DIM=K_DIM, V_DIM=V_DIM, BLOCK_K=BLOCK_K, BLOCK_V=BLOCK_V, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
-        HEADS=HEADS, GROUP=GROUP, DOT=DOT, SIGMOID=SIGMOID, USE_TMA=False, ONE_LOOP=ONE_LOOP,
-        CACHED=False,
+        HEADS=HEADS, GROUP=GROUP, DOT=DOT, SIGMOID=SIGMOID, USE_TMA=False, CACHED=False,
     )  # fmt: skip
 
 
@@ -53,7 +51,6 @@ def stu_attention_entry(
     ALPHA: tl.constexpr, WINDOW: tl.constexpr, CONTEXTUAL: tl.constexpr, HAS_SCALE: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr,
-    ONE_LOOP: tl.constexpr,
 ):  # fmt: skip
     """Production attention on contiguous (L, NUM_HEADS, dim) tensors; see `hstu_attention_kernel`.
 
@@ -71,8 +68,7 @@ def stu_attention_entry(
         NUM_HEADS, HAS_BIAS=False, HAS_TIME=False, BUCKET_SHIFT=0,
         HAS_TARGETS=True, HAS_WINDOW=WINDOW > 0, HAS_CONTEXT=CONTEXTUAL > 0, HAS_SCALE=HAS_SCALE,
         K_DIM=K_DIM, V_DIM=V_DIM, BLOCK_K=BLOCK_K, BLOCK_V=BLOCK_V, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
-        HEADS=HEADS, GROUP=GROUP, DOT=DOT, SIGMOID=SIGMOID, USE_TMA=False, ONE_LOOP=ONE_LOOP,
-        CACHED=False,
+        HEADS=HEADS, GROUP=GROUP, DOT=DOT, SIGMOID=SIGMOID, USE_TMA=False, CACHED=False,
     )  # fmt: skip
 
 

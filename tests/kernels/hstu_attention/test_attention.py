@@ -93,7 +93,6 @@ def test_tf32_is_right(name, monkeypatch):
     [
         {"block_m": 16, "block_n": 64},
         {"heads": 2, "block_m": 64},
-        {"one_loop": True},
         {"splits": 2},
         {"splits": 5, "block_n": 16},
     ],
