@@ -99,7 +99,7 @@ class Ranks:
                 )
                 pipe, end = context.Pipe()
                 process = context.Process(
-                    target=rank_process, args=(setup, end, dict(os.environ)), daemon=True
+                    target=rank_process, args=(setup, end, fork_server.environment()), daemon=True
                 )
                 process.start()
                 end.close()

@@ -48,6 +48,9 @@ _WAITING = {*_SLEEPS, "OMP_WAIT_POLICY"}
 """Variables with which the user decides how threads wait."""
 _PARENT = "PARITY_SERVER_OF"
 """Variable with the process id of the server's parent."""
+_STARTING = threading.Lock()
+"""Held while this process has the server's variables. Of two threads that change and restore them, the one
+that ends last would leave the other's there."""
 
 
 def start(cases: str = "", one_thread: bool = False) -> None:
@@ -59,6 +62,11 @@ def start(cases: str = "", one_thread: bool = False) -> None:
         one_thread: Whether NumPy has one thread in each process of the server. By default it starts one for
             each core where it first multiplies.
     """
+    with _STARTING:
+        _ensure_running(cases, one_thread)
+
+
+def _ensure_running(cases: str, one_thread: bool) -> None:
     modules = [*_MODULES, cases] if cases else _MODULES
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     # The server imports from its environment alone: in another folder it would not see this package.
@@ -115,6 +123,12 @@ def own_group() -> None:
     os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     die_with_parent(os.getppid())
+
+
+def environment() -> dict[str, str]:
+    """The variables of this process, without those that a start of the server adds meanwhile."""
+    with _STARTING:
+        return dict(os.environ)
 
 
 def context() -> ForkServerContext:

@@ -50,7 +50,7 @@ class RunnerProcess:
         context = fork_server.context()
         self._pipe, child_end = context.Pipe()
         # The server's environment is that of its start; this process's may have changed since.
-        variables = {**os.environ, **environment}
+        variables = {**fork_server.environment(), **environment}
         self._process = context.Process(
             target=_serve, args=(name, child_end, str(log), variables), daemon=True
         )

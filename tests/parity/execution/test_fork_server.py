@@ -3,14 +3,18 @@
 It collects no garbage, and its processes do.
 """
 
+import contextlib
 import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from parity.execution import fork_server
 from parity.execution.commands import Commands
 from parity.execution.worker import RunnerProcess
 from tests.locations import ROOT
@@ -156,3 +160,27 @@ def test_threads_of_the_servers_processes_sleep_where_they_wait(tmp_path, own, s
         env=variables | {"PYTHONPATH": str(ROOT)} | own,
     )
     assert done.stdout.strip() == str(servers), done.stderr
+
+
+def test_starts_side_by_side_leave_the_variables_as_they_were(monkeypatch):
+    """Each of two overlapping starts would restore what it found, and one of them finds the other's."""
+    before, seen = dict(os.environ), []
+    both = threading.Barrier(2)
+
+    def ensure_running():
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.2)
+        # The one that came first ends first.
+        time.sleep(0.1 * len(seen))
+        seen.append(os.environ["PYTHONSAFEPATH"])
+
+    monkeypatch.setattr(fork_server.forkserver, "ensure_running", ensure_running)
+    threads = [threading.Thread(target=fork_server.start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    assert fork_server.environment() == before
+    for thread in threads:
+        thread.join()
+    assert seen == ["1", "1"]
+    assert dict(os.environ) == before
