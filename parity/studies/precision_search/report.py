@@ -14,7 +14,7 @@ from parity.report.schema_modules import LatencyReport
 from parity.studies.precision_search import cost
 from parity.studies.precision_search.bench import Bench, Evaluation
 from parity.studies.precision_search.latency import can_measure, latencies
-from parity.studies.precision_search.schemes import SchemeSearch, SchemeWork, policy_seconds
+from parity.studies.precision_search.schemes import SchemeSearch, SchemeWork, call_seconds, works_of
 from parity.studies.precision_search.search import Fp32Unit, SearchResult
 from parity.studies.precision_search.units import Sensitivity
 from parity.timing.ceilings import QUANTISED
@@ -225,11 +225,12 @@ def policy_fields(policy: Policy, bench: Bench) -> Mapping[str, object]:
             "base": AssignmentReport.of(base, bench),
             "best": AssignmentReport.of(judged, bench),
         }
-    whole = policy_seconds(bench, base)
+    works = works_of(bench, judged)
+    whole = call_seconds(works, base)
     return fields | {
         "base": AssignmentReport.beside(replace(base, seconds=whole), whole),
-        "best": AssignmentReport.beside(replace(judged, seconds=policy_seconds(bench, judged)), whole),
-        "cost_model": _scheme_cost_model(SchemeWork.of(bench.case, bench.arrays), whole),
+        "best": AssignmentReport.beside(replace(judged, seconds=call_seconds(works, judged)), whole),
+        "cost_model": _scheme_cost_model(works[BASE], whole),
     }
 
 

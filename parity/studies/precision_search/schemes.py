@@ -142,12 +142,18 @@ def search_schemes(bench: Bench, budget: float, progress: Callable[[str], None])
     return SchemeSearch(base, best, front_of(runs), sensitivities, work)
 
 
-def policy_seconds(bench: Bench, run: Evaluation) -> float:
-    """Modelled seconds of a call under a policy: each module in its own precision and scheme.
+def works_of(bench: Bench, run: Evaluation) -> dict[str, SchemeWork]:
+    """The modelled work of a call in float32, and in each precision of a run."""
+    return {name: SchemeWork.of(bench.case, bench.arrays, name) for name in {BASE, *run.precisions.values()}}
 
-    With schemes alone it is the cost of `search_schemes`.
+
+def call_seconds(works: Mapping[str, SchemeWork], run: Evaluation) -> float:
+    """Modelled seconds of a run's call: each module in its own precision and scheme.
+
+    Args:
+        works: The work by precision.
+        run: The run.
     """
-    works = {name: SchemeWork.of(bench.case, bench.arrays, name) for name in {*run.precisions.values(), BASE}}
 
     def precision_of(path: str) -> str:
         return next(run.precisions[outer] for outer in outwards(path) if outer in run.precisions)
@@ -169,9 +175,8 @@ def _run(bench: Bench, work: SchemeWork, units: tuple[Unit, ...], chosen: Mappin
     names = {unit: chosen.get(unit, BASE) for unit in units}
     schemes = {path: name for unit, name in names.items() if name != BASE for path in unit.paths}
     evaluation = bench.evaluate_policy(Policy.of(schemes))
-    own = sum(work.own_seconds(path, name) for unit, name in names.items() for path in unit.paths)
     return replace(
         evaluation,
-        seconds=own + work.rest_seconds,
+        seconds=call_seconds({BASE: work}, evaluation),
         schemes={unit.name: name for unit, name in names.items() if name != BASE},
     )
