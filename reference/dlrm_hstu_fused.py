@@ -9,10 +9,16 @@ padded (B, N), E columns of the embedding tables, D embedding, K tasks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from reference.dlrm_hstu import DlrmHSTU, RankingTransducer
-from reference.sequence_utils import zero_padded_rows
+from reference.stu import STUCacheState
+
+_UP_TO_TARGETS = 6
+"""Arguments of the transducer in front of the valid rows."""
 
 
 class RankingTransducerFused(RankingTransducer):
@@ -31,7 +37,7 @@ class RankingTransducerFused(RankingTransducer):
         contextual_embeddings: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As in the dense model, with the valid rows (L,), see `STUStackFused.forward`."""
-        seq_lengths, timestamps_BN, x = self._input_preprocessor(
+        seq_lengths, timestamps_BN, x = self._embed(
             uih_lengths,
             num_targets,
             seq_timestamps,
@@ -41,11 +47,36 @@ class RankingTransducerFused(RankingTransducer):
             uih_actions,
             contextual_embeddings,
         )
-        x = self._positional_encoder(seq_lengths, timestamps_BN, x, num_targets)
         x, _ = self._stu_module(x, seq_lengths, num_targets, valid_rows)
         states = self._split_targets(x, seq_lengths, num_targets)
-        timestamps_BT1 = self._split_targets(timestamps_BN.unsqueeze(2), seq_lengths, num_targets)
-        return self._output_postprocessor(states, timestamps_BT1.squeeze(2))
+        return self._postprocess(states, timestamps_BN, seq_lengths, num_targets)
+
+    def prefill(
+        self,
+        uih_lengths: torch.Tensor,
+        num_targets: torch.Tensor,
+        seq_timestamps: torch.Tensor,
+        seq_embeddings: torch.Tensor,
+        additional_embeddings: torch.Tensor,
+        targets: torch.Tensor,
+        valid_rows: torch.Tensor,
+        uih_actions: torch.Tensor | None = None,
+        contextual_embeddings: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, list[STUCacheState]]:
+        """As in the dense model; the cache has the valid rows, (L, H * K) and (L, H * V) for each layer."""
+        seq_lengths, timestamps_BN, x = self._embed(
+            uih_lengths,
+            num_targets,
+            seq_timestamps,
+            seq_embeddings,
+            additional_embeddings,
+            targets,
+            uih_actions,
+            contextual_embeddings,
+        )
+        x, cache = self._stu_module(x, seq_lengths, num_targets, valid_rows, return_cache_states=True)
+        states = self._split_targets(x, seq_lengths, num_targets)
+        return self._postprocess(states, timestamps_BN, seq_lengths, num_targets), cache
 
 
 class DlrmHSTUFused(DlrmHSTU):
@@ -70,20 +101,58 @@ class DlrmHSTUFused(DlrmHSTU):
         contextual_embeddings: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As in the dense model, with the valid rows (L,), see `STUStackFused.forward`."""
-        seq_embeddings = self._merge(uih_embeddings, candidate_embeddings, uih_lengths)
-        categories = self._merge(uih_category_embeddings, candidate_category_embeddings, uih_lengths)
-        times_BM1 = self._merge(uih_timestamps.unsqueeze(2), query_times.unsqueeze(2), uih_lengths)
-        items_BTF = torch.cat([candidate_embeddings, candidate_category_embeddings], dim=-1)
-        item_states = self._item_embedding_mlp(items_BTF)
-        user_states = self._hstu_transducer(
+        return self._predictions(
+            _with_rows(self._hstu_transducer, valid_rows),
             uih_lengths,
             num_candidates,
-            times_BM1.squeeze(2),
-            seq_embeddings,
-            categories,
+            uih_embeddings,
+            uih_category_embeddings,
+            uih_timestamps,
             candidate_embeddings,
-            valid_rows,
+            candidate_category_embeddings,
+            query_times,
             uih_actions,
             contextual_embeddings,
         )
-        return zero_padded_rows(self._multitask_module(user_states, item_states), num_candidates)
+
+    def prefill(
+        self,
+        uih_lengths: torch.Tensor,
+        num_candidates: torch.Tensor,
+        uih_embeddings: torch.Tensor,
+        uih_category_embeddings: torch.Tensor,
+        uih_timestamps: torch.Tensor,
+        candidate_embeddings: torch.Tensor,
+        candidate_category_embeddings: torch.Tensor,
+        query_times: torch.Tensor,
+        valid_rows: torch.Tensor,
+        uih_actions: torch.Tensor | None = None,
+        contextual_embeddings: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, list[STUCacheState]]:
+        """As in the dense model, with the valid rows; see `RankingTransducerFused.prefill`."""
+        caches: list[list[STUCacheState]] = []
+
+        def user_states_of(*inputs: Any) -> torch.Tensor:
+            states, cache = _with_rows(self._hstu_transducer.prefill, valid_rows)(*inputs)
+            caches.append(cache)
+            return states
+
+        predictions = self._predictions(
+            user_states_of,
+            uih_lengths,
+            num_candidates,
+            uih_embeddings,
+            uih_category_embeddings,
+            uih_timestamps,
+            candidate_embeddings,
+            candidate_category_embeddings,
+            query_times,
+            uih_actions,
+            contextual_embeddings,
+        )
+        return predictions, caches[0]
+
+
+def _with_rows(of_transducer: Callable[..., Any], valid_rows: torch.Tensor) -> Callable[..., Any]:
+    """A method of the transducer as a function of the dense one's arguments."""
+    return lambda *inputs: of_transducer(*inputs[:_UP_TO_TARGETS], valid_rows, *inputs[_UP_TO_TARGETS:])

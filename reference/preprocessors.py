@@ -101,6 +101,11 @@ class ContextualPreprocessor(torch.nn.Module):
             self._action_encoder = ActionEncoder(ACTION_EMBEDDING_DIM, action_weights)
             self._action_embedding_mlp = embedding_mlp(self._action_encoder.output_embedding_dim, *widths)
 
+    @property
+    def contextual_seq_len(self) -> int:
+        """C."""
+        return self._contextual_seq_len
+
     def forward(
         self,
         uih_lengths: torch.Tensor,

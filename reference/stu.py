@@ -220,12 +220,12 @@ class STULayer(torch.nn.Module):
             (B, M, D), and the cache with the new rows.
         """
         u, v, q, k = self._project(delta_x)
-        k, v = (_with_new_rows(old, cached_lengths, new) for old, new in zip(cache, (k, v), strict=True))
+        k, v = (with_new_rows(old, cached_lengths, new) for old, new in zip(cache, (k, v), strict=True))
         attn_output = self._attn(q, k, v, valid_attn_mask, attn_scale)
         return self._transform(u, attn_output, delta_x), (k, v)
 
 
-def _with_new_rows(cached: torch.Tensor, first_row: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+def with_new_rows(cached: torch.Tensor, first_row: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """(B, N, *) with the rows from first_row[b] on replaced by new (B, M, *)."""
     row = torch.arange(cached.size(1), device=cached.device) - first_row.unsqueeze(1)
     is_new_BN1 = ((row >= 0) & (row < new.size(1))).unsqueeze(2)

@@ -9,8 +9,7 @@ the kernel reads.
 layer are PyTorch's.
 
 Departures from the jagged stack of `reference.stu_jagged`: the caller names the valid rows of the padded
-batch. A compiled graph, whose shapes cannot follow from values, has the same signature. There is no
-incremental forward.
+batch. A compiled graph, whose shapes cannot follow from values, has the same signature.
 
 Legend: B batch, N sequence, L valid rows, D embedding, H heads, K attention dim, V hidden dim.
 """
@@ -21,11 +20,17 @@ from typing import Any
 
 import torch
 
-from kernels.hstu_attention import ProductionMask, dot_precision_of_torch, hstu_attention
+from kernels.hstu_attention import (
+    ProductionMask,
+    dot_precision_of_torch,
+    hstu_attention,
+    hstu_attention_cached,
+)
 from kernels.stu_layer import stu_gate, stu_norm
 from reference.fused_attention import padded_rows, require_heads, row_offsets, valid_rows_of
 from reference.hstu_transducer import HSTUTransducer
-from reference.stu import STUCacheState, STUInputNorm, STULayer
+from reference.sequence_utils import zero_padded_rows
+from reference.stu import STUCacheState, STUInputNorm, STULayer, with_new_rows
 from reference.stu_attention import STUAttention, STUAttentionMask
 
 NO_CACHE = "the production STU with fused attention has no k/v cache; use the dense model, `build_stu`"
@@ -90,6 +95,51 @@ class STUAttentionFused(STUAttention):
         )
         return attn_output_LHV.reshape(-1, heads * self._hidden_dim)
 
+    def cached_forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        x_offsets: torch.Tensor,
+        cached_lengths: torch.Tensor,
+        num_targets: torch.Tensor,
+        valid_attn_mask: STUAttentionMask,
+    ) -> torch.Tensor:
+        """The rows of `forward` behind cached ones.
+
+        Args:
+            q: (L, H * K), the new rows.
+            k, v: (B, N, H * K) and (B, N, H * V), the rows of each sequence with its new ones.
+            x_offsets: (B + 1,) int, where each sequence's new rows begin, and L.
+            cached_lengths: (B,) int of x_offsets' type, the position of each sequence's first new row.
+            num_targets, valid_attn_mask: see `forward`.
+
+        Returns:
+            (L, H * V).
+        """
+        heads, (b, n, _) = self._num_heads, k.shape
+        mask = ProductionMask(
+            self._alpha,
+            float(n),
+            None,
+            num_targets,
+            valid_attn_mask.max_attn_len,
+            valid_attn_mask.contextual_seq_len,
+        )
+        attn_output_LHV = hstu_attention_cached(
+            q.reshape(-1, heads, self._attention_dim),
+            k.reshape(b, n, heads, self._attention_dim),
+            v.reshape(b, n, heads, self._hidden_dim),
+            x_offsets,
+            cached_lengths,
+            n,
+            q.size(0) // b,
+            mask,
+            backend="triton" if q.is_cuda else "eager",
+            dot_precision=dot_precision_of_torch(q),
+        )
+        return attn_output_LHV.reshape(-1, heads * self._hidden_dim)
+
 
 class STULayerFused(STULayer):
     """One layer on jagged rows; constructor as for the dense layer."""
@@ -104,18 +154,50 @@ class STULayerFused(STULayer):
         padded: torch.Tensor,
         valid_attn_mask: STUAttentionMask,
         attn_scale: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, None]:
+        return_cache_states: bool = False,
+    ) -> tuple[torch.Tensor, STUCacheState | None]:
         """
         Args:
             x: (L, D).
             x_offsets, num_targets, padded, valid_attn_mask, attn_scale: see `STUAttentionFused.forward`.
 
         Returns:
-            (L, D), and None in the place of a cache state.
+            (L, D) and the cache state, k and v of these rows, or None in its place.
         """
         u, v, q, k = self._project(x)
         attn_output = self._attn(q, k, v, x_offsets, num_targets, padded, valid_attn_mask, attn_scale)
-        return self._transform(u, attn_output, x), None
+        return self._transform(u, attn_output, x), ((k, v) if return_cache_states else None)
+
+    def cached_forward(
+        self,
+        delta_x: torch.Tensor,
+        x_offsets: torch.Tensor,
+        cached_lengths: torch.Tensor,
+        num_targets: torch.Tensor,
+        valid_attn_mask: STUAttentionMask,
+        cache: STUCacheState,
+    ) -> tuple[torch.Tensor, STUCacheState]:
+        """New rows behind the cached ones, as many for each sequence.
+
+        Args:
+            delta_x: (L, D), the new rows of all sequences in order.
+            x_offsets, cached_lengths, num_targets, valid_attn_mask: see `STUAttentionFused.cached_forward`.
+            cache: (B, N, H * K) and (B, N, H * V), of the rows in front; it is not modified.
+
+        Returns:
+            (L, D), and the cache with the new rows.
+        """
+        u, v, q, k = self._project(delta_x)
+        b = cached_lengths.shape[0]
+        m = delta_x.shape[0] // b
+        k, v = (
+            with_new_rows(old, cached_lengths, rows.reshape(b, m, -1))
+            for old, rows in zip(cache, (k, v), strict=True)
+        )
+        attn_output = self._attn.cached_forward(
+            q, k, v, x_offsets, cached_lengths, num_targets, valid_attn_mask
+        )
+        return self._transform(u, attn_output, delta_x), (k, v)
 
 
 class STUInputNormFused(STUInputNorm):
@@ -183,7 +265,8 @@ class STUStackFused(torch.nn.Module):
         num_targets: torch.Tensor,
         valid_rows: torch.Tensor,
         attn_scale: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, list[None]]:
+        return_cache_states: bool = False,
+    ) -> tuple[torch.Tensor, list[STUCacheState]]:
         """
         Args:
             x: (B, N, D), anything in the padded rows.
@@ -192,16 +275,45 @@ class STUStackFused(torch.nn.Module):
             attn_scale: (B, N) or None, see `STUAttention.forward`.
 
         Returns:
-            (B, N, D) with padded rows zero, and no cache states.
+            (B, N, D) with padded rows zero, and a cache state for each layer (none unless asked for):
+            (L, H * K) and (L, H * V), the valid rows.
         """
         x_offsets = row_offsets(x_lengths)
         padded = x_lengths.new_zeros(x.size(1))
         if attn_scale is not None:
             attn_scale = valid_rows_of(attn_scale, valid_rows)
         values = valid_rows_of(x, valid_rows)
+        cache_states: list[STUCacheState] = []
         for layer in self._stu_layers:
-            values, _ = layer(values, x_offsets, num_targets, padded, self._valid_attn_mask, attn_scale)
-        return padded_rows(values, x_lengths, x_offsets, x), []
+            values, cache_state = layer(
+                values, x_offsets, num_targets, padded, self._valid_attn_mask, attn_scale, return_cache_states
+            )
+            if cache_state is not None:
+                cache_states.append(cache_state)
+        return padded_rows(values, x_lengths, x_offsets, x), cache_states
+
+    def cached_forward(
+        self,
+        delta_x: torch.Tensor,
+        x_lengths: torch.Tensor,
+        cached_lengths: torch.Tensor,
+        num_targets: torch.Tensor,
+        cache: list[STUCacheState],
+    ) -> tuple[torch.Tensor, list[STUCacheState]]:
+        """As `reference.stu.STUStack.cached_forward`, without attn_scale; at most N - M rows are cached."""
+        b, m, d = delta_x.shape
+        new_lengths = x_lengths - cached_lengths
+        values = zero_padded_rows(delta_x, new_lengths).reshape(b * m, d)
+        x_offsets = torch.arange(b + 1, device=x_lengths.device) * m
+        # Rows behind a sequence's last one count as targets, which no other row sees.
+        targets = num_targets - new_lengths + m
+        cache_states = []
+        for layer, state in zip(self._stu_layers, cache, strict=True):
+            values, state = layer.cached_forward(
+                values, x_offsets, cached_lengths, targets, self._valid_attn_mask, state
+            )
+            cache_states.append(state)
+        return values.reshape(b, m, d), cache_states
 
 
 class HSTUTransducerFused(HSTUTransducer):

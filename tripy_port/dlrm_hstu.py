@@ -7,6 +7,10 @@ embedding tables, D embedding, K tasks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import nvtripy as tp
 
 from tripy_port.hstu_transducer import TargetSplit
@@ -15,7 +19,7 @@ from tripy_port.positional_encoder import HSTUPositionalEncoder
 from tripy_port.postprocessors import OutputPostprocessor
 from tripy_port.preprocessors import ContextualPreprocessor, embedding_mlp
 from tripy_port.sequence_utils import MergeSequences, zero_padded_rows
-from tripy_port.stu import STUStack
+from tripy_port.stu import STUCacheState, STUStack
 
 
 class RankingTransducer(tp.Module):
@@ -41,6 +45,11 @@ class RankingTransducer(tp.Module):
         self._positional_encoder = positional_encoder
         self._split_targets = TargetSplit(max_num_targets)
 
+    @property
+    def contextual_seq_len(self) -> int:
+        """C."""
+        return self._input_preprocessor.contextual_seq_len
+
     def forward(
         self,
         uih_lengths: tp.Tensor,
@@ -53,7 +62,7 @@ class RankingTransducer(tp.Module):
         contextual_embeddings: tp.Tensor | None = None,
     ) -> tp.Tensor:
         """(B, T, D), anything behind a user's targets; arguments as for `ContextualPreprocessor`."""
-        seq_lengths, timestamps_BN, x = self._input_preprocessor(
+        seq_lengths, timestamps_BN, x = self._embed(
             uih_lengths,
             num_targets,
             seq_timestamps,
@@ -63,9 +72,93 @@ class RankingTransducer(tp.Module):
             uih_actions,
             contextual_embeddings,
         )
-        x = self._positional_encoder(seq_lengths, timestamps_BN, x, num_targets)
         x, _ = self._stu_module(x, seq_lengths, num_targets)
         states = self._split_targets(x, seq_lengths, num_targets)
+        return self._postprocess(states, timestamps_BN, seq_lengths, num_targets)
+
+    def prefill(
+        self,
+        uih_lengths: tp.Tensor,
+        num_targets: tp.Tensor,
+        seq_timestamps: tp.Tensor,
+        seq_embeddings: tp.Tensor,
+        additional_embeddings: tp.Tensor,
+        targets: tp.Tensor,
+        uih_actions: tp.Tensor | None = None,
+        contextual_embeddings: tp.Tensor | None = None,
+    ) -> tuple[tp.Tensor, list[STUCacheState]]:
+        """The result of `forward`, and the cache of all rows, of which `extend` reads those in front of the
+        targets."""
+        seq_lengths, timestamps_BN, x = self._embed(
+            uih_lengths,
+            num_targets,
+            seq_timestamps,
+            seq_embeddings,
+            additional_embeddings,
+            targets,
+            uih_actions,
+            contextual_embeddings,
+        )
+        x, cache = self._stu_module(x, seq_lengths, num_targets, return_cache_states=True)
+        states = self._split_targets(x, seq_lengths, num_targets)
+        return self._postprocess(states, timestamps_BN, seq_lengths, num_targets), cache
+
+    def extend(
+        self,
+        cache: list[STUCacheState],
+        cached_lengths: tp.Tensor,
+        uih_lengths: tp.Tensor,
+        num_targets: tp.Tensor,
+        seq_timestamps: tp.Tensor,
+        seq_embeddings: tp.Tensor,
+        additional_embeddings: tp.Tensor,
+        targets: tp.Tensor,
+        uih_actions: tp.Tensor | None = None,
+        contextual_embeddings: tp.Tensor | None = None,
+    ) -> tp.Tensor:
+        """The result of `forward` for targets behind the rows of a cache, which is not modified.
+
+        Args:
+            cache: of `prefill`, (B, N, H * K) and (B, N, H * V) for each layer.
+            cached_lengths: (B,) int, contextual and history rows of each sequence.
+
+        The others are those of the same targets without history, as for `forward`: neither history nor
+        context enters the embedding of a target.
+        """
+        seq_lengths, timestamps_BN, x = self._embed(
+            uih_lengths,
+            num_targets,
+            seq_timestamps,
+            seq_embeddings,
+            additional_embeddings,
+            targets,
+            uih_actions,
+            contextual_embeddings,
+        )
+        delta_x = self._split_targets(x, seq_lengths, num_targets)
+        states, _ = self._stu_module.cached_forward(
+            delta_x, cached_lengths + num_targets, cached_lengths, num_targets, cache
+        )
+        return self._postprocess(states, timestamps_BN, seq_lengths, num_targets)
+
+    def _embed(
+        self,
+        uih_lengths: tp.Tensor,
+        num_targets: tp.Tensor,
+        *inputs: tp.Tensor | None,
+    ) -> tuple[tp.Tensor, tp.Tensor, tp.Tensor]:
+        """(B,) rows of each sequence, (B, N) timestamps and (B, N, D) input embeddings, as for `forward`."""
+        seq_lengths, timestamps_BN, x = self._input_preprocessor(uih_lengths, num_targets, *inputs)
+        return (
+            seq_lengths,
+            timestamps_BN,
+            self._positional_encoder(seq_lengths, timestamps_BN, x, num_targets),
+        )
+
+    def _postprocess(
+        self, states: tp.Tensor, timestamps_BN: tp.Tensor, seq_lengths: tp.Tensor, num_targets: tp.Tensor
+    ) -> tp.Tensor:
+        """The targets' rows of the last layer, (B, T, D) -> (B, T, D)."""
         timestamps_BT1 = self._split_targets(tp.unsqueeze(timestamps_BN, 2), seq_lengths, num_targets)
         return self._output_postprocessor(states, tp.squeeze(timestamps_BT1, 2))
 
@@ -123,12 +216,116 @@ class DlrmHSTU(tp.Module):
         Returns:
             (B, T, K), rows behind a user's candidates zero.
         """
+        return self._predictions(
+            self._hstu_transducer,
+            uih_lengths,
+            num_candidates,
+            uih_embeddings,
+            uih_category_embeddings,
+            uih_timestamps,
+            candidate_embeddings,
+            candidate_category_embeddings,
+            query_times,
+            uih_actions,
+            contextual_embeddings,
+        )
+
+    def prefill(
+        self,
+        uih_lengths: tp.Tensor,
+        num_candidates: tp.Tensor,
+        uih_embeddings: tp.Tensor,
+        uih_category_embeddings: tp.Tensor,
+        uih_timestamps: tp.Tensor,
+        candidate_embeddings: tp.Tensor,
+        candidate_category_embeddings: tp.Tensor,
+        query_times: tp.Tensor,
+        uih_actions: tp.Tensor | None = None,
+        contextual_embeddings: tp.Tensor | None = None,
+    ) -> tuple[tp.Tensor, list[STUCacheState]]:
+        """The result of `forward`, and the cache that `extend` takes; arguments as for `forward`."""
+        caches: list[list[STUCacheState]] = []
+
+        def user_states_of(*inputs: Any) -> tp.Tensor:
+            states, cache = self._hstu_transducer.prefill(*inputs)
+            caches.append(cache)
+            return states
+
+        predictions = self._predictions(
+            user_states_of,
+            uih_lengths,
+            num_candidates,
+            uih_embeddings,
+            uih_category_embeddings,
+            uih_timestamps,
+            candidate_embeddings,
+            candidate_category_embeddings,
+            query_times,
+            uih_actions,
+            contextual_embeddings,
+        )
+        return predictions, caches[0]
+
+    def extend(
+        self,
+        cache: list[STUCacheState],
+        uih_lengths: tp.Tensor,
+        num_candidates: tp.Tensor,
+        candidate_embeddings: tp.Tensor,
+        candidate_category_embeddings: tp.Tensor,
+        query_times: tp.Tensor,
+    ) -> tp.Tensor:
+        """The result of `forward` for other candidates of the request whose rows a cache has.
+
+        History, context, the last candidate's query time and N must be those of the cached request, and each
+        contextual feature must have enough rows in both or in neither.
+
+        Args:
+            cache: a (k, v) for each layer, (B, N, H * K) and (B, N, H * V); anything finite behind the rows
+                of context and history. It is not modified.
+
+        The others: see `forward`. Returns as `forward`.
+        """
+        b, _, e = candidate_embeddings.shape
+        c = self._hstu_transducer.contextual_seq_len
+        # A request of the same candidates, with one row of history that is padding.
+        no_rows_B1E = tp.zeros((b, 1, e), dtype=candidate_embeddings.dtype)
+        no_times_B1 = tp.zeros((b, 1), dtype=query_times.dtype)
+        return self._predictions(
+            partial(self._hstu_transducer.extend, cache, uih_lengths + c),
+            tp.zeros_like(uih_lengths),
+            num_candidates,
+            no_rows_B1E,
+            no_rows_B1E,
+            no_times_B1,
+            candidate_embeddings,
+            candidate_category_embeddings,
+            query_times,
+            no_times_B1,
+            tp.zeros((b, c, e), dtype=candidate_embeddings.dtype) if c else None,
+        )
+
+    def _predictions(
+        self,
+        user_states_of: Callable[..., tp.Tensor],
+        uih_lengths: tp.Tensor,
+        num_candidates: tp.Tensor,
+        uih_embeddings: tp.Tensor,
+        uih_category_embeddings: tp.Tensor,
+        uih_timestamps: tp.Tensor,
+        candidate_embeddings: tp.Tensor,
+        candidate_category_embeddings: tp.Tensor,
+        query_times: tp.Tensor,
+        uih_actions: tp.Tensor | None,
+        contextual_embeddings: tp.Tensor | None,
+    ) -> tp.Tensor:
+        """`forward` with a method of the transducer; arguments as there."""
         seq_embeddings = self._merge(uih_embeddings, candidate_embeddings, uih_lengths)
         categories = self._merge(uih_category_embeddings, candidate_category_embeddings, uih_lengths)
         times_BM1 = self._merge(tp.unsqueeze(uih_timestamps, 2), tp.unsqueeze(query_times, 2), uih_lengths)
         items_BTF = tp.concatenate([candidate_embeddings, candidate_category_embeddings], dim=-1)
         item_states = self._item_embedding_mlp(items_BTF)
-        user_states = self._hstu_transducer(
+        user_states = user_states_of(
             uih_lengths,
             num_candidates,
             tp.squeeze(times_BM1, 2),

@@ -102,6 +102,11 @@ class ContextualPreprocessor(tp.Module):
                 self._action_encoder.output_embedding_dim, *widths, dtype=dtype
             )
 
+    @property
+    def contextual_seq_len(self) -> int:
+        """C."""
+        return self._contextual_seq_len
+
     def forward(
         self,
         uih_lengths: tp.Tensor,

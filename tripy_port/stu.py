@@ -212,12 +212,12 @@ class STULayer(tp.Module):
             (B, M, D), and the cache with the new rows.
         """
         u, v, q, k = self._project(delta_x)
-        k, v = (_with_new_rows(old, cached_lengths, new) for old, new in zip(cache, (k, v), strict=True))
+        k, v = (with_new_rows(old, cached_lengths, new) for old, new in zip(cache, (k, v), strict=True))
         attn_output = self._attn(q, k, v, valid_attn_mask, attn_scale)
         return self._transform(u, attn_output, delta_x), (k, v)
 
 
-def _with_new_rows(cached: tp.Tensor, first_row: tp.Tensor, new: tp.Tensor) -> tp.Tensor:
+def with_new_rows(cached: tp.Tensor, first_row: tp.Tensor, new: tp.Tensor) -> tp.Tensor:
     """(B, N, *) with the rows from first_row[b] on replaced by new (B, M, *)."""
     position_1N = tp.iota((1, cached.shape[1]), dim=1, dtype=tp.int32)
     row_BN = position_1N - tp.unsqueeze(tp.cast(first_row, tp.int32), 1)

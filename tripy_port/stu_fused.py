@@ -15,6 +15,7 @@ import nvtripy as tp
 
 from kernels.plugins.schema import (
     STU_ATTENTION,
+    STU_ATTENTION_CACHED,
     STU_GATE,
     STU_NORM,
     STUAttentionSettings,
@@ -23,7 +24,8 @@ from kernels.plugins.schema import (
 )
 from tripy_port.fused_attention import padded_rows, require_heads, row_offsets, valid_rows_of
 from tripy_port.hstu_transducer import HSTUTransducer
-from tripy_port.stu import NORM_EPS, STUCacheState, STUInputNorm, STULayer
+from tripy_port.sequence_utils import zero_padded_rows
+from tripy_port.stu import NORM_EPS, STUCacheState, STUInputNorm, STULayer, with_new_rows
 from tripy_port.stu_attention import STUAttention, STUAttentionMask
 
 NO_CACHE = "the production STU with fused attention has no k/v cache; use the dense model, `build_stu`"
@@ -88,6 +90,46 @@ class STUAttentionFused(STUAttention):
         )
         return tp.reshape(attn_output_LHV, (-1, heads * self._hidden_dim))
 
+    def cached_forward(
+        self,
+        q: tp.Tensor,
+        k: tp.Tensor,
+        v: tp.Tensor,
+        x_offsets: tp.Tensor,
+        cached_lengths: tp.Tensor,
+        num_targets: tp.Tensor,
+        valid_attn_mask: STUAttentionMask,
+    ) -> tp.Tensor:
+        """The rows of `forward` behind cached ones.
+
+        Args:
+            q: (L, H * K), the new rows.
+            k, v: (B, N, H * K) and (B, N, H * V), the rows of each sequence with its new ones.
+            x_offsets: (B + 1,) int, where each sequence's new rows begin, and L.
+            cached_lengths: (B,) int of x_offsets' type, the position of each sequence's first new row.
+            num_targets, valid_attn_mask: see `forward`.
+
+        Returns:
+            (L, H * V).
+        """
+        heads, (b, n, _) = self._num_heads, k.shape
+        settings = STUAttentionSettings(
+            self._alpha, valid_attn_mask.max_attn_len, valid_attn_mask.contextual_seq_len
+        )
+        attn_output_LHV = tp.plugin(
+            STU_ATTENTION_CACHED,
+            [
+                tp.reshape(q, (-1, heads, self._attention_dim)),
+                tp.reshape(k, (b, n, heads, self._attention_dim)),
+                tp.reshape(v, (b, n, heads, self._hidden_dim)),
+                x_offsets,
+                cached_lengths,
+                num_targets,
+            ],
+            settings=settings.to_string(),
+        )
+        return tp.reshape(attn_output_LHV, (-1, heads * self._hidden_dim))
+
 
 class STULayerFused(STULayer):
     """One layer on jagged rows; constructor as for the dense layer."""
@@ -102,18 +144,50 @@ class STULayerFused(STULayer):
         padded: tp.Tensor,
         valid_attn_mask: STUAttentionMask,
         attn_scale: tp.Tensor | None = None,
-    ) -> tuple[tp.Tensor, None]:
+        return_cache_states: bool = False,
+    ) -> tuple[tp.Tensor, STUCacheState | None]:
         """
         Args:
             x: (L, D).
             x_offsets, num_targets, padded, valid_attn_mask, attn_scale: see `STUAttentionFused.forward`.
 
         Returns:
-            (L, D), and None in the place of a cache state.
+            (L, D) and the cache state, k and v of these rows, or None in its place.
         """
         u, v, q, k = self._project(x)
         attn_output = self._attn(q, k, v, x_offsets, num_targets, padded, valid_attn_mask, attn_scale)
-        return self._transform(u, attn_output, x), None
+        return self._transform(u, attn_output, x), ((k, v) if return_cache_states else None)
+
+    def cached_forward(
+        self,
+        delta_x: tp.Tensor,
+        x_offsets: tp.Tensor,
+        cached_lengths: tp.Tensor,
+        num_targets: tp.Tensor,
+        valid_attn_mask: STUAttentionMask,
+        cache: STUCacheState,
+    ) -> tuple[tp.Tensor, STUCacheState]:
+        """New rows behind the cached ones, as many for each sequence.
+
+        Args:
+            delta_x: (L, D), the new rows of all sequences in order.
+            x_offsets, cached_lengths, num_targets, valid_attn_mask: see `STUAttentionFused.cached_forward`.
+            cache: (B, N, H * K) and (B, N, H * V), of the rows in front; it is not modified.
+
+        Returns:
+            (L, D), and the cache with the new rows.
+        """
+        u, v, q, k = self._project(delta_x)
+        b = cached_lengths.shape[0]
+        m = delta_x.shape[0] // b
+        k, v = (
+            with_new_rows(old, cached_lengths, tp.reshape(rows, (b, m, -1)))
+            for old, rows in zip(cache, (k, v), strict=True)
+        )
+        attn_output = self._attn.cached_forward(
+            q, k, v, x_offsets, cached_lengths, num_targets, valid_attn_mask
+        )
+        return self._transform(u, attn_output, delta_x), (k, v)
 
 
 class STUInputNormFused(STUInputNorm):
@@ -172,7 +246,8 @@ class STUStackFused(tp.Module):
         num_targets: tp.Tensor,
         valid_rows: tp.Tensor,
         attn_scale: tp.Tensor | None = None,
-    ) -> tuple[tp.Tensor, list[None]]:
+        return_cache_states: bool = False,
+    ) -> tuple[tp.Tensor, list[STUCacheState]]:
         """
         Args:
             x: (B, N, D), anything in the padded rows.
@@ -181,7 +256,8 @@ class STUStackFused(tp.Module):
             attn_scale: (B, N) or None, see `STUAttention.forward`.
 
         Returns:
-            (B, N, D) with padded rows zero, and no cache states.
+            (B, N, D) with padded rows zero, and a cache state for each layer (none unless asked for):
+            (L, H * K) and (L, H * V), the valid rows.
         """
         x_offsets = row_offsets(x_lengths)
         num_targets = tp.cast(num_targets, x_offsets.dtype)
@@ -189,9 +265,38 @@ class STUStackFused(tp.Module):
         if attn_scale is not None:
             attn_scale = valid_rows_of(attn_scale, valid_rows)
         values = valid_rows_of(x, valid_rows)
+        cache_states: list[STUCacheState] = []
         for layer in self._stu_layers:
-            values, _ = layer(values, x_offsets, num_targets, padded, self._valid_attn_mask, attn_scale)
-        return padded_rows(values, x_lengths, x_offsets, x), []
+            values, cache_state = layer(
+                values, x_offsets, num_targets, padded, self._valid_attn_mask, attn_scale, return_cache_states
+            )
+            if cache_state is not None:
+                cache_states.append(cache_state)
+        return padded_rows(values, x_lengths, x_offsets, x), cache_states
+
+    def cached_forward(
+        self,
+        delta_x: tp.Tensor,
+        x_lengths: tp.Tensor,
+        cached_lengths: tp.Tensor,
+        num_targets: tp.Tensor,
+        cache: list[STUCacheState],
+    ) -> tuple[tp.Tensor, list[STUCacheState]]:
+        """As `tripy_port.stu.STUStack.cached_forward`, without attn_scale; at most N - M rows are cached."""
+        b, m, d = delta_x.shape
+        new_lengths = x_lengths - cached_lengths
+        values = tp.reshape(zero_padded_rows(delta_x, new_lengths), (b * m, d))
+        x_offsets = tp.iota((b + 1,), dtype=tp.int32) * m
+        first_rows = tp.cast(cached_lengths, tp.int32)
+        # Rows behind a sequence's last one count as targets, which no other row sees.
+        targets = tp.cast(num_targets - new_lengths, tp.int32) + m
+        cache_states = []
+        for layer, state in zip(self._stu_layers, cache, strict=True):
+            values, state = layer.cached_forward(
+                values, x_offsets, first_rows, targets, self._valid_attn_mask, state
+            )
+            cache_states.append(state)
+        return tp.reshape(values, (b, m, d)), cache_states
 
 
 class HSTUTransducerFused(HSTUTransducer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class DenseDLRMv3(ConfiguredCase):
 
     builder = "build_dlrmv3"
     outputs = ("predictions",)
+    resumed = ("uih_lengths", "num_candidates", *dlrmv3_inputs.CANDIDATES)
 
     def make_inputs(self) -> Batches:
         inputs = dlrmv3_inputs.synthetic(self.config)
@@ -78,6 +79,16 @@ class DenseDLRMv3(ConfiguredCase):
 
     def serving(self) -> DLRMv3Serving:
         return DLRMv3Serving(self.config, _widths(self.model))
+
+    def keep(self, model: Any, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+        return model.prefill(**arguments)
+
+    def resume(self, model: Any, arguments: Mapping[str, Any], cache: Sequence[Any]) -> Any:
+        return model.extend(list(zip(cache[::2], cache[1::2], strict=True)), **arguments)
+
+    def shared_rows(self, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        users = np.arange(self.batch_size_of(arrays))
+        return users * self.width(arrays), arrays["uih_lengths"] + self.model.contextual_seq_len
 
     def is_causal(self) -> bool:
         return True

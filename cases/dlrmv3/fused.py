@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from cases.dlrmv3.dense import DenseDLRMv3
@@ -24,6 +25,11 @@ class DLRMv3Fused(FusedStack, DenseDLRMv3):
 
     def width(self, arrays: Arrays) -> int:
         return DenseDLRMv3.width(self, arrays)
+
+    def shared_rows(self, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        _, counts = super().shared_rows(arrays)
+        lengths = self.lengths(arrays).numpy()
+        return np.cumsum(lengths) - lengths, counts
 
     def module_arguments(
         self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]

@@ -13,6 +13,7 @@ import numpy as np
 from cases.dlrmv3 import inputs as dlrmv3_inputs
 from cases.dlrmv3.plan import narrow_width
 from cases.dlrmv3.requests import BenchmarkRequests
+from cases.dlrmv3.returning import FRESH, returning, shared
 from configs import CaseConfig
 from parity.case import Arrays
 from parity.case.serving import Audit, DeviceLookup, Drawn, Lookup, Serving
@@ -33,6 +34,7 @@ class DLRMv3Serving(Serving):
 
     benchmark = "dlrm-v3"
     # Public source (mlcommons/inference): compliance/TEST08, README.md and dlrm-v3/audit.config.
+    fresh = FRESH
     audit = Audit("TEST08", log_seed=720381539243781796, log_target=4096, tolerance=1e-3)
 
     def __init__(self, config: CaseConfig, forbidden_widths: set[int]) -> None:
@@ -48,6 +50,12 @@ class DLRMv3Serving(Serving):
 
     def device_tables(self, folder: Path, seed: int, device: str) -> AbstractContextManager[DeviceLookup]:
         return BenchmarkRequests(self._model, seed).device_tables(folder, device)
+
+    def shared(self, inputs: Arrays) -> Arrays:
+        return shared(inputs, self._model)
+
+    def returning(self, drawn: Drawn) -> Drawn:
+        return returning(drawn, self._model)
 
     def tokens(self, arrays: Arrays) -> np.ndarray:
         return arrays["uih_lengths"] + self._other

@@ -45,6 +45,20 @@ Inputs, in this order, with L rows of B sequences, H heads, dims K and V:
 The output is (L, H, V).
 """
 
+STU_ATTENTION_CACHED = "hstu::production_attention_cached"
+"""`STU_ATTENTION` of new rows behind cached ones, with its settings, of which has_attn_scale is false.
+
+Inputs, in this order, with L new rows of B sequences, as many of each, H heads, dims K and V:
+
+    q                  (L, H, K) float32, float16 or bfloat16, of the new rows
+    k, v               (B, N, H, K) and (B, N, H, V) in the same type, all rows of each sequence
+    offsets            (B + 1,) int32 or int64, of the new rows, from 0 to L
+    firsts             (B,) in the type of offsets, position of each first new row; at most N - L / B
+    num_targets        (B,) in the type of offsets, number of targets at the end of each sequence
+
+The output is (L, H, V). N is the divisor of the weights. No kernel of it is compiled ahead of time.
+"""
+
 STU_NORM = "hstu::production_norm"
 """The layer norm in front of a production layer's projection, with the attribute `settings`, which
 `STUNormSettings` writes.

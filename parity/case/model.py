@@ -15,6 +15,7 @@ import numpy as np
 
 from parity.base.errors import UserError
 from parity.base.trees import dotted, leaves
+from parity.case.cached import Cached
 from parity.case.incremental import Incremental
 from parity.case.options import Option
 from parity.case.pairing import Pairing, entry_of
@@ -37,7 +38,7 @@ class NoForm(Exception):
     """A case has no such form, or the form cannot run here; the message is the reason that users read."""
 
 
-class Case(Pairing, Incremental, Quantised, abc.ABC):
+class Case(Pairing, Incremental, Cached, Quantised, abc.ABC):
     """One model in one configuration: both sides, inputs, and the parts of results that count.
 
     A subclass sets `name`, and `seed` and `batch_size` where these defaults do not fit. It implements

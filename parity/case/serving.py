@@ -105,6 +105,27 @@ class Serving(abc.ABC):
         """As `tables`, with all rows on a device: "cpu" or "cuda"."""
         raise UserError("--tables-on", device, "is for cases with tables", "leave --tables-on out")
 
+    fresh: frozenset[str] = frozenset()
+    """Names of the inputs that differ among requests with shared rows; see `shared`."""
+
+    def shared(self, inputs: Arrays) -> Arrays:
+        """Everything that the shared rows of requests depend on, zero in the padding: the key of a k/v cache.
+
+        All inputs enter it as they are, but for the `fresh` ones, and for values of those that matter.
+
+        Args:
+            inputs: Inputs of the model by name; numbers of rows in place of rows of tables.
+        """
+        raise UserError("--kv-cache", "on", "is for cases with a k/v cache", "leave --kv-cache out")
+
+    def returning(self, drawn: Drawn) -> Drawn:
+        """The requests, and further ones for a k/v cache to prove itself on.
+
+        Behind the drawn ones, each comes again with the fresh inputs of another. Behind these are some whose
+        shared rows are not those of the request that they are copied from: one input is changed in each.
+        """
+        raise UserError("--kv-cache", "on", "is for cases with a k/v cache", "leave --kv-cache out")
+
     @abc.abstractmethod
     def tokens(self, arrays: Arrays) -> np.ndarray:
         """(B,) int64, the tokens that each request needs."""

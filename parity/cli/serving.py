@@ -44,6 +44,11 @@ from parity.cli.verb import Verb
 @click.option(
     "--tokens", type=INTEGER, help="Most tokens of a batch. [default: the case's batch at full width]"
 )
+@click.option(
+    "--kv-cache",
+    type=NUMBER,
+    help="GiB of keys and values that are kept for returning users. [default: none]",
+)
 @click.option("--rate", type=NUMBER, default=10.0, show_default=True, help="Target, in queries a second.")
 @click.option(
     "--duration", type=NUMBER, default=600.0, show_default=True, help="Least seconds of a performance run."
@@ -61,6 +66,7 @@ def serve(
     runner: str,
     fuse: bool,
     tokens: int | None,
+    kv_cache: float | None,
     rate: float,
     duration: float,
     queries: int,
@@ -108,6 +114,7 @@ def serve(
             fuse=fuse,
             load=command.Load(scenario, rate, duration, queries),
             measures=not accuracy_only,
+            kv_cache=kv_cache,
         )
         try:
             with made(folder.parent), making(folder) as unfinished:

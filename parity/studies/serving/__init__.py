@@ -2,6 +2,7 @@
 
 requests   the requests of a test at their fixed shapes
 batching   the queue, and batches by tokens
+cache      keys and values of shared rows
 port       the port at fixed shapes, with staged copies of its inputs
 server     the thread that answers queries
 loadgen    LoadGen's settings, tests, and logs

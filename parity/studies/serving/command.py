@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
+from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.base.precision import Precision
 from parity.case import Case
 from parity.inputs.weights import case_weights
 from parity.studies.serving import loadgen
 from parity.studies.serving.auditing import Audited, audited
+from parity.studies.serving.cache_verdict import CacheVerdict, cache_verdict
 from parity.studies.serving.judging import Accuracy, Judge
 from parity.studies.serving.loadgen import Folders, Load
-from parity.studies.serving.port import ServedPort
+from parity.studies.serving.port import GIB, ServedPort
 from parity.studies.serving.requests import Requests, Shape
 from parity.studies.serving.server import Log, Server
 
@@ -52,6 +55,7 @@ class Order:
         fuse: Whether the portable runtime fuses steps.
         load: The load.
         measures: Whether a performance run and the audit follow the accuracy run.
+        kv_cache: GiB of keys and values of requests' shared rows; None for no cache.
     """
 
     case: Case
@@ -67,6 +71,17 @@ class Order:
     fuse: bool
     load: Load
     measures: bool
+    kv_cache: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kv_cache is not None and not (0 < self.kv_cache and math.isfinite(self.kv_cache)):
+            problem = "is no positive number of GiB"
+            raise UserError("--kv-cache", self.kv_cache, problem, "give a positive number, or leave it out")
+
+    @property
+    def cache_bytes(self) -> int:
+        """Most bytes of the cache; 0 for none."""
+        return 0 if self.kv_cache is None else math.ceil(self.kv_cache * GIB)
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,8 @@ class Served:
         audit: The verdict on the audit; None without one.
         times: Median seconds of a batch by shape, measured before the tests.
         dropped: Number of queries of the performance run that the server lost.
+        cache: The verdict on the k/v cache; None without one.
+        resumed_times: As `times`, of batches whose shared rows are in the cache; empty without one.
     """
 
     runner: str
@@ -90,13 +107,16 @@ class Served:
     audit: Audited | None
     times: Mapping[Shape, float]
     dropped: int = 0
+    cache: CacheVerdict | None = None
+    resumed_times: Mapping[Shape, float] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
         """0 if predictions and audit pass, an error of 1 % is detected, and LoadGen calls its run valid."""
         is_valid = self.summary.get(loadgen.RESULT, _VALID) == _VALID and not self.dropped
         is_proved = self.accuracy.verdict == "PASS"
-        return int(not (is_proved and is_valid and (self.audit is None or self.audit.passed)))
+        others = (verdict for verdict in (self.audit, self.cache) if verdict is not None)
+        return int(not (is_proved and is_valid and all(verdict.passed for verdict in others)))
 
     def lines(self) -> list[str]:
         """The results in words."""
@@ -107,6 +127,8 @@ class Served:
             lines.append("performance  not measured: predictions are wrong")
         if self.audit is not None:
             lines.append(f"{self.audit.name:<12} {self.audit.line()}")
+        if self.cache is not None:
+            lines.append(f"k/v cache    {self.cache.line()}")
         return lines
 
     def _performance(self) -> str:
@@ -135,10 +157,12 @@ def serve(order: Order, folder: Path, advance: Callable[[str], None]) -> Served:
     loadgen.loadgen()
     order.load.require(order.samples)
     weights, source = case_weights(order.case, order.checkpoint)
-    requests = Requests(order.case, order.samples, order.seed, order.tokens, order.data)
+    returning = order.kv_cache is not None
+    requests = Requests(order.case, order.samples, order.seed, order.tokens, order.data, returning)
+    order.load.require(len(requests))
     with _tables(order, requests, folder):
         advance(f"{order.case.name}: compiling {len(requests.sizes)} shapes")
-        port = ServedPort(requests, order.precision, weights, order.runner, order.fuse)
+        port = ServedPort(requests, order.precision, weights, order.runner, order.fuse, order.cache_bytes)
         tests = _Tests(order, requests, port, folder, advance)
         served = tests.run(Judge(requests, order.precision, weights, port))
     content = _content(order, requests, source, served)
@@ -178,12 +202,20 @@ class _Tests:
         scenario = loadgen.SCENARIOS[order.load.scenario]
         path = folder / "results" / system / serving.benchmark / scenario
         self._folders = Folders(path, serving.audit.name)
+        self._logs: dict[str, Log] = {}
 
     def run(self, judge: Judge) -> Served:
+        served = self._run(judge)
+        if not self._port.kv_cache:
+            return served
+        verdict = cache_verdict(self._requests, self._port, served.accuracy, self._logs)
+        return replace(served, cache=verdict, resumed_times=self._port.resumed_times)
+
+    def _run(self, judge: Judge) -> Served:
         folders, audit = self._folders, self._requests.serving.audit
         log = self._test("accuracy run", folders.accuracy)
         self._advance("judging every prediction")
-        accuracy = judge.accuracy(loadgen.logged(folders.accuracy), log.batches)
+        accuracy = judge.accuracy(loadgen.logged(folders.accuracy), log.batches, log.hits)
         if not (accuracy.passed and self._order.measures):
             return Served(self._port.label(), self._requests.source, accuracy, {}, None, self._port.times)
         dropped = len(self._test("performance run", folders.performance).dropped)
@@ -211,6 +243,7 @@ class _Tests:
             )
         if server.log.error is not None:
             raise server.log.error
+        self._logs[name] = server.log
         return server.log
 
 
@@ -230,8 +263,10 @@ def _content(order: Order, requests: Requests, weights: str, served: Served) -> 
         "seed": order.seed,
         "shapes": [
             {"tokens": shape.width, "rows": shape.rows, "seconds": seconds}
+            | ({"resumed_seconds": served.resumed_times[shape]} if served.resumed_times else {})
             for shape, seconds in served.times.items()
         ],
+        "cache": None if served.cache is None else served.cache.content(),
         "accuracy": {
             "verdict": accuracy.verdict,
             "predictions": accuracy.predictions,

@@ -10,7 +10,7 @@ Legend: B requests.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -79,6 +79,7 @@ class Accuracy:
         detectable: Largest of the relative errors that the verdicts just detect; NaN in a failure.
         by_nature: The reason why no number of requests detects `INSENSITIVE_ABOVE`; empty if enough do.
         problems: By number of the request, the mistake in words.
+        wrong_predictions: The problems that are wrong predictions.
         truths: By number of the request.
         answers: Logged predictions by number of the request, where they are of that request.
     """
@@ -89,6 +90,7 @@ class Accuracy:
     detectable: float = 0.0
     by_nature: str = ""
     problems: dict[int, str] = field(default_factory=dict)
+    wrong_predictions: dict[int, str] = field(default_factory=dict)
     truths: dict[int, Truth] = field(default_factory=dict)
     answers: dict[int, np.ndarray] = field(default_factory=dict)
 
@@ -140,12 +142,18 @@ class Judge:
     ) -> None:
         self._requests, self._precision, self._weights, self._port = requests, precision, weights, port
 
-    def accuracy(self, log: Sequence[Logged], batches: Sequence[Sequence[int]]) -> Accuracy:
+    def accuracy(
+        self,
+        log: Sequence[Logged],
+        batches: Sequence[Sequence[int]],
+        hits: Sequence[tuple[int, int]] = (),
+    ) -> Accuracy:
         """The verdict on the log of an accuracy run.
 
         Args:
             log: All logged answers.
             batches: Numbers of the requests of each batch, in the order of its rows.
+            hits: See `Log.hits`.
         """
         judged = Accuracy(len(self._requests))
         judged.answers, judged.problems = answers(self._requests, log)
@@ -157,7 +165,11 @@ class Judge:
             wrong |= self._judge(judged, numbers)
         for number, reason in list(wrong.items())[:MOST_EXPLAINED]:
             wrong[number] = f"{reason}: {self._explain(judged, number, batches)}"
-        judged.problems |= wrong
+        origins = dict(hits)
+        for number in wrong.keys() & origins.keys():
+            wrong[number] += f"; its keys and values came from the cache, kept from request {origins[number]}"
+        judged.wrong_predictions = wrong
+        judged.problems |= wrong | wrong_hits(self._requests, hits)
         return judged
 
     def _groups(self) -> Iterator[list[int]]:
@@ -262,6 +274,17 @@ class Judge:
         shape = self._requests.shapes[self._requests.width[number]]
         output = self._port.start(shape, arrays).result()
         return output[0].float().numpy()[self._requests.counted([number])[0]]
+
+
+def wrong_hits(requests: Requests, hits: Iterable[tuple[int, int]]) -> dict[int, str]:
+    """Mistakes in words by request: keys and values that were kept from a request with another history."""
+    problems = {}
+    for number, origin in sorted(set(hits)):
+        name = requests.has_other_history(number, origin)
+        if name:
+            holds = f"request {number} took keys and values from the cache that are not its own"
+            problems[number] = f"{holds}: they were kept from request {origin}, which has other {name}"
+    return problems
 
 
 def answers(requests: Requests, log: Sequence[Logged]) -> tuple[dict[int, np.ndarray], dict[int, str]]:

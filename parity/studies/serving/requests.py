@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
@@ -45,6 +46,7 @@ class Requests:
         seed: Seed of the requests.
         tokens: Most tokens of a batch, padding included; None for the case's batch at the largest width.
         data: Recorded requests; None for the case's own.
+        returning: Whether the requests of `Serving.returning` come behind the drawn ones.
 
     Attributes:
         shapes: The largest shape of each width that some request has, by width, ascending.
@@ -59,7 +61,13 @@ class Requests:
     """
 
     def __init__(
-        self, case: Case, number: int, seed: int, tokens: int | None = None, data: Path | None = None
+        self,
+        case: Case,
+        number: int,
+        seed: int,
+        tokens: int | None = None,
+        data: Path | None = None,
+        returning: bool = False,
     ) -> None:
         serving = case.serving()
         if not 0 < number < MOST_REQUESTS:
@@ -72,10 +80,12 @@ class Requests:
         rows = budget // serving.widths[-1]
         require("--tokens", budget, rows * serving.widths[-1], "give fewer")
         drawn = serving.draw(number, seed, data)
+        if returning:
+            drawn = serving.returning(drawn)
         self.source = drawn.source
         self.lookup: Lookup | None = None
         self.width = [serving.width_of(int(tokens)) for tokens in serving.tokens(drawn.arrays)]
-        request = sum(array.nbytes for array in drawn.arrays.values()) // number
+        request = sum(array.nbytes for array in drawn.arrays.values()) // len(self.width)
         require("--tokens", budget, rows * request, "give fewer")
         self.shapes = {width: Shape(width, budget // width) for width in sorted(set(self.width))}
         self._clean = {width: self._padded(drawn.arrays, width) for width in self.shapes}
@@ -124,27 +134,58 @@ class Requests:
         """Requests of one width, zero in their padding."""
         return self._batch(self._clean, numbers)
 
-    def served(self, numbers: Sequence[int]) -> Arrays:
-        """The same requests with garbage in their padding, where the case has padding, and looked up rows."""
-        arrays = dict(self._batch(self._served, numbers))
+    def served(self, numbers: Sequence[int], names: Collection[str] | None = None) -> Arrays:
+        """The same requests with garbage in their padding, where the case has padding, and looked up rows.
+
+        Args:
+            numbers: Requests of one width.
+            names: The wanted inputs; all by default.
+        """
+        width, rows = self._places(numbers)
+        arrays = dict(self._of_rows(_named(self._served[width], names), rows))
         if not self.have_tables:
             return arrays
         if self.lookup is None:
             raise RuntimeError("the tables of the requests are not open")
-        width, rows = self._places(numbers)
-        for name, ids in self._ids[width].items():
+        for name, ids in _named(self._ids[width], names).items():
             looked_up = self.lookup(name, ids[rows])
             arrays[name] = np.where((ids[rows] >= 0)[..., None], looked_up, arrays[name])
         return arrays
 
-    def staged(self, numbers: Sequence[int]) -> Arrays:
+    def staged(self, numbers: Sequence[int], names: Collection[str] | None = None) -> Arrays:
         """As `served`; with tables on a device, an input that is rows of tables is their numbers, int64."""
         if self.device_lookup is None:
-            return self.served(numbers)
+            return self.served(numbers, names)
+        return self._numbered(numbers, names)
+
+    def _numbered(self, numbers: Sequence[int], names: Collection[str] | None = None) -> Arrays:
+        """Requests with the numbers of rows in place of rows of tables."""
         width, rows = self._places(numbers)
-        others = {name: array for name, array in self._served[width].items() if name not in self.looked_up}
-        ids = {name: ids[rows] for name, ids in self._ids[width].items()}
+        arrays = _named(self._served[width], names)
+        others = {name: array for name, array in arrays.items() if name not in self.looked_up}
+        ids = {name: ids[rows] for name, ids in _named(self._ids[width], names).items()}
         return {**self._of_rows(others, rows), **ids}
+
+    def key(self, number: int) -> bytes:
+        """A digest of everything that a request's shared rows depend on, its width included."""
+        inputs = self._numbered([number])
+        shared = self.serving.shared(inputs)
+        missing = sorted(inputs.keys() - self.serving.fresh - shared.keys())
+        if missing:
+            raise RuntimeError(f"the key of shared rows leaves out {', '.join(missing)}")
+        digest = hashlib.sha256(f"{self.width[number]}".encode())
+        for name, array in sorted(shared.items()):
+            digest.update(f" {name} {array.dtype} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.digest()
+
+    def has_other_history(self, number: int, other: int) -> str:
+        """The input by which shared rows of two requests differ, without their keys; empty if none does."""
+        if self.width[number] != self.width[other]:
+            return "width"
+        one, two = (self.clean([request]) for request in (number, other))
+        fresh = self.serving.fresh
+        return next((name for name in one if name not in fresh and not _are_equal(one[name], two[name])), "")
 
     def open_on_device(self, lookup: DeviceLookup) -> None:
         """Take rows of tables from a device."""
@@ -186,3 +227,12 @@ class Requests:
     def counted(self, numbers: Sequence[int]) -> np.ndarray:
         """Mask of the predictions of requests of one width, (B, ...)."""
         return self.serving.counted(self.clean(numbers))
+
+
+def _named(arrays: Arrays, names: Collection[str] | None) -> Arrays:
+    """The arrays of these names; all by default."""
+    return arrays if names is None else {name: array for name, array in arrays.items() if name in names}
+
+
+def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype == other.dtype and np.array_equal(one, other)

@@ -16,6 +16,7 @@ import torch
 
 from parity.base.interruption import raisable
 from parity.studies.serving.batching import Batch, Query, TokenQueue, in_time
+from parity.studies.serving.cache import Entry, KVCache, Statistics
 from parity.studies.serving.port import Running, ServedPort
 from parity.studies.serving.requests import Requests, Shape
 
@@ -33,11 +34,15 @@ class Log:
     Attributes:
         batches: Numbers of the requests of each batch, in the order of its rows.
         dropped: Numbers of the requests of queries that no batch answered.
+        hits: Numbers of requests whose shared rows were in the cache, each with that of the entry.
+        cache: The work of the cache; all zero without one.
         error: The error that ended the work; None without one.
     """
 
     batches: list[tuple[int, ...]] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
+    hits: list[tuple[int, int]] = field(default_factory=list)
+    cache: Statistics = Statistics()
     error: BaseException | None = None
 
 
@@ -63,6 +68,8 @@ class Server:
         self._row = {
             number: row for width in requests.shapes for row, number in enumerate(requests.of_width(width))
         }
+        # Each test begins with an empty one.
+        self._cache = KVCache(port.kv_cache) if port.kv_cache else None
         self._open: dict[int, Query] = {}
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="server", daemon=True)
@@ -89,8 +96,9 @@ class Server:
             batch = self._queue.take(wait=not running)
             try:
                 if batch is not None and self.log.error is None:
-                    running.append((batch, self._start(batch)))
-                if running and (batch is None or len(running) >= self._port.most_running):
+                    running.extend(self._start(batch))
+                most = self._port.most_running - 1 if batch is not None else max(0, len(running) - 1)
+                while len(running) > most:
                     first, work = running.popleft()
                     self._respond(first, work.result())
             except raisable() as error:
@@ -100,10 +108,66 @@ class Server:
             if not running:
                 self._answer_lost()
 
-    def _start(self, batch: Batch) -> Running:
+    def _start(self, batch: Batch) -> list[tuple[Batch, Running]]:
+        """Queue a batch; with a cache, the requests that hit are a batch of their own."""
+        if self._cache is None:
+            return [(batch, self._port.start(batch.shape, self._staged(batch)))]
+        missing: dict[bytes, Query] = {}
+        hits: list[tuple[Query, Entry]] = []
+        again: list[tuple[Query, bytes]] = []
+        for query in batch.queries:
+            key = self._requests.key(query.request)
+            if key in missing:
+                # The first one's keys and values are there when its batch is queued.
+                again.append((query, key))
+            elif (entry := self._cache.get(key)) is not None:
+                hits.append((query, entry))
+            else:
+                missing[key] = query
+        started = []
+        if missing:
+            part = self._part(batch, list(missing.values()))
+            running = self._port.start(part.shape, self._staged(part), len(missing))
+            entries = {
+                key: Entry(query.request, kept)
+                for (key, query), kept in zip(missing.items(), running.kept, strict=True)
+            }
+            for key, entry in entries.items():
+                self._cache.put(key, entry)
+            hits += [(query, self._cache.get(key) or entries[key]) for query, key in again]
+            started.append((part, running))
+        if hits:
+            part = self._part(batch, [query for query, _ in hits])
+            started.append((part, self._resume(part, [entry for _, entry in hits])))
+            self.log.hits += [(query.request, entry.request) for query, entry in hits]
+        self.log.cache = self._cache.statistics
+        return started
+
+    def _part(self, batch: Batch, queries: Sequence[Query]) -> Batch:
+        """Some queries of a batch, in the smallest shape that holds them."""
+        fitting = (
+            shape
+            for shape in self._port.times
+            if shape.width == batch.shape.width and shape.rows >= len(queries)
+        )
+        return Batch(min(fitting, key=lambda shape: shape.rows), tuple(queries))
+
+    def _resume(self, batch: Batch, entries: Sequence[Entry]) -> Running:
+        """Queue a batch whose shared rows are in the cache, by request."""
+        numbers = self._requests.full(self._logged(batch), batch.shape)
+        return self._port.resume(
+            batch.shape, self._requests.staged(numbers, self._port.case.resumed), entries
+        )
+
+    def _staged(self, batch: Batch) -> dict[str, np.ndarray]:
+        """All inputs of a batch."""
+        return self._stage(self._logged(batch), batch.shape)
+
+    def _logged(self, batch: Batch) -> list[int]:
+        """The numbers of a batch's requests, which are logged."""
         numbers = [query.request for query in batch.queries]
         self.log.batches.append(tuple(numbers))
-        return self._port.start(batch.shape, self._stage(numbers, batch.shape))
+        return numbers
 
     def _stage(self, numbers: Sequence[int], shape: Shape) -> dict[str, np.ndarray]:
         """The inputs of a whole batch."""
