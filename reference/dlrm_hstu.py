@@ -254,14 +254,8 @@ class DlrmHSTU(torch.nn.Module):
     ) -> tuple[torch.Tensor, list[STUCacheState]]:
         """The result of `forward`, and the cache that `extend` takes; arguments as for `forward`."""
         caches: list[list[STUCacheState]] = []
-
-        def user_states_of(*inputs: Any) -> torch.Tensor:
-            states, cache = self._hstu_transducer.prefill(*inputs)
-            caches.append(cache)
-            return states
-
         predictions = self._predictions(
-            user_states_of,
+            partial(states_alone, self._hstu_transducer.prefill, caches),
             uih_lengths,
             num_candidates,
             uih_embeddings,
@@ -345,3 +339,14 @@ class DlrmHSTU(torch.nn.Module):
             contextual_embeddings,
         )
         return zero_padded_rows(self._multitask_module(user_states, item_states), num_candidates)
+
+
+def states_alone(
+    prefill: Callable[..., tuple[torch.Tensor, list[STUCacheState]]],
+    caches: list[list[STUCacheState]],
+    *inputs: Any,
+) -> torch.Tensor:
+    """The states of a transducer's `prefill`, whose cache goes to the end of a list."""
+    states, cache = prefill(*inputs)
+    caches.append(cache)
+    return states

@@ -10,11 +10,12 @@ padded (B, N), E columns of the embedding tables, D embedding, K tasks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from reference.dlrm_hstu import DlrmHSTU, RankingTransducer
+from reference.dlrm_hstu import DlrmHSTU, RankingTransducer, states_alone
 from reference.stu import STUCacheState
 
 _UP_TO_TARGETS = 6
@@ -131,14 +132,9 @@ class DlrmHSTUFused(DlrmHSTU):
     ) -> tuple[torch.Tensor, list[STUCacheState]]:
         """As in the dense model, with the valid rows; see `RankingTransducerFused.prefill`."""
         caches: list[list[STUCacheState]] = []
-
-        def user_states_of(*inputs: Any) -> torch.Tensor:
-            states, cache = _with_rows(self._hstu_transducer.prefill, valid_rows)(*inputs)
-            caches.append(cache)
-            return states
-
+        prefill = _with_rows(self._hstu_transducer.prefill, valid_rows)
         predictions = self._predictions(
-            user_states_of,
+            partial(states_alone, prefill, caches),
             uih_lengths,
             num_candidates,
             uih_embeddings,

@@ -245,14 +245,8 @@ class DlrmHSTU(tp.Module):
     ) -> tuple[tp.Tensor, list[STUCacheState]]:
         """The result of `forward`, and the cache that `extend` takes; arguments as for `forward`."""
         caches: list[list[STUCacheState]] = []
-
-        def user_states_of(*inputs: Any) -> tp.Tensor:
-            states, cache = self._hstu_transducer.prefill(*inputs)
-            caches.append(cache)
-            return states
-
         predictions = self._predictions(
-            user_states_of,
+            partial(states_alone, self._hstu_transducer.prefill, caches),
             uih_lengths,
             num_candidates,
             uih_embeddings,
@@ -336,3 +330,14 @@ class DlrmHSTU(tp.Module):
             contextual_embeddings,
         )
         return zero_padded_rows(self._multitask_module(user_states, item_states), num_candidates)
+
+
+def states_alone(
+    prefill: Callable[..., tuple[tp.Tensor, list[STUCacheState]]],
+    caches: list[list[STUCacheState]],
+    *inputs: Any,
+) -> tp.Tensor:
+    """The states of a transducer's `prefill`, whose cache goes to the end of a list."""
+    states, cache = prefill(*inputs)
+    caches.append(cache)
+    return states

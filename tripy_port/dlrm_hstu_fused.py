@@ -10,11 +10,12 @@ padded (B, N), E columns of the embedding tables, D embedding, K tasks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import nvtripy as tp
 
-from tripy_port.dlrm_hstu import DlrmHSTU, RankingTransducer
+from tripy_port.dlrm_hstu import DlrmHSTU, RankingTransducer, states_alone
 from tripy_port.stu import STUCacheState
 
 _UP_TO_TARGETS = 6
@@ -131,14 +132,9 @@ class DlrmHSTUFused(DlrmHSTU):
     ) -> tuple[tp.Tensor, list[STUCacheState]]:
         """As in the dense model, with the valid rows; see `RankingTransducerFused.prefill`."""
         caches: list[list[STUCacheState]] = []
-
-        def user_states_of(*inputs: Any) -> tp.Tensor:
-            states, cache = _with_rows(self._hstu_transducer.prefill, valid_rows)(*inputs)
-            caches.append(cache)
-            return states
-
+        prefill = _with_rows(self._hstu_transducer.prefill, valid_rows)
         predictions = self._predictions(
-            user_states_of,
+            partial(states_alone, prefill, caches),
             uih_lengths,
             num_candidates,
             uih_embeddings,

@@ -151,6 +151,7 @@ _KINDS = {
 _KINDS |= {"--clean-runs": _NUMBERS, "--steps": _NUMBERS, "--capacity": _NUMBERS, "--faults": _NAMES}
 _KINDS |= {"--case": _NAMES, "--model": _NAMES, "--precision": _NAMES, "--runners": _NAMES}
 _KINDS |= {"--samples": _NUMBERS, "--tokens": _NUMBERS, "--queries": _NUMBERS, "--rate": _NUMBERS}
+_KINDS |= {"--kv-cache": _NUMBERS}
 _KINDS |= {"--duration": _NUMBERS, "--scenario": (*_NAMES, "server", "offline"), "--tables": _PATHS}
 _KINDS |= {"--data": _PATHS, "--weights": _PATHS, "--save": _PATHS, "--profile": _PATHS, "--policy": _PATHS}
 _OF_VERB = {
@@ -166,7 +167,7 @@ _OF_VERB = {
     "stream": ("--case", "--model", "--precision", "--weights", "--seed", "--steps", "--capacity"),
     "serve": (
         *("--case", "--model", "--precision", "--weights", "--seed", "--save", "--scenario", "--samples"),
-        *("--data", "--tables", "--tokens", "--rate", "--duration", "--queries"),
+        *("--data", "--tables", "--tokens", "--kv-cache", "--rate", "--duration", "--queries"),
     ),
 }  # fmt: skip
 _PLAIN = {

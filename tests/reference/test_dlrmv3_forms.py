@@ -89,3 +89,46 @@ def test_layouts_and_heads_that_do_not_exist_are_refused():
         build_dlrmv3(model, "ragged")
     with pytest.raises(ValueError, match="hidden_dim=257: fused attention takes heads of at most 256"):
         build_dlrmv3_fused(model.model_copy(update={"hidden_dim": 257}))
+
+
+def kept(case, arrays, cache):
+    """The cache of `prefill` as `extend` takes it: rows of context and history, and zeros behind."""
+    width, (firsts, counts) = case.width(arrays), case.shared_rows(arrays)
+    tensors = [tensor for state in cache for tensor in state]
+    batch = [tensor.new_zeros(len(counts), width, tensor.shape[-1]) for tensor in tensors]
+    for target, source in zip(batch, tensors, strict=True):
+        for user, (first, count) in enumerate(zip(firsts, counts, strict=True)):
+            target[user, :count] = source.flatten(0, -2)[first : first + count]
+    return batch
+
+
+@pytest.mark.parametrize("form", [None, "fused", "whole_layers"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_cache_gives_the_predictions_of_other_candidates(name, form):
+    dense = load_case(name)
+    case = dense.form(form) if form else dense
+    arrays = make_inputs(case).typical.arrays
+    model = case.build_reference()
+    model.load_state_dict(case_weights(dense)[0])
+    model = model.double().eval()
+    others = {**arrays}
+    for part in ("candidate_embeddings", "candidate_category_embeddings"):
+        others[part] = arrays[part][:, ::-1].copy()
+    first, second = (
+        {
+            part: tensor.double() if tensor.is_floating_point() else tensor
+            for part, array in case.entry_arguments(own).items()
+            for tensor in [torch.tensor(array)]
+        }
+        for own in (arrays, others)
+    )
+    with torch.no_grad():
+        predictions, cache = case.keep(model, first)
+        batch = kept(case, arrays, cache)
+        before = [tensor.clone() for tensor in batch]
+        resumed = case.resume(model, {part: second[part] for part in case.resumed}, batch)
+        assert torch.equal(predictions, model(**first))
+        exact = model(**second)
+    assert all(map(torch.equal, batch, before))
+    assert max_difference(resumed, exact) <= limit(case, others, exact)
+    assert max_difference(predictions, exact) > 100 * limit(case, others, exact)

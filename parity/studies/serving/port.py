@@ -21,13 +21,14 @@ import torch
 from parity.base.errors import UserError
 from parity.base.memory import require
 from parity.base.precision import Precision
-from parity.base.trees import leaves, map_tree
+from parity.base.trees import map_tree
 from parity.capture.captures import tensor_leaves
 from parity.capture.tripy_hooks import Traced, is_tripy_tensor
 from parity.case import Arrays
 from parity.runners.forms import FORMS, form_of
 from parity.runners.tripy.compiled import Compiled, to_device, to_host
 from parity.runners.tripy.runner import IS_PORTABLE, TripyRunner
+from parity.studies.serving.buffers import Buffers
 from parity.studies.serving.cache import Entry, batched, taken
 from parity.studies.serving.requests import Requests, Shape
 
@@ -46,59 +47,6 @@ _CACHE = "cache"
 _LEFT_FREE = 2
 """Bytes of free memory of a device for each byte of its cache."""
 GIB = 1 << 30
-
-
-class Buffers:
-    """Host memory for the entry's arguments of one batch.
-
-    Args:
-        arguments: Arguments of the right shapes and types, on the host.
-    """
-
-    def __init__(self, arguments: Any) -> None:
-        is_pinned = torch.cuda.is_available()
-        self.arguments = map_tree(
-            arguments,
-            lambda leaf: torch.empty_like(leaf, pin_memory=is_pinned) if _is_tensor(leaf) else leaf,
-        )
-        self._copied = torch.cuda.Event() if is_pinned else None
-
-    def fill(self, arguments: Any) -> None:
-        """Overwrite every element. Waits until the copy of the last content has ended."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        for (_, buffer), (_, values) in zip(leaves(self.arguments), leaves(arguments), strict=True):
-            if _is_tensor(buffer):
-                buffer.copy_(values)
-
-    def on_device(
-        self,
-        copies: torch.cuda.Stream | None,
-        work: torch.cuda.Stream | None,
-        looked_up: Callable[[], dict[str, torch.Tensor]] = dict,
-    ) -> Any:
-        """The content as device tensors. The work's stream waits for the copy, and the host does not.
-
-        Args:
-            copies: Stream of the copies; None without a GPU.
-            work: Stream of the work; None without a GPU.
-            looked_up: Further arguments, on the CPU or the device, which come in the stream of the copies.
-        """
-        if copies is None or work is None or self._copied is None:
-            return map_tree({**self.arguments, **looked_up()}, to_device)
-        with torch.cuda.stream(copies):
-            copied = map_tree(
-                self.arguments,
-                lambda leaf: leaf.to("cuda", non_blocking=True) if _is_tensor(leaf) else leaf,
-            )
-            # Rows of tables on the CPU are copied too.
-            copied = {**copied, **map_tree(looked_up(), lambda leaf: leaf.to("cuda", non_blocking=True))}
-            self._copied.record(copies)
-        work.wait_event(self._copied)
-        for _, leaf in leaves(copied):
-            if _is_tensor(leaf):
-                leaf.record_stream(work)
-        return map_tree(copied, lambda leaf: tp.Tensor(leaf) if _is_tensor(leaf) else leaf)
 
 
 @dataclass(frozen=True)
@@ -350,7 +298,3 @@ def _in(queue: torch.cuda.Stream | None) -> contextlib.AbstractContextManager[An
 def _replays() -> bool:
     """Whether the portable runtime replays graphs of the port."""
     return IS_PORTABLE and torch.cuda.is_available()
-
-
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor)

@@ -62,6 +62,13 @@ class TestTheKey:
     def test_candidates_and_padding_do_not(self, name, place):
         assert key(changed(name, place)) == key(request())
 
+    def test_more_candidates_in_the_same_second_do_not(self):
+        more = {**request(), "num_candidates": np.array([CANDIDATE_ROWS + 1])}
+        more["query_times"] = np.full_like(
+            more["query_times"], request()["query_times"][0, CANDIDATE_ROWS - 1]
+        )
+        assert key(more) == key(request())
+
     def test_rows_enough_for_a_contextual_feature_change_it(self):
         (least, _) = MODEL.contextual_min_seq_lengths
         few = {**request(), "uih_lengths": np.array([least - 2])}

@@ -10,8 +10,8 @@ import torch
 from tensorrt import plugin as trtp
 
 import kernels.plugins.stu_attention as registration
-from kernels.hstu_attention import hstu_attention
-from kernels.plugins.schema import STU_ATTENTION, STUAttentionSettings
+from kernels.hstu_attention import ProductionMask, hstu_attention, hstu_attention_cached
+from kernels.plugins.schema import STU_ATTENTION, STU_ATTENTION_CACHED, STUAttentionSettings
 from tests.kernels.compiling import PLUGIN_GENERATIONS, printed_by
 from tests.kernels.marks import needs_gpu, needs_triton
 from tests.kernels.plugins.plugin_checks import (
@@ -132,6 +132,69 @@ def test_an_input_that_does_not_fit_is_named(name):
     inputs = dict(zip(NAMES, stu_attention_inputs((3, 2), torch.float32, settings), strict=True))
     inputs[name] = change(inputs[name])
     assert_is_refused(STU_ATTENTION, settings, inputs.values(), message)
+
+
+CACHED_NAMES = ("q", "k", "v", "offsets", "firsts", "num_targets")
+CACHED_SETTINGS = {name: settings for name, settings in STU_SETTINGS.items() if not settings.has_attn_scale}
+
+
+def cached_inputs(dtype, new=3, capacity=9):
+    """New rows behind 2, 6 and no cached ones, of which the last two are targets."""
+    generator = torch.Generator().manual_seed(0)
+    firsts = torch.tensor([2, 6, 0], dtype=torch.int32)
+    b = len(firsts)
+    q = torch.randn((b * new, HEADS, K_DIM), generator=generator)
+    k, v = (torch.randn((b, capacity, HEADS, dim), generator=generator) for dim in (K_DIM, V_DIM))
+    offsets = torch.arange(b + 1, dtype=torch.int32) * new
+    targets = torch.full((b,), 2, dtype=torch.int32)
+    return [q.to(dtype), k.to(dtype), v.to(dtype), offsets, firsts, targets]
+
+
+@pytest.mark.parametrize("settings", CACHED_SETTINGS.values(), ids=CACHED_SETTINGS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_plugin_behind_cached_rows_is_the_operation(dtype, settings):
+    inputs = cached_inputs(dtype)
+    result = tp.plugin(STU_ATTENTION_CACHED, on_device(inputs), settings=settings.to_string())
+    assert tuple(result.shape) == (9, HEADS, V_DIM)
+
+    def attention(tensors, backend):
+        q, k, v, offsets, firsts, targets = tensors
+        mask = ProductionMask(
+            settings.alpha, 9.0, None, targets, settings.max_attn_len, settings.contextual_seq_len
+        )
+        return hstu_attention_cached(q, k, v, offsets, firsts, 9, 3, mask, backend=backend)
+
+    assert_is_the_operation(result, inputs, attention)
+
+
+CACHED_WRONG = WRONG_ROWS | {
+    "k": (lambda x: x.flatten(2), "the rank of k is 3, but must be 4"),
+    "firsts": (lambda x: x.long(), "the type of firsts is .*INT64.* must be that of offsets"),
+    "num_targets": (lambda x: x.long(), "the type of num_targets is .*INT64.* must be that of offsets"),
+}
+
+
+@pytest.mark.parametrize("name", CACHED_WRONG)
+def test_an_input_behind_cached_rows_that_does_not_fit_is_named(name):
+    change, message = CACHED_WRONG[name]
+    inputs = dict(zip(CACHED_NAMES, cached_inputs(torch.float32), strict=True))
+    inputs[name] = change(inputs[name])
+    assert_is_refused(STU_ATTENTION_CACHED, STU_SETTINGS["plain"], inputs.values(), message)
+
+
+def test_a_scale_behind_cached_rows_is_refused():
+    inputs = on_device(cached_inputs(torch.float32))
+    settings = STU_SETTINGS["scaled"].to_string()
+    with pytest.raises(tp.TripyException, match="has_attn_scale is True, but must be false"):
+        tp.plugin(STU_ATTENTION_CACHED, inputs, settings=settings).eval()
+
+
+def test_the_registration_behind_cached_rows_is_one_that_tripy_can_call():
+    definition = trtp.op.hstu.production_attention_cached
+    assert tuple(definition.input_tensor_names) == CACHED_NAMES
+    assert definition.input_attrs == {"settings": str}
+    assert definition.num_outputs == 1
+    assert definition.impl_func is registration.compute_cached
 
 
 def test_the_registration_is_one_that_tripy_can_call():

@@ -13,8 +13,10 @@ from datasets.dlrmv3.streaming import TINY
 from parity.base.errors import UserError
 from parity.studies.serving import loadgen
 from parity.studies.serving.auditing import Audited
+from parity.studies.serving.cache_verdict import CacheVerdict
 from parity.studies.serving.command import Served
 from parity.studies.serving.judging import Accuracy
+from parity.studies.serving.requests import Requests
 from tests.datasets.dlrmv3.small import write_folder
 from tests.parity.served_case import CASE, COUNT, ROWS
 
@@ -108,6 +110,24 @@ class TestTheVerb:
         assert ended.out.splitlines()[0].endswith(" whole layers")
         assert json.loads((tmp_path / "out" / "serving.json").read_text())["tables_on"] == "cpu"
 
+    def test_returning_users_hit_the_cache(self, command, tmp_path):
+        ended = command(*ARGUMENTS, "--kv-cache", "0.01", "--save", tmp_path / "out")
+        assert "k/v cache    PASS: 12 requests of the accuracy run from it" in ended.out, ended
+        content = json.loads((tmp_path / "out" / "serving.json").read_text())
+        cache = content["cache"]
+        assert (cache["requests"], cache["limit"]) == (COUNT, 10737419)
+        assert cache["tests"]["accuracy run"]["hits"] == COUNT
+        assert cache["tests"]["accuracy run"]["largest"] > 0
+        # LoadGen asks for the same requests again.
+        assert all(cache["tests"][name]["hits"] > COUNT for name in ("performance run", "TEST08"))
+        assert all(shape["resumed_seconds"] > 0 for shape in content["shapes"])
+
+    def test_a_wrong_key_ends_with_1(self, command, tmp_path, monkeypatch):
+        monkeypatch.setattr(Requests, "key", lambda self, number: b"%d" % self.width[number])
+        ended = command(*ARGUMENTS, "--kv-cache", "0.01", "--save", tmp_path / "out")
+        assert ended.code == 1
+        assert "k/v cache    FAIL: request" in ended.out
+
     def test_requests_come_from_files(self, command, tmp_path, folder):
         ended = command(*ARGUMENTS, "--accuracy-only", "--data", folder, "--save", tmp_path / "out")
         assert f"requests     the benchmark's, read from {folder}: 48 users, 320 items" in ended.out
@@ -151,6 +171,12 @@ class TestTheVerb:
             (("--case", f"{CASE},hstu_tiny"), "is for one case in one precision"),
             (("--runner", "tripy_layer"), "--runner: tripy_layer is not known; did you mean 'tripy_layers'?"),
             (("--tables-on", "disk"), "--tables-on: disk is not known"),
+            (("--kv-cache", "0"), "--kv-cache: 0.0 is no positive number of GiB; give a positive number"),
+            (("--kv-cache", "-1"), "--kv-cache: -1.0 is no positive number of GiB"),
+            (("--kv-cache", "nan"), "--kv-cache: nan is no positive number of GiB"),
+            (("--kv-cache", "inf"), "--kv-cache: inf is no positive number of GiB"),
+            (("--kv-cache", "1e-7"), "--kv-cache: 1.01e-07 GiB hold no request of "),
+            (("--kv-cache", "1e9"), "--kv-cache: 1e+09 GiB needs "),
             (("--rate", "0"), "--rate: 0.0 is no positive number"),
             (("--duration", "nan"), "--duration: nan is no positive number"),
             (("--save", "."), "--save: . exists; give a folder that does not exist"),
@@ -202,6 +228,7 @@ class TestTheResult:
                 "performance  INVALID by LoadGen: 12.3 queries/s",
             ),
             ({"audit": Audited("audit", 1, 0, 0.0, 1.0, "it differs")}, "audit        FAIL: it differs"),
+            ({"cache": CacheVerdict(1, {}, 0, 0, "no hit")}, "k/v cache    FAIL: no hit"),
             (
                 {"accuracy": Accuracy(1, problems={0: "request 0 is wrong"}), "summary": {}, "audit": None},
                 "performance  not measured: predictions are wrong",
@@ -212,7 +239,7 @@ class TestTheResult:
                 "detected, and none below: give more requests (--samples), or a finer precision",
             ),
         ],
-        ids=["dropped", "invalid", "audit", "accuracy", "insensitive"],
+        ids=["dropped", "invalid", "audit", "cache", "accuracy", "insensitive"],
     )
     def test_one_failure_ends_with_1(self, right, changes, line):
         served = self.served(right, **changes)

@@ -11,7 +11,8 @@ from parity.runners.base import Unavailable
 from parity.runners.tripy.compiled import Compiled
 from parity.studies.serving import port as port_module
 from parity.studies.serving.batching import Query, TokenQueue, in_time
-from parity.studies.serving.port import SERVED, Buffers, ServedPort
+from parity.studies.serving.buffers import Buffers
+from parity.studies.serving.port import SERVED, ServedPort
 from parity.studies.serving.requests import Requests, Shape
 from tests.parity.served_case import COUNT
 
