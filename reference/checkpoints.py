@@ -121,10 +121,14 @@ class TrainingFolder:
         if not whole or not all(isinstance(content.get(part), dict) for part in ("settings", "state")):
             raise TrainingError("--resume", path, f"is no checkpoint of {SCHEMA}", fix)
         theirs, ours = content["settings"], dict(settings)
+        unknown = sorted(theirs.keys() ^ ours.keys())
+        if unknown:
+            problem = f"is of another version of this program: only one has the settings {', '.join(unknown)}"
+            raise TrainingError("--resume", path, problem, fix)
         changed = [
-            f"{name} {theirs.get(name)} there, {ours.get(name)} here"
-            for name in sorted(theirs | ours)
-            if theirs.get(name) != ours.get(name)
+            f"{name} {theirs[name]} there, {ours[name]} here"
+            for name in sorted(ours)
+            if theirs[name] != ours[name]
         ]
         if changed:
             raise TrainingError(

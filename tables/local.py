@@ -33,7 +33,7 @@ class LocalTables(Tables):
         self._shards = shards
 
     def _lookup(self, table: Table, ids_L: torch.Tensor) -> torch.Tensor:
-        ids_L, shards = ids_L.to(self.device), self._shards[table.name]
+        ids_L, shards = self._placed(ids_L), self._shards[table.name]
         if len(shards) == 1:
             return shards[0].index_select(0, ids_L)
         rows = torch.empty(len(ids_L), table.columns, dtype=table.dtype, device=self.device)
@@ -44,10 +44,17 @@ class LocalTables(Tables):
             first += len(shard)
         return rows
 
+    def _placed(self, ids_L: torch.Tensor) -> torch.Tensor:
+        """Ids on the tables' device. The host does not wait for work that is queued there."""
+        if self.device.type == "cuda" and not ids_L.is_cuda:
+            # A pinned copy of our own, which nobody overwrites while it is read.
+            ids_L = ids_L.pin_memory()
+        return ids_L.to(self.device, non_blocking=True)
+
     def _pooled(
         self, table: Table, ids_L: torch.Tensor, offsets_B: torch.Tensor, weights_L: torch.Tensor | None
     ) -> torch.Tensor:
-        ids_L, offsets_B = ids_L.to(self.device), offsets_B.to(self.device)
+        ids_L, offsets_B = self._placed(ids_L), offsets_B.to(self.device)
         weights_L = None if weights_L is None else weights_L.to(self.device)
         shards = self._shards[table.name]
         if len(shards) == 1:

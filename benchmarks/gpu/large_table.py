@@ -34,8 +34,8 @@ from cases.dlrmv3.case import DLRMv3Case  # noqa: E402
 from cases.dlrmv3.requests import ITEM, BenchmarkRequests  # noqa: E402
 from cases.dlrmv3.serving import DLRMv3Serving  # noqa: E402
 from cases.shipped import load_case  # noqa: E402
+from configs import CaseConfig  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
-from parity.case.serving import Drawn  # noqa: E402
 from parity.inputs.weights import case_weights  # noqa: E402
 from parity.studies.serving.judging import Judge  # noqa: E402
 from parity.studies.serving.loadgen import Logged  # noqa: E402
@@ -88,32 +88,23 @@ class LargeRequests(BenchmarkRequests):
         self._tables = {**self._tables, ITEM: ItemRows(rows, case.model.embedding_table_dim)}
 
 
-class LargeServing(DLRMv3Serving):
-    """`DLRMv3Serving` of these requests."""
-
-    requests: LargeRequests
-
-    def draw(self, requests: int, seed: int, data: Path | None = None) -> Drawn:
-        return self.requests.draw(requests, data)
-
-
 class LargeCase(DLRMv3Case):
-    """A case of DLRMv3 that is served with a table of so many rows."""
+    """A case of DLRMv3 that is served with a table of items with so many rows."""
 
-    item_rows: int
+    def __init__(self, config: CaseConfig, item_rows: int) -> None:
+        super().__init__(config)
+        self.item_rows = item_rows
+
+    def large_requests(self, seed: int) -> LargeRequests:
+        """The requests and their tables."""
+        return LargeRequests(self, seed, self.item_rows)
 
     def serving(self) -> DLRMv3Serving:
-        plain = super().serving()
-        serving = LargeServing.__new__(LargeServing)
-        vars(serving).update(vars(plain))
-        serving.requests = LargeRequests(self, self.seed, self.item_rows)
-        return serving
+        return DLRMv3Serving(self.config, self.forbidden_widths(), self.large_requests)
 
 
 def large_case(name: str, rows: int) -> LargeCase:
-    case = LargeCase(load_case(name).config)
-    case.item_rows = rows
-    return case
+    return LargeCase(load_case(name).config, rows)
 
 
 def manifest_of(rows: int, columns: int, ranks: int) -> Manifest:
@@ -193,8 +184,7 @@ def serve_rank(tables: Tables, settings: dict[str, Any]) -> dict[str, Any]:
 def requests_of(case: LargeCase, settings: dict[str, Any], take: Take) -> Requests:
     """The requests, whose rows a function gives by the name of a table and ids."""
     requests = Requests(case, settings["samples"], case.seed, settings["tokens"])
-    assert isinstance(requests.serving, LargeServing)
-    requests.open_on_device(partial(requests.serving.requests._device_rows, take=take))
+    requests.open_on_device(partial(case.large_requests(case.seed)._device_rows, take=take))
     return requests
 
 
@@ -211,8 +201,7 @@ def judged(settings: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
     """Add the verdicts on the answers of all ranks, in place of the answers."""
     case = large_case(settings["case"], settings["rows"])
     requests = Requests(case, settings["samples"], case.seed, settings["tokens"])
-    assert isinstance(requests.serving, LargeServing)
-    large = requests.serving.requests
+    large = case.large_requests(case.seed)
     requests.lookup = partial(large._rows_of, take=large._in_memory)
     precision, (weights, _) = PRECISIONS[settings["precision"]], case_weights(case)
     port: Any = _WhenAsked(lambda: ServedPort(requests, precision, weights, settings["runner"]))

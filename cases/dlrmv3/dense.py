@@ -77,8 +77,12 @@ class DenseDLRMv3(ConfiguredCase):
     def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
         return weight_scale(name, parameter)
 
+    def forbidden_widths(self) -> set[int]:
+        """Sizes that no padded axis may have."""
+        return _widths(self.model)
+
     def serving(self) -> DLRMv3Serving:
-        return DLRMv3Serving(self.config, _widths(self.model))
+        return DLRMv3Serving(self.config, self.forbidden_widths())
 
     def keep(self, model: Any, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         return model.prefill(**arguments)

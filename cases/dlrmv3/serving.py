@@ -5,7 +5,9 @@ Legend: B users, H rows of a padded history, T candidates at most, K tasks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,7 @@ class DLRMv3Serving(Serving):
     Args:
         config: The case.
         forbidden_widths: Sizes that no padded axis may have.
+        requests: Requests and tables by the tables' seed; the benchmark's with small tables by default.
     """
 
     benchmark = "dlrm-v3"
@@ -37,19 +40,25 @@ class DLRMv3Serving(Serving):
     fresh = FRESH
     audit = Audit("TEST08", log_seed=720381539243781796, log_target=4096, tolerance=1e-3)
 
-    def __init__(self, config: CaseConfig, forbidden_widths: set[int]) -> None:
+    def __init__(
+        self,
+        config: CaseConfig,
+        forbidden_widths: set[int],
+        requests: Callable[[int], BenchmarkRequests] | None = None,
+    ) -> None:
         self._config, self._model = config, config.model
+        self._requests = partial(BenchmarkRequests, config.model) if requests is None else requests
         self._other = self._model.contextual_seq_len + self._model.max_num_candidates
         self.widths = [rows + self._other for rows in _histories(config, forbidden_widths)]
 
     def draw(self, requests: int, seed: int, data: Path | None = None) -> Drawn:
-        return BenchmarkRequests(self._model, seed).draw(requests, data)
+        return self._requests(seed).draw(requests, data)
 
     def tables(self, folder: Path, seed: int) -> AbstractContextManager[Lookup]:
-        return BenchmarkRequests(self._model, seed).tables(folder)
+        return self._requests(seed).tables(folder)
 
     def device_tables(self, folder: Path, seed: int, device: str) -> AbstractContextManager[DeviceLookup]:
-        return BenchmarkRequests(self._model, seed).device_tables(folder, device)
+        return self._requests(seed).device_tables(folder, device)
 
     def shared(self, inputs: Arrays) -> Arrays:
         return shared(inputs, self._model)

@@ -29,7 +29,7 @@ class Setup:
         self.weights, _ = case_weights(self.case)
         self.port = ServedPort(self.requests, PRECISIONS["fp32"], self.weights)
         # Batches as large as queries allow, whatever the machine is busy with.
-        self.port.times = dict.fromkeys(self.port.times, 1.0)
+        self.port.queued = dict.fromkeys(self.port.times, 1.0)
         self.judge = Judge(self.requests, PRECISIONS["fp32"], self.weights, self.port)
 
     def run(self, folder, kind=Server, scenario="offline", audit=None, port=None):

@@ -1,7 +1,7 @@
 """The queue of a server, and its batches: requests of one width, in the size that takes least time a query.
 
-Sizes are fixed, one executable each, and their times are measured before the first query comes. A deadline
-bounds them.
+Sizes are fixed, one executable each, and their times are measured before the first query comes. Times of
+batches that follow one another choose among them: a busy server has such ones. A deadline bounds them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def in_time(times: Mapping[Shape, float], deadline: float | None, running: int) 
     its own batch runs.
 
     Args:
-        times: Measured seconds of a batch by shape.
+        times: Measured seconds of a batch by shape, alone.
         deadline: Seconds from a query to its answer; None for none.
         running: Most batches that are queued on the device.
     """
@@ -67,7 +67,7 @@ class TokenQueue:
     shapes of this width it has the one that takes least time for each of its queries.
 
     Args:
-        times: Seconds of a batch by shape.
+        times: Seconds of a batch by shape while batches follow one another.
     """
 
     def __init__(self, times: Mapping[Shape, float]) -> None:

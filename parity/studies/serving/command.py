@@ -95,6 +95,7 @@ class Served:
         summary: LoadGen's summary of the performance run; empty without one.
         audit: The verdict on the audit; None without one.
         times: Median seconds of a batch by shape, measured before the tests.
+        queued: Seconds of a batch by shape while batches follow one another, measured before the tests.
         dropped: Number of queries of the performance run that the server lost.
         cache: The verdict on the k/v cache; None without one.
         resumed_times: As `times`, of batches whose shared rows are in the cache; empty without one.
@@ -108,6 +109,7 @@ class Served:
     times: Mapping[Shape, float]
     dropped: int = 0
     cache: CacheVerdict | None = None
+    queued: Mapping[Shape, float] = field(default_factory=dict)
     resumed_times: Mapping[Shape, float] = field(default_factory=dict)
 
     @property
@@ -205,7 +207,7 @@ class _Tests:
         self._logs: dict[str, Log] = {}
 
     def run(self, judge: Judge) -> Served:
-        served = self._run(judge)
+        served = replace(self._run(judge), queued=self._port.queued)
         if not self._port.kv_cache:
             return served
         verdict = cache_verdict(self._requests, self._port, served.accuracy, self._logs)
@@ -263,6 +265,7 @@ def _content(order: Order, requests: Requests, weights: str, served: Served) -> 
         "seed": order.seed,
         "shapes": [
             {"tokens": shape.width, "rows": shape.rows, "seconds": seconds}
+            | ({"queued_seconds": served.queued[shape]} if served.queued else {})
             | ({"resumed_seconds": served.resumed_times[shape]} if served.resumed_times else {})
             for shape, seconds in served.times.items()
         ],

@@ -8,8 +8,10 @@ its steps between plugins if asked to.
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +46,8 @@ _KEPT = "kept"
 """Beginning of the names of keys and values among an executable's results."""
 _CACHE = "cache"
 """Argument with keys and values."""
+_QUEUED = 8
+"""Batches of a shape that follow one another to be timed."""
 _LEFT_FREE = 2
 """Bytes of free memory of a device for each byte of its cache."""
 GIB = 1 << 30
@@ -86,8 +90,9 @@ class ServedPort(TripyRunner):
         kv_cache: Most bytes of keys and values that a server keeps; 0 for a port without a cache.
 
     Attributes:
-        resumed_times: As `times`, of batches whose shared rows are in a cache; empty without one.
+        resumed_times, resumed_queued: As `times` and `queued`, of batches from a cache; empty without one.
         times: Median seconds of a batch by shape, from its inputs on the host to its result there.
+        queued: Seconds of a batch by shape while batches follow one another.
 
     Raises:
         Unavailable: The port cannot run here, or the case has no such form.
@@ -119,7 +124,9 @@ class ServedPort(TripyRunner):
         self._turn = 0
         self.kv_cache = kv_cache
         self.times: dict[Shape, float] = {}
+        self.queued: dict[Shape, float] = {}
         self.resumed_times: dict[Shape, float] = {}
+        self.resumed_queued: dict[Shape, float] = {}
         entry = self._entry_kept if kv_cache else self._entry
         for shape in requests.sizes:
             first = requests.full(requests.of_width(shape.width)[: shape.rows], shape)
@@ -129,8 +136,9 @@ class ServedPort(TripyRunner):
                 compiled.accelerate(fuse)
             self._by_shape[shape], self._names[shape] = compiled, tuple(arguments)
             # Kernels are loaded and graphs captured before the first query comes.
-            seconds = [self._timed(shape, self._warming(first)) for _ in range(_TURNS + _TIMED)]
-            self.times[shape] = statistics.median(seconds[_TURNS:])
+            arrays = self._warming(first)
+            start = functools.partial(self.start, shape, arrays)
+            self.times[shape], self.queued[shape] = self._timed(start)
             if kv_cache:
                 self._prepare_to_resume(shape, first)
 
@@ -139,10 +147,21 @@ class ServedPort(TripyRunner):
         requests = self._requests
         return requests.clean(numbers) if requests.device_lookup is None else requests.staged(numbers)
 
-    def _timed(self, shape: Shape, arrays: Arrays) -> float:
-        began = time.perf_counter()
-        self.start(shape, arrays).result()
-        return time.perf_counter() - began
+    def _timed(self, start: Callable[[], Running]) -> tuple[float, float]:
+        """Seconds of a batch alone, and of one among others that follow one another."""
+        seconds = []
+        for _ in range(_TURNS + _TIMED):
+            began = time.perf_counter()
+            start().result()
+            seconds.append(time.perf_counter() - began)
+        began, running = time.perf_counter(), deque[Running]()
+        for _ in range(_QUEUED):
+            running.append(start())
+            if len(running) == self.most_running:
+                running.popleft().result()
+        for work in running:
+            work.result()
+        return statistics.median(seconds[_TURNS:]), (time.perf_counter() - began) / _QUEUED
 
     def _prepare_to_resume(self, shape: Shape, numbers: list[int]) -> None:
         """Compile and time a shape's batches whose shared rows are in a cache."""
@@ -158,12 +177,8 @@ class ServedPort(TripyRunner):
         if _replays():
             compiled.accelerate(self._fuses)
         self._resumed[shape] = compiled
-        seconds = []
-        for _ in range(_TURNS + _TIMED):
-            began = time.perf_counter()
-            self.resume(shape, fresh, entries).result()
-            seconds.append(time.perf_counter() - began)
-        self.resumed_times[shape] = statistics.median(seconds[_TURNS:])
+        start = functools.partial(self.resume, shape, fresh, entries)
+        self.resumed_times[shape], self.resumed_queued[shape] = self._timed(start)
 
     def _require_cache(self, entry: Entry, shape: Shape) -> None:
         """Refuse a cache that holds no request of a shape, or for which there is no memory."""

@@ -63,7 +63,8 @@ class Server:
         self, requests: Requests, port: ServedPort, answer: Answer, deadline: float | None = None
     ) -> None:
         self._requests, self._port, self._answer = requests, port, answer
-        self._queue = TokenQueue(in_time(port.times, deadline, port.most_running))
+        fast = in_time(port.times, deadline, port.most_running)
+        self._queue = TokenQueue({shape: port.queued[shape] for shape in fast})
         self._counted = {width: requests.counted(requests.of_width(width)) for width in requests.shapes}
         self._row = {
             number: row for width in requests.shapes for row, number in enumerate(requests.of_width(width))

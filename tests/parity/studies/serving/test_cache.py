@@ -89,7 +89,7 @@ class Returning:
         self.requests.lookup = setup.requests.lookup
         self.weights = setup.weights
         self.port = ServedPort(self.requests, PRECISIONS["fp32"], setup.weights, runner, kv_cache=limit)
-        self.port.times = dict.fromkeys(self.port.times, 1.0)
+        self.port.queued = dict.fromkeys(self.port.times, 1.0)
         self.judge = Judge(self.requests, PRECISIONS["fp32"], setup.weights, self.port)
 
     def run(self, folder):
