@@ -35,6 +35,20 @@ def test_rows_of_a_gpu_are_the_table_s(tmp_path):
         assert_right(tables)
 
 
+@on_a_gpu
+def test_ids_of_the_host_do_not_wait_for_the_gpu(tmp_path):
+    with DeviceTables(store(tmp_path / "store", TABLES, 2, "tables"), "cuda") as tables:
+        name, rows = next(iter(TABLES.items()))
+        # More than a copy's staging area holds.
+        ids = torch.arange(1 << 18) % len(rows)
+        tables.lookup(name, ids)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(1 << 30)
+        looked_up = tables.lookup(name, ids)
+        assert not torch.cuda.current_stream().query()
+        assert torch.equal(looked_up.cpu(), rows[ids])
+
+
 @on_two_gpus
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("by", ["rows", "tables"])
