@@ -59,6 +59,13 @@ _BATCH = 64
 """Requests that are served at a time."""
 
 
+@functools.cache
+def _generated(max_uih_len: int, max_candidates: int) -> streaming.Requests:
+    """The requests of the data, which both services of a run choose from."""
+    parts = (streaming.INFERENCE,)
+    return streaming.generate(streaming.SMALL, max_uih_len, max_candidates, parts)[streaming.INFERENCE]
+
+
 class Service:
     """Generated requests, and the trained reference's predictions.
 
@@ -73,12 +80,7 @@ class Service:
 
     def __init__(self, trained: Path | None, requests: int, judged: int) -> None:
         self.case = load_case(SERVED_CASE)
-        generated = streaming.generate(
-            streaming.SMALL,
-            self.case.model.max_uih_len,
-            self.case.model.max_num_candidates,
-            (streaming.INFERENCE,),
-        )[streaming.INFERENCE]
+        generated = _generated(self.case.model.max_uih_len, self.case.model.max_num_candidates)
         if not 0 < requests <= len(generated) or requests % _BATCH:
             problem = f"is no multiple of {_BATCH} up to the {len(generated)} requests of the data"
             raise UserError("--requests", requests, problem, f"give one such as {_BATCH}")

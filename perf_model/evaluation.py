@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -46,7 +47,9 @@ def point_seconds(point: Point, model: KernelModel) -> float:
     return estimate(_trace(point), point.precision, model).kernels
 
 
+@functools.cache
 def _trace(point: Point) -> Trace:
+    """The operations of a point, which every table asks for again."""
     work = Maker("meta").make(point)
     return trace(lambda: work.launch(0))
 

@@ -5,6 +5,7 @@ On the meta device the models have shapes only, for traces of a forward's operat
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from configs import CaseConfig, load_case
 from perf_model.points import Sizes
+from perf_model.trace import Trace, trace
 from perf_model.work.parts import Shapes
 from perf_model.workloads import DTYPES
 from reference import build
@@ -40,6 +42,9 @@ class Model:
     def key(self) -> str:
         changed = "".join(f",{name}={value}" for name, value in self.changes.items())
         return f"{self.case}/{self.precision}/batch={self.batch}{changed}"
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
     def config(self) -> CaseConfig:
         """The case with its changes and its batch."""
@@ -89,6 +94,12 @@ def forward(model: Model, device: str) -> Callable[[], Any]:
         for parameter in network.parameters():
             parameter.data.uniform_(-0.05, 0.05)
     return _ENTRIES[case.family](network, case, dtype, torch.device(device))
+
+
+@functools.cache
+def traced(model: Model) -> Trace:
+    """The operations of a model's forward."""
+    return trace(forward(model, "meta"))
 
 
 FEW_ROWS = 300

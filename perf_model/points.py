@@ -41,6 +41,9 @@ class Point:
         )
         return f"{self.family}/{self.precision}/{','.join(parts)}"
 
+    def __hash__(self) -> int:
+        return hash(self.key)
+
 
 ROTATED_BYTES = 3 * 60 * 2**20
 """Bytes that a replay touches before it reuses a set of indices: three times the H200's 60 MB of L2."""

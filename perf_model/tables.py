@@ -15,9 +15,8 @@ from perf_model.evaluation import Prediction, predict, seed_seconds, statistics_
 from perf_model.kernels import KernelModel
 from perf_model.lookup import constants
 from perf_model.measured import Measured, Measurements
-from perf_model.models import Model, forward, input_shapes, models
+from perf_model.models import Model, input_shapes, models, traced
 from perf_model.products import ITEM_BYTES, ProductModel
-from perf_model.trace import trace
 from perf_model.work.model import case_work
 
 FAMILIES = ("embedding_bag", "mlp", "attention")
@@ -100,7 +99,7 @@ def model_table(path: Path, model: KernelModel) -> Iterator[str]:
     The host factor is fitted on the smallest fp32 batch of each case, which the errors leave out.
     """
     measured = {line["model"]: line for line in json.loads(path.read_text())["models"]}
-    traces = {case.key: trace(forward(case, "meta")) for case in models()}
+    traces = {case.key: traced(case) for case in models()}
     plain = {case.key: estimate(traces[case.key], case.precision, model) for case in models()}
     fitted = _smallest(models())
     factor = host_factor((plain[key], measured[key]["eager"]["median"]) for key in fitted)

@@ -29,7 +29,7 @@ def _names() -> tuple[set[str], set[str]]:
     cases = {path.stem for path in (ROOT / "configs").glob("*.yaml")}
     of_both_sides = _classes("reference") & _classes("tripy_port")
     # A name that a framework has as well, such as a bag of embeddings, is not a model's own.
-    own = {name for name in of_both_sides if not hasattr(torch.nn, name) and not hasattr(tp, name)}
+    own = of_both_sides - set(dir(torch.nn)) - set(dir(tp))
     return architectures, own | cases
 
 

@@ -6,8 +6,6 @@ from functools import cache
 
 from perf_model.kernels import KernelModel
 from perf_model.measured import Measured, read_measurements
-from perf_model.models import forward, models
-from perf_model.trace import Trace, trace
 from tests.locations import ROOT
 from tests.parity.timing.made_ceilings import h200
 
@@ -28,9 +26,3 @@ def evaluation(run: str = "points") -> tuple[Measured, ...]:
 @cache
 def kernel_model() -> KernelModel:
     return KernelModel(h200(), calibration())
-
-
-@cache
-def traced(key: str) -> Trace:
-    """The operations of one of `models()`."""
-    return trace(forward(next(model for model in models() if model.key == key), "meta"))

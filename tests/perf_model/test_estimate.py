@@ -23,7 +23,7 @@ from perf_model.evaluation import cold_seconds, point_work, predict, seed_second
 from perf_model.kernels import PRODUCTS, product_of
 from perf_model.measure.timing import launches_for, summary
 from perf_model.measured import Measurements, read_measurements
-from perf_model.models import input_shapes, models
+from perf_model.models import input_shapes, models, traced
 from perf_model.points import Point, evaluation_points, is_big
 from perf_model.trace import Array, Operation, Trace, trace
 from perf_model.work.model import case_work
@@ -31,7 +31,7 @@ from perf_model.workloads import Maker
 from tests.locations import ROOT
 from tests.parity.hidden_gpu import without_gpu
 from tests.parity.timing.made_ceilings import ROUND, h200
-from tests.perf_model.gpu import CALIBRATION, RESULTS, calibration, evaluation, kernel_model, traced
+from tests.perf_model.gpu import CALIBRATION, RESULTS, calibration, evaluation, kernel_model
 
 SEED_ALL, SEED_BIG = 0.1166, 0.0868
 """The seed's geometric mean errors, on all sizes and on the big ones."""
@@ -146,7 +146,7 @@ def test_the_host_factor_is_the_median_ratio():
 
 def test_every_operation_of_every_model_has_a_kernel_and_a_host_overhead():
     for model in models():
-        actual = traced(model.key)
+        actual = traced(model)
         for operation in actual.operations:
             assert kernel_model().seconds(operation, model.precision) > 0
             assert host_kind(operation) in h200().host_seconds
@@ -158,7 +158,7 @@ def test_as_many_kernels_are_seen_as_the_profiler_counted():
         line["model"]: line["kernels"] for line in json.loads((RESULTS / "models.json").read_text())["models"]
     }
     for model in models():
-        seen = len(traced(model.key).operations)
+        seen = len(traced(model).operations)
         assert 0.75 * counted[model.key] <= seen <= counted[model.key]
 
 
@@ -166,7 +166,7 @@ def test_a_models_flops_are_those_of_the_products_that_it_dispatches():
     for model in models():
         item = 4 if model.precision == "fp32" else 2
         work = case_work(model.config(), input_shapes(model), item)[""]
-        products = [product_of(o) for o in traced(model.key).operations if o.name in PRODUCTS]
+        products = [product_of(o) for o in traced(model).operations if o.name in PRODUCTS]
         assert work.flops == sum(product.flops for product in products)
 
 
@@ -192,7 +192,7 @@ def test_replays_of_models_are_predicted():
     measured = {line["model"]: line for line in json.loads((RESULTS / "models.json").read_text())["models"]}
     errors = {}
     for model in models():
-        actual = estimate(traced(model.key), model.precision, kernel_model())
+        actual = estimate(traced(model), model.precision, kernel_model())
         errors[model.key] = abs(actual.replay / measured[model.key]["replay"]["median"] - 1)
     assert sorted(errors.values())[len(errors) // 2] < 0.05
     assert max(error for key, error in errors.items() if "lecture" not in key) < 0.25

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -292,13 +294,26 @@ def _flip(path):
         (lambda path: torch.save({"schema": Stop("evil")}, path), r"is damaged, or no checkpoint"),
     ],
 )
-def test_a_damaged_checkpoint_is_refused(damage, message, tmp_path):
-    train(TASKS["sgd"](), tmp_path)
+def test_a_damaged_checkpoint_is_refused(damage, message, tmp_path, trained):
+    shutil.copytree(trained("sgd"), tmp_path, dirs_exist_ok=True)
     damage(tmp_path / CHECKPOINT)
     with pytest.raises(
         TrainingError, match=rf"--resume: .*{CHECKPOINT} {message}.*start again in a new folder"
     ):
         TrainingFolder(tmp_path, resume=True).load(ALL_SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """`trained(task)`: the folder of a whole run of one of `TASKS`, made once. Not to be changed: copy it."""
+
+    @functools.cache
+    def run(task):
+        folder = tmp_path_factory.mktemp(task)
+        train(TASKS[task](), folder)
+        return folder
+
+    return run
 
 
 def _change(path, part, value):
@@ -337,8 +352,8 @@ def _change(path, part, value):
     ],
     ids=str,
 )
-def test_a_state_with_missing_or_mistyped_fields_is_refused(optimizer, part, value, tmp_path):
-    train(TASKS[optimizer](), tmp_path)
+def test_a_state_with_missing_or_mistyped_fields_is_refused(optimizer, part, value, tmp_path, trained):
+    shutil.copytree(trained(optimizer), tmp_path, dirs_exist_ok=True)
     best = (tmp_path / BEST).read_bytes()
     _change(tmp_path / CHECKPOINT, part, value)
     with pytest.raises(TrainingError, match=rf"has a state whose {part[0]} cannot be used; start again"):
