@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +49,7 @@ SCRIPTS = {
     ),
 }
 """Name of the checkout's folder, and words of the output, by script."""
-ALONE = {"nvtripy_compile.py"}
+ALONE = {"nvtripy_compile.py", "inductor_tail.py"}
 """Scripts that need no checkout."""
 
 
@@ -71,6 +72,17 @@ def test_call_stacks_and_the_replaced_stderr():
     assert result.returncode == 0, result.stderr
     assert "the same file: False" in result.stdout
     assert re.findall(r"in [\d.]+ s (\w+) call stacks", result.stdout) == ["with", "without"]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("g++") is None, reason="PyTorch's compiler needs g++ on a CPU")
+def test_rows_that_pytorchs_compiler_leaves_out():
+    result = run("inductor_tail.py")
+    assert result.returncode == 0, result.stderr
+    # A PyTorch that writes all rows has none.
+    assert re.search(
+        r"(22 of 54 rows are wrong: \[32, .*, 53\]|0 of 54 rows are wrong: \[\])$", result.stdout.strip()
+    )
 
 
 def test_a_missing_checkout_or_package_ends_with_2_and_the_command_that_brings_it(tmp_path):

@@ -12,7 +12,7 @@ from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.execution.folder import PrecisionFolder, RunFolder
 from parity.execution.scheduler import JUDGE, MAX_WORKERS, RunnerPool, Scheduler, Sharing
-from parity.verdict.apart import judge_of
+from parity.verdict.apart import judge_of, judged_here
 from parity.verdict.batch import judge_batch
 
 CASE = load_case("hstu_tiny")
@@ -53,6 +53,19 @@ def test_a_damaged_file_has_the_same_message(apart, folder, tmp_path):
     with pytest.raises(UserError) as there:
         apart(CASE, copied, "typical", ())
     assert str(there.value) == str(here.value)
+
+
+def test_the_request_of_a_process_has_the_verdicts_or_the_error(folder, tmp_path):
+    """What the process runs, in this one."""
+    expected = judge_batch(CASE, folder, "typical", ["torch"], 2)
+    assert repr(judged_here(CASE.reference, folder, "typical", ["torch"], 2)) == repr(expected)
+    assert repr(judged_here(CASE.reference, folder, "typical", [], 1)) == repr(
+        judge_batch(CASE, folder, "typical")
+    )
+    batch = shutil.copytree(folder.batch.path, tmp_path / "batch")
+    copied = PrecisionFolder(batch / folder.path.name)
+    copied.record.write_text("{")
+    assert isinstance(judged_here(CASE.reference, copied, "typical", [], 1), UserError)
 
 
 def test_a_process_that_dies_is_named(apart, pool, folder):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from parity.base.precision import PRECISIONS
-from parity.capture.captures import Capture
-from parity.verdict.calls import REMEDY, extra, missing
+from parity.capture.captures import Capture, ModuleCall
+from parity.verdict.calls import REMEDY, extra, has_module, looks_up_rows, missing, spare_result
 from parity.verdict.evidence import Evidence, Results
 
 
@@ -113,3 +113,75 @@ def test_a_runner_without_modules_has_outputs_alone():
     evidence, results = sides("block", "mask")
     results = dataclasses.replace(results, taps_modules=False)
     assert extra(evidence, results, "mask") == "extra: the reference's score returns no such output"
+
+
+def allowed(path, kind):
+    """A reason why one side alone has a module, with both arguments."""
+    return f"{path} of {kind}" if (path, kind) == ("lstm", "LSTM") else ""
+
+
+# The reference's taps, the port's, the tap, and whether it may be absent.
+SPARE = {
+    "the reference's last state": ("lstm[0] lstm[1]", "lstm[0]", "lstm[1]", "reference"),
+    "the port's last state": ("lstm[0]", "lstm[0] lstm[1]", "lstm[1]", "port"),
+    "of a second call": ("lstm@1[0] lstm@1[1]", "lstm@1[0]", "lstm@1[1]", "reference"),
+    "of both sides": ("lstm[0] lstm[1]", "lstm[0] lstm[1]", "lstm[1]", ""),
+    "of no side": ("lstm[0]", "lstm[0]", "lstm[1]", ""),
+    "of a call of one side": ("lstm[0] lstm@1[0]", "lstm[0]", "lstm@1[0]", ""),
+    "of a call whose results differ in name": ("lstm[1]", "lstm[0]", "lstm[1]", ""),
+    "of a call that appends": (
+        "append:lstm[0] append:lstm[1]",
+        "append:lstm[0]",
+        "append:lstm[1]",
+        "",
+    ),
+    "an output of the model": ("score.last lstm[0]", "lstm[0]", "score.last", ""),
+    "of a module that the case does not allow": ("gru[0] gru[1]", "gru[0]", "gru[1]", ""),
+}
+
+
+@pytest.mark.parametrize("name", SPARE)
+def test_a_result_that_one_side_alone_returns(name):
+    theirs, ours, tap, side = SPARE[name]
+    evidence, results = sides(theirs, ours)
+    evidence.absence = allowed
+    expected = f"the {side} alone returns its result [1]" if side else ""
+    assert spare_result(evidence, results, tap, "LSTM" if "lstm" in tap else "GRU") == expected
+
+
+BAGS = ModuleCall("bags", "bags", "EmbeddingBag", [], {}, ("bags",))
+LOOKED_UP = "the port looks its rows up alone; the results behind them are judged"
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "port", "expected"),
+    [
+        ("EmbeddingBag", (6, 4), (6, 3, 4), LOOKED_UP),
+        ("EmbeddingBag", (6, 2, 4), (6, 2, 3, 4), LOOKED_UP),
+        ("Embedding", (6, 4), (6, 3, 4), ""),
+        ("EmbeddingBag", (6, 4), (6, 4), ""),
+        ("EmbeddingBag", (6, 4), (3, 6, 4), ""),
+        ("EmbeddingBag", (6, 4), (6, 3, 5), ""),
+        ("EmbeddingBag", (6, 4), (6, 3, 3, 4), ""),
+        ("EmbeddingBag", (6, 4), (4,), ""),
+    ],
+)
+def test_a_bag_whose_rows_the_port_looks_up(kind, shape, port, expected):
+    evidence, _ = sides("bags", "bags")
+    evidence.reference.tensors["bags"] = torch.zeros(shape)
+    evidence.absence = lambda path, of: "may be absent" if (path, of) == ("bags", kind) else ""
+    call = dataclasses.replace(BAGS, kind=kind)
+    assert looks_up_rows(evidence, call, torch.zeros(port)) == expected
+
+
+def test_a_bag_that_the_case_compares_is_compared():
+    evidence, _ = sides("bags", "bags")
+    evidence.reference.tensors["bags"] = torch.zeros(6, 4)
+    assert looks_up_rows(evidence, BAGS, torch.zeros(6, 3, 4)) == ""
+
+
+@pytest.mark.parametrize("part", ["tapped", "isolated", "isolated_problems"])
+def test_a_runner_has_a_module_with_any_result_of_it(part):
+    results = Results({}, **{part: {"block@1[0]": "any"}})
+    assert has_module(results, "block")
+    assert not has_module(results, "block.inner")

@@ -9,8 +9,9 @@ import torch
 from scipy import stats
 
 from parity.capture.arguments import Argument, Received
-from parity.capture.captures import Capture
+from parity.capture.captures import Capture, TensorKey
 from parity.capture.names import TapName
+from parity.case.pairing import RETURNS_INPUT
 from parity.execution.record import RunnerRecord, Status
 from parity.verdict import standards
 from parity.verdict.bound import bound_for
@@ -183,3 +184,52 @@ def test_a_leak_beside_equal_arguments_is_the_diagnosis():
     results.poisoned["block"] = results.poisoned["block"] + 1.0
     comparison = compare(evidence, results)
     assert (comparison.padding_leak, comparison.diagnosis.kind) == ("block", "check")
+
+
+GIVEN = TENSORS["bias"]
+
+
+def without_bias():
+    """The results of a runner that lacks the module `bias`."""
+    results = results_with()
+    for part in (results.tapped, results.isolated, results.poisoned):
+        del part["bias"]
+    return results
+
+
+@pytest.mark.parametrize(
+    ("inputs", "changes"),
+    [
+        ({"x": GIVEN}, False),
+        ({"x": GIVEN, "mask": torch.ones(2)}, False),
+        ({"first": GIVEN + 1, "second": GIVEN}, False),
+        ({"x": GIVEN + 1}, True),
+        ({"first": GIVEN + 1, "second": GIVEN + 2}, True),
+        # No tensor of this shape is its input, so that nothing tells.
+        ({"x": torch.ones(2)}, False),
+        ({}, False),
+        # Spooled away, or of another call.
+        ({"x": None}, False),
+        ({"other call": GIVEN + 1}, False),
+    ],
+)
+def test_a_module_without_a_verdict_that_changes_its_input_says_so(inputs, changes):
+    """As of a dropout that a user names in `inert`."""
+    evidence = evidence_with(gaps={"Bias": RETURNS_INPUT})
+    names = [name for name in inputs if name != "other call"]
+    place = next(place for place, call in enumerate(evidence.reference.calls) if call.path == "bias")
+    call = evidence.reference.calls[place]
+    evidence.reference.calls[place] = replace(call, args=[TensorKey(name) for name in names])
+    evidence.kinds["bias"] = evidence.reference.calls[place]
+    evidence.reference.call_inputs = {name: x for name, x in inputs.items() if x is not None}
+    gap = compare(evidence, without_bias()).tap("bias").gap
+    told = "is named in inert, and changes its input; the results behind it are judged"
+    assert gap == (told if changes else RETURNS_INPUT)
+
+
+def test_another_gap_is_told_as_it_is():
+    evidence = evidence_with(gaps={"Bias": "a reason"})
+    call = replace(evidence.kinds["bias"], args=[TensorKey("x")])
+    evidence.kinds["bias"] = call
+    evidence.reference.call_inputs = {"x": GIVEN + 1}
+    assert compare(evidence, without_bias()).tap("bias").gap == "a reason"

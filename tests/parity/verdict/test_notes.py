@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
+from parity.capture.arguments import Argument, Received
 from parity.verdict.comparison import compare
 from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement
-from parity.verdict.notes import notes
+from parity.verdict.notes import INSIDE_ALONE, notes
 from tests.parity.comparisons import OUTPUT, evidence_with, results_with
 from tests.parity.judgements import tap, verdict
 
@@ -62,3 +64,50 @@ def test_other_arguments_are_told_at_their_call():
     assert noted(tap("bias[1]"), calls) == (expected,)
     assert noted(tap("bias@1"), calls) == ("receives another mask: 2 of 3 elements differ",)
     assert noted(tap("block.inner"), calls) == ()
+
+
+def test_axes_in_another_order_are_told_at_their_tap():
+    results = replace(results_with(), other_axes={"bias": (2, 3)})
+    comparison = compare(evidence_with(), results)
+    expected = "the port has the axes in another order; compared as (2, 3)"
+    assert notes(evidence_with(), results, comparison, tap("bias")) == (expected,)
+    assert notes(evidence_with(), results, comparison, tap("block")) == ()
+
+
+def test_a_call_in_another_order_is_told_at_all_its_results():
+    results = replace(results_with(), reordered=frozenset({"bias@1"}))
+    comparison = compare(evidence_with(), results)
+    for name, expected in (("bias@1", True), ("bias@1[0]", True), ("bias", False), ("block@1", False)):
+        told = notes(evidence_with(), results, comparison, tap(name))
+        assert told == (("the port makes this call in another order",) if expected else ())
+
+
+def other_masks(**changes):
+    """The evidence and results of a call whose sides receive a mask of other types, or of other shapes."""
+    evidence, results = evidence_with(), results_with(**changes)
+    masks = {"mask": torch.zeros(2, 3, dtype=torch.bool)}, {"mask": torch.zeros(2, 1, 3)}
+    for run, tensors in zip((evidence.reference, results.received), masks, strict=True):
+        run.call_inputs = tensors
+        run.arguments = {"bias": Received("", 0, 0, (Argument("mask", 0, "mask"),))}
+    return evidence, results
+
+
+def test_a_module_that_raises_alone_and_has_a_result_inside_says_why():
+    evidence, results = other_masks(isolated_problems={"bias": "RuntimeError"})
+    comparison = compare(evidence_with(), results_with())
+    (told,) = notes(evidence, results, comparison, replace(tap("bias"), isolated=None))
+    assert told.startswith(f"{INSIDE_ALONE}: it does not run with the reference's arguments, mask: ")
+    assert notes(evidence, results, comparison, tap("bias")) == ()
+    assert notes(evidence, results, comparison, replace(tap("block"), isolated=None)) == ()
+    assert notes(evidence, results, comparison, replace(tap("unknown"), isolated=None)) == ()
+
+
+def test_a_module_that_takes_other_shapes_alone_says_so_where_it_has_a_result():
+    evidence, results = other_masks()
+    evidence.reference.call_inputs = {"mask": torch.zeros(2, 3)}
+    comparison = compare(evidence_with(), results_with())
+    judged = replace(tap("bias"), isolated=None)
+    (told,) = notes(evidence, results, comparison, judged)
+    assert told.startswith(f"{INSIDE_ALONE}: it takes other arguments than the reference's, mask: ")
+    results.isolated = {}
+    assert notes(evidence, results, comparison, judged) == ()

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from parity.base.precision import PRECISIONS
 from parity.verdict.bound import bound_for
 from parity.verdict.comparison import compare, compare_runners
 from parity.verdict.rule import Standard, failure, judge
 from parity.verdict.sampling_error import RoundingSamples
-from parity.verdict.standards import Standards
+from parity.verdict.standards import Standards, nothing_left
 from tests.parity.comparisons import (
     CHECK,
     FP32,
@@ -158,3 +159,11 @@ def test_a_port_is_judged_on_what_flips_leave_over():
     wrong[0, 0, 0] += 1.0
     verdict = Standards(evidence).judge("block", exact.double(), exact, wrong, flipped)
     assert "exceeds" in verdict.reason
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_check_that_no_batch_judges_fails_and_says_why(precision):
+    verdict = nothing_left(PRECISIONS[precision])
+    reason = "nothing to compare: all elements depend on a discontinuity that the port takes otherwise"
+    assert (verdict.status, verdict.reason, verdict.checked) == ("FAIL", reason, 0)
+    assert verdict.bound == bound_for(PRECISIONS[precision], 1)
