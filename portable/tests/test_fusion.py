@@ -76,6 +76,26 @@ def test_sigmoid_is_within_its_bound(dtype):
     assert ((fusion._sigmoid(x).double() - exact).abs() <= 4 * unit).all()
 
 
+@pytest.mark.parametrize("gathers", [1, 2])
+def test_a_computed_index_of_several_gathers_is_stored(gathers):
+    """Inductor would compute it for each of them. A single gather reads it as it is computed."""
+    tables = [torch.arange(5.0) * (number + 1) for number in range(gathers)]
+
+    def function(x):
+        index = tp.cast(x * 2.0, tp.int32)
+        return sum((tp.gather(tp.Tensor(table), 0, index) for table in tables[1:]),
+                   tp.gather(tp.Tensor(tables[0]), 0, index))  # fmt: skip
+
+    compiled = tp.compile(function, args=[tp.InputInfo((2, 3), tp.float32)])
+    program = program_of(compiled._executable, [X])
+    plan = Plan(program, without_data, writes_over=False)
+    graph = fusion.trace(plan, plan.constants, [without_data(X)])
+    stored = [node for node in graph.graph.nodes if node.target is torch.ops.aten.as_strided.default]
+    assert len(stored) == (gathers > 1)
+    traced, plain = traced_and_plain(program, [X])
+    assert torch.equal(traced[0], plain[0])
+
+
 def test_constants_are_not_traced_into_the_graph():
     """Weights are arguments: the graph holds no copy of them."""
     compiled = tp.compile(lambda x: x @ tp.ones((3, 3)) + 1.0, args=[tp.InputInfo((2, 3), tp.float32)])

@@ -154,7 +154,7 @@ def gpu(monkeypatch):
     log = []
     default = Queue("torch", log)
     replayed = SimpleNamespace(replay=lambda: log.append("replay"))
-    monkeypatch.setattr(torch.cuda, "stream", lambda queue: contextlib.nullcontext())
+    monkeypatch.setattr(cuda_plan, "current", lambda queue: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: replayed)
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
     for name in ("default_stream", "current_stream"):

@@ -1,5 +1,7 @@
 """The environment variables that choose how executables run on a GPU; they mean nothing on the CPU."""
 
+from types import SimpleNamespace
+
 import nvtripy as tp
 import pytest
 import torch
@@ -59,6 +61,27 @@ def test_pytorchs_switches_are_set_and_come_back_after_an_error(allowed, name):
         with pytest.raises(KeyError):
             _fails((name, name), precision)
         assert _switches() == before
+
+
+def test_only_the_switches_of_a_plans_work_are_set():
+    def plan(*operations, products=()):
+        steps = [SimpleNamespace(node=SimpleNamespace(op=name)) for name in operations]
+        return SimpleNamespace(steps=steps, product_types=set(products))
+
+    assert MatrixPrecision.of(plan("gather"), False) is None
+    before = _switches()
+    with MatrixPrecision.of(plan("matrix_multiply", products=[torch.float32]), False):
+        assert _switches() == ("ieee", *before[1:])
+    with MatrixPrecision.of(plan("matrix_multiply", products=[torch.bfloat16]), True):
+        assert [reduced for reduced, _ in _switches()[2]] == [before[2][0][0], False]
+        assert _switches()[:2] == before[:2]
+    with MatrixPrecision.of(plan("convolution"), False):
+        assert _switches()[1] == "ieee"
+        assert _switches()[3]
+        assert _switches()[0] == before[0]
+    with MatrixPrecision.of(plan("opaque_plugin"), True):
+        assert _switches()[:2] == ("tf32", "tf32")
+    assert _switches() == before
 
 
 def test_graphs_are_chosen_by_executable_too(monkeypatch):

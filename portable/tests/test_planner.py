@@ -75,6 +75,21 @@ def test_equal_operations_run_once_and_equal_small_constants_are_one():
     assert execute(executable, [torch.arange(4.0)])[0].tolist() == [0, 4, 8, 12]
 
 
+def test_equal_operations_with_an_equal_constant_as_result_are_that_constant():
+    """Each of the three factors is the same constant: read, computed, and computed once more."""
+
+    def build(x):
+        ones = constant([1.0] * 4, torch.float32)
+        factors = [constant([2.0] * 4, torch.float32)]
+        factors += [tensorrt.element_wise(ones, ones, ADD) for _ in range(2)]
+        first, second, third = (tensorrt.element_wise(x, factor, MULTIPLY) for factor in factors)
+        return [tensorrt.element_wise(tensorrt.element_wise(first, second, ADD), third, ADD)]
+
+    executable = compile_graph(build, [VECTOR])
+    assert len(steps(executable)) == 3
+    assert execute(executable, [torch.arange(4.0)])[0].tolist() == [0, 6, 12, 18]
+
+
 def test_constants_that_differ_in_the_sign_of_zero_stay_apart():
     def build(x):
         divide = tensorrt.ElementWiseOperationAttr.get("kDIV")

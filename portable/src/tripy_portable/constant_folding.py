@@ -80,7 +80,8 @@ def fold(
         originals = seen.setdefault(key, node.outputs)
         if originals is not node.outputs:
             for value, original in zip(node.outputs, originals):
-                renamed[value] = original
+                # An equal constant may stand for the original in turn.
+                renamed[value] = renamed[original]
             continue
         computed = _evaluate(node, view, results, compute)
         if computed is None:

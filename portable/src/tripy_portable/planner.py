@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from tripy_portable.program import Node, Program
 Tensor = torch.Tensor
 # `torch.inference_mode` without its wrapper in Python, which takes longer than a small operation.
 InferenceMode = torch._C._InferenceMode
+# A step's function, arguments, results, first result, whether it is the only one, and slots to clear.
+_Call = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...], int, bool, tuple[int, ...]]
 
 
 @dataclass(slots=True)
@@ -44,6 +47,14 @@ class Plan:
         self._outputs = tuple(program.outputs)
         self.result_types = [program.types[v] for v in program.outputs]
 
+        self.product_types = {
+            program.types[value].element.torch
+            for node in program.nodes
+            if node.op == "matrix_multiply"
+            for value in node.inputs
+            if value is not None
+        }
+
         lowered = [self._lower(program, node) for node in program.nodes]
         roots = list(range(len(program.types)))
         for node, lowering, inputs in lowered:
@@ -61,7 +72,7 @@ class Plan:
             if value in used and value not in program.constants
         ]
         self.input_positions = [position for position, _ in self._inputs]
-        self._calls = []
+        self._calls: list[_Call] = []
         for step in self.steps:
             first_table = len(self._template)
             self._template += [place(table) for table in step.tables]
@@ -93,12 +104,12 @@ class Plan:
             Freshly allocated, contiguous results.
         """
         with InferenceMode(True):
-            return self._run(self._template.copy(), inputs)
+            return self._run(self._template.copy(), inputs, self._calls)
 
-    def _run(self, slots: list[Any], inputs: Sequence[Tensor | None]) -> list[Tensor]:
+    def _run(self, slots: list[Any], inputs: Sequence[Tensor | None], calls: Sequence[_Call]) -> list[Tensor]:
         for position, value in self._inputs:
             slots[value] = inputs[position]
-        for run, arguments, outputs, output, is_single, frees in self._calls:
+        for run, arguments, outputs, output, is_single, frees in calls:
             result = run(*[slots[v] for v in arguments])
             if is_single:
                 slots[output] = result
@@ -114,11 +125,25 @@ class Plan:
         """The steps' operands besides the inputs: constants, and the tables of operations."""
         return [tensor for tensor in self._template if tensor is not None]
 
-    def evaluate(self, constants: Sequence[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor]:
-        """Runs the steps with other tensors in place of `constants`, such as a tracer's."""
+    def evaluate(
+        self,
+        constants: Sequence[Tensor],
+        inputs: Sequence[Tensor | None],
+        stored: Callable[[Tensor], Tensor],
+    ) -> list[Tensor]:
+        """Runs the steps with other tensors in place of `constants`, such as a tracer's.
+
+        `stored` receives every computed index of several gathers, and returns what they use.
+        """
         replacements = iter(constants)
         slots = [None if tensor is None else next(replacements) for tensor in self._template]
-        return self._run(slots, inputs)
+        indices = Counter(step.inputs[1] for step in self.steps if step.node.op == "gather")
+        calls = []
+        for run, arguments, outputs, output, is_single, frees in self._calls:
+            if is_single and indices[output] > 1:
+                run = _then(run, stored)
+            calls.append((run, arguments, outputs, output, is_single, frees))
+        return self._run(slots, inputs, calls)
 
     def record_stream(self, queue: torch.cuda.Stream) -> None:
         """Keeps the constants' memory from being reused before the work in a CUDA stream is done."""
@@ -159,6 +184,10 @@ def _schedule(
                     break
         steps.append(Step(node, run, inputs, node.outputs, tuple(dying.get(index, ())), step.tables))
     return steps
+
+
+def _then(run: Callable[..., Tensor], stored: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    return lambda *arguments: stored(run(*arguments))
 
 
 def _writing_over(run: Callable[..., Tensor], position: int) -> Callable[..., Tensor]:

@@ -32,8 +32,9 @@ def saturating_to_integer(x: Tensor, element: ElementType) -> Tensor:
     low, high = -(2 ** (element.bits - 1)), 2 ** (element.bits - 1) - 1
     if x.is_cpu and _lies_within(x, low, high):
         return x.to(element.torch)
-    wide = x.to(torch.float64)
-    # The double nearest to 2**63 - 1 is 2**63, which doesn't fit: such values are set apart.
+    # The limits are powers of two, which float32 holds; float16 holds those of 8 bits alone.
+    wide = x.to(torch.float32) if x.element_size() < 4 else x
+    # The float nearest to 2**63 - 1 is 2**63, which doesn't fit: such values are set apart.
     inside = torch.where((wide >= low) & (wide < high + 1), wide, 0.0).to(element.torch)
     saturated = torch.where(wide >= high + 1, high, inside)
     return torch.where(wide < low, low, saturated).to(element.torch)

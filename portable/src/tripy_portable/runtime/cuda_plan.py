@@ -15,15 +15,13 @@ from tripy_portable.runtime.fusion import fuse, require_fusion
 from tripy_portable.runtime.memref import DeviceMemRef, make_ready
 from tripy_portable.runtime.options import Options
 from tripy_portable.runtime.precision import MatrixPrecision
+from tripy_portable.runtime.streams import current
 
 Tensor = torch.Tensor
 Function = Callable[[Sequence[Any]], list[Tensor]]
 
 # Types by size, for copies of memory.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-# A plugin's own products follow the same switch.
-_CONTRACTIONS = frozenset(("matrix_multiply", "convolution", "deconvolution", "opaque_plugin"))
 
 
 class CudaPlan:
@@ -46,8 +44,7 @@ class CudaPlan:
             require_fusion()
         self._plan = plan
         self.result_types = plan.result_types
-        contracts = any(step.node.op in _CONTRACTIONS for step in plan.steps)
-        self._precision = MatrixPrecision(options.allow_tf32) if contracts else contextlib.nullcontext()
+        self._precision = MatrixPrecision.of(plan, options.allow_tf32) or contextlib.nullcontext()
         self._is_captured = options.cuda_graphs and bool(plan.steps)
         # Fusion needs two steps.
         self._is_fused = options.fuse and len(plan.steps) > 1
@@ -81,7 +78,7 @@ class CudaPlan:
             self._queues += (queue,)
         # Before `queue` becomes PyTorch's current stream: it is the one until now that may share memory.
         shared = make_ready([arguments[i] for i in self._plan.input_positions], queue)
-        with InferenceMode(True), torch.cuda.stream(queue):
+        with InferenceMode(True), current(queue):
             results = self._run([memref.tensor for memref in arguments], queue)
         for other in shared:
             other.wait_stream(queue)

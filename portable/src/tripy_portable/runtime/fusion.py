@@ -97,11 +97,19 @@ def trace(plan: Plan, constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> 
         arguments: list[Tensor | None] = [None] * count
         for position, tensor in zip(plan.input_positions, tensors[len(constants) :]):
             arguments[position] = tensor
-        return tuple(plan.evaluate(tensors[: len(constants)], arguments))
+        return tuple(plan.evaluate(tensors[: len(constants)], arguments, _stored))
 
     tracer = make_fx(evaluate, decomposition_table=_DECOMPOSITIONS, tracing_mode="fake")
     with plugins_as_operations():
         return tracer(*constants, *inputs)
+
+
+def _stored(x: Tensor) -> Tensor:
+    """The tensor, which Inductor writes to memory in place of computing it for every use.
+
+    Inductor would compute an index anew for each gather, and then store each gather's larger result.
+    """
+    return x.as_strided(x.shape, x.stride()) if x.is_contiguous() else x
 
 
 def _sigmoid(x: Tensor) -> Tensor:
