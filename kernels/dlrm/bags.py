@@ -13,7 +13,13 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from kernels.dlrm.checks import KernelError, output_for, require, require_backend, require_shape
+from kernels.dlrm.checks import (
+    output_for,
+    require,
+    require_backend,
+    require_equal,
+    require_shape,
+)
 from kernels.dlrm.coded_tables import CodedTableGroup
 from kernels.dlrm.interaction import dot_interaction_torch, interaction_columns, require_sizes
 from kernels.dlrm.tables import Bags, TableGroup
@@ -136,16 +142,10 @@ def _check_bags(
     """The batch size, after checks that the bags fit the group."""
     tensors = {"tables": group.tables[0], "indices_L": bags.indices_L, **(others or {})}
     if bags.weights_L is not None:
-        if bags.weights_L.dtype != group.dtype:
-            raise KernelError(
-                f"weights_L has dtype {bags.weights_L.dtype} and tables has {group.dtype}: give one dtype"
-            )
+        require_equal("weights_L", "dtype", bags.weights_L.dtype, "tables", group.dtype)
         tensors["weights_L"] = bags.weights_L
     for name, tensor in tensors.items():
-        wanted = group.tables[0].device
-        require(
-            tensor.device == wanted, f"{name}.device", str(tensor.device), f"must be the tables', {wanted}"
-        )
+        require_equal(name, "device", tensor.device, "tables", group.tables[0].device)
     require_backend(backend, available, tensors, tuple(others or ()))
     if validate:
         bags.check_values(group)

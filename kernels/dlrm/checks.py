@@ -39,11 +39,13 @@ def require_alike(tensors: Mapping[str, torch.Tensor]) -> None:
     (first, model), *rest = tensors.items()
     for name, tensor in rest:
         for property_ in ("dtype", "device"):
-            wanted, actual = getattr(model, property_), getattr(tensor, property_)
-            if wanted != actual:
-                raise KernelError(
-                    f"{name} has {property_} {actual} and {first} has {wanted}: give one {property_}"
-                )
+            require_equal(name, property_, getattr(tensor, property_), first, getattr(model, property_))
+
+
+def require_equal(name: str, property_: str, actual: object, first: str, wanted: object) -> None:
+    """Raise `KernelError` unless ``name`` has the dtype or device ``wanted``, which ``first`` has."""
+    if actual != wanted:
+        raise KernelError(f"{name} has {property_} {actual} and {first} has {wanted}: give one {property_}")
 
 
 def require_packed_rows(name: str, tensor: torch.Tensor) -> None:

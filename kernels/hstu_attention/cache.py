@@ -79,11 +79,10 @@ def hstu_attention_cached(
     ):
         if x is not None and x.shape != shape:
             raise bad(f"{name}.shape", tuple(x.shape), f"must be {shape}")
-    like = q.new_empty((q.size(0), *v.shape[2:]))
     if out is None:
-        out = like
+        out = v.new_empty((q.size(0), *v.shape[2:]))
     else:
-        check_out(out, like)
+        check_out(out, q.size(0), v)
     if backend == "eager":
         return hstu_attention_eager_cached(q, k, v, offsets, firsts, mask, out)
     require_triton(q)

@@ -103,7 +103,7 @@ def hstu_attention(
     if out is None:
         out = torch.empty_like(v, memory_format=torch.contiguous_format)
     else:
-        check_out(out, v)
+        check_out(out, v.size(0), v)
     if backend == "eager":
         return hstu_attention_eager(q, k, v, offsets, mask, out)
     if backend == "hopper":
@@ -181,10 +181,12 @@ def _check_research_layout(mask: ResearchMask) -> None:
         raise bad("mask.time_weights.shape", tuple(mask.time_weights.shape), "must be (num_buckets + 1,)")
 
 
-def check_out(out: torch.Tensor, v: torch.Tensor) -> None:
-    if out.shape != v.shape or out.dtype != v.dtype or out.device != v.device:
+def check_out(out: torch.Tensor, rows: int, v: torch.Tensor) -> None:
+    """Raise ValueError unless `out` takes `rows` rows with the heads, type and device of v, (..., H, V)."""
+    shape = (rows, *v.shape[-2:])
+    if out.shape != shape or out.dtype != v.dtype or out.device != v.device:
         value = (tuple(out.shape), str(out.dtype), str(out.device))
-        raise bad("out", value, f"must be v's, {tuple(v.shape)}, {v.dtype} and {v.device}")
+        raise bad("out", value, f"must be {shape}, v's {v.dtype} and {v.device}")
     if out.stride(2) != 1 and out.size(2) > 1:
         raise bad("out.stride()", out.stride(), "make the last axis contiguous")
 

@@ -27,6 +27,8 @@ _MANY_PROGRAMS = 132
 # this: of wide heads, fewer run at once.
 _SHORT = 512
 _MOST_FILLS_OF_SHORT = {"narrow": 15.0, "wide": 4.0}
+# Sequences up to here are one small block.
+_TINY = 32
 # Average lengths from which programs have enough columns for large blocks.
 _MIDDLE = 1024
 # Shared memory beside queries, keys and values: barriers, and the weights on their way to the second product.
@@ -37,13 +39,19 @@ _MOST_SPLITS = 32
 # Average length from which two programs share columns without a cache, and fills of a large GPU up to which.
 _LEAST_ROWS_TO_SPLIT = 4096
 _FILLS_TO_SPLIT = 3.0
-# Programs, in fills of a large GPU, that are very few, few, about one, and enough to hide a latency.
-_FILLS = (0.25, 1.0, 1.5, 32.0)
+# Programs, in fills of a large GPU, that are very few, few, as many as run at once with wide heads and large
+# blocks, and enough to hide a latency.
+_FILLS = (0.25, 1.0, 2.0, 32.0)
+# Windows below this number of columns are a few blocks, most of them cut.
+_NARROW_WINDOW = 512
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Block sizes and compiler options of the kernel; of the result they change the order of sums only."""
+    """Block sizes and compiler options of the kernel; of the result they change the order of sums only.
+
+    registers: most registers of a thread; 0 leaves the number to the compiler.
+    """
 
     block_m: int
     block_n: int
@@ -54,6 +62,7 @@ class Schedule:
     use_tma: bool = False
     heads: int = 1
     splits: int = 1
+    registers: int = 0
 
 
 def padded_dim(dim: int) -> int:
@@ -64,8 +73,8 @@ def padded_dim(dim: int) -> int:
 class SizeClass(NamedTuple):
     """The sizes that `choose_schedule` distinguishes.
 
-    fills: number of bounds in `_FILLS` that the programs of 64 rows reach. lengths: "short", "middle" or
-    "long". group: (sequence, heads) pairs side by side.
+    fills: number of bounds in `_FILLS` that the programs of 64 rows reach. lengths: "short", "tiny",
+    "middle" or "long". group: (sequence, heads) pairs side by side.
     """
 
     fills: int
@@ -77,7 +86,7 @@ def size_class(q: torch.Tensor, v: torch.Tensor, max_seq_len: int, sequences: in
     """The class of these inputs, of `sequences` sequences of at most `max_seq_len` rows.
 
     Without rows or sequences, programs are many and all sequences have the greatest length. Very many
-    programs of short sequences count as long ones.
+    programs of short sequences count as long ones, or as tiny ones.
     """
     rows, heads, k_dim = q.shape
     v_dim = v.size(2)
@@ -86,10 +95,17 @@ def size_class(q: torch.Tensor, v: torch.Tensor, max_seq_len: int, sequences: in
     width = "wide" if max(k_dim, v_dim) > 64 else "narrow"
     is_short = max_seq_len <= _SHORT and not (rows and filled >= _MOST_FILLS_OF_SHORT[width])
     lengths = "short" if is_short else "middle" if average < _MIDDLE else "long"
+    if max_seq_len <= _TINY and not is_short:
+        lengths = "tiny"
     held = _HELD_BYTES / (average * (k_dim + v_dim) * q.element_size())
     group = 1 << max(0, round(math.log2(held)))
     group = min(max(group, _LEAST_GROUP), _MOST_GROUP[width])
     return SizeClass(bisect.bisect_right(_FILLS, filled), lengths, group)
+
+
+def is_narrow(window: int) -> bool:
+    """Whether a window of this many columns is a few blocks, most of them cut; 0 is no window."""
+    return 0 < window < _NARROW_WINDOW
 
 
 def fitting(schedule: Schedule, q: torch.Tensor, v: torch.Tensor, shared_bytes: int) -> Schedule:
@@ -123,7 +139,9 @@ def choose_schedule(
             # The longest program decides the time of a call: small blocks.
             return Schedule(16, 32, num_warps=4, num_stages=1, group=_GROUP, sigmoid=sigmoid)
         return _of_many(q, mask, widest, sigmoid)
-    chosen = _production(size, widest, has_few, mask.max_attn_len > 0)
+    # A context makes the block of its rows a long one.
+    has_short_loops = is_narrow(mask.max_attn_len) and not mask.contextual_seq_len
+    chosen = _production(size, widest, has_few, mask.max_attn_len, has_short_loops)
     return replace(chosen, sigmoid=sigmoid)
 
 
@@ -136,7 +154,7 @@ def _of_many(q: torch.Tensor, mask: ResearchMask | ProductionMask, widest: int, 
     return Schedule(64, 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid, heads=heads)
 
 
-def _production(size: SizeClass, widest: int, has_few: bool, has_window: bool) -> Schedule:
+def _production(size: SizeClass, widest: int, has_few: bool, window: int, has_short_loops: bool) -> Schedule:
     """Half types, heads of up to 128. Making two descriptors takes the host longer than short rows take the
     GPU: only longer rows use the copy engine."""
     if has_few and size.lengths == "short":
@@ -149,10 +167,19 @@ def _production(size: SizeClass, widest: int, has_few: bool, has_window: bool) -
         # All programs run at once. Programs of one multiprocessor have a fixed distance; with the pairs'
         # blocks in order, all multiprocessors get equal work.
         return Schedule(64, 64, num_warps=4, num_stages=2, group=256)
-    # A window cuts blocks: wide ones waste more. Wide heads need their shared memory for more programs, as
-    # soon as there are more.
-    most_fills = 2 if widest > 64 else 3
-    if not has_window and size.lengths == "long" and size.fills <= most_fills:
+    if size.lengths == "tiny":
+        # One block of columns: little work for four warps of narrow heads, and no time for descriptors.
+        warps = 4 if widest > 64 else 2
+        return Schedule(32, 32, num_warps=warps, num_stages=3, group=size.group, use_tma=widest > 64)
+    # Loops of few blocks leave much time to their first loads, which more programs a multiprocessor fill.
+    if has_short_loops and widest > 64:
+        return Schedule(64, 32, num_warps=4, num_stages=2, group=size.group, use_tma=True, registers=128)
+    # Wide heads take large blocks while all programs run at once. Later they need their shared memory for
+    # more programs. A window cuts blocks: large ones waste more.
+    is_large = size.fills <= 3 and size.lengths == "long" and not window
+    if widest > 64:
+        is_large = size.fills <= 2 and not is_narrow(window)
+    if is_large:
         return Schedule(64, 64, num_warps=4, num_stages=3, group=size.group, use_tma=True)
     return Schedule(64, 32, num_warps=4, num_stages=3, group=size.group, use_tma=True)
 

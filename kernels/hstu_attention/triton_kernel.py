@@ -19,14 +19,18 @@ from kernels.hstu_attention.triton_kernel_bias import relative_bias, times_of
 from kernels.hstu_attention.triton_kernel_numbers import as_tf32, load_rows, sigmoid_exact, sigmoid_half
 from kernels.hstu_attention.triton_kernel_splits import part_of
 
+# More than any position, and far from the end of int32.
+_BEHIND = tl.constexpr(1 << 30)
+
 
 @triton.jit
 def _visible(rows, cols, length, first_target, contextual, window,
              HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
     """(BLOCK_M, BLOCK_N) bool, True where a row attends to a column; see `masks.ProductionMask`."""
-    inside = cols < length
-    if not (HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT):
+    if not (HAS_TARGETS or HAS_CONTEXT):
         # A column behind the end lies to the right of every stored row.
+        if HAS_WINDOW:
+            return (rows[:, None] - cols[None, :]).to(tl.uint32, bitcast=True) <= window
         return rows[:, None] >= cols[None, :]
     row_position = rows
     col_position = cols
@@ -37,15 +41,17 @@ def _visible(rows, cols, length, first_target, contextual, window,
         col_position = tl.maximum(cols - merged, 0)
         last_position = first_target - merged
     row_position = tl.minimum(row_position, last_position)
-    col_position = tl.minimum(col_position, last_position)
-    distance = row_position[:, None] - col_position[None, :]
-    visible = distance > 0
+    # A column behind the end lies behind all rows.
+    col_position = tl.where(cols < length, tl.minimum(col_position, last_position), _BEHIND)
     if HAS_WINDOW:
-        visible = visible & (distance <= window)
+        distance = (row_position - 1)[:, None] - col_position[None, :]
+        visible = distance.to(tl.uint32, bitcast=True) < window
+    else:
+        visible = row_position[:, None] > col_position[None, :]
     visible = visible | (rows[:, None] == cols[None, :])
     if HAS_CONTEXT:
         visible = visible | ((rows < contextual)[:, None] & (col_position < last_position)[None, :])
-    return visible & inside[None, :]
+    return visible
 
 
 @triton.jit

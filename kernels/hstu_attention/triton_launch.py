@@ -23,6 +23,7 @@ from kernels.hstu_attention.schedules import (
     Schedule,
     choose_schedule,
     fitting,
+    is_narrow,
     padded_dim,
     size_class,
     splits_of_call,
@@ -113,7 +114,7 @@ def launch_call(
     # Triton compiles separately for addresses that are multiples of 16.
     odd = tuple(address % 16 for address in arguments) if functools.reduce(or_, arguments) % 16 else ()
     key = (
-        schedule or size_class(q, v, max_seq_len, sequences),
+        schedule or (size_class(q, v, max_seq_len, sequences), is_narrow(of_mask.window)),
         appended is not None,
         splits,
         dot_precision,
@@ -151,6 +152,7 @@ def launch_call(
             *plan.constants,
             num_warps=plan.schedule.num_warps,
             num_stages=plan.schedule.num_stages,
+            maxnreg=plan.schedule.registers or None,
         )
     else:
         plan.compiled[grid](*arguments, *numbers, *plan.constants)
@@ -239,12 +241,14 @@ class _MaskArguments(NamedTuple):
     """A mask's part of the kernel's arguments; None is a tensor that the kernel does not use.
 
     tensors: timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale. numbers:
-    stride_tb, num_times, width, contextual, window, alpha. flags: from HAS_BIAS to HAS_SCALE.
+    stride_tb, num_times, width, contextual, window, alpha. flags: from HAS_BIAS to HAS_SCALE. window: as in
+    numbers.
     """
 
     tensors: tuple[torch.Tensor | None, ...]
     numbers: tuple[object, ...]
     flags: tuple[object, ...]
+    window: int = 0
 
 
 def _mask_arguments(mask: ResearchMask | ProductionMask, device: torch.device) -> _MaskArguments:
@@ -256,6 +260,7 @@ def _mask_arguments(mask: ResearchMask | ProductionMask, device: torch.device) -
         tensors=(None, None, None, None, targets, scale),
         numbers=(0, 0, 0, contextual, window, float(mask.alpha)),
         flags=(False, False, 0, targets is not None, window > 0, contextual > 0, scale is not None),
+        window=window,
     )
 
 

@@ -113,6 +113,8 @@ def test_old_layouts_make_room(monkeypatch):
         # Short sequences, until their programs are many: wide heads need fewer.
         (8_447, 4, 512, 200, (3, "short", 64)),
         (8_448, 4, 512, 200, (3, "middle", 64)),
+        (8_448, 4, 32, 400, (3, "tiny", 64)),
+        (8_447, 4, 32, 400, (3, "short", 64)),
         # Ahead of time the number of rows is unknown.
         (0, 4, 4_096, 0, (4, "long", 32)),
         (0, 4, 1_000, 0, (4, "middle", 64)),
@@ -129,24 +131,59 @@ def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, 
     for mask in (PLAIN, targets):
         schedule = choose_schedule(q, q, longest, mask, sequences)
         assert schedule.group == (256 if lengths == "short" else group if fills > 1 else 64)
-        assert schedule.block_m == (16, 32, 64, 64, 64)[fills]
+        assert schedule.block_m == (32 if lengths == "tiny" else (16, 32, 64, 64, 64)[fills])
 
 
 @needs_triton
-@pytest.mark.parametrize("window", [0, 256])
-def test_large_blocks_need_free_multiprocessors_and_no_window(window):
+@pytest.mark.parametrize("window", [0, 256, 1024])
+def test_large_blocks_need_free_multiprocessors_and_no_narrow_window(window):
     from kernels.hstu_attention.schedules import choose_schedule
 
     mask = ProductionMask(1.0, 4.0, max_attn_len=window)
-    for dim, rows, is_large in (
-        (128, 8_500, True),
-        (128, 20_000, False),
-        (64, 200_000, True),
-        (64, 280_000, False),
+    for dim, rows, widest in (
+        (128, 8_500, 1024),
+        (128, 16_800, 1024),
+        (128, 17_000, -1),
+        (64, 200_000, 0),
+        (64, 280_000, -1),
     ):
         q = torch.empty(rows, 1, dim, dtype=torch.bfloat16, device="meta")
         chosen = choose_schedule(q, q, 9_000, mask, sequences=4)
-        assert chosen.block_n == (64 if is_large and not window else 32)
+        assert chosen.block_n == (64 if window <= widest and window != 256 else 32)
+
+
+@needs_triton
+def test_short_loops_of_wide_heads_leave_registers_for_more_programs():
+    from kernels.hstu_attention.schedules import choose_schedule
+
+    for window, contextual, dim, registers in (
+        (256, 0, 128, 128),
+        (256, 5, 128, 0),
+        (512, 0, 128, 0),
+        (0, 0, 128, 0),
+        (256, 0, 64, 0),
+    ):
+        mask = ProductionMask(1.0, 4.0, max_attn_len=window, contextual_seq_len=contextual)
+        q = torch.empty(40_000, 4, dim, dtype=torch.bfloat16, device="meta")
+        assert choose_schedule(q, q, 9_000, mask, sequences=4).registers == registers
+
+
+@needs_triton
+def test_windows_of_both_widths_have_plans_of_their_own(monkeypatch):
+    from kernels.hstu_attention import triton_launch
+    from kernels.hstu_attention.schedules import Schedule
+
+    chosen = []
+    monkeypatch.setattr(
+        triton_launch,
+        "choose_schedule",
+        lambda *arguments: chosen.append(arguments[3].max_attn_len) or Schedule(16, 16, 4, 1),
+    )
+    monkeypatch.setattr(layout, "_LAYOUTS", {})
+    q = torch.zeros(20, 1, 16)
+    for window in (8, 600, 9, 700):
+        hstu_attention(q, q, q, torch.tensor([0, 20]), 20, ProductionMask(1.0, 4.0, max_attn_len=window))
+    assert chosen == [8, 600]
 
 
 @pytest.mark.parametrize(("shared_kib", "stages"), [(227, 3), (163, 3), (99, 2), (64, 1), (8, 1)])
