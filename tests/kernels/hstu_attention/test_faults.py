@@ -18,7 +18,12 @@ FAULTS = {
         "return rows[:, None] >= cols[None, :]",
         "return rows[:, None] > cols[None, :]",
     ),
-    "mask edge: the window": ("window", "distance <= window", "distance < window"),
+    "mask edge: the window": ("window", "bitcast=True) <= window", "bitcast=True) < window"),
+    "mask edge: the window beside other masks": (
+        "everything",
+        "bitcast=True) < window",
+        "bitcast=True) <= window",
+    ),
     "mask edge: targets see each other": (
         "targets",
         "row_position = tl.minimum(row_position, last_position)",
