@@ -197,6 +197,13 @@ def test_cuda_says_what_it_takes():
         bags_interaction(torch.zeros(1, 20, device=DEVICE), group, bags, backend="cuda")
 
 
+def test_tensors_of_two_devices_are_refused_as_everywhere_else():
+    group = TableGroup([torch.zeros(3, 16)])
+    bags = Bags(torch.tensor([1]).to("meta"), torch.tensor([0, 1]).to("meta"))
+    with pytest.raises(KernelError, match="indices_L has device meta and tables has cpu: give one device"):
+        embedding_bags(group, bags, backend="torch")
+
+
 def group_of_two():
     return TableGroup([torch.zeros(3, 4), torch.zeros(9, 4)])
 

@@ -7,7 +7,7 @@ import torch
 
 from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention, layout
 from kernels.hstu_attention.layout import Call, layout_of
-from tests.kernels.marks import needs_triton
+from tests.kernels.marks import DEVICE, needs_triton
 
 PLAIN = ProductionMask(1.0, 4.0)
 
@@ -180,9 +180,9 @@ def test_windows_of_both_widths_have_plans_of_their_own(monkeypatch):
         lambda *arguments: chosen.append(arguments[3].max_attn_len) or Schedule(16, 16, 4, 1),
     )
     monkeypatch.setattr(layout, "_LAYOUTS", {})
-    q = torch.zeros(20, 1, 16)
+    q, offsets = torch.zeros(20, 1, 16, device=DEVICE), torch.tensor([0, 20], device=DEVICE)
     for window in (8, 600, 9, 700):
-        hstu_attention(q, q, q, torch.tensor([0, 20]), 20, ProductionMask(1.0, 4.0, max_attn_len=window))
+        hstu_attention(q, q, q, offsets, 20, ProductionMask(1.0, 4.0, max_attn_len=window))
     assert chosen == [8, 600]
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention, hstu_attention_cached
 from kernels.stu_layer import empty_cache, extend_stu_layers, stu_layers
@@ -297,6 +298,18 @@ def test_arguments_that_do_not_fit_are_refused_by_name():
     ):
         with pytest.raises(ValueError, match=message):
             hstu_attention_cached(*changes, backend="eager")
+    made = []
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), others=None):
+            made.append(function.__name__)
+            return function(*arguments, **(others or {}))
+
+    out = torch.empty(7, 2, 9).to(DEVICE)
+    with Made(), pytest.raises(ValueError, match=r"out=.*must be \(7, 2, 16\), v's torch.float32"):
+        hstu_attention_cached(q, k, v, offsets, firsts, 4, 4, mask, backend="eager", out=out)
+    # The check needs no tensor.
+    assert not [name for name in made if "empty" in name]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
