@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -68,17 +69,26 @@ class BatchCollection:
         first = self._done(0)
         # Which runners run on a batch of a plan depends on the batch before.
         overlap = batches[0].is_recorded and not (self._prepared.case.is_live or self._result(0).is_large)
-        yield first
-        yield from (self._overlapping(numbers[1:]) if overlap else map(self._done, numbers[1:]))
+        if overlap:
+            yield from self._overlapping(first, numbers[1:])
+        else:
+            yield first
+            yield from map(self._done, numbers[1:])
 
-    def _overlapping(self, numbers: Sequence[int]) -> Iterator[BatchFolder]:
-        """Run batches, `OVERLAPPING` at a time."""
+    def _overlapping(self, first: BatchFolder, numbers: Sequence[int]) -> Iterator[BatchFolder]:
+        """Yield a batch that is done and run others, `OVERLAPPING` at a time.
+
+        While the caller judges a batch, one fewer runs: their captures take disk space until they are judged.
+        """
+        left = iter(numbers)
         with ThreadPoolExecutor(max_workers=OVERLAPPING) as threads:
             pending: deque[Future[BatchFolder]] = deque()
-            for number in numbers:
+            for number in itertools.islice(left, OVERLAPPING - 1):
                 pending.append(threads.submit(self._done, number))
-                if len(pending) == OVERLAPPING:
-                    yield pending.popleft().result()
+            yield first
+            for number in left:
+                pending.append(threads.submit(self._done, number))
+                yield pending.popleft().result()
             for batch in pending:
                 yield batch.result()
 

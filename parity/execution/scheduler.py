@@ -97,17 +97,26 @@ class Scheduler:
         self.threads_alone = threads
         self._changed = threading.Condition()
         self._users = 0
+        self._first_waiting = 0
         self._waiting = 0
         self._is_taken = self._is_closed = False
         self._recording = threading.Lock()
 
     @contextlib.contextmanager
-    def shared(self) -> Iterator[None]:
-        """Use a part of the machine. None begins once users wait for all of it, see `JOINING_SECONDS`."""
+    def shared(self, first: bool = False) -> Iterator[None]:
+        """Use a part of the machine. None begins once users wait for all of it, see `JOINING_SECONDS`.
+
+        Args:
+            first: Whether it precedes all users that are not first and wait for a part.
+        """
+        is_open = lambda: self._users < self._parts and not (self._is_taken or self._is_closed)  # noqa: E731
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._users < self._parts and not (self._is_taken or self._is_closed)
-            )
+            self._first_waiting += first
+            try:
+                self._changed.wait_for(lambda: is_open() and (first or not self._first_waiting))
+            finally:
+                self._first_waiting -= first
+                self._changed.notify_all()
             self._users += 1
         try:
             yield
@@ -120,13 +129,16 @@ class Scheduler:
         return self._waiting >= max(1, self.workers // 2)
 
     def without_gpu(self) -> contextlib.AbstractContextManager[None]:
-        """Use a part of the machine for work without the GPU, which goes on beside timings of a GPU."""
-        return contextlib.nullcontext() if self._times_gpu else self.shared()
+        """Use a part of the machine for the oracle without the GPU, which goes on beside timings of a GPU.
+
+        Of all runners the oracle takes longest, and at the end of a run a core would wait for it.
+        """
+        return contextlib.nullcontext() if self._times_gpu else self.shared(first=True)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Use a part of the machine for a run of unknown memory; one such run at a time."""
-        with self._recording, self.shared():
+        """Use a part of the machine for a run of unknown memory, which others wait for; one at a time."""
+        with self._recording, self.shared(first=True):
             yield
 
     @contextlib.contextmanager

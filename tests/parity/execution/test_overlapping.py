@@ -36,13 +36,26 @@ class _Batches(BatchCollection):
 
 def test_two_batches_run_at_a_time_and_come_in_order():
     batches = _Batches()
-    assert list(batches._overlapping(range(1, 7))) == [1, 2, 3, 4, 5, 6]
+    assert list(batches._overlapping(0, range(1, 7))) == [0, 1, 2, 3, 4, 5, 6]
     assert batches.most == OVERLAPPING == 2
+
+
+@pytest.mark.parametrize("judged", range(5))
+def test_one_batch_runs_while_another_is_judged(judged):
+    begun = {number: threading.Event() for number in range(1, 7)}
+    batches = _Batches()
+    batches._done = lambda number: begun[number].set() or number
+    for number in batches._overlapping(0, range(1, 7)):
+        if number == judged:
+            assert begun[number + 1].wait(60)
+            # Captures take space until they are judged.
+            assert not begun[number + 2].wait(0.05)
+            break
 
 
 def test_a_batch_that_fails_ends_the_run():
     with pytest.raises(OSError, match="the disk is full"):
-        list(_Batches(failing=2)._overlapping(range(1, 5)))
+        list(_Batches(failing=2)._overlapping(0, range(1, 5)))
 
 
 def test_one_process_answers_two_batches(tmp_path):

@@ -126,6 +126,25 @@ def test_half_of_the_workers_wait_for_all_before_none_else_begins_and_then_follo
     assert late.leave()
 
 
+@pytest.mark.parametrize("place", ["without_gpu", "recording"])
+def test_the_oracle_and_a_reference_that_others_wait_for_precede_other_users_of_a_part(machine, place):
+    users = [_Visitor(machine.shared) for _ in range(machine.workers)]
+    assert all(user.is_inside(SOON) for user in users)
+    others = [_Visitor(machine.shared) for _ in range(3)]
+    first = _Visitor(getattr(machine, place))
+    assert not first.is_inside(AT_ONCE)
+    assert users[0].leave()
+    assert first.is_inside(SOON)
+    assert not any(other.is_inside(AT_ONCE) for other in others)
+    assert users[1].leave()
+    # Nobody who is first waits: another begins beside it.
+    while others:
+        inside = next(other for other in others if other.is_inside(SOON / len(others)))
+        others.remove(inside)
+        assert inside.leave()
+    assert first.leave()
+
+
 def test_a_user_of_all_precedes_users_of_a_part_that_come_later(machine):
     user = _Visitor(machine.shared)
     assert user.is_inside(SOON)
