@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -102,16 +104,43 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def linted(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    program = (
-        "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
-    )
-    command = [sys.executable, "-c", program, "--no-cache", "--no-logo", *arguments]
-    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+OPTIONS = ("--no-cache", "--no-logo")
+PROGRAM = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+SERVER = """
+import contextlib, io, json, sys
+from importlinter.cli import lint_imports_command
+for line in sys.stdin:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        try:
+            code = lint_imports_command(json.loads(line), standalone_mode=True)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, text.getvalue()]), flush=True)
+"""
+"""Runs the linter for each line of arguments: its imports take as long as the contract."""
+
+
+@pytest.fixture(scope="module")
+def linted(checkout: Path) -> Iterator[Callable[..., tuple[int, str]]]:
+    """`linted("--contract", "datasets")` is the exit code and the text of the linter on the copy."""
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(
+        command, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+
+        def run(*arguments: str) -> tuple[int, str]:
+            server.stdin.write(json.dumps([*OPTIONS, *arguments]) + "\n")
+            server.stdin.flush()
+            code, text = json.loads(server.stdout.readline())
+            return code, text
+
+        yield run
 
 
 def test_the_contracts_hold(checkout):
-    done = linted(checkout)
+    command = [sys.executable, "-c", PROGRAM, *OPTIONS]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"Contracts: {len(CONTRACTS)} kept, 0 broken." in done.stdout
 
@@ -124,13 +153,13 @@ def test_every_contract_has_a_violation():
     ("contract", "path", "source"),
     [(contract, *violation) for contract, violations in VIOLATIONS.items() for violation in violations],
 )
-def test_a_violation_is_refused(checkout, contract, path, source):
+def test_a_violation_is_refused(checkout, linted, contract, path, source):
     file = checkout / path
     before = file.read_text() if file.exists() else None
     try:
         file.write_text(f"{before or ''}\n{source}\n")
-        done = linted(checkout, "--contract", contract)
+        code, text = linted("--contract", contract)
     finally:
         file.unlink() if before is None else file.write_text(before)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "0 kept, 1 broken" in done.stdout
+    assert code == 1, text
+    assert "0 kept, 1 broken" in text
