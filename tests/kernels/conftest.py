@@ -4,6 +4,7 @@ A failed assertion of the plugins' shared checks shows its values, like a test's
 Triton interprets its kernels; the choice must precede their import.
 """
 
+import importlib.util
 import os
 
 import pytest
@@ -12,6 +13,15 @@ import torch
 pytest.register_assert_rewrite("tests.kernels.plugins.plugin_checks", "tests.kernels.compiling")
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_patch_a_launch():
+    """Triton's interpreter looks for the functions to replace once a launch."""
+    if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
+        from tests.kernels.interpreting import patch_once_a_launch
+
+        patch_once_a_launch()
 
 
 @pytest.fixture(autouse=True)
