@@ -7,7 +7,7 @@ batches that follow one another choose among them: a busy server has such ones. 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -73,13 +73,16 @@ class TokenQueue:
     def __init__(self, times: Mapping[Shape, float]) -> None:
         self._times = times
         self._waiting: deque[Query] = deque()
+        self._by_width: Counter[int] = Counter()
         self._changed = threading.Condition()
         self._is_closed = False
 
     def put(self, queries: Iterable[Query]) -> None:
         """Add queries."""
         with self._changed:
-            self._waiting.extend(queries)
+            for query in queries:
+                self._waiting.append(query)
+                self._by_width[query.width] += 1
             self._changed.notify()
 
     def close(self) -> None:
@@ -102,11 +105,12 @@ class TokenQueue:
                 query = self._waiting.popleft()
                 (chosen if query.width == shape.width else others).append(query)
             self._waiting.extendleft(reversed(others))
+            self._by_width[shape.width] -= len(chosen)
             return Batch(shape, tuple(chosen))
 
     def _shape(self, width: int) -> Shape:
         """The shape of the next batch of a width, of which at least one query waits."""
-        waiting = sum(query.width == width for query in self._waiting)
+        waiting = self._by_width[width]
         shapes = (shape for shape in self._times if shape.width == width)
         return min(shapes, key=lambda shape: self._times[shape] / min(shape.rows, waiting))
 

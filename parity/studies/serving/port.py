@@ -59,6 +59,7 @@ class Running:
 
     Attributes:
         kept: By request, keys and values of its shared rows, for `Entry`.
+        answer: Pinned memory of the output, whose copy is queued behind the work; None without a GPU.
     """
 
     compiled: Compiled
@@ -66,16 +67,16 @@ class Running:
     ended: torch.cuda.Event | None
     inputs: Any
     kept: tuple[tuple[torch.Tensor, ...], ...] = ()
+    answer: torch.Tensor | None = None
 
     def result(self) -> torch.Tensor:
-        """The output on the host, (B, ...). Waits for it."""
-        if self.ended is not None:
+        """The output on the host, (B, ...). Waits for it, and for no batch behind it."""
+        if self.ended is not None and self.answer is not None:
             self.ended.synchronize()
-        elif self.compiled.executable is not None:
+            return self.answer.clone()
+        if self.compiled.executable is not None:
             self.compiled.executable.stream.synchronize()
-        results = self.compiled.named(self.outputs, self.inputs)
-        (output,) = (result for name, result in results.items() if not name.startswith(_KEPT))
-        return to_host(output)
+        return to_host(_output(self.compiled.named(self.outputs, self.inputs)))
 
 
 class ServedPort(TripyRunner):
@@ -283,11 +284,16 @@ class ServedPort(TripyRunner):
                 ]
                 firsts, counts = (numbers.tolist() for numbers in shared)
                 copies = tuple(taken(rows, firsts[row], counts[row]) for row in range(kept))
-        ended = None
+        ended = answer = None
         if queue is not None:
+            with _in(queue):
+                # A copy in another stream would wait for the batches that are queued by then.
+                output = torch.from_dlpack(_output(compiled.named(outputs, inputs)))
+                answer = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
+                answer.copy_(output, non_blocking=True)
             ended = torch.cuda.Event()
             ended.record(queue)
-        return Running(compiled, outputs, ended, inputs, copies)
+        return Running(compiled, outputs, ended, inputs, copies, answer)
 
     def _buffers_of(self, shape: Shape, arguments: dict[str, Any]) -> list[Buffers]:
         key = (shape, tuple(arguments))
@@ -303,6 +309,12 @@ class ServedPort(TripyRunner):
         if lookup is None:
             raise RuntimeError("numbers of rows, and no tables on a device")
         return {name: lookup(name, own).to(self.dtype) for name, own in ids.items()}
+
+
+def _output(results: Mapping[str, tp.Tensor]) -> tp.Tensor:
+    """The entry's result, among keys and values."""
+    (output,) = (result for name, result in results.items() if not name.startswith(_KEPT))
+    return output
 
 
 def _in(queue: torch.cuda.Stream | None) -> contextlib.AbstractContextManager[Any]:

@@ -167,3 +167,17 @@ class TestTablesOnADevice:
         staged = requests.staged(requests.full([0]))
         with pytest.raises(RuntimeError, match="no tables on a device"):
             setup.port.start(shape, staged)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="work is queued on a GPU; PyTorch finds none here")
+def test_a_result_does_not_wait_for_work_behind_it(setup):
+    shape = setup.requests.shapes[setup.requests.width[0]]
+    numbers = setup.requests.full(setup.requests.of_width(shape.width)[:1])
+    right = setup.port.start(shape, setup.requests.served(numbers)).result()
+    running = setup.port.start(shape, setup.requests.served(numbers))
+    queue = running.compiled.queue()
+    with torch.cuda.stream(queue):
+        torch.cuda._sleep(1 << 31)
+    result = running.result()
+    assert not queue.query()
+    assert torch.equal(result, right)
