@@ -135,7 +135,7 @@ class STUAttentionFused(STUAttention):
             n,
             q.size(0) // b,
             mask,
-            backend="triton" if q.is_cuda else "eager",
+            backend="triton" if k.is_cuda else "eager",
             dot_precision=dot_precision_of_torch(q),
         )
         return attn_output_LHV.reshape(-1, heads * self._hidden_dim)
