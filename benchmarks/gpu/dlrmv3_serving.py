@@ -186,7 +186,7 @@ def main() -> None:
             for path in place.rglob("mlperf_log_summary.txt"):
                 if "performance" in path.parts:
                     arguments.logs.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(path, arguments.logs / f"{path.relative_to(place).parts[0]}.txt")
+                    shutil.copy(path, arguments.logs / f"{path.parts[-4]}.txt")
     facts = {"label": label, "requests": len(requests), "source": requests.source}
     report(arguments.out, {}, **facts, sizes=sizes, accuracy=judged, rows=rows)
     if any(row["verdict"] != "PASS" or not row.get("cache_passed", True) for row in judged):
