@@ -1,5 +1,7 @@
 """Batches by tokens, and the port at fixed shapes."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from parity.studies.serving.batching import Query, TokenQueue, in_time
 from parity.studies.serving.buffers import Buffers
 from parity.studies.serving.port import SERVED, ServedPort
 from parity.studies.serving.requests import Requests, Shape
+from parity.studies.serving.server import Server
 from tests.parity.served_case import COUNT
 
 pytest.importorskip("mlperf_loadgen", reason="the load is LoadGen's: pip install mlcommons-loadgen")
@@ -52,6 +55,16 @@ class TestBatches:
     def test_a_deadline_bounds_the_sizes(self, deadline, rows):
         # Two batches on the device, one ahead in the queue, and the query's own.
         assert {shape.rows for shape in in_time(self.FILLED, deadline, running=2)} == rows
+
+    @pytest.mark.parametrize(("deadline", "rows"), [(None, 4), (6.0, 2), (3.0, 1)])
+    def test_a_server_chooses_by_times_in_a_queue_among_those_in_time_alone(self, setup, deadline, rows):
+        width = setup.requests.width[0]
+        shapes = [Shape(width, rows) for rows in (1, 2, 4)]
+        alone, queued = (dict(zip(shapes, seconds, strict=True)) for seconds in ((1, 2, 5), (1, 1.8, 3)))
+        port = SimpleNamespace(times=alone, queued=queued, most_running=1, kv_cache=0)
+        queue = Server(setup.requests, port, lambda *_: None, deadline)._queue
+        queue.put([Query(number, number, width) for number in range(7)])
+        assert len(queue.take(wait=False).queries) == rows
 
     def test_a_deadline_leaves_each_width_its_fastest_shape(self):
         assert set(in_time(self.TIMES, 1e-3, running=1)) == {Shape(10, 4), Shape(20, 1)}
