@@ -233,3 +233,31 @@ def test_another_gap_is_told_as_it_is():
     evidence.kinds["bias"] = call
     evidence.reference.call_inputs = {"x": GIVEN + 1}
     assert compare(evidence, without_bias()).tap("bias").gap == "a reason"
+
+
+def test_a_result_that_one_side_alone_returns_is_absent():
+    results = results_with()
+    results.tapped["block[1]"] = torch.ones(1)
+    spare = compare(evidence_with(absence=named), results).tap("block[1]")
+    text = "the port alone returns its result [1]"
+    assert spare == TapJudgement("block[1]", "block", "unknown", None, None, text)
+    # The reference's own has the kind of its call.
+    evidence = evidence_with(absence=lambda path, kind: "may be" if kind == "Block" else "")
+    call = replace(evidence.kinds["block"], outputs=("block", "block[1]"))
+    evidence.kinds["block[1]"] = call
+    evidence.reference.tensors["block[1]"] = torch.ones(1)
+    tap = compare(evidence, results_with()).tap("block[1]")
+    assert tap == TapJudgement(
+        "block[1]", "block", "Block", None, None, "the reference alone returns its result [1]"
+    )
+
+
+def test_a_bag_whose_rows_the_port_looks_up_is_absent():
+    evidence = evidence_with(absence=lambda path, kind: "may be" if kind == "EmbeddingBag" else "")
+    evidence.kinds["bias"] = replace(evidence.kinds["bias"], kind="EmbeddingBag")
+    results = results_with()
+    results.tapped["bias"] = torch.stack([TENSORS["bias"]] * 3, dim=-2)
+    text = "the port looks its rows up alone; the results behind them are judged"
+    assert compare(evidence, results).tap("bias") == TapJudgement(
+        "bias", "bias", "EmbeddingBag", None, None, text
+    )
