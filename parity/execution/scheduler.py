@@ -109,11 +109,10 @@ class Scheduler:
         Args:
             first: Whether it precedes all users that are not first and wait for a part.
         """
-        is_open = lambda: self._users < self._parts and not (self._is_taken or self._is_closed)  # noqa: E731
         with self._changed:
             self._first_waiting += first
             try:
-                self._changed.wait_for(lambda: is_open() and (first or not self._first_waiting))
+                self._changed.wait_for(lambda: self._has_part() and (first or not self._first_waiting))
             finally:
                 self._first_waiting -= first
                 self._changed.notify_all()
@@ -127,6 +126,10 @@ class Scheduler:
 
     def _many_wait(self) -> bool:
         return self._waiting >= max(1, self.workers // 2)
+
+    def _has_part(self) -> bool:
+        """Whether a part of the machine is free."""
+        return self._users < self._parts and not (self._is_taken or self._is_closed)
 
     def without_gpu(self) -> contextlib.AbstractContextManager[None]:
         """Use a part of the machine for the oracle without the GPU, which goes on beside timings of a GPU.
