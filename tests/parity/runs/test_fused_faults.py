@@ -261,7 +261,7 @@ KERNEL = {
 STU_KERNEL = {
     name: Fault(name, TRITON, old, new, STU_ATTENTION, case)
     for name, old, new, case in (
-        ("window_off_by_one", "distance <= window", "distance < window", "stu_tiny"),
+        ("window_off_by_one", "bitcast=True) < window", "bitcast=True) < window - 1", "stu_tiny"),
         (
             "targets_see_each_other",
             "row_position = tl.minimum(row_position, last_position)",
