@@ -14,10 +14,6 @@ embedding tables, D embedding, K tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import torch
 
 from reference.hstu_transducer import TargetSplit
@@ -225,8 +221,7 @@ class DlrmHSTU(torch.nn.Module):
         Returns:
             (B, T, K), rows behind a user's candidates zero.
         """
-        return self._predictions(
-            self._hstu_transducer,
+        inputs, item_states = self._inputs(
             uih_lengths,
             num_candidates,
             uih_embeddings,
@@ -238,6 +233,7 @@ class DlrmHSTU(torch.nn.Module):
             uih_actions,
             contextual_embeddings,
         )
+        return self._predictions(self._hstu_transducer(*inputs), item_states, num_candidates)
 
     def prefill(
         self,
@@ -253,9 +249,7 @@ class DlrmHSTU(torch.nn.Module):
         contextual_embeddings: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, list[STUCacheState]]:
         """The result of `forward`, and the cache that `extend` takes; arguments as for `forward`."""
-        caches: list[list[STUCacheState]] = []
-        predictions = self._predictions(
-            partial(states_alone, self._hstu_transducer.prefill, caches),
+        inputs, item_states = self._inputs(
             uih_lengths,
             num_candidates,
             uih_embeddings,
@@ -267,7 +261,8 @@ class DlrmHSTU(torch.nn.Module):
             uih_actions,
             contextual_embeddings,
         )
-        return predictions, caches[0]
+        states, cache = self._hstu_transducer.prefill(*inputs)
+        return self._predictions(states, item_states, num_candidates), cache
 
     def extend(
         self,
@@ -294,8 +289,7 @@ class DlrmHSTU(torch.nn.Module):
         # A request of the same candidates, with one row of history that is padding.
         no_rows_B1E = candidate_embeddings.new_zeros((b, 1, e))
         no_times_B1 = query_times.new_zeros((b, 1))
-        return self._predictions(
-            partial(self._hstu_transducer.extend, cache, uih_lengths + c),
+        inputs, item_states = self._inputs(
             torch.zeros_like(uih_lengths),
             num_candidates,
             no_rows_B1E,
@@ -307,10 +301,11 @@ class DlrmHSTU(torch.nn.Module):
             no_times_B1,
             candidate_embeddings.new_zeros((b, c, e)) if c else None,
         )
+        states = self._hstu_transducer.extend(cache, uih_lengths + c, *inputs)
+        return self._predictions(states, item_states, num_candidates)
 
-    def _predictions(
+    def _inputs(
         self,
-        user_states_of: Callable[..., torch.Tensor],
         uih_lengths: torch.Tensor,
         num_candidates: torch.Tensor,
         uih_embeddings: torch.Tensor,
@@ -321,14 +316,14 @@ class DlrmHSTU(torch.nn.Module):
         query_times: torch.Tensor,
         uih_actions: torch.Tensor | None,
         contextual_embeddings: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """`forward` with a method of the transducer; arguments as there."""
+    ) -> tuple[tuple[torch.Tensor | None, ...], torch.Tensor]:
+        """The transducer's arguments and the candidates' states, (B, T, D); arguments as for `forward`."""
         seq_embeddings = self._merge(uih_embeddings, candidate_embeddings, uih_lengths)
         categories = self._merge(uih_category_embeddings, candidate_category_embeddings, uih_lengths)
         times_BM1 = self._merge(uih_timestamps.unsqueeze(2), query_times.unsqueeze(2), uih_lengths)
         items_BTF = torch.cat([candidate_embeddings, candidate_category_embeddings], dim=-1)
         item_states = self._item_embedding_mlp(items_BTF)
-        user_states = user_states_of(
+        inputs = (
             uih_lengths,
             num_candidates,
             times_BM1.squeeze(2),
@@ -338,15 +333,10 @@ class DlrmHSTU(torch.nn.Module):
             uih_actions,
             contextual_embeddings,
         )
+        return inputs, item_states
+
+    def _predictions(
+        self, user_states: torch.Tensor, item_states: torch.Tensor, num_candidates: torch.Tensor
+    ) -> torch.Tensor:
+        """(B, T, K), rows behind a user's candidates zero."""
         return zero_padded_rows(self._multitask_module(user_states, item_states), num_candidates)
-
-
-def states_alone(
-    prefill: Callable[..., tuple[torch.Tensor, list[STUCacheState]]],
-    caches: list[list[STUCacheState]],
-    *inputs: Any,
-) -> torch.Tensor:
-    """The states of a transducer's `prefill`, whose cache goes to the end of a list."""
-    states, cache = prefill(*inputs)
-    caches.append(cache)
-    return states

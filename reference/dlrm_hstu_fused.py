@@ -9,13 +9,9 @@ padded (B, N), E columns of the embedding tables, D embedding, K tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import torch
 
-from reference.dlrm_hstu import DlrmHSTU, RankingTransducer, states_alone
+from reference.dlrm_hstu import DlrmHSTU, RankingTransducer
 from reference.stu import STUCacheState
 
 _UP_TO_TARGETS = 6
@@ -102,8 +98,7 @@ class DlrmHSTUFused(DlrmHSTU):
         contextual_embeddings: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As in the dense model, with the valid rows (L,), see `STUStackFused.forward`."""
-        return self._predictions(
-            _with_rows(self._hstu_transducer, valid_rows),
+        inputs, item_states = self._inputs(
             uih_lengths,
             num_candidates,
             uih_embeddings,
@@ -115,6 +110,8 @@ class DlrmHSTUFused(DlrmHSTU):
             uih_actions,
             contextual_embeddings,
         )
+        states = self._hstu_transducer(*_with_rows(inputs, valid_rows))
+        return self._predictions(states, item_states, num_candidates)
 
     def prefill(
         self,
@@ -131,10 +128,7 @@ class DlrmHSTUFused(DlrmHSTU):
         contextual_embeddings: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, list[STUCacheState]]:
         """As in the dense model, with the valid rows; see `RankingTransducerFused.prefill`."""
-        caches: list[list[STUCacheState]] = []
-        prefill = _with_rows(self._hstu_transducer.prefill, valid_rows)
-        predictions = self._predictions(
-            partial(states_alone, prefill, caches),
+        inputs, item_states = self._inputs(
             uih_lengths,
             num_candidates,
             uih_embeddings,
@@ -146,9 +140,12 @@ class DlrmHSTUFused(DlrmHSTU):
             uih_actions,
             contextual_embeddings,
         )
-        return predictions, caches[0]
+        states, cache = self._hstu_transducer.prefill(*_with_rows(inputs, valid_rows))
+        return self._predictions(states, item_states, num_candidates), cache
 
 
-def _with_rows(of_transducer: Callable[..., Any], valid_rows: torch.Tensor) -> Callable[..., Any]:
-    """A method of the transducer as a function of the dense one's arguments."""
-    return lambda *inputs: of_transducer(*inputs[:_UP_TO_TARGETS], valid_rows, *inputs[_UP_TO_TARGETS:])
+def _with_rows(
+    inputs: tuple[torch.Tensor | None, ...], valid_rows: torch.Tensor
+) -> tuple[torch.Tensor | None, ...]:
+    """The dense transducer's arguments with the valid rows in their place."""
+    return (*inputs[:_UP_TO_TARGETS], valid_rows, *inputs[_UP_TO_TARGETS:])

@@ -7,10 +7,6 @@ embedding tables, D embedding, K tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import nvtripy as tp
 
 from tripy_port.hstu_transducer import TargetSplit
@@ -216,8 +212,7 @@ class DlrmHSTU(tp.Module):
         Returns:
             (B, T, K), rows behind a user's candidates zero.
         """
-        return self._predictions(
-            self._hstu_transducer,
+        inputs, item_states = self._inputs(
             uih_lengths,
             num_candidates,
             uih_embeddings,
@@ -229,6 +224,7 @@ class DlrmHSTU(tp.Module):
             uih_actions,
             contextual_embeddings,
         )
+        return self._predictions(self._hstu_transducer(*inputs), item_states, num_candidates)
 
     def prefill(
         self,
@@ -244,9 +240,7 @@ class DlrmHSTU(tp.Module):
         contextual_embeddings: tp.Tensor | None = None,
     ) -> tuple[tp.Tensor, list[STUCacheState]]:
         """The result of `forward`, and the cache that `extend` takes; arguments as for `forward`."""
-        caches: list[list[STUCacheState]] = []
-        predictions = self._predictions(
-            partial(states_alone, self._hstu_transducer.prefill, caches),
+        inputs, item_states = self._inputs(
             uih_lengths,
             num_candidates,
             uih_embeddings,
@@ -258,7 +252,8 @@ class DlrmHSTU(tp.Module):
             uih_actions,
             contextual_embeddings,
         )
-        return predictions, caches[0]
+        states, cache = self._hstu_transducer.prefill(*inputs)
+        return self._predictions(states, item_states, num_candidates), cache
 
     def extend(
         self,
@@ -285,8 +280,7 @@ class DlrmHSTU(tp.Module):
         # A request of the same candidates, with one row of history that is padding.
         no_rows_B1E = tp.zeros((b, 1, e), dtype=candidate_embeddings.dtype)
         no_times_B1 = tp.zeros((b, 1), dtype=query_times.dtype)
-        return self._predictions(
-            partial(self._hstu_transducer.extend, cache, uih_lengths + c),
+        inputs, item_states = self._inputs(
             tp.zeros_like(uih_lengths),
             num_candidates,
             no_rows_B1E,
@@ -298,10 +292,11 @@ class DlrmHSTU(tp.Module):
             no_times_B1,
             tp.zeros((b, c, e), dtype=candidate_embeddings.dtype) if c else None,
         )
+        states = self._hstu_transducer.extend(cache, uih_lengths + c, *inputs)
+        return self._predictions(states, item_states, num_candidates)
 
-    def _predictions(
+    def _inputs(
         self,
-        user_states_of: Callable[..., tp.Tensor],
         uih_lengths: tp.Tensor,
         num_candidates: tp.Tensor,
         uih_embeddings: tp.Tensor,
@@ -312,14 +307,14 @@ class DlrmHSTU(tp.Module):
         query_times: tp.Tensor,
         uih_actions: tp.Tensor | None,
         contextual_embeddings: tp.Tensor | None,
-    ) -> tp.Tensor:
-        """`forward` with a method of the transducer; arguments as there."""
+    ) -> tuple[tuple[tp.Tensor | None, ...], tp.Tensor]:
+        """The transducer's arguments and the candidates' states, (B, T, D); arguments as for `forward`."""
         seq_embeddings = self._merge(uih_embeddings, candidate_embeddings, uih_lengths)
         categories = self._merge(uih_category_embeddings, candidate_category_embeddings, uih_lengths)
         times_BM1 = self._merge(tp.unsqueeze(uih_timestamps, 2), tp.unsqueeze(query_times, 2), uih_lengths)
         items_BTF = tp.concatenate([candidate_embeddings, candidate_category_embeddings], dim=-1)
         item_states = self._item_embedding_mlp(items_BTF)
-        user_states = user_states_of(
+        inputs = (
             uih_lengths,
             num_candidates,
             tp.squeeze(times_BM1, 2),
@@ -329,15 +324,10 @@ class DlrmHSTU(tp.Module):
             uih_actions,
             contextual_embeddings,
         )
+        return inputs, item_states
+
+    def _predictions(
+        self, user_states: tp.Tensor, item_states: tp.Tensor, num_candidates: tp.Tensor
+    ) -> tp.Tensor:
+        """(B, T, K), rows behind a user's candidates zero."""
         return zero_padded_rows(self._multitask_module(user_states, item_states), num_candidates)
-
-
-def states_alone(
-    prefill: Callable[..., tuple[tp.Tensor, list[STUCacheState]]],
-    caches: list[list[STUCacheState]],
-    *inputs: Any,
-) -> tp.Tensor:
-    """The states of a transducer's `prefill`, whose cache goes to the end of a list."""
-    states, cache = prefill(*inputs)
-    caches.append(cache)
-    return states

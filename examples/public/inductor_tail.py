@@ -1,4 +1,4 @@
-"""PyTorch's compiler on a CPU: columns of a result that no loop writes."""
+"""PyTorch's compiler on a CPU: rows of a result that no loop writes."""
 
 import torch
 
