@@ -85,6 +85,12 @@ def test_a_module_that_fails_alone_has_a_form_of_another_shape_alone():
     assert of({"x": X.half(), "mask": MASK[:2]})[0] == "mask: shape (2, 3) in place of (4, 3)"
 
 
+def test_a_module_that_runs_alone_with_another_shape_is_judged_alone():
+    reference, port = capture((CALL, {"x": X})), capture((CALL, {"x": X[:2]}))
+    results = Results({}, tapped={f"{CALL}[0]": X}, received=port)
+    assert other_form(evidence_of(reference), results, MODULE) == ""
+
+
 def test_another_name_of_an_argument_is_a_form():
     facts = ({"origins": {"x": "embedding"}}, {"origins": {"states": "embedding"}})
     assert form({"x": X}, {"states": X}, facts=facts) == "x has the name states"
@@ -132,6 +138,7 @@ def is_told(error, errors, finished=2, own=0.0):
 def test_an_error_up_to_a_tolerated_one_before_the_call_is_not_told():
     assert is_told(0.01, {})
     assert not is_told(0.01, {"first": 0.02})
+    assert not is_told(1.0, {"first": 1.0})
     assert is_told(0.03, {"first": 0.02})
     assert not is_told(0.03, {"first": 0.02, "second": 0.04})
     # A module that finishes behind the call brings no error into it.

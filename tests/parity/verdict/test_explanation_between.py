@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from parity.verdict import explanation
 from parity.verdict.comparison import compare
 from parity.verdict.explanation import explain_between, with_cause
-from parity.verdict.judgement import ArgumentDifference, CallJudgement, Diagnosis
+from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement, Diagnosis
+from parity.verdict.rule import failure
 from tests.parity.comparisons import OUTPUT, TENSORS, evidence_with, results_with
-from tests.parity.judgements import tap, verdict
+from tests.parity.judgements import BOUND, tap, verdict
 
 INPUTS = {"x": torch.zeros(1)}
 
@@ -45,8 +47,18 @@ CALLS = calls_of(
 )
 
 
-def asked(monkeypatch, diagnosis, running=(), text="a cause", calls=CALLS, rerun=True, taps=()):
-    """The searches for a cause, and the explanation."""
+def asked(
+    monkeypatch,
+    diagnosis,
+    running=(),
+    text="a cause",
+    calls=CALLS,
+    rerun=True,
+    taps=(),
+    judged=None,
+    **evidence,
+):
+    """The searches for a cause, and the explanation; `judged` has other judgements on taps of the model."""
     searches = []
 
     def cause(run, inputs, failed, may_change):
@@ -56,10 +68,12 @@ def asked(monkeypatch, diagnosis, running=(), text="a cause", calls=CALLS, rerun
     monkeypatch.setattr(explanation, "cause", cause)
     results = results_with()
     results.untapped[OUTPUT] = 2 * TENSORS[OUTPUT]
-    evidence = evidence_with()
+    results.tapped["bias"] = 3 * TENSORS["bias"]
+    evidence = evidence_with(**evidence)
     comparison = compare(evidence, results)
     evidence.rerun = Rerun(running) if rerun else None
-    comparison = replace(comparison, diagnosis=diagnosis, calls=calls, taps=(*comparison.taps, *taps))
+    present = [(judged or {}).get(tap.tap, tap) for tap in comparison.taps]
+    comparison = replace(comparison, diagnosis=diagnosis, calls=calls, taps=(*present, *taps))
     return searches, explain_between(evidence, results, comparison)
 
 
@@ -87,6 +101,13 @@ def test_an_output_that_the_code_of_the_entry_makes_is_searched(monkeypatch):
     assert failed.counted.all()
 
 
+def test_elements_of_an_output_at_a_discontinuity_do_not_count(monkeypatch):
+    boundary = np.zeros(TENSORS[OUTPUT].shape, bool)
+    boundary[0, 0] = True
+    (search,), _ = asked(monkeypatch, Diagnosis("between", OUTPUT), boundary={OUTPUT: boundary})
+    assert (search[2].counted == ~boundary).all()
+
+
 def test_an_output_that_passes_or_is_gone_is_not(monkeypatch):
     assert asked(monkeypatch, Diagnosis("between", "block")) == ([], ())
     assert asked(monkeypatch, Diagnosis("between", "gone")) == ([], ())
@@ -108,6 +129,94 @@ def test_the_code_of_modules_that_are_right_alone_stays(monkeypatch, running, ma
 def test_other_failures_and_batches_without_weights_have_no_search(monkeypatch):
     assert asked(monkeypatch, replace(ARGUMENT, kind="module")) == ([], ())
     assert asked(monkeypatch, ARGUMENT, rerun=False) == ([], ())
+
+
+NO_RESULT = failure("missing", BOUND)
+MODULE = Diagnosis("module", "bias")
+FAILS_INSIDE = tap("bias", isolated=None, accumulated=verdict(2.0))
+
+
+def test_a_module_that_does_not_run_alone_is_searched_by_its_result_inside(monkeypatch):
+    searches, texts = asked(monkeypatch, MODULE, judged={"bias": FAILS_INSIDE})
+    ((run, inputs, failed, may_change),) = searches
+    assert (run, inputs, texts) == (("bias", "changed"), INPUTS, ("a cause",))
+    assert torch.equal(torch.from_numpy(failed.oracle), TENSORS["bias"].double())
+    assert torch.equal(torch.from_numpy(failed.port), (3 * TENSORS["bias"]).double())
+    assert failed.limit == FAILS_INSIDE.accumulated.limit
+    assert not may_change, "the code outside of the module stays"
+
+
+@pytest.mark.parametrize(
+    ("running", "may_change"), [(["bias"], True), (["bias", "block.inner"], False), (["other"], False)]
+)
+def test_only_the_code_of_such_a_module_may_change(monkeypatch, running, may_change):
+    searches, _ = asked(monkeypatch, MODULE, running, judged={"bias": FAILS_INSIDE})
+    assert [change for *_, change in searches] == [may_change]
+
+
+def test_elements_of_such_a_module_at_a_discontinuity_do_not_count(monkeypatch):
+    boundary = np.zeros(TENSORS["bias"].shape, bool)
+    boundary[0, 0] = True
+    (search,), _ = asked(monkeypatch, MODULE, judged={"bias": FAILS_INSIDE}, boundary={"bias": boundary})
+    assert not search[2].counted[0, 0].any()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"isolated": verdict(2.0), "accumulated": verdict(2.0)},
+        {"isolated": verdict(2.0), "accumulated": None},
+        {"isolated": None, "accumulated": verdict(0.5)},
+        {"isolated": None, "accumulated": None},
+    ],
+)
+def test_a_module_that_is_judged_alone_or_is_right_inside_is_not(monkeypatch, changes):
+    assert asked(monkeypatch, MODULE, judged={"bias": tap("bias", **changes)}) == ([], ())
+
+
+NEVER_CALLED = {"bias": tap("bias", accumulated=NO_RESULT)}
+
+
+@pytest.mark.parametrize(
+    ("running", "may_change"), [([], True), (["bias"], True), (["block"], False), (["block.inner"], False)]
+)
+def test_a_module_that_the_port_never_calls_is_a_part_of_the_code_of_the_output(
+    monkeypatch, running, may_change
+):
+    searches, texts = asked(monkeypatch, MODULE, running, judged=NEVER_CALLED)
+    ((run, inputs, failed, change),) = searches
+    assert (run, inputs, change, texts) == ((OUTPUT, "changed"), INPUTS, may_change, ("a cause",))
+    assert torch.equal(torch.from_numpy(failed.oracle), TENSORS[OUTPUT].double())
+    assert torch.equal(torch.from_numpy(failed.port), 2 * TENSORS[OUTPUT].double())
+
+
+def test_the_code_of_a_module_that_has_no_verdict_inside_and_is_right_alone_stays(monkeypatch):
+    """As of a call while one item is appended, whose full forward is another one."""
+    judged = {"bias": tap("bias", accumulated=None)}
+    searches, _ = asked(monkeypatch, ARGUMENT, ["bias"], judged=judged)
+    assert [change for *_, change in searches] == [False]
+
+
+def test_a_module_that_is_never_called_has_no_search_where_every_output_is_right(monkeypatch):
+    judged = NEVER_CALLED | {OUTPUT: tap(OUTPUT, MODEL_OUTPUT)}
+    assert asked(monkeypatch, MODULE, judged=judged) == ([], ())
+
+
+def test_an_output_is_searched_without_its_elements_at_a_discontinuity(monkeypatch):
+    boundary = np.zeros(TENSORS[OUTPUT].shape, bool)
+    boundary[0, 0] = True
+    (search,), _ = asked(monkeypatch, MODULE, judged=NEVER_CALLED, boundary={OUTPUT: boundary})
+    assert (search[2].counted == ~boundary).all()
+
+
+@pytest.mark.parametrize("kind", ["unknown", MODEL_OUTPUT])
+def test_a_tap_of_the_port_alone_has_no_search(monkeypatch, kind):
+    extra = tap("extra", kind, isolated=None, accumulated=NO_RESULT)
+    assert asked(monkeypatch, Diagnosis("module", "extra"), taps=(extra,)) == ([], ())
+
+
+def test_a_check_has_no_search(monkeypatch):
+    assert asked(monkeypatch, Diagnosis("check", "incremental.out")) == ([], ())
 
 
 def test_no_known_cause_is_no_text(monkeypatch):

@@ -1,0 +1,97 @@
+"""Calls of a shared module in another order: every tensor of a call moves with it."""
+
+import pytest
+import torch
+
+from parity.capture.captures import Capture
+from parity.verdict.call_order import in_order
+from parity.verdict.evidence import Results
+from tests.parity.comparisons import evidence_with
+from tests.parity.verdict.received_calls import capture, tensor
+
+USERS, ITEMS, OTHERS = (tensor(4, 3, seed=seed) for seed in (1, 2, 3))
+SCORES = tensor(4, 2, seed=4)
+
+
+def side(first, second, origins=("encoder", "encoder@1")):
+    """A capture: two calls of an encoder, two of a scale, and one of a head that receives both results."""
+    made = capture(
+        ("encoder", {"x": first}),
+        ("encoder@1", {"x": second}),
+        ("scale", {"x": USERS}),
+        ("scale@1", {"x": ITEMS}),
+        ("head", {"users": USERS, "items": ITEMS}, {"origins": {"users": origins[0], "items": origins[1]}}),
+    )
+    made.tensors = {"encoder": first, "encoder@1": second, "scale": USERS, "scale@1": ITEMS, "head": SCORES}
+    return made
+
+
+def ordered(reference, port, **results):
+    evidence = evidence_with(reference=reference)
+    given = Results({}, tapped=dict(port.tensors), received=port, **results)
+
+    def is_same(call, theirs, ours):
+        assert reference.arguments[call] is theirs
+        pairs = zip(theirs.arguments, ours.arguments, strict=True)
+        return all(torch.equal(reference.argument(a), port.argument(b)) for a, b in pairs)
+
+    moved = in_order(evidence, given, is_same)
+    return given, moved
+
+
+@pytest.fixture
+def exchanged():
+    """The results of a port that encodes items first; its head receives users first all the same."""
+    reference, port = side(USERS, ITEMS), side(ITEMS, USERS, ("encoder@1", "encoder"))
+    return ordered(
+        reference,
+        port,
+        poisoned=dict(port.tensors),
+        regrouped={"encoder@1": (4, 3), "head": (4, 2)},
+        other_axes={"encoder": (3, 4)},
+    )
+
+
+def test_calls_in_the_references_order_stay():
+    given, moved = ordered(side(USERS, ITEMS), side(USERS, ITEMS))
+    assert moved is given
+
+
+def test_one_call_with_another_argument_stays():
+    given, moved = ordered(side(USERS, ITEMS), side(USERS, OTHERS))
+    assert moved is given
+
+
+@pytest.mark.parametrize("part", ["tapped", "poisoned"])
+def test_results_take_the_references_number(exchanged, part):
+    _, moved = exchanged
+    found = dict(getattr(moved, part))
+    expected = side(USERS, ITEMS).tensors
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert dict(moved.received.tensors).keys() == expected.keys()
+    assert torch.equal(moved.received.tensors["encoder"], USERS)
+
+
+def test_the_moved_calls_are_told(exchanged):
+    assert exchanged[1].reordered == {"encoder", "encoder@1"}
+
+
+def test_arguments_move_and_keep_their_tensors(exchanged):
+    received = exchanged[1].received
+    (argument,) = received.arguments["encoder"].arguments
+    assert torch.equal(received.argument(argument), USERS)
+    origins = [argument.origin for argument in received.arguments["head"].arguments]
+    assert origins == ["encoder", "encoder@1"]
+    assert [argument.origin for argument in received.arguments["scale"].arguments] == [""]
+
+
+def test_other_shapes_and_axes_move(exchanged):
+    _, moved = exchanged
+    assert moved.regrouped == {"encoder": (4, 3), "head": (4, 2)}
+    assert moved.other_axes == {"encoder@1": (3, 4)}
+
+
+def test_a_module_without_calls_stays():
+    given, moved = ordered(Capture(), side(USERS, ITEMS))
+    assert moved is given
