@@ -48,6 +48,26 @@ def test_a_factor_that_one_step_leaves_out():
     assert text == f"fits the reference without the factor of {D}, in run 3 of {STEPS} of the line"
 
 
+def test_a_loop_of_two_steps():
+    arguments = ARGUMENTS | {"x": ARGUMENTS["x"][:2]}
+
+    def port(left_out, **arguments):
+        factors = iter([torch.ones(D) if step in left_out else ARGUMENTS["scale"] for step in range(2)])
+        return summed(**arguments, factor=lambda scale: next(factors))
+
+    for left_out, runs in (((0, 1), "in all 2 runs of the line"), ((1,), "in run 2 of 2 of the line")):
+        text = told(summed, lambda left_out=left_out, **own: port(left_out, **own), arguments)
+        assert text == f"fits the reference without the factor of {D}, {runs}"
+
+
+def test_code_without_the_name_of_a_module():
+    """As of a function that a notebook or a tool makes from text."""
+    names = {"torch": torch}
+    exec("def written(x): return torch.log1p(x.square())", names)  # noqa: S102
+    text = told(names["written"], lambda x: torch.log(x.square()), {"x": ARGUMENTS["x"]})
+    assert text == "fits the reference with log in place of log1p"
+
+
 def test_two_lines_are_two_places():
     def reference(x, first=1.0, second=1.0):
         y = x[0] * ARGUMENTS["scale"] ** first

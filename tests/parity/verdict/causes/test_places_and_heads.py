@@ -31,6 +31,13 @@ def test_the_scale_of_all_heads_in_place_of_one():
     assert f"with the result of bmm times 1/sqrt({MOST_HEADS})" in results
     for no_heads in (7, 2 * MOST_HEADS):
         assert f"with the result of bmm times 1/sqrt({no_heads})" not in results
+    # The fewest heads, and one more than the most.
+    assert "with the result of bmm times sqrt(2)" in tried(
+        aten.bmm.default, tensor(7, 6, 5, 3), tensor(8, 6, 3, 5)
+    )
+    rows = 2 * (MOST_HEADS + 1)
+    results = tried(aten.bmm.default, tensor(7, rows, 3, 3), tensor(8, rows, 3, 3))
+    assert f"with the result of bmm times sqrt({MOST_HEADS + 1})" not in results
     # The rows of a single product are no heads.
     assert "with the result of mm times 1/sqrt(2)" not in tried(aten.mm.default, X[0], X[0].T)
 
@@ -79,5 +86,9 @@ def test_heads_that_are_split_or_joined_in_the_other_order_are_one_kind():
     assert folds((3, 5, 1), (3, 5)) == []
     assert [kind for _, kind, _ in folds((3, 2, 8), (3, 16))] == [FOLDS]
     assert [kind for _, kind, _ in folds((1, 5, 8), (1, 40))] == [FOLDS]
+    assert [kind for _, kind, _ in folds((3, 5, 1, 2, 4), (3, 5, 1, 8))] == [FOLDS]
     # Other axes than the last two are joined.
     assert [kind for _, kind, _ in folds((3, 5, 8), (15, 8))] == [""]
+    ((text, _, result),) = folds((3, 4, 1), (-1, 1))
+    assert text == "with the joined axes of 3 and 4 exchanged before a view"
+    torch.testing.assert_close(result, tensor(1, 3, 4).T.reshape(-1, 1))

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from parity.verdict.causes import search
+from parity.verdict.causes.changes import FOLDS
 from tests.parity.verdict.planted import told
 
 B, N = 4, 6
@@ -109,6 +110,52 @@ def test_operations_of_composite_ones_get_all_arguments():
     with torch.inference_mode():
         text = searched(reference, port, {"x": X.float()})
     assert text == "fits the reference with an epsilon of 0.0001 in place of 1e-05 in add"
+
+
+PARTS = torch.randn(6, B, N, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+FOLDED = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("count", "turned", "told_count"),
+    [(2, (0, 1), 2), (3, (0, 2), 2), (search.MOST_JOINT, (1, 4), 2), (6, range(6), 6), (6, (1, 4), 0)],
+)
+def test_heads_in_the_other_order_at_several_places(count, turned, told_count):
+    """Of few places every selection is tried, of many all together."""
+
+    def parts(x, turned=()):
+        views = [
+            part.reshape(B, 3, 2).mT if place in turned else part.view(B, 2, 3)
+            for place, part in enumerate(x.unbind())
+        ]
+        return sum(torch.tanh(view * FOLDED[place]) for place, view in enumerate(views))
+
+    text = searched(parts, lambda x: parts(x, turned), {"x": PARTS[:count]})
+    assert text == (f"fits the reference with {told_count} {FOLDS}" if told_count else "")
+
+
+def weighted(**tensors):
+    return sum(weight * tensor.sum() for weight, tensor in enumerate(tensors.values(), 2))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "exchanged", "told_names"),
+    [
+        # The first six of seven are exchanged in pairs, of one shape and type.
+        (PARTS[0, :, :1].unbind() + PARTS[1, :, :1].unbind()[:3], ("a", "f"), "a and f"),
+        (PARTS[0, :, :1].unbind() + PARTS[1, :, :1].unbind()[:3], ("a", "g"), ""),
+        ((PARTS[0, 0], PARTS[1, 0, :3]), ("a", "b"), ""),
+    ],
+)
+def test_arguments_in_each_others_place(tensors, exchanged, told_names):
+    arguments = dict(zip("abcdefg", tensors, strict=False))
+    one, other = exchanged
+
+    def port(**own):
+        return weighted(**own | {one: own[other], other: own[one]})
+
+    text = searched(weighted, port, arguments)
+    assert text == (f"fits the reference with {told_names} exchanged" if told_names else "")
 
 
 class Counted:

@@ -47,6 +47,11 @@ OTHER = {
         convolved(PLANE, (2, 0), padding=(1, 0)),
         "a padding of (2, 0) in place of (1, 1)",
     ),
+    "second of two axes that have one padding": (
+        lambda x: torch.convolution(x[None], PLANE, None, [1], [1], [1], False, [0], 1)[0],
+        convolved(PLANE, (2, 0), padding=(1, 0)),
+        "a padding of (2, 0) in place of (1, 1)",
+    ),
     "dilation of a kernel of 2": (
         convolved(KERNEL[..., :2]),
         convolved(KERNEL[..., :2], padding=1, dilation=3),
