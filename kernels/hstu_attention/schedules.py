@@ -29,6 +29,10 @@ _SHORT = 512
 _MOST_FILLS_OF_SHORT = {"narrow": 15.0, "wide": 4.0}
 # Sequences up to here are one small block.
 _TINY = 32
+# Sequences up to here may be whole in a block of the kernel of tiny sequences. It has a power of two of rows,
+# at least as many as a dot takes.
+_LONGEST_PACKED = 64
+_LEAST_ROWS = 16
 # Average lengths from which programs have enough columns for large blocks.
 _MIDDLE = 1024
 # Shared memory beside queries, keys and values: barriers, and the weights on their way to the second product.
@@ -50,7 +54,8 @@ _NARROW_WINDOW = 512
 class Schedule:
     """Block sizes and compiler options of the kernel; of the result they change the order of sums only.
 
-    registers: most registers of a thread; 0 leaves the number to the compiler.
+    registers: most registers of a thread; 0 leaves the number to the compiler. packed: sequences of a program
+    of the kernel of tiny sequences, together at most block_m rows; 0 is the other kernel.
     """
 
     block_m: int
@@ -63,11 +68,52 @@ class Schedule:
     heads: int = 1
     splits: int = 1
     registers: int = 0
+    packed: int = 0
 
 
 def padded_dim(dim: int) -> int:
     """A head's size in the kernel: the next power of two, at least 16, the least size of a dot."""
     return max(16, 1 << (dim - 1).bit_length())
+
+
+class Pack(NamedTuple):
+    """What a program of the kernel of tiny sequences takes: a block of rows with whole sequences; heads."""
+
+    rows: int
+    sequences: int
+    heads: int
+
+
+def pack_of(q: torch.Tensor, v: torch.Tensor, max_seq_len: int, sequences: int) -> Pack | None:
+    """The pack of a call of production attention in half types, or None where the other kernel is faster.
+
+    A program's loop over heads hides their loads, as long as programs fill a large GPU once.
+    """
+    if not (sequences and 0 < max_seq_len <= _LONGEST_PACKED and q.size(0)):
+        return None
+    rows = max(_LEAST_ROWS, 1 << (max_seq_len - 1).bit_length())
+    packed = rows // max_seq_len
+    packs = -(-sequences // packed)
+    heads, widest = q.size(1), max(q.size(2), v.size(2))
+    most = 4 if widest > 64 or rows > _TINY else 2
+    counts = (n for n in (4, 2) if n <= most and heads % n == 0 and packs * heads >= n * _MANY_PROGRAMS)
+    together = next(counts, 1)
+    # Blocks of more rows gain by that loop alone.
+    if rows > _TINY and (together == 1 or widest > 128):
+        return None
+    return Pack(rows, packed, together)
+
+
+def _of_pack(pack: Pack, widest: int) -> Schedule:
+    """Few warps: the blocks are small. With one head, fewer registers of a thread for more programs."""
+    rows, packed, heads = pack
+    is_wide = widest > 64
+    warps = min(rows // _LEAST_ROWS * (2 if is_wide else 1), 4)
+    stages = 2 if heads == 1 or (is_wide and rows > _TINY) else 3
+    registers = 0
+    if heads == 1 and is_wide and rows == _TINY:
+        registers = 80 if widest <= 128 else 168
+    return Schedule(rows, rows, warps, stages, heads=heads, registers=registers, packed=packed)
 
 
 class SizeClass(NamedTuple):
@@ -123,15 +169,20 @@ def choose_schedule(
     max_seq_len: int,
     mask: ResearchMask | ProductionMask,
     sequences: int = 0,
+    may_pack: bool = True,
 ) -> Schedule:
     """The schedule for these inputs, with the copy engine where it is faster; see `with_descriptors`.
 
-    Inputs without rows stand for any number of rows, for compilation ahead of time.
+    Inputs without rows stand for any number of rows, for compilation ahead of time. Without `may_pack`, as
+    with a cache, the kernel of tiny sequences cannot run.
     """
     is_half = q.dtype in (torch.float16, torch.bfloat16)
     # The interpreter runs on the CPU and has no assembly.
     sigmoid = "half" if is_half and q.device.type != "cpu" else "exact"
     widest = max(padded_dim(q.size(2)), padded_dim(v.size(2)))
+    pack = pack_of(q, v, max_seq_len, sequences) if may_pack else None
+    if pack and is_half and isinstance(mask, ProductionMask):
+        return replace(_of_pack(pack, widest), sigmoid=sigmoid)
     size = size_class(q, v, max_seq_len, sequences)
     has_few = size.fills < 2
     if not is_half or isinstance(mask, ResearchMask) or widest > 128:

@@ -24,8 +24,10 @@ _BEHIND = tl.constexpr(1 << 30)
 
 
 @triton.jit
-def _visible(rows, cols, length, first_target, contextual, window,
-             HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
+def visible_pairs(
+    rows, cols, length, first_target, contextual, window,
+    HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr,
+):  # fmt: skip
     """(BLOCK_M, BLOCK_N) bool, True where a row attends to a column; see `masks.ProductionMask`."""
     if not (HAS_TARGETS or HAS_CONTEXT):
         # A column behind the end lies to the right of every stored row.
@@ -143,7 +145,7 @@ def _accumulate(
                 position_weights, time_weights, bucket_table, width, HAS_TIME, BUCKET_SHIFT,
             )  # fmt: skip
         if MASKED:
-            visible = _visible(
+            visible = visible_pairs(
                 rows, cols, length, first_target, contextual, window, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT
             )
         added = ()

@@ -6,6 +6,7 @@ This module imports triton; `interface` imports it at the first call of that bac
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import or_
 from typing import Any, NamedTuple
@@ -19,17 +20,20 @@ from kernels.hstu_attention.buckets import bucket_table_on
 from kernels.hstu_attention.layout import Call, Layout, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.new_rows import Appended
+from kernels.hstu_attention.pack_launch import PACK_TENSORS, pack_constants, pack_numbers, pack_programs
 from kernels.hstu_attention.schedules import (
     Schedule,
     choose_schedule,
     fitting,
     is_narrow,
+    pack_of,
     padded_dim,
     size_class,
     splits_of_call,
     splits_of_new_rows,
 )
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
+from kernels.hstu_attention.triton_kernel_packs import packed_attention_kernel
 from kernels.hstu_attention.triton_kernel_splits import sum_of_splits_kernel
 
 # Rows of the blocks that a call of few programs has, and elements of a program that sums their results.
@@ -59,12 +63,13 @@ def _takes_descriptor(x: torch.Tensor) -> bool:
 
 @dataclass
 class _Plan:
-    """Launch of the calls of one layout: the kernel's constants, and the compiled kernel.
+    """Launch of the calls of one layout: the kernel, its constants, and the compiled kernel.
 
     The latter is None before the first launch and in the interpreter.
     """
 
     schedule: Schedule
+    kernel: Any
     constants: tuple[object, ...]
     compiled: Any = None
 
@@ -114,7 +119,12 @@ def launch_call(
     # Triton compiles separately for addresses that are multiples of 16.
     odd = tuple(address % 16 for address in arguments) if functools.reduce(or_, arguments) % 16 else ()
     key = (
-        schedule or (size_class(q, v, max_seq_len, sequences), is_narrow(of_mask.window)),
+        schedule
+        or (
+            pack_of(q, v, max_seq_len, sequences),
+            size_class(q, v, max_seq_len, sequences),
+            is_narrow(of_mask.window),
+        ),
         appended is not None,
         splits,
         dot_precision,
@@ -126,13 +136,24 @@ def launch_call(
     if plan is None:
         chosen = schedule
         if chosen is None:
-            chosen = with_descriptors(choose_schedule(q, v, max_seq_len, mask, sequences), k, v)
-            chosen = replace(chosen, splits=splits)
-        target = _target(out, chosen)
-        constants = kernel_constants(
-            q, k, v, target, of_mask.flags, dot_precision, chosen, appended is not None
-        )
-        plan = layout.plans[key] = _Plan(chosen, constants)
+            # A cache has another kernel.
+            chosen = choose_schedule(q, v, max_seq_len, mask, sequences, appended is None)
+            chosen = replace(with_descriptors(chosen, k, v), splits=splits)
+        if chosen.packed:
+            constants = pack_constants(call, out, of_mask.flags[3:], dot_precision, chosen)
+            plan = _Plan(chosen, packed_attention_kernel, constants)
+        else:
+            target = _target(out, chosen)
+            constants = kernel_constants(
+                q, k, v, target, of_mask.flags, dot_precision, chosen, appended is not None
+            )
+            plan = _Plan(chosen, hstu_attention_kernel, constants)
+        layout.plans[key] = plan
+    if plan.schedule.packed:
+        tensors, arguments = ([x[i] for i in PACK_TENSORS] for x in (tensors, arguments))
+        numbers = pack_numbers(of_mask.numbers[3:], sequences, plan.schedule, mask.divisor)
+        _start(plan, (pack_programs(sequences, heads, plan.schedule), 1, 1), tensors, arguments, numbers)
+        return out
     if plan.schedule.use_tma:
         arguments[4:6] = tensors[4:6] = descriptors(k, v, plan.schedule)
     if appended is None:
@@ -145,22 +166,36 @@ def launch_call(
         arguments[3] = tensors[3].data_ptr()
     grid = (blocks * sequences * heads // plan.schedule.heads, splits, 1)
     numbers = kernel_numbers(of_mask, sequences, blocks, capacity, mask.divisor)
-    if plan.compiled is None:
-        plan.compiled = hstu_attention_kernel[grid](
-            *(q if x is None else x for x in tensors),
-            *numbers,
-            *plan.constants,
-            num_warps=plan.schedule.num_warps,
-            num_stages=plan.schedule.num_stages,
-            maxnreg=plan.schedule.registers or None,
-        )
-    else:
-        plan.compiled[grid](*arguments, *numbers, *plan.constants)
+    _start(plan, grid, tensors, arguments, numbers)
     if splits > 1:
         sum_of_splits_kernel[(triton.cdiv(out.numel(), _SUMMED),)](
             tensors[3], out, out.numel(), *out.stride()[:2], heads, out.size(2), splits, _SUMMED
         )
     return out
+
+
+def _start(
+    plan: _Plan,
+    grid: tuple[int, int, int],
+    tensors: Sequence[object],
+    arguments: Sequence[object],
+    numbers: tuple[object, ...],
+) -> None:
+    """Launch the plan's kernel, which the first launch compiles.
+
+    arguments: the tensors' addresses, 0 for None.
+    """
+    if plan.compiled is not None:
+        plan.compiled[grid](*arguments, *numbers, *plan.constants)
+        return
+    plan.compiled = plan.kernel[grid](
+        *(tensors[0] if x is None else x for x in tensors),
+        *numbers,
+        *plan.constants,
+        num_warps=plan.schedule.num_warps,
+        num_stages=plan.schedule.num_stages,
+        maxnreg=plan.schedule.registers or None,
+    )
 
 
 def _target(out: torch.Tensor, schedule: Schedule) -> torch.Tensor:

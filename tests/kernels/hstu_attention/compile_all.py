@@ -18,12 +18,16 @@ import torch
 
 from kernels.hstu_attention import ProductionMask, ResearchMask
 from kernels.hstu_attention.layout import Call
+from kernels.hstu_attention.pack_launch import pack_constants, pack_numbers
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
+from kernels.hstu_attention.triton_kernel_packs import packed_attention_kernel
 from kernels.hstu_attention.triton_launch import choose_schedule, kernel_arguments
 from tests.kernels.triton_compiling import compile_kernel
 
 # Long sequences.
 LONGEST = 8192
+# Many tiny ones.
+MANY, TINY = 1000, 20
 
 
 def attention_forms() -> Iterator[tuple[str, str, torch.Tensor, ResearchMask | ProductionMask]]:
@@ -69,7 +73,23 @@ def main(capability: int, last: int) -> dict[str, int]:
             cached = arguments | {"CACHED": True}
             kernel = compile_kernel(hstu_attention_kernel, cached, capability, options)
             shared[f"{name}, cached"] = kernel.metadata.shared
+            shared[f"{name}, tiny"] = compile_pack(q, mask, capability)
     return shared
+
+
+def compile_pack(q: torch.Tensor, mask: ProductionMask, capability: int) -> int:
+    """Bytes of shared memory of the kernel of tiny sequences, as many call it."""
+    many = torch.empty(MANY * TINY, 2, q.size(2), dtype=q.dtype, device="meta")
+    chosen = choose_schedule(many, many, TINY, mask, MANY)
+    x, offsets = torch.empty(16, 2, q.size(2), dtype=q.dtype), torch.empty(4, dtype=torch.int64)
+    flags = (True, True, True, False)
+    constants = pack_constants(Call(x, x, x, offsets, TINY, mask), x, flags, "ieee", chosen)
+    numbers = pack_numbers((3, 20, 1.0), 3, chosen, 1.0)
+    names = (parameter.name for parameter in packed_attention_kernel.params)
+    values = (x, x, x, x, offsets, mask.num_targets, x, *numbers, *constants)
+    arguments = dict(zip(names, values, strict=True))
+    options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
+    return compile_kernel(packed_attention_kernel, arguments, capability, options).metadata.shared
 
 
 if __name__ == "__main__":

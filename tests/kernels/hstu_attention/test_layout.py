@@ -129,7 +129,7 @@ def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, 
     fills, lengths, group = expected
     targets = ProductionMask(1.0, 4.0, num_targets=torch.zeros(1, dtype=torch.int64))
     for mask in (PLAIN, targets):
-        schedule = choose_schedule(q, q, longest, mask, sequences)
+        schedule = choose_schedule(q, q, longest, mask, sequences, False)
         assert schedule.group == (256 if lengths == "short" else group if fills > 1 else 64)
         assert schedule.block_m == (32 if lengths == "tiny" else (16, 32, 64, 64, 64)[fills])
 
