@@ -14,6 +14,7 @@ import torch
 
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 
+_HALF_TYPES = (torch.float16, torch.bfloat16)
 # (sequence, heads) pairs that run side by side.
 _GROUP = 64
 # Bytes of keys and values of the pairs side by side: the cache of a large GPU, about. Wide heads share it
@@ -84,20 +85,29 @@ class Pack(NamedTuple):
     heads: int
 
 
-def pack_of(q: torch.Tensor, v: torch.Tensor, max_seq_len: int, sequences: int) -> Pack | None:
-    """The pack of a call of production attention in half types, or None where the other kernel is faster.
+def pack_of(
+    q: torch.Tensor,
+    v: torch.Tensor,
+    max_seq_len: int,
+    mask: ResearchMask | ProductionMask,
+    sequences: int,
+) -> Pack | None:
+    """The pack of a call without a cache, or None where the other kernel is faster or the only one.
 
     A program's loop over heads hides their loads, as long as programs fill a large GPU once.
     """
-    if not (sequences and 0 < max_seq_len <= _LONGEST_PACKED and q.size(0)):
+    if max_seq_len > _LONGEST_PACKED or q.dtype not in _HALF_TYPES or not isinstance(mask, ProductionMask):
+        return None
+    total, heads, k_dim = q.shape
+    if not (total and sequences and max_seq_len):
         return None
     rows = max(_LEAST_ROWS, 1 << (max_seq_len - 1).bit_length())
     packed = rows // max_seq_len
-    packs = -(-sequences // packed)
-    heads, widest = q.size(1), max(q.size(2), v.size(2))
-    most = 4 if widest > 64 or rows > _TINY else 2
-    counts = (n for n in (4, 2) if n <= most and heads % n == 0 and packs * heads >= n * _MANY_PROGRAMS)
-    together = next(counts, 1)
+    programs = -(-sequences // packed) * heads
+    widest = max(k_dim, v.size(2))
+    together = 4 if widest > 64 or rows > _TINY else 2
+    while together > 1 and (heads % together or programs < together * _MANY_PROGRAMS):
+        together //= 2
     # Blocks of more rows gain by that loop alone.
     if rows > _TINY and (together == 1 or widest > 128):
         return None
@@ -176,12 +186,12 @@ def choose_schedule(
     Inputs without rows stand for any number of rows, for compilation ahead of time. Without `may_pack`, as
     with a cache, the kernel of tiny sequences cannot run.
     """
-    is_half = q.dtype in (torch.float16, torch.bfloat16)
+    is_half = q.dtype in _HALF_TYPES
     # The interpreter runs on the CPU and has no assembly.
     sigmoid = "half" if is_half and q.device.type != "cpu" else "exact"
     widest = max(padded_dim(q.size(2)), padded_dim(v.size(2)))
-    pack = pack_of(q, v, max_seq_len, sequences) if may_pack else None
-    if pack and is_half and isinstance(mask, ProductionMask):
+    pack = pack_of(q, v, max_seq_len, mask, sequences) if may_pack else None
+    if pack is not None:
         return replace(_of_pack(pack, widest), sigmoid=sigmoid)
     size = size_class(q, v, max_seq_len, sequences)
     has_few = size.fills < 2
@@ -253,6 +263,6 @@ def splits_of_call(q: torch.Tensor, mask: ResearchMask | ProductionMask, sequenc
     """
     rows, heads, _ = q.shape
     filled = rows * heads / (64 * _MANY_PROGRAMS)
-    is_half = q.dtype in (torch.float16, torch.bfloat16)
+    is_half = q.dtype in _HALF_TYPES
     is_long = rows >= _LEAST_ROWS_TO_SPLIT * sequences
     return 2 if is_half and is_long and filled < _FILLS_TO_SPLIT and isinstance(mask, ProductionMask) else 1

@@ -109,8 +109,10 @@ def launch_call(
         return out
     of_mask = _mask_arguments(mask, q.device)
     firsts = None if appended is None else appended.firsts
+    pack = None
     if appended is None:
         splits = splits_of_call(q, mask, sequences)
+        pack = pack_of(q, v, max_seq_len, mask, sequences)
     else:
         splits = splits_of_new_rows(appended.blocks(_FEW_ROWS) * sequences * heads, max_seq_len)
     tensors = [q, k, v, out, None, None, offsets, firsts, *of_mask.tensors]
@@ -119,12 +121,7 @@ def launch_call(
     # Triton compiles separately for addresses that are multiples of 16.
     odd = tuple(address % 16 for address in arguments) if functools.reduce(or_, arguments) % 16 else ()
     key = (
-        schedule
-        or (
-            pack_of(q, v, max_seq_len, sequences),
-            size_class(q, v, max_seq_len, sequences),
-            is_narrow(of_mask.window),
-        ),
+        schedule or pack or (size_class(q, v, max_seq_len, sequences), is_narrow(of_mask.window)),
         appended is not None,
         splits,
         dot_precision,
