@@ -57,7 +57,7 @@ def judge_rows(
     kinds: dict[str, RowJudgement] = {}
     for trial in trials:
         ordered = _ordered(trial, order)
-        one = _judge_trial(evidence, judged, ordered, expected.get((trial.kind, trial.rows), {}))
+        one = _judge_trial(evidence, judged, ordered, expected.get((trial.kind, trial.rows), {}), order)
         kinds[trial.kind] = _joined(kinds[trial.kind], one, order) if trial.kind in kinds else one
     return tuple(kinds.values())
 
@@ -95,13 +95,18 @@ def _judge_trial(
     judged: Mapping[str, TapJudgement],
     trial: RowTrialRecord,
     expected: Mapping[str, Sequence[float]],
+    order: Mapping[str, int],
 ) -> RowJudgement:
-    """The judgement of one trial; `expected` has the differences of the reference's rows by tap."""
+    """The judgement of one trial; `expected` has the differences of the reference's rows by tap.
+
+    A tap at which one side alone moves reaches the taps behind it, so that all are judged in `order`.
+    """
     largest, largest_tap, excess, reason = 0.0, "", "", ""
     flipped: set[int] = set()
     rounded: set[int] = set()
     equal = [0.0] * len(trial.rows)
-    for tap in [*trial.taps, *(tap for tap in expected if tap in judged and tap not in trial.taps)]:
+    taps = [*trial.taps, *(tap for tap in expected if tap in judged and tap not in trial.taps)]
+    for tap in sorted(taps, key=lambda tap: order.get(tap, len(order))):
         differences, own = trial.taps.get(tap, equal), expected.get(tap, equal)
         scale = _scale(evidence, tap)
         relative = [_ratio(difference, scale) for difference in differences]

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import parity
+from parity.capture.arguments import Received
 from parity.capture.captures import Capture, ModuleCall
 from parity.verdict.calls import spare_result
 from parity.verdict.evidence import Results
@@ -124,14 +125,14 @@ def test_results_of_other_names_hide_no_fault(port, place):
     assert place in str(judged(**port))
 
 
-def _named(ours, theirs, part="tapped"):
-    """The names of the port's results of one call, with the shapes of both sides."""
+def _renamed(ours, theirs, part="tapped", **more):
+    """The port's results of one call under the reference's names, with the shapes of both sides."""
     reference = Capture(tensors={tap: torch.zeros(shape) for tap, shape in theirs.items()})
     reference.calls = [ModuleCall("block", "block", "Block", [], {}, tuple(theirs))]
     reference.longest_sums, reference.longest_sums_before = {"block": 1}, dict.fromkeys(theirs, 1)
     evidence = evidence_with(reference=reference, oracle={}, oracle_isolated={})
-    results = Results({}, **{part: {tap: torch.zeros(shape) for tap, shape in ours.items()}})
-    return list(getattr(with_reference_names(evidence, results), part))
+    results = Results({}, **{part: {tap: torch.zeros(shape) for tap, shape in ours.items()}}, **more)
+    return with_reference_names(evidence, results)
 
 
 LONG, SHORT = (4, 6, 5), (4, 5)
@@ -156,6 +157,12 @@ STATES = {"block[0]": LONG, "block[1]": (1, *SHORT)}
             ["block[7]"],
         ),
         ({"block": (4, 3)}, {f"block[{n}]": (n, 3) for n in range(MOST_RESULTS + 1)}, ["block"]),
+        # As many on both sides have one choice.
+        (
+            {f"block[{n}]": (n, 3) for n in range(MOST_RESULTS + 1)},
+            {f"block[part{n}]": (n, 3) for n in range(MOST_RESULTS + 1)},
+            [f"block[part{n}]" for n in range(MOST_RESULTS + 1)],
+        ),
         # No two results take one name.
         (
             {"block[0]": SHORT, "block[1]": LONG, "block[2]": (4, 7)},
@@ -166,7 +173,15 @@ STATES = {"block[0]": LONG, "block[1]": (1, *SHORT)}
 )
 @pytest.mark.parametrize("part", ["tapped", "isolated"])
 def test_names_of_results(ours, theirs, names, part):
-    assert _named(ours, theirs, part) == names
+    assert list(getattr(_renamed(ours, theirs, part), part)) == names
+
+
+def test_calls_with_results_of_other_names_keep_their_arguments():
+    received = Capture()
+    received.arguments = {call: Received("", 0, 0, ()) for call in ("block", "head", "head@1")}
+    results = _renamed({"block": LONG}, STATES, received=received)
+    assert list(results.tapped) == ["block[0]"]
+    assert list(results.received.arguments) == ["block", "head", "head@1"]
 
 
 def test_a_call_without_a_common_result_has_no_spare_one():

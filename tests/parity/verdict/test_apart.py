@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -93,3 +94,24 @@ def test_few_workers_and_live_cases_judge_here(pool):
     assert judge_of(SimpleNamespace(pool=pool, scheduler=many), CASE) is not judge_batch
     live = SimpleNamespace(is_live=True)
     assert judge_of(SimpleNamespace(pool=pool, scheduler=many), live) is judge_batch
+
+
+def test_a_run_of_bounded_memory_judges_one_tap_at_a_time():
+    asked = []
+
+    def request(command, function, *arguments):
+        asked.append(arguments[-1])
+        return {}
+
+    pool = SimpleNamespace(get=lambda label, precision: SimpleNamespace(request=request))
+    worker = SimpleNamespace(pool=pool, scheduler=SimpleNamespace(judges_apart=True, cores_of_a_worker=3))
+    for is_bounded in ((True,), (False,), ()):
+        assert judge_of(worker, CASE, *is_bounded)(CASE, PrecisionFolder(Path("fp32")), "typical") == {}
+    assert asked == [1, 3, 3]
+
+
+def test_the_process_judges_as_many_taps_at_a_time_as_it_is_asked(monkeypatch):
+    monkeypatch.setattr("parity.verdict.apart.judge_batch", lambda case, *arguments: arguments)
+    folder = PrecisionFolder(Path("fp32"))
+    asked = judged_here(CASE.reference, folder, "typical", ["torch"], 3)
+    assert asked == (folder, "typical", ["torch"], 3)

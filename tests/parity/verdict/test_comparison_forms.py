@@ -104,6 +104,21 @@ def test_the_tap_whose_error_is_tolerated_is_named_where_more_of_it_arrives(has_
     assert "the error that the case tolerates at bias may be its cause" in diagnosis.text
 
 
+def test_a_model_without_modules_names_the_code_of_its_entry():
+    evidence, results = evidence_with(), results_with()
+    evidence.reference.calls.clear()
+    for part in (evidence.reference.tensors, evidence.oracle, results.tapped, results.isolated):
+        for tap in [tap for tap in part if tap != OUTPUT]:
+            del part[tap]
+    results = results_with(tapped=results.tapped, isolated={}, poisoned={})
+    results.untapped[OUTPUT] = 2 * TENSORS[OUTPUT]
+    diagnosis = compare(
+        evidence_with(reference=evidence.reference, oracle=evidence.oracle), results
+    ).diagnosis
+    assert (diagnosis.kind, diagnosis.tap) == ("between", OUTPUT)
+    assert diagnosis.text.endswith("the code of score makes the output")
+
+
 def test_incremental_outputs_of_which_nothing_is_left_are_no_pass():
     boundary = np.zeros(tuple(TENSORS["bias"].shape), bool)
     boundary[:, 0, 0] = True

@@ -43,6 +43,7 @@ def test_an_oracle_of_zeros_is_infinitely_far_from_everything_else():
     assert zeros.largest == 0.0
     assert zeros.distance(_array(0.0, 0.0)) == Distance(0.0, 0.0, 0.0)
     assert zeros.distance(_array(0.0, 1e-300)) == Distance(INF, INF, 0.0)
+    assert zeros.distance(_array(0.0, math.ulp(0.0))) == Distance(INF, INF, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,11 @@ def test_a_distance_exceeds_a_limit_in_any_measure_and_not_at_the_limit(distance
         ((3, 4), (3, 4), Distance(0.3, 0.4, 0.5), 0.3),
         ((3, 4), (3, 4), Distance(0.4, 0.3, 0.5), 0.3),
         ((3, 4), (0, 0), Distance(0.5, 0.5, 0.5), INF),
+        # One element meets its limit before the norm does.
+        ((3, 4), (0, 8), Distance(0.5, 0.5, INF), 0.25),
+        ((4, 4), (0, 4), Distance(0.52, 0.5, INF), 0.5),
+        # An element that does not move may be at its limit.
+        ((5, 4), (0, 2), Distance(INF, 0.5, INF), 1.0),
     ],
 )
 def test_the_factor_at_which_a_limit_is_met(result, added, limit, factor):
@@ -98,6 +104,14 @@ def test_a_result_beyond_its_limit_by_rounding_meets_it_at_once():
     limit = Distance(0.9, INF, INF)
     crossings = oracle.crossings(oracle.scaled(_array(4.0, -3.0)), oracle.scaled(_array(3.0, 4.0)), limit)
     assert crossings == pytest.approx((0.0, 0.0))
+
+
+def test_no_measure_is_a_negative_zero():
+    """Which a report would show as `-0`."""
+    assert str(Oracle(_array(-0.0)).largest) == "0.0"
+    oracle = Oracle(_array(3.0, -4.0))
+    for error in ((0.0, 0.0), (-0.0, -0.0), (0.0, -0.0)):
+        assert str(oracle.size(_array(*error)).largest) == "0.0"
 
 
 def test_an_oracle_of_zeros_has_the_scale_of_its_unit():

@@ -44,6 +44,23 @@ def test_a_cell_is_the_level_of_its_largest_error():
     assert len(LEVELS) == 9
 
 
+def test_errors_are_relative_to_the_largest_finite_element_that_counts():
+    oracle = torch.full((3, 6), 1e-3, dtype=torch.float64)
+    oracle[0, 0], oracle[1, 1] = 1.0, math.inf
+    port = oracle.clone()
+    port[2] += 2e-4
+    counted = np.ones((3, 6), dtype=bool)
+    counted[0, 0] = False
+    # Twice the limit of a tenth; the infinity is equal, and the largest element does not count.
+    mapped = error_map(oracle, port, counted, 0.1, 3, SEQUENCE)
+    level = _mapped(torch.full((3, 6), 0.2)).cells[0][0]
+    assert mapped.cells == (OUTSIDE + "00000", "000000", level * 6)
+
+
+def test_an_axis_of_two_tells():
+    assert _mapped(torch.zeros(2, 5)).axes == ("axis 0", "axis 1")
+
+
 def test_what_does_not_count_is_outside_and_hides_no_error_beside_it():
     error = torch.zeros(3, 6, 4)
     error[1, 4:] = math.nan

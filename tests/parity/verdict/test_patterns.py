@@ -30,6 +30,21 @@ def everything():
     return np.ones((BATCH, LENGTH, WIDTH), bool)
 
 
+def test_wrong_elements_are_above_the_limit_of_the_largest_error():
+    oracle = np.array([1e-3, -1e-3, 5e-4, 0.0])
+    port = oracle + np.array([1e-4, 0.0, 2e-4, 0.0])
+    everything, axes = np.ones(4, bool), ["axis 0"]
+
+    def wrong(largest):
+        limit = Distance(largest, largest, largest)
+        return FailedTensor(oracle, port, everything, limit, axes, torch.float32).wrong.tolist()
+
+    assert wrong(0.05) == [True, False, True, False]
+    assert wrong(0.15) == [False, False, True, False]
+    # Without an allowed error, an equal element is right.
+    assert wrong(0.0) == [True, False, True, False]
+
+
 def _explained(oracle, port, counted, precision="fp32"):
     """The explanation of a port's float64 result, rounded to the precision."""
     rounding = PRECISIONS[precision].dtype

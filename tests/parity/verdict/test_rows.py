@@ -159,6 +159,17 @@ def test_a_row_that_crosses_a_discontinuity_is_not_judged(evidence):
     assert judge_one(crossing, {"pooled": [9.0, 0.0]}).reason.startswith("row 3")
 
 
+def test_a_row_that_crosses_a_discontinuity_in_the_reference_is_not_judged(evidence):
+    boundary = np.zeros((6, 7, 4), bool)
+    boundary[3, 6, 3] = True
+    crossing = replace(evidence, boundary={"first": boundary})
+    moving = {"first": [9.0, 0.0], "pooled": [9.0, 0.0]}
+    # The port moves behind it alone, by a rounding.
+    for taps in ({"pooled": [1e-9, 0.0]}, {"pooled": [0.0, 0.0]}, {}):
+        assert not judge_one(crossing, taps, reference=moving).excess
+    assert judge_one(evidence, {"pooled": [0.0, 0.0]}, reference=moving).reason.startswith("row 3")
+
+
 def test_integers_behind_other_numbers_may_be_other_choices(evidence):
     tensors = {
         "first": torch.zeros(6, 4),
@@ -272,6 +283,29 @@ def test_a_reference_that_moves_within_its_limit_allows_no_more(evidence):
     reference = {"pooled": [0.0, 1.9 * LIMIT * whole]}
     assert judge_one(evidence, {"pooled": [0.0, 2.01 * LIMIT * whole]}, reference=reference).excess
     assert not judge_one(evidence, {"pooled": [0.0, 0.0]}, reference=reference).excess
+
+
+def test_a_reference_that_moves_as_far_as_its_limit_allows_no_more(evidence):
+    ones = replace(evidence, oracle={"pooled": torch.ones(6, 2)})
+    allowed = 2 * LIMIT
+    reference = {"pooled": [0.0, allowed]}
+    assert judge_one(ones, {"pooled": [0.0, 2.5 * allowed]}, reference=reference).excess
+
+
+def test_the_row_that_is_farthest_beyond_its_limit_is_told(evidence):
+    allowed = 2 * LIMIT * scale(evidence, "pooled")
+    for differences, row in (([1.1, 2.0], 1), ([2.0, 1.1], 3)):
+        taps = {"pooled": [factor * allowed for factor in differences]}
+        assert judge_one(evidence, taps).reason.startswith(f"row {row} ")
+
+
+def test_a_movement_of_the_reference_at_a_tap_without_a_judgement_excuses_no_integer(evidence):
+    tensors = {"away": torch.zeros(6, 4), "index": torch.zeros(6, dtype=torch.int64)}
+    choosing = replace(evidence, reference=replace(evidence.reference, tensors=tensors))
+    exact = verdict()
+    taps = [judged_tap("index", accumulated=replace(exact, limit=replace(exact.limit, largest=0.0)))]
+    moving = {"away": [1.0, 0.0], "index": [2.0, 0.0]}
+    assert judge_one(choosing, {}, taps, reference=moving).excess == "index"
 
 
 def test_a_trial_of_other_rows_expects_nothing(evidence):

@@ -53,6 +53,21 @@ def test_a_common_factor_is_detected_below_the_norms_of_rounding(factor):
     assert "scale error" in verdict.reason
 
 
+def test_the_worst_integers_are_those_that_are_farthest_off():
+    exact = torch.arange(40)
+    port = exact + 1
+    port[31] += 9
+    verdict = judge(exact, exact, port, FP32, longest_sum=0)
+    assert not verdict.passed
+    assert [(worst.index, worst.port) for worst in verdict.worst][0] == ((31,), 41.0)
+
+
+def test_integers_of_another_type_keep_their_bound():
+    exact = torch.arange(40)
+    verdict = judge(exact, exact, exact.int(), FP32, longest_sum=3)
+    assert (verdict.status, verdict.bound) == ("FAIL", bound_for(FP32, 3))
+
+
 def test_few_rows_allow_a_larger_scale_error():
     """Elements of one row may share a rounding."""
     bound, u = bound_for(BF16, 1), BF16.unit_roundoff

@@ -22,6 +22,13 @@ BF16, FP32 = PRECISIONS["bf16"], PRECISIONS["fp32"]
 OWN = Distance(l2=0.01, largest=0.02, scale_error=0.001)
 
 
+def test_the_scale_error_is_that_of_the_samples_where_rows_allow_more():
+    samples = SampledErrors(8, OWN.l2, OWN.largest, OWN.scale_error, 1.0, 1.0)
+    # One error against eight samples and the reference's own.
+    expected = sampling_factor(1.0, 9.0) * OWN.scale_error
+    assert expected_error(OWN, 1.0, samples).scale_error == pytest.approx(expected, rel=1e-12)
+
+
 def test_the_sampling_factor_is_the_quantile_of_an_f_distribution():
     # Of one degree of freedom each: the ratio of two normal numbers, a Cauchy variable.
     assert sampling_factor(1, 1) == pytest.approx(stats.cauchy.isf(FALSE_ALARM / 2), rel=1e-6)

@@ -36,6 +36,12 @@ def test_of_an_exact_port_it_is_the_limit(scale):
     assert _detected(INF, l2=scale) == pytest.approx(scale * ROUNDING_MARGIN, rel=1e-9)
 
 
+def test_an_error_of_the_result_s_own_size_is_detected_at_last():
+    oracle, nothing = Oracle(np.array([3.0, 4.0])), np.zeros(2)
+    limits = Distance(LARGEST, INF, INF), Distance(1.001 * LARGEST, INF, INF)
+    assert [min_detectable_error(oracle, oracle.values, nothing, limit) for limit in limits] == [LARGEST, INF]
+
+
 @pytest.mark.parametrize("offset", [0.2, -0.2])
 def test_the_sign_that_is_harder_to_detect_counts(offset):
     """A port that is 0.2 off is as far from one limit as 0.8 and from the other as 1.2, of its own size."""

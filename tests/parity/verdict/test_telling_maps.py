@@ -164,3 +164,19 @@ def test_over_all_batches_a_map_that_no_longer_tells_is_dropped():
         **{entry.tap: maps for entry in close},
         "leak": leak.error_maps,
     }
+
+
+def test_elements_at_a_discontinuity_are_outside():
+    boundary = np.zeros((B, N), bool)
+    boundary[0, 1] = True
+    evidence = Evidence(
+        PRECISIONS["fp32"], "score", Capture(), {"a": ONES}, {"a": ONES}, {}, {}, {N: VALID}, B
+    )
+    evidence = replace(evidence, boundary={"a": boundary})
+    results = Results(untapped={}, tapped={"a": off(2.0)}, isolated={"a": ONES}, poisoned={"a": off(9.0)})
+    judgement = runner(tap("a", accumulated=verdict(2.0)), padding_leak="a", verdict="FAIL")
+    (entry,) = with_error_maps(judgement, evidence, results).taps
+    assert {name: shown.cells[0][:2] for name, shown in entry.error_maps.items()} == {
+        "accumulated": "5.",
+        "poisoned": "9.",
+    }

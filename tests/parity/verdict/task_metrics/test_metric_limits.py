@@ -174,6 +174,25 @@ def test_scores_are_equal_to_the_round_off_of_their_sum(units, position):
     assert rank(items, state=(8.0, 0.0)) == position
 
 
+def test_equal_scores_of_a_user_do_not_depend_on_other_users():
+    cosine = 1 - 5 * 2.0**-53
+    items = np.array([[1.0, 0.0], [cosine, math.sqrt(1 - cosine**2)]])
+    inputs = {"past_ids": np.zeros((2, 1), int), "past_lengths": np.zeros(2, int)}
+    states = np.array([[1.0, 0.0], [1e6, 0.0]])
+    assert Ranking("s", items).rows(states, {"targets": np.ones(2, int)}, inputs).tolist() == [1, 1]
+
+
+def test_a_difference_within_the_limit_is_not_flagged_however_certain():
+    rng = np.random.default_rng(3)
+    oracle, labels = rng.uniform(0.2, 0.8, (200, 1)), {"clicks": rng.integers(0, 2, 200)}
+    for factor, flagged in ((1 + 1e-6, False), (1.2, True)):
+        evaluation = Evaluation(Clicks("p", FP16), FP16)
+        evaluation.add_outputs({"torch": oracle, "oracle": oracle, "tripy": factor * oracle}, labels, {}, 10)
+        values = {judged.name: judged.values for judged in evaluation.judge("tripy")}["calibration"]
+        assert values.interval[0] > 0.0
+        assert values.flagged is flagged
+
+
 def test_an_item_without_a_direction_has_a_score_of_0():
     items = [[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]
     assert [rank(items, target) for target in (1, 2, 3)] == [1, 2, 3]

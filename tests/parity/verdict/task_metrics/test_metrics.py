@@ -18,6 +18,18 @@ def _metrics(task):
     return {metric.name: metric for metric in task.metrics}
 
 
+def test_ranks_of_resamples_at_once_are_those_one_by_one():
+    ranks = np.random.default_rng(1).integers(1, 300, (20, 50))
+    ranks[0] = 1
+    task = Ranking("score.current", np.eye(3))
+    for metric in task.metrics:
+        expected = [float(metric.over(row, row)) for row in ranks]
+        assert metric.over(ranks, ranks) == pytest.approx(expected, rel=1e-12)
+    assert task.output == "score.current"
+    labels = {"targets": np.array([2, 1])}
+    assert task.truth(labels) is labels["targets"]
+
+
 @pytest.fixture
 def clicks():
     return Clicks("predict.click", FP32)
