@@ -4,6 +4,7 @@ import os
 import sys
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from parity.base.errors import UserError
@@ -23,6 +24,12 @@ def test_help_starts_with_the_call_and_what_it_does():
 def test_help_of_a_verb_has_the_names_above_it():
     shown = CliRunner().invoke(program(NOTHING), ["replay", "--help"]).stdout
     assert shown.startswith("Usage: parity replay ")
+
+
+def test_words_behind_an_unknown_verb_are_completed_as_verbs():
+    group = program(NOTHING)
+    shell = ShellComplete(group, {}, "parity", "_PARITY_COMPLETE")
+    assert [item.value for item in shell.get_completions(["nothing"], "")] == list(group.commands)
 
 
 @pytest.fixture

@@ -122,6 +122,27 @@ def test_rows_are_judged_and_fail_where_nothing_else_does(folder):
     assert judged(folder)[PORT].rows == ()
 
 
+@pytest.mark.parametrize(("states_rows", "verdict"), [(False, "PASS"), (True, "FAIL")])
+def test_rows_that_depend_on_their_batch_are_the_reference_s_unless_the_case_states_that_none_does(
+    folder, monkeypatch, states_rows, verdict
+):
+    monkeypatch.setattr(saved_scores.Scores, "states_rows", states_rows)
+    trials = [RowTrialRecord(kind="alone", rows=[3], taps={"block": [0.5]})]
+    records = {name: RunnerRecord(label=name, row_trials=trials) for name in (REFERENCE, PORT)}
+    assert judged(folder, **records)[PORT].verdict == verdict
+
+
+def test_a_leak_that_the_reference_has_too_is_told(folder):
+    leaking = Capture(TENSORS | {"block": 1.5 * TENSORS["block"]})
+    write(folder, PORT, poisoned=Capture({OUTPUT: TENSORS[OUTPUT], "block": leaking.tensors["block"]}))
+    alone = judged(folder)[PORT].diagnosis
+    write(folder, REFERENCE, poisoned=leaking)
+    both = judged(folder)[PORT].diagnosis
+    assert (alone.kind, alone.tap) == (both.kind, both.tap) == ("check", "block")
+    assert "so it does in the reference, at block" in both.text
+    assert "in the reference" not in alone.text
+
+
 def test_tapping_that_changes_an_output_is_told(folder):
     taps = {name: tensor for name, tensor in TENSORS.items() if name != "table"}
     write(folder, PORT, tapped=Capture({**taps, OUTPUT: taps[OUTPUT] + 0.25}))

@@ -112,11 +112,10 @@ def test_a_model_without_modules_names_the_code_of_its_entry():
             del part[tap]
     results = results_with(tapped=results.tapped, isolated={}, poisoned={})
     results.untapped[OUTPUT] = 2 * TENSORS[OUTPUT]
-    diagnosis = compare(
-        evidence_with(reference=evidence.reference, oracle=evidence.oracle), results
-    ).diagnosis
+    comparison = compare(evidence_with(reference=evidence.reference, oracle=evidence.oracle), results)
+    diagnosis, reason = comparison.diagnosis, comparison.tap(OUTPUT).accumulated.reason
     assert (diagnosis.kind, diagnosis.tap) == ("between", OUTPUT)
-    assert diagnosis.text.endswith("the code of score makes the output")
+    assert diagnosis.text == f"{OUTPUT}: {reason}; the code of score makes the output"
 
 
 def test_incremental_outputs_of_which_nothing_is_left_are_no_pass():

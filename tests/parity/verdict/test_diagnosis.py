@@ -8,7 +8,7 @@ import pytest
 from parity.base.precision import PRECISIONS
 from parity.verdict.bound import bound_for
 from parity.verdict.diagnosis import CLOSE, diagnose, with_own_leak
-from parity.verdict.elements import EQUAL_VALUES
+from parity.verdict.elements import EQUAL_VALUES, NO_VERDICT
 from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement, Diagnosis
 from parity.verdict.rule import failure
 from parity.verdict.tolerance import Tolerated
@@ -63,6 +63,20 @@ def test_the_first_wrong_result_inside_a_module_is_told_if_it_has_no_verdict_alo
     before = tap("blocks.first", isolated=None, accumulated=FAIL)
     for first in (right_alone, before):
         assert diagnose([first, norm, failed], {}, "").text == text
+
+
+def test_a_module_without_a_verdict_alone_does_not_diverge():
+    failed = failure(f"3 NaN; {NO_VERDICT}", bound_for(PRECISIONS["fp32"], 1))
+    text = diagnose([GOOD, tap("block", "Block", isolated=failed)], {}, "").text
+    assert text == f"block (Block) cannot be judged: {failed.reason}"
+
+
+def test_a_wrong_argument_before_a_missing_tap_is_named_with_its_code():
+    missing = tap("block.mask", "Mask", isolated=None, accumulated=MISSING)
+    actual = diagnose([missing], {}, "", [_call(WRONG, parent="")], "score")
+    assert (actual.kind, actual.argument) == ("between", "block.mask(mask)")
+    told = "; every module before it is right; the code of score makes the argument"
+    assert actual.text.endswith(told)
 
 
 def test_a_missing_tap_comes_before_a_wrong_one():
@@ -196,6 +210,9 @@ def test_a_tolerated_error_may_be_the_cause_behind_it():
     assert after.text.endswith(f"{source}, or the code of score after the modules, makes the output")
     grown = diagnose([norm, tap("block", "Block", accumulated=FAIL)], {}, "", [], "score", tolerated)
     assert grown.text.endswith(f"; {source} may be its cause")
+    # What comes later is no cause.
+    early = Tolerated({"score.second": 0.1}, {"norm": 0, "score.out": 1, "score.second": 2})
+    assert "tolerates" not in diagnose([norm, output], {}, "", [], "score", early).text
     before = diagnose([tap("norm", "Norm", accumulated=FAIL)], {}, "", [], "score", tolerated)
     assert source not in before.text
 

@@ -229,6 +229,54 @@ def test_a_choice_that_another_row_shows_is_taken():
     assert torch.equal(wide(taken(spread, numbers, spread(port).tolist())), spread(port))
 
 
+def test_a_value_that_is_as_near_is_not_taken():
+    model, port = (lambda x: {"y": VALUES[x.argmax(-1)]}), {"y": wide([2.0])}
+    for rows in (0, 1):
+        assert Search(model, BEST[:1], port, rows).taken == {}
+
+
+def test_every_one_of_many_rows_has_its_turn():
+    rows = torch.cat([BEST] * 4)
+    assert taken(lambda x: VALUES[x.argmax(-1)], rows, [2.5, 4.5] * 4) == [2.5, 4.5] * 4
+    # Where the port is a little off in some rows, all of them are tried together as well.
+    port = {"y": wide([2.5, 4.6] * 4)}
+    assert Search(lambda x: {"y": VALUES[x.argmax(-1)]}, rows, port, 8).runs == 3
+
+
+def test_a_choice_that_the_last_row_alone_shows_is_taken():
+    x = torch.cat([BEST[:1], wide([[0.0, 0.0, 0.9, 0.0]] * 2)])
+    assert taken(lambda x: VALUES[x.argmax(-1)].roll(-1), x, [4.5, 4.5, 2.5]) == [4.5, 4.5, 2.5]
+
+
+def test_what_one_row_gains_is_not_lost_where_another_one_depends_on_others():
+    def model(x):
+        first, second = x.argmax(-1)
+        return torch.stack([VALUES[first] + 0.25 * (second == 2), VALUES[second]])
+
+    assert taken(model, BEST, [2.5, 8.5]) == [2.5, 8.5]
+
+
+def test_a_choice_that_a_number_shows_is_tried_whatever_the_other_rows_show():
+    def loss(x):
+        best = x.argmax(-1)
+        return {"loss": VALUES[best][0] + 0 * best[1], "x": x.sum(-1)}
+
+    port = {"loss": wide(2.5), "x": BEST.sum(-1)}
+    assert Search(loss, BEST, port, 2).results["loss"] == 2.5
+
+
+def test_a_number_is_compared_under_the_choices_that_rows_show():
+    def model(x):
+        values = VALUES[x.argmax(-1)]
+        return {"y": torch.stack([values[0], 0 * values[1]]), "loss": values[0] + values[1] / 8}
+
+    port = {"y": wide([2.5, 0.0]), "loss": wide(2.5 + 8.5 / 8)}
+    found = Search(model, BEST, port, 2)
+    assert found.results["y"].tolist() == [2.5, 0.0]
+    # The second row's choice would be nearer than without the first row's.
+    assert found.results["loss"] == port["loss"]
+
+
 def test_a_choice_that_a_number_alone_shows_is_taken():
     def loss(x):
         return {"loss": VALUES[x.argmax(-1)].mean(), "x": x.sum(-1)}
