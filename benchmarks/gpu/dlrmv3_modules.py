@@ -173,7 +173,7 @@ def _outputs(
     for port in ports.values():
         results = port.run(arrays)
         longest = max(recorded.longest_sums.values())
-        modules = sum(count > 0 for count in recorded.longest_sums.values())
+        modules = sum(count > 0 for path, count in recorded.longest_sums.items() if path)
         sides = (spread(x[tap]) for x in (outputs, recorded.tensors, results))
         verdict = judge(*sides, precision, longest, modules=modules)
         yield {

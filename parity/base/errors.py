@@ -40,7 +40,8 @@ class UserError(ValueError):
         if len(problem) + len(fix) > room:
             fix = _shortened(fix, _MAX_FIX)
             problem = _shortened(problem, room - len(fix))
-        super().__init__(bounded(f"{field}: {shown} {problem}; {fix}"))
+        words = " ".join(word for word in (shown, problem) if word)
+        super().__init__(bounded(f"{field}: {words}; {fix}"))
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, object, str, str]]:
         # Errors travel between processes. The default passes on the message alone.

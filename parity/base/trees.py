@@ -1,4 +1,4 @@
-"""Nested arguments and results: dictionaries, lists and tuples with leaves of any type.
+"""Nested arguments and results: dictionaries, lists, tuples and dataclasses with leaves of any type.
 
 Order is that of the containers themselves, since names of tensors follow it. This is why optree is not used:
 it sorts the keys of dictionaries unless a setting of the whole process changes.
@@ -6,35 +6,145 @@ it sorts the keys of dictionaries unless a setting of the whole process changes.
 
 from __future__ import annotations
 
+import collections
+import copy
+import dataclasses
+import sys
 from collections.abc import Callable, Iterator
+from functools import reduce
 from typing import Any
 
 TreePath = tuple[Any, ...]
 """Keys and indices on the way to a leaf, the outermost first."""
 
+_CLASS, _PARTS = "class", "parts"
+"""Keys of a container of a class of its own in `encode_tree`."""
+
+
+class Leaf:
+    """Base of dataclasses that are leaves themselves, not containers of their fields."""
+
 
 def map_tree(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """The same tree with `convert` of every leaf."""
-    if isinstance(value, dict):
-        return {key: map_tree(item, convert) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map_tree(item, convert) for item in value)
+    """The same tree, of the same classes, with `convert` of every leaf."""
+    parts = _parts(value)
+    if isinstance(parts, dict):
+        return _with_parts(value, {key: map_tree(item, convert) for key, item in parts.items()})
+    if parts is not None:
+        return _with_parts(value, [map_tree(item, convert) for item in parts])
     return convert(value)
 
 
 def leaves(value: Any, path: TreePath = ()) -> Iterator[tuple[TreePath, Any]]:
     """Yield `(path, leaf)` for every leaf. A value that is no container is a leaf with an empty path."""
-    if isinstance(value, dict):
-        items = list(value.items())
-    elif isinstance(value, (list, tuple)):
-        items = list(enumerate(value))
-    else:
+    parts = _parts(value)
+    if parts is None:
         yield path, value
         return
-    for key, item in items:
+    for key, item in list(parts.items() if isinstance(parts, dict) else enumerate(parts)):
         yield from leaves(item, (*path, key))
 
 
 def dotted(path: TreePath) -> str:
     """A path in one string, such as `past_payloads.timestamps` or `lS_i.3`."""
     return ".".join(map(str, path))
+
+
+def plain_tree(value: Any) -> Any:
+    """The tree with dictionaries, lists and tuples in place of containers of other classes."""
+    parts = _parts(value)
+    if isinstance(parts, dict):
+        return {key: plain_tree(item) for key, item in parts.items()}
+    if parts is None:
+        return value
+    return tuple(map(plain_tree, parts)) if isinstance(parts, tuple) else list(map(plain_tree, parts))
+
+
+def with_leaves(value: Any, source: Any) -> Any:
+    """The containers of `value` with the leaves of `source`, a tree of as many leaves, in their order."""
+    in_order = (leaf for _, leaf in leaves(source))
+    return map_tree(value, lambda _: next(in_order))
+
+
+def encode_tree(value: Any, encode: Callable[[Any], Any]) -> Any:
+    """The tree as JSON has it, with `encode` of every leaf. Containers keep their classes but for tuples."""
+    parts = _parts(value)
+    if parts is None:
+        return encode(value)
+    if not isinstance(parts, dict):
+        encoded: Any = [encode_tree(item, encode) for item in parts]
+        is_plain = not hasattr(value, "_fields")
+    else:
+        encoded = {key: encode_tree(item, encode) for key, item in parts.items()}
+        is_plain = type(value) is dict
+    kind = type(value)
+    names = list(getattr(value, "_fields", ()))
+    return encoded if is_plain else {_CLASS: [kind.__module__, kind.__qualname__, names], _PARTS: encoded}
+
+
+def decode_tree(value: Any, decode: Callable[[Any], Any]) -> Any:
+    """The tree that `encode_tree` wrote.
+
+    Args:
+        value: Its JSON.
+        decode: From a leaf's JSON to the leaf; `NotImplemented` for JSON that is no leaf.
+
+    A class that this program does not have, such as one of a function, is replaced by one with the same
+    attributes.
+    """
+    leaf = decode(value)
+    if leaf is not NotImplemented:
+        return leaf
+    if isinstance(value, list):
+        return [decode_tree(item, decode) for item in value]
+    if set(value) == {_CLASS, _PARTS}:
+        return _of_class(*value[_CLASS], decode_tree(value[_PARTS], decode))
+    return {key: decode_tree(item, decode) for key, item in value.items()}
+
+
+class _Record(dict):  # type: ignore[type-arg]
+    """A dictionary whose items are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _parts(value: Any) -> dict[Any, Any] | list[Any] | tuple[Any, ...] | None:
+    """The items of a container by key or in order; None for a leaf."""
+    if isinstance(value, (dict, list, tuple)):
+        return value
+    is_record = dataclasses.is_dataclass(value) and not isinstance(value, (type, Leaf))
+    return {part.name: getattr(value, part.name) for part in dataclasses.fields(value)} if is_record else None
+
+
+def _with_parts(value: Any, parts: Any) -> Any:
+    """A container like `value` with other items under the same keys."""
+    kind = type(value)
+    if isinstance(value, (list, tuple)):
+        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
+    return parts if kind is dict else _filled(copy.copy(value), parts)
+
+
+def _filled(container: Any, parts: dict[Any, Any]) -> Any:
+    """The container with these items: those of a dictionary, or fields, also frozen ones."""
+    for key, item in parts.items():
+        if isinstance(container, dict):
+            container[key] = item
+        else:
+            object.__setattr__(container, key, item)
+    return container
+
+
+def _of_class(module: str, name: str, fields: list[str], parts: Any) -> Any:
+    """A container of the class of this name. Nothing is imported: a saved run may be another's."""
+    try:
+        kind: Any = reduce(getattr, name.split("."), sys.modules[module])
+    except (KeyError, AttributeError):
+        kind = collections.namedtuple("Fields", fields) if fields else _Record  # type: ignore[misc]  # noqa: PYI024
+    if isinstance(parts, list):
+        return kind(*parts)
+    # Not by the constructor: it may take other arguments, and compute.
+    return _filled(kind.__new__(kind), parts)

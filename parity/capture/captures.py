@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from parity.base.trees import dotted, leaves
+from parity.base.trees import Leaf, dotted, leaves
 from parity.capture.arguments import Argument, Received
 from parity.capture.live_copies import LiveCopies
 from parity.capture.names import TapName
@@ -64,7 +64,7 @@ class ModuleCall:
 
 
 @dataclass(frozen=True)
-class TensorKey:
+class TensorKey(Leaf):
     """Stands for a tensor inside a `ModuleCall`; the tensor is `Capture.call_inputs[key]`."""
 
     key: str
@@ -81,7 +81,8 @@ class Capture:
             arguments that are no tap, by `TapName`.
         arguments: Arguments of the calls in the order in which they begin, by the call's tap; of whole
             batches only.
-        longest_sums: Terms of the longest sum inside the module, by path; see `parity.capture.longest_sums`.
+        longest_sums: Terms of the longest sum inside the module, by path, and of the whole forward under "";
+            see `parity.capture.longest_sums`.
         unknown_sums: Operations whose longest sum is not known, with the origin of their terms in words, by
             path of the innermost module; the path is "" outside of all modules.
         longest_sums_before: Terms of the longest sum of all operations before the tap, by tap.

@@ -14,6 +14,9 @@ import torch
 from parity.base.dispatch import EachOperation
 from parity.capture.terms import terms
 
+WHOLE = ""
+"""The path of the whole forward, whose operations outside of all modules count too."""
+
 
 class LongestSums(EachOperation):
     """Records, for each open module path, the longest sum and the largest result of what runs inside it.

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from parity.base.errors import UserError
 from parity.base.files import parse_json, replacing
-from parity.base.trees import map_tree
+from parity.base.trees import decode_tree, encode_tree
 from parity.capture.arguments import Argument, Received
 from parity.capture.captures import Capture, ModuleCall, TensorKey, large_folder
 from parity.capture.spool import Spool, is_floating_point, load_rows, writing
@@ -190,7 +190,7 @@ def load_longest_sum(stem: Path) -> int:
 
 
 def _encoded(call: ModuleCall) -> dict[str, Any]:
-    arguments = {"args": map_tree(call.args, _encode_leaf), "kwargs": map_tree(call.kwargs, _encode_leaf)}
+    arguments = {name: encode_tree(getattr(call, name), _encode_leaf) for name in ("args", "kwargs")}
     return {**vars(call), **arguments}
 
 
@@ -203,7 +203,7 @@ def _encode_leaf(leaf: Any) -> Any:
 
 
 def _decoded(call: dict[str, Any]) -> ModuleCall:
-    arguments = {name: _decode(call[name]) for name in ("args", "kwargs")}
+    arguments = {name: decode_tree(call[name], _decode_leaf) for name in ("args", "kwargs")}
     return ModuleCall(**{**call, **arguments, "outputs": tuple(call["outputs"])})
 
 
@@ -215,14 +215,10 @@ def _received(facts: dict[str, Any]) -> Received:
     return Received(**facts | {"arguments": tuple(Argument(**fields) for fields in facts["arguments"])})
 
 
-def _decode(value: Any) -> Any:
+def _decode_leaf(value: Any) -> Any:
     if isinstance(value, dict):
-        if set(value) == {"tensor"}:
-            return TensorKey(value["tensor"])
-        return {key: _decode(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_decode(item) for item in value]
-    return value
+        return TensorKey(value["tensor"]) if set(value) == {"tensor"} else NotImplemented
+    return NotImplemented if isinstance(value, list) else value
 
 
 class Stored(Mapping[str, torch.Tensor]):

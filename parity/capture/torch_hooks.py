@@ -13,7 +13,7 @@ import torch
 from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.arguments import Argument, Received, named_arguments, with_value
 from parity.capture.captures import METHODS, Capture, ModuleCall, TensorKey, tensor_leaves
-from parity.capture.longest_sums import LongestSums
+from parity.capture.longest_sums import WHOLE, LongestSums
 from parity.capture.names import TapName
 from parity.capture.overriding import calling
 from parity.case.pairing import function_of, overrides_call
@@ -115,7 +115,7 @@ def tapped(
     with hooked(model, before, after), _wrapped_methods(model, before, after), counting:
         yield capture
     if sums is not None:
-        capture.longest_sums.update(sums.lengths)
+        capture.longest_sums.update(sums.lengths | {WHOLE: sums.longest_so_far})
         capture.unknown_sums.update(sums.unknown)
         capture.largest_results.update(sums.largest)
 

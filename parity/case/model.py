@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,7 +157,9 @@ class Case(Pairing, Incremental, Cached, Quantised, abc.ABC):
 
     def named_outputs(self, results: Any) -> dict[str, Any]:
         """The entry's results by tap name, of either side: one tensor, a tuple, or a dict of tensors."""
-        if isinstance(results, dict):
+        if dataclasses.is_dataclass(results):
+            named = {part.name: getattr(results, part.name) for part in dataclasses.fields(results)}
+        elif isinstance(results, dict):
             named = results
         elif isinstance(results, (list, tuple)):
             named = {str(index): result for index, result in enumerate(results)}

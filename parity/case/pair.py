@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parity.base.errors import UserError, check_names, from_here
-from parity.base.trees import dotted, leaves, map_tree
+from parity.base.trees import Leaf, dotted, leaves, map_tree
 from parity.case.model import Case
 from parity.case.pairing import Pairing, entry_of, overrides_call
 from parity.case.plan import Arrays, PlannedBatch
@@ -283,7 +283,7 @@ def _dtype_argument(build: Callable[..., Any], dtype: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class _ArrayName:
+class _ArrayName(Leaf):
     """The place of an array among the arguments of the entry."""
 
     name: str

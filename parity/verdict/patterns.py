@@ -32,6 +32,8 @@ COMPARED_COLUMNS = 4096
 LISTED = 4
 """Number of indices or values that a text lists."""
 _PLACE = re.compile(r"\d+ of \d+ wrong elements")
+_ROUNDINGS = 32
+"""Largest relative distance that counts as a rounding on the way, in steps of the coarser type at 1."""
 COARSER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """Coarser types, the coarsest first: most of its values are also values of the next."""
 
@@ -240,7 +242,10 @@ def _coarser(failed: FailedTensor) -> Iterator[str]:
         port_is_coarse, oracle_is_coarse = (
             torch.equal(values.to(coarser).double(), values) for values in (port, oracle)
         )
-        if is_coarser and port_is_coarse and not oracle_is_coarse:
+        # Constants such as 0 and -10 are values of every type.
+        distance, scale = float((port - oracle).norm()), float(oracle.norm())
+        is_near = distance <= _ROUNDINGS * torch.finfo(coarser).eps * scale
+        if is_coarser and is_near and port_is_coarse and not oracle_is_coarse:
             yield f"holds only {name} values: rounded to {name} on the way"
             return
 

@@ -12,7 +12,7 @@ import nvtripy as tp
 import torch
 
 from parity.base.precision import dtype_name
-from parity.base.trees import TreePath, dotted, leaves, map_tree
+from parity.base.trees import TreePath, dotted, leaves, map_tree, plain_tree, with_leaves
 from parity.capture.arguments import Received
 from parity.capture.tripy_hooks import is_tripy_tensor
 from parity.timing.measure import NotCapturable, measure, measure_queued, same_bits
@@ -53,14 +53,16 @@ class Compiled:
         self._accepted = [(path, _accepted(path, leaf, dynamic_sizes)) for path, leaf in leaves(arguments)]
         # In the order of the leaves.
         in_order = iter(self._accepted)
-        infos = map_tree(arguments, lambda leaf: _input_info(leaf, next(in_order)[1]))
+        infos = map_tree(plain_tree(arguments), lambda leaf: _input_info(leaf, next(in_order)[1]))
+        containers = map_tree(arguments, lambda leaf: None)
         self._has_inputs = any(isinstance(info, tp.InputInfo) for _, info in leaves(infos))
         # nvtripy keeps every compiled function and its references. The function refers to this list only,
         # which is emptied, so that nvtripy keeps neither the graph nor the executable.
         held = [self, function]
 
-        def traced(arguments: Any) -> list[tp.Tensor]:
+        def traced(plain: Any) -> list[tp.Tensor]:
             compiled, function = held
+            arguments = with_leaves(containers, plain)
             tensors = ((steps, leaf) for steps, leaf in leaves(arguments) if is_tripy_tensor(leaf))
             inputs = {id(tensor.trace_tensor): steps for steps, tensor in tensors}
             outputs: dict[int, tp.Tensor] = {}
@@ -108,7 +110,7 @@ class Compiled:
     def enqueue(self, arguments: Any) -> list[tp.Tensor]:
         """Put a run on device tensors into `queue`, if there is one, without waiting."""
         # Without a tensor in it, the argument is no input of the executable.
-        return self.executable(arguments) if self._has_inputs else self.executable()
+        return self.executable(plain_tree(arguments)) if self._has_inputs else self.executable()
 
     def queue(self) -> torch.cuda.Stream | None:
         """The stream of its work; None if PyTorch cannot measure it."""
@@ -140,12 +142,8 @@ class Compiled:
     def named(self, outputs: list[tp.Tensor], arguments: Any) -> dict[str, tp.Tensor]:
         """The result of `launch` by tap name."""
         results = {name: outputs[slot] for name, slot in self._slots.items()}
-        for name, steps in self._passed_through.items():
-            value = arguments
-            for step in steps:
-                value = value[step]
-            results[name] = value
-        return results
+        given = dict(leaves(arguments)) if self._passed_through else {}
+        return results | {name: given[steps] for name, steps in self._passed_through.items()}
 
 
 class _NothingToCompile(Exception):
@@ -213,10 +211,10 @@ class ExecutableReplay:
         """
         self._executable = _loaded_with(compiled.executable, GRAPHS)
         self._executable.stream = compiled.executable.stream
-        self._arguments = arguments
+        self._arguments = plain_tree(arguments)
         self._queue = compiled.queue()
         for _ in range(_CALLS_TO_REPLAY):
-            results = self._executable(arguments)
+            results = self._executable(self._arguments)
         pairs = zip(results, compiled.launch(arguments), strict=True)
         if not all(same_bits(to_host(result), to_host(expected)) for result, expected in pairs):
             raise NotCapturable("a replay gives other bits than a run")

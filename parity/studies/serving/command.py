@@ -74,8 +74,8 @@ class Order:
     kv_cache: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kv_cache is not None and not (0 < self.kv_cache and math.isfinite(self.kv_cache)):
-            problem = "is no positive number of GiB"
+        if self.kv_cache is not None and not 0 < self.kv_cache < 1e9:
+            problem = "is no positive number of GiB below 10^9"
             raise UserError("--kv-cache", self.kv_cache, problem, "give a positive number, or leave it out")
 
     @property

@@ -5,7 +5,6 @@ Exit code 1: it fails, 0: it passes.
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from safetensors.torch import load_file
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from parity.base.trees import decode_tree, leaves
 from parity.case import CaseReference, load_case
 from parity.runners.tripy.pairing import paired_modules, set_parameters, taken
 
@@ -25,18 +25,16 @@ weights, inputs, expected = (
 )
 
 
-def tree(value):
-    if isinstance(value, dict):
-        if set(value) == {"tensor"}:
-            return tp.Tensor(inputs[value["tensor"]])
-        return {key: tree(item) for key, item in value.items()}
-    return [tree(item) for item in value] if isinstance(value, list) else value
+def leaf(value):
+    if isinstance(value, dict) and set(value) == {"tensor"}:
+        return tp.Tensor(inputs[value["tensor"]])
+    return NotImplemented if isinstance(value, (dict, list)) else value
 
 
 case = load_case(CaseReference(**problem["case"]))
 model = case.build_port(getattr(tp, problem["dtype"]))
 set_parameters(case, model, weights)
-args, kwargs = tree(problem["args"]), tree(problem["kwargs"])
+args, kwargs = decode_tree(problem["args"], leaf), decode_tree(problem["kwargs"], leaf)
 if problem["module"]:
     module = paired_modules(case, model)[problem["module"]]
     if case.one_sided:
@@ -44,11 +42,14 @@ if problem["module"]:
     call = module if problem["method"] == "forward" else getattr(module, problem["method"])
     result = call(*args, **kwargs)
 else:
-    result = case.call(model, kwargs)
-for key in re.findall(r"\[([^\]]*)\]", problem["result"]):
-    result = result[int(key)] if key.isdigit() else result[key]
-if isinstance(result, (list, tuple)):
-    (result,) = (tensor for tensor in result if tensor is not None)
+    # Outputs of the model are numbered.
+    result = list(case.named_outputs(case.call(model, kwargs)).values())
+results = {
+    "".join(f"[{key}]" for key in path): tensor for path, tensor in leaves(result) if tensor is not None
+}
+if len(results) > 1:
+    results = {"": results[problem["result"]]}
+(result,) = results.values()
 
 counts = expected["counts"]
 oracle = expected["oracle"][counts]

@@ -14,7 +14,7 @@ from parity.base.errors import UserError
 from parity.base.files import making
 from parity.base.locks import Locked
 from parity.base.precision import dtype_name
-from parity.base.trees import leaves, map_tree
+from parity.base.trees import encode_tree, leaves
 from parity.capture.captures import TensorKey
 from parity.studies.packages import packages_of, path_of
 from parity.studies.shrink.search import Failure
@@ -82,8 +82,8 @@ def _problem(failure: Failure) -> dict[str, Any]:
         "module": call.path,
         "method": call.method,
         "kind": call.kind,
-        "args": map_tree(call.args, _leaf),
-        "kwargs": map_tree(call.kwargs, _leaf),
+        "args": encode_tree(call.args, _leaf),
+        "kwargs": encode_tree(call.kwargs, _leaf),
         "result": failure.result,
         "limit": {
             "l2": verdict.limit.l2,

@@ -13,6 +13,7 @@ import torch
 
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
+from parity.capture.longest_sums import WHOLE
 from parity.capture.torch_hooks import tapped
 from parity.case.streams import Change, FullForward, Stream, Streams
 from parity.inputs.weights import rounded
@@ -92,17 +93,18 @@ class Truth:
                 samples.append(self._run(model).outputs)
         self.samples = torch.stack(samples)
         sums = self._sums_of_a_step()
-        self.longest_sum, self.modules = max(sums), sum(length > 0 for length in sums)
+        self.longest_sum = max(sums.values())
+        self.modules = sum(length > 0 for path, length in sums.items() if path != WHOLE)
 
-    def _sums_of_a_step(self) -> list[int]:
-        """Terms of the longest sum of each module in the largest step; 0 without arithmetic."""
+    def _sums_of_a_step(self) -> dict[str, int]:
+        """Terms of the longest sum of each module and of the whole in the largest step, or 0."""
         step = max(self.stream.steps, key=lambda step: step.new)
         arguments = self.streams.arguments(self.stream, np.zeros_like(step.entering), step)
         model = self.streams.build_reference()
         state = self.streams.empty_state(model, self.stream.rows, self.capacity)
         with torch.inference_mode(), tapped(model, record_calls=True) as capture:
             self.streams.append(model, state, **map_tree(arguments, torch.from_numpy))
-        return list(capture.longest_sums.values())
+        return capture.longest_sums
 
     def altered(self, window: int, change: Change | None = None) -> FullForward:
         """The float64 forward of a model with another window or a change."""

@@ -217,8 +217,11 @@ def _casts(operation: Operation) -> Iterator[Change]:
         return
     is_scaled = operation.name in _SCALINGS and result.dtype.is_floating_point
     if is_scaled or result.dtype is torch.int64:
-        if not torch.equal(_as_int32(result), result):
-            text = f"with the result of {operation.words.strip('_')} as int32"
+        whole = _as_int32(result)
+        if not torch.equal(whole, result):
+            # The result may also be left out: that gives the same.
+            zeros = ", which is 0 everywhere" if is_scaled and not whole.any() else ""
+            text = f"with the result of {operation.words.strip('_')} as int32{zeros}"
             yield Change(text, lambda o: _as_int32(o.run()))
 
 

@@ -43,3 +43,10 @@ def test_control_characters_are_escaped():
     assert str(UserError("case", "a\0\x1b[31m\nb", "is bad", "fix it")) == (
         "case: a\\x00\\x1b[31m\\nb is bad; fix it"
     )
+
+
+def test_a_value_that_says_nothing_leaves_no_gap():
+    assert (
+        str(UserError("file.csv", "", "cannot be read", "give another"))
+        == "file.csv: cannot be read; give another"
+    )

@@ -79,7 +79,7 @@ def test_calls_keep_arguments_and_share_equal_tensors(capture):
 
 def test_longest_sums_are_observed(capture):
     # Linear adds a bias to sums of 4; a lookup and a reshape do no arithmetic; the sum has 3 terms.
-    assert capture.longest_sums == {"lookup": 0, "lookup.table": 0, "mix": 5, "pair": 3}
+    assert capture.longest_sums == {"": 5, "lookup": 0, "lookup.table": 0, "mix": 5, "pair": 3}
     assert capture.longest_sums_before["lookup"] == 0
     assert capture.longest_sums_before["pair[0]"] == 5
 
@@ -104,9 +104,19 @@ def test_longest_sum_of_an_operation(function, terms):
     module.forward = function
     holder = torch.nn.Module()
     holder.inner = module
+    x = torch.randn(5, 6)
     with tapped(holder, record_calls=True) as capture:
-        holder.inner(torch.randn(5, 6))
-    assert capture.longest_sums == {"inner": terms}
+        holder.inner(x)
+    assert capture.longest_sums == {"": terms, "inner": terms}
+
+
+def test_the_sums_outside_of_all_modules_are_those_of_the_whole():
+    holder = torch.nn.Module()
+    holder.inner = torch.nn.Linear(6, 2)
+    x = torch.randn(5, 6)
+    with tapped(holder, record_calls=True) as capture:
+        holder.inner(x) + x.mean()
+    assert capture.longest_sums == {"": 30, "inner": 7}
 
 
 def test_inputs_are_recorded_before_the_module_changes_them():

@@ -244,6 +244,13 @@ def test_the_coarsest_type_that_holds_all_values_is_told():
         ]
 
 
+def test_constants_far_from_the_oracle_are_not_rounded_on_the_way():
+    oracle = normal(4, 6)
+    assert not any("holds only" in text for text in explained(oracle, np.full((4, 6), -10.0)))
+    near = torch.from_numpy(oracle).bfloat16().double().numpy()
+    assert any("holds only" in text for text in explained(oracle, near))
+
+
 def test_integers_are_not_rounded():
     port = np.arange(24.0).reshape(4, 6)
     assert explained(port + normal(4, 6).round(1) + 0.05, port, dtype=torch.int32) == []

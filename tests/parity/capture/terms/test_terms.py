@@ -176,4 +176,4 @@ def test_measured_terms_have_their_module():
     with torch.inference_mode(), tapped(model, record_calls=True) as capture:
         model(torch.eye(3))
     assert list(capture.unknown_sums) == ["0.0"]
-    assert capture.longest_sums == {"0": 9, "0.0": 9, "1": 1}
+    assert capture.longest_sums == {"": 9, "0": 9, "0.0": 9, "1": 1}

@@ -249,6 +249,12 @@ def test_a_result_may_have_been_cast_to_32_bits(function, arguments, is_cast):
     assert casts == ([f"with the result of {name} as int32"] if is_cast else [])
 
 
+def test_a_cast_that_leaves_only_zeros_is_told_as_such():
+    small = torch.tensor([0.5, 0.25], dtype=torch.float64)
+    assert "with the result of mul as int32, which is 0 everywhere" in tried(aten.mul.Tensor, small, small)
+    assert "with the result of mul as int32" in tried(aten.mul.Tensor, small, 5 * small)
+
+
 def test_a_cast_is_told_without_the_marks_of_its_operation():
     large = torch.tensor([2.0**40], dtype=torch.float64)
     assert "with the result of to_copy as int32" in tried(aten._to_copy.default, large, dtype=torch.int64)

@@ -1,0 +1,70 @@
+"""Arithmetic of the entry itself, outside of all modules."""
+
+from __future__ import annotations
+
+import nvtripy as tp
+import pytest
+import torch
+
+import parity
+
+IDS, WIDTH = 7, 300
+INPUTS = {
+    "ids": torch.arange(40) % IDS,
+    "factors": torch.linspace(-3, 3, 40 * WIDTH).reshape(40, WIDTH),
+}
+
+
+class Lookup(torch.nn.Module):
+    """The only module moves data; the entry multiplies and adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(IDS, WIDTH)
+
+    def forward(self, ids: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        return (self.table(ids) * factors).sum(-1)
+
+
+class LookupPort(tp.Module):
+    def __init__(self, dtype: tp.dtype) -> None:
+        super().__init__()
+        self.table = tp.Embedding(IDS, WIDTH, dtype=dtype)
+
+    def forward(self, ids: tp.Tensor, factors: tp.Tensor) -> tp.Tensor:
+        products = self.table(ids) * factors
+        # Another order of the same sum.
+        return tp.sum(products[:, ::2], dim=-1) + tp.sum(products[:, 1::2], dim=-1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_entrys_own_sums_set_the_limit_of_its_outputs(precision):
+    result = parity.compare(Lookup(), LookupPort, INPUTS, (precision,))
+    assert result.passed, str(result)
+
+
+class Gather(torch.nn.Module):
+    """The entry only moves data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(IDS, WIDTH)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table(ids).flip(1)[:, 1:]
+
+
+class GatherPort(tp.Module):
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+        self.table = tp.Embedding(IDS, WIDTH)
+
+    def forward(self, ids: tp.Tensor) -> tp.Tensor:
+        return tp.flip(self.table(ids), 1)[:, 1:] * self.scale
+
+
+@pytest.mark.parametrize(("scale", "passes"), [(1.0, True), (1.0 + 2**-23, False)])
+def test_an_entry_that_only_moves_data_is_equal_to_the_bit(scale, passes):
+    result = parity.compare(Gather(), GatherPort(scale), {"ids": INPUTS["ids"]}, ("fp32",))
+    assert result.passed is passes
