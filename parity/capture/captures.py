@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from parity.base.trees import Leaf, dotted, leaves
-from parity.capture.arguments import Argument, Received
+from parity.capture.arguments import CONSTANTS, Argument, Received
 from parity.capture.live_copies import LiveCopies
 from parity.capture.names import TapName
 from parity.capture.spool import LARGE_BYTES, Spool, content_digest
@@ -162,14 +162,17 @@ def _identity(call: ModuleCall) -> tuple[str, str, str]:
 
 
 def tensor_leaves(result: Any, is_tensor: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """Yield `(output, tensor)` for each tensor in a module's result, `None`s left out.
+    """Yield `(output, tensor)` for each tensor in a module's result, `None`s and constants left out.
 
-    The output is as in `TapName`: empty for a single tensor.
+    The output is as in `TapName`: empty for a single tensor. A constant, such as a size, is compared where a
+    call receives it.
 
     Raises:
-        TypeError: The result holds a value that is neither a tensor nor `None`.
+        TypeError: The result holds a value that is neither a tensor nor a constant.
     """
-    tensors = [(path, leaf) for path, leaf in leaves(result) if leaf is not None]
+    tensors = [
+        (path, leaf) for path, leaf in leaves(result) if is_tensor(leaf) or not isinstance(leaf, CONSTANTS)
+    ]
     for path, leaf in tensors:
         if not is_tensor(leaf):
             raise TypeError(f"a module returned a {type(leaf).__name__}, which cannot be compared")

@@ -134,3 +134,53 @@ def test_a_capture_keeps_containers(container, tmp_path):
     assert type(argument) is container
     assert isinstance(argument.wide, TensorKey)
     assert argument.wide != argument.bent
+
+
+class Sized(torch.nn.Module):
+    """A module that returns sizes beside its tensor, as layers of vision models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 8)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x), x.shape[1], (2.0, "words")
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sized = Sized()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, size, _ = self.sized(x)
+        return y * size
+
+
+class SizedPort(tp.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = tp.Linear(6, 8)
+
+    def forward(self, x: tp.Tensor) -> tp.Tensor:
+        return self.layer(x)
+
+
+class ScaledPort(tp.Module):
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = size
+        self.sized = SizedPort()
+
+    def forward(self, x: tp.Tensor) -> tp.Tensor:
+        return self.sized(x) * self.size
+
+
+@pytest.mark.parametrize(("size", "passes"), [(6.0, True), (5.0, False)])
+def test_a_module_may_return_constants_beside_tensors(size, passes):
+    assert parity.compare(Scaled(), ScaledPort(size), INPUTS, ("fp32",)).passed is passes
+
+
+def test_an_output_of_the_model_is_a_tensor():
+    text = str(parity.compare(Sized(), SizedPort(), INPUTS, ("fp32",)))
+    assert "forward.1 is a int, and outputs are compared as tensors" in text

@@ -68,3 +68,56 @@ class GatherPort(tp.Module):
 def test_an_entry_that_only_moves_data_is_equal_to_the_bit(scale, passes):
     result = parity.compare(Gather(), GatherPort(scale), {"ids": INPUTS["ids"]}, ("fp32",))
     assert result.passed is passes
+
+
+class Counting(torch.nn.Linear):
+    """The result depends on the number of earlier calls."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+class Moving(torch.nn.Linear):
+    """A mean that each call moves."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("mean", torch.zeros(sizes[1]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        self.mean.mul_(0.9).add_(y.mean(0), alpha=0.1)
+        return y - self.mean
+
+
+class Noisy(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + torch.rand(5)
+
+
+class Harmless(torch.nn.Linear):
+    """Random numbers without an effect."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + torch.rand(5) * 0
+
+
+class Plain(tp.Linear):
+    """A linear layer alone."""
+
+
+@pytest.mark.parametrize("kind", [Counting, Moving, Noisy])
+def test_a_reference_that_is_no_function_of_its_inputs_judges_no_port(kind):
+    model = kind(WIDTH, 5)
+    inputs = {"x": INPUTS["factors"]}
+    result = parity.compare(model, Plain(WIDTH, 5), inputs, ("fp32",), unused=("mean",) * (kind is Moving))
+    assert not result.passed
+    assert "in a second run on the same inputs" in str(result)
+
+
+def test_random_numbers_without_an_effect_do_not_matter():
+    result = parity.compare(Harmless(WIDTH, 5), Plain(WIDTH, 5), {"x": INPUTS["factors"]}, ("fp32",))
+    assert result.passed, str(result)

@@ -266,6 +266,9 @@ class Choosing(TorchModules):
 class ChoosingOracle(Choosing, OracleRunner):
     """The oracle with rounding samples, which repeat its choices."""
 
+    # The oracle itself has run twice.
+    _is_repeatable = True
+
 
 class ChoosingReference(Choosing, TorchRunner):
     """The reference, which repeats the choices of the oracle."""

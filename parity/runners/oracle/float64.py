@@ -24,6 +24,7 @@ from parity.capture.torch_hooks import tapped
 from parity.case import Case
 from parity.inputs.weights import rounded
 from parity.runners.base import Arrays, Tensors
+from parity.runners.oracle.repetition import require_same
 from parity.runners.oracle.rounding import sample_count, samples_of
 from parity.runners.oracle.sampling import LargestResult, rounding_samples
 from parity.runners.torch.eager import TorchModules
@@ -96,8 +97,11 @@ class Float64Runner(TorchModules):
 class OracleRunner(Float64Runner):
     """The float64 reference, whose captures hold rounding samples beside taps, the fewer the larger a tap is.
 
-    Some rows of a batch have no samples: a batch in several parts has many rows.
+    Some rows of a batch have no samples: a batch in several parts has many rows. The first whole batch runs
+    twice. The model has to be a function of its inputs: otherwise the samples would widen every limit.
     """
+
+    _is_repeatable = False
 
     def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
         capture = Capture() if capture is None else capture
@@ -114,6 +118,9 @@ class OracleRunner(Float64Runner):
             super().run_tapped(arrays, replace(capture, tensors=Through(capture.tensors, count)), whole)
         if not whole:
             return capture
+        if not self._is_repeatable:
+            require_same(capture.tensors, self.run(arrays))
+            self._is_repeatable = True
 
         def run(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
             with tapped(self.model, keep=samples_of) as sampled:

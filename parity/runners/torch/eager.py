@@ -74,7 +74,11 @@ class TorchModel(Runner):
         return map_tree(self.case.entry_arguments(arrays), self._place)
 
     def _entry(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
-        return self.case.named_outputs(self.case.call(self.model, arguments))
+        outputs = self.case.named_outputs(self.case.call(self.model, arguments))
+        for name, output in outputs.items():
+            if not _is_tensor(output):
+                raise TypeError(f"{name} is a {type(output).__name__}, and outputs are compared as tensors")
+        return outputs
 
     def run(self, arrays: Arrays) -> dict[str, torch.Tensor]:
         with torch.inference_mode():

@@ -74,8 +74,8 @@ class Order:
     kv_cache: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kv_cache is not None and not 0 < self.kv_cache < 1e9:
-            problem = "is no positive number of GiB below 10^9"
+        if self.kv_cache is not None and not 0 < self.kv_cache <= 1e12:
+            problem = "is no positive number of GiB up to 10^12"
             raise UserError("--kv-cache", self.kv_cache, problem, "give a positive number, or leave it out")
 
     @property

@@ -171,8 +171,11 @@ class TestTheVerb:
             (("--case", f"{CASE},hstu_tiny"), "is for one case in one precision"),
             (("--runner", "tripy_layer"), "--runner: tripy_layer is not known; did you mean 'tripy_layers'?"),
             (("--tables-on", "disk"), "--tables-on: disk is not known"),
-            (("--kv-cache", "0"), "--kv-cache: 0.0 is no positive number of GiB below 10^9; give a positive"),
-            (("--kv-cache", "1e300"), "--kv-cache: 1e+300 is no positive number of GiB below 10^9"),
+            (
+                ("--kv-cache", "0"),
+                "--kv-cache: 0.0 is no positive number of GiB up to 10^12; give a positive",
+            ),
+            (("--kv-cache", "1e300"), "--kv-cache: 1e+300 is no positive number of GiB up to 10^12"),
             (("--kv-cache", "-1"), "--kv-cache: -1.0 is no positive number of GiB"),
             (("--kv-cache", "nan"), "--kv-cache: nan is no positive number of GiB"),
             (("--kv-cache", "inf"), "--kv-cache: inf is no positive number of GiB"),
