@@ -7,6 +7,7 @@ process can import them: a crash of a runner then ends this process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,9 +221,10 @@ def _line(runner: RunnerReport) -> str:
     inside = max(modules, default=least)
     # Errors of all modules add up at the outputs, and may hide one that a module's own check detects.
     smaller = f", and of {inside:.1g} in each module" if inside < least and least > INSENSITIVE_ABOVE else ""
+    detected = "no relative error" if math.isinf(least) else f"any relative error of {least:.1g}"
     return (
         f"{runner.verdict}: {len(judged)} modules and outputs; at most {worst.margin:.2g} of its limit, "
-        f"at {worst.tap}; any relative error of {least:.1g} would fail{smaller}"
+        f"at {worst.tap}; {detected} would fail{smaller}"
     )
 
 

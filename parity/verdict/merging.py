@@ -18,6 +18,9 @@ from parity.verdict.sensitivity import (
     why_by_nature,
 )
 
+_LOST_ABOVE = 0.5
+"""Relative error. An output of the model that does not detect half of its own size says nothing."""
+
 
 def merge_batches(
     batches: Iterable[Mapping[str, RunnerJudgement]], names: Sequence[str], recorded: bool, most: int = 0
@@ -65,6 +68,16 @@ def _advice(insensitive: Iterable[TapJudgement], further: int, recorded: bool) -
 
 def _with_insensitive(judgement: RunnerJudgement, further: int, recorded: bool, most: int) -> RunnerJudgement:
     """The judgement with the taps that detect too little; INSENSITIVE if more rows can help."""
+    lost = [tap for tap in judgement.taps if _is_lost(tap)]
+    if judgement.verdict == "PASS" and lost:
+        names = {tap.tap for tap in lost}
+        taps = (replace(tap, insensitive=True) if tap.tap in names else tap for tap in judgement.taps)
+        text = (
+            f"{lost[0].tap}: rounding may be as large as the result, so that nearly any result would pass; "
+            "return it before numbers cancel or errors grow, or give a finer precision"
+        )
+        diagnosis = Diagnosis("insensitive", lost[0].tap, text, batch=lost[0].batch)
+        return replace(judgement, verdict="INSENSITIVE", taps=tuple(taps), diagnosis=diagnosis)
     # Errors of all modules add up at the outputs and hide an error that a module's own check detects.
     checks = [tap for tap in judgement.taps if tap.kind != MODEL_OUTPUT] or list(judgement.taps)
     # One sensitive call is enough for a module that is called several times.
@@ -88,6 +101,12 @@ def _with_insensitive(judgement: RunnerJudgement, further: int, recorded: bool, 
     )
     diagnosis = Diagnosis("insensitive", worst.tap, text, batch=worst.batch)
     return replace(judgement, verdict="INSENSITIVE", diagnosis=diagnosis)
+
+
+def _is_lost(tap: TapJudgement) -> bool:
+    """Whether nearly any result would pass as this output of the model, which is not all zeros."""
+    is_judged = tap.kind == MODEL_OUTPUT and tap.status == "PASS" and not tap.is_tolerated
+    return is_judged and tap.rows.carrying > 0.0 and not tap.min_detectable_error < _LOST_ABOVE
 
 
 def _marked(tap: TapJudgement, by_nature: str) -> TapJudgement:

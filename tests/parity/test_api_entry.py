@@ -121,3 +121,42 @@ def test_a_reference_that_is_no_function_of_its_inputs_judges_no_port(kind):
 def test_random_numbers_without_an_effect_do_not_matter():
     result = parity.compare(Harmless(WIDTH, 5), Plain(WIDTH, 5), {"x": INPUTS["factors"]}, ("fp32",))
     assert result.passed, str(result)
+
+
+class Inside(torch.nn.Module):
+    """Its module is checked, and the entry loses the result to rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.layer(x) + 1e9) - 1e9
+
+
+class Negative(Inside):
+    """The entry's result is zero."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(-torch.relu(self.layer(x)) - 1)
+
+
+class InsidePort(tp.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = tp.Linear(WIDTH, 5)
+
+    def forward(self, x: tp.Tensor) -> tp.Tensor:
+        return self.layer(x) * 0.0
+
+
+def test_an_output_that_is_lost_to_rounding_is_no_pass():
+    text = str(parity.compare(Inside(), InsidePort(), {"x": INPUTS["factors"]}, ("fp32",)))
+    assert "INSENSITIVE" in text
+    assert "forward.output: rounding may be as large as the result" in text
+    assert "no relative error would fail" in text
+
+
+def test_an_output_of_zeros_is_no_loss():
+    result = parity.compare(Negative(), InsidePort(), {"x": INPUTS["factors"]}, ("fp32",))
+    assert result.passed, str(result)
