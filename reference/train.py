@@ -219,7 +219,7 @@ def _trainable(name: str) -> CaseConfig:
     if case.family == "dlrmv3" and not training_dlrmv3.is_trainable(model):
         raise TrainingError(
             "--case", name, "has other parts than the generated requests",
-            "use one with actions, a contextual row and one task with a probability",
+            "use one with actions, a contextual row and a task with a probability, such as dlrmv3_streaming",
         )  # fmt: skip
     if case.family == "dlrm" and (model.top_widths[-1], model.top_sigmoid) != (1, len(model.top_widths) - 1):
         raise TrainingError(

@@ -200,8 +200,9 @@ def check_features(path: Path, case: str, num_dense: int, num_tables: int) -> No
         num_tables: the number of sparse features that the case takes.
 
     Raises:
-        DataError: the numbers differ.
+        DataError: there is nothing to read, or the numbers differ.
     """
+    find_files(path)
     if (num_dense, num_tables) != (NUM_DENSE, NUM_SPARSE):
         raise DataError(
             "data",

@@ -199,6 +199,7 @@ CLICK_PROBABILITY = "does not end in one click probability; end arch_mlp_top in 
             "--case dlrm_kaggle --data RATINGS",
             "u.data holds MovieLens ratings, and dlrm_kaggle is of dlrm; use a case of hstu, or other data",
         ),
+        ("--case dlrm_tiny --data absent.txt", "data: absent.txt does not exist"),
         ("--case dlrm_tiny --data CLICKS", "has 13 dense and 26 sparse features, and dlrm_tiny takes"),
         ("--case hstu_tiny --data none", "data: none cannot be read (No such file or directory)"),
         ("--case dlrm_kaggle --data none", "data: none does not exist"),
