@@ -225,6 +225,8 @@ def test_a_call_has_no_choice_of_the_parameters_of_its_module():
     unknown = "; block.attn takes key, mask in another form or not at all, which is not compared"
     actual = diagnose([wrong], {}, "", [_call(), call], "score")
     assert actual == Diagnosis("module", "block.attn", f"block.attn (Attention): exceeds{unknown}")
+    form = _call(ArgumentDifference("mask", "form", "float32 in place of bool"), call="block.attn")
+    assert diagnose([wrong], {}, "", [form], "score").text.endswith(unknown.replace("key, ", ""))
     other = _call(*lacks, call="block.other")
     assert unknown not in diagnose([wrong], {}, "", [other], "score").text
     inside = _call(WRONG, call="block.attn.out", parent="block.attn")

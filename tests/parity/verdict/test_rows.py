@@ -157,6 +157,7 @@ def test_a_row_that_crosses_a_discontinuity_is_not_judged(evidence):
     assert judge_one(crossing, {"first": [9.0, 0.0], "pooled": [9.0, 9.0]}).reason.startswith("row 1")
     # Without a difference there, row 3 did not cross it.
     assert judge_one(crossing, {"pooled": [9.0, 0.0]}).reason.startswith("row 3")
+    assert judge_one(crossing, {"first": [0.0, 0.0], "pooled": [9.0, 0.0]}).reason.startswith("row 3")
 
 
 def test_a_row_that_crosses_a_discontinuity_in_the_reference_is_not_judged(evidence):

@@ -128,8 +128,11 @@ def test_a_batch_in_files_has_the_same_metrics(tmp_path):
         stem = getattr(folder.runner(runner), run)
         stem.parent.mkdir(parents=True, exist_ok=True)
         save_capture(capture, stem)
-    evaluation = Evaluation(Clicks("p", FP16), FP16)
+    task = Seen()
+    evaluation = Evaluation(task, FP16)
     evaluation.add(batch, ["tripy", "onnx"])
+    assert task.calls
+    assert all(set(inputs) == {"x"} for *_, inputs in task.calls)
     sides = [tensor.double().numpy() for tensor in (reference, oracle, port)]
     expected = evaluated([(*sides, HALF[:40])], (77,))
     assert {judged.name: judged.values for judged in evaluation.judge("tripy")} == expected
