@@ -220,7 +220,9 @@ def _line(runner: RunnerReport) -> str:
     modules = [module.min_detectable_error for module in judged if module.kind != MODEL_OUTPUT]
     inside = max(modules, default=least)
     # Errors of all modules add up at the outputs, and may hide one that a module's own check detects.
-    smaller = f", and of {inside:.1g} in each module" if inside < least and least > INSENSITIVE_ABOVE else ""
+    smaller = ""
+    if inside < least and least > INSENSITIVE_ABOVE:
+        smaller = f", and of {inside:.1g} in each module" if inside else ", and any change in each module"
     detected = "no relative error" if math.isinf(least) else f"any relative error of {least:.1g}"
     return (
         f"{runner.verdict}: {len(judged)} modules and outputs; at most {worst.margin:.2g} of its limit, "

@@ -16,6 +16,7 @@ from parity.base.errors import UserError, check_names, from_here
 from parity.base.trees import Leaf, dotted, leaves, map_tree
 from parity.case.model import Case
 from parity.case.pairing import Pairing, entry_of, overrides_call
+from parity.case.plain_models import require_plain
 from parity.case.plan import Arrays, PlannedBatch
 from parity.case.shapes import checked_dynamic, checked_mask, checked_poison, cut
 
@@ -113,6 +114,7 @@ class ModelPair(Case):
             model = self._torch_model()
             if not _is_torch_module(model):
                 raise UserError("torch_model", model, "is no torch.nn.Module", "return the model")
+            require_plain("torch_model", self.name, model)
             return model
         try:
             return copy.deepcopy(self._torch_model)
@@ -243,6 +245,8 @@ def _checked_models(torch_model: Any, port: Any) -> tuple[Any, Any]:
         )
     if not _is_torch_module(torch_model) and not callable(torch_model):
         raise UserError("torch_model", torch_model, "is no torch.nn.Module", "give the PyTorch model")
+    if _is_torch_module(torch_model):
+        require_plain("torch_model", type(torch_model).__name__, torch_model)
     if not _is_tripy_module(port) and not callable(port):
         raise UserError(
             "port", port, "is no nvtripy.Module", "give a Tripy model, or a function that builds it"

@@ -21,6 +21,7 @@ from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.base.precision import dtype_name
 from parity.case import Case
+from parity.case.plain_models import require_plain
 from parity.case.users_code import of_case
 from parity.inputs.checkpoints import layout, load_checkpoint, names_in, read_safetensors, some
 from parity.inputs.weight_scales import role_scale
@@ -43,6 +44,7 @@ def case_weights(case: Case, checkpoint: Path | None = None) -> tuple[dict[str, 
     if not isinstance(model, torch.nn.Module):
         problem = f"has a reference of type {type(model).__name__}"
         raise UserError("case", case.name, problem, "return a torch.nn.Module from build_reference")
+    require_plain("case", case.name, model)
     scales = set(filter(case.is_scale, model.state_dict()))
     if not scales or (checkpoint is not None and scales & names_in(checkpoint)):
         return _stated_weights(case, model, checkpoint)

@@ -160,3 +160,32 @@ def test_an_output_that_is_lost_to_rounding_is_no_pass():
 def test_an_output_of_zeros_is_no_loss():
     result = parity.compare(Negative(), InsidePort(), {"x": INPUTS["factors"]}, ("fp32",))
     assert result.passed, str(result)
+
+
+def _traced(model: torch.nn.Module) -> torch.nn.Module:
+    return torch.jit.trace(model, INPUTS["factors"])
+
+
+def _lazy(model: torch.nn.Module) -> torch.nn.Module:
+    model.layer = torch.nn.LazyLinear(5)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (_traced, "is a ScriptModule; give the Python model that it was made from"),
+        (torch.compile, "is the model in OptimizedModule; give its `_orig_mod`"),
+        (torch.nn.DataParallel, "is the model in DataParallel; give its `module`"),
+        (_lazy, "has no shape of layer.weight yet; call the model once before"),
+        (lambda model: model.to("meta"), "has no values of layer.weight, which is on the device meta"),
+    ],
+)
+@pytest.mark.parametrize("is_built", [False, True])
+def test_a_reference_that_is_no_plain_module_is_refused(changed, message, is_built):
+    model = changed(Inside())
+    with pytest.raises(parity.UserError) as refused:
+        parity.compare(
+            (lambda: model) if is_built else model, InsidePort(), {"x": INPUTS["factors"]}, ("fp32",)
+        )
+    assert message in str(refused.value)
